@@ -1,0 +1,128 @@
+"""The fixture `ranks`: run a case on worlds of several sizes, in ranks that are started once a session."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from pool import CASE_SECONDS, Outcome, Pool, plan
+
+GRADIENTS = "exchange gradients"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--sizes",
+        default=os.environ.get("MATEX_TEST_SIZES", ""),
+        help="world sizes for cases that leave them open, such as 1,3 (default: MATEX_TEST_SIZES, or 1,3,4)",
+    )
+
+
+class Ranks:
+    """Runs cases; what the fixture `ranks` gives."""
+
+    def __init__(self, pool: Pool, sizes: tuple[int, ...]):
+        self._pool = pool
+        self.sizes = sizes
+        self.last: dict[int, list[Outcome]] = {}
+
+    def __call__(
+        self, case: str, sizes: Sequence[int] | None = None, *, meets: str | None = GRADIENTS, **kwargs: Any
+    ) -> dict[int, list[Any]]:
+        """Run a case and give, for each size, what each rank returned.
+
+        Args:
+            case: "module:function" of tests/cases.
+            sizes: of the worlds; where the test leaves them open, those of the session.
+            meets: a purpose for which ranks of more than one must have met: without it ranks that each do
+                the whole work alone would pass every comparison.
+            kwargs: arguments of the function.
+        """
+        outcomes = self.outcomes(case, sizes, **kwargs)
+        failed = [o for size in outcomes.values() for o in size if o.error]
+        if failed:
+            pytest.fail(describe(case, outcomes), pytrace=False)
+        for size, ranks in outcomes.items():
+            for outcome in ranks:
+                if size > 1 and meets is not None:
+                    met = [what for what in outcome.calls if meets in what]
+                    assert met, f"rank {outcome.rank} of {size} never met the others to {meets}: {outcome.calls}"
+        return {size: [outcome.value for outcome in ranks] for size, ranks in outcomes.items()}
+
+    def outcomes(
+        self, case: str, sizes: Sequence[int] | None = None, seconds: float = CASE_SECONDS, **kwargs: Any
+    ) -> dict[int, list[Outcome]]:
+        """The same, with the outcome of each rank, errors among them."""
+        outcomes: dict[int, list[Outcome]] = {}
+        for groups in plan(sizes or self.sizes):
+            for group, result in zip(groups, self._pool.run(case, groups, kwargs, seconds), strict=True):
+                outcomes[len(group)] = result
+        for size, result in outcomes.items():
+            assert [(o.rank, o.size) for o in result] == [(rank, size) for rank in range(size)]
+        self.last = dict(sorted(outcomes.items()))
+        return self.last
+
+    def refused(
+        self, case: str, sizes: Sequence[int] | None = None, *, kind: str = "MatexError", **kwargs: Any
+    ) -> dict[int, list[str]]:
+        """Run a case in which every rank must raise `kind`; for each size, each rank's message."""
+        outcomes = self.outcomes(case, sizes, **kwargs)
+        for ranks in outcomes.values():
+            for outcome in ranks:
+                if kind not in outcome.kinds:
+                    pytest.fail(f"every rank should have raised {kind}\n{describe(case, outcomes)}", pytrace=False)
+        return {size: [outcome.error or "" for outcome in ranks] for size, ranks in outcomes.items()}
+
+
+def describe(case: str, outcomes: dict[int, list[Outcome]]) -> str:
+    """What every rank made of a case, errors that several ranks share only once."""
+    lines = [case]
+    seen: dict[str, str] = {}
+    for size, ranks in outcomes.items():
+        for outcome in ranks:
+            name = f"rank {outcome.rank} of {size}"
+            if not outcome.error:
+                lines.append(f"--- {name}: fine after {outcome.seconds:.1f} s; returned {str(outcome.value)[:300]}")
+                continue
+            lines.append(f"--- {name}: {outcome.error}")
+            same = f"{size} {outcome.error}"
+            if same in seen and outcome.ended:
+                lines.append(f"(traceback and output like those of {seen[same]})")
+                continue
+            seen[same] = name
+            lines += [outcome.traceback, f"output of {name}:\n{outcome.output[-3000:]}" if outcome.output else ""]
+            if outcome.calls:
+                lines.append(f"met: {outcome.calls}")
+    return "\n".join(line for line in lines if line)
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[Pool]:
+    """The four ranks."""
+    ranks = Pool()
+    yield ranks
+    ranks.close()
+
+
+@pytest.fixture
+def ranks(pool: Pool, request: pytest.FixtureRequest) -> Ranks:
+    """Run a case on worlds of several sizes: `ranks("module:function", (1, 3), argument=…)`."""
+    text = request.config.getoption("--sizes")
+    sizes = tuple(int(size) for size in text.split(",")) if text else (1, 3, 4)
+    return Ranks(pool, sizes)
+
+
+@pytest.fixture(scope="session")
+def bare_pool() -> Iterator[Pool]:
+    """Four ranks that know the runtime's world but not Keras: quick to start, so good to break."""
+    ranks = Pool(bare=True)
+    yield ranks
+    ranks.close()
+
+
+@pytest.fixture
+def bare_ranks(bare_pool: Pool) -> Ranks:
+    """The same for cases that need no Keras."""
+    return Ranks(bare_pool, (1, 3, 4))

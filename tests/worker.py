@@ -1,0 +1,152 @@
+"""A rank of the pool: waits on its socket for a case, runs it on the world that the driver asks for, and reports."""
+
+from __future__ import annotations
+
+import collections
+import faulthandler
+import gc
+import importlib
+import inspect
+import os
+import pickle
+import signal
+import sys
+import time
+import traceback
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any
+
+from pool import Outcome
+
+calls: collections.Counter[str] = collections.Counter()
+
+
+def main() -> None:
+    address, directory, bare = sys.argv[1], Path(sys.argv[2]), "bare" in sys.argv[3:]
+    rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
+    log = os.open(directory / f"rank.{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    stacks = (directory / f"rank.{rank}.stacks").open("w")
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+    (directory / f"rank.{rank}.pid").write_text(str(os.getpid()))
+    link = connection.Client(address, "AF_UNIX")
+    link.send_bytes(pickle.dumps((rank, os.getpid())))
+    try:
+        prepare(bare)
+    except BaseException:
+        link.send_bytes(pickle.dumps(traceback.format_exc()))
+        raise
+    link.send_bytes(pickle.dumps(None))
+    while True:
+        try:
+            message = pickle.loads(link.recv_bytes())
+        except (EOFError, ConnectionError):
+            break
+        link.send_bytes(answer(message))
+
+
+def prepare(bare: bool) -> None:
+    """Import what every case needs, in the order of a real run: the patches before Keras."""
+    from matex_tf import world
+
+    world.init()
+    count_meetings(world.World)
+    if bare:
+        return
+    import matex_tf.patches
+
+    matex_tf.patches.install(seed=0)
+    import keras
+
+    if os.environ.get("MATEX_TEST_TRACEBACKS") == "full":
+        keras.config.disable_traceback_filtering()
+
+
+def count_meetings(world_class: Any) -> None:
+    """Count every meeting of ranks by its purpose, so that a test can show that work was shared at all."""
+    meet = world_class.meet
+
+    def counted(self: Any, what: str, *args: Any, **kwargs: Any) -> None:
+        calls[what] += 1
+        return meet(self, what, *args, **kwargs)
+
+    world_class.meet = counted
+
+
+worlds: dict[tuple[int, ...], Any] = {}
+
+
+def answer(message: dict[str, Any]) -> bytes:
+    """Run a case if this rank is in one of its groups; the pickled outcome, or None for a rank left out."""
+    from matex_tf import world
+
+    if message["fresh"]:
+        worlds.clear()
+    everyone = world.init()
+    for group in message["groups"]:  # collective over all ranks: also where this one is left out
+        if group not in worlds:
+            worlds[group] = everyone.subset(group)
+    for group, place in zip(message["groups"], message["places"], strict=True):
+        if everyone.rank in group:
+            mine = world.World() if len(group) == 1 else worlds[group]
+            assert mine.size == len(group) and mine.rank == group.index(everyone.rank)
+            return run(mine, message["case"], message["kwargs"], place)
+    return pickle.dumps(None)
+
+
+def run(mine: Any, case: str, kwargs: dict[str, Any], place: str) -> bytes:
+    """Run one case on one world."""
+    from matex_tf import errors, world
+
+    outcome = Outcome(mine.rank, mine.size)
+    home = os.getcwd()
+    calls.clear()
+    errors.last_raised = None
+    begin = time.perf_counter()
+    try:
+        module, _, name = case.partition(":")
+        function = getattr(importlib.import_module(f"cases.{module}"), name)
+        if "tmp" in inspect.signature(function).parameters:
+            kwargs = {**kwargs, "tmp": place}
+        os.chdir(place)
+        with world.use(mine):
+            assert world.current().size == outcome.size and world.current().rank == outcome.rank
+            outcome.value = pickle.dumps(function(**kwargs))
+    except BaseException as error:
+        behind = errors.last_raised
+        outcome.value, outcome.error = None, f"{type(error).__name__}: {error}"
+        outcome.kinds = tuple(kind.__name__ for kind in type(error).__mro__)
+        outcome.traceback = traceback.format_exc()
+        if behind is not None and behind is not error:
+            outcome.error += f"\nbehind it, {type(behind).__name__}: {behind}"
+            outcome.kinds += tuple(kind.__name__ for kind in type(behind).__mro__)
+            outcome.traceback += "\nbehind it:\n" + "".join(traceback.format_exception(behind))
+    finally:
+        os.chdir(home)
+    outcome.seconds = time.perf_counter() - begin
+    outcome.calls = dict(calls)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    errors.last_raised = None
+    tidy()
+    return pickle.dumps(outcome)
+
+
+def tidy() -> None:
+    """Leave Keras as a fresh process has it."""
+    if "keras" in sys.modules:
+        import keras
+        import tensorflow as tf
+
+        keras.backend.clear_session()
+        keras.config.set_dtype_policy("float32")
+        keras.config.set_floatx("float32")
+        tf.config.run_functions_eagerly(False)
+    gc.collect()
+
+
+if __name__ == "__main__":
+    main()
