@@ -1,0 +1,26 @@
+"""The errors that matex_tf raises on purpose; each message says what to do."""
+
+
+class MatexError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class SettingError(MatexError):
+    """A setting has a value that it cannot have."""
+
+
+class MissingPackage(MatexError):
+    """TensorFlow, mpi4py or an MPI library is not there, or not the right one."""
+
+
+class RanksDisagree(MatexError):
+    """Ranks came to the same point with different things in hand."""
+
+
+class NameMoved(MatexError):
+    """Keras or TensorFlow no longer has a name that a patch relies on."""
+
+
+#: What the runtime raised last inside a TensorFlow op. TensorFlow turns an exception of an op into one of its own and
+#: keeps only the text; the end of the job is reported from here.
+last_raised: BaseException | None = None

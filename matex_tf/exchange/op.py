@@ -1,0 +1,77 @@
+"""The one TensorFlow op through which tensors reach the exchange.
+
+It is a stateful `tf.numpy_function`: stateful ops of a `tf.function` run in program order, which is the same on every
+rank, so that collectives need no negotiation. XLA cannot compile it; a step that exchanges is not XLA-compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf import errors, world
+from matex_tf.exchange import collective
+
+
+def sum_over_ranks(tensors: Sequence[tf.Tensor], what: str, labels: Sequence[str]) -> list[tf.Tensor]:
+    """Sum each tensor over all ranks.
+
+    Args:
+        tensors: dense tensors of any shape; dtypes of `collective.SUMMED_AS`.
+        what: the purpose, shown where ranks have gone different ways.
+        labels: a name for each tensor; ranks whose names, dtypes or shapes differ stop with RanksDisagree.
+
+    Returns:
+        The sums, shapes and dtypes as given, the same bits on every rank.
+
+    Raises:
+        MatexError: a dtype that cannot be summed.
+    """
+    if not tensors:
+        return []
+    collective.check_dtypes([tensor.dtype.name for tensor in tensors], labels)
+
+    def exchange(*arrays: np.ndarray) -> list[np.ndarray]:
+        described = [f"{label} {a.dtype.name} {a.shape}" for label, a in zip(labels, arrays, strict=True)]
+        return collective.sum_arrays(world.current(), arrays, what, described)
+
+    results = _call(exchange, tensors, [tensor.dtype for tensor in tensors])
+    for result, tensor in zip(results, tensors, strict=True):
+        result.set_shape(tensor.shape)
+    return results
+
+
+def join_slices(slices: tf.IndexedSlices, what: str, label: str) -> tf.IndexedSlices:
+    """Join the rows of a sparse gradient over all ranks, in the order of ranks.
+
+    Rows that several ranks hold stay apart: that is what one rank would have for a batch in which an index occurs
+    more than once, and optimizers that square a gradient (Adam) tell the two apart.
+    """
+    collective.check_dtypes([slices.values.dtype.name], [label])
+
+    def exchange(values: np.ndarray, indices: np.ndarray) -> list[np.ndarray]:
+        ranks = world.current()
+        rows = values.view(np.uint16) if values.dtype.name == "bfloat16" else values
+        joined = ranks.gather_rows(rows, f"{what}: values of {label}").view(values.dtype)
+        return [joined, ranks.gather_rows(indices, f"{what}: indices of {label}")]
+
+    values, indices = _call(exchange, [slices.values, slices.indices], [slices.values.dtype, slices.indices.dtype])
+    values.set_shape([None, *slices.values.shape[1:]])
+    indices.set_shape([None])
+    return tf.IndexedSlices(values, indices, slices.dense_shape)
+
+
+def _call(
+    function: Callable[..., list[np.ndarray]], inputs: Sequence[tf.Tensor], dtypes: Sequence[tf.DType]
+) -> list[tf.Tensor]:
+    def guarded(*arrays: np.ndarray) -> list[np.ndarray]:
+        try:
+            return function(*arrays)
+        except BaseException as error:
+            errors.last_raised = error
+            raise
+
+    outputs = tf.numpy_function(guarded, inputs, list(dtypes), stateful=True)
+    return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]

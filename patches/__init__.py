@@ -1,0 +1,68 @@
+"""What lets a script stay as it is: changes to Keras, TensorFlow and NumPy, made when those are imported.
+
+A patch is one small file for one thing. It says at its top which names of which versions it relies on; `names.require`
+stops the job with a clear message where such a name is gone. With a world of one rank every patch steps aside.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import wrapt
+
+#: The file that patches a module, by the name of the module.
+PATCHES = {
+    "tensorflow": "seeds",
+    "keras.src.backend.tensorflow.trainer": "trainer",
+    "keras.src.optimizers.base_optimizer": "optimizer",
+    "keras.src.optimizers.loss_scale_optimizer": "loss_scaling",
+    "keras.src.metrics.reduction_metrics": "metrics",
+    "keras.src.losses.loss": "losses",
+    "keras.src.backend.tensorflow.nn": "normalization",
+    "keras.src.callbacks.callback_list": "callbacks",
+    "keras.src.callbacks.model_checkpoint": "checkpoints",
+    "keras.src.callbacks.backup_and_restore": "checkpoints",
+    "keras.src.callbacks.csv_logger": "loggers",
+    "keras.src.callbacks.tensorboard": "loggers",
+    "keras.src.callbacks.remote_monitor": "loggers",
+    "keras.src.saving.saving_api": "saving",
+    "keras.src.models.model": "saving",
+    "keras.src.utils.file_utils": "downloads",
+    "numpy": "numpy_files",
+}
+
+_installed = False
+
+
+def install(seed: int | None = None) -> None:
+    """Patch what is imported already, and the rest when it is imported.
+
+    Args:
+        seed: seed for TensorFlow and for NumPy generators that are made without one, the same on every rank.
+
+    Raises:
+        NameMoved: this Keras lacks a name that a patch relies on (raised at the import of Keras).
+    """
+    global _installed
+    from matex_tf.patches import seeds
+
+    seeds.use(seed)
+    if _installed:
+        return
+    _installed = True
+    for module, patch in PATCHES.items():
+        wrapt.register_post_import_hook(_applier(patch), module)
+
+
+def _applier(patch: str):  # type: ignore[no-untyped-def]
+    def apply(module):  # type: ignore[no-untyped-def]
+        importlib.import_module(f"matex_tf.patches.{patch}").apply(module)
+
+    return apply
+
+
+def keras_version() -> str:
+    """The version of the Keras that is imported, or "unknown"."""
+    keras = sys.modules.get("keras.src.version") or sys.modules.get("keras")
+    return str(getattr(keras, "__version__", "unknown"))

@@ -1,0 +1,43 @@
+"""`ModelCheckpoint` and `BackupAndRestore`: one decision and one writer.
+
+Relies on (Keras 3.3 to 3.15): `ModelCheckpoint._save_model(epoch, batch, logs)`, `BackupAndRestore._save_model()`
+(private) and `BackupAndRestore.on_train_end(logs)` (public).
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from matex_tf import world
+from matex_tf.patches import names, saving, weights
+
+
+def apply(module: ModuleType) -> None:
+    """Patch keras.src.callbacks.model_checkpoint and keras.src.callbacks.backup_and_restore."""
+    if module.__name__.endswith("model_checkpoint"):
+        names.wrap(module, "ModelCheckpoint._save_model", _checkpoint)
+    else:
+        names.wrap(module, "BackupAndRestore._save_model", _backup)
+        names.wrap(module, "BackupAndRestore.on_train_end", _clean_up)
+
+
+def _checkpoint(wrapped: Any, callback: Any, args: Any, kwargs: Any) -> Any:
+    """In the middle of an epoch the ranks' logs are their own, so rank 0's decide for all."""
+    epoch, batch, logs = _checkpoint_arguments(*args, **kwargs)
+    if batch is not None:
+        logs = world.current().share(dict(logs or {}), "share the logs that a checkpoint goes by")
+    return wrapped(epoch, batch, logs)
+
+
+def _checkpoint_arguments(epoch: Any, batch: Any, logs: Any) -> tuple[Any, Any, Any]:
+    return epoch, batch, logs
+
+
+def _backup(wrapped: Any, callback: Any, args: Any, kwargs: Any) -> Any:
+    weights.merge_statistics(callback.model)
+    saving.by_one_rank(lambda: wrapped(*args, **kwargs), "back up the training state")
+
+
+def _clean_up(wrapped: Any, callback: Any, args: Any, kwargs: Any) -> Any:
+    saving.by_one_rank(lambda: wrapped(*args, **kwargs), "remove the backup of a finished training")

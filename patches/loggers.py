@@ -1,0 +1,35 @@
+"""Callbacks that write logs do so on rank 0; elsewhere they do nothing.
+
+Relies on (Keras 3.3 to 3.15): the public methods of `CSVLogger`, `TensorBoard` and `RemoteMonitor`.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from matex_tf import world
+from matex_tf.patches import names
+
+_CLASSES = {"csv_logger": "CSVLogger", "tensorboard": "TensorBoard", "remote_monitor": "RemoteMonitor"}
+
+
+def apply(module: ModuleType) -> None:
+    """Patch keras.src.callbacks.csv_logger, .tensorboard or .remote_monitor."""
+    logger = _CLASSES[module.__name__.rpartition(".")[2]]
+    for name, method in vars(names.require(module, logger)).items():
+        if name.startswith("on_") and callable(method):
+            names.wrap(module, f"{logger}.{name}", _on_rank_0)
+        elif name == "set_model":
+            names.wrap(module, f"{logger}.{name}", _set_model)
+
+
+def _on_rank_0(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    return wrapped(*args, **kwargs) if world.current().rank == 0 else None
+
+
+def _set_model(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    if world.current().rank == 0:
+        return wrapped(*args, **kwargs)
+    instance._model = args[0] if args else kwargs["model"]
+    return None

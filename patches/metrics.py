@@ -1,0 +1,228 @@
+"""Metrics: merged over ranks from their state, once, before they are read.
+
+Most metrics add to their state with every batch (sums, counts, confusion matrices), so the state of all ranks is the
+sum of theirs. A metric that does something else with it (a running maximum) cannot be merged so; its results are
+averaged, with a warning.
+
+Relies on (Keras 3.3 to 3.15): `Mean.update_state(values, sample_weight)`, `Metric.variables`, both public, and
+`Metric._metrics`, `Metric._variables`, private.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import warnings
+import weakref
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf import world
+from matex_tf.patches import names, scope, state
+
+_additive: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+
+
+def apply(module: ModuleType) -> None:
+    """Patch keras.src.metrics.reduction_metrics."""
+    names.wrap(module, "Mean.update_state", _update_mean)
+
+
+def _update_mean(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """A mean over the batch counts as much as the rows that this rank had in it; values of rows count one each."""
+    part = scope.current()
+    values, sample_weight = _mean_arguments(*args, **kwargs)
+    if part is not None and sample_weight is None and not part.has_rows(values):
+        sample_weight = part.weight
+    return wrapped(values, sample_weight=sample_weight)
+
+
+def _mean_arguments(values: Any, sample_weight: Any = None) -> tuple[Any, Any]:
+    return values, sample_weight
+
+
+def leaves(model: Any) -> list[Any]:
+    """The metrics of a model that hold state themselves, each once."""
+    found: dict[int, Any] = {}
+
+    def visit(metric: Any) -> None:
+        if metric._variables:
+            found.setdefault(id(metric), metric)
+        for inner in [*getattr(metric, "_metrics", ()), *_inner(metric)]:
+            visit(inner)
+
+    for metric in model.metrics:
+        visit(metric)
+    return list(found.values())
+
+
+def _inner(metric: Any) -> list[Any]:
+    return list(metric.metrics) if hasattr(type(metric), "metrics") else []
+
+
+@contextlib.contextmanager
+def watching(model: Any) -> Iterator[list[tuple[Any, Any]]]:
+    """Inside this block, note which tensor is the result of which metric, and which metrics do not add.
+
+    Yields:
+        A list that gets a pair (tensor, metric) for every call of `result` of one of the model's metrics.
+    """
+    results: list[tuple[Any, Any]] = []
+    watched = leaves(model)
+
+    def watch(metric: Any) -> None:
+        result, update = metric.result, metric.update_state
+
+        def noting_result() -> Any:
+            value = result()
+            results.append((value, metric))
+            return value
+
+        def noting_update(*args: Any, **kwargs: Any) -> Any:
+            if metric not in _additive:
+                _additive[metric] = _only_adds(metric, update, args, kwargs)
+            return update(*args, **kwargs)
+
+        metric.__dict__["result"] = noting_result
+        if not _keras_own(metric):
+            metric.__dict__["update_state"] = noting_update
+
+    for metric in watched:
+        watch(metric)
+    try:
+        yield results
+    finally:
+        for metric in watched:
+            metric.__dict__.pop("result", None)
+            metric.__dict__.pop("update_state", None)
+
+
+def _keras_own(metric: Any) -> bool:
+    return inspect.unwrap(type(metric).update_state).__module__.startswith("keras.")
+
+
+def _only_adds(metric: Any, update: Any, args: Any, kwargs: Any) -> bool:
+    """Whether the graph of an update writes to the metric's state by adding to it, and in no other way."""
+    part = scope.current()
+
+    def traced() -> None:
+        with scope.within(part) if part is not None else contextlib.nullcontext():
+            update(*args, **kwargs)
+
+    function = tf.function(tf.autograph.experimental.do_not_convert(traced)).get_concrete_function()
+    inside = {id(outer): inner for outer, inner in function.graph.captures}
+    for variable in metric._variables:
+        handle = inside.get(id(variable.value.handle))
+        if handle is None:
+            return False  # not written where it can be seen
+        writes = [op for op in handle.consumers() if op.type != "ReadVariableOp"]
+        if not all(op.type == "AssignAddVariableOp" or _assigns_sum(op, handle) for op in writes) or not writes:
+            return False
+    return True
+
+
+def _assigns_sum(op: Any, handle: Any) -> bool:
+    if op.type != "AssignVariableOp":
+        return False
+    value = _origin(op.inputs[1])
+    return value.type in ("AddV2", "Add") and any(
+        source.type == "ReadVariableOp" and source.inputs[0] is handle for source in map(_origin, value.inputs)
+    )
+
+
+def _origin(tensor: Any) -> Any:
+    while tensor.op.type in ("Identity", "Cast"):
+        tensor = tensor.op.inputs[0]
+    return tensor.op
+
+
+def is_additive(metric: Any) -> bool:
+    """Whether the metric's state over all ranks is the sum of theirs."""
+    return _keras_own(metric) or _additive.get(metric, True)
+
+
+def merge(model: Any) -> dict[str, float]:
+    """Let the model's metrics hold the state of all ranks; a second call before the next step changes nothing.
+
+    Returns:
+        Results of metrics that cannot be merged by adding, averaged over ranks, by the metric's name.
+    """
+    notes = state.of(model)
+    if notes.before_merge is not None:
+        return {}
+    ranks = world.current()
+    metrics = leaves(model)
+    adding = [variable for metric in metrics if is_additive(metric) for variable in metric._variables]
+    own = [(variable, np.asarray(variable.numpy())) for variable in adding]
+    labels = [f"metric state {variable.path} {value.shape}" for variable, value in own]
+    ranks.meet("merge metrics", labels)
+    if own:
+        flat = np.concatenate([value.reshape(-1).astype(np.float64) for _, value in own])
+        ranks.sum_in_place(flat)
+        start = 0
+        for variable, value in own:
+            variable.assign(flat[start : start + value.size].reshape(value.shape).astype(value.dtype))
+            start += value.size
+    notes.before_merge = own
+    return {metric.name: _averaged(metric, notes.rows) for metric in metrics if not is_additive(metric)}
+
+
+def _averaged(metric: Any, rows: int) -> Any:
+    warnings.warn(
+        f"metric {metric.name!r} ({type(metric).__name__}) does more with its state than add to it, so it cannot be "
+        "merged over ranks; its results on the ranks are averaged.",
+        stacklevel=2,
+    )
+    result = np.asarray(metric.result(), np.float64)
+    total = world.current().sum(np.array([rows, *(result * rows).reshape(-1)]), "average a metric")
+    mean = (total[1:] / max(total[0], 1)).reshape(result.shape)
+    return float(mean) if mean.ndim == 0 else mean
+
+
+def unmerge(model: Any) -> None:
+    """Give the metrics this rank's own state back, so that more batches can be added to it."""
+    notes = state.of(model)
+    for variable, value in notes.before_merge or ():
+        variable.assign(value)
+    notes.before_merge = None
+
+
+def forget(model: Any) -> None:
+    """The metrics have been reset: there is nothing merged any more."""
+    notes = state.of(model)
+    notes.before_merge = None
+    notes.rows = 0
+
+
+def complete(model: Any, logs: Any, averaged: dict[str, float]) -> Any:
+    """The logs of the last step, over all ranks.
+
+    Args:
+        logs: the last step's logs, of this rank. Entries that are results of metrics are read again from their merged
+            state; others are taken as means over the batch and averaged, weighted by rows.
+        averaged: what `merge` returned.
+    """
+    notes = state.of(model)
+    own = {}
+    whole = {}
+    for key, value in logs.items():
+        metric = notes.sources.get(key)
+        if key in averaged:
+            whole[key] = averaged[key]
+        elif metric is not None and is_additive(metric):
+            whole[key] = metric.result()
+        elif isinstance(value, (int, float, np.ndarray, np.generic)) or tf.is_tensor(value):
+            own[key] = np.asarray(value, np.float64)
+    if own:
+        flat = np.concatenate([value.reshape(-1) for value in own.values()]) * notes.weight
+        flat = world.current().sum(flat, "average logs")
+        start = 0
+        for key, value in own.items():
+            mean = flat[start : start + value.size].reshape(value.shape)
+            whole[key] = float(mean) if mean.ndim == 0 else mean
+            start += value.size
+    return {key: whole.get(key, value) for key, value in logs.items()}

@@ -1,0 +1,46 @@
+"""Look up the names that a patch relies on, and wrap them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import wrapt
+
+from matex_tf import world
+from matex_tf.errors import NameMoved
+
+#: Versions of Keras that every patch was tried with.
+TRIED = "3.3 to 3.15"
+
+
+def require(module: ModuleType, path: str) -> Any:
+    """The object at a dotted path in a module.
+
+    Raises:
+        NameMoved: it is not there; says which Keras this is and which ones were tried.
+    """
+    found: Any = module
+    for part in path.split("."):
+        if not hasattr(found, part):
+            from matex_tf.patches import keras_version
+
+            raise NameMoved(
+                f"Keras {keras_version()} has no {module.__name__}.{path}, which matex_tf relies on; it was tried with "
+                f"Keras {TRIED}. Install one of these (pip install 'keras>=3.3,<3.16') or a newer matex_tf."
+            )
+        found = getattr(found, part)
+    return found
+
+
+def wrap(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:
+    """Put `wrapper(wrapped, instance, args, kwargs)` around a function; a world of one rank never gets there."""
+    require(module, path)
+
+    def only_with_others(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        if world.current().alone:
+            return wrapped(*args, **kwargs)
+        return wrapper(wrapped, instance, args, kwargs)
+
+    wrapt.wrap_function_wrapper(module, path, only_with_others)

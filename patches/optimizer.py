@@ -1,0 +1,90 @@
+"""The gradient hook of Keras optimizers.
+
+Relies on (Keras 3.3 to 3.15, all private): `BaseOptimizer._backend_apply_gradients(grads, trainable_variables)`, which
+gets gradients that are unscaled and filtered, and calls `BaseOptimizer._clip_gradients(grads)` with what an update
+step is about to apply: after accumulation, before clipping. Gradients are weighted in the first and exchanged in the
+second, so that accumulated steps exchange once, and clipping sees the averaged gradient.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from matex_tf import strategies, world
+from matex_tf.patches import names, scope
+
+_strategy = strategies.create()
+_waiting: list[list[str]] = []  # the names of the gradients that the next `_clip_gradients` shall exchange
+_exchanged = 0  # above 0 while gradients are handed on that have been exchanged already
+
+
+def apply(module: ModuleType) -> None:
+    """Patch keras.src.optimizers.base_optimizer."""
+    names.wrap(module, "BaseOptimizer._backend_apply_gradients", _weigh)
+    names.wrap(module, "BaseOptimizer._clip_gradients", _exchange)
+
+
+def _weigh(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    grads, variables = _arguments(*args, **kwargs)
+    if _exchanged:
+        return wrapped(grads, variables)
+    _waiting.append(paths(variables))
+    try:
+        return wrapped(weighted(grads), variables)
+    finally:
+        _waiting.pop()
+
+
+def _exchange(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    if not _waiting or _exchanged:
+        return wrapped(*args, **kwargs)
+    return wrapped(_strategy(args[0] if args else kwargs["grads"], _waiting[-1]))
+
+
+def _arguments(grads: Sequence[Any], trainable_variables: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    return list(grads), list(trainable_variables)
+
+
+def paths(variables: Sequence[Any]) -> list[str]:
+    """The names of Keras or TensorFlow variables, for messages."""
+    return [getattr(variable, "path", None) or variable.name for variable in variables]
+
+
+def weighted(grads: Sequence[Any]) -> list[Any]:
+    """Gradients times this rank's part of the batch; a ghost's become 0, whatever they are."""
+    part = scope.current()
+    weight = part.weight if part is not None else tf.constant(1.0 / world.current().size)
+
+    def scale(values: tf.Tensor) -> tf.Tensor:
+        if not values.dtype.is_floating:
+            return values  # the exchange says that it cannot be summed, by name
+        return tf.math.multiply_no_nan(values, tf.cast(weight, values.dtype))
+
+    result: list[Any] = []
+    for grad in grads:
+        if isinstance(grad, tf.IndexedSlices):
+            result.append(tf.IndexedSlices(scale(grad.values), grad.indices, grad.dense_shape))
+        else:
+            result.append(None if grad is None else scale(tf.convert_to_tensor(grad)))
+    return result
+
+
+def average(grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    """Weigh and exchange gradients at once; Nones stay where they are."""
+    return _strategy(weighted(grads), paths(variables))
+
+
+@contextlib.contextmanager
+def exchanged() -> Iterator[None]:
+    """Inside this block optimizers get gradients that have been exchanged."""
+    global _exchanged
+    _exchanged += 1
+    try:
+        yield
+    finally:
+        _exchanged -= 1

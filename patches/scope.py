@@ -1,0 +1,68 @@
+"""Which part of a batch the step that runs now, or is traced now, works on.
+
+The step enters a `Part`; the patches of the optimizer, of losses and of metrics find it here. The tensors of a part
+belong to the graph of the step, so that a part is right for every execution of that graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """This rank's part of one batch.
+
+    Attributes:
+        rows: int32 scalar, rows of the batch that count for this rank; 0 where it only takes part as a ghost.
+        total: int32 scalar, rows of the whole batch, over all ranks.
+        taken: int32 scalar, rows that the step sees: `rows`, or 1 for a ghost.
+    """
+
+    rows: tf.Tensor
+    total: tf.Tensor
+    taken: tf.Tensor
+
+    @property
+    def weight(self) -> tf.Tensor:
+        """float32 scalar, rows / total: how much this rank's mean counts in the mean of the batch."""
+        return tf.cast(self.rows, tf.float32) / tf.cast(self.total, tf.float32)
+
+    @property
+    def alive(self) -> tf.Tensor:
+        """float32 scalar, 1 where the rank has rows, 0 for a ghost."""
+        return tf.cast(self.rows > 0, tf.float32)
+
+    def has_rows(self, values: Any) -> bool:
+        """Whether the first axis of `values` runs over rows of the batch, and not over something else."""
+        shape = getattr(values, "shape", None)
+        if shape is None or len(shape) == 0:
+            return False
+        if shape[0] is None:
+            return True
+        if tf.executing_eagerly():
+            return int(shape[0]) == int(self.taken)
+        return False
+
+
+_parts: list[Part] = []
+
+
+@contextlib.contextmanager
+def within(part: Part) -> Iterator[Part]:
+    """Let `part` be the current one inside a `with` block."""
+    _parts.append(part)
+    try:
+        yield part
+    finally:
+        _parts.pop()
+
+
+def current() -> Part | None:
+    """The part of the step that runs or is traced now; None outside a step."""
+    return _parts[-1] if _parts else None

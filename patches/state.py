@@ -1,0 +1,40 @@
+"""What the patches remember about a model, beside the model and not on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from typing import Any
+
+import numpy as np
+
+
+@dataclasses.dataclass
+class ModelState:
+    """Notes on one model.
+
+    Attributes:
+        begin: the next training step is the first of a `fit`: compare models, share rank 0's weights.
+        unmerged: training steps have run since the moving statistics were merged.
+        before_merge: this rank's own metric state, where the metrics hold the state of all ranks.
+        sources: for each entry of the last step's logs, the metric whose result it is; else None.
+        weight: this rank's part of the last batch, 0 to 1.
+        rows: rows that this rank has put into metrics since they were reset.
+    """
+
+    begin: bool = True
+    unmerged: bool = False
+    before_merge: list[tuple[Any, np.ndarray]] | None = None
+    sources: dict[str, Any] = dataclasses.field(default_factory=dict)
+    weight: float = 1.0
+    rows: int = 0
+
+
+_states: weakref.WeakKeyDictionary[Any, ModelState] = weakref.WeakKeyDictionary()
+
+
+def of(model: Any) -> ModelState:
+    """The notes on this model."""
+    if model not in _states:
+        _states[model] = ModelState()
+    return _states[model]

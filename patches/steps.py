@@ -1,0 +1,286 @@
+"""The functions that Keras calls for each batch: fetch the batch, take this rank's rows, run the model's own step.
+
+Keras' own versions fetch inside the graph. Here a batch is held outside, so that its rows can be shared out anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf import settings, world
+from matex_tf.errors import MatexError
+from matex_tf.patches import metrics, notes, scope, seeds, split, state, weights
+from matex_tf.patches.split import Share
+
+
+class SharedStep:
+    """A model's `train_step` or `test_step`, on this rank's rows of a batch."""
+
+    def __init__(self, model: Any, kind: str):
+        """Args: kind: "train" or "test"."""
+        self.model = model
+        self.kind = kind
+        self.steps = 0
+        self._compiled: dict[tuple[bool, ...], Any] = {}
+
+    def __call__(self, data: Any, share: Share) -> Any:
+        """Run the step on rows `share` of an eager batch; returns its logs, those of this rank."""
+        model, remembered = self.model, state.of(self.model)
+        slices = split.sliceable(data)
+        self.steps += 1
+        world.current().where = f"{self.kind} step {self.steps} of {model.name}"
+        world.current().expected = (f"a batch of {share.total} rows",)
+        if remembered.before_merge is not None:
+            metrics.unmerge(model)
+        step = self._step(slices, data)
+        first = self.kind == "train" and remembered.begin
+        if first:
+            self._begin(data, slices, share)
+        before = _values(self._put_back()) if share.rows == 0 else None
+        logs = step(data, split.as_numbers(share))
+        if before is not None:
+            for variable, value in before:
+                variable.assign(value)
+        remembered.rows += share.rows
+        remembered.weight = share.rows / share.total if share.total else 0.0
+        if self.kind == "train":
+            remembered.unmerged = True
+        if first:
+            weights.check_alike(model)
+        return logs
+
+    def _begin(self, data: Any, slices: tuple[bool, ...], share: Share) -> None:
+        """Before the first step: the ranks compare batches and models, and take rank 0's weights."""
+        state.of(self.model).begin = False
+        ranks = world.current()
+        ranks.meet("compare the columns of the data", split.describe(data))
+        if self.model.run_eagerly and not self.model.built:
+            _build(self.model, split.take(data, slices, share.low, share.high))
+        weights.share(self.model)
+
+    def _step(self, slices: tuple[bool, ...], data: Any) -> Any:
+        if slices not in self._compiled:
+            self._compiled[slices] = self._compile(slices, data)
+        return self._compiled[slices]
+
+    def _compile(self, slices: tuple[bool, ...], data: Any) -> Any:
+        model = self.model
+        model_step = model.train_step if self.kind == "train" else model.test_step
+
+        @tf.autograph.experimental.do_not_convert
+        def step(data: Any, numbers: Any) -> Any:
+            low, high, rows, total = tf.unstack(tf.convert_to_tensor(numbers))
+            seeds.part_ways_in_graph()
+            mine = split.take(data, slices, low, high)
+            with scope.within(scope.Part(rows, total, high - low)), metrics.watching(model) as results:
+                logs = model_step(mine)
+            state.of(model).sources = _sources(logs, results)
+            return logs
+
+        if model.run_eagerly:
+            return step
+        if model.jit_compile:
+            notes.say("jit_compile is off: gradients leave the step, and XLA cannot compile that.")
+        compiled = tf.function(step, reduce_retracing=True)
+        spec = split.relaxed(data, slices)
+        if spec is not None:
+            compiled.get_concrete_function(spec, tf.TensorSpec([4], tf.int32))
+        else:
+            compiled.get_concrete_function(data, tf.TensorSpec([4], tf.int32))
+        return compiled
+
+    def _put_back(self) -> list[Any]:
+        """What a step on a ghost's row must not change: metrics, moving statistics."""
+        model = self.model
+        found = [variable for metric in metrics.leaves(model) for variable in metric._variables]
+        return [*found, *model.non_trainable_variables]
+
+
+def _values(variables: list[Any]) -> list[tuple[Any, np.ndarray]]:
+    return [(variable, np.asarray(variable.numpy())) for variable in variables]
+
+
+def _sources(logs: Any, results: list[tuple[Any, Any]]) -> dict[str, Any]:
+    if not isinstance(logs, dict):
+        return {}
+    made_by = {id(tensor): metric for tensor, metric in results}
+    return {key: made_by.get(id(value)) for key, value in logs.items()}
+
+
+def _build(model: Any, data: Any) -> None:
+    """Create the variables of a model that runs eagerly before its first step, where it can be done."""
+    try:
+        model._symbolic_build(data_batch=data)
+    except (ValueError, RuntimeError, TypeError, AttributeError, NotImplementedError):
+        notes.say(
+            f"{model.name} cannot be built before its first step; its initial weights are alike where they come from "
+            "the seeds, and are compared after the step."
+        )
+
+
+class StepFunction:
+    """What Keras calls as `train_function` and `test_function`: one execution of `steps_per_execution` batches."""
+
+    def __init__(self, model: Any, kind: str):
+        self.step = SharedStep(model, kind)
+        self.model = model
+        self.kind = kind
+        if model.distribute_strategy.num_replicas_in_sync > 1:
+            raise MatexError(
+                f"{model.name} was built in the scope of a tf.distribute strategy of "
+                f"{model.distribute_strategy.num_replicas_in_sync} replicas; matex_tf takes its place: remove the "
+                "strategy, or run the script without matex_tf."
+            )
+
+    def __call__(self, iterator: Any) -> Any:
+        """Run the batches of one execution.
+
+        Raises:
+            StopIteration: there is no batch left.
+        """
+        on_batch = not isinstance(iterator, tf.data.Iterator)
+        logs = None
+        for data, share in self._batches(iterator, on_batch):
+            logs = self.step(data, share)
+        if logs is None:
+            raise StopIteration
+        return self._whole(logs) if on_batch else logs
+
+    def _batches(self, iterator: Any, on_batch: bool) -> Iterator[tuple[Any, Share]]:
+        ranks = world.current()
+        steps = 1 if on_batch else self.model.steps_per_execution
+        if self.kind == "train" and not on_batch and settings.current().batch == "per-rank":
+            for _ in range(steps // ranks.size):
+                batches = _fetch(iterator, ranks.size)
+                if not batches:
+                    return
+                yield _whole_batch(batches, ranks.rank)
+            return
+        for _ in range(steps):
+            for data in _fetch(iterator, 1):
+                yield data, Share.of(split.rows_of(data), ranks.rank, ranks.size)
+
+    def _whole(self, logs: Any) -> Any:
+        """Logs of `train_on_batch` and `test_on_batch`, over all ranks; metrics keep this rank's state."""
+        averaged = metrics.merge(self.model)
+        if self.kind == "train":
+            weights.merge_statistics(self.model)
+        whole = metrics.complete(self.model, _tensors(logs), averaged)
+        metrics.unmerge(self.model)
+        return whole
+
+
+def _tensors(logs: Any) -> Any:
+    return logs if isinstance(logs, dict) else {"loss": logs}
+
+
+def _fetch(iterator: Any, count: int) -> list[Any]:
+    """Up to `count` batches, fewer where the data end."""
+    batches: list[Any] = []
+    for _ in range(count):
+        try:
+            batches.append(split.to_tensors(next(iterator)))
+        except (StopIteration, tf.errors.OutOfRangeError):
+            break
+    return batches
+
+
+def _whole_batch(batches: list[Any], rank: int) -> tuple[Any, Share]:
+    """The rank's own one of as many batches as there are ranks; a ghost of the first where there is none."""
+    rows = [split.rows_of(batch) for batch in batches]
+    if rank < len(batches):
+        return batches[rank], Share(0, rows[rank], rows[rank], sum(rows))
+    return batches[0], Share(0, 1, 0, sum(rows))
+
+
+class PredictFunction:
+    """What Keras calls as `predict_function`: this rank predicts its rows, and every rank gets all."""
+
+    def __init__(self, model: Any):
+        self.model = model
+        self._compiled: dict[tuple[bool, ...], Any] = {}
+
+    def __call__(self, batches: Any) -> Any:
+        """Predictions, in the order of rows, for a list of batches."""
+        ranks = world.current()
+        outputs: list[Any] = []
+        for batch in batches:
+            data = split.to_tensors(batch)
+            share = Share.of(split.rows_of(data), ranks.rank, ranks.size)
+            slices = split.sliceable(data)
+            if slices not in self._compiled:
+                self._compiled[slices] = self._compile(slices, data)
+            outputs.append(_gather(self._compiled[slices](data, share.low, share.high), share))
+        if len(outputs) == 1:
+            return outputs[0]
+        return tf.nest.map_structure(_concat, *outputs)
+
+    def _compile(self, slices: tuple[bool, ...], data: Any) -> Any:
+        model = self.model
+        predict_step = model.predict_step
+        if model.jit_compile and not model.run_eagerly:
+            predict_step = tf.function(predict_step, jit_compile=True, reduce_retracing=True)
+
+        @tf.autograph.experimental.do_not_convert
+        def step(data: Any, low: Any, high: Any) -> Any:
+            seeds.part_ways_in_graph()
+            return predict_step(split.take(data, slices, low, high))
+
+        if model.run_eagerly:
+            return step
+        compiled = tf.function(step, reduce_retracing=True)
+        spec = split.relaxed(data, slices)
+        number = tf.TensorSpec([], tf.int32)
+
+        def call(data: Any, low: int, high: int) -> Any:
+            return compiled(data, tf.constant(low), tf.constant(high))
+
+        compiled.get_concrete_function(data if spec is None else spec, number, number)
+        return call
+
+
+def _concat(*parts: Any) -> Any:
+    if isinstance(parts[0], tf.SparseTensor):
+        return tf.sparse.concat(0, parts)
+    return tf.concat(parts, 0) if parts[0].shape.rank else tf.stack(parts)
+
+
+def _gather(outputs: Any, share: Share) -> Any:
+    """Join the ranks' outputs for their rows of one batch."""
+    ranks = world.current()
+    ranks.where = f"predict, a batch of {share.total} rows"
+
+    def join(output: Any) -> Any:
+        if isinstance(output, (tf.RaggedTensor, tf.SparseTensor)):
+            mine = output if share.rows else None
+            parts = [part for part in ranks.gather(_pack(mine), "gather predictions") if part is not None]
+            return _concat(*map(_unpack, parts))
+        value = output.numpy()
+        taken = share.high - share.low
+        if value.ndim == 0 or value.shape[0] != taken:
+            parts = ranks.gather((value, share.rows), "gather predictions")
+            if value.ndim == 0 and np.issubdtype(value.dtype, np.floating):
+                mean = sum(float(part) * rows for part, rows in parts) / max(1, share.total)
+                return tf.constant(mean, output.dtype)
+            return tf.constant(parts[0][0])
+        return tf.constant(ranks.gather_rows(value[: share.rows], "gather predictions"))
+
+    return tf.nest.map_structure(join, outputs, expand_composites=False)
+
+
+def _pack(value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, tf.SparseTensor):
+        return "sparse", value.indices.numpy(), value.values.numpy(), value.dense_shape.numpy()
+    return "ragged", value.values if isinstance(value.values, np.ndarray) else value.to_list(), value.dtype.name, None
+
+
+def _unpack(packed: Any) -> Any:
+    if packed[0] == "sparse":
+        return tf.SparseTensor(packed[1], packed[2], packed[3])
+    return tf.ragged.constant(packed[1], dtype=packed[2])

@@ -1,0 +1,107 @@
+"""The weights of a model on all ranks: alike before the first step, and checked to stay so."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+
+from matex_tf import world
+from matex_tf.errors import RanksDisagree
+from matex_tf.patches import seeds, state
+from matex_tf.world import name_ranks
+
+
+def variables_of(model: Any) -> list[Any]:
+    """The variables of a model and of the optimizers that it holds, each once; metrics apart."""
+    metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
+    found = {id(variable): variable for variable in model.variables}
+    for optimizer in optimizers_of(model):
+        found.update((id(variable), variable) for variable in optimizer.variables)
+    return [variable for key, variable in found.items() if key not in metrics]
+
+
+def optimizers_of(model: Any) -> list[Any]:
+    """The optimizers that a model holds as attributes, the compiled one first."""
+    from keras import optimizers
+
+    held = [getattr(model, "optimizer", None), *vars(model).values()]
+    return list({id(o): o for o in held if isinstance(o, optimizers.Optimizer)}.values())
+
+
+def share(model: Any) -> None:
+    """Give every rank the weights and optimizer state that rank 0 has; generators of layers then part ways.
+
+    Raises:
+        RanksDisagree: the ranks' models differ, naming the first weight that does.
+    """
+    ranks = world.current()
+    variables = variables_of(model)
+    ranks.meet("share the weights of the model", [_describe(variable) for variable in variables])
+    for variable in variables:
+        value = np.asarray(variable.numpy())
+        shared = ranks.share_array(value)
+        if not np.array_equal(value, shared):
+            variable.assign(shared)
+    seeds.part_ways(variables)
+
+
+def _describe(variable: Any) -> str:
+    return f"{variable.path} {variable.dtype} {tuple(variable.shape)}"
+
+
+def check_alike(model: Any) -> None:
+    """Compare the trainable weights of all ranks, to the accuracy of sums in float32.
+
+    Raises:
+        RanksDisagree: a weight differs; an update went past the optimizer hook.
+    """
+    ranks = world.current()
+    variables = model.trainable_variables
+    sums = np.array([_sums(variable) for variable in variables], np.float64).reshape(len(variables), 2)
+    everyone = np.array(ranks.gather(sums, "compare weights after the first step"))
+    for position, variable in enumerate(variables):
+        alike = [np.allclose(one[position], everyone[0][position], rtol=1e-4, equal_nan=True) for one in everyone]
+        if not all(alike):
+            others = name_ranks([rank for rank, same in enumerate(alike) if not same])
+            raise RanksDisagree(
+                f"after the first step {variable.path} is another on {others} than on rank 0: it is updated without "
+                "its gradient passing through a Keras optimizer. Update weights by optimizer.apply(gradients, "
+                "variables) or optimizer.apply_gradients, which average the gradients over the ranks."
+            )
+
+
+def _sums(variable: Any) -> tuple[float, float]:
+    value = np.asarray(variable.numpy()).astype(np.float64)
+    return float(value.sum()) if value.size else 0.0, float(np.abs(value).sum())
+
+
+def merge_statistics(model: Any) -> None:
+    """Average the state that layers keep outside of training (moving means and variances) over the ranks.
+
+    Only state that differs between ranks is touched, so frozen weights stay as they are, to the bit. Whole numbers
+    are taken from rank 0; the state of random number generators stays the rank's own.
+    """
+    notes = state.of(model)
+    if not notes.unmerged:
+        return
+    notes.unmerged = False
+    ranks = world.current()
+    kept = [variable for variable in model.non_trainable_variables if not seeds.is_generator_state(variable)]
+    metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
+    kept = [variable for variable in kept if id(variable) not in metrics]
+    if not kept:
+        return
+    marks = np.array([zlib.crc32(np.asarray(variable.numpy()).tobytes()) for variable in kept], np.int64)
+    everyone = np.array(ranks.gather(marks, "merge moving statistics"))
+    for variable, differs in zip(kept, (everyone != everyone[0]).any(axis=0), strict=True):
+        if not differs:
+            continue
+        value = np.asarray(variable.numpy())
+        if np.issubdtype(value.dtype, np.integer) or value.dtype == bool:
+            variable.assign(ranks.share_array(value))
+        else:
+            total = value.astype(np.float64).reshape(-1).copy()
+            ranks.sum_in_place(total)
+            variable.assign((total / ranks.size).reshape(value.shape).astype(value.dtype))
