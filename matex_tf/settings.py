@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -163,10 +164,29 @@ def table() -> str:
     """The settings as a Markdown table, which is the body of docs/settings.md."""
     lines = ["| flag | environment | default | what it does |", "|---|---|---|---|"]
     for field in dataclasses.fields(Settings):
-        default = {True: "on", False: "off"}.get(field.default, field.default) if field.metadata["kind"] == "switch" \
-            else field.default
-        lines.append(
-            f"| `{flag_name(field.name)}` | `{variable_name(field.name)}` | `{default}` | {field.metadata['text']} |"
+        flag, variable = flag_name(field.name), variable_name(field.name)
+        lines.append(f"| `{flag}` | `{variable}` | `{_shown(field)}` | {field.metadata['text']} |")
+    return "\n".join(lines)
+
+
+def _shown(field: dataclasses.Field[Any]) -> str:
+    """The default of a setting, as a user would type it."""
+    return ("off", "on")[field.default] if field.metadata["kind"] == "switch" else str(field.default)
+
+
+def help_text() -> str:
+    """The settings as they stand in `--help`."""
+    lines = ["settings (flag, or MATEX_NAME in the environment):"]
+    for field in dataclasses.fields(Settings):
+        value = "|".join(field.metadata["choices"]) or {"count": "N", "integer": "N", "switch": "on|off"}.get(
+            field.metadata["kind"], "VALUE"
+        )
+        lines.append(f"  {flag_name(field.name)} {value}")
+        lines += textwrap.wrap(
+            f"{field.metadata['text'].replace('`', '')} Default: {_shown(field)}.",
+            width=100,
+            initial_indent=" " * 6,
+            subsequent_indent=" " * 6,
         )
     return "\n".join(lines)
 

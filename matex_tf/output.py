@@ -1,0 +1,89 @@
+"""Whose output is shown: points file descriptors 1 and 2 of a rank where the setting `output` says.
+
+File descriptors and not `sys.stdout`, so that what TensorFlow's C++ prints goes the same way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from matex_tf.errors import SettingError
+
+_PUMP_SECONDS = 5.0
+
+
+class Output:
+    """The output of this rank, from `redirect` to `restore`."""
+
+    def __init__(self) -> None:
+        self._real = (os.dup(1), os.dup(2))
+        self._pump: subprocess.Popen[bytes] | None = None
+
+    def redirect(self, where: str, rank: int) -> None:
+        """Send the output of this rank where the setting says.
+
+        Args:
+            where: "first", "all" or a directory.
+            rank: this rank.
+
+        Raises:
+            SettingError: the directory cannot be written to.
+        """
+        if where == "first":
+            if rank != 0:
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                self._point(nowhere, nowhere)
+                os.close(nowhere)
+        elif where == "all":
+            self._start_pump(f"[{rank}] ")
+        else:
+            try:
+                Path(where).mkdir(parents=True, exist_ok=True)
+                log = os.open(Path(where) / f"rank.{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+            except OSError as error:
+                raise SettingError(f"--output {where}: {error.strerror}.") from None
+            self._point(log, log)
+            os.close(log)
+
+    def restore(self) -> None:
+        """Flush what was printed and point the descriptors back; returns when every line is out."""
+        self.flush()
+        os.dup2(self._real[0], 1)
+        os.dup2(self._real[1], 2)
+        if self._pump is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._pump.wait(_PUMP_SECONDS)
+            self._pump = None
+
+    @staticmethod
+    def flush() -> None:
+        """Flush Python's buffers."""
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+
+    def _point(self, stdout: int, stderr: int) -> None:
+        self.flush()
+        os.dup2(stdout, 1)
+        os.dup2(stderr, 2)
+        with contextlib.suppress(AttributeError):
+            sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+    def _start_pump(self, prefix: str) -> None:
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        ends = (out_read, self._real[0], err_read, self._real[1])
+        pump = Path(__file__).with_name("_pump.py")
+        self._pump = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(pump), prefix, *map(str, ends)],
+            pass_fds=ends,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # a signal that ends the rank must not take the last lines with it
+        )
+        self._point(out_write, err_write)
+        for end in (out_read, err_read, out_write, err_write):
+            os.close(end)

