@@ -121,7 +121,8 @@ def run_alone(target: Target, ending: Ending) -> int:
     except MatexError as error:
         return ending.failed_to_start(error)
     except Exception as error:
-        sys.excepthook(type(error), error, own_traceback(error.__traceback__))
+        tb = own_traceback(error.__traceback__)
+        sys.excepthook(type(error), error.with_traceback(tb), tb)
         return 1
     return 0
 
@@ -186,5 +187,3 @@ def set_seeds(world: World, wanted: int) -> int:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     return seed
-
-

@@ -171,7 +171,7 @@ def table() -> str:
 
 def _shown(field: dataclasses.Field[Any]) -> str:
     """The default of a setting, as a user would type it."""
-    return ("off", "on")[field.default] if field.metadata["kind"] == "switch" else str(field.default)
+    return ("off", "on")[bool(field.default)] if field.metadata["kind"] == "switch" else str(field.default)
 
 
 def help_text() -> str:

@@ -1,0 +1,121 @@
+"""The command `matex-tf`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+
+from matex_tf import launch
+from matex_tf import settings as settings_module
+from matex_tf.errors import MatexError, SettingError
+from matex_tf.run import Target
+from matex_tf.settings import Settings
+
+USAGE = """usage: matex-tf COMMAND ...
+
+Train an unmodified TensorFlow or Keras script on many MPI ranks.
+
+commands:
+  run       run a script on many ranks: matex-tf run -n 4 train.py
+  doctor    look at this machine, say what is amiss and what to do about it
+
+matex-tf COMMAND --help tells more; matex-tf --version the version."""
+
+RUN_USAGE = """usage: matex-tf run [-n N] [--hosts H1:4,H2:4] [--dry-run] [--setting value ...] SCRIPT [ARGS ...]
+       matex-tf run ... -m MODULE [ARGS ...]
+
+Run a script on N MPI ranks of this machine, or of others.
+
+  -n N
+      Ranks. Default: the slots of --hosts, or the tasks of the Slurm job, or else one for each core of this machine.
+  --hosts H1:4,H2:4
+      Hosts, and the ranks that each has room for. They must have the same Python at the same path.
+  --dry-run
+      Print the mpirun line instead of running it.
+"""
+
+DOCTOR_USAGE = """usage: matex-tf doctor
+
+Look at this machine: Python, TensorFlow, MPI, cores, GPUs and shared memory. Exit code 1 if training could not work."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code: 2 for a command line that cannot be understood."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    commands: dict[str, Callable[[list[str]], int]] = {"run": run, "doctor": doctor}
+    try:
+        if not words or words[0] in ("-h", "--help", "help"):
+            print(USAGE)
+            return 0 if words else 2
+        if words[0] == "--version":
+            from matex_tf import __version__
+
+            print(f"matex_tf {__version__}")
+            return 0
+        if words[0] not in commands:
+            raise SettingError(f"there is no command {words[0]}; there is {' and '.join(commands)}.")
+        return commands[words[0]](words[1:])
+    except MatexError as error:
+        print(f"matex-tf: error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, SettingError) else 1
+
+
+def run(words: list[str]) -> int:
+    """`matex-tf run`: start a script on many ranks, and wait for it."""
+    ranks, hosts, dry = 0, "", False
+    flags: dict[str, str] = {}
+    while words and words[0].startswith("-") and words[0] != "-m":
+        found, rest = settings_module.split_flags(words)
+        if found:
+            flags.update(found)
+            words = rest
+            continue
+        word, equals, value = words.pop(0).partition("=")
+        if word in ("-h", "--help"):
+            print(f"{RUN_USAGE}\n{settings_module.help_text()}")
+            return 0
+        if word == "--":
+            break
+        if word == "--dry-run":
+            dry = True
+        elif word in ("-n", "-np", "--hosts"):
+            if not equals:
+                if not words:
+                    raise SettingError(f"{word} needs a value.")
+                value = words.pop(0)
+            if word == "--hosts":
+                launch.slots(value)
+                hosts = value
+            elif not value.isdigit() or int(value) == 0:
+                raise SettingError(f"{word} is {value!r}; it must be a number of ranks, 1 or more.")
+            else:
+                ranks = int(value)
+        else:
+            raise SettingError(f"matex-tf run has no flag {word}; matex-tf run --help lists them.")
+    settings = Settings.read(flags)
+    target = Target.read(words)
+    if not target.is_module and not os.path.exists(target.name):
+        raise SettingError(f"there is no script {target.name}.")
+    line = launch.mpirun_line(launch.find_mpirun(), ranks or launch.default_ranks(hosts), hosts, settings.threads)
+    line += [sys.executable, "-m", "matex_tf"]
+    for name, value in flags.items():
+        line += [settings_module.flag_name(name), value]
+    line += [*(["-m"] if target.is_module else []), target.name, *target.arguments]
+    if dry:
+        print(shlex.join(line))
+        return 0
+    return launch.run(line)
+
+
+def doctor(words: list[str]) -> int:
+    """`matex-tf doctor`: look at this machine."""
+    if words and words[0] in ("-h", "--help"):
+        print(DOCTOR_USAGE)
+        return 0
+    if words:
+        raise SettingError(f"matex-tf doctor takes no {words[0]}.")
+    from matex_tf.doctor import examine
+
+    return examine()

