@@ -59,6 +59,8 @@ class Ranks:
         for groups in plan(sizes or self.sizes):
             for group, result in zip(groups, self._pool.run(case, groups, kwargs, seconds), strict=True):
                 outcomes[len(group)] = result
+        if os.environ.get("MATEX_TEST_TIMES"):
+            print(case, {size: [round(o.seconds, 1) for o in result] for size, result in sorted(outcomes.items())})
         for size, result in outcomes.items():
             assert [(o.rank, o.size) for o in result] == [(rank, size) for rank in range(size)]
         self.last = dict(sorted(outcomes.items()))
@@ -106,7 +108,7 @@ def pool() -> Iterator[Pool]:
     ranks.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def ranks(pool: Pool, request: pytest.FixtureRequest) -> Ranks:
     """Run a case on worlds of several sizes: `ranks("module:function", (1, 3), argument=…)`."""
     text = request.config.getoption("--sizes")
@@ -122,7 +124,7 @@ def bare_pool() -> Iterator[Pool]:
     ranks.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def bare_ranks(bare_pool: Pool) -> Ranks:
     """The same for cases that need no Keras."""
     return Ranks(bare_pool, (1, 3, 4))

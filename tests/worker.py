@@ -46,6 +46,10 @@ def main() -> None:
         except (EOFError, ConnectionError):
             break
         link.send_bytes(answer(message))
+    from mpi4py import MPI
+
+    MPI.Finalize()
+    os._exit(0)  # TensorFlow takes seconds to leave by itself
 
 
 def prepare(bare: bool) -> None:

@@ -1,0 +1,240 @@
+"""One small training for each kind of data that Keras takes; each also evaluates and predicts from it."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pandas as pd
+import tensorflow as tf
+from cases.common import classifier, compiled, momentum, numbers, result_of, table, weights_for
+from keras import layers
+
+BATCH = 25  # of 101 rows: the last batch has one row, fewer than ranks
+
+
+def numpy_arrays(rows=101, batch=BATCH, epochs=3):
+    """Arrays, shuffled as `fit` does unless told otherwise."""
+    x, y = table(rows)
+    model = compiled(classifier())
+    history = model.fit(x, y, batch_size=batch, epochs=epochs, verbose=0)
+    return finished(model, history, (x, y), x, batch_size=batch)
+
+
+def digits():
+    """1,797 rows in batches of 50: 47 are left."""
+    x, y = table(1797, 16, 10)
+    model = compiled(classifier(16, 10))
+    history = model.fit(x, y, batch_size=50, epochs=3, verbose=0)
+    return finished(model, history, (x, y), x, batch_size=50)
+
+
+def lists():
+    """A list of two inputs."""
+    x, y = table()
+    model = two_inputs()
+    inputs = [x[:, :4], x[:, 4:]]
+    history = model.fit(inputs, y, batch_size=BATCH, epochs=3, verbose=0)
+    return finished(model, history, (inputs, y), inputs, batch_size=BATCH)
+
+
+def tuples():
+    """A tuple of two inputs."""
+    x, y = table()
+    model = two_inputs()
+    inputs = (x[:, :4], x[:, 4:])
+    history = model.fit(inputs, y, batch_size=BATCH, epochs=3, verbose=0)
+    return finished(model, history, (inputs, y), inputs, batch_size=BATCH)
+
+
+def dicts():
+    """Inputs, targets and sample weights by name; `predict` returns a dict of arrays."""
+    x, y = table()
+    keras.utils.set_random_seed(7)
+    left, right = layers.Input((4,), name="left"), layers.Input((2,), name="right")
+    joined = layers.Dense(8, activation="tanh")(layers.Concatenate()([left, right]))
+    outputs = {"kind": layers.Dense(3, name="kind")(joined), "total": layers.Dense(1, name="total")(joined)}
+    model = compiled(
+        keras.Model({"left": left, "right": right}, outputs),
+        loss={"kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "total": "mse"},
+        loss_weights={"kind": 1.0, "total": 0.3},
+        metrics={"kind": ["accuracy"], "total": ["mae"]},
+    )
+    inputs = {"left": x[:, :4], "right": x[:, 4:]}
+    targets = {"kind": y, "total": x.sum(axis=1, keepdims=True)}
+    weights = {"kind": weights_for(len(x)), "total": np.ones(len(x), "float32")}
+    history = model.fit(inputs, targets, sample_weight=weights, batch_size=BATCH, epochs=3, verbose=0)
+    return finished(model, history, (inputs, targets), inputs, batch_size=BATCH)
+
+
+def frames():
+    """A pandas DataFrame and a Series."""
+    x, y = table()
+    frame, series = pd.DataFrame(x, columns=list("abcdef")), pd.Series(y)
+    model = compiled(classifier())
+    history = model.fit(frame, series, batch_size=BATCH, epochs=3, verbose=0)
+    return finished(model, history, (frame, series), frame, batch_size=BATCH)
+
+
+def tensors():
+    """TensorFlow tensors."""
+    x, y = map(tf.constant, table())
+    model = compiled(classifier())
+    history = model.fit(x, y, batch_size=BATCH, epochs=3, verbose=0)
+    return finished(model, history, (x, y), x, batch_size=BATCH)
+
+
+def dataset():
+    """A tf.data pipeline that shuffles anew each epoch, and ends with a batch of one row."""
+    x, y = table()
+    keras.utils.set_random_seed(7)
+    data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(101).batch(BATCH).prefetch(2)
+    model = compiled(classifier())
+    history = model.fit(data, epochs=3, verbose=0)
+    plain = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+    return finished(model, history, (plain,), plain)
+
+
+def dataset_with_weights():
+    """Batches of three parts, the last of them sample weights; targets are a dict of one."""
+    x, y = table()
+    data = tf.data.Dataset.from_tensor_slices((x, y, weights_for(101))).batch(BATCH)
+    model = compiled(classifier(), metrics=None, weighted_metrics=["accuracy"])
+    history = model.fit(data, validation_data=data, epochs=3, verbose=0)
+    return finished(model, history, (data,), data)
+
+
+def dataset_repeat():
+    """An endless pipeline, with `steps_per_epoch` that ends an epoch in the middle of the data."""
+    x, y = table()
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH).repeat()
+    model = compiled(classifier())
+    history = model.fit(data, steps_per_epoch=4, epochs=3, validation_data=data, validation_steps=2, verbose=0)
+    result = result_of(model, history)
+    result["evaluate"] = numbers(model.evaluate(data, steps=7, verbose=0))
+    result["predict"] = model.predict(data.map(lambda x, y: x), steps=6, verbose=0)
+    return result
+
+
+def dataset_unknown():
+    """A pipeline whose length nobody knows, of batches whose shape nobody knows."""
+    x, y = table()
+
+    def generate():
+        for start in range(0, 101, BATCH):
+            yield x[start : start + BATCH], y[start : start + BATCH]
+
+    signature = (tf.TensorSpec((None, 6), tf.float32), tf.TensorSpec((None,), tf.int32))
+    data = tf.data.Dataset.from_generator(generate, output_signature=signature)
+    model = compiled(classifier())
+    history = model.fit(data, epochs=3, verbose=0)
+    return finished(model, history, (data,), data)
+
+
+def dataset_drop_remainder():
+    """Batches of one fixed shape."""
+    x, y = table()
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH, drop_remainder=True)
+    model = compiled(classifier())
+    history = model.fit(data, epochs=3, verbose=0)
+    return finished(model, history, (data,), data)
+
+
+class Batches(keras.utils.PyDataset):
+    """A PyDataset that changes its order after each epoch."""
+
+    def __init__(self, x, y, **options):
+        super().__init__(**options)
+        self.x, self.y = x, y
+        self.order = np.arange(len(x))
+        self.random = np.random.RandomState(3)
+
+    def __len__(self):
+        return -(-len(self.x) // BATCH)
+
+    def __getitem__(self, index):
+        chosen = self.order[index * BATCH : (index + 1) * BATCH]
+        return self.x[chosen], self.y[chosen]
+
+    def on_epoch_end(self):
+        self.random.shuffle(self.order)
+
+
+def pydataset():
+    """A PyDataset with two workers."""
+    x, y = table()
+    model = compiled(classifier())
+    history = model.fit(Batches(x, y, workers=2, max_queue_size=3), epochs=3, verbose=0)
+    plain = Batches(x, y)
+    return finished(model, history, (plain,), Batches(x, y))
+
+
+def sequence():
+    """The old name, `keras.utils.Sequence`, for both training and validation."""
+    x, y = table()
+
+    class Rows(keras.utils.Sequence):
+        def __len__(self):
+            return 5
+
+        def __getitem__(self, index):
+            return x[index * BATCH : (index + 1) * BATCH], y[index * BATCH : (index + 1) * BATCH]
+
+    model = compiled(classifier())
+    history = model.fit(Rows(), validation_data=Rows(), epochs=3, shuffle=False, verbose=0)
+    return finished(model, history, (Rows(),), Rows())
+
+
+def generator():
+    """A Python generator without end, whose batches are of many sizes."""
+    x, y = table()
+
+    def generate():
+        while True:
+            for low, high in ((0, 25), (25, 37), (37, 38), (38, 40), (40, 80), (80, 101)):
+                yield x[low:high], y[low:high]
+
+    model = compiled(classifier())
+    history = model.fit(generate(), steps_per_epoch=5, epochs=3, verbose=0)
+    result = result_of(model, history)
+    result["evaluate"] = numbers(model.evaluate(generate(), steps=7, verbose=0))
+    result["predict"] = model.predict(((x,) for x, _ in generate()), steps=6, verbose=0)
+    return result
+
+
+def small_batches():
+    """A batch size below the number of ranks: nine rows, two at a time."""
+    x, y = table(9)
+    model = compiled(classifier(), optimizer=momentum(0.02))
+    history = model.fit(x, y, batch_size=2, epochs=3, verbose=0)
+    return finished(model, history, (x, y), x, batch_size=2)
+
+
+def targets_of_two_axes():
+    """Images and regression targets of several columns, as float64 and uint8 arrays."""
+    random = np.random.RandomState(0)
+    x = random.randint(0, 255, size=(38, 5, 5, 1)).astype("uint8")
+    y = random.normal(size=(38, 2))
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential([
+        layers.Input((5, 5, 1)), layers.Rescaling(1 / 255), layers.Conv2D(3, 3, activation="relu"),
+        layers.MaxPooling2D(2), layers.Flatten(), layers.Dense(2),
+    ])  # fmt: skip
+    model = compiled(model, loss="mse", metrics=("mae",))
+    history = model.fit(x, y, batch_size=9, epochs=3, verbose=0)
+    return finished(model, history, (x, y), x, batch_size=9)
+
+
+def two_inputs():
+    """A model of two inputs and one output."""
+    keras.utils.set_random_seed(7)
+    left, right = layers.Input((4,)), layers.Input((2,))
+    joined = layers.Concatenate()([layers.Dense(6, activation="tanh")(left), right])
+    return compiled(keras.Model([left, right], layers.Dense(3)(joined)))
+
+
+def finished(model, history, arguments, inputs, **options):
+    """The result of a training, with what `evaluate` and `predict` make of the same data."""
+    result = result_of(model, history)
+    result["evaluate"] = numbers(model.evaluate(*arguments, verbose=0, **options))
+    result["predict"] = numbers(model.predict(inputs, verbose=0, **options))
+    return result

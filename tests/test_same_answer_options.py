@@ -1,0 +1,66 @@
+"""Options of `fit` and the other methods of a model: the same on every rank as on one."""
+
+import pytest
+from compare import same
+
+OPTIONS = {
+    "shuffle on": {"shuffle": True},
+    "shuffle off": {"shuffle": False},
+    "validation_split": {"validation_split": 0.21},
+    "validation_data": {"with_validation": True, "validation_batch_size": 9},
+    "validation_freq": {"with_validation": True, "validation_freq": 2, "validation_steps": 1},
+    "sample_weight": {"with_weights": True, "compile_options": {"weighted_metrics": ["accuracy"]}},
+    "class_weight": {"class_weight": ((0, 1.0), (1, 0.2), (2, 3.0))},
+    "sample_weight and class_weight": {"with_weights": True, "class_weight": ((0, 1.0), (1, 0.2), (2, 3.0))},
+    "initial_epoch": {"initial_epoch": 1},
+    "steps_per_epoch": {"steps_per_epoch": 2},
+    "steps_per_execution": {"compile_options": {"steps_per_execution": 3}, "with_validation": True},
+    "run_eagerly": {"compile_options": {"run_eagerly": True}, "epochs": 1},
+    "jit_compile": {"compile_options": {"jit_compile": True}},
+    "no jit_compile": {"compile_options": {"jit_compile": False}},
+    "one batch": {"batch_size": 101},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_fit(ranks, name):
+    """Each option means on N ranks what it means on one."""
+    reference = same(ranks("options:fit", **OPTIONS[name]))
+    assert reference["history"]["loss"]
+
+
+def test_jit_compile_auto_and_off_are_one_answer(ranks):
+    """Whether the one rank compiles with XLA is no reason for a difference that the tolerance hides."""
+    automatic = ranks("options:fit", (1,), shuffle=False)
+    plain = ranks("options:fit", (1,), shuffle=False, compile_options={"jit_compile": False})
+    same({1: automatic[1] + plain[1]})
+
+
+def test_train_on_batch(ranks):
+    """A loop over `train_on_batch`; the numbers that it returns are those of the whole batch, on every rank."""
+    same(ranks("options:train_on_batches", (1, 2, 3, 4)))
+
+
+def test_evaluate_and_predict(ranks):
+    """`evaluate` and `predict` share the rows out and return the whole answer everywhere, in order."""
+    reference = same(ranks("options:evaluate_and_predict", (1, 2, 3, 4), meets="merge metrics"))
+    assert reference["predict"].shape == (101, 3)
+    assert reference["some steps"].shape == (75, 3)
+
+
+def test_predict_structures(ranks):
+    """Predictions of nested structure and of several axes are joined leaf by leaf."""
+    named, listed = same(ranks("options:predict_structures", meets="predict"))
+    assert named["image"].shape == (53, 2, 3, 2)
+    assert listed[1].shape == (53, 3, 4)
+
+
+@pytest.mark.parametrize("case", ["two_fits", "two_models", "called_outside"])
+def test_scripts(ranks, case):
+    """More than one `fit` in a script, and a model that is called outside of `fit`."""
+    same(ranks(f"options:{case}"))
+
+
+def test_own_loop(ranks):
+    """A loop that never calls Keras' `fit` feeds every rank all rows, and ends as on one rank."""
+    same(ranks("options:own_loop", meets=None))
