@@ -6,6 +6,7 @@ rank, so that collectives need no negotiation. XLA cannot compile it; a step tha
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -44,15 +45,19 @@ def sum_over_ranks(tensors: Sequence[tf.Tensor], what: str, labels: Sequence[str
 
 
 def join_slices(slices: tf.IndexedSlices, what: str, label: str) -> tf.IndexedSlices:
-    """Join the rows of a sparse gradient over all ranks, in the order of ranks.
+    """Add up a sparse gradient over all ranks.
 
-    Rows that several ranks hold stay apart: that is what one rank would have for a batch in which an index occurs
-    more than once, and optimizers that square a gradient (Adam) tell the two apart.
+    The rows are joined in the order of ranks. Rows of one index stay apart: that is what one rank has for a batch in
+    which an index occurs more than once, and Keras' Adam, which squares rows before it adds them, tells the two apart.
+    Where every rank looked up the very same indices (positions, say, and not rows of a batch) the values are summed.
     """
     collective.check_dtypes([slices.values.dtype.name], [label])
 
     def exchange(values: np.ndarray, indices: np.ndarray) -> list[np.ndarray]:
         ranks = world.current()
+        looked_up = ranks.gather((len(indices), zlib.crc32(indices.tobytes())), f"{what}: indices of {label}")
+        if len(set(looked_up)) == 1:
+            return [*collective.sum_arrays(ranks, [values], what, [label]), indices]
         rows = values.view(np.uint16) if values.dtype.name == "bfloat16" else values
         joined = ranks.gather_rows(rows, f"{what}: values of {label}").view(values.dtype)
         return [joined, ranks.gather_rows(indices, f"{what}: indices of {label}")]
