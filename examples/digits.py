@@ -25,11 +25,11 @@ x_train, x_test, y_train, y_test = train_test_split(images, labels, test_size=0.
 model = keras.Sequential(
     [
         layers.Input((8, 8, 1)),
-        layers.Conv2D(32, 3, padding="same", activation="relu"),
-        layers.Conv2D(64, 3, activation="relu"),
-        layers.MaxPooling2D(),
+        layers.Conv2D(32, 3, padding="same", activation="tanh"),
+        layers.Conv2D(64, 3, activation="tanh"),
+        layers.AveragePooling2D(2),
         layers.Flatten(),
-        layers.Dense(64, activation="relu"),
+        layers.Dense(64, activation="tanh"),
         layers.Dense(10),
     ]
 )
