@@ -30,6 +30,7 @@ PATCHES = {
     "keras.src.models.model": "saving",
     "keras.src.utils.file_utils": "downloads",
     "numpy": "numpy_files",
+    "os": "directories",
 }
 
 _installed = False
