@@ -66,7 +66,7 @@ def several_updates():
             with tf.GradientTape() as tape:
                 loss = self.compute_loss(x, y, self(x, training=True))
             variables = self.trainable_variables
-            self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
             for metric in self.metrics:
                 if metric.name == "loss":
                     metric.update_state(loss)

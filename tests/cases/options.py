@@ -128,7 +128,8 @@ def own_loop():
     def step(x, y):
         with tf.GradientTape() as tape:
             loss = loss_of(y, model(x, training=True))
-        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
         return loss
 
     losses = [float(step(x[low : low + 25], y[low : low + 25])) for _ in range(2) for low in range(0, 101, 25)]

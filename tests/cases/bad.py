@@ -1,0 +1,198 @@
+"""Scripts that cannot be trained on many ranks: rank 1 does something else, or the model cannot be exchanged."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import tensorflow as tf
+from cases.common import classifier, compiled, table
+from keras import layers
+
+from matex_tf import world
+
+
+def odd():
+    """Whether this is the rank that goes another way."""
+    return world.rank() == 1
+
+
+def layer_count():
+    """A layer more on rank 1."""
+    x, y = table()
+    keras.utils.set_random_seed(7)
+    more = [layers.Dense(8, name="one_more")] if odd() else []
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(8, name="first"), *more, layers.Dense(3, name="last")])
+    compiled(model).fit(x, y, batch_size=25, verbose=0)
+
+
+def layer_shape():
+    """A wider layer on rank 1."""
+    x, y = table()
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(9 if odd() else 8, name="first"), layers.Dense(3)])
+    compiled(model).fit(x, y, batch_size=25, verbose=0)
+
+
+def columns(kind="arrays"):
+    """Seven columns on rank 1, six elsewhere, and a model that takes what comes."""
+    x, y = table(columns=7 if odd() else 6)
+    model = compiled(keras.Sequential([layers.Dense(8), layers.Dense(3)]))
+    if kind == "arrays":
+        model.fit(x, y, batch_size=25, verbose=0)
+    else:
+        model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(25), verbose=0)
+
+
+def dtype(kind="arrays"):
+    """Whole numbers on rank 1."""
+    x, y = table()
+    x = x.astype("int64") if odd() else x
+    model = compiled(classifier())
+    if kind == "arrays":
+        model.fit(x, y, batch_size=25, verbose=0)
+    else:
+        model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(25), verbose=0)
+
+
+def row_count():
+    """Rank 1 holds fewer rows."""
+    x, y = table(90 if odd() else 101)
+    compiled(classifier()).fit(x, y, batch_size=25, verbose=0)
+
+
+def other_rows():
+    """Rank 1 holds other rows, as many."""
+    x, y = table(seed=1 if odd() else 0)
+    compiled(classifier()).fit(x, y, batch_size=25, verbose=0)
+
+
+def few_rows():
+    """Two rows."""
+    x, y = table(2)
+    compiled(classifier()).fit(x, y, batch_size=25, verbose=0)
+
+
+def bypass():
+    """A `train_step` that updates weights itself."""
+
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.inner = classifier()
+
+        def call(self, x):
+            return self.inner(x)
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            variables = self.trainable_variables
+            for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+                variable.assign(variable - 0.1 * gradient)
+            return {"loss": loss}
+
+    x, y = table()
+    compiled(Own(), metrics=None).fit(x, y, batch_size=25, epochs=2, verbose=0)
+
+
+def complex_gradient():
+    """A weight of complex numbers."""
+
+    class Wave(layers.Layer):
+        def build(self, shape):
+            self.wave = tf.Variable(tf.complex([1.0] * 6, [0.5] * 6), name="wave")
+
+        def call(self, x):
+            return tf.math.real(tf.cast(x, tf.complex64) * self.wave)
+
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.wave, self.last = Wave(), layers.Dense(3)
+
+        def call(self, x):
+            return self.last(self.wave(x))
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            variables = [*self.trainable_variables, self.wave.wave]
+            self.optimizer.apply(tape.gradient(loss, variables), variables)
+            return {"loss": loss}
+
+    x, y = table()
+    compiled(Own(), optimizer=keras.optimizers.SGD(0.1), metrics=None).fit(x, y, batch_size=25, verbose=0)
+
+
+def shorter_dataset(how="dataset"):
+    """A pipeline that is one batch shorter on rank 1."""
+    x, y = table(75 if odd() else 100)
+
+    def generate():
+        for low in range(0, len(x), 25):
+            yield x[low : low + 25], y[low : low + 25]
+
+    model = compiled(classifier())
+    if how == "dataset":
+        model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(25), epochs=2, verbose=0)
+    else:
+        model.fit(generate(), verbose=0)
+
+
+def smaller_batch():
+    """A pipeline whose second batch has fewer rows on rank 1."""
+    x, y = table(100)
+
+    def generate():
+        yield x[:25], y[:25]
+        end = 45 if odd() else 50
+        yield x[25:end], y[25:end]
+
+    compiled(classifier()).fit(generate(), verbose=0)
+
+
+def leaves_loop():
+    """Rank 1 leaves a loop over `train_on_batch` early, and evaluates."""
+    x, y = table(100)
+    model = compiled(classifier())
+    for step in range(4):
+        if odd() and step == 2:
+            break
+        model.train_on_batch(x[step * 25 :][:25], y[step * 25 :][:25])
+    model.evaluate(x, y, verbose=0)
+
+
+def other_epochs():
+    """Rank 1 trains for one epoch less, and predicts."""
+    x, y = table(100)
+    model = compiled(classifier())
+    model.fit(x, y, batch_size=25, epochs=1 if odd() else 2, verbose=0)
+    model.predict(x, verbose=0)
+
+
+def other_rate():
+    """Rank 1 has another learning rate: weights would part ways after the first step."""
+    x, y = table(100)
+    model = compiled(classifier(), optimizer=keras.optimizers.SGD(0.2 if odd() else 0.1))
+    model.fit(x, y, batch_size=25, epochs=2, verbose=0)
+    return [np.array(weight) for weight in model.get_weights()]
+
+
+def other_optimizer():
+    """Rank 1 has an optimizer with other variables."""
+    x, y = table(100)
+    model = compiled(classifier(), optimizer=keras.optimizers.Adam(0.1) if odd() else keras.optimizers.SGD(0.1))
+    model.fit(x, y, batch_size=25, epochs=2, verbose=0)
+
+
+def raises_in_callback():
+    """A callback that raises on every rank: the script's own exception comes out, unchanged."""
+
+    def fail(epoch, logs):
+        raise KeyError("the script's own")
+
+    x, y = table(100)
+    callback = keras.callbacks.LambdaCallback(on_epoch_end=fail)
+    compiled(classifier()).fit(x, y, batch_size=25, callbacks=[callback], verbose=0)

@@ -1,0 +1,49 @@
+"""What cannot be trained on many ranks: every rank stops with a message that names what differs, and where."""
+
+import pytest
+from compare import alike
+
+# case, arguments, the exception, words that each message must have
+REFUSED = [
+    ("layer_count", {}, "RanksDisagree", ["rank 1", "one_more"]),
+    ("layer_shape", {}, "RanksDisagree", ["rank 1", "first", "9", "8"]),
+    ("columns", {"kind": "arrays"}, "RanksDisagree", ["rank 1", "7", "6", "columns"]),
+    ("columns", {"kind": "dataset"}, "RanksDisagree", ["rank 1", "7", "6", "columns"]),
+    ("dtype", {"kind": "arrays"}, "RanksDisagree", ["rank 1", "int64", "float32"]),
+    ("dtype", {"kind": "dataset"}, "RanksDisagree", ["rank 1", "int64", "float32"]),
+    ("row_count", {}, "RanksDisagree", ["101", "90"]),
+    ("other_rows", {}, "RanksDisagree", ["different rows"]),
+    ("bypass", {}, "RanksDisagree", ["kernel", "optimizer"]),
+    ("few_rows", {}, "MatexError", ["more ranks (3) than rows", "2"]),
+    ("complex_gradient", {}, "MatexError", ["complex64", "wave"]),
+    ("shorter_dataset", {"how": "dataset"}, "RanksDisagree", ["rank 1", "different ways"]),
+    ("shorter_dataset", {"how": "generator"}, "RanksDisagree", ["rank 1", "different ways"]),
+    ("smaller_batch", {}, "RanksDisagree", ["rank 1", "25", "20"]),
+    ("leaves_loop", {}, "RanksDisagree", ["rank 1", "different ways", "evaluate"]),
+    ("other_epochs", {}, "RanksDisagree", ["rank 1", "different ways", "fit"]),
+    ("other_optimizer", {}, "RanksDisagree", ["rank 1"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("case", "arguments", "kind", "words"),
+    REFUSED,
+    ids=["-".join([case, *arguments.values()]) for case, arguments, _, _ in REFUSED],
+)
+def test_refused(ranks, case, arguments, kind, words):
+    """All ranks raise, none hangs, and the message says what differs."""
+    messages = ranks.refused(f"bad:{case}", (3,), kind=kind, **arguments)[3]
+    for message in messages:
+        missing = [word for word in words if word not in message]
+        assert not missing, f"{missing} not in: {message}"
+
+
+def test_another_learning_rate(ranks):
+    """A learning rate that differs is rank 0's on all ranks: weights never part ways."""
+    alike(ranks("bad:other_rate", (3,)))
+
+
+def test_the_scripts_own_exception(ranks):
+    """An exception of the script's own comes out as it is, on every rank."""
+    for outcome in ranks.outcomes("bad:raises_in_callback", (3,))[3]:
+        assert outcome.kinds[0] == "KeyError" and "the script's own" in outcome.error

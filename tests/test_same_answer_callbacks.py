@@ -1,0 +1,102 @@
+"""Callbacks decide alike on all ranks; files are written once, by one rank, and all can read them."""
+
+import pytest
+from compare import same
+
+CHECKPOINTS = {
+    "weights only": {"filepath": "{epoch:02d}.weights.h5", "save_weights_only": True},
+    "whole models": {"filepath": "sub/{epoch:02d}-{val_loss:.3f}.keras"},
+    "the best": {"filepath": "best.keras", "save_best_only": True, "monitor": "val_accuracy", "mode": "max"},
+    "every seven batches": {"filepath": "{epoch:02d}.{batch:04d}.weights.h5", "save_weights_only": True,
+                            "save_freq": 7},
+}  # fmt: skip
+
+
+def written_once(results):
+    """Rank 0 wrote what the one rank of size 1 wrote, the others nothing; gives the results."""
+    for size, values in results.items():
+        counts = [value["writes"] for value in values]
+        assert counts == [results[1][0]["writes"]] + [0] * (size - 1), f"files opened for writing, by rank: {counts}"
+    assert results[1][0]["writes"] > 0
+    return {size: [value["result"] for value in values] for size, values in results.items()}
+
+
+def test_early_stopping(ranks):
+    """All stop after the same epoch, with the best weights of one rank."""
+    reference = same(ranks("callbacks:early_stopping"))
+    assert 0 < reference["stopped"] < 19
+    assert reference["best"] < reference["stopped"]
+
+
+def test_reduce_on_plateau(ranks):
+    """The learning rate is lowered when it would be on one rank."""
+    reference = same(ranks("callbacks:plateau"))
+    assert len(set(reference["history"]["learning_rate"])) > 1
+
+
+@pytest.mark.parametrize("case", ["scheduler", "lambdas", "swap_ema"])
+def test_callback(ranks, case):
+    """Callbacks that read logs and set the learning rate or the weights."""
+    same(ranks(f"callbacks:{case}", (1, 3)))
+
+
+def test_terminate_on_nan(ranks):
+    """A loss that is not a number on one rank stops all, after the same batch as on one rank."""
+    reference = same(ranks("callbacks:not_a_number"))
+    assert reference["batches"] == [["epoch", 0], ["batch", 0], ["batch", 1], ["batch", 2]]
+
+
+@pytest.mark.parametrize("when", ["epoch", "batch"])
+def test_stop_training_on_one_rank(ranks, when):
+    """`stop_training` set on one rank stops all, after the same batch."""
+    reference = same(ranks("callbacks:stops_on_one_rank", when=when))
+    assert reference["batches"].count(["epoch", 0]) == 1
+    if when == "epoch":
+        assert reference["epochs"] == [0, 1]
+    else:
+        assert reference["batches"][-1] == ["batch", 2]
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_checkpoint(ranks, name):
+    """Each way of ModelCheckpoint: the files of one rank, written by one, read by all."""
+    reference = same(written_once(ranks("callbacks:checkpoint", (1, 3), **CHECKPOINTS[name])))
+    assert reference["files"]
+
+
+@pytest.mark.parametrize("save_freq", ["epoch", 3])
+def test_backup_and_restore(ranks, save_freq):
+    """A training that breaks off goes on where it was, on every rank; the backup is removed at the end."""
+    reference = same(written_once(ranks("callbacks:backup", (1, 3), save_freq=save_freq)))
+    assert reference["found"][0] and not reference["found"][1]
+    assert ["epoch", 0] not in reference["epochs"]
+
+
+def test_csv_logger(ranks):
+    """One table, with the numbers of one rank."""
+    reference = same(written_once(ranks("callbacks:csv_logger", (1, 3))))
+    assert [row["epoch"] for row in reference["rows"]] == [0, 1, 2, 0, 1]
+
+
+def test_tensorboard(ranks):
+    """One event file for training and one for validation, with the numbers of one rank."""
+    reference = same(ranks("callbacks:tensorboard", (1, 3)))
+    assert reference["count"] == {"train": 1, "validation": 1}
+    assert len(reference["scalars"]) >= 8
+
+
+def test_saving(ranks):
+    """`save`, `save_weights`, `export` and `np.save`: there when the call returns, whole, and the same when read."""
+    results = ranks("callbacks:saving", (1, 3))
+    reference = same({size: [value["result"] for value in values] for size, values in results.items()})
+    assert all(reference["seen"])
+    arrays = 1  # np.save is done by every rank, each putting a whole file in its place
+    assert [value["writes"] for value in results[3]][1:] <= [arrays, arrays]
+
+
+def test_saving_where_that_is_impossible(ranks):
+    """Rank 0's error is every rank's error."""
+    results = ranks("callbacks:save_fails", (1, 3), meets=None)
+    assert results[1] != ["saved"]
+    assert results[3][0] == results[1][0]
+    assert results[3][1:] == ["MatexError", "MatexError"]

@@ -1,0 +1,47 @@
+"""Metrics are merged from their state: the history, validation and `evaluate` of one rank, on every rank."""
+
+import pytest
+from compare import same
+
+NAMES = {
+    "binary": "accuracy auc auc_pr precision recall f1 fbeta binary_iou true_positives false_negatives "
+    "precision_at_recall sensitivity crossentropy hinge",
+    "classes": "accuracy top2 f1 f1_by_class one_hot_iou precision recall auc divergence cosine crossentropy",
+    "indices": "accuracy top2 mean_iou iou crossentropy",
+    "regression": "mse rmse mape r2 r2_weighted logcosh wrapped",
+}
+
+
+@pytest.fixture(scope="module")
+def trained(ranks):
+    """The results of each kind, trained once for all of its metrics."""
+    results = {}
+
+    def of(kind):
+        if kind not in results:
+            results[kind] = ranks("metrics:every", kind=kind)
+        return results[kind]
+
+    return of
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in NAMES for name in ["loss", *NAMES[kind].split()]])
+def test_metric(trained, kind, name):
+    """One metric, plain and weighted, of training, of validation and of `evaluate`."""
+    entries = [name] if name == "loss" else [name, f"weighted_{name}"]
+
+    def pick(value):
+        history, evaluated = value["history"], value["evaluate"]
+        return [[history[entry], history[f"val_{entry}"], evaluated[entry]] for entry in entries]
+
+    same({size: [pick(value) for value in values] for size, values in trained(kind).items()})
+
+
+def test_correlations(ranks):
+    """Metrics of Keras whose state is not made of sums."""
+    same(ranks("metrics:correlation", (1, 3)), rtol=1e-4)
+
+
+def test_metrics_inside(ranks):
+    """Metrics that live in a layer or in another metric."""
+    same(ranks("metrics:nested", (1, 3)))

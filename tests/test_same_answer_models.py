@@ -1,0 +1,126 @@
+"""Kinds of models: functional, subclassed, with steps, losses and metrics of their own."""
+
+import numpy as np
+import pytest
+from compare import alike, difference, same
+
+MODELS = [
+    "many_ends",
+    "subclassed",
+    "subclassed_eagerly",
+    "unbuilt_sequential",
+    "frozen",
+    "own_train_step",
+    "returned_numbers",
+    "gan",
+    "twice",
+    "distillation",
+    "penalties",
+    "regularizers",
+    "added_loss",
+    "activity_regularizer",
+    "attention",
+    "metric_function",
+    "own_metric",
+]
+LOSSES = {
+    "own class": {},
+    "own class, weighted": {"weighted": True},
+    "own function of rows": {"form": "rows"},
+    "own function to a scalar": {"form": "scalar"},
+    "sum": {"reduction": "sum"},
+    "sum, weighted": {"reduction": "sum", "weighted": True},
+    "mean_with_sample_weight": {"reduction": "mean_with_sample_weight", "weighted": True},
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_model(ranks, model):
+    """Trained on N ranks as on one."""
+    same(ranks(f"models:{model}"))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_loss(ranks, loss):
+    """Losses of the user's own, and every reduction."""
+    same(ranks("models:losses", (1, 3), **LOSSES[loss]))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "config", "rtol"),
+    [("SGD", {"learning_rate": 0.5, "momentum": 0.9}, 1e-5), ("Adam", {"learning_rate": 0.05}, 1e-3),
+     ("SGD", {"learning_rate": 0.5, "global_clipnorm": 0.05}, 1e-5)],
+    ids=["SGD", "Adam", "clipped"],
+)  # fmt: skip
+def test_embeddings(ranks, optimizer, config, rtol):
+    """Sparse gradients: rows that several ranks hold, rows that none does."""
+    same(ranks("models:embeddings", optimizer=optimizer, **config), rtol=rtol)
+
+
+@pytest.mark.parametrize(("layer", "sequences"), [("LSTM", False), ("SimpleRNN", True), ("GRU", True)])
+def test_recurrent(ranks, layer, sequences):
+    """Recurrent models with masked steps; a masked loss divides by the valid steps of the whole batch."""
+    same(ranks("models:recurrent", (1, 3), layer=layer, sequences=sequences))
+
+
+def test_metric_that_cannot_be_added(ranks):
+    """It is averaged, with one warning that names it; everything else is exact."""
+    results = ranks("models:maximum_metric", (1, 3))
+    reference = results[1][0]
+    for value in results[3]:
+        assert len(value["warnings"]) == 1 and "averaged" in value["warnings"][0], value["warnings"]
+        for name in ("worst", "val_worst"):
+            ours, theirs = np.array(value["history"].pop(name)), np.array(results[1][0]["history"][name])
+            assert (ours > 0).all() and (ours <= theirs * (1 + 1e-5)).all()
+            assert list(ours) == list(results[3][0]["history"].get(name, ours))
+    assert reference.pop("warnings") == []
+    for value in results[3]:
+        value.pop("warnings")
+    for name in ("worst", "val_worst"):
+        reference["history"].pop(name)
+    same(results)
+
+
+def test_batch_normalization(ranks):
+    """Each rank normalizes by its own rows; the moving statistics are alike after every epoch, and it learns."""
+    results = ranks("models:normalized", (1, 3, 4), synchronized=False, rows=120)
+    alike(results)
+    for values in results.values():
+        losses = values[0]["history"]["loss"]
+        assert losses[-1] < losses[0]
+        for (mean, variance), (expected_mean, expected_variance) in zip(
+            values[0]["moving"][:1], results[1][0]["moving"][:1], strict=True
+        ):
+            assert np.abs(mean - expected_mean).max() < 0.1
+            assert np.abs(variance - expected_variance).max() < 0.5
+
+
+def test_synchronized_batch_normalization(ranks):
+    """`synchronized=True` gives what the plain layer gives on one rank, a batch with fewer rows than ranks included."""
+    same(ranks("models:normalized", (1, 2, 3, 4), synchronized=True), rtol=1e-4)
+
+
+def test_synchronized_batch_normalization_of_images(ranks):
+    """The same over the axes of images."""
+    same(ranks("models:normalized_images", (1, 3)), rtol=1e-4)
+
+
+def test_dropout(ranks):
+    """A repeated run draws the same; ranks draw differently; weights stay alike on all ranks."""
+    results = ranks("models:dropout", (2, 3))
+    for size, values in results.items():
+        for first, second in values:
+            assert not list(difference(first, second, 0.0, 0.0))
+            assert first["mask"].shape == (24 // size, 16)
+            assert set(np.unique(first["mask"])) == {0.0, 2.0}
+            assert not np.array_equal(first["mask"], first["second"])
+        for one in range(size):
+            for other in range(one):
+                assert not np.array_equal(values[one][0]["mask"], values[other][0]["mask"])
+    alike({size: [[run["weights"], run["history"]] for run, _ in values] for size, values in results.items()})
+
+
+@pytest.mark.parametrize("how", ["seed", "lazy", "set", "between"])
+def test_initial_weights(ranks, how):
+    """Ranks with other weights start from those of rank 0, at every `fit`."""
+    same(ranks("models:initial_weights", (1, 3), how=how))
