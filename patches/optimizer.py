@@ -1,9 +1,12 @@
 """The gradient hook of Keras optimizers.
 
-Relies on (Keras 3.3 to 3.15, all private): `BaseOptimizer._backend_apply_gradients(grads, trainable_variables)`, which
+Relies on (Keras 3.5 to 3.15, all private): `BaseOptimizer._backend_apply_gradients(grads, trainable_variables)`, which
 gets gradients that are unscaled and filtered, and calls `BaseOptimizer._clip_gradients(grads)` with what an update
 step is about to apply: after accumulation, before clipping. Gradients are weighted in the first and exchanged in the
 second, so that accumulated steps exchange once, and clipping sees the averaged gradient.
+
+Keras 3.3 and 3.4 clip first, in `BaseOptimizer.apply`, and accumulate clipped gradients: there `_clip_gradients` does
+both, in every step.
 """
 
 from __future__ import annotations
@@ -25,8 +28,12 @@ _exchanged = 0  # above 0 while gradients are handed on that have been exchanged
 
 def apply(module: ModuleType) -> None:
     """Patch keras.src.optimizers.base_optimizer."""
-    names.wrap(module, "BaseOptimizer._backend_apply_gradients", _weigh)
-    names.wrap(module, "BaseOptimizer._clip_gradients", _exchange)
+    applying = names.require(module, "BaseOptimizer._backend_apply_gradients")
+    if "_clip_gradients" in applying.__code__.co_names:
+        names.wrap(module, "BaseOptimizer._backend_apply_gradients", _weigh)
+        names.wrap(module, "BaseOptimizer._clip_gradients", _exchange)
+    else:
+        names.wrap(module, "BaseOptimizer._clip_gradients", _weigh_and_exchange)
 
 
 def _weigh(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -44,6 +51,14 @@ def _exchange(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     if not _waiting or _exchanged:
         return wrapped(*args, **kwargs)
     return wrapped(_strategy(args[0] if args else kwargs["grads"], _waiting[-1]))
+
+
+def _weigh_and_exchange(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    grads = list(args[0] if args else kwargs["grads"])
+    if _exchanged:
+        return wrapped(grads)
+    labels = [f"number {position} of {instance.name}" for position in range(len(grads))]
+    return wrapped(_strategy(weighted(grads), labels))
 
 
 def _arguments(grads: Sequence[Any], trainable_variables: Sequence[Any]) -> tuple[list[Any], list[Any]]:
