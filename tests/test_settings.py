@@ -1,0 +1,72 @@
+"""Settings: flags, environment, defaults, errors."""
+
+import dataclasses
+
+import pytest
+
+from matex_tf import settings
+from matex_tf.errors import SettingError
+from matex_tf.settings import Settings
+
+
+def test_defaults():
+    """With nothing given, and with nothing to hand on."""
+    assert Settings.read({}, {}) == Settings()
+    assert Settings().as_environment() == {}
+
+
+def test_flag_before_environment_before_default():
+    """A flag wins over the environment."""
+    read = Settings.read({"batch": "global"}, {"MATEX_BATCH": "per-rank", "MATEX_THREADS": "3", "MATEX_NOTES": "off"})
+    assert (read.batch, read.threads, read.notes, read.seed) == ("global", 3, False, -1)
+
+
+def test_environment_gives_the_same_settings():
+    """What `as_environment` writes, `read` reads."""
+    given = Settings(batch="per-rank", output="logs", threads=2, seed=5, notes=False)
+    assert Settings.read({}, given.as_environment()) == given
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"batch": "half"}, "--batch is 'half'; it can be global or per-rank"),
+        ({"threads": "-1"}, "--threads is -1; it must not be negative"),
+        ({"threads": "two"}, "--threads is 'two'; it must be a whole number"),
+        ({"notes": "maybe"}, "--notes is 'maybe'; it can be on or off"),
+        ({"output": ""}, "--output is empty"),
+    ],
+)
+def test_bad_values(flags, message):
+    """The message names the flag, the value and what it can be."""
+    with pytest.raises(SettingError, match=message):
+        Settings.read(flags, {})
+
+
+def test_bad_environment_names_the_variable():
+    """So that the user knows where to look."""
+    with pytest.raises(SettingError, match="MATEX_SEED is 'x'"):
+        Settings.read({}, {"MATEX_SEED": "x"})
+
+
+def test_split_flags():
+    """Settings are taken from the front only; what follows is the script's."""
+    flags, rest = settings.split_flags(["--batch", "per-rank", "--seed=4", "train.py", "--seed", "9"])
+    assert flags == {"batch": "per-rank", "seed": "4"}
+    assert rest == ["train.py", "--seed", "9"]
+    with pytest.raises(SettingError, match="--seed needs a value"):
+        settings.split_flags(["--seed"])
+
+
+def test_frozen():
+    """A run cannot change its own settings."""
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Settings().seed = 3
+
+
+def test_every_setting_is_described():
+    """In the table of the docs and in --help."""
+    for field in dataclasses.fields(Settings):
+        assert field.metadata["text"].endswith(".")
+        assert f"`{settings.flag_name(field.name)}`" in settings.table()
+        assert settings.flag_name(field.name) in settings.help_text()
