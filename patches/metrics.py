@@ -207,8 +207,8 @@ def complete(model: Any, logs: Any, averaged: dict[str, float]) -> Any:
         averaged: what `merge` returned.
     """
     notes = state.of(model)
-    own = {}
-    whole = {}
+    own: dict[str, np.ndarray] = {}
+    whole: dict[str, Any] = {}
     for key, value in logs.items():
         metric = notes.sources.get(key)
         if key in averaged:

@@ -40,10 +40,7 @@ def _whole(ending: str) -> Any:
         os.close(handle)
         os.chmod(draft, 0o666 & ~_umask())
         try:
-            if key:
-                result = wrapped(*args, **{**kwargs, key: draft})
-            else:
-                result = wrapped(draft, *args[1:], **kwargs)
+            result = wrapped(*args, **{**kwargs, key: draft}) if key else wrapped(draft, *args[1:], **kwargs)
             os.replace(draft, path)
         except BaseException:
             os.unlink(draft)
