@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,7 +134,9 @@ def _gpus(usable: int) -> Finding:
 
 def mpi() -> list[Finding]:
     """mpi4py, the MPI library that it loads, mpirun, and whether they work together."""
-    answer = _ask(_ASK_MPI)
+    # Without a launcher, Open MPI leaves shared memory and a directory behind: no memory, and a directory that goes.
+    with tempfile.TemporaryDirectory() as folder:
+        answer = _ask(_ASK_MPI, {"OMPI_MCA_btl": "self", "TMPDIR": folder})
     if "mpi4py" not in answer:
         return [Finding("mpi4py", answer["error"], "bad", "pip install mpi4py.")]
     findings = [Finding("mpi4py", answer["mpi4py"])]

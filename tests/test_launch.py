@@ -299,10 +299,12 @@ def test_clear_start_errors(tmp_path):
 
 def test_doctor(tmp_path):
     """Finds everything here, and has run an allreduce."""
-    ended = Job([LAUNCHER, "doctor"], tmp_path, COLUMNS="200").end(120)
+    job = Job([LAUNCHER, "doctor"], tmp_path, COLUMNS="200")
+    ended = job.end(120)
     assert ended.code == 0, ended.out
     for text in ("TensorFlow", "Keras", "MPI_THREAD_MULTIPLE", "of the same MPI as the library", "works"):
         assert text in ended.out
+    assert job.left() == []
 
 
 def test_doctor_finds_what_is_amiss(monkeypatch, capsys):
