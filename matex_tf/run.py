@@ -18,6 +18,7 @@ import types
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from matex_tf import settings as settings_module
 from matex_tf import world as world_module
@@ -156,6 +157,7 @@ def prepare(world: World, settings: Settings, output: Output) -> None:
     output.redirect(settings.output, world.rank)
     check_packages()
     threads = set_threads(world, settings.threads)
+    set_gpus(world)
     seed = set_seeds(world, settings.seed)
     if settings.notes and world.rank == 0:
         nodes = len(set(world.hosts))
@@ -200,6 +202,26 @@ def set_threads(world: World, wanted: int) -> int:
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(max(2, threads)))  # one may wait for other ranks
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     return threads
+
+
+def set_gpus(world: World) -> str:
+    """Give each rank of a node one of its GPUs, in turn.
+
+    CUDA_VISIBLE_DEVICES, where it is set, lists what there is to share; a list of one (a batch system has done this
+    already) or none stays as it is.
+
+    Returns:
+        The device, as CUDA_VISIBLE_DEVICES names it; empty where nothing was shared out.
+    """
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        devices = sorted(path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
+    else:
+        devices = [device for device in listed.split(",") if device not in ("", "-1")]
+    if len(devices) < 2:
+        return ""
+    os.environ["CUDA_VISIBLE_DEVICES"] = devices[world.local_rank % len(devices)]
+    return os.environ["CUDA_VISIBLE_DEVICES"]
 
 
 def set_seeds(world: World, wanted: int) -> int:

@@ -198,6 +198,14 @@ def forget(model: Any) -> None:
     notes.rows = 0
 
 
+def flat(logs: dict[str, Any]) -> dict[str, Any]:
+    """Logs whose dicts (the result of a group of metrics) are spread out, as Keras does before callbacks see them."""
+    spread: dict[str, Any] = {}
+    for key, value in logs.items():
+        spread.update(flat(value) if isinstance(value, dict) else {key: value})
+    return spread
+
+
 def complete(model: Any, logs: Any, averaged: dict[str, float]) -> Any:
     """The logs of the last step, over all ranks.
 
@@ -207,6 +215,7 @@ def complete(model: Any, logs: Any, averaged: dict[str, float]) -> Any:
         averaged: what `merge` returned.
     """
     notes = state.of(model)
+    logs = flat(logs)
     own: dict[str, np.ndarray] = {}
     whole: dict[str, Any] = {}
     for key, value in logs.items():
@@ -218,11 +227,11 @@ def complete(model: Any, logs: Any, averaged: dict[str, float]) -> Any:
         elif isinstance(value, (int, float, np.ndarray, np.generic)) or tf.is_tensor(value):
             own[key] = np.asarray(value, np.float64)
     if own:
-        flat = np.concatenate([value.reshape(-1) for value in own.values()]) * notes.weight
-        flat = world.current().sum(flat, "average logs")
+        weighted = np.concatenate([value.reshape(-1) for value in own.values()]) * notes.weight
+        total = world.current().sum(weighted, "average logs")
         start = 0
         for key, value in own.items():
-            mean = flat[start : start + value.size].reshape(value.shape)
+            mean = total[start : start + value.size].reshape(value.shape)
             whole[key] = float(mean) if mean.ndim == 0 else mean
             start += value.size
     return {key: whole.get(key, value) for key, value in logs.items()}

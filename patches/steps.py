@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from matex_tf import settings, world
 from matex_tf.errors import MatexError
+from matex_tf.exchange import op
 from matex_tf.patches import metrics, notes, scope, seeds, split, state, weights
 from matex_tf.patches.split import Share
 
@@ -41,7 +42,8 @@ class SharedStep:
         if first:
             self._begin(data, slices, share)
         before = _values(self._put_back()) if share.rows == 0 else None
-        logs = step(data, split.as_numbers(share))
+        with op.collecting():
+            logs = step(data, split.as_numbers(share))
         if before is not None:
             for variable, value in before:
                 variable.assign(value)
@@ -113,7 +115,7 @@ def _sources(logs: Any, results: list[tuple[Any, Any]]) -> dict[str, Any]:
     if not isinstance(logs, dict):
         return {}
     made_by = {id(tensor): metric for tensor, metric in results}
-    return {key: made_by.get(id(value)) for key, value in logs.items()}
+    return {key: made_by.get(id(value)) for key, value in metrics.flat(logs).items()}
 
 
 def _build(model: Any, data: Any) -> None:

@@ -6,8 +6,9 @@ rank, so that collectives need no negotiation. XLA cannot compile it; a step tha
 
 from __future__ import annotations
 
+import contextlib
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -68,13 +69,43 @@ def join_slices(slices: tf.IndexedSlices, what: str, label: str) -> tf.IndexedSl
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
+_collected: list[BaseException] | None = None  # what `collecting` has caught so far; None outside of it
+
+
+@contextlib.contextmanager
+def collecting() -> Iterator[None]:
+    """Run a step such that an error of its exchange is raised behind it, as it is.
+
+    An exception that leaves an op is reported by TensorFlow's log, with a traceback on every rank, and comes out as one
+    of TensorFlow's own. Inside this block the ops of a step end quietly after the first error.
+
+    Raises:
+        MatexError: the first error of the exchange, at the end of the block.
+    """
+    global _collected
+    before, _collected = _collected, []
+    try:
+        yield
+    finally:
+        caught, _collected = _collected, before
+    if caught:
+        raise caught[0]
+
+
 def _call(
     function: Callable[..., list[np.ndarray]], inputs: Sequence[tf.Tensor], dtypes: Sequence[tf.DType]
 ) -> list[tf.Tensor]:
+    """The op: gives the function's results, which have the dtypes of its inputs."""
+
     def guarded(*arrays: np.ndarray) -> list[np.ndarray]:
+        if _collected:
+            return list(arrays)
         try:
             return function(*arrays)
-        except BaseException as error:
+        except Exception as error:
+            if _collected is not None:
+                _collected.append(error)
+                return list(arrays)
             errors.last_raised = error
             raise
 
