@@ -86,6 +86,7 @@ setup(
             "psutil",
             "pytest",
             "pytest-timeout",
+            "tensorboard",
             "ruff",
             "scikit-learn",
         ],

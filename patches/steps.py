@@ -60,7 +60,8 @@ class SharedStep:
         state.of(self.model).begin = False
         ranks = world.current()
         ranks.meet("compare the columns of the data", split.describe(data))
-        if len(set(ranks.gather(split.checksum(data), "compare the first batch"))) > 1:
+        same_batch = settings.current().batch == "global"
+        if same_batch and len(set(ranks.gather(split.checksum(data), "compare the first batch"))) > 1:
             notes.say(
                 "the first batch differs between ranks: rows may be used twice or not at all. Give shuffles a seed, "
                 "and do not split the data by rank; matex_tf shares out every batch."
