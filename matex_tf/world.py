@@ -97,7 +97,7 @@ class World:
         """
         if self._comm is None:
             return array.copy()
-        array = np.ascontiguousarray(array)
+        array = np.asarray(array, order="C")
         with self._lock:
             self.meet(what, [f"{array.dtype} {array.shape}"])
             total = np.empty_like(array)

@@ -105,7 +105,13 @@ class SharedStep:
         """What a step on a ghost's row must not change: metrics, moving statistics."""
         model = self.model
         found = [variable for metric in metrics.leaves(model) for variable in metric._variables]
-        return [*found, *model.non_trainable_variables]
+        # Statistics over the rows of all ranks are right on a ghost too.
+        right = {id(v) for layer in model._flatten_layers() if _synchronized(layer) for v in layer.variables}
+        return [*found, *(variable for variable in model.non_trainable_variables if id(variable) not in right)]
+
+
+def _synchronized(layer: Any) -> bool:
+    return bool(getattr(layer, "synchronized", False))
 
 
 def _values(variables: list[Any]) -> list[tuple[Any, np.ndarray]]:
