@@ -23,17 +23,25 @@ from matex_tf.patches import names, scope
 
 _strategy = strategies.create()
 _waiting: list[list[str]] = []  # the names of the gradients that the next `_clip_gradients` shall exchange
+_accumulates_own_part = False
 _exchanged = 0  # above 0 while gradients are handed on that have been exchanged already
 
 
 def apply(module: ModuleType) -> None:
     """Patch keras.src.optimizers.base_optimizer."""
+    global _accumulates_own_part
     applying = names.require(module, "BaseOptimizer._backend_apply_gradients")
-    if "_clip_gradients" in applying.__code__.co_names:
+    _accumulates_own_part = "_clip_gradients" in applying.__code__.co_names
+    if _accumulates_own_part:
         names.wrap(module, "BaseOptimizer._backend_apply_gradients", _weigh)
         names.wrap(module, "BaseOptimizer._clip_gradients", _exchange)
     else:
         names.wrap(module, "BaseOptimizer._clip_gradients", _weigh_and_exchange)
+
+
+def accumulates_own_part() -> bool:
+    """Whether a rank's gradient accumulators hold its own part, and not what was exchanged already."""
+    return _accumulates_own_part
 
 
 def _weigh(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:

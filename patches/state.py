@@ -16,6 +16,7 @@ class ModelState:
     Attributes:
         begin: the next training step is the first of a `fit`: compare models, share rank 0's weights.
         unmerged: training steps have run since the moving statistics were merged.
+        accumulators_whole: gradient accumulators hold the sum over the ranks on every rank, not each rank's own part.
         before_merge: this rank's own metric state, where the metrics hold the state of all ranks.
         sources: for each entry of the last step's logs, the metric whose result it is; else None.
         weight: this rank's part of the last batch, 0 to 1.
@@ -24,6 +25,7 @@ class ModelState:
 
     begin: bool = True
     unmerged: bool = False
+    accumulators_whole: bool = False
     before_merge: list[tuple[Any, np.ndarray]] | None = None
     sources: dict[str, Any] = dataclasses.field(default_factory=dict)
     weight: float = 1.0

@@ -41,6 +41,8 @@ class SharedStep:
         first = self.kind == "train" and remembered.begin
         if first:
             self._begin(data, slices, share)
+        if self.kind == "train" and remembered.accumulators_whole:
+            weights.split_accumulators(model)
         before = _values(self._put_back()) if share.rows == 0 else None
         with op.collecting():
             logs = step(data, split.as_numbers(share))

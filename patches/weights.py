@@ -1,4 +1,8 @@
-"""The weights of a model on all ranks: alike before the first step, and checked to stay so."""
+"""The weights of a model on all ranks: alike before the first step, and checked to stay so.
+
+Relies on (Keras 3.3 to 3.15): `Model.variables`, `Optimizer.variables`, public, and
+`BaseOptimizer._accumulated_gradients`, private.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import numpy as np
 
 from matex_tf import world
 from matex_tf.errors import RanksDisagree
+from matex_tf.patches import optimizer as optimizer_hook
 from matex_tf.patches import seeds, state
 from matex_tf.world import name_ranks
 
@@ -45,6 +50,45 @@ def share(model: Any) -> None:
         if not np.array_equal(value, shared):
             variable.assign(shared)
     seeds.part_ways(variables)
+    state.of(model).accumulators_whole = True
+
+
+def _accumulators(model: Any) -> list[Any]:
+    """Gradient accumulators in which each rank gathers its own part, to be exchanged with the next update."""
+    from keras import optimizers
+
+    if not optimizer_hook.accumulates_own_part():
+        return []
+    return [
+        accumulator
+        for optimizer in optimizers_of(model)
+        if optimizer.gradient_accumulation_steps and not isinstance(optimizer, optimizers.LossScaleOptimizer)
+        for accumulator in getattr(optimizer, "_accumulated_gradients", ())
+        if accumulator is not None
+    ]
+
+
+def split_accumulators(model: Any) -> None:
+    """Before a step: what was accumulated over all ranks counts once, on rank 0."""
+    state.of(model).accumulators_whole = False
+    if world.current().rank:
+        for accumulator in _accumulators(model):
+            accumulator.assign(np.zeros(accumulator.shape, np.float32))
+
+
+def _join_accumulators(model: Any) -> None:
+    """Between steps: every rank holds what all have accumulated, as one rank would."""
+    notes = state.of(model)
+    accumulators = _accumulators(model)
+    if notes.accumulators_whole or not accumulators:
+        return
+    ranks = world.current()
+    ranks.meet("add up accumulated gradients", [_describe(accumulator) for accumulator in accumulators])
+    for accumulator in accumulators:
+        total = np.array(accumulator.numpy(), np.float32).reshape(-1)
+        ranks.sum_in_place(total)
+        accumulator.assign(total.reshape(accumulator.shape))
+    notes.accumulators_whole = True
 
 
 def _describe(variable: Any) -> str:
@@ -80,6 +124,8 @@ def _sums(variable: Any) -> tuple[float, float]:
 def merge_statistics(model: Any) -> None:
     """Average the state that layers keep outside of training (moving means and variances) over the ranks.
 
+    Gradients that are accumulated for a later update are added up.
+
     Only state that differs between ranks is touched, so frozen weights stay as they are, to the bit. Whole numbers
     are taken from rank 0; the state of random number generators stays the rank's own.
     """
@@ -87,6 +133,7 @@ def merge_statistics(model: Any) -> None:
     if not notes.unmerged:
         return
     notes.unmerged = False
+    _join_accumulators(model)
     ranks = world.current()
     kept = [variable for variable in model.non_trainable_variables if not seeds.is_generator_state(variable)]
     metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
