@@ -16,7 +16,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sizes",
         default=os.environ.get("MATEX_TEST_SIZES", ""),
-        help="world sizes for cases that leave them open, such as 1,3 (default: MATEX_TEST_SIZES, or 1,3,4)",
+        help="world sizes for cases that leave them open, such as 1,3 (default: MATEX_TEST_SIZES, or 1,3)",
     )
 
 
@@ -67,14 +67,14 @@ class Ranks:
         return self.last
 
     def refused(
-        self, case: str, sizes: Sequence[int] | None = None, *, kind: str = "MatexError", **kwargs: Any
+        self, case: str, sizes: Sequence[int] | None = None, *, error: str = "MatexError", **kwargs: Any
     ) -> dict[int, list[str]]:
-        """Run a case in which every rank must raise `kind`; for each size, each rank's message."""
+        """Run a case in which every rank must raise `error`; for each size, each rank's message."""
         outcomes = self.outcomes(case, sizes, **kwargs)
         for ranks in outcomes.values():
             for outcome in ranks:
-                if kind not in outcome.kinds:
-                    pytest.fail(f"every rank should have raised {kind}\n{describe(case, outcomes)}", pytrace=False)
+                if error not in outcome.kinds:
+                    pytest.fail(f"every rank should have raised {error}\n{describe(case, outcomes)}", pytrace=False)
         return {size: [outcome.error or "" for outcome in ranks] for size, ranks in outcomes.items()}
 
 
@@ -112,7 +112,7 @@ def pool() -> Iterator[Pool]:
 def ranks(pool: Pool, request: pytest.FixtureRequest) -> Ranks:
     """Run a case on worlds of several sizes: `ranks("module:function", (1, 3), argument=…)`."""
     text = request.config.getoption("--sizes")
-    sizes = tuple(int(size) for size in text.split(",")) if text else (1, 3, 4)
+    sizes = tuple(int(size) for size in text.split(",")) if text else (1, 3)
     return Ranks(pool, sizes)
 
 
@@ -127,4 +127,4 @@ def bare_pool() -> Iterator[Pool]:
 @pytest.fixture(scope="session")
 def bare_ranks(bare_pool: Pool) -> Ranks:
     """The same for cases that need no Keras."""
-    return Ranks(bare_pool, (1, 3, 4))
+    return Ranks(bare_pool, (1, 3))

@@ -26,13 +26,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(
-    ("case", "arguments", "kind", "words"),
+    ("case", "arguments", "error", "words"),
     REFUSED,
     ids=["-".join([case, *arguments.values()]) for case, arguments, _, _ in REFUSED],
 )
-def test_refused(ranks, case, arguments, kind, words):
+def test_refused(ranks, case, arguments, error, words):
     """All ranks raise, none hangs, and the message says what differs."""
-    messages = ranks.refused(f"bad:{case}", (3,), kind=kind, **arguments)[3]
+    messages = ranks.refused(f"bad:{case}", (3,), error=error, **arguments)[3]
     for message in messages:
         missing = [word for word in words if word not in message]
         assert not missing, f"{missing} not in: {message}"

@@ -45,7 +45,7 @@ def test_after_errors_the_next_case_runs(bare_ranks):
     """An error on all ranks costs no restart."""
     bare_ranks("pool_itself:identify", (4,), meets=None)
     starts = bare_ranks._pool.starts
-    bare_ranks.refused("pool_itself:all_raise", (2, 3), kind="RanksDisagree")
+    bare_ranks.refused("pool_itself:all_raise", (2, 3), error="RanksDisagree")
     outcomes = bare_ranks.outcomes("pool_itself:unpicklable", (1,))[1]
     assert "pickle" in outcomes[0].error
     bare_ranks("pool_itself:identify", (1, 2, 3, 4), meets=None)

@@ -23,7 +23,7 @@ def written_once(results):
 
 def test_early_stopping(ranks):
     """All stop after the same epoch, with the best weights of one rank."""
-    reference = same(ranks("callbacks:early_stopping"))
+    reference = same(ranks("callbacks:early_stopping", (1, 3, 4)))
     assert 0 < reference["stopped"] < 19
     assert reference["best"] < reference["stopped"]
 
@@ -37,19 +37,19 @@ def test_reduce_on_plateau(ranks):
 @pytest.mark.parametrize("case", ["scheduler", "lambdas", "swap_ema"])
 def test_callback(ranks, case):
     """Callbacks that read logs and set the learning rate or the weights."""
-    same(ranks(f"callbacks:{case}", (1, 3)))
+    same(ranks(f"callbacks:{case}"))
 
 
 def test_terminate_on_nan(ranks):
     """A loss that is not a number on one rank stops all, after the same batch as on one rank."""
-    reference = same(ranks("callbacks:not_a_number"))
+    reference = same(ranks("callbacks:not_a_number", (1, 3, 4)))
     assert reference["batches"] == [["epoch", 0], ["batch", 0], ["batch", 1], ["batch", 2]]
 
 
 @pytest.mark.parametrize("when", ["epoch", "batch"])
 def test_stop_training_on_one_rank(ranks, when):
     """`stop_training` set on one rank stops all, after the same batch."""
-    reference = same(ranks("callbacks:stops_on_one_rank", when=when))
+    reference = same(ranks("callbacks:stops_on_one_rank", (1, 2, 3), when=when))
     assert reference["batches"].count(["epoch", 0]) == 1
     if when == "epoch":
         assert reference["epochs"] == [0, 1]
@@ -60,43 +60,40 @@ def test_stop_training_on_one_rank(ranks, when):
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_checkpoint(ranks, name):
     """Each way of ModelCheckpoint: the files of one rank, written by one, read by all."""
-    reference = same(written_once(ranks("callbacks:checkpoint", (1, 3), **CHECKPOINTS[name])))
+    reference = same(written_once(ranks("callbacks:checkpoint", **CHECKPOINTS[name])))
     assert reference["files"]
 
 
 @pytest.mark.parametrize("save_freq", ["epoch", 3])
 def test_backup_and_restore(ranks, save_freq):
     """A training that breaks off goes on where it was, on every rank; the backup is removed at the end."""
-    reference = same(written_once(ranks("callbacks:backup", (1, 3), save_freq=save_freq)))
+    reference = same(written_once(ranks("callbacks:backup", save_freq=save_freq)))
     assert reference["found"][0] and not reference["found"][1]
     assert ["epoch", 0] not in reference["epochs"]
 
 
 def test_csv_logger(ranks):
     """One table, with the numbers of one rank."""
-    reference = same(written_once(ranks("callbacks:csv_logger", (1, 3))))
+    reference = same(written_once(ranks("callbacks:csv_logger")))
     assert [row["epoch"] for row in reference["rows"]] == [0, 1, 2, 0, 1]
 
 
 def test_tensorboard(ranks):
     """One event file for training and one for validation, with the numbers of one rank."""
-    reference = same(ranks("callbacks:tensorboard", (1, 3)))
+    reference = same(ranks("callbacks:tensorboard"))
     assert reference["count"] == {"train": 1, "validation": 1}
     assert len(reference["scalars"]) >= 8
 
 
 def test_saving(ranks):
     """`save`, `save_weights`, `export` and `np.save`: there when the call returns, whole, and the same when read."""
-    results = ranks("callbacks:saving", (1, 3))
-    reference = same({size: [value["result"] for value in values] for size, values in results.items()})
+    reference = same(written_once(ranks("callbacks:saving")))
     assert all(reference["seen"])
-    arrays = 1  # np.save is done by every rank, each putting a whole file in its place
-    assert [value["writes"] for value in results[3]][1:] <= [arrays, arrays]
 
 
 def test_saving_where_that_is_impossible(ranks):
     """Rank 0's error is every rank's error."""
-    results = ranks("callbacks:save_fails", (1, 3), meets=None)
+    results = ranks("callbacks:save_fails", meets=None)
     assert results[1] != ["saved"]
     assert results[3][0] == results[1][0]
     assert results[3][1:] == ["MatexError", "MatexError"]

@@ -40,10 +40,16 @@ def test_model(ranks, model):
     same(ranks(f"models:{model}"))
 
 
+@pytest.mark.parametrize("model", ["many_ends", "own_train_step", "gan", "penalties"])
+def test_model_on_more(ranks, model):
+    """The same for the other sizes."""
+    same(ranks(f"models:{model}", (1, 2, 4)))
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_loss(ranks, loss):
     """Losses of the user's own, and every reduction."""
-    same(ranks("models:losses", (1, 3), **LOSSES[loss]))
+    same(ranks("models:losses", **LOSSES[loss]))
 
 
 @pytest.mark.parametrize(
@@ -54,18 +60,18 @@ def test_loss(ranks, loss):
 )  # fmt: skip
 def test_embeddings(ranks, optimizer, config, rtol):
     """Sparse gradients: rows that several ranks hold, rows that none does."""
-    same(ranks("models:embeddings", optimizer=optimizer, **config), rtol=rtol)
+    same(ranks("models:embeddings", (1, 3, 4), optimizer=optimizer, **config), rtol=rtol)
 
 
 @pytest.mark.parametrize(("layer", "sequences"), [("LSTM", False), ("SimpleRNN", True), ("GRU", True)])
 def test_recurrent(ranks, layer, sequences):
     """Recurrent models with masked steps; a masked loss divides by the valid steps of the whole batch."""
-    same(ranks("models:recurrent", (1, 3), layer=layer, sequences=sequences))
+    same(ranks("models:recurrent", layer=layer, sequences=sequences))
 
 
 def test_metric_that_cannot_be_added(ranks):
     """It is averaged, with one warning that names it; everything else is exact."""
-    results = ranks("models:maximum_metric", (1, 3))
+    results = ranks("models:maximum_metric")
     reference = results[1][0]
     for value in results[3]:
         assert len(value["warnings"]) == 1 and "averaged" in value["warnings"][0], value["warnings"]
@@ -102,7 +108,7 @@ def test_synchronized_batch_normalization(ranks):
 
 def test_synchronized_batch_normalization_of_images(ranks):
     """The same over the axes of images."""
-    same(ranks("models:normalized_images", (1, 3)), rtol=1e-4)
+    same(ranks("models:normalized_images"), rtol=1e-4)
 
 
 def test_dropout(ranks):
@@ -123,4 +129,4 @@ def test_dropout(ranks):
 @pytest.mark.parametrize("how", ["seed", "lazy", "set", "between"])
 def test_initial_weights(ranks, how):
     """Ranks with other weights start from those of rank 0, at every `fit`."""
-    same(ranks("models:initial_weights", (1, 3), how=how))
+    same(ranks("models:initial_weights", how=how))

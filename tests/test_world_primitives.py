@@ -17,7 +17,7 @@ def test_meet(bare_ranks):
 )
 def test_disagreement(bare_ranks, how, words):
     """Every rank raises, and is told who does what."""
-    for size, messages in bare_ranks.refused("primitives:disagree", (2, 4), kind="RanksDisagree", how=how).items():
+    for size, messages in bare_ranks.refused("primitives:disagree", (2, 4), error="RanksDisagree", how=how).items():
         assert len(set(messages)) == 1
         for word in [*words, f"rank {size - 1}", "rank 0" if size == 2 else "ranks 0-2"]:
             assert word in messages[0]
@@ -39,7 +39,7 @@ def test_arrays(bare_ranks, case):
 
 def test_rows_with_other_columns(bare_ranks):
     """They are not joined."""
-    bare_ranks.refused("primitives:gathered_columns_differ", (3,), kind="RanksDisagree")
+    bare_ranks.refused("primitives:gathered_columns_differ", (3,), error="RanksDisagree")
 
 
 def test_share_and_gather(bare_ranks):

@@ -18,6 +18,16 @@ def fit(name, schedule=False, **config):
     return result_of(model, history)
 
 
+def broken_accumulation():
+    """A `fit` that ends between two updates, and another that goes on with what is accumulated."""
+    x, y = table()
+    rule = keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=3)
+    model = compiled(classifier(), optimizer=rule)
+    first = model.fit(x, y, batch_size=25, epochs=1, verbose=0)
+    second = model.fit(x, y, batch_size=25, epochs=2, verbose=0)
+    return [numbers(first.history), numbers(second.history), [np.array(weight) for weight in model.get_weights()]]
+
+
 def overflow():
     """float16 with loss scaling, where the gradient of one row, which is one rank's, is too large for it."""
     keras.mixed_precision.set_global_policy("mixed_float16")

@@ -85,7 +85,7 @@ def two_fits():
     between = numbers(model.evaluate(x, y, verbose=0))
     model.layers[1].set_weights([0.5 * weight for weight in model.layers[1].get_weights()])
     second = model.fit(x[:50], y[:50], batch_size=16, initial_epoch=2, epochs=4, verbose=0)
-    model.compile(optimizer=momentum(0.01), loss="sparse_categorical_crossentropy")
+    compiled(model, optimizer=momentum(0.01), metrics=None)
     third = model.fit(x, y, batch_size=25, verbose=0)
     return result_of(model, third, first=numbers(first.history), second=numbers(second.history), between=between)
 

@@ -1,0 +1,41 @@
+"""One rank of this runtime is plain Keras: what every other test compares with is the real thing."""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from compare import difference
+from pool import THREADS
+
+CASES = [
+    "data:numpy_arrays",
+    "data:dicts",
+    "options:evaluate_and_predict",
+    "options:train_on_batches",
+    "models:gan",
+    "models:own_train_step",
+    "callbacks:early_stopping",
+]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """What the cases return in a Python that knows nothing of MPI or of patches."""
+    file = tmp_path_factory.mktemp("plain") / "results"
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("MATEX", "OMPI", "PMI"))}
+    subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("plain.py")), str(file), *CASES],
+        env=environment | THREADS, check=True, timeout=240,
+    )  # fmt: skip
+    return pickle.loads(file.read_bytes())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_rank_is_plain_keras(ranks, plain, case):
+    """To the bit."""
+    value = ranks(case, (1,))[1][0]
+    assert not list(difference(plain[case], value, 0.0, 0.0))
