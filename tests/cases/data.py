@@ -127,7 +127,13 @@ def dataset_unknown():
     data = tf.data.Dataset.from_generator(generate, output_signature=signature)
     model = compiled(classifier())
     history = model.fit(data, epochs=3, verbose=0)
-    return finished(model, history, (data,), data)
+    # On one rank Keras fetches the end of such data inside the graph of a step, beside which `iterations += 1` runs all
+    # the same: it counts one step too many for each epoch. The weights do not see it here, the counter is left out.
+    iterations = int(model.optimizer.iterations.numpy())
+    assert iterations in (15, 18), iterations
+    result = finished(model, history, (data,), data)
+    result["optimizer"] = [value for value in result["optimizer"] if value.shape != () or value != iterations]
+    return result
 
 
 def dataset_drop_remainder():
