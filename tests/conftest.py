@@ -60,7 +60,7 @@ class Ranks:
             for group, result in zip(groups, self._pool.run(case, groups, kwargs, seconds), strict=True):
                 outcomes[len(group)] = result
         if os.environ.get("MATEX_TEST_TIMES"):
-            print(case, {size: [round(o.seconds, 1) for o in result] for size, result in sorted(outcomes.items())})
+            print(case, {size: [(round(o.seconds, 1), round(o.cpu, 1)) for o in r] for size, r in outcomes.items()})
         for size, result in outcomes.items():
             assert [(o.rank, o.size) for o in result] == [(rank, size) for rank in range(size)]
         self.last = dict(sorted(outcomes.items()))

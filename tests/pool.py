@@ -54,6 +54,7 @@ class Outcome:
         calls: how often the rank met the others, by purpose.
         output: what the rank wrote to stdout and stderr.
         ended: False for a rank that was stuck or that died.
+        seconds, cpu: how long it took, and how much of that it worked.
     """
 
     rank: int
@@ -66,6 +67,7 @@ class Outcome:
     output: str = ""
     ended: bool = True
     seconds: float = 0.0
+    cpu: float = 0.0
 
 
 def plan(sizes: Iterable[int], ranks: int = RANKS) -> list[list[list[int]]]:

@@ -8,11 +8,12 @@ from cases.common import momentum, numbers, table, weights_for
 from keras import layers, metrics
 
 
-def every(kind):
-    """All metrics of one kind in one training: history, validation, `evaluate`.
+def every(kind, jit_compile=False):
+    """All metrics of one kind, and the first four weighted, in one training: history, validation, `evaluate`.
 
     Args:
         kind: "binary", "classes", "indices" or "regression".
+        jit_compile: XLA takes most of the time here.
     """
     x, y = table()
     width, activation, loss, targets, chosen = {
@@ -25,7 +26,9 @@ def every(kind):
     model = keras.Sequential(
         [keras.Input((6,)), layers.Dense(8, activation="tanh"), layers.Dense(width, activation=activation)]
     )
-    model.compile(momentum(0.02), loss, metrics=chosen(), weighted_metrics=chosen("weighted_"))
+    model.compile(
+        momentum(0.02), loss, metrics=chosen(), weighted_metrics=chosen("weighted_")[:4], jit_compile=jit_compile
+    )
     weights = weights_for(101)
     history = model.fit(
         x, targets, sample_weight=weights, batch_size=25, epochs=2, verbose=0,
