@@ -97,14 +97,11 @@ class SharedStep:
             notes.say("jit_compile is off: gradients leave the step, and XLA cannot compile that.")
         compiled = tf.function(step, reduce_retracing=True)
         spec = split.relaxed(data, slices)
-        if spec is not None:
-            compiled.get_concrete_function(spec, tf.TensorSpec([4], tf.int32))
-        else:
-            compiled.get_concrete_function(data, tf.TensorSpec([4], tf.int32))
+        compiled.get_concrete_function(data if spec is None else spec, tf.TensorSpec([4], tf.int32))
         return compiled
 
     def _put_back(self) -> list[Any]:
-        """What a step on a ghost's row must not change: metrics, moving statistics."""
+        """The variables that a step on a ghost's row must not change: metrics, moving statistics."""
         model = self.model
         found = [variable for metric in metrics.leaves(model) for variable in metric._variables]
         # Statistics over the rows of all ranks are right on a ghost too.
@@ -293,7 +290,7 @@ def _pack(value: Any) -> Any:
         return None
     if isinstance(value, tf.SparseTensor):
         return "sparse", value.indices.numpy(), value.values.numpy(), value.dense_shape.numpy()
-    return "ragged", value.values if isinstance(value.values, np.ndarray) else value.to_list(), value.dtype.name, None
+    return "ragged", value.to_list(), value.dtype.name
 
 
 def _unpack(packed: Any) -> Any:

@@ -21,6 +21,8 @@ KINDS = [
     "generator",
     "small_batches",
     "targets_of_two_axes",
+    "sparse",
+    "strings",
 ]
 
 

@@ -24,7 +24,7 @@ OPTIONS = {
 @pytest.mark.parametrize("name", OPTIONS)
 def test_fit(ranks, name):
     """Each option means on N ranks what it means on one."""
-    sizes = (1, 2, 3, 4) if name in ("shuffle on", "validation_split", "sample_weight", "class_weight") else None
+    sizes = (1, 2, 3, 4) if name in ("validation_split", "sample_weight") else None
     reference = same(ranks("options:fit", sizes, **OPTIONS[name]))
     assert reference["history"]["loss"]
 
@@ -64,3 +64,9 @@ def test_scripts(ranks, case):
 def test_own_loop(ranks):
     """A loop that never calls Keras' `fit` feeds every rank all rows, and ends as on one rank."""
     same(ranks("options:own_loop", meets=None))
+
+
+def test_predict_ragged(ranks):
+    """Predictions whose rows differ in length come back whole and in order; the last batch has one row."""
+    reference = same(ranks("options:predict_ragged", meets="gather predictions"))
+    assert reference["shape"] == [101, None] and len({len(row) for row in reference["rows"]}) > 1

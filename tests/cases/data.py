@@ -145,6 +145,34 @@ def dataset_drop_remainder():
     return finished(model, history, (data,), data)
 
 
+def sparse():
+    """Batches of sparse tensors."""
+    x, _ = table()
+    x = np.where(x > 0.5, x, 0)
+    data = tf.data.Dataset.from_tensor_slices((tf.sparse.from_dense(x), x.sum(1, keepdims=True))).batch(BATCH)
+    inputs = keras.Input((6,), sparse=True)
+    model = compiled(keras.Model(inputs, layers.Dense(1)(inputs)), momentum(0.01), "mse", ("mae",))
+    keras.utils.set_random_seed(7)
+    model.set_weights([np.full((6, 1), 0.1), np.zeros(1)])
+    history = model.fit(data, epochs=3, verbose=0)
+    return finished(model, history, (data,), data)
+
+
+def strings():
+    """Sentences, which the model itself cuts into words."""
+    texts = np.array([["a b c"], ["b c"], ["c d e f"], ["a"]] * 25 + [["f"]])
+    words = layers.TextVectorization(max_tokens=20, output_sequence_length=5)
+    words.adapt(texts[:, 0])
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential(
+        [words, layers.Embedding(20, 4), layers.GlobalAveragePooling1D(), layers.Dense(1, activation="sigmoid")]
+    )
+    data = tf.data.Dataset.from_tensor_slices((texts, np.char.count(texts, "c"))).batch(BATCH)
+    model = compiled(model, momentum(), "binary_crossentropy")
+    history = model.fit(data, epochs=3, verbose=0)
+    return finished(model, history, (data,), data)
+
+
 class Batches(keras.utils.PyDataset):
     """A PyDataset that changes its order after each epoch."""
 

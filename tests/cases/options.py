@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keras
 import numpy as np
+import tensorflow as tf
 from cases.common import classifier, compiled, momentum, numbers, result_of, table, weights_for
 
 
@@ -134,3 +135,15 @@ def own_loop():
 
     losses = [float(step(x[low : low + 25], y[low : low + 25])) for _ in range(2) for low in range(0, 101, 25)]
     return result_of(model, losses=losses)
+
+
+def predict_ragged():
+    """A model whose predictions are rows of different lengths."""
+
+    class Cut(keras.Model):
+        def predict_step(self, data):
+            x = data[0] if isinstance(data, tuple) else data
+            return tf.RaggedTensor.from_tensor(x, lengths=tf.cast(tf.reduce_sum(tf.abs(x), 1), tf.int64) % 6)
+
+    ragged = Cut().predict(table()[0], batch_size=25, verbose=0)
+    return {"rows": ragged.to_list(), "shape": list(ragged.shape)}
