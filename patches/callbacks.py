@@ -22,10 +22,13 @@ _STOPPING = ("TerminateOnNaN", "LambdaCallback")
 _TRAIN = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end", "on_epoch_begin",
           "on_train_begin")
 
+_depth = 0  # above 0 inside the hooks at the end of an epoch or of a training
+
 
 def apply(module: ModuleType) -> None:
     """Patch keras.src.callbacks.callback_list."""
     names.wrap(module, "CallbackList.on_epoch_end", _agree_always)
+    names.wrap(module, "CallbackList.on_train_end", _in_step)
     for method, attribute, hooks in (
         ("on_train_batch_end", "stop_training", _TRAIN),
         ("on_test_batch_end", "stop_evaluating", ("on_test_batch_begin", "on_test_batch_end", "on_test_begin")),
@@ -35,8 +38,22 @@ def apply(module: ModuleType) -> None:
         names.wrap(module, f"CallbackList.{method}", _agree_where_needed(attribute, hooks))
 
 
+def in_step() -> bool:
+    """Whether callbacks run that see the same logs on every rank, and so take the same steps."""
+    return _depth > 0
+
+
+def _in_step(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
+    global _depth
+    _depth += 1
+    try:
+        return wrapped(*args, **kwargs)
+    finally:
+        _depth -= 1
+
+
 def _agree_always(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
-    result = wrapped(*args, **kwargs)
+    result = _in_step(wrapped, callbacks, args, kwargs)
     _agree(callbacks.model, "stop_training")
     return result
 

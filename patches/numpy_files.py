@@ -1,7 +1,8 @@
 """`np.save` and its kin put a file in its place whole: ranks that write the same file never show half of one.
 
-Every rank of a script comes past such a line; they may do so at different times, or not at all (a cache that is
-there already), so the ranks do not wait for one another here.
+In callbacks at the end of an epoch or of a training, where all ranks take the same steps, rank 0 alone writes and every
+rank sees the file when the call returns. Elsewhere in a script the ranks come past such a line at different times, or
+some do not at all (a cache that is there already), so they do not wait for one another there: each puts its file.
 
 Relies on: `numpy.save`, `savez`, `savez_compressed`, `savetxt`, public.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -35,19 +37,34 @@ def _whole(ending: str) -> Any:
             return wrapped(*args, **kwargs)
         if ending and not path.endswith(ending):
             path += ending
-        kept = "".join(part for part in (".gz", ".bz2", ".xz") if path.endswith(part)) or ending
-        handle, draft = tempfile.mkstemp(suffix=kept, prefix=".matex-", dir=os.path.dirname(path) or ".")
-        os.close(handle)
-        os.chmod(draft, 0o666 & ~_umask())
-        try:
-            result = wrapped(*args, **{**kwargs, key: draft}) if key else wrapped(draft, *args[1:], **kwargs)
-            os.replace(draft, path)
-        except BaseException:
-            os.unlink(draft)
-            raise
-        return result
+
+        def write(draft: str) -> None:
+            if key:
+                wrapped(*args, **{**kwargs, key: draft})
+            else:
+                wrapped(draft, *args[1:], **kwargs)
+
+        from matex_tf.patches import callbacks, saving  # later than NumPy, which is patched before TensorFlow is there
+
+        if callbacks.in_step():
+            return saving.by_one_rank(lambda: _put(path, ending, write), f"write {path}", path)
+        return _put(path, ending, write)
 
     return wrapper
+
+
+def _put(path: str, ending: str, write: Callable[[str], None]) -> None:
+    """Write beside `path`, then move the whole file there."""
+    kept = "".join(part for part in (".gz", ".bz2", ".xz") if path.endswith(part)) or ending
+    handle, draft = tempfile.mkstemp(suffix=kept, prefix=".matex-", dir=os.path.dirname(path) or ".")
+    os.close(handle)
+    os.chmod(draft, 0o666 & ~_umask())
+    try:
+        write(draft)
+        os.replace(draft, path)
+    except BaseException:
+        os.unlink(draft)
+        raise
 
 
 def _umask() -> int:

@@ -97,3 +97,9 @@ def test_saving_where_that_is_impossible(ranks):
     assert results[1] != ["saved"]
     assert results[3][0] == results[1][0]
     assert results[3][1:] == ["MatexError", "MatexError"]
+
+
+def test_numpy_files(ranks):
+    """In a callback rank 0 writes and every rank reads what it wrote; elsewhere the file is whole."""
+    reference = same(ranks("callbacks:numpy_files"))
+    assert reference["found"] == [[0, 0], [0, 1]] and reference["after"] == [0, 1, 2]

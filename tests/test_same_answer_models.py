@@ -60,7 +60,8 @@ def test_loss(ranks, loss):
 )  # fmt: skip
 def test_embeddings(ranks, optimizer, config, rtol):
     """Sparse gradients: rows that several ranks hold, rows that none does."""
-    same(ranks("models:embeddings", (1, 3, 4) if optimizer == "Adam" else None, optimizer=optimizer, **config), rtol=rtol)
+    sizes = (1, 3, 4) if optimizer == "Adam" else None
+    same(ranks("models:embeddings", sizes, optimizer=optimizer, **config), rtol=rtol)
 
 
 @pytest.mark.parametrize(("layer", "sequences"), [("LSTM", False), ("SimpleRNN", True)])

@@ -271,3 +271,19 @@ def swap_ema():
     model = compiled(classifier(), optimizer=momentum(0.1, use_ema=True, ema_momentum=0.9))
     history = fit(model, [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)], epochs=3)
     return result_of(model, history)
+
+
+def numpy_files():
+    """`np.save` of something that every rank has another of, at the end of each epoch, and of one thing after `fit`."""
+    found = []
+
+    class Save(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            np.save(f"epoch{epoch}", np.array([world.rank(), epoch]))
+            found.append(np.load(f"epoch{epoch}.npy").tolist())
+
+    x, y = table()
+    compiled(classifier()).fit(x, y, batch_size=25, epochs=2, callbacks=[Save()], verbose=0)
+    np.savez("after", rows=np.arange(3))
+    with np.load("after.npz") as after:
+        return {"found": found, "after": after["rows"].tolist()}
