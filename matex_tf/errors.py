@@ -17,6 +17,10 @@ class RanksDisagree(MatexError):
     """Ranks came to the same point with different things in hand."""
 
 
+class DataError(MatexError):
+    """A file, or what a script asked of it, is not as it should be; says which file, row or name."""
+
+
 class NameMoved(MatexError):
     """Keras or TensorFlow no longer has a name that a patch relies on."""
 

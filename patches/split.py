@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from matex_tf.parts import span
+
 
 class Share(NamedTuple):
     """Rows `low` to `high` of a batch. A rank that gets none takes one all the same, as a ghost: `rows` is 0."""
@@ -21,7 +23,7 @@ class Share(NamedTuple):
     @classmethod
     def of(cls, total: int, rank: int, size: int) -> Share:
         """Rank's rows of a batch of `total`: from rank * total // size, as even as can be."""
-        low, high = rank * total // size, (rank + 1) * total // size
+        low, high = span(total, rank, size)
         if high > low or total == 0:
             return cls(low, high, high - low, total)
         low = min(low, total - 1)

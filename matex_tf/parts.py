@@ -1,0 +1,74 @@
+"""Which rows of which rank make up which batch.
+
+Data that every rank holds whole are divided batch by batch: `span`. Where each rank holds rows of its own (a shard),
+`Turns` says how many of them a rank gives to each global batch, so that every row is used once an epoch, the batches
+have the script's size, and ranks that hold more rows give more of them all along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+
+def span(total: int, rank: int, size: int) -> tuple[int, int]:
+    """A rank's contiguous part of `total` rows, first and one past the last; parts differ by one row at most."""
+    return rank * total // size, (rank + 1) * total // size
+
+
+class Turns:
+    """How shards of these sizes take turns.
+
+    The rows of all ranks are put in the order of (i + 1/2) / n, for row i of a rank that has n; where that is equal the
+    lower rank comes first. The first batch is the first rows in that order, and so on.
+    """
+
+    def __init__(self, counts: Sequence[int]):
+        """Args: counts: rows of each rank."""
+        self.counts = np.asarray(counts, np.int64)
+        self.total = int(self.counts.sum())
+
+    def before(self, row: int) -> np.ndarray:
+        """How many rows of each rank are among the first `row` in that order; int64 of shape (ranks,).
+
+        Exact for any number of rows: what is compared are whole numbers.
+        """
+        counts, total = self.counts, self.total
+        if row >= total:
+            return counts.copy()
+        if row <= 0:
+            return np.zeros_like(counts)
+        # Rows of a rank whose place (i + 1/2) / n lies at or before row / total: at most half a row off for each rank.
+        taken = np.array([(2 * row * int(n) + total) // (2 * total) for n in counts], np.int64)
+        taken = np.minimum(taken, counts)
+
+        def place(rank: int, row: Any) -> tuple[Fraction, int]:
+            return Fraction(2 * int(row) + 1, 2 * int(counts[rank])), rank
+
+        for _ in range(row - int(taken.sum())):
+            taken[min((r for r in range(len(counts)) if taken[r] < counts[r]), key=lambda r: place(r, taken[r]))] += 1
+        for _ in range(int(taken.sum()) - row):
+            taken[max((r for r in range(len(counts)) if taken[r] > 0), key=lambda r: place(r, taken[r] - 1))] -= 1
+        return taken
+
+    def batches(self, batch_size: int) -> int:
+        """The number of global batches of an epoch; the last may be smaller."""
+        return -(-self.total // batch_size)
+
+    def spans(self, batch: int, batch_size: int) -> np.ndarray:
+        """Rows that each rank gives to a batch, counted from its own first row; int64 of shape (ranks, 2)."""
+        first, last = self.before(batch * batch_size), self.before((batch + 1) * batch_size)
+        return np.stack([first, last], axis=1)
+
+    def order(self, batch_size: int) -> np.ndarray:
+        """Rows of the whole, rank 0's first, in the order in which batches of this size use them; int64 (total,)."""
+        starts = np.concatenate([[0], np.cumsum(self.counts)[:-1]])
+        pieces = [
+            np.arange(start + low, start + high)
+            for batch in range(self.batches(batch_size))
+            for start, (low, high) in zip(starts, self.spans(batch, batch_size), strict=True)
+        ]
+        return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)

@@ -1,0 +1,101 @@
+"""Which format a file has, and the function that opens it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+
+from matex_tf.errors import DataError
+from matex_tf.readers.table import Table, Wanted, Watched, together
+from matex_tf.world import World
+
+#: The module of each format. A module is imported when its format is used: pandas alone takes half a second.
+FORMATS = {
+    "csv": "csv_table",
+    "hdf5": "hdf5",
+    "netcdf": "netcdf",
+    "parquet": "parquet",
+    "numpy": "numpy_table",
+    "idx": "idx",
+    "cifar": "cifar",
+}
+
+#: Other names that users have for them.
+ALIASES = {"h5": "hdf5", "pnetcdf": "netcdf", "nc": "netcdf", "npy": "numpy", "npz": "numpy", "mnist": "idx",
+           "tsv": "csv", "cifar10": "cifar", "cifar100": "cifar"}  # fmt: skip
+
+
+def name_of(format: str) -> str:
+    """The format that a user means, in any case.
+
+    Raises:
+        DataError: there is none of this name.
+    """
+    name = ALIASES.get(format.lower(), format.lower())
+    if name not in FORMATS:
+        raise DataError(f"{format!r} is no format: name one of {', '.join(sorted({*FORMATS, *ALIASES}))}.")
+    return name
+
+
+def by_content(path: str) -> str:
+    """The format of a file, by its first bytes; text that is nothing else is CSV.
+
+    Raises:
+        DataError: the file cannot be read, is empty, or is of no format that is known.
+    """
+    Watched(path)
+    with open(path, "rb") as file:
+        head = file.read(4096)
+    if head.startswith(b"\x1f\x8b"):
+        return _in_gzip(path)
+    return _by_head(path, head)
+
+
+def _by_head(path: str, head: bytes) -> str:
+    if head.startswith(b"\x89HDF\r\n\x1a\n"):
+        return "netcdf" if path.lower().endswith((".nc", ".nc4")) else "hdf5"
+    if head[:3] == b"CDF" and head[3:4] in (b"\x01", b"\x02", b"\x05"):
+        return "netcdf"
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    if head.startswith((b"\x93NUMPY", b"PK\x03\x04")):
+        return "numpy"
+    if head[:2] == b"\0\0" and head[2:3] in (b"\x08", b"\x09", b"\x0b", b"\x0c", b"\x0d", b"\x0e"):
+        return "idx"
+    if head.startswith(b"\x80") and head[1:2] in b"\x02\x03\x04\x05":
+        return "cifar"
+    if b"\0" in head:
+        raise DataError(f"{path} is of no format that is known by its content: name it with format=.")
+    return "csv"
+
+
+def _in_gzip(path: str) -> str:
+    import gzip
+    import zlib
+
+    try:
+        with gzip.open(path, "rb") as file:
+            head = file.read(4096)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} is not whole: it starts as gzip, and cannot be unpacked ({error}).") from None
+    return _by_head(path, head)
+
+
+def open_table(paths: Sequence[str], format: str | None, wanted: Wanted, ranks: World) -> Table:
+    """Open files as one table. Every rank calls it with the same arguments.
+
+    Raises:
+        DataError: on every rank: a file is not there on some rank, has no known format, or has not what is wanted.
+    """
+    found = ""
+    with together(ranks, "find the format of the data"):
+        kinds = {path: name_of(format) if format else by_content(path) for path in paths}
+        if len(set(kinds.values())) > 1:
+            listed = "; ".join(f"{path}: {kind}" for path, kind in list(kinds.items())[:8])
+            raise DataError(f"files that are read as one table must have one format ({listed}).")
+        found = kinds[paths[0]]
+    if len(set(ranks.gather(found, "compare the formats of the data"))) > 1:
+        raise DataError(f"{paths[0]} has other formats on other ranks: is it the same file on every host?")
+    module = importlib.import_module(f"matex_tf.readers.{FORMATS[found]}")
+    table: Table = module.open(paths, wanted, ranks)
+    return table
