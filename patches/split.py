@@ -67,6 +67,13 @@ def take(data: Any, slices: Sequence[bool], low: Any, high: Any) -> Any:
     return tf.nest.pack_sequence_as(data, leaves)
 
 
+def first_rows(outputs: Any, share: Share) -> Any:
+    """The outputs of a step without those for a ghost's row."""
+    if share.rows == share.high - share.low:
+        return outputs
+    return tf.nest.map_structure(lambda leaf: leaf[: share.rows] if _rows(leaf) is not None else leaf, outputs)
+
+
 def relaxed(data: Any, slices: Sequence[bool]) -> Any | None:
     """Specs of a batch with any number of rows; None where a leaf has no such spec (ragged, sparse)."""
     leaves: list[Any] = []

@@ -15,6 +15,7 @@ from matex_tf import settings, world
 from matex_tf.errors import MatexError
 from matex_tf.exchange import op
 from matex_tf.patches import metrics, notes, scope, seeds, split, state, weights
+from matex_tf.patches.rows import Own, at_least_one_row
 from matex_tf.patches.split import Share
 
 
@@ -62,7 +63,7 @@ class SharedStep:
         state.of(self.model).begin = False
         ranks = world.current()
         ranks.meet("compare the columns of the data", split.describe(data))
-        same_batch = settings.current().batch == "global"
+        same_batch = settings.current().batch == "global" and share.high - share.low < split.rows_of(data)
         if same_batch and len(set(ranks.gather(split.checksum(data), "compare the first batch"))) > 1:
             notes.say(
                 "the first batch differs between ranks: rows may be used twice or not at all. Give shuffles a seed, "
@@ -165,17 +166,31 @@ class StepFunction:
 
     def _batches(self, iterator: Any, on_batch: bool) -> Iterator[tuple[Any, Share]]:
         ranks = world.current()
-        steps = 1 if on_batch else self.model.steps_per_execution
-        if self.kind == "train" and not on_batch and settings.current().batch == "per-rank":
-            for _ in range(steps // ranks.size):
-                batches = _fetch(iterator, ranks.size)
-                if not batches:
-                    return
-                yield _whole_batch(batches, ranks.rank)
+        if on_batch:
+            yield from map(self._given, _fetch(iterator, 1))
             return
-        for _ in range(steps):
-            for data in _fetch(iterator, 1):
-                yield data, Share.of(split.rows_of(data), ranks.rank, ranks.size)
+        per_rank = self.kind == "train" and settings.current().batch == "per-rank"
+        steps = self.model.steps_per_execution
+        for _ in range(steps // ranks.size if per_rank else steps):
+            fetched = _fetch(iterator, 1)
+            if not fetched:
+                return
+            if isinstance(fetched[0], Own):
+                yield own_rows(fetched[0])
+            elif per_rank:
+                yield _whole_batch(fetched + _fetch(iterator, ranks.size - 1), ranks.rank)
+            else:
+                yield fetched[0], Share.of(split.rows_of(fetched[0]), ranks.rank, ranks.size)
+
+    def _given(self, data: Any) -> tuple[Any, Share]:
+        """A batch of `train_on_batch`: the same on every rank, or rows of the rank's own."""
+        ranks = world.current()
+        rows = split.rows_of(data)
+        given = ranks.gather((rows, split.checksum(data)), f"compare the batches of {self.kind}_on_batch")
+        if len(set(given)) == 1:
+            return data, Share.of(rows, ranks.rank, ranks.size)
+        notes.say(f"each rank gives rows of its own to {self.kind}_on_batch: together they are the batch")
+        return _padded(data, rows), Share(0, max(rows, 1), rows, sum(count for count, _ in given))
 
     def _whole(self, logs: Any) -> Any:
         """Logs of `train_on_batch` and `test_on_batch`, over all ranks; metrics keep this rank's state."""
@@ -189,6 +204,20 @@ class StepFunction:
 
 def _tensors(logs: Any) -> Any:
     return logs if isinstance(logs, dict) else {"loss": logs}
+
+
+def own_rows(own: Own) -> tuple[Any, Share]:
+    """A batch of the rank's own rows, and what it is of the global batch."""
+    share = own.told()
+    if share.total >= 0:
+        return own.data, share
+    rows = split.rows_of(own.data)
+    total = sum(world.current().gather(rows, "count the rows of a batch"))
+    return _padded(own.data, rows), Share(0, max(rows, 1), rows, total)
+
+
+def _padded(data: Any, rows: int) -> Any:
+    return data if rows else tf.nest.map_structure(at_least_one_row, data)
 
 
 def _fetch(iterator: Any, count: int) -> list[Any]:
@@ -211,7 +240,10 @@ def _whole_batch(batches: list[Any], rank: int) -> tuple[Any, Share]:
 
 
 class PredictFunction:
-    """What Keras calls as `predict_function`: this rank predicts its rows, and every rank gets all."""
+    """What Keras calls as `predict_function`: this rank predicts its rows, and every rank gets all.
+
+    Of a shard a rank gets the predictions for the rows that it holds, so that they stand beside its labels.
+    """
 
     def __init__(self, model: Any):
         self.model = model
@@ -223,11 +255,17 @@ class PredictFunction:
         outputs: list[Any] = []
         for batch in batches:
             data = split.to_tensors(batch)
-            share = Share.of(split.rows_of(data), ranks.rank, ranks.size)
+            whole = True
+            if isinstance(data, Own):
+                whole = bool(data.whole)
+                data, share = own_rows(data)
+            else:
+                share = Share.of(split.rows_of(data), ranks.rank, ranks.size)
             slices = split.sliceable(data)
             if slices not in self._compiled:
                 self._compiled[slices] = self._compile(slices, data)
-            outputs.append(_gather(self._compiled[slices](data, share.low, share.high), share))
+            predicted = self._compiled[slices](data, share.low, share.high)
+            outputs.append(_gather(predicted, share) if whole else split.first_rows(predicted, share))
         if len(outputs) == 1:
             return outputs[0]
         return tf.nest.map_structure(_concat, *outputs)

@@ -2,24 +2,22 @@
 
 Relies on (Keras 3.3 to 3.15): `TensorFlowTrainer.make_train_function`, `make_test_function`,
 `make_predict_function`, `fit`, `evaluate`, `reset_metrics` (public), and on `_get_metrics_result_or_logs(logs)`, which
-`fit` and `evaluate` call where an epoch's logs are read, `TFEpochIterator` and `ArrayDataAdapter._inputs` (private).
+`fit` and `evaluate` call where an epoch's logs are read, and `TFEpochIterator` (private); see also `rows`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import zlib
+import importlib
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
 from matex_tf import settings, world
-from matex_tf.errors import MatexError, RanksDisagree
-from matex_tf.patches import metrics, names, notes, state, steps, weights
+from matex_tf.patches import metrics, names, notes, rows, state, steps, weights
 
 _fitting: list[Any] = []  # models whose `fit` is about to make the iterator of its training data
+_making: list[tuple[bool, dict[str, Any]]] = []  # epoch iterators that are being made: for training?, arguments
 
 
 def apply(module: ModuleType) -> None:
@@ -35,7 +33,9 @@ def apply(module: ModuleType) -> None:
         "reset_metrics": _reset_metrics,
     }.items():
         names.wrap(module, f"TensorFlowTrainer.{name}", wrapper)
-    names.wrap(module, "TFEpochIterator.__init__", _check_data)
+    names.wrap(module, "TFEpochIterator.__init__", _epoch_iterator)
+    adapters = importlib.import_module("keras.src.trainers.data_adapters.array_data_adapter")
+    names.wrap(adapters, "ArrayDataAdapter.get_tf_dataset", _array_pipeline)
 
 
 def _make_train_function(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
@@ -122,58 +122,26 @@ def _reset_metrics(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     return wrapped(*args, **kwargs)
 
 
-def _check_data(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
-    """Compare the arrays that the ranks hold, before the first batch is made of them."""
-    result = wrapped(*args, **kwargs)
+def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
+    """What walks over the data of one `fit`, `evaluate` or `predict`; its pipeline is made here, once."""
     training = bool(_fitting)
     if training:
         _fitting.pop()
+    _making.append((training, kwargs))
+    try:
+        result = wrapped(*args, **kwargs)
+    finally:
+        _making.pop()
     adapter = iterator.data_adapter
-    if type(adapter).__name__ != "ArrayDataAdapter":
-        return result
-    import tensorflow as tf
-
-    ranks = world.current()
-    leaves = [leaf for leaf in tf.nest.flatten(adapter._inputs) if leaf is not None]
-    rows = int(leaves[0].shape[0])
-    ranks.meet("compare the columns of the data", [_column(i, leaf) for i, leaf in enumerate(leaves)])
-    held = ranks.gather((rows, _checksum(leaves, rows)), "compare the rows of the data")
-    if len(set(held)) > 1:
-        counts = ", ".join(str(count) for count, _ in held)
-        raise RanksDisagree(
-            f"the ranks hold different rows (rows by rank: {counts}). Every rank must hold the whole data, in the "
-            "same order; matex_tf shares it out. Look for shuffling that no seed governs, or for a script that "
-            "splits its data by host or rank."
-        )
-    if training and rows < ranks.size:
-        raise MatexError(f"there are more ranks ({ranks.size}) than rows to train on ({rows}): start fewer ranks.")
-    if training:
-        notes.say(f"{rows} rows on every rank: each batch is shared out among {ranks.size} ranks")
+    if type(adapter).__name__ == "ArrayDataAdapter":
+        iterator._num_batches = adapter.num_batches
+    elif rows.yields_own(iterator._distributed_dataset):
+        iterator._distributed_dataset = iterator._distributed_dataset.map(rows.Own.unknown)
     return result
 
 
-def _column(position: int, leaf: Any) -> str:
-    dtype = getattr(leaf, "dtype", None)
-    if dtype is None:
-        dtype = "table of " + ", ".join(map(str, leaf.dtypes)) if hasattr(leaf, "dtypes") else type(leaf).__name__
-    return f"array {position}: {getattr(dtype, 'name', dtype)}, rows of shape {tuple(leaf.shape[1:])}"
-
-
-def _checksum(leaves: list[Any], rows: int) -> int:
-    """A checksum over up to 64 rows, spread evenly."""
-    chosen = np.unique(np.linspace(0, rows - 1, num=min(rows, 64)).astype(int)) if rows else np.array([], int)
-    total = 0
-    for leaf in leaves:
-        if hasattr(leaf, "iloc"):
-            sample = leaf.iloc[chosen].to_numpy()
-        elif hasattr(leaf, "numpy"):
-            import tensorflow as tf
-
-            sample = tf.gather(leaf, chosen).numpy()
-        elif hasattr(leaf, "tocsr") or type(leaf).__name__ == "SparseTensor":
-            continue
-        else:
-            sample = np.asarray(leaf[chosen])
-        content = repr(sample.tolist()).encode() if sample.dtype.hasobject else np.ascontiguousarray(sample).tobytes()
-        total = zlib.crc32(content, total)
-    return total
+def _array_pipeline(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
+    if not _making:
+        return wrapped(*args, **kwargs)
+    training, asked = _making[-1]
+    return rows.pipeline(adapter, lambda: wrapped(*args, **kwargs), training, asked)

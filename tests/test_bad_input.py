@@ -11,8 +11,6 @@ REFUSED = [
     ("columns", {"kind": "dataset"}, "RanksDisagree", ["rank 1", "7", "6", "columns"]),
     ("dtype", {"kind": "arrays"}, "RanksDisagree", ["rank 1", "int64", "float32"]),
     ("dtype", {"kind": "dataset"}, "RanksDisagree", ["rank 1", "int64", "float32"]),
-    ("row_count", {}, "RanksDisagree", ["101", "90"]),
-    ("other_rows", {}, "RanksDisagree", ["different rows"]),
     ("bypass", {}, "RanksDisagree", ["kernel", "optimizer"]),
     ("few_rows", {}, "MatexError", ["more ranks (3) than rows", "2"]),
     ("complex_gradient", {}, "MatexError", ["complex64", "wave"]),

@@ -1,7 +1,7 @@
 """Every kind of data: the same losses, weights, evaluation and predictions on 1, 2, 3 and 4 ranks."""
 
 import pytest
-from compare import same
+from compare import alike, same
 
 KINDS = [
     "numpy_arrays",
@@ -32,3 +32,36 @@ def test_data(ranks, kind):
     reference = same(ranks(f"data:{kind}", (1, 2, 3, 4)))
     losses = reference["history"]["loss"]
     assert len(losses) == 3 and losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize(
+    ("parts", "options"),
+    [
+        ((34, 33, 34), {}),
+        ((40, 21, 40), {"batch": 7}),
+        ((90, 2, 9), {"explicit_batch": False}),
+        ((0, 61, 40), {}),
+        ((26, 25, 25, 25), {}),
+        ((3, 1, 2, 95), {"batch": 2}),
+    ],
+)
+def test_shards(ranks, parts, options):
+    """Ranks that hold rows of their own use each once an epoch, in batches of the script's size.
+
+    One rank that visits the rows in `Turns.order` has the same losses; a rank predicts for the rows that it holds.
+    """
+    same(ranks("data:shards", (1, len(parts)), parts=parts, **options))
+
+
+@pytest.mark.parametrize("shuffle", [True, "batch"])
+def test_shuffled_shards(ranks, shuffle):
+    """The ranks end alike, and the losses fall."""
+    values = ranks("data:shards", (3,), parts=(40, 21, 40), shuffle=shuffle)
+    alike(values)
+    losses = values[3][0]["history"]["loss"]
+    assert losses[-1] < losses[0]
+
+
+def test_rows_of_the_ranks_own_on_batch(ranks):
+    """`train_on_batch` with each rank's own rows is one step on all of them."""
+    same(ranks("data:shards_in_turn", (1, 2, 3, 4)))

@@ -54,18 +54,6 @@ def dtype(kind="arrays"):
         model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(25), verbose=0)
 
 
-def row_count():
-    """Rank 1 holds fewer rows."""
-    x, y = table(90 if odd() else 101)
-    compiled(classifier()).fit(x, y, batch_size=25, verbose=0)
-
-
-def other_rows():
-    """Rank 1 holds other rows, as many."""
-    x, y = table(seed=1 if odd() else 0)
-    compiled(classifier()).fit(x, y, batch_size=25, verbose=0)
-
-
 def few_rows():
     """Two rows."""
     x, y = table(2)

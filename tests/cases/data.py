@@ -272,3 +272,48 @@ def finished(model, history, arguments, inputs, **options):
     result["evaluate"] = numbers(model.evaluate(*arguments, verbose=0, **options))
     result["predict"] = numbers(model.predict(inputs, verbose=0, **options))
     return result
+
+
+def shards(parts=(40, 21, 40), shuffle=False, batch=BATCH, explicit_batch=True):
+    """Each rank holds rows of its own; one rank holds all, in the order in which the ranks use theirs."""
+    from matex_tf import world
+    from matex_tf.parts import Turns
+
+    ranks = world.current()
+    x, y = table(sum(parts))
+    turns = Turns(parts)
+    steps = turns.batches(batch)
+    if not explicit_batch:
+        batch = -(-turns.total // steps)  # what Keras makes of a number of steps
+    order = turns.order(batch)
+    if ranks.size == 1:
+        x, y = x[order], y[order]
+    else:
+        start = sum(parts[: ranks.rank])
+        x, y = x[start : start + parts[ranks.rank]], y[start : start + parts[ranks.rank]]
+    model = compiled(classifier())
+    sizes = {"batch_size": batch} if explicit_batch else {"steps_per_epoch": steps}
+    history = model.fit(x, y, epochs=3, shuffle=shuffle, validation_data=(x, y), verbose=0, **sizes)
+    result = result_of(model, history)
+    result["evaluate"] = numbers(model.evaluate(x, y, batch_size=batch, verbose=0))
+    mine = np.asarray(model.predict(x, batch_size=batch, verbose=0)).reshape(-1, 3)
+    assert len(mine) == len(x)
+    joined = ranks.gather_rows(mine, "join predictions")
+    result["predict"] = joined if ranks.size > 1 else joined[np.argsort(order)]
+    return result
+
+
+def shards_in_turn(batch=30):
+    """`train_on_batch` with rows that each rank brings along."""
+    from matex_tf import world
+    from matex_tf.parts import span
+
+    ranks = world.current()
+    x, y = table(100)
+    model = compiled(classifier())
+    logs = []
+    for start in range(0, 100, batch):
+        rows = np.arange(100)[start : start + batch]
+        low, high = span(len(rows), ranks.rank, ranks.size)
+        logs.append(numbers(model.train_on_batch(x[rows[low:high]], y[rows[low:high]], return_dict=True)))
+    return result_of(model, logs=logs)

@@ -1,0 +1,257 @@
+"""Arrays given to `fit`, `evaluate` and `predict`: each rank gathers its own rows of every batch, and no others.
+
+The ranks compare what they hold. The same everywhere: the data are whole, Keras' own pipeline makes the indices of each
+batch (so that `shuffle` draws as on one rank), and a rank gathers its part. Different rows: each rank holds a shard,
+and `matex_tf.parts.Turns` says how many rows of it go into each batch. A tf.data pipeline that comes from
+`DataSet.to_tf_data` yields a rank's own rows already.
+
+Relies on (Keras 3.3 to 3.15, private): `ArrayDataAdapter.get_tf_dataset`, its `_inputs`, `_num_samples`, `_batch_size`,
+`_partial_batch_size`, `_size` and `_shuffle`; `array_slicing.convert_to_sliceable`; `TFEpochIterator._num_batches` and
+`_distributed_dataset`.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf import settings, world
+from matex_tf.errors import MatexError
+from matex_tf.parts import Turns
+from matex_tf.patches import notes
+from matex_tf.patches.split import Share
+
+
+class Own(NamedTuple):
+    """A rank's own rows of one global batch.
+
+    Attributes:
+        share: int32 (4,), see `split.Share`; its total is -1 where only the ranks together know it.
+        whole: bool scalar, whether every rank holds the data, and so wants every rank's predictions.
+        data: the rows, structured as Keras structures a batch.
+    """
+
+    share: Any
+    whole: Any
+    data: Any
+
+    @classmethod
+    def unknown(cls, *data: Any) -> Own:
+        """Rows of a pipeline that yields each rank's own."""
+        return cls(tf.constant([0, 0, 0, -1]), tf.constant(False), data if len(data) > 1 else data[0])
+
+    def told(self) -> Share:
+        """The share as plain numbers."""
+        return Share(*map(int, self.share.numpy()))
+
+
+class Holding(NamedTuple):
+    """What the ranks hold: rows of each rank, and whether those are parts of a whole."""
+
+    counts: list[int]
+    sharded: bool
+
+    @property
+    def total(self) -> int:
+        """Rows that an epoch uses."""
+        return sum(self.counts) if self.sharded else self.counts[0]
+
+
+def pipeline(adapter: Any, original: Callable[[], Any], training: bool, asked: dict[str, Any]) -> Any:
+    """The tf.data pipeline of an ArrayDataAdapter: of `Own` rows, or of whole batches where arrays are sparse.
+
+    Args:
+        adapter: the adapter; its sizes become those of the global batches.
+        original: its own `get_tf_dataset`.
+        training: whether the data are those that `fit` trains on.
+        asked: the arguments of the epoch iterator: batch_size and steps_per_epoch.
+
+    Raises:
+        RanksDisagree: the columns differ between ranks.
+        MatexError: there are more ranks than rows to train on, or sparse arrays differ between ranks.
+    """
+    ranks = world.current()
+    leaves = [leaf for leaf in tf.nest.flatten(adapter._inputs) if leaf is not None]
+    holding = compare(leaves)
+    if training:
+        _tell(holding)
+    if holding.sharded and not asked.get("batch_size") and asked.get("steps_per_epoch"):
+        adapter._batch_size = math.ceil(holding.total / asked["steps_per_epoch"])
+    per_rank = training and settings.current().batch == "per-rank"
+    size = adapter._batch_size
+    global_size = size * ranks.size if per_rank else size
+    dense = not any(map(_sparse, leaves))
+    if holding.sharded and not dense:
+        raise MatexError(
+            "the ranks hold different rows of sparse arrays: give every rank the whole, or make the arrays dense."
+        )
+    if not dense:
+        return original()
+    if holding.sharded:
+        batches = _shard_indices(adapter, Turns(holding.counts), global_size)
+    else:
+        batches = _whole_indices(adapter, original, global_size, size if per_rank else 0)
+    adapter._size = math.ceil(holding.total / size)
+    adapter._partial_batch_size = holding.total % size
+    data = _as_tensors(adapter._inputs)
+
+    def gather(indices: Any, share: Any) -> Own:
+        mine = tf.nest.map_structure(lambda leaf: None if leaf is None else tf.gather(leaf, indices), data)
+        return Own(share, tf.constant(not holding.sharded), mine)
+
+    options = tf.data.Options()
+    options.experimental_optimization.apply_default_optimizations = False
+    options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+    return batches.map(gather, num_parallel_calls=tf.data.AUTOTUNE).with_options(options).prefetch(tf.data.AUTOTUNE)
+
+
+def _whole_indices(adapter: Any, original: Callable[[], Any], global_size: int, per_rank: int) -> Any:
+    """Indices and share of this rank in each batch of data that every rank holds.
+
+    Args:
+        per_rank: the rows of a rank where the global batch is one batch of the script for each rank; 0 otherwise.
+    """
+    ranks = world.current()
+    kept = adapter._inputs, adapter._batch_size, adapter._partial_batch_size
+    rows = adapter._num_samples
+    adapter._inputs = (np.arange(rows),)
+    adapter._batch_size, adapter._partial_batch_size = global_size, rows % global_size
+    try:
+        indices = original()
+    finally:
+        adapter._inputs, adapter._batch_size, adapter._partial_batch_size = kept
+
+    def own(batch: Any) -> tuple[Any, Any]:
+        total = tf.shape(batch)[0]
+        if per_rank:
+            low, high = tf.minimum(ranks.rank * per_rank, total), tf.minimum((ranks.rank + 1) * per_rank, total)
+        else:
+            low, high = ranks.rank * total // ranks.size, (ranks.rank + 1) * total // ranks.size
+        return _slice(batch, low, high, total)
+
+    return indices.map(own)
+
+
+def _shard_indices(adapter: Any, turns: Turns, global_size: int) -> Any:
+    """Indices and share of this rank in each batch, of rows that only this rank holds."""
+    rank = world.current().rank
+    mine, shuffle = int(turns.counts[rank]), adapter._shuffle
+    places = [turns.spans(batch, global_size) for batch in range(turns.batches(global_size))]
+    spans = np.array([[*place[rank], (place[:, 1] - place[:, 0]).sum()] for place in places], np.int32)
+
+    def permutation(_: Any) -> Any:
+        indices = tf.range(max(1, mine), dtype=tf.int64)
+        return tf.random.shuffle(indices) if shuffle and shuffle != "batch" else indices
+
+    def own(indices: Any) -> Any:
+        def take(span: Any) -> tuple[Any, Any]:
+            taken, share = _slice(indices, span[0], span[1], span[2])
+            return (tf.random.shuffle(taken) if shuffle == "batch" else taken), share
+
+        return tf.data.Dataset.from_tensor_slices(spans).map(take)
+
+    return tf.data.Dataset.range(1).map(permutation).prefetch(1).flat_map(own)
+
+
+def _slice(indices: Any, low: Any, high: Any, total: Any) -> tuple[Any, Any]:
+    """Indices `low` to `high` and their share; one index, as a ghost, where that is none."""
+    begin = tf.where(high > low, low, tf.minimum(low, tf.shape(indices)[0] - 1))
+    taken = indices[begin : tf.maximum(high, begin + 1)]
+    return taken, tf.stack([0, tf.maximum(high - low, 1), high - low, total])
+
+
+def _as_tensors(inputs: Any) -> Any:
+    """The arrays as Keras would turn them into tensors; one row of zeros where a rank has none."""
+    from keras.src import tree
+    from keras.src.trainers.data_adapters import array_slicing
+
+    tensors = tree.lists_to_tuples(array_slicing.convert_to_sliceable(inputs, target_backend="tensorflow"))
+    return tf.nest.map_structure(at_least_one_row, tensors)
+
+
+def at_least_one_row(leaf: Any) -> Any:
+    """A tensor, or one row of zeros of its kind where it has no rows."""
+    if leaf is None or leaf.shape[0] != 0:
+        return leaf
+    return tf.zeros([1, *leaf.shape[1:]], leaf.dtype)
+
+
+def _sparse(leaf: Any) -> bool:
+    return isinstance(leaf, (tf.SparseTensor, tf.RaggedTensor)) or hasattr(leaf, "tocsr") or hasattr(leaf, "tocoo")
+
+
+def compare(leaves: list[Any]) -> Holding:
+    """Compare the arrays that the ranks hold.
+
+    Raises:
+        RanksDisagree: dtypes or columns differ.
+    """
+    ranks = world.current()
+    rows = int(leaves[0].shape[0])
+    ranks.meet("compare the columns of the data", [_column(i, leaf) for i, leaf in enumerate(leaves)])
+    held = ranks.gather((rows, _checksum(leaves, rows)), "compare the rows of the data")
+    return Holding([count for count, _ in held], len(set(held)) > 1)
+
+
+def _tell(holding: Holding) -> None:
+    """Check that there are rows for every rank, and say what was found.
+
+    Raises:
+        MatexError: there are fewer rows than ranks.
+    """
+    size = world.current().size
+    if holding.total < size:
+        raise MatexError(f"there are more ranks ({size}) than rows to train on ({holding.total}): start fewer ranks.")
+    if not holding.sharded:
+        notes.say(f"{holding.total} rows on every rank: each batch is shared out among {size} ranks")
+        return
+    counts = ", ".join(map(str, holding.counts[:16])) + (", …" if size > 16 else "")
+    notes.say(
+        f"each rank holds rows of its own ({counts}): {holding.total} rows an epoch, each used once. Where all ranks "
+        "should hold the same data, look for shuffling that no seed governs."
+    )
+
+
+def _column(position: int, leaf: Any) -> str:
+    dtype = getattr(leaf, "dtype", None)
+    if dtype is None:
+        dtype = "table of " + ", ".join(map(str, leaf.dtypes)) if hasattr(leaf, "dtypes") else type(leaf).__name__
+    return f"array {position}: {getattr(dtype, 'name', dtype)}, rows of shape {tuple(leaf.shape[1:])}"
+
+
+def _checksum(leaves: list[Any], rows: int) -> int:
+    """A checksum over up to 64 rows, spread evenly."""
+    chosen = np.unique(np.linspace(0, rows - 1, num=min(rows, 64)).astype(int)) if rows else np.array([], int)
+    total = 0
+    for leaf in leaves:
+        if hasattr(leaf, "iloc"):
+            sample = leaf.iloc[chosen].to_numpy()
+        elif isinstance(leaf, tf.Tensor):
+            sample = tf.gather(leaf, chosen).numpy()
+        elif _sparse(leaf):
+            continue
+        else:
+            sample = np.asarray(leaf[chosen])
+        content = repr(sample.tolist()).encode() if sample.dtype.hasobject else np.ascontiguousarray(sample).tobytes()
+        total = zlib.crc32(content, total)
+    return total
+
+
+#: On the source of a pipeline that yields each rank's own rows; set by `matex_tf.readers.stream`.
+OWN_ROWS = "_matex_own_rows"
+
+
+def yields_own(dataset: Any) -> bool:
+    """Whether a tf.data pipeline comes from a source that yields each rank's own rows."""
+    pending = [dataset]
+    while pending:
+        found = pending.pop()
+        if getattr(found, OWN_ROWS, False):
+            return True
+        pending += found._inputs() if hasattr(found, "_inputs") else []
+    return False
