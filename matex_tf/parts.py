@@ -72,3 +72,7 @@ class Turns:
             for start, (low, high) in zip(starts, self.spans(batch, batch_size), strict=True)
         ]
         return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
+
+
+#: Attribute of a tf.data pipeline that yields each rank's own rows of every global batch, instead of whole batches.
+OWN_ROWS = "_matex_own_rows"

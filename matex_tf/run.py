@@ -141,6 +141,9 @@ def join() -> World:
 
 def run_alone(target: Target, ending: Ending) -> int:
     """Run a script that nobody shares, and leave its ending to Python."""
+    from matex_tf.patches import dataset_names
+
+    dataset_names.install()
     try:
         target.run()
     except MatexError as error:

@@ -46,12 +46,13 @@ def install(seed: int | None = None) -> None:
         NameMoved: this Keras lacks a name that a patch relies on (raised at the import of Keras).
     """
     global _installed
-    from matex_tf.patches import seeds
+    from matex_tf.patches import dataset_names, seeds
 
     seeds.use(seed)
     if _installed:
         return
     _installed = True
+    dataset_names.install()
     for module, patch in PATCHES.items():
         wrapt.register_post_import_hook(_applier(patch), module)
 

@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from matex_tf import settings, world
 from matex_tf.errors import MatexError
-from matex_tf.parts import Turns
+from matex_tf.parts import OWN_ROWS, Turns
 from matex_tf.patches import notes
 from matex_tf.patches.split import Share
 
@@ -240,10 +240,6 @@ def _checksum(leaves: list[Any], rows: int) -> int:
         content = repr(sample.tolist()).encode() if sample.dtype.hasobject else np.ascontiguousarray(sample).tobytes()
         total = zlib.crc32(content, total)
     return total
-
-
-#: On the source of a pipeline that yields each rank's own rows; set by `matex_tf.readers.stream`.
-OWN_ROWS = "_matex_own_rows"
 
 
 def yields_own(dataset: Any) -> bool:

@@ -102,10 +102,11 @@ class Joined(Table):
             return self.tables[0].read(0, 0)
         if len(pieces) == 1:
             return pieces[0]
-        return _join([x for x, _ in pieces]), _join([y for _, y in pieces])
+        return join([x for x, _ in pieces]), join([y for _, y in pieces])
 
 
-def _join(parts: list[Arrays]) -> Arrays:
+def join(parts: list[Any]) -> Any:
+    """Inputs or labels, one behind the other; None where there are none."""
     if parts[0] is None:
         return None
     if isinstance(parts[0], tuple):

@@ -42,7 +42,7 @@ def test_data(ranks, kind):
         ((90, 2, 9), {"explicit_batch": False}),
         ((0, 61, 40), {}),
         ((26, 25, 25, 25), {}),
-        ((3, 1, 2, 95), {"batch": 2}),
+        ((3, 1, 2, 95), {"batch": 9}),
     ],
 )
 def test_shards(ranks, parts, options):

@@ -1,0 +1,52 @@
+"""DataSet where MaTEx had it: `tf.DataSet`, `from tensorflow import DataSet`, `matex.datasets`, `datasets`.
+
+`matex` and `datasets` are there only where no package of that name is installed: they are looked for last.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import wrapt
+
+#: Modules that are made up, and whether they have DataSet.
+MODULES = {"matex": False, "matex.datasets": True, "datasets": True}
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the modules in `MODULES` where nothing else does."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        if name not in MODULES:
+            return None
+        if name == "matex.datasets" and not getattr(sys.modules.get("matex"), "__made_by_matex_tf__", False):
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=name == "matex")
+
+    def create_module(self, spec: Any) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__made_by_matex_tf__ = True  # type: ignore[attr-defined]
+        if MODULES[module.__name__]:
+            give(module)
+
+
+def give(module: ModuleType) -> None:
+    """Set `module.DataSet`."""
+    from matex_tf.readers import DataSet
+
+    module.DataSet = DataSet  # type: ignore[attr-defined]
+
+
+def install() -> None:
+    """Make DataSet known under these names. May be called more than once."""
+    if any(isinstance(finder, Finder) for finder in sys.meta_path):
+        return
+    sys.meta_path.append(Finder())
+    wrapt.register_post_import_hook(give, "tensorflow")

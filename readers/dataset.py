@@ -1,0 +1,289 @@
+"""DataSet: name a file, and each rank has its part of it (arXiv 1704.04560, section 3.3)."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from matex_tf import world
+from matex_tf.errors import DataError
+from matex_tf.readers import formats
+from matex_tf.readers.shard import Shard
+from matex_tf.readers.table import Arrays, Names, Table, Wanted, together
+from matex_tf.world import World
+
+NAMES = ("MNIST", "CIFAR10", "CIFAR100", "CSV", "HDF5", "PNETCDF")
+
+
+class DataSet:
+    """Training, validation and test data, of which each rank reads its own part.
+
+    Every rank must make the same DataSet. `fit`, `evaluate` and `predict` take its arrays as they are: they know that
+    each rank holds other rows, use every row once an epoch, and make batches of the script's size of them together.
+
+    Attributes:
+        training, validation, testing: a `Shard` each, or None where there are no such data.
+
+    Example:
+        data = DataSet("CSV", train_file="train.csv", valid_pct=0.1)
+        model.fit(data.training_data, data.training_labels, batch_size=256,
+                  validation_data=(data.validation_data, data.validation_labels))
+    """
+
+    def __init__(
+        self,
+        data_name: str,
+        train_batch_size: int | None = None,
+        test_batch_size: int | None = None,
+        normalize: float | bool = False,
+        train_file: str | os.PathLike[str] | None = None,
+        validation_file: str | os.PathLike[str] | None = None,
+        test_file: str | os.PathLike[str] | None = None,
+        valid_pct: float = 0.0,
+        test_pct: float = 0.0,
+        delim: str | None = None,
+        data_directory: str | os.PathLike[str] = ".",
+        *,
+        x: Names = None,
+        y: Names = None,
+        one_hot: bool | int = False,
+        dtype: Any = None,
+    ):
+        """Read this rank's part of the data.
+
+        Args:
+            data_name: MNIST, CIFAR10, CIFAR100, CSV, HDF5 or PNETCDF, in any case.
+            train_batch_size: rows of a global batch of `next_train_batch`.
+            test_batch_size: the same of `next_validation_batch` and `next_test_batch`.
+            normalize: what inputs are divided by, as float32; True for the largest absolute value of the training
+                inputs; False for inputs as they are.
+            train_file, validation_file, test_file: a file, a pattern such as "part-*.csv", or a directory of files;
+                below `data_directory` where it is no absolute path. MNIST and CIFAR are found by their usual names.
+            valid_pct: fraction of the training rows, 0 to 1, that is held out for validation: the last ones before
+                those for the test.
+            test_pct: fraction of the training rows, 0 to 1, that is held out for the test: the last ones.
+            delim: what stands between two fields of a CSV file; None finds it.
+            data_directory: where the files are.
+            x, y, one_hot, dtype: see `open`.
+
+        Raises:
+            DataError: on every rank: a file is missing, or is not what it should be.
+        """
+        ranks = world.current()
+        name = data_name.upper()
+        if name not in NAMES:
+            raise DataError(f"{data_name!r} is no data set that DataSet knows: name one of {', '.join(NAMES)}.")
+        self._batch_sizes = {"train": train_batch_size, "validation": test_batch_size, "test": test_batch_size}
+        wanted = _wanted(x, y, dtype, delim)
+
+        def table(part: str, file: str | os.PathLike[str] | None) -> Table | None:
+            paths = _paths_of(name, part, file, data_directory, ranks)
+            return formats.open_table(paths, name, wanted, ranks) if paths else None
+
+        whole = table("train", train_file)
+        if whole is None:
+            raise DataError(f"DataSet({data_name!r}) needs train_file=, the file with the rows to train on.")
+        held_out = table("validation", validation_file), table("test", test_file)
+        rows = _parts(whole.rows, valid_pct, test_pct, held_out)
+        self.training = Shard(whole, rows[0], ranks, one_hot=one_hot, normalize=normalize)
+        others = []
+        for other, part in zip(held_out, rows[1:], strict=True):
+            found = (other, range(other.rows)) if other is not None else (whole, part)
+            shard = Shard(*found, ranks, one_hot=one_hot, normalize=normalize, scale_of=self.training)
+            others.append(shard if len(found[1]) else None)
+        self.validation, self.testing = others
+        for shard in (self.training, self.validation, self.testing):
+            if shard is not None:
+                _read_together(shard, ranks)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        format: str | None = None,
+        x: Names = None,
+        y: Names = None,
+        *,
+        one_hot: bool | int = False,
+        dtype: Any = None,
+        rows: slice | None = None,
+        normalize: float | bool = False,
+        delimiter: str | None = None,
+        header: bool | None = None,
+    ) -> Shard:
+        """This rank's part of files of any format that is known; read when `data`, `labels` or batches are asked for.
+
+        Args:
+            path: a file, a pattern, a directory (all its files), or a list of these; together they are one table.
+            format: csv, hdf5, netcdf, parquet, numpy, idx or cifar; None finds it by the files' content.
+            x, y: names or positions of inputs and labels: columns of a CSV or Parquet file (one array of them), or
+                datasets of an HDF5 file, variables of a netCDF file, members of an .npz file (an array each). None
+                finds them; y=False: there are no labels.
+            one_hot: whether labels become one-hot vectors (float32); a number of classes saves a pass over the labels.
+            dtype: of the inputs.
+            rows: which rows of the whole, such as slice(0, 1000).
+            normalize: what inputs are divided by; True for their largest absolute value.
+            delimiter, header: of a CSV file; None finds out.
+
+        Returns:
+            A `Shard`: `shard.data`, `shard.labels`, or `x, y = shard`; `shard.to_tf_data(batch_size)`.
+
+        Raises:
+            DataError: on every rank: a file is missing, has no known format, or has not what is wanted.
+        """
+        ranks = world.current()
+        paths = expand(path, ranks)
+        table = formats.open_table(paths, format, _wanted(x, y, dtype, delimiter, header), ranks)
+        window = range(table.rows)
+        if rows is not None:
+            window = window[rows]
+            if window.step < 0 or len(window) == 0:
+                raise DataError(f"{paths[0]} has {table.rows} rows, and {rows} takes none of them, or goes backwards.")
+        return Shard(table, window, ranks, one_hot=one_hot, normalize=normalize)
+
+    @property
+    def training_data(self) -> Arrays:
+        """Inputs of this rank's training rows."""
+        return self.training.data
+
+    @property
+    def training_labels(self) -> Arrays | None:
+        """Labels of this rank's training rows."""
+        return self.training.labels
+
+    @property
+    def validation_data(self) -> Arrays | None:
+        """Inputs of this rank's validation rows; None where there are none."""
+        return self.validation.data if self.validation is not None else None
+
+    @property
+    def validation_labels(self) -> Arrays | None:
+        """Labels of this rank's validation rows; None where there are none."""
+        return self.validation.labels if self.validation is not None else None
+
+    @property
+    def testing_data(self) -> Arrays | None:
+        """Inputs of this rank's test rows; None where there are none."""
+        return self.testing.data if self.testing is not None else None
+
+    @property
+    def testing_labels(self) -> Arrays | None:
+        """Labels of this rank's test rows; None where there are none."""
+        return self.testing.labels if self.testing is not None else None
+
+    def next_train_batch(self, batch_size: int | None = None) -> tuple[Arrays, Arrays | None]:
+        """This rank's rows of the next global batch, from the first again behind the last.
+
+        Args:
+            batch_size: rows over all ranks; None for `train_batch_size`.
+        """
+        return self._next("train", self.training, batch_size)
+
+    def next_validation_batch(self, batch_size: int | None = None) -> tuple[Arrays, Arrays | None]:
+        """The same of the validation rows."""
+        return self._next("validation", self.validation, batch_size)
+
+    def next_test_batch(self, batch_size: int | None = None) -> tuple[Arrays, Arrays | None]:
+        """The same of the test rows."""
+        return self._next("test", self.testing, batch_size)
+
+    def _next(self, part: str, shard: Shard | None, batch_size: int | None) -> tuple[Arrays, Arrays | None]:
+        if shard is None:
+            raise DataError(
+                f"this DataSet has no {part} rows: give it a {part}_file, or a fraction of the training rows."
+            )
+        size = batch_size or self._batch_sizes[part]
+        if not size:
+            name = "train_batch_size" if part == "train" else "test_batch_size"
+            raise DataError(f"next_{part}_batch needs a batch size: give it one, or {name}= to DataSet.")
+        return shard.next_batch(size)
+
+
+def expand(path: Any, ranks: World) -> list[str]:
+    """The files that a path, a pattern, a directory or a list of these stands for; the same on every rank.
+
+    Raises:
+        DataError: on every rank: there are none, or other ones on some rank.
+    """
+    found: list[str] = []
+    with together(ranks, "find the files of the data"):
+        for one in [path] if isinstance(path, (str, os.PathLike)) else list(path):
+            found += _expand_one(os.fspath(one))
+        if not found:
+            raise DataError("there are no files in an empty list of paths.")
+    everyone = ranks.gather(found, "compare the files of the data")
+    if any(other != everyone[0] for other in everyone):
+        odd = next(rank for rank, other in enumerate(everyone) if other != everyone[0])
+        missing = sorted(set(everyone[0]) ^ set(everyone[odd]))
+        raise DataError(
+            f"rank {odd} (host {ranks.hosts[odd]}) finds other files than rank 0 for {path}: "
+            f"{', '.join(missing[:4]) or 'another order'}."
+        )
+    return found
+
+
+def _expand_one(path: str) -> list[str]:
+    if os.path.isdir(path):
+        names = sorted(name for name in os.listdir(path) if not name.startswith((".", "_")))
+        files = [os.path.join(path, name) for name in names if os.path.isfile(os.path.join(path, name))]
+        if not files:
+            raise DataError(f"{path} is a directory without files.")
+        return files
+    if os.path.lexists(path) or not glob.has_magic(path):
+        return [path]
+    files = sorted(filter(os.path.isfile, glob.glob(path, recursive=True)))
+    if not files:
+        raise DataError(f"no file matches {path}.")
+    return files
+
+
+def _paths_of(name: str, part: str, file: Any, directory: Any, ranks: World) -> list[str]:
+    """The files of one part of a named data set; none where it has no such part."""
+    if file is not None:
+        return expand(os.path.join(directory, file), ranks)
+    if part == "validation" or name not in ("MNIST", "CIFAR10", "CIFAR100"):
+        return []
+    found: list[str] = []
+    with together(ranks, "find the files of the data"):
+        if name == "MNIST":
+            from matex_tf.readers import idx
+
+            found = idx.find(os.fspath(directory), part)
+        else:
+            from matex_tf.readers import cifar
+
+            found = cifar.find(os.fspath(directory), part, int(name.removeprefix("CIFAR")))
+    return found
+
+
+def _parts(rows: int, valid: float, test: float, held_out: tuple[Table | None, Table | None]) -> list[range]:
+    """Training, validation and test rows of the training file; the last are held out."""
+    for name, value, table in (("valid_pct", valid, held_out[0]), ("test_pct", test, held_out[1])):
+        if not 0 <= value < 1:
+            raise DataError(f"{name} is {value}: give a fraction from 0 to 1, such as 0.1.")
+        if value and table is not None:
+            raise DataError(f"{name}={value} and a file for the same part: give one of them.")
+    testing, validation = round(rows * test), round(rows * valid)
+    training = rows - testing - validation
+    if training <= 0:
+        raise DataError(f"valid_pct={valid} and test_pct={test} leave none of {rows} rows for training.")
+    return [range(training), range(training, training + validation), range(training + validation, rows)]
+
+
+def _wanted(x: Names, y: Names, dtype: Any, delimiter: str | None, header: bool | None = None) -> Wanted:
+    try:
+        kind = None if dtype is None else np.dtype(dtype)
+    except TypeError:
+        raise DataError(f"{dtype!r} is no dtype.") from None
+    return Wanted(x, y, kind, delimiter, header)
+
+
+def _read_together(shard: Shard, ranks: World) -> None:
+    """Read a rank's part; an error on one rank is raised on all."""
+    with together(ranks, "read the data"):
+        raw = shard.load()
+    shard.keep(raw)

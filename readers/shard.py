@@ -1,0 +1,255 @@
+"""A shard: the rows of a table that this rank holds, and its place among the ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from matex_tf.errors import DataError
+from matex_tf.parts import Turns, span
+from matex_tf.readers.table import Arrays, Table
+from matex_tf.world import World
+
+#: How much a pass over rows that are not kept reads at a time.
+BLOCK_BYTES = 32 << 20
+
+
+class Shard:
+    """This rank's contiguous part of the rows of a table.
+
+    Attributes:
+        rank, size: this rank, and the number of ranks.
+        rows: the rows of the files that this rank holds, counted from 0, as a range.
+        counts: how many rows each rank holds; they differ by one at most.
+        total_rows: how many all ranks hold together.
+        paths: the files.
+        classes: for labels as one-hot vectors, what each position stands for; None otherwise.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        window: range,
+        ranks: World,
+        *,
+        one_hot: bool | int = False,
+        normalize: float | bool = False,
+        scale_of: Shard | None = None,
+    ):
+        """Share out rows of a table; reads nothing yet.
+
+        Args:
+            table: the table.
+            window: the rows of it that are shared out.
+            ranks: among whom.
+            one_hot: whether labels become one-hot vectors; a number says how many classes there are.
+            normalize: what inputs are divided by, as float32; True for the largest absolute value of all ranks.
+            scale_of: a shard whose divisor and classes are taken (a test set is scaled as its training set was).
+        """
+        self._table, self._ranks = table, ranks
+        self._one_hot, self._normalize = one_hot, normalize
+        self._like = scale_of or self
+        self._kept: tuple[Arrays, Arrays | None] | None = None
+        self._classes: np.ndarray | None = None
+        self._divisor: float | None = None
+        self._window = window
+        self.paths = table.paths
+        self.rank, self.size = ranks.rank, ranks.size
+        self.total_rows = len(window)
+        spans = [span(len(window), rank, ranks.size) for rank in range(ranks.size)]
+        self.counts = tuple(high - low for low, high in spans)
+        low, high = spans[ranks.rank]
+        self.rows = window[low:high]
+        self.turns = Turns(self.counts)
+        self._at = 0
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Any:
+        """`x, y = shard`."""
+        return iter((self.data, self.labels))
+
+    def __repr__(self) -> str:
+        return (
+            f"Shard(rank {self.rank} of {self.size}, rows {self.rows.start} to {self.rows.stop} of {self.total_rows}, "
+            f"{', '.join(map(os.path.basename, self.paths[:3]))}{', …' if len(self.paths) > 3 else ''})"
+        )
+
+    @property
+    def data(self) -> Arrays:
+        """The inputs of this rank's rows, read at the first use; a tuple of arrays where there are several inputs.
+
+        With `one_hot=True` or `normalize=True` every rank must come here: the ranks compare what they hold.
+
+        Raises:
+            DataError: the files hold something else than is wanted, or have changed.
+        """
+        return self._read_all()[0]
+
+    @property
+    def labels(self) -> Arrays | None:
+        """The labels of this rank's rows, or None where the table has none; see `data`."""
+        return self._read_all()[1]
+
+    @property
+    def classes(self) -> np.ndarray | None:
+        """What the positions of a one-hot label stand for: numbers, or words in the order of the alphabet."""
+        if self._one_hot is False or not self._table.labelled:
+            return None
+        self._prepare()
+        return self._like._classes
+
+    def order(self, batch_size: int) -> np.ndarray:
+        """The rows of the files in the order in which the ranks together use them, without shuffling.
+
+        One rank that visits the rows in this order, in batches of this size, computes what the ranks compute.
+
+        Returns:
+            int64 of shape (total_rows,): each row once.
+        """
+        return np.asarray(self._window, np.int64)[self.turns.order(batch_size)]
+
+    def next_batch(self, batch_size: int) -> tuple[Arrays, Arrays | None]:
+        """This rank's rows of the next global batch of `batch_size`; from the first again behind the last."""
+        x, y = self._read_all()
+        low, high = self.turns.spans(self._at, batch_size)[self.rank]
+        self._at = (self._at + 1) % max(1, self.turns.batches(batch_size))
+        return pick(x, slice(low, high)), pick(y, slice(low, high))
+
+    def to_tf_data(self, batch_size: int, shuffle: bool = False, seed: int | None = None) -> Any:
+        """A tf.data pipeline of this rank's rows of every global batch, read from the files as it goes.
+
+        Args:
+            batch_size: rows of a global batch, over all ranks.
+            shuffle: whether the rows change places, anew each epoch: blocks of some 32 MB come in random order, and
+                the rows of a block in random order.
+            seed: of that; None takes one from NumPy's global generator.
+
+        Returns:
+            A `tf.data.Dataset` of (inputs, labels), or of inputs. It takes the place of arrays in `fit`, `evaluate` and
+            `predict`; `map` and `prefetch` may follow it.
+        """
+        from matex_tf.readers.stream import pipeline
+
+        return pipeline(self, batch_size, shuffle, seed)
+
+    def read(self, low: int, high: int) -> tuple[Arrays, Arrays | None]:
+        """This rank's rows `low` to `high`, as `data` and `labels` have them, and not kept."""
+        self._prepare()
+        return self._finish(*self._raw(low, high))
+
+    def block_rows(self) -> int:
+        """Rows of some `BLOCK_BYTES`."""
+        x, y = self._raw(0, 0)
+        arrays = [*(x if isinstance(x, tuple) else [x]), *([] if y is None else y if isinstance(y, tuple) else [y])]
+        row = sum(a.dtype.itemsize * int(np.prod(a.shape[1:], dtype=np.int64)) for a in arrays)
+        return max(1, BLOCK_BYTES // max(1, row))
+
+    def load(self) -> tuple[Arrays, Arrays | None]:
+        """This rank's rows as the files have them; to be given to `keep`."""
+        return self._raw(0, len(self.rows))
+
+    def keep(self, raw: tuple[Arrays, Arrays | None]) -> None:
+        """Make `data` and `labels` of what `load` gave. Every rank must come here, see `data`."""
+        self._prepare(raw)
+        self._kept = self._finish(*raw)
+
+    def _read_all(self) -> tuple[Arrays, Arrays | None]:
+        if self._kept is None:
+            self.keep(self.load())
+        assert self._kept is not None
+        return self._kept
+
+    def _raw(self, low: int, high: int) -> tuple[Arrays, Arrays | None]:
+        rows = self.rows[low:high]
+        if len(rows) == 0:
+            return self._table.read(0, 0)
+        x, y = self._table.read(rows[0], rows[-1] + 1)
+        every = slice(None, None, rows.step)
+        return (pick(x, every), pick(y, every)) if rows.step != 1 else (x, y)
+
+    def _prepare(self, raw: tuple[Arrays, Arrays | None] | None = None) -> None:
+        """Find divisor and classes, once. The ranks must compare, so all of them come here."""
+        if self._like is not self:
+            self._like._prepare()
+            return
+        if self._divisor is None and self._normalize is not False:
+            if self._normalize is True:
+                largest = max((_largest(x) for x, _ in self._blocks(raw)), default=0.0)
+                self._divisor = max(self._ranks.gather(largest, "find the largest input")) or 1.0
+            else:
+                self._divisor = float(self._normalize)
+        if self._classes is None and self._one_hot is not False and self._table.labelled:
+            if self._one_hot is True:
+                mine = sorted({value for _, y in self._blocks(raw) for value in np.unique(_single(y, self)).tolist()})
+                found = sorted(set().union(*self._ranks.gather(mine, "find the classes")))
+                self._classes = _all_classes(found, self.paths[0])
+            else:
+                self._classes = np.arange(self._one_hot)
+
+    def _blocks(self, raw: tuple[Arrays, Arrays | None] | None) -> Any:
+        if raw is not None:
+            yield raw
+            return
+        step = self.block_rows()
+        for low in range(0, len(self.rows), step):
+            yield self._raw(low, min(low + step, len(self.rows)))
+
+    def _finish(self, x: Arrays, y: Arrays | None) -> tuple[Arrays, Arrays | None]:
+        divisor, classes = self._like._divisor, self._like._classes
+        if divisor is not None:
+            x = _each(x, lambda array: np.divide(array, divisor, dtype=np.float32))
+        if classes is not None and y is not None:
+            y = _one_hot(_single(y, self), classes, self)
+        return x, y
+
+
+def pick(arrays: Arrays | None, rows: Any) -> Arrays | None:
+    """Some rows of inputs or labels."""
+    return None if arrays is None else _each(arrays, lambda array: array[rows])
+
+
+def _each(arrays: Arrays, change: Any) -> Arrays:
+    return tuple(map(change, arrays)) if isinstance(arrays, tuple) else change(arrays)
+
+
+def _largest(x: Arrays) -> float:
+    arrays: Sequence[np.ndarray] = x if isinstance(x, tuple) else (x,)
+    return max((float(np.nanmax(np.abs(a.astype(np.float64)))) for a in arrays if a.size), default=0.0)
+
+
+def _single(y: Arrays | None, shard: Shard) -> np.ndarray:
+    if isinstance(y, tuple) or y is None or y.ndim > 2 or (y.ndim == 2 and y.shape[1] != 1):
+        raise DataError(f"{shard.paths[0]}: one_hot needs one class for each row, and the labels have more.")
+    return y.reshape(-1)
+
+
+def _all_classes(found: list[Any], path: str) -> np.ndarray:
+    """Words as they are; whole numbers from 0 to the largest."""
+    if not found:
+        return np.arange(0)
+    if isinstance(found[0], (str, bytes)):
+        return np.asarray(found)
+    if any(value != int(value) or value < 0 for value in found):
+        odd = next(value for value in found if value != int(value) or value < 0)
+        raise DataError(f"{path}: one_hot needs labels that are words or whole numbers from 0, and one is {odd}.")
+    return np.arange(int(found[-1]) + 1)
+
+
+def _one_hot(labels: np.ndarray, classes: np.ndarray, shard: Shard) -> np.ndarray:
+    places = np.searchsorted(classes, labels)
+    known = places < len(classes)
+    known[known] = classes[places[known]] == labels[known]
+    if not known.all():
+        at = int(np.flatnonzero(~known)[0])
+        raise DataError(
+            f"{shard.paths[0]}: row {at} of rank {shard.rank}'s part has the label {labels[at]}, which is none of the "
+            f"{len(classes)} classes."
+        )
+    vectors = np.zeros((len(labels), len(classes)), np.float32)
+    vectors[np.arange(len(labels)), places] = 1.0
+    return vectors
