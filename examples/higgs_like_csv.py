@@ -1,0 +1,26 @@
+"""Tell signal from background in a CSV file of collision events: higgs_like_csv.py FILE."""
+
+import sys
+
+import keras
+import numpy as np
+from keras import layers
+from tensorflow import DataSet
+
+events = DataSet("CSV", train_file=sys.argv[1], y="signal", valid_pct=0.2)
+
+keras.utils.set_random_seed(7)
+normalize = layers.Normalization(mean=0.0, variance=1.0)
+model = keras.Sequential(
+    [
+        layers.Input((28,)),
+        normalize,
+        layers.Dense(64, activation="relu"),
+        layers.Dense(64, activation="relu"),
+        layers.Dense(1, activation="sigmoid"),
+    ]
+)
+model.compile("adam", "binary_crossentropy", metrics=["accuracy", keras.metrics.AUC(name="auc")])
+model.fit(events.training_data, events.training_labels.astype(np.float32), batch_size=100, epochs=3, verbose=2)
+loss, accuracy, auc = model.evaluate(events.validation_data, events.validation_labels, verbose=0)
+print(f"held-out events: accuracy {accuracy:.3f}, AUC {auc:.3f}")
