@@ -5,7 +5,6 @@ Keras' own versions fetch inside the graph. Here a batch is held outside, so tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,8 @@ from matex_tf import settings, world
 from matex_tf.errors import MatexError
 from matex_tf.exchange import op
 from matex_tf.patches import metrics, notes, scope, seeds, split, state, weights
-from matex_tf.patches.rows import Own, at_least_one_row
+from matex_tf.patches.feed import Feed, own_rows
+from matex_tf.patches.rows import Own
 from matex_tf.patches.split import Share
 
 
@@ -141,6 +141,7 @@ class StepFunction:
 
     def __init__(self, model: Any, kind: str):
         self.step = SharedStep(model, kind)
+        self.feed = Feed(kind)
         self.model = model
         self.kind = kind
         if model.distribute_strategy.num_replicas_in_sync > 1:
@@ -158,39 +159,15 @@ class StepFunction:
         """
         on_batch = not isinstance(iterator, tf.data.Iterator)
         logs = None
-        for data, share in self._batches(iterator, on_batch):
-            logs = self.step(data, share)
+        if on_batch:
+            given = self.feed.given(iterator)
+            logs = self.step(*given) if given else None
+        else:
+            for data, share in self.feed.batches(iterator, self.model.steps_per_execution):
+                logs = self.step(data, share)
         if logs is None:
             raise StopIteration
         return self._whole(logs) if on_batch else logs
-
-    def _batches(self, iterator: Any, on_batch: bool) -> Iterator[tuple[Any, Share]]:
-        ranks = world.current()
-        if on_batch:
-            yield from map(self._given, _fetch(iterator, 1))
-            return
-        per_rank = self.kind == "train" and settings.current().batch == "per-rank"
-        steps = self.model.steps_per_execution
-        for _ in range(steps // ranks.size if per_rank else steps):
-            fetched = _fetch(iterator, 1)
-            if not fetched:
-                return
-            if isinstance(fetched[0], Own):
-                yield own_rows(fetched[0])
-            elif per_rank:
-                yield _whole_batch(fetched + _fetch(iterator, ranks.size - 1), ranks.rank)
-            else:
-                yield fetched[0], Share.of(split.rows_of(fetched[0]), ranks.rank, ranks.size)
-
-    def _given(self, data: Any) -> tuple[Any, Share]:
-        """A batch of `train_on_batch`: the same on every rank, or rows of the rank's own."""
-        ranks = world.current()
-        rows = split.rows_of(data)
-        given = ranks.gather((rows, split.checksum(data)), f"compare the batches of {self.kind}_on_batch")
-        if len(set(given)) == 1:
-            return data, Share.of(rows, ranks.rank, ranks.size)
-        notes.say(f"each rank gives rows of its own to {self.kind}_on_batch: together they are the batch")
-        return _padded(data, rows), Share(0, max(rows, 1), rows, sum(count for count, _ in given))
 
     def _whole(self, logs: Any) -> Any:
         """Logs of `train_on_batch` and `test_on_batch`, over all ranks; metrics keep this rank's state."""
@@ -204,39 +181,6 @@ class StepFunction:
 
 def _tensors(logs: Any) -> Any:
     return logs if isinstance(logs, dict) else {"loss": logs}
-
-
-def own_rows(own: Own) -> tuple[Any, Share]:
-    """A batch of the rank's own rows, and what it is of the global batch."""
-    share = own.told()
-    if share.total >= 0:
-        return own.data, share
-    rows = split.rows_of(own.data)
-    total = sum(world.current().gather(rows, "count the rows of a batch"))
-    return _padded(own.data, rows), Share(0, max(rows, 1), rows, total)
-
-
-def _padded(data: Any, rows: int) -> Any:
-    return data if rows else tf.nest.map_structure(at_least_one_row, data)
-
-
-def _fetch(iterator: Any, count: int) -> list[Any]:
-    """Up to `count` batches, fewer where the data end."""
-    batches: list[Any] = []
-    for _ in range(count):
-        try:
-            batches.append(split.to_tensors(next(iterator)))
-        except (StopIteration, tf.errors.OutOfRangeError):
-            break
-    return batches
-
-
-def _whole_batch(batches: list[Any], rank: int) -> tuple[Any, Share]:
-    """The rank's own one of as many batches as there are ranks; a ghost of the first where there is none."""
-    rows = [split.rows_of(batch) for batch in batches]
-    if rank < len(batches):
-        return batches[rank], Share(0, rows[rank], rows[rank], sum(rows))
-    return batches[0], Share(0, 1, 0, sum(rows))
 
 
 class PredictFunction:

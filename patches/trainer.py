@@ -108,6 +108,8 @@ def _predict(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
 def _logs_of_all(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     """An epoch's logs, over all ranks; moving statistics are merged at the same point, before validation."""
     world.current().where = f"the end of an epoch of {model.name}"
+    if isinstance(model.train_function, steps.StepFunction):
+        model.train_function.feed.end_epoch(model)
     weights.merge_statistics(model)
     averaged = metrics.merge(model)
     logs = wrapped(*args, **kwargs)
@@ -119,6 +121,8 @@ def _logs_of_all(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
 
 def _reset_metrics(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     metrics.forget(model)
+    if isinstance(model.train_function, steps.StepFunction):
+        model.train_function.feed.begin_epoch()
     return wrapped(*args, **kwargs)
 
 
@@ -137,6 +141,8 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
         iterator._num_batches = adapter.num_batches
     elif rows.yields_own(iterator._distributed_dataset):
         iterator._distributed_dataset = iterator._distributed_dataset.map(rows.Own.unknown)
+        counts = world.current().gather(iterator._num_batches, "count the batches of the data")
+        iterator._num_batches = None if None in counts else max(counts)
     return result
 
 

@@ -48,3 +48,9 @@ def test_streams(ranks, options):
 def test_training(ranks, source):
     """Three ranks train on shards as one rank does on the rows in `order`."""
     same(ranks("shards:trained", (1, 3), source=source))
+
+
+@pytest.mark.parametrize("kind", ["filtered", "one rank"])
+def test_pipelines_of_other_lengths(ranks, kind):
+    """A rank whose rows have ended goes on as a ghost; with a rate of zero the loss is that over all rows."""
+    same(ranks("shards:uneven", (1, 3), kind=kind))

@@ -138,3 +138,26 @@ class _Three:
     """The place of rank 0 of three, to ask for their order."""
 
     rank, size = 0, 3
+
+
+def uneven(kind="filtered", epochs=3):
+    """Pipelines of own rows that end at different times on different ranks: every row is used all the same.
+
+    Args:
+        kind: "filtered", rows dropped behind the shard; "one rank", all rows on the last rank.
+    """
+    import keras
+    from cases.common import compiled, numbers, result_of, table
+
+    ranks = world.current()
+    x, y = table(60)
+    keep = np.arange(60) % 3 == 0 if kind == "one rank" else (np.arange(60) < 40) | (np.arange(60) % 5 == 0)
+    if kind == "one rank":
+        keep &= np.arange(60) >= 40
+    shard = Shard(Memory(x, np.where(keep, y, -1)), range(60), ranks)
+    data = shard.to_tf_data(10).unbatch().filter(lambda x, y: y >= 0).batch(5 if ranks.size > 1 else 60)
+    keras.utils.set_random_seed(7)
+    model = compiled(keras.Sequential([keras.layers.Input((6,)), keras.layers.Dense(3)]), keras.optimizers.SGD(0.0))
+    history = model.fit(data, epochs=epochs, verbose=0)
+    loss, accuracy = numbers(model.evaluate(data, verbose=0))
+    return {"loss": history.history["loss"], "evaluate": [loss, accuracy], "weights": result_of(model)["weights"]}
