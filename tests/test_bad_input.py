@@ -1,7 +1,11 @@
 """What cannot be trained on many ranks: every rank stops with a message that names what differs, and where."""
 
+import importlib.metadata
+
 import pytest
 from compare import alike
+
+KERAS = tuple(map(int, importlib.metadata.version("keras").split(".")[:2]))
 
 # case, arguments, the exception, words that each message must have
 REFUSED = [
@@ -30,6 +34,8 @@ REFUSED = [
 )
 def test_refused(ranks, case, arguments, error, words):
     """All ranks raise, none hangs, and the message says what differs."""
+    if case == "complex_gradient" and KERAS < (3, 12):
+        pytest.skip("this Keras' optimizers do not take a tf.Variable, on one rank either")
     messages = ranks.refused(f"bad:{case}", (3,), error=error, **arguments)[3]
     for message in messages:
         missing = [word for word in words if word not in message]

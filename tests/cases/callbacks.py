@@ -91,7 +91,7 @@ def not_a_number():
         x, y, batch_size=25, epochs=3, shuffle=False, verbose=0,
         callbacks=[keras.callbacks.TerminateOnNaN(), batches],
     )  # fmt: skip
-    return {"batches": batches.seen, "epochs": len(history.epoch), "iterations": int(model.optimizer.iterations)}
+    return {"batches": batches.seen, "epochs": len(history.epoch), "iterations": int(model.optimizer.iterations.numpy())}
 
 
 class Batches(keras.callbacks.Callback):
@@ -229,7 +229,7 @@ def saving(tmp):
     seen.append(os.path.exists("again.keras"))
     model.save_weights("parts.weights.h5")
     seen.append(os.path.exists("parts.weights.h5"))
-    model.export("served", verbose=False)
+    model.export("served")
     seen.append(os.path.exists("served/saved_model.pb"))
     np.save("array.npy", model.predict(x, verbose=0))
     seen.append(os.path.exists("array.npy"))

@@ -38,6 +38,19 @@ def every(kind, jit_compile=False):
     return {"history": numbers(history.history), "evaluate": numbers(evaluated)}
 
 
+KERAS = tuple(int(part) for part in keras.__version__.split(".")[:2])
+
+#: Before this version Keras cannot compute these metrics in a graph, on one rank either.
+CONSTRAINED_SINCE = (3, 4)
+
+
+def constrained(prefix):
+    return [
+        metrics.PrecisionAtRecall(0.5, name=f"{prefix}precision_at_recall"),
+        metrics.SensitivityAtSpecificity(0.5, name=f"{prefix}sensitivity"),
+    ]
+
+
 def _binary():
     def chosen(prefix=""):
         return [
@@ -51,8 +64,7 @@ def _binary():
             metrics.BinaryIoU(name=f"{prefix}binary_iou"),
             metrics.TruePositives(name=f"{prefix}true_positives"),
             metrics.FalseNegatives(name=f"{prefix}false_negatives"),
-            metrics.PrecisionAtRecall(0.5, name=f"{prefix}precision_at_recall"),
-            metrics.SensitivityAtSpecificity(0.5, name=f"{prefix}sensitivity"),
+            *(constrained(prefix) if KERAS >= CONSTRAINED_SINCE else []),
             metrics.BinaryCrossentropy(name=f"{prefix}crossentropy"),
             metrics.Hinge(name=f"{prefix}hinge"),
         ]
