@@ -91,7 +91,8 @@ def not_a_number():
         x, y, batch_size=25, epochs=3, shuffle=False, verbose=0,
         callbacks=[keras.callbacks.TerminateOnNaN(), batches],
     )  # fmt: skip
-    return {"batches": batches.seen, "epochs": len(history.epoch), "iterations": int(model.optimizer.iterations.numpy())}
+    iterations = int(model.optimizer.iterations.numpy())
+    return {"batches": batches.seen, "epochs": len(history.epoch), "iterations": iterations}
 
 
 class Batches(keras.callbacks.Callback):
