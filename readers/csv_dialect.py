@@ -36,7 +36,7 @@ def check_delimiter(delimiter: str | None) -> None:
         return
     if len(delimiter) != 1:
         raise DataError(f"the delimiter {delimiter!r} is not one character: patterns and longer ones are not read.")
-    if not delimiter.isascii() or delimiter in "\"\r\n\0" or delimiter.isalnum() or delimiter in "+-.":
+    if not delimiter.isascii() or delimiter in '"\r\n\0' or delimiter.isalnum() or delimiter in "+-.":
         raise DataError(f"{delimiter!r} cannot be a delimiter: it is part of fields, quotes or ends of rows.")
 
 
@@ -56,9 +56,9 @@ def find(read: Read, begin: int, size: int, wanted: Wanted, path: str) -> Dialec
     if not any(records.values()):
         raise DataError(f"{path} has no row.")
     delimiter = max(candidates, key=lambda candidate: _fitness(records[candidate], candidate))
-    rows = [
-        fields(text[low:high], delimiter, count, path) for low, high, count in records[delimiter] if high <= len(text)
-    ]
+    count = records[delimiter][0][2]
+    alike = [text[low:high] for low, high, fields_ in records[delimiter] if fields_ == count]
+    rows = fields(b"".join(alike), delimiter, count, path)
     first = rows[0]
     if _has_header(rows, wanted):
         return Dialect(delimiter, tuple(first), len(first))
@@ -75,7 +75,7 @@ def first_row(read: Read, file: int, begin: int, size: int, delimiter: str, path
     if not records[delimiter]:
         return []
     low, high, count = records[delimiter][0]
-    return fields(text[low:high], delimiter, count, path)
+    return fields(text[low:high], delimiter, count, path)[0]
 
 
 def _sample(
@@ -128,7 +128,7 @@ def _has_header(rows: list[list[str]], wanted: Wanted) -> bool:
     if not rest:
         return bool(words)
     for column in words:
-        below = next((row[column] for row in rest if column < len(row) and not is_missing(row[column])), "")
+        below = next((row[column] for row in rest if not is_missing(row[column])), "")
         if is_number(below):
             return True
     return False

@@ -24,7 +24,7 @@ STEP_BYTES = 16 << 10
 #: Most row starts that the index remembers, over all files: 1 MB on every rank.
 INDEX_ENTRIES = 1 << 16
 
-LF, CR, QUOTE, SPACE, TAB = b"\n\r\" \t"
+LF, CR, QUOTE, SPACE, TAB = b'\n\r" \t'
 
 #: read(file, low, high): these bytes of a file.
 Read = Callable[[int, int, int], bytes]
@@ -36,7 +36,8 @@ class Tokens:
     Attributes:
         data: the text; bytes: the same as uint8 of shape (len(data),).
         inside: whether it begins inside a quoted field.
-        toggles: positions of the quotes at which a quoted field begins or ends (doubled quotes may be among them, twice).
+        toggles: positions of the quotes at which a quoted field begins or ends; two that are one
+            character may be among them.
         ends_inside: whether it ends inside a quoted field.
     """
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import tempfile
 import zlib
-from collections.abc import Sequence
-from typing import IO, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from matex_tf.errors import DataError
 from matex_tf.readers.table import Watched, unreadable
@@ -38,7 +39,7 @@ class Source:
         self.sizes = [0 if packed else size for packed, size in zip(self.packed, self.bytes, strict=True)]
         self._kept: list[list[tuple[int, bytes]]] = [[] for _ in paths]
         self._spools: dict[int, Any] = {}
-        self._unpacking: tuple[int, IO[bytes]] | None = None
+        self._unpacking: tuple[int, gzip.GzipFile] | None = None
 
     def read(self, file: int, low: int, high: int) -> bytes:
         """Bytes `low` to `high` of a file's text.
@@ -129,26 +130,17 @@ class Source:
             if self._unpacking is None or self._unpacking[0] != file:
                 if self._unpacking is not None:
                     self._unpacking[1].close()
-                self._unpacking = file, gzip.open(self.paths[file], "rb")
+                self._unpacking = file, gzip.open(self.paths[file], "rb")  # noqa: SIM115
             text = self._unpacking[1]
             text.seek(low)
             return text.read(count)
 
-    def _packed_errors(self, file: int) -> Any:
-        return _PackedErrors(self.paths[file])
-
-
-class _PackedErrors:
-    """Errors of the gzip module as DataErrors."""
-
-    def __init__(self, path: str):
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, (gzip.BadGzipFile, EOFError, zlib.error)):
-            raise DataError(f"{self._path} is not whole: it cannot be unpacked as gzip ({error}).") from None
-        if isinstance(error, OSError):
-            raise unreadable(self._path, error) from None
+    @contextlib.contextmanager
+    def _packed_errors(self, file: int) -> Iterator[None]:
+        """Errors of the gzip module as DataErrors."""
+        try:
+            yield
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise DataError(f"{self.paths[file]} is not whole: it cannot be unpacked as gzip ({error}).") from None
+        except OSError as error:
+            raise unreadable(self.paths[file], error) from None

@@ -134,8 +134,8 @@ class CsvTable(Table):
         if lacking is not None:
             file, row = self._index.place(lacking[0])
             raise DataError(
-                f"{self.paths[file]}, data row {row + 1}: column {self._chosen.names[lacking[1]]} has no label, and the "
-                f"others are {'words' if self.kind is Kind.WORDS else 'integers'}."
+                f"{self.paths[file]}, data row {row + 1}: column {self._chosen.names[lacking[1]]} has no label, and "
+                f"the others are {'words' if self.kind is Kind.WORDS else 'integers'}."
             )
         with together(ranks, "read the labels of CSV files"):
             self._kept = [self._settled(piece, rows) for piece, rows in zip(pieces, parsed, strict=False)]
@@ -272,8 +272,8 @@ def _check_header(source: Source, part: Part, dialect: Dialect) -> None:
     other = [f"{a!r}, not {b!r}" for a, b in zip(names, dialect.names, strict=False) if a != b]
     more = f"{len(names)} columns, not {len(dialect.names)}" if len(names) != len(dialect.names) else other[0]
     raise DataError(
-        f"{path} has another header than {source.paths[0]} ({more}): files that are read as one table must have the same "
-        "columns, in the same order."
+        f"{path} has another header than {source.paths[0]} ({more}): files that are read as one table must have the "
+        "same columns, in the same order."
     )
 
 
@@ -291,7 +291,9 @@ def _pass_on(source: Source, owner: dict[int, int], index: Index, ranks: World) 
             slices = None
             with together(ranks, "read what was unpacked of CSV files"):
                 if ranks.rank == root:
-                    slices = [source.read(file, min(a + offset, b), min(a + offset + _PASS_BYTES, b)) for a, b in ranges]
+                    slices = [
+                        source.read(file, min(a + offset, b), min(a + offset + _PASS_BYTES, b)) for a, b in ranges
+                    ]
             text = ranks.scatter(slices, "pass on rows of CSV files", root)
             if text and ranks.rank != root:
                 source.keep(file, low + offset, text)
