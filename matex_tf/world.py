@@ -139,6 +139,15 @@ class World:
             self.meet(what)
             return self._comm.allgather(value)
 
+    def scatter(self, values: Sequence[Any] | None, what: str, root: int = 0) -> Any:
+        """Give each rank its own of `root`'s values, one picklable object (below 2 GB) for each; others pass None."""
+        if self._comm is None:
+            assert values is not None
+            return values[0]
+        with self._lock:
+            self.meet(what)
+            return self._comm.scatter(values, root=root)
+
     def gather_rows(self, array: np.ndarray, what: str) -> np.ndarray:
         """Join arrays along the first axis, in the order of ranks; rows may differ between ranks, the rest may not."""
         if self._comm is None:

@@ -1,0 +1,134 @@
+"""How a CSV file is written: what separates its fields, and whether its first row has names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from matex_tf.errors import DataError
+from matex_tf.readers.csv_parse import fields, is_missing, is_number
+from matex_tf.readers.csv_scan import Read, Tokens
+from matex_tf.readers.table import Wanted
+
+#: What is looked for between fields where the script does not say; the first of equals is taken.
+DELIMITERS = (",", ";", "\t", "|", " ")
+
+_FIRST_BYTES = 16 << 10
+_MOST_BYTES = 64 << 20  # a row that is longer than this is none
+_SAMPLE_ROWS = 20
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """Args: names: of the columns, None where the file has no header. count: fields of a row."""
+
+    delimiter: str
+    names: tuple[str, ...] | None
+    count: int
+
+
+def check_delimiter(delimiter: str | None) -> None:
+    """Raises: DataError: it is more than one character, or one that cannot be a delimiter."""
+    if delimiter is None:
+        return
+    if len(delimiter) != 1:
+        raise DataError(f"the delimiter {delimiter!r} is not one character: patterns and longer ones are not read.")
+    if not delimiter.isascii() or delimiter in '"\r\n\0' or delimiter.isalnum() or delimiter in "+-.":
+        raise DataError(f"{delimiter!r} cannot be a delimiter: it is part of fields, quotes or ends of rows.")
+
+
+def find(read: Read, begin: int, size: int, wanted: Wanted, path: str) -> Dialect:
+    """Find the dialect of a file from its first rows.
+
+    Args:
+        read: of the file's text, see `csv_scan.Read`; the file is number 0.
+        begin, size: the text's first byte, and the one behind its last.
+        wanted: what the script says of it, and the names that it expects.
+
+    Raises:
+        DataError: the file has no row, or no text.
+    """
+    candidates = (wanted.delimiter,) if wanted.delimiter is not None else DELIMITERS
+    text, records = _sample(read, begin, size, candidates, path)
+    if not any(records.values()):
+        raise DataError(f"{path} has no row.")
+    delimiter = max(candidates, key=lambda candidate: _fitness(records[candidate], candidate))
+    count = records[delimiter][0][2]
+    alike = [text[low:high] for low, high, fields_ in records[delimiter] if fields_ == count]
+    rows = fields(b"".join(alike), delimiter, count, path)
+    first = rows[0]
+    if _has_header(rows, wanted):
+        return Dialect(delimiter, tuple(first), len(first))
+    return Dialect(delimiter, None, len(first))
+
+
+def first_row(read: Read, file: int, begin: int, size: int, delimiter: str, path: str) -> list[str]:
+    """The fields of a file's first row; none where it has no row."""
+
+    def this(_: int, low: int, high: int) -> bytes:
+        return read(file, low, high)
+
+    text, records = _sample(this, begin, size, (delimiter,), path, rows=1)
+    if not records[delimiter]:
+        return []
+    low, high, count = records[delimiter][0]
+    return fields(text[low:high], delimiter, count, path)[0]
+
+
+def _sample(
+    read: Read, begin: int, size: int, candidates: Sequence[str], path: str, rows: int = 2
+) -> tuple[bytes, dict[str, list[tuple[int, int, int]]]]:
+    """The first text of a file; and for each delimiter its whole rows there: first byte, last, number of fields."""
+    count = _FIRST_BYTES
+    while True:
+        text = read(0, begin, min(begin + count, size))
+        if begin == 0 and text[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            raise DataError(f"{path} is UTF-16, and CSV files must be UTF-8: convert it (iconv -f utf-16 -t utf-8).")
+        over = begin + count >= size
+        if not over:
+            text = text[: text.rfind(b"\n") + 1]
+        found = {candidate: _records(text, candidate, over) for candidate in candidates}
+        if over or max(map(len, found.values())) >= rows:
+            return text, found
+        if count >= _MOST_BYTES:
+            raise DataError(f"{path} has a row of more than {_MOST_BYTES >> 20} MB: no row of a CSV file is that long.")
+        count *= 4
+
+
+def _records(text: bytes, delimiter: str, over: bool) -> list[tuple[int, int, int]]:
+    tokens = Tokens(text, delimiter.encode())
+    starts = tokens.starts()
+    bounds = np.append(starts, len(text))
+    counts = np.diff(np.searchsorted(tokens.delimiters(), bounds)) + 1
+    whole = len(starts) - (tokens.ends_inside and not over)
+    rows = zip(starts.tolist(), bounds[1:].tolist(), counts.tolist(), strict=True)
+    return list(rows)[: min(whole, _SAMPLE_ROWS)]
+
+
+def _fitness(records: list[tuple[int, int, int]], delimiter: str) -> tuple[float, int]:
+    """How well a delimiter divides: the share of rows with the usual number of fields, where that is more than one."""
+    usual = Counter(count for _, _, count in records if count > 1).most_common(1)
+    share = usual[0][1] / len(records) if usual else 0.0
+    return share, -DELIMITERS.index(delimiter) if delimiter in DELIMITERS else 0
+
+
+def _has_header(rows: list[list[str]], wanted: Wanted) -> bool:
+    """Names that the script expects, or a word above a number."""
+    if wanted.header is not None:
+        return wanted.header
+    for names in (wanted.x, wanted.y):
+        listed = [names] if isinstance(names, str) else names if isinstance(names, (list, tuple)) else []
+        if any(isinstance(name, str) for name in listed):
+            return True
+    first, rest = rows[0], rows[1:]
+    words = [column for column, text in enumerate(first) if not is_missing(text) and not is_number(text)]
+    if not rest:
+        return bool(words)
+    for column in words:
+        below = next((row[column] for row in rest if not is_missing(row[column])), "")
+        if is_number(below):
+            return True
+    return False
