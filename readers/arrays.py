@@ -15,6 +15,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -62,6 +63,10 @@ class Column:
     def as_label(self) -> Column:
         """The column as labels are read."""
         return self
+
+    def but(self, **changes: Any) -> Column:
+        """The same column with other attributes."""
+        return dataclasses.replace(self, **changes)
 
 
 class ArrayFile(ABC):
@@ -248,6 +253,19 @@ def decode(array: np.ndarray, what: str) -> np.ndarray:
         raise DataError(f"{what} holds text that is no UTF-8 ({error.object[:40]!r}).") from None
 
 
+def read_exactly(file: Any, place: int, count: int) -> np.ndarray:
+    """Bytes of an open file, uint8 of shape (count,). Raises: DataError: the file ends before."""
+    got = np.empty(count, np.uint8)
+    view, done = got.data, 0
+    file.seek(place)
+    while done < count:
+        more = file.readinto(view[done:])
+        if not more:
+            raise DataError(f"{file.name} is not whole: it ends at byte {place + done}, where {place + count} was due.")
+        done += more
+    return got
+
+
 def open_each(
     paths: Sequence[str],
     wanted: Wanted,
@@ -273,8 +291,3 @@ def open_each(
         if len(tables) > 1:
             tables = [Joined(tables)]
     return tables[0]
-
-
-def refuse(column: Column, why: str) -> Column:
-    """The same column, not to be used."""
-    return dataclasses.replace(column, refused=why)

@@ -82,6 +82,9 @@ def choose(
     if len(pairs) == 1:
         return [pairs[0][0]], False, labels or pairs[0][1] or None
     rest = [name for name in found if name != labels]
+    if not pairs and (labels is not None or wanted_y is False):
+        usual = [name for name in rest if any(_split(name)[1] in side for side, _ in PAIRS)]
+        rest = usual if len(usual) == 1 else rest
     if not pairs and len(rest) == 1:
         return rest, False, labels
     if not rest:
