@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from matex_tf.errors import DataError
-from matex_tf.readers import hdf5_classes
+from matex_tf.readers import hdf5_classes, signature
 from matex_tf.readers.arrays import (
     ArrayFile,
     ArrayTable,
@@ -25,8 +24,6 @@ from matex_tf.readers.arrays import (
 )
 from matex_tf.readers.table import Table, Wanted, Watched, library
 from matex_tf.world import World
-
-SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
 def open(paths: Sequence[str], wanted: Wanted, ranks: World) -> Table:
@@ -55,19 +52,6 @@ def _open_one(path: str, wanted: Wanted) -> Table:
     return hdf5_classes.ClassTable(file, classes, labelled=wanted.y is not False, dtype=wanted.dtype)
 
 
-def signature_at(path: str) -> int | None:
-    """Where the signature of HDF5 stands: at 0, or behind a user block of 512, 1024, 2048, … bytes; None: nowhere."""
-    with builtins.open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        place = 0
-        while place + len(SIGNATURE) <= size:
-            file.seek(place)
-            if file.read(len(SIGNATURE)) == SIGNATURE:
-                return place
-            place = place * 2 or 512
-    return None
-
-
 class Hdf5File(ArrayFile):
     """The datasets of one file."""
 
@@ -78,7 +62,7 @@ class Hdf5File(ArrayFile):
         self.path = path
         self.watched = (Watched(path),)
         self._h5py = library("h5py", path)
-        if signature_at(path) is None:
+        if not signature.is_hdf5(path):
             raise DataError(f"{path} is no HDF5 file: the signature is not there.")
         with self._opened("cannot be read as HDF5") as file:
             self.columns = {name: self._column(name, found) for name, found in self._datasets(file)}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from matex_tf.errors import DataError
-from matex_tf.readers import hdf5, netcdf_classic
+from matex_tf.readers import netcdf_classic, signature
 from matex_tf.readers.arrays import ArrayFile, ArrayTable, Column, data_errors, decode, fill_each, open_each
 from matex_tf.readers.netcdf_packing import Packing
 from matex_tf.readers.table import Table, Wanted, Watched, library
@@ -45,7 +45,7 @@ def _open_one(path: str, wanted: Wanted) -> Table:
         head = file.read(4)
     if head in (b"CDF\x01", b"CDF\x02", b"CDF\x05"):
         return ArrayTable(ClassicFile(path, watched), wanted)
-    if hdf5.signature_at(path) is None:
+    if not signature.is_hdf5(path):
         raise DataError(f"{path} is no NetCDF file: it starts with {head!r}.")
     return ArrayTable(Netcdf4File(path, watched), wanted)
 

@@ -98,7 +98,8 @@ def _fill_columns(place: Place, source: _Source, array: np.ndarray, start: int, 
         for low in range(start, stop, step):
             high = min(stop, low + step)
             got = source.read(place.offset + (number * rows + low) * size, (high - low) * size)
-            array[(slice(low - start, high - start), *map(int, index))] = _values(got, place.dtype, what)
+            here: Any = (slice(low - start, high - start), *index)
+            array[here] = _values(got, place.dtype, what)
 
 
 def _values(raw: np.ndarray, dtype: np.dtype, what: str) -> np.ndarray:
