@@ -6,7 +6,8 @@ import importlib
 from collections.abc import Sequence
 
 from matex_tf.errors import DataError
-from matex_tf.readers.table import Table, Wanted, Watched, together
+from matex_tf.readers.signature import is_hdf5
+from matex_tf.readers.table import Table, Wanted, Watched, library, together
 from matex_tf.world import World
 
 #: The module of each format. A module is imported when its format is used: pandas alone takes half a second.
@@ -48,12 +49,27 @@ def by_content(path: str) -> str:
         head = file.read(4096)
     if head.startswith(b"\x1f\x8b"):
         return _in_gzip(path)
+    if head[:3] != b"CDF" and is_hdf5(path):
+        return "netcdf" if _is_netcdf(path) else "hdf5"
     return _by_head(path, head)
 
 
+def _is_netcdf(path: str) -> bool:
+    """Whether an HDF5 file was written as NetCDF: its name says so, or the library that wrote it.
+
+    Of missing values and packed numbers HDF5 knows nothing, so such a file must not be taken for plain HDF5.
+    """
+    if path.lower().endswith((".nc", ".nc4", ".cdf")):
+        return True
+    h5py = library("h5py", path)
+    try:
+        with h5py.File(path, "r", locking="best-effort") as file:
+            return "_NCProperties" in file.attrs
+    except Exception:  # a damaged file: the reader of HDF5 says what is wrong with it
+        return False
+
+
 def _by_head(path: str, head: bytes) -> str:
-    if head.startswith(b"\x89HDF\r\n\x1a\n"):
-        return "netcdf" if path.lower().endswith((".nc", ".nc4")) else "hdf5"
     if head[:3] == b"CDF" and head[3:4] in (b"\x01", b"\x02", b"\x05"):
         return "netcdf"
     if head.startswith(b"PAR1"):
@@ -64,6 +80,8 @@ def _by_head(path: str, head: bytes) -> str:
         return "idx"
     if head.startswith(b"\x80") and head[1:2] in b"\x02\x03\x04\x05":
         return "cifar"
+    if head[257:262] == b"ustar":
+        raise DataError(f"{path} is a tar archive: unpack it, and name the files that were in it.")
     if b"\0" in head:
         raise DataError(f"{path} is of no format that is known by its content: name it with format=.")
     return "csv"

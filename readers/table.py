@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf.errors import DataError, MissingPackage
+from matex_tf.errors import DataError, MatexError, MissingPackage
 from matex_tf.world import World, name_ranks
 
 #: Inputs or labels: an array whose first axis runs over rows, or a tuple of such arrays (several inputs).
@@ -54,12 +54,14 @@ class Table(ABC):
         rows: how many rows they have together.
         names: what inputs and labels are made of, for messages: ("x", "y").
         labelled: whether there are labels.
+        classes: what each class is called, where the file says so: label k is classes[k].
     """
 
     paths: tuple[str, ...]
     rows: int
     names: tuple[str, ...] = ()
     labelled: bool = True
+    classes: tuple[str, ...] = ()
 
     @abstractmethod
     def read(self, start: int, stop: int) -> tuple[Arrays, Arrays | None]:
@@ -76,11 +78,11 @@ class Joined(Table):
     """Tables of one file each, one behind the other."""
 
     def __init__(self, tables: Sequence[Table]):
-        """Raises: DataError: inputs or labels of the tables have other dtypes or other shapes of rows."""
+        """Raises: DataError: inputs or labels of the tables have other dtypes, shapes of rows or classes."""
         self.tables = list(tables)
         self.paths = tuple(path for table in tables for path in table.paths)
         self.rows = sum(table.rows for table in tables)
-        self.names, self.labelled = tables[0].names, tables[0].labelled
+        self.names, self.labelled, self.classes = tables[0].names, tables[0].labelled, tables[0].classes
         self._ends = np.cumsum([table.rows for table in tables])
         first = _columns(tables[0].read(0, 0))
         for table in self.tables[1:]:
@@ -89,6 +91,11 @@ class Joined(Table):
                 raise DataError(
                     f"{self.paths[0]} has {first}, and {table.paths[0]} has {other}: files that are read as one table "
                     "must have the same columns."
+                )
+            if table.classes != self.classes:
+                raise DataError(
+                    f"{self.paths[0]} has the classes {', '.join(self.classes)}, and {table.paths[0]} has "
+                    f"{', '.join(table.classes)}: files that are read as one table must have the same."
                 )
 
     def read(self, start: int, stop: int) -> tuple[Arrays, Arrays | None]:
@@ -179,20 +186,21 @@ def together(ranks: World, what: str) -> Iterator[None]:
     Raises:
         DataError: on every rank, the one that the lowest rank raised in the block, with its rank and host where the
             others had none.
+        MissingPackage: in the same way.
     """
-    failure: str | None = None
+    failure: tuple[type[MatexError], str] | None = None
     try:
         yield
-    except DataError as error:
-        failure = str(error)
+    except (DataError, MissingPackage) as error:
+        failure = type(error), str(error)
     failures = ranks.gather(failure, what)
-    failed = [rank for rank, text in enumerate(failures) if text is not None]
+    failed = [rank for rank, one in enumerate(failures) if one is not None]
     if not failed:
         return
-    text = failures[failed[0]]
+    kind, text = failures[failed[0]]
     if len(failed) < ranks.size:
         text += f" (on {name_ranks(failed)}, host {', '.join(sorted({ranks.hosts[rank] for rank in failed}))})"
-    raise DataError(text)
+    raise kind(text)
 
 
 def library(name: str, path: str) -> Any:

@@ -1,0 +1,17 @@
+"""How an HDF5 file, which a netCDF-4 file is too, is told from others."""
+
+from __future__ import annotations
+
+HDF5 = b"\x89HDF\r\n\x1a\n"
+
+
+def is_hdf5(path: str) -> bool:
+    """Whether the signature of HDF5 stands at the start, or behind a user's own block of 512, 1024, 2048, … bytes."""
+    place = 0
+    with open(path, "rb") as file:
+        while True:
+            file.seek(place)
+            found = file.read(len(HDF5))
+            if found == HDF5 or len(found) < len(HDF5):
+                return found == HDF5
+            place = place * 2 or 512
