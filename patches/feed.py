@@ -18,8 +18,9 @@ from matex_tf.patches import notes, split
 from matex_tf.patches.rows import Own, at_least_one_row
 from matex_tf.patches.split import Share
 
-#: Part of an epoch's time, waited for input, from which on a line says so.
+#: Part of an epoch's time, waited for input, from which on a line says so; and the seconds that it must be at least.
 _MUCH = 0.1
+_MUCH_SECONDS = 1.0
 
 
 class Feed:
@@ -32,6 +33,7 @@ class Feed:
         self._waited = 0.0
         self._since = 0.0
         self._told = False
+        self._owned = False  # whether the rank gets its own rows, and so did no work for others
         self._last: Any = None  # a batch, for the ghost of a rank whose rows have ended
 
     def batches(self, iterator: Any, steps: int) -> Iterator[tuple[Any, Share]]:
@@ -48,6 +50,7 @@ class Feed:
             begin = time.perf_counter()
             fetched = fetch(iterator, 1)
             if isinstance(spec, Own):
+                self._owned = True
                 batch = self._own(fetched, spec)
             elif fetched and per_rank:
                 batch = _one_of(fetched + fetch(iterator, ranks.size - 1), ranks.rank)
@@ -103,13 +106,20 @@ class Feed:
             return
         ranks = world.current()
         spent = time.perf_counter() - self._since
-        parts = ranks.gather(self._waited / max(spent, 1e-9), "compare the time spent on input")
-        worst = max(range(ranks.size), key=lambda rank: parts[rank])
-        if parts[worst] > _MUCH:
+        waits = ranks.gather(self._waited, "compare the time spent on input")
+        worst = max(range(ranks.size), key=lambda rank: waits[rank])
+        if waits[worst] > max(_MUCH_SECONDS, _MUCH * spent):
             self._told = True
+            hint = (
+                ""
+                if self._owned
+                else (
+                    "; a tf.data pipeline or generator does all of its work on every rank, and --data source shares out the "
+                    "work of the former (docs/data.md)"
+                )
+            )
             notes.say(
-                f"{model.name} waits for its input: {parts[worst]:.0%} of an epoch on rank {worst}. A tf.data pipeline "
-                "does all of its work on every rank: --data source shares out the work as well (docs/data.md)."
+                f"{model.name} waited {waits[worst]:.1f} of {spent:.1f} s of an epoch for its input, on rank {worst}{hint}"
             )
         self._fetched = 0
 

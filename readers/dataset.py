@@ -252,7 +252,7 @@ def _paths_of(name: str, part: str, file: Any, directory: Any, ranks: World) -> 
         if name == "MNIST":
             from matex_tf.readers import idx
 
-            found = idx.find(os.fspath(directory), part)
+            found = [idx.find(os.fspath(directory), part)[0]]  # its labels are found beside it
         else:
             from matex_tf.readers import cifar
 
