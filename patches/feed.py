@@ -21,6 +21,7 @@ from matex_tf.patches.split import Share
 #: Part of an epoch's time, waited for input, from which on a line says so; and the seconds that it must be at least.
 _MUCH = 0.1
 _MUCH_SECONDS = 1.0
+_HINT = "; a tf.data pipeline does all of its work on every rank, and --data source shares out the work (docs/data.md)"
 
 
 class Feed:
@@ -110,17 +111,9 @@ class Feed:
         worst = max(range(ranks.size), key=lambda rank: waits[rank])
         if waits[worst] > max(_MUCH_SECONDS, _MUCH * spent):
             self._told = True
-            hint = (
-                ""
-                if self._owned
-                else (
-                    "; a tf.data pipeline or generator does all of its work on every rank, and --data source shares out the "
-                    "work of the former (docs/data.md)"
-                )
-            )
-            notes.say(
-                f"{model.name} waited {waits[worst]:.1f} of {spent:.1f} s of an epoch for its input, on rank {worst}{hint}"
-            )
+            hint = "" if self._owned else _HINT
+            seconds = f"{waits[worst]:.1f} of {spent:.1f} s of an epoch"
+            notes.say(f"{model.name} waited {seconds} for its input, on rank {worst}{hint}")
         self._fetched = 0
 
 
