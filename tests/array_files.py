@@ -201,8 +201,13 @@ def numpy(directory: Path) -> list[Sample]:
         save(path, **content)
         samples.append(Sample(name, [path], arrays["x_train"], labels))
         samples.append(
-            Sample(f"{name} named", [path], (labels, arrays["x_train"]), labels,
-                   {"x": ["y_train", "x_train"], "y": "extra"})  # fmt: skip
+            Sample(
+                f"{name} named",
+                [path],
+                (labels, arrays["x_train"]),
+                labels,
+                {"x": ["y_train", "x_train"], "y": "extra"},
+            )  # fmt: skip
         )
     return samples
 
