@@ -195,8 +195,12 @@ def numpy(directory: Path) -> list[Sample]:
                     {"y": "labels.npy"})]  # fmt: skip
     arrays = {"x_train": rows("u1", 4, 4), "y_train": labels, "x_test": rows("u1", 4, 4, count=9), "extra": labels}
     turned = {**arrays, "x_train": np.asfortranarray(arrays["x_train"])}
-    for name, save, content in (("stored", np.savez, arrays), ("packed", np.savez_compressed, arrays),
-                                ("turned", np.savez_compressed, turned), ("turned_stored", np.savez, turned)):  # fmt: skip
+    for name, save, content in (
+        ("stored", np.savez, arrays),
+        ("packed", np.savez_compressed, arrays),
+        ("turned", np.savez_compressed, turned),
+        ("turned_stored", np.savez, turned),
+    ):
         path = str(directory / f"{name}.npz")
         save(path, **content)
         samples.append(Sample(name, [path], arrays["x_train"], labels))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from array_checks import check_bytes, check_changes, check_damage, check_refused, check_shards
 from array_files import Sample
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy.io import netcdf_file
@@ -163,7 +163,9 @@ def test_bytes_read(bare_ranks, tmp_path):
                 file.createVariable("y", "i4", ("row",), **chunks)[:] = y
             samples.append(Sample(f"{format} {rows}", [str(path)], x, y))
     small = [Sample("small", [write(tmp_path / "small.nc", x=(x[:9], {}))], x[:9], None)]
-    check_bytes(samples, small, bare_ranks)
+    check_bytes(samples[:4], small, bare_ranks)
+    # The NetCDF library reads 4 MiB ahead when it looks for the signature of a file, however large that is.
+    check_bytes(samples[4:], small, bare_ranks, opening=4 << 20)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -176,6 +178,7 @@ def test_bytes_read(bare_ranks, tmp_path):
 )
 def test_what_was_written(tmp_path, x, y, unlimited, format, data):
     """Any arrays are read back, and any range of them."""
+    assume(x.dtype.kind != "f" or not (x == np.array(netCDF4.default_fillvals["f4"], x.dtype)).any())
     labels = np.arange(len(x)).astype(y)
     path = write(tmp_path / "any.nc", format, None if unlimited else len(x), labels=(labels, {}), images=(x, {}))
     table = formats.open_table([path], None, Wanted(), World())
