@@ -1,7 +1,8 @@
 """A reader of pickles that allows plain containers and NumPy arrays, and nothing else.
 
-A pickle is a program. This one may make lists, dicts, tuples, text, bytes and numbers; and call a few functions, none of
-which is the real one: they take what a true pickle of an array gives them, and look at it before memory is asked for.
+A pickle is a program. This one may make lists, dicts, tuples, text, bytes and numbers; and call a few functions, none
+of which is the real one: they take what a true pickle of an array gives them, and look at it before memory is asked
+for.
 """
 
 from __future__ import annotations
