@@ -57,9 +57,9 @@ def test_refused(bare_ranks, tmp_path):
     """What is wrong with a file is said by name."""
     cases = {}
     image, label = array_files.rows("u1", 4, 4), np.arange(array_files.ROWS).astype("u1")
-    good = array_files.idx_bytes(image)
+    good, good_labels = array_files.idx_bytes(image), array_files.idx_bytes(label)
 
-    def case(name, words, images, labels=array_files.idx_bytes(label), wanted=None, format=None, named=None):
+    def case(name, words, images, labels=good_labels, wanted=None, format=None, named=None):
         place = tmp_path / name
         place.mkdir()
         path = str(place / "train-images-idx3-ubyte")
