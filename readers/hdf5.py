@@ -129,7 +129,7 @@ class Hdf5File(ArrayFile):
                     place = os.path.join(directory, source.file_name)
                     if not (os.path.exists(place) or os.path.exists(source.file_name)):
                         return f"is virtual, and takes rows from {source.file_name}, which is not there"
-        elif found.chunks is None and not found.external:
+        elif found.chunks is None and not found.external and found.dtype.kind != "O":
             stored, promised = found.id.get_storage_size(), found.size * found.id.get_type().get_size()
             if stored not in (0, promised):
                 return f"is damaged: its shape {found.shape} makes {promised} bytes, and {stored} are stored"

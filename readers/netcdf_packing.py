@@ -51,9 +51,9 @@ class Packing:
     """
 
     known: bool = False
-    stored: np.dtype = np.dtype(np.float32)  # noqa: RUF009
-    dtype: np.dtype = np.dtype(np.float32)  # noqa: RUF009
-    label_dtype: np.dtype = np.dtype(np.float32)  # noqa: RUF009
+    stored: np.dtype = np.dtype(np.float32)
+    dtype: np.dtype = np.dtype(np.float32)
+    label_dtype: np.dtype = np.dtype(np.float32)
     missing: tuple[Any, ...] = ()
     unwritten: Any = None
     scale: float | None = None

@@ -1,7 +1,8 @@
 """A reader of pickles that allows plain containers and NumPy arrays, and nothing else.
 
-A pickle is a program. This one may make lists, dicts, tuples, text, bytes and numbers; and call five functions, none of
-which is the real one: they take what a true pickle of an array gives them, and look at it before memory is asked for.
+A pickle is a program. This one may make lists, dicts, tuples, text, bytes and numbers; and call a few functions, none
+of which is the real one: they take what a true pickle of an array gives them, and look at it before memory is asked
+for.
 """
 
 from __future__ import annotations
@@ -108,10 +109,17 @@ def _encode(text: str, encoding: str = "utf-8") -> bytes:
     return text.encode("latin1" if "latin" in encoding else "utf-8")
 
 
+def _no_bytes() -> bytes:
+    """How pickles of protocol 2 by Python 3 hold no bytes."""
+    return b""
+
+
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy", "dtype"): _Dtype,
     ("numpy", "ndarray"): None,
     ("_codecs", "encode"): _encode,
+    ("__builtin__", "bytes"): _no_bytes,
+    ("builtins", "bytes"): _no_bytes,
 }
 for _module in ("numpy.core", "numpy._core"):
     _ALLOWED[f"{_module}.multiarray", "_reconstruct"] = _reconstruct

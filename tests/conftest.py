@@ -128,3 +128,11 @@ def bare_pool() -> Iterator[Pool]:
 def bare_ranks(bare_pool: Pool) -> Ranks:
     """The same for cases that need no Keras."""
     return Ranks(bare_pool, (1, 3))
+
+
+@pytest.fixture(scope="session")
+def seven_ranks() -> Iterator[Ranks]:
+    """Seven ranks that know no Keras: more than there are cores, and a number that divides nothing."""
+    ranks = Pool(ranks=7, bare=True)
+    yield Ranks(ranks, (7,))
+    ranks.close()
