@@ -19,8 +19,14 @@ from matex_tf.patches import names
 
 #: Keras' own callbacks that can stop training in the middle of an epoch.
 _STOPPING = ("TerminateOnNaN", "LambdaCallback")
-_TRAIN = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end", "on_epoch_begin",
-          "on_train_begin")
+_TRAIN = (
+    "on_batch_begin",
+    "on_batch_end",
+    "on_train_batch_begin",
+    "on_train_batch_end",
+    "on_epoch_begin",
+    "on_train_begin",
+)
 
 _depth = 0  # above 0 inside the hooks at the end of an epoch or of a training
 
@@ -32,8 +38,11 @@ def apply(module: ModuleType) -> None:
     for method, attribute, hooks in (
         ("on_train_batch_end", "stop_training", _TRAIN),
         ("on_test_batch_end", "stop_evaluating", ("on_test_batch_begin", "on_test_batch_end", "on_test_begin")),
-        ("on_predict_batch_end", "stop_predicting", ("on_predict_batch_begin", "on_predict_batch_end",
-                                                     "on_predict_begin")),
+        (
+            "on_predict_batch_end",
+            "stop_predicting",
+            ("on_predict_batch_begin", "on_predict_batch_end", "on_predict_begin"),
+        ),
     ):
         names.wrap(module, f"CallbackList.{method}", _agree_where_needed(attribute, hooks))
 

@@ -32,9 +32,7 @@ class Sync:
         """
         result: list[tf.Tensor | tf.IndexedSlices | None] = list(gradients)
         dense = [i for i, gradient in enumerate(gradients) if tf.is_tensor(gradient) and not _sparse(gradient)]
-        sums = op.sum_over_ranks(
-            [gradients[i] for i in dense], WHAT, [f"the gradient of {names[i]}" for i in dense]
-        )
+        sums = op.sum_over_ranks([gradients[i] for i in dense], WHAT, [f"the gradient of {names[i]}" for i in dense])
         for i, total in zip(dense, sums, strict=True):
             result[i] = total
         for i, gradient in enumerate(gradients):
