@@ -3,9 +3,9 @@
     python benchmarks/hosts.py -n 4 --gbit 1 -- matex-tf run --hosts h1:1,h2:1,h3:1,h4:1 train.py
 
 An emulated host is a set of Linux namespaces: its own network, host name, processes, /dev/shm, /run and System V IPC.
-Other files, cores and memory are the machine's. A host lives as long as its first process, and that one as long as a pipe
-from this process is open: whatever becomes of this process, the kernel removes the host, all that runs on it and its
-network. Nothing is set up outside of the namespaces: no interface, no address, no name in /etc/hosts.
+Other files, cores and memory are the machine's. A host lives as long as its first process, and that one as long as a
+pipe from this process is open: whatever becomes of this process, the kernel removes the host, all that runs on it and
+its network. Nothing is set up outside of the namespaces: no interface, no address, no name in /etc/hosts.
 
 Commands run on a further host, `head`, which the bridge between the hosts belongs to; think of a login node. From there
 Open MPI reaches the others through this file as its ssh. Like ssh, it takes nothing of the environment along.
@@ -31,7 +31,7 @@ from pathlib import Path
 HEAD = "head"
 NETWORK = "10.77.0"  # each cluster has a network of its own, so all may use the same addresses
 
-#: Of a fresh login. Open MPI names files in TMPDIR by host and process id: as /tmp is the machine's, hosts must not use it.
+#: Of a fresh login. Open MPI names files in TMPDIR by process id: two hosts must not share it, as they share /tmp.
 _LOGIN = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "SHELL": "/bin/sh",
@@ -144,9 +144,9 @@ class Hosts:
         )
         return {"PRTE_MCA_plm_ssh_agent": f"{sys.executable} -I {os.path.abspath(__file__)} --ssh {table}"}
 
-    def on(self, name: str = HEAD) -> list[str]:
-        """The beginning of a command line whose rest runs on a host, in the working directory and environment of here."""
-        return _enter(self._pids[name], self._cores.get(name, []), os.getcwd())
+    def on(self, name: str = HEAD, folder: str | os.PathLike[str] = ".") -> list[str]:
+        """The beginning of a command line whose rest runs on a host, in a folder, with the environment of here."""
+        return _enter(self._pids[name], self._cores.get(name, []), os.path.abspath(folder))
 
     def address(self, name: str) -> str:
         """The address of a host."""
