@@ -27,6 +27,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 HEAD = "head"
 NETWORK = "10.77.0"  # each cluster has a network of its own, so all may use the same addresses
@@ -186,6 +187,10 @@ class Hosts:
             os.kill(self._pids.pop(name), signal.SIGKILL)
         self._boots[name].wait()
 
+    def unplug(self, name: str) -> None:
+        """Pull a host's cable: it goes on, and nobody hears of it any more."""
+        self._do(HEAD, "ip", [f"link set {name} down"])
+
     def _boot(self, name: str) -> None:
         # On `head` the processes are the machine's: a signal sent to one reaches it, not a go-between.
         own = ["--net", "--uts", "--mount"] + (["--ipc", "--pid", "--fork", "--mount-proc"] if name != HEAD else [])
@@ -245,7 +250,7 @@ def _enter(pid: int, cores: Sequence[int], folder: str) -> list[str]:
     return [*pinned, "nsenter", "--target", str(pid), *kept, f"--wdns={folder}", "--"]
 
 
-def ssh(table: str, words: Sequence[str]) -> None:
+def ssh(table: str, words: Sequence[str]) -> NoReturn:
     """Be the ssh of an mpirun on `head`: run a shell command on a host, with the environment of a fresh login.
 
     Args:
@@ -260,7 +265,8 @@ def ssh(table: str, words: Sequence[str]) -> None:
     login = _LOGIN | {key: os.environ[key] for key in ("HOME", "USER", "LOGNAME") if key in os.environ}
     line = _enter(int(pid), [int(core) for core in cores.split(".") if core], login.get("HOME", "/"))
     line += ["/bin/sh", "-c", command]
-    os.execve(shutil.which(line[0]) or line[0], line, login)
+    code = subprocess.call(line, env=login)
+    sys.exit(code if code >= 0 else 255)  # the command was killed, or its host: the connection is lost
 
 
 @contextlib.contextmanager

@@ -18,10 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from matex_tf.errors import MissingPackage, SettingError
+from matex_tf.watch import Watch
 
 #: What goes to other hosts: names, and beginnings of names.
-PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "OMP_NUM_THREADS")
-PASSED_ON_STARTS = ("MATEX_", "PYTHON", "TF_", "KERAS_", "XLA_", "CUDA_", "NCCL_")
+PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "http_proxy", "https_proxy", "no_proxy")
+PASSED_ON_STARTS = (
+    *("MATEX_", "PYTHON", "TF_", "KERAS_", "XLA_", "CUDA_", "NCCL_", "OMP_", "KMP_", "MKL_", "SSL_CERT_"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+)
 
 #: Variables of a batch system, in which mpirun knows better than this machine's cores what there is.
 BATCH_SYSTEMS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE", "COBALT_NODEFILE")
@@ -30,6 +34,9 @@ BATCH_SYSTEMS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE", "CO
 STDIN = "MATEX_STDIN"
 
 _SECONDS_TO_STOP = 6.0
+
+#: A host that has gone silent (no power, no network) is given up after 10 + 5 · 2 seconds, instead of never.
+_GIVE_UP = {"keepalive_time": 10, "keepalive_intvl": 2, "keepalive_probes": 5}
 
 
 @dataclass(frozen=True)
@@ -166,9 +173,14 @@ def _openmpi(version: tuple[int, ...], ranks: int, hosts: str, threads: int) -> 
         unreachable = [name for _, name in socket.if_nameindex() if name.startswith(("docker", "virbr"))]
         if unreachable and not any(name.startswith("OMPI_MCA_btl_tcp_if_") for name in os.environ):
             options += ["--mca", "btl_tcp_if_exclude", ",".join(["127.0.0.1/8", "sppp", *unreachable])]
-        for name in passed_on(os.environ):
+        # Ranks that see a connection close wait for mpirun to hear which rank has died, and name it.
+        options += ["--mca", "mpi_abort_delay", "1"]
+        for name, value in _GIVE_UP.items():
+            options += ["--prtemca" if version >= (5,) else "--mca", f"oob_tcp_{name}", str(value)]
+    if elsewhere:
+        for name in passed_on(os.environ, bool(hosts)):
             options += ["-x", name]
-    elif not elsewhere and "OMP_NUM_THREADS" not in os.environ:
+    elif "OMP_NUM_THREADS" not in os.environ:
         options += ["-x", f"OMP_NUM_THREADS={threads or max(1, here.threads // ranks)}"]
     return options
 
@@ -187,10 +199,16 @@ def _hydra(flavour: str, ranks: int, hosts: str, threads: int) -> list[str]:
     return options
 
 
-def passed_on(environ: Mapping[str, str]) -> list[str]:
-    """The names of the variables that other hosts are given."""
+def passed_on(environ: Mapping[str, str], devices: bool = True) -> list[str]:
+    """The names of the variables that other hosts are given.
+
+    Args:
+        environ: the variables of here.
+        devices: whether CUDA_VISIBLE_DEVICES of here holds on other hosts; a batch system gives each its own.
+    """
+    kept = {"MATEX_TF", STDIN} | (set() if devices else {"CUDA_VISIBLE_DEVICES"})
     return sorted(
-        name for name in environ if name != "MATEX_TF" and (name in PASSED_ON or name.startswith(PASSED_ON_STARTS))
+        name for name in environ if name not in kept and (name in PASSED_ON or name.startswith(PASSED_ON_STARTS))
     )
 
 
@@ -209,6 +227,7 @@ def run(command: Sequence[str], local: bool = True) -> int:
     direct = local and os.path.exists("/proc/self/fd/0") and not os.isatty(0)
     if direct:
         environ[STDIN] = f"/proc/{os.getpid()}/fd/0"
+    watch = None if local else Watch()
     stops = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, stops | {signal.SIGCHLD})
     try:
@@ -216,15 +235,18 @@ def run(command: Sequence[str], local: bool = True) -> int:
             command,
             env=environ,
             stdin=subprocess.DEVNULL if direct else None,
+            stderr=watch.source if watch else None,
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
         )
+        if watch:
+            os.close(watch.source)
         stopped, waited = 0, 0.0
         while job.poll() is None:
             info = signal.sigtimedwait(stops | {signal.SIGCHLD}, 0.5)
             if info is None:
-                waited += 0.5 if stopped else 0.0
+                waited += 0.5 if stopped or (watch and watch.seconds >= 0) else 0.0
                 if waited >= _SECONDS_TO_STOP:
-                    job.kill()
+                    job.kill()  # its daemons on other hosts end the ranks there, and themselves
             elif info.si_signo in stops:
                 from_terminal = info.si_code > 0
                 if not stopped and not from_terminal:
@@ -233,6 +255,10 @@ def run(command: Sequence[str], local: bool = True) -> int:
                 stopped = stopped or info.si_signo
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if watch:
+        watch.close()
     if stopped:
         return 128 + stopped
+    if watch and watch.seconds >= 0 and job.returncode in (0, -signal.SIGKILL):
+        return 1
     return job.returncode if job.returncode >= 0 else 128 - job.returncode
