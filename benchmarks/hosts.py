@@ -139,15 +139,18 @@ class Hosts:
     def environ(self) -> dict[str, str]:
         # Open MPI cuts the value at a comma or colon (another agent), and at an equals sign where it hands it on.
         table = "+".join(
-            f"{name}/{self._pids[name]}/{'.'.join(map(str, self._cores.get(name, [])))}"
-            for name in self.names
-            if name in self._pids
+            f"{name}/{self._pids[name]}/{'.'.join(map(str, self._cores.get(name, [])))}" for name in self.up
         )
         return {"PRTE_MCA_plm_ssh_agent": f"{sys.executable} -I {os.path.abspath(__file__)} --ssh {table}"}
 
     def on(self, name: str = HEAD, folder: str | os.PathLike[str] = ".") -> list[str]:
         """The beginning of a command line whose rest runs on a host, in a folder, with the environment of here."""
         return _enter(self._pids[name], self._cores.get(name, []), os.path.abspath(folder))
+
+    @property
+    def up(self) -> list[str]:
+        """The names of the hosts that have power."""
+        return [name for name in self.names if name in self._pids]
 
     def address(self, name: str) -> str:
         """The address of a host."""
@@ -156,11 +159,10 @@ class Hosts:
     def traffic(self) -> dict[str, Traffic]:
         """What has gone over each host's link so far; subtract two of these."""
         counted = {}
-        for name in self.names:
-            if name in self._pids:
-                lines = Path(f"/proc/{self._pids[name]}/net/dev").read_text().splitlines()
-                fields = next(line.split(":")[1].split() for line in lines if line.strip().startswith("eth0:"))
-                counted[name] = Traffic(sent=int(fields[8]), received=int(fields[0]))
+        for name in self.up:
+            lines = Path(f"/proc/{self._pids[name]}/net/dev").read_text().splitlines()
+            fields = next(line.split(":")[1].split() for line in lines if line.strip().startswith("eth0:"))
+            counted[name] = Traffic(sent=int(fields[8]), received=int(fields[0]))
         return counted
 
     def processes(self, name: str) -> dict[int, str]:

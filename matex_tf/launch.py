@@ -30,6 +30,9 @@ PASSED_ON_STARTS = (
 #: Variables of a batch system, in which mpirun knows better than this machine's cores what there is.
 BATCH_SYSTEMS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE", "COBALT_NODEFILE")
 
+#: How many ranks a batch system (Slurm, PBS, LSF, Grid Engine) has been asked for.
+TASKS = ("SLURM_NTASKS", "PBS_NP", "LSB_DJOB_NUMPROC", "NSLOTS")
+
 #: In the environment of a local job: where rank 0 finds the standard input of the launcher.
 STDIN = "MATEX_STDIN"
 
@@ -128,14 +131,16 @@ def in_batch_system() -> bool:
 
 
 def default_ranks(hosts: str) -> int:
-    """The ranks of a job whose `-n` is missing: the slots of its hosts, its Slurm tasks, or else the cores here."""
+    """The ranks of a job whose `-n` is missing: the slots of its hosts, its batch system's, or else the cores here."""
     if hosts:
         return slots(hosts)
-    tasks = os.environ.get("SLURM_NTASKS", "")
-    return int(tasks) if tasks.isdigit() else cores().physical
+    for name in TASKS:
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return cores().physical
 
 
-def mpirun_line(mpirun: Mpirun, ranks: int, hosts: str = "", threads: int = 0) -> list[str]:
+def mpirun_line(mpirun: Mpirun, ranks: int, hosts: str = "", threads: int = 0, names: Sequence[str] = ()) -> list[str]:
     """The mpirun command line, up to the program that it starts.
 
     Args:
@@ -143,15 +148,16 @@ def mpirun_line(mpirun: Mpirun, ranks: int, hosts: str = "", threads: int = 0) -
         ranks: how many ranks.
         hosts: as given to `--hosts`; empty for this machine, or for what a batch system has given.
         threads: cores for each rank; 0 divides this machine's.
+        names: more variables that other hosts are given.
     """
     if mpirun.flavour == "Open MPI":
-        return [mpirun.path, *_openmpi(mpirun.version, ranks, hosts, threads), "-n", str(ranks)]
+        return [mpirun.path, *_openmpi(mpirun.version, ranks, hosts, threads, names), "-n", str(ranks)]
     if mpirun.flavour in ("MPICH", "Intel MPI"):
         return [mpirun.path, *_hydra(mpirun.flavour, ranks, hosts, threads), "-n", str(ranks)]
     return [mpirun.path, "-n", str(ranks)]
 
 
-def _openmpi(version: tuple[int, ...], ranks: int, hosts: str, threads: int) -> list[str]:
+def _openmpi(version: tuple[int, ...], ranks: int, hosts: str, threads: int, names: Sequence[str]) -> list[str]:
     here, elsewhere = cores(), bool(hosts) or in_batch_system()
     options: list[str] = []
     if os.geteuid() == 0:
@@ -178,7 +184,7 @@ def _openmpi(version: tuple[int, ...], ranks: int, hosts: str, threads: int) -> 
         for name, value in _GIVE_UP.items():
             options += ["--prtemca" if version >= (5,) else "--mca", f"oob_tcp_{name}", str(value)]
     if elsewhere:
-        for name in passed_on(os.environ, bool(hosts)):
+        for name in sorted({*passed_on(os.environ, bool(hosts)), *names}):
             options += ["-x", name]
     elif "OMP_NUM_THREADS" not in os.environ:
         options += ["-x", f"OMP_NUM_THREADS={threads or max(1, here.threads // ranks)}"]

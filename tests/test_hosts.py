@@ -14,7 +14,7 @@ from hosts import Hosts, HostsError, unavailable
 from jobs import LAUNCHER, Job
 
 pytestmark = [
-    pytest.mark.timeout(150),
+    pytest.mark.timeout(300),
     pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "can run"),
 ]
 
@@ -84,7 +84,7 @@ def left(hosts: Hosts, job: Job, seconds: float) -> list[str]:
     limit = time.monotonic() + seconds
     while True:
         found = job.left(0)
-        for name in hosts.names:
+        for name in hosts.up:
             found += [f"{name}: {command}" for command in hosts.processes(name).values()]
             find = [*hosts.on(name), "find", "/dev/shm", "/run/tmp", "-mindepth", "1"]
             found += [f"{name}: {path}" for path in subprocess.check_output(find, text=True).splitlines()]
@@ -109,7 +109,7 @@ def test_training(hosts, downloads, tmp_path):
     one = json.loads((tmp_path / "seen.alone").read_text())
 
     job = start(hosts, tmp_path, **environ)
-    ended = job.end(100)
+    ended = job.end(180)
     assert ended.code == 0, ended.err
     assert "matex_tf: 4 ranks on 2 nodes, " in ended.err
     assert ended.out.count("the loss is") == 1
@@ -151,6 +151,20 @@ def test_interrupt(hosts, tmp_path):
     begin = time.monotonic()
     assert job.end(10).code == 130
     assert left(hosts, job, max(0.1, 10 - (time.monotonic() - begin))) == []
+
+
+def test_a_host_loses_its_power(tmp_path):
+    """The job ends on the hosts that are left, and not as if it had gone well."""
+    (tmp_path / "script.py").write_text(MEET % "pass")
+    with Hosts(2) as made:
+        job = start(made, tmp_path)
+        job.await_file(tmp_path / "pid", 60)
+        made.kill("h2")
+        begin = time.monotonic()
+        ended = job.end(10)
+        assert ended.code == 1
+        assert "node h2" in ended.err
+        assert left(made, job, max(0.1, 10 - (time.monotonic() - begin))) == []
 
 
 def test_links_and_removal(tmp_path):
