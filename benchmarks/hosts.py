@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import shlex
 import shutil
@@ -257,8 +258,9 @@ def ssh(table: str, words: Sequence[str]) -> NoReturn:
 
     Args:
         table: name/pid/cores of each host, with + between hosts and . between cores.
-        words: a host and a command.
+        words: flags, which are passed over, a host and a command.
     """
+    words = list(itertools.dropwhile(lambda word: word.startswith("-"), words))
     hosts = dict(entry.split("/", 1) for entry in table.split("+"))
     name, command = words[0], " ".join(words[1:])
     if name not in hosts:

@@ -104,7 +104,7 @@ def test_training(hosts, downloads, tmp_path):
     (tmp_path / "library").mkdir()
     (tmp_path / "library" / "greeting.py").write_text("word = 'hello'")
     environ = {"PYTHONPATH": str(tmp_path / "library"), "KERAS_HOME": str(downloads), "MATEX_SEED": "5"}
-    alone = Job([sys.executable, "script.py"], tmp_path, **environ).end()
+    alone = Job([sys.executable, "script.py"], tmp_path, **environ).end(120)
     assert alone.code == 0, alone.err
     one = json.loads((tmp_path / "seen.alone").read_text())
 
