@@ -176,6 +176,7 @@ def _openmpi(version: tuple[int, ...], ranks: int, hosts: str, threads: int, nam
         options += ["--mca", "mpi_yield_when_idle", "1"]
     if hosts:
         options += ["--host", hosts]
+    if elsewhere:
         unreachable = [name for _, name in socket.if_nameindex() if name.startswith(("docker", "virbr"))]
         if unreachable and not any(name.startswith("OMPI_MCA_btl_tcp_if_") for name in os.environ):
             options += ["--mca", "btl_tcp_if_exclude", ",".join(["127.0.0.1/8", "sppp", *unreachable])]
@@ -183,7 +184,6 @@ def _openmpi(version: tuple[int, ...], ranks: int, hosts: str, threads: int, nam
         options += ["--mca", "mpi_abort_delay", "1"]
         for name, value in _GIVE_UP.items():
             options += ["--prtemca" if version >= (5,) else "--mca", f"oob_tcp_{name}", str(value)]
-    if elsewhere:
         for name in sorted({*passed_on(os.environ, bool(hosts)), *names}):
             options += ["-x", name]
     elif "OMP_NUM_THREADS" not in os.environ:

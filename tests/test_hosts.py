@@ -186,6 +186,10 @@ def test_links_and_removal(tmp_path):
         received = made.traffic()["h2"].received - earlier["h2"].received
         assert seconds > 0.75  # 0.8 s at 0.1 Gbit/s, less what may go in one burst
         assert 10_000_000 < sent < 11_000_000 and 10_000_000 < received < 11_000_000
+        made.unplug("h2")
+        dial = "import socket; socket.create_connection(('h2', 5000), timeout=0.5)"
+        tried = subprocess.run([*made.on("h1"), sys.executable, "-c", dial], stderr=subprocess.PIPE, text=True)
+        assert "TimeoutError" in tried.stderr
         lost = subprocess.Popen([*made.on("h1"), "sh", "-c", "echo up; exec sleep 1000"], stdout=subprocess.PIPE)
         assert lost.stdout.read(3) == b"up\n"
         assert len(made.processes("h1")) == 1
