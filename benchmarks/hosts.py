@@ -67,7 +67,7 @@ def unavailable() -> str:
     """Why this machine cannot emulate hosts, in one sentence; empty where it can."""
     if not sys.platform.startswith("linux"):
         return "emulated hosts need Linux"
-    missing = [name for name in ("ip", "tc", "unshare", "nsenter", "mount") if not shutil.which(name)]
+    missing = [name for name in ("ip", "tc", "unshare", "nsenter", "setpriv") if not shutil.which(name)]
     if missing:
         return f"emulated hosts need the commands {', '.join(missing)} (Debian: apt-get install iproute2 util-linux)"
     if os.geteuid() != 0:
