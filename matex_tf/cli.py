@@ -23,15 +23,18 @@ commands:
 
 matex-tf COMMAND --help tells more; matex-tf --version the version."""
 
-RUN_USAGE = """usage: matex-tf run [-n N] [--hosts H1:4,H2:4] [--dry-run] [--setting value ...] SCRIPT [ARGS ...]
+RUN_USAGE = """usage: matex-tf run [-n N] [--hosts H1:4,H2:4] [-x NAME] [--dry-run] [--setting value] SCRIPT [ARGS ...]
        matex-tf run ... -m MODULE [ARGS ...]
 
 Run a script on N MPI ranks of this machine, or of others.
 
   -n N
-      Ranks. Default: the slots of --hosts, or the tasks of the Slurm job, or else one for each core of this machine.
+      Ranks. Default: the slots of --hosts, or the tasks of the batch job, or else one for each core of this machine.
   --hosts H1:4,H2:4
       Hosts, and the ranks that each has room for. They must have the same Python at the same path.
+  -x NAME
+      Give other hosts this variable of the environment too; may be repeated. MATEX_*, PATH, PYTHON*, TF_* and the like
+      are given to them anyway.
   --dry-run
       Print the mpirun line instead of running it.
 """
@@ -65,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(words: list[str]) -> int:
     """`matex-tf run`: start a script on many ranks, and wait for it."""
     ranks, hosts, dry = 0, "", False
+    names: list[str] = []
     flags: dict[str, str] = {}
     while words and words[0].startswith("-") and words[0] != "-m":
         found, rest = settings_module.split_flags(words)
@@ -80,7 +84,7 @@ def run(words: list[str]) -> int:
             break
         if word == "--dry-run":
             dry = True
-        elif word in ("-n", "-np", "--hosts"):
+        elif word in ("-n", "-np", "--hosts", "-x"):
             if not equals:
                 if not words:
                     raise SettingError(f"{word} needs a value.")
@@ -88,6 +92,10 @@ def run(words: list[str]) -> int:
             if word == "--hosts":
                 launch.slots(value)
                 hosts = value
+            elif word == "-x":
+                if value not in os.environ:
+                    raise SettingError(f"-x {value}: there is no such variable in the environment.")
+                names.append(value)
             elif not value.isdigit() or int(value) == 0:
                 raise SettingError(f"{word} is {value!r}; it must be a number of ranks, 1 or more.")
             else:
@@ -98,7 +106,8 @@ def run(words: list[str]) -> int:
     target = Target.read(words)
     if not target.is_module and not os.path.exists(target.name):
         raise SettingError(f"there is no script {target.name}.")
-    line = launch.mpirun_line(launch.find_mpirun(), ranks or launch.default_ranks(hosts), hosts, settings.threads)
+    ranks = ranks or launch.default_ranks(hosts)
+    line = launch.mpirun_line(launch.find_mpirun(), ranks, hosts, settings.threads, names)
     line += [sys.executable, "-m", "matex_tf"]
     for name, value in flags.items():
         line += [settings_module.flag_name(name), value]

@@ -18,18 +18,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from matex_tf.errors import MissingPackage, SettingError
+from matex_tf.watch import Watch
 
 #: What goes to other hosts: names, and beginnings of names.
-PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "OMP_NUM_THREADS")
-PASSED_ON_STARTS = ("MATEX_", "PYTHON", "TF_", "KERAS_", "XLA_", "CUDA_", "NCCL_")
+PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "http_proxy", "https_proxy", "no_proxy")
+PASSED_ON_STARTS = (
+    *("MATEX_", "PYTHON", "TF_", "KERAS_", "XLA_", "CUDA_", "NCCL_", "OMP_", "KMP_", "MKL_", "SSL_CERT_"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+)
 
 #: Variables of a batch system, in which mpirun knows better than this machine's cores what there is.
 BATCH_SYSTEMS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE", "COBALT_NODEFILE")
+
+#: How many ranks a batch system (Slurm, PBS, LSF, Grid Engine) has been asked for.
+TASKS = ("SLURM_NTASKS", "PBS_NP", "LSB_DJOB_NUMPROC", "NSLOTS")
 
 #: In the environment of a local job: where rank 0 finds the standard input of the launcher.
 STDIN = "MATEX_STDIN"
 
 _SECONDS_TO_STOP = 6.0
+
+#: A host that has gone silent (no power, no network) is given up after 10 + 5 · 2 seconds, instead of never.
+_GIVE_UP = {"keepalive_time": 10, "keepalive_intvl": 2, "keepalive_probes": 5}
 
 
 @dataclass(frozen=True)
@@ -121,14 +131,16 @@ def in_batch_system() -> bool:
 
 
 def default_ranks(hosts: str) -> int:
-    """The ranks of a job whose `-n` is missing: the slots of its hosts, its Slurm tasks, or else the cores here."""
+    """The ranks of a job whose `-n` is missing: the slots of its hosts, its batch system's, or else the cores here."""
     if hosts:
         return slots(hosts)
-    tasks = os.environ.get("SLURM_NTASKS", "")
-    return int(tasks) if tasks.isdigit() else cores().physical
+    for name in TASKS:
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return cores().physical
 
 
-def mpirun_line(mpirun: Mpirun, ranks: int, hosts: str = "", threads: int = 0) -> list[str]:
+def mpirun_line(mpirun: Mpirun, ranks: int, hosts: str = "", threads: int = 0, names: Sequence[str] = ()) -> list[str]:
     """The mpirun command line, up to the program that it starts.
 
     Args:
@@ -136,15 +148,16 @@ def mpirun_line(mpirun: Mpirun, ranks: int, hosts: str = "", threads: int = 0) -
         ranks: how many ranks.
         hosts: as given to `--hosts`; empty for this machine, or for what a batch system has given.
         threads: cores for each rank; 0 divides this machine's.
+        names: more variables that other hosts are given.
     """
     if mpirun.flavour == "Open MPI":
-        return [mpirun.path, *_openmpi(mpirun.version, ranks, hosts, threads), "-n", str(ranks)]
+        return [mpirun.path, *_openmpi(mpirun.version, ranks, hosts, threads, names), "-n", str(ranks)]
     if mpirun.flavour in ("MPICH", "Intel MPI"):
         return [mpirun.path, *_hydra(mpirun.flavour, ranks, hosts, threads), "-n", str(ranks)]
     return [mpirun.path, "-n", str(ranks)]
 
 
-def _openmpi(version: tuple[int, ...], ranks: int, hosts: str, threads: int) -> list[str]:
+def _openmpi(version: tuple[int, ...], ranks: int, hosts: str, threads: int, names: Sequence[str]) -> list[str]:
     here, elsewhere = cores(), bool(hosts) or in_batch_system()
     options: list[str] = []
     if os.geteuid() == 0:
@@ -163,12 +176,17 @@ def _openmpi(version: tuple[int, ...], ranks: int, hosts: str, threads: int) -> 
         options += ["--mca", "mpi_yield_when_idle", "1"]
     if hosts:
         options += ["--host", hosts]
+    if elsewhere:
         unreachable = [name for _, name in socket.if_nameindex() if name.startswith(("docker", "virbr"))]
         if unreachable and not any(name.startswith("OMPI_MCA_btl_tcp_if_") for name in os.environ):
             options += ["--mca", "btl_tcp_if_exclude", ",".join(["127.0.0.1/8", "sppp", *unreachable])]
-        for name in passed_on(os.environ):
+        # Ranks that see a connection close wait for mpirun to hear which rank has died, and name it.
+        options += ["--mca", "mpi_abort_delay", "1"]
+        for name, value in _GIVE_UP.items():
+            options += ["--prtemca" if version >= (5,) else "--mca", f"oob_tcp_{name}", str(value)]
+        for name in sorted({*passed_on(os.environ, bool(hosts)), *names}):
             options += ["-x", name]
-    elif not elsewhere and "OMP_NUM_THREADS" not in os.environ:
+    elif "OMP_NUM_THREADS" not in os.environ:
         options += ["-x", f"OMP_NUM_THREADS={threads or max(1, here.threads // ranks)}"]
     return options
 
@@ -187,10 +205,16 @@ def _hydra(flavour: str, ranks: int, hosts: str, threads: int) -> list[str]:
     return options
 
 
-def passed_on(environ: Mapping[str, str]) -> list[str]:
-    """The names of the variables that other hosts are given."""
+def passed_on(environ: Mapping[str, str], devices: bool = True) -> list[str]:
+    """The names of the variables that other hosts are given.
+
+    Args:
+        environ: the variables of here.
+        devices: whether CUDA_VISIBLE_DEVICES of here holds on other hosts; a batch system gives each its own.
+    """
+    kept = {"MATEX_TF", STDIN} | (set() if devices else {"CUDA_VISIBLE_DEVICES"})
     return sorted(
-        name for name in environ if name != "MATEX_TF" and (name in PASSED_ON or name.startswith(PASSED_ON_STARTS))
+        name for name in environ if name not in kept and (name in PASSED_ON or name.startswith(PASSED_ON_STARTS))
     )
 
 
@@ -209,6 +233,7 @@ def run(command: Sequence[str], local: bool = True) -> int:
     direct = local and os.path.exists("/proc/self/fd/0") and not os.isatty(0)
     if direct:
         environ[STDIN] = f"/proc/{os.getpid()}/fd/0"
+    watch = None if local else Watch()
     stops = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, stops | {signal.SIGCHLD})
     try:
@@ -216,15 +241,18 @@ def run(command: Sequence[str], local: bool = True) -> int:
             command,
             env=environ,
             stdin=subprocess.DEVNULL if direct else None,
+            stderr=watch.source if watch else None,
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
         )
+        if watch:
+            os.close(watch.source)
         stopped, waited = 0, 0.0
         while job.poll() is None:
             info = signal.sigtimedwait(stops | {signal.SIGCHLD}, 0.5)
             if info is None:
-                waited += 0.5 if stopped else 0.0
+                waited += 0.5 if stopped or (watch and watch.seconds >= 0) else 0.0
                 if waited >= _SECONDS_TO_STOP:
-                    job.kill()
+                    job.kill()  # its daemons on other hosts end the ranks there, and themselves
             elif info.si_signo in stops:
                 from_terminal = info.si_code > 0
                 if not stopped and not from_terminal:
@@ -233,6 +261,10 @@ def run(command: Sequence[str], local: bool = True) -> int:
                 stopped = stopped or info.si_signo
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if watch:
+        watch.close()
     if stopped:
         return 128 + stopped
+    if watch and watch.seconds >= 0 and job.returncode in (0, -signal.SIGKILL):
+        return 1
     return job.returncode if job.returncode >= 0 else 128 - job.returncode

@@ -90,13 +90,50 @@ def test_dry_run(tmp_path):
 def test_dry_run_on_hosts(tmp_path):
     """Hosts are given on, and so are the variables that a run depends on."""
     script(tmp_path, SHOW)
-    line = [LAUNCHER, "run", "--hosts", "a:2,b:3", "--dry-run", "script.py"]
-    words = shlex.split(Job(line, tmp_path, MATEX_BATCH="per-rank", PYTHONPATH="/x", MATEX_TF="1").end().out)
+    line = [LAUNCHER, "run", "--hosts", "a:2,b:3", "-x", "DATA", "--dry-run", "script.py"]
+    given = {
+        "MATEX_BATCH": "per-rank",
+        "PYTHONPATH": "/x",
+        "MATEX_TF": "1",
+        "DATA": "/data",
+        "CUDA_VISIBLE_DEVICES": "1",
+    }
+    words = shlex.split(Job(line, tmp_path, **given).end().out)
     assert words[words.index("--host") + 1] == "a:2,b:3"
     assert words[words.index("-n") + 1] == "5"
+    assert words[words.index("oob_tcp_keepalive_time") - 1] == "--prtemca"
     passed = [words[i + 1] for i, word in enumerate(words) if word == "-x"]
-    assert {"MATEX_BATCH", "PYTHONPATH", "PATH"} <= set(passed)
+    assert {"MATEX_BATCH", "PYTHONPATH", "PATH", "DATA", "CUDA_VISIBLE_DEVICES"} <= set(passed)
     assert "MATEX_TF" not in passed
+
+
+def test_dry_run_under_slurm(tmp_path):
+    """The batch system has the hosts and the number of ranks; devices are the business of each node."""
+    script(tmp_path, SHOW)
+    given = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "6", "MATEX_SEED": "1", "CUDA_VISIBLE_DEVICES": "0,1"}
+    words = shlex.split(Job([LAUNCHER, "run", "--dry-run", "script.py"], tmp_path, **given).end().out)
+    assert words[words.index("-n") + 1] == "6"
+    assert "--host" not in words and ":OVERSUBSCRIBE" not in words
+    passed = [words[i + 1] for i, word in enumerate(words) if word == "-x"]
+    assert "MATEX_SEED" in passed and "CUDA_VISIBLE_DEVICES" not in passed
+
+
+@pytest.mark.parametrize(
+    ("said", "then", "code"),
+    [
+        ("PRTE has lost communication with a remote daemon.", "exit 0", 1),
+        ("prterun noticed that process rank 3 with PID 30 on node h2 exited on", "exit 137", 137),
+        ("MPI_ABORT was invoked on rank 3 in communicator MPI COMM 3 DUP FROM 0", "exec sleep 1000", 1),
+        ("a script: MPI_ABORT was invoked on rank 3", "exit 0", 0),
+        ("", "exit 5", 5),
+    ],
+)
+def test_what_mpirun_says_of_several_hosts(said, then, code, capfd):
+    """A failure that it reports is one whatever its exit code, and it is not waited for longer than is needed."""
+    begin = time.monotonic()
+    assert launch.run(["sh", "-c", f'printf "%s\\n" "$0" >&2; {then}', said], local=False) == code
+    assert time.monotonic() - begin < 10
+    assert capfd.readouterr().err == said + "\n"
 
 
 def test_run_on_four(tmp_path):
@@ -266,6 +303,7 @@ def test_signal_to_the_launcher(tmp_path, number, code):
         (["run", "-n"], "-n needs a value"),
         (["run", "-n", "none", "script.py"], "-n is 'none'"),
         (["run", "--hosts", "a:x", "script.py"], "it must look like H1:4,H2:4"),
+        (["run", "-x", "NOT_THERE", "script.py"], "-x NOT_THERE: there is no such variable"),
         (["run", "--frobnicate", "script.py"], "no flag --frobnicate"),
         (["run", "--batch", "odd", "script.py"], "--batch is 'odd'; it can be global or per-rank"),
         (["run", "nowhere.py"], "there is no script nowhere.py"),

@@ -1,0 +1,61 @@
+"""What an mpirun on several hosts says about the end of its job, for want of an exit code that can be trusted.
+
+Open MPI 5.0.11 ends with code 0 where it has lost a host, and when ranks of several hosts abort at once it has been
+seen to wait for ever. Both times it has said so on stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+
+#: Lines of Open MPI (5 and, as ORTE, 4) after which the job cannot end well.
+FAILED = re.compile(
+    rb"^(?:PRTE|ORTE) has lost communication with a remote daemon"
+    rb"|^(?:A daemon|An ORTE daemon) .*failed to report back"
+    rb"|^MPI_ABORT was invoked on rank "
+    rb"|\*\*\* MPI_ERRORS_ARE_FATAL "
+    rb"|^(?:prterun|mpirun) (?:noticed that process|has exited due to process) rank ",
+    re.MULTILINE,
+)
+
+_LONGEST_LINE = 4096
+
+
+class Watch:
+    """Copies what mpirun says on stderr, and looks for its end.
+
+    Attributes:
+        source: the file descriptor that mpirun writes to; the caller closes its copy once mpirun has it.
+    """
+
+    def __init__(self) -> None:
+        self._from, self.source = os.pipe()
+        self._failed_at: float | None = None
+        self._thread = threading.Thread(target=self._copy, daemon=True)
+        self._thread.start()
+
+    @property
+    def seconds(self) -> float:
+        """How long ago mpirun said that the job has failed; -1 where it has not."""
+        return -1.0 if self._failed_at is None else time.monotonic() - self._failed_at
+
+    def close(self, seconds: float = 1.0) -> None:
+        """Wait until all that mpirun said is copied; not for ever, as an ssh that hangs may hold the other end."""
+        self._thread.join(seconds)
+
+    def _copy(self) -> None:
+        held = b""
+        while data := os.read(self._from, 1 << 16):
+            held = (held + data)[-_LONGEST_LINE - len(data) :]
+            if self._failed_at is None and FAILED.search(held):
+                self._failed_at = time.monotonic()
+            held = held[held.rfind(b"\n") + 1 :]
+            try:
+                while data:
+                    data = data[os.write(2, data) :]
+            except OSError:
+                continue  # nobody reads any more
+        os.close(self._from)
