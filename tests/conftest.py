@@ -128,3 +128,11 @@ def bare_pool() -> Iterator[Pool]:
 def bare_ranks(bare_pool: Pool) -> Ranks:
     """The same for cases that need no Keras."""
     return Ranks(bare_pool, (1, 3))
+
+
+@pytest.fixture(scope="session")
+def seven_ranks() -> Iterator[Ranks]:
+    """Seven of those, more than most files have rows or row groups to divide evenly; started when first used."""
+    ranks = Pool(ranks=7, bare=True)
+    yield Ranks(ranks, (7,))
+    ranks.close()
