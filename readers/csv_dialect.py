@@ -53,7 +53,7 @@ def find(read: Read, begin: int, size: int, wanted: Wanted, path: str) -> Dialec
     """
     candidates = (wanted.delimiter,) if wanted.delimiter is not None else DELIMITERS
     text, records = _sample(read, begin, size, candidates, path)
-    if not any(records.values()):
+    if not all(records.values()):  # lines of blanks are rows to some
         raise DataError(f"{path} has no row.")
     delimiter = max(candidates, key=lambda candidate: _fitness(records[candidate], candidate))
     count = records[delimiter][0][2]

@@ -199,8 +199,9 @@ class Parser:
         wrong = np.flatnonzero(counts != self.count - 1)
         if len(wrong):
             row = int(wrong[0])
+            seen = int(counts[row]) + 1
             raise DataError(
-                f"{path}, data row {number + row} has {counts[row] + 1} field{'s' * (counts[row] > 0)}, and "
+                f"{path}, data row {number + row} has {seen} field{'s' * (seen > 1)}, and "
                 f"{self.count} were expected (separated by {self.delimiter!r})."
             )
 

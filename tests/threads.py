@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -19,12 +20,12 @@ class ThreadWorld:
         return self.size == 1
 
     def gather(self, value: Any, what: str) -> list[Any]:
-        self._shared["values"][self.rank] = (what, value)
+        self._shared["values"][self.rank] = (what, pickle.dumps(value))  # as MPI has it: nothing is shared
         self._shared["barrier"].wait(20)
         values = list(self._shared["values"])
         self._shared["barrier"].wait(20)
         assert {purpose for purpose, _ in values} == {what}, values
-        return [value for _, value in values]
+        return [pickle.loads(value) for _, value in values]
 
     def share(self, value: Any, what: str, root: int = 0) -> Any:
         return self.gather(value, what)[root]

@@ -30,7 +30,7 @@ def sizes(block=None, step=None, piece=None, keep=None, hand=None):
             setattr(module, name, value)
 
 
-SMALL = {"block": 64, "step": 32, "piece": 128, "hand": 50}
+SMALL = {"block": 64, "step": 32, "piece": 1024, "hand": 50}
 
 
 def opened(module, paths, wanted):
@@ -53,7 +53,7 @@ def shares(module, paths, wanted, small=None):
         every, labels = table.read(0, table.rows)
         right = len(every) == table.rows and np.array_equal(every[low:high], x, equal_nan=True)
         random = np.random.default_rng(ranks.rank)
-        for _ in range(5):
+        for _ in range(3):
             start, stop = sorted(random.integers(0, table.rows + 1, 2).tolist())
             some, some_labels = table.read(start, stop)
             right &= np.array_equal(some, every[start:stop], equal_nan=True) and some.dtype == x.dtype
