@@ -78,7 +78,10 @@ def fields(rows: bytes, delimiter: str, count: int, path: str) -> list[list[str]
         raise DataError(f"{path}: the first rows are no UTF-8 ({error.reason}, byte {error.start}).") from None
     if b"\0" in rows:
         raise DataError(f"{path}: the first rows have NUL bytes: this is no CSV text in UTF-8.")
-    read: list[list[str]] = frame(rows, delimiter, count, dtype=str, na_filter=False).to_numpy(object).tolist()
+    try:
+        read: list[list[str]] = frame(rows, delimiter, count, dtype=str, na_filter=False).to_numpy(object).tolist()
+    except ValueError as error:
+        raise DataError(f"{path}: the first rows are no CSV text ({error}).") from None
     return read
 
 

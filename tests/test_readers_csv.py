@@ -24,8 +24,8 @@ def table(rows=203, end="\n", delimiter=",", header=True, words=False, quoting=0
 
 
 BLANKS = b"\n\n".join(table(50).split(b"\n")).replace(b"\n\n", b"\n  \t\n\r\n", 20)
-INCHES = b'size,weight,name\n' + b"".join(b'%d,2.5,a %d" pipe %s\n' % (i, i, b'"' * (i % 3)) for i in range(150))
-MIXED = b'a,b\n' + b"".join(b'%d,"%d"\n%d,x""y\n%d,"p\n""q"" r"s"t\n' % (i, i, i, i) for i in range(60))
+INCHES = b"size,weight,name\n" + b"".join(b'%d,2.5,a %d" pipe %s\n' % (i, i, b'"' * (i % 3)) for i in range(150))
+MIXED = b"a,b\n" + b"".join(b'%d,"%d"\n%d,x""y\n%d,"p\n""q"" r"s"t\n' % (i, i, i, i) for i in range(60))
 
 #: Text, what is asked for, and how pandas reads the same.
 WELL_FORMED = {
