@@ -217,7 +217,7 @@ class Parser:
         for column in columns:
             texts = read[column].tolist()[: worst[0] if worst else None]
             for row, text in enumerate(texts):
-                if not (self._fits(text) if whole else is_missing(text) or is_number(text)):
+                if not (self._fits(text) if whole else text in MISSING or is_number(text)):
                     worst = row, column, text
                     break
         if worst is not None:

@@ -202,17 +202,18 @@ def test_bytes_read(bare_ranks, tmp_path, files):
 
 
 WRONG = {
-    "too many fields": (b"a,b,c\n" + b"1,2,3\n" * 80 + b"1,2,3,4\n" + b"1,2,3\n" * 9, {}, ["data row 81", "4 fields", "3 were"]),
-    "too few fields": (b"a,b,c\n" + b"1,2,3\n" * 80 + b"1,2\n" + b"1,2,3\n" * 9, {}, ["data row 81", "2 fields", "3 were"]),
+    "too many fields": (b"1,2,3\n" * 80 + b"1,2,3,4\n" + b"1,2,3\n" * 9, {}, ["data row 81", "4 fields", "3 were"]),
+    "too few fields": (b"1,2,3\n" * 80 + b"1,2\n" + b"1,2,3\n" * 9, {}, ["data row 81", "2 fields", "3 were"]),
     "one too few, one too many": (b"1,2,3\n1,2\n1,2,3,4\n1,2,3\n", {}, ["data row 2", "2 fields"]),
     "a field too few, quoted": (b'"a","b"\n"1","2,3"\n1\n', {"x": 0}, ["data row 2", "1 field,"]),
     "a word among inputs": (b"a,b\n" + b"1,2\n" * 30 + b"1.5x,3\n", {}, ["data row 31", "'a'", "'1.5x'", "no number"]),
+    "a blank among inputs": (b"a,b\n1,2\n ,3\n", {}, ["data row 2", "'a'", "' '", "no number"]),
     "inputs that are words": (b"name,size\nx,1\ny,2\n", {}, ["data row 1", "'name'", "'x'"]),
     "a missing label": (b"a,b\n" + b"1,2\n" * 30 + b"1,\n", {}, ["data row 31", "'b'", "no label", "integers"]),
     "a label that is NA": (b"a,b\n" + b"1,2\n" * 30 + b"1,NA\n", {}, ["data row 31", "'b'", "no label"]),
     "a missing word": (b"a,b\n1,x\n2,y\n3,\n", {}, ["data row 3", "'b'", "no label", "words"]),
-    "missing, and integers are wanted": (b"a,b\n1,1\n,2\n", {"dtype": np.dtype("int32")}, ["data row 2", "'a'", "no int32"]),
-    "too large for the dtype": (b"a,b\n1,1\n300,2\n", {"dtype": np.dtype("uint8")}, ["data row 2", "'300'", "no uint8"]),
+    "missing, but integers": (b"a,b\n1,1\n,2\n", {"dtype": np.dtype("int32")}, ["data row 2", "'a'", "no int32"]),
+    "too large": (b"a,b\n1,1\n300,2\n", {"dtype": np.dtype("uint8")}, ["data row 2", "'300'", "no uint8"]),
     "no such column": (COLUMNS, {"x": "c"}, ["no column 'c'", "'id', 'Target', 'a', 'b'"]),
     "no such position": (COLUMNS, {"y": 4}, ["4 columns", "y=4", "0 to 3"]),
     "two columns of a name": (b"a,a,b\n1,2,3\n", {"x": "a"}, ["2 columns named 'a'"]),

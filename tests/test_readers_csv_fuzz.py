@@ -18,7 +18,7 @@ from matex_tf.errors import DataError
 from matex_tf.readers import csv_table
 from matex_tf.readers.table import Wanted
 
-SETTINGS = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), max_examples=100)
+SETTINGS = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), max_examples=60)
 TINY = SMALL | {"block": 16, "step": 8, "piece": 64}
 
 
@@ -98,7 +98,7 @@ def damaged(draw):
     return bytes(text[: draw(st.integers(0, len(text)))] if draw(st.booleans()) else text), delimiter
 
 
-@settings(SETTINGS, max_examples=300)
+@settings(SETTINGS, max_examples=150)
 @given(damaged(), st.integers(2, 4))
 def test_damaged_text(table, ranks):
     """It is refused, by one rank as by several; or it is what pandas reads."""
@@ -119,8 +119,8 @@ def test_damaged_text(table, ranks):
 def test_any_text(text, ranks):
     """Nothing is said of it: rows or a DataError, the same for every number of ranks."""
     one, several = read(text.encode(), 1), read(text.encode(), ranks)
-    if isinstance(one, str):
-        assert one == several
+    if isinstance(one, str) or isinstance(several, str):
+        assert isinstance(one, str) and isinstance(several, str)  # of several errors another may be found first
     else:
         np.testing.assert_array_equal(one[0], several[0])
         assert (one[1] is None) == (several[1] is None) and (one[1] is None or one[1].dtype == several[1].dtype)
