@@ -51,10 +51,13 @@ def find(read: Read, begin: int, size: int, wanted: Wanted, path: str) -> Dialec
     Raises:
         DataError: the file has no row, or no text.
     """
-    candidates = (wanted.delimiter,) if wanted.delimiter is not None else DELIMITERS
+    candidates: Sequence[str] = (wanted.delimiter,) if wanted.delimiter is not None else DELIMITERS
     text, records = _sample(read, begin, size, candidates, path)
-    if not any(records.values()):
+    if not text.strip():
         raise DataError(f"{path} has no row.")
+    candidates = [candidate for candidate in candidates if records[candidate]]
+    if not candidates:
+        raise DataError(f"{path}: a quoted field begins in the first row, and the file ends before its closing quote.")
     delimiter = max(candidates, key=lambda candidate: _fitness(records[candidate], candidate))
     count = records[delimiter][0][2]
     alike = [text[low:high] for low, high, fields_ in records[delimiter] if fields_ == count]
@@ -90,7 +93,7 @@ def _sample(
         over = begin + count >= size
         if not over:
             text = text[: text.rfind(b"\n") + 1]
-        found = {candidate: _records(text, candidate, over) for candidate in candidates}
+        found = {candidate: _records(text, candidate) for candidate in candidates}
         if over or max(map(len, found.values())) >= rows:
             return text, found
         if count >= _MOST_BYTES:
@@ -98,12 +101,12 @@ def _sample(
         count *= 4
 
 
-def _records(text: bytes, delimiter: str, over: bool) -> list[tuple[int, int, int]]:
+def _records(text: bytes, delimiter: str) -> list[tuple[int, int, int]]:
     tokens = Tokens(text, delimiter.encode())
     starts = tokens.starts()
     bounds = np.append(starts, len(text))
     counts = np.diff(np.searchsorted(tokens.delimiters(), bounds)) + 1
-    whole = len(starts) - (tokens.ends_inside and not over)
+    whole = len(starts) - tokens.ends_inside
     rows = zip(starts.tolist(), bounds[1:].tolist(), counts.tolist(), strict=True)
     return list(rows)[: min(whole, _SAMPLE_ROWS)]
 

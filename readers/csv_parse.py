@@ -78,7 +78,10 @@ def fields(rows: bytes, delimiter: str, count: int, path: str) -> list[list[str]
         raise DataError(f"{path}: the first rows are no UTF-8 ({error.reason}, byte {error.start}).") from None
     if b"\0" in rows:
         raise DataError(f"{path}: the first rows have NUL bytes: this is no CSV text in UTF-8.")
-    read: list[list[str]] = frame(rows, delimiter, count, dtype=str, na_filter=False).to_numpy(object).tolist()
+    try:
+        read: list[list[str]] = frame(rows, delimiter, count, dtype=str, na_filter=False).to_numpy(object).tolist()
+    except ValueError as error:
+        raise DataError(f"{path}: the first rows are no CSV text ({error}).") from None
     return read
 
 
@@ -199,8 +202,9 @@ class Parser:
         wrong = np.flatnonzero(counts != self.count - 1)
         if len(wrong):
             row = int(wrong[0])
+            seen = int(counts[row]) + 1
             raise DataError(
-                f"{path}, data row {number + row} has {counts[row] + 1} field{'s' * (counts[row] > 0)}, and "
+                f"{path}, data row {number + row} has {seen} field{'s' * (seen > 1)}, and "
                 f"{self.count} were expected (separated by {self.delimiter!r})."
             )
 
@@ -213,7 +217,7 @@ class Parser:
         for column in columns:
             texts = read[column].tolist()[: worst[0] if worst else None]
             for row, text in enumerate(texts):
-                if not (self._fits(text) if whole else is_missing(text) or is_number(text)):
+                if not (self._fits(text) if whole else text in MISSING or is_number(text)):
                     worst = row, column, text
                     break
         if worst is not None:

@@ -32,11 +32,13 @@ class ParquetTable(Table):
         self._parquet = library("pyarrow.parquet", paths[0])
         self._watched = [Watched(path) for path in paths]
         schemas: list[Any] = []
+        self._metadata: list[Any] = []  # of each file, which need not be read again
         self._groups: list[tuple[int, int, int]] = []  # file, group in the file, rows
         self._before: list[int] = []  # rows of the whole before each file
         for file in range(len(paths)):
             with self._opened(file) as opened:
                 schemas.append(opened.schema_arrow)
+                self._metadata.append(opened.metadata)
                 counts = [opened.metadata.row_group(group).num_rows for group in range(opened.num_row_groups)]
             self._before.append(sum(rows for _, _, rows in self._groups))
             self._groups += [(file, group, rows) for group, rows in enumerate(counts)]
@@ -103,7 +105,8 @@ class ParquetTable(Table):
                         raise DataError(f"{self.paths[file]} has other rows than it says: it is damaged.")
 
     def _opened(self, file: int) -> Any:
-        return _Opened(self._parquet, self._arrow, self._watched[file])
+        metadata = self._metadata[file] if file < len(self._metadata) else None
+        return _Opened(self._parquet, self._arrow, self._watched[file], metadata)
 
     def _inputs(self, batch: Any, column: int, begin: int) -> np.ndarray:
         values = batch.column(self._chosen.needed.index(column))
@@ -167,14 +170,14 @@ class ParquetTable(Table):
 class _Opened:
     """A Parquet file while it is read from; its errors are DataErrors."""
 
-    def __init__(self, parquet: Any, arrow: Any, watched: Watched):
-        self._parquet, self._arrow, self._watched = parquet, arrow, watched
+    def __init__(self, parquet: Any, arrow: Any, watched: Watched, metadata: Any):
+        self._parquet, self._arrow, self._watched, self._metadata = parquet, arrow, watched, metadata
 
     def __enter__(self) -> Any:
         self._watched.check()
         self._file = None
         try:
-            self._file = self._parquet.ParquetFile(self._watched.path)
+            self._file = self._parquet.ParquetFile(self._watched.path, metadata=self._metadata)
         except Exception as error:
             self.__exit__(type(error), error, None)
             raise
