@@ -148,7 +148,8 @@ def main() -> None:
     parser.add_argument("--as-rank", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.as_rank:
-        rank_main(*options.as_rank, options.repeats)
+        kind, path, how = options.as_rank
+        rank_main(kind, path, how, options.repeats)
         return
     from rich.console import Console
     from rich.table import Table
