@@ -99,7 +99,7 @@ class Tokens:
         # Quotes take turns to open and to close where each stands at an edge of a field or beside another quote.
         edge = np.zeros(256, bool)
         edge[[LF, CR, self.delimiter]] = True
-        before = np.concatenate([[LF], self.bytes])[quotes]
+        before = np.concatenate([np.full(1, LF, np.uint8), self.bytes])[quotes]
         after = np.append(self.bytes, np.uint8(LF))[quotes + 1]
         opening, closing = slice(int(self.inside), None, 2), slice(int(not self.inside), None, 2)
         good = edge.copy()

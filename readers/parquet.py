@@ -76,7 +76,8 @@ class ParquetTable(Table):
         for begin, batch in self._batches(start, stop):
             rows = slice(at, at + batch.num_rows)
             for position, column in enumerate(self._chosen.x):
-                x[rows, position] = self._inputs(batch, column, begin)
+                with np.errstate(over="ignore"):  # what is too large for the dtype is infinite, as CSV has it
+                    x[rows, position] = self._inputs(batch, column, begin)
             for part, column in zip(labels, self._chosen.y, strict=True):
                 part[rows] = self._labels(batch, column, begin)
             at = rows.stop

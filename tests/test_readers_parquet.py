@@ -171,3 +171,24 @@ def test_cut_files(tmp_path, data):
 
     for result in on_threads(2, read):
         assert isinstance(result, DataError), result
+
+
+@settings(deadline=None, derandomize=True, max_examples=200, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), min_size=1, max_size=2))
+def test_flipped_bytes(tmp_path, flips):
+    """They may make another number of a number: all rows are there, or the file is refused."""
+    path = tmp_path / "flipped"
+    if not (tmp_path / "whole").exists():
+        frame(30).to_parquet(tmp_path / "whole", row_group_size=8)
+    text = bytearray((tmp_path / "whole").read_bytes())
+    for place, value in flips:
+        text[place % len(text)] = value
+    path.write_bytes(text)
+
+    def read(ranks):
+        table = parquet.open([str(path)], Wanted(x=NUMBERS, y="word"), ranks)
+        x, y = table.read(0, table.rows)
+        return x.shape, y.shape
+
+    (result,) = on_threads(1, read)
+    assert isinstance(result, DataError) or result == ((30, len(NUMBERS)), (30,)), result

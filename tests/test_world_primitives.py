@@ -52,6 +52,12 @@ def test_share_and_gather(bare_ranks):
         assert gathered == [("rank", rank) for rank in range(size)]
 
 
+def test_scatter(bare_ranks):
+    """Each rank gets its own of the root's values."""
+    for size, values in bare_ranks("primitives:scattered", SIZES, meets=None).items():
+        assert values == [(f"for rank {rank}".encode(), "mine") for rank in range(size)]
+
+
 def test_subsets(bare_ranks):
     """A subset has its own order and its own current world; the rest is as before."""
     for size, values in bare_ranks("primitives:subsets", (2, 3, 4), meets=None).items():

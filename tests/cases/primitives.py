@@ -111,6 +111,14 @@ def shared():
     return objects["from"] == root, arrays, scalar.shape, float(scalar), gathered
 
 
+def scattered():
+    """Each rank's own of a root's values; and the same in a world of one rank."""
+    ranks = world.current()
+    root = ranks.size - 1
+    values = [f"for rank {rank}".encode() for rank in range(ranks.size)] if ranks.rank == root else None
+    return ranks.scatter(values, "scatter", root=root), world.World().scatter(["mine"], "scatter")
+
+
 def subsets():
     """Worlds within a world, in an order of their own; used for a while and given back."""
     ranks = world.current()
