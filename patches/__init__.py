@@ -19,6 +19,7 @@ PATCHES = {
     "keras.src.optimizers.loss_scale_optimizer": "loss_scaling",
     "keras.src.metrics.reduction_metrics": "metrics",
     "keras.src.losses.loss": "losses",
+    "keras.src.layers.layer": "activity",
     "keras.src.backend.tensorflow.nn": "normalization",
     "keras.src.callbacks.callback_list": "callbacks",
     "keras.src.callbacks.model_checkpoint": "checkpoints",

@@ -1,7 +1,11 @@
 """Options of `fit` and the other methods of a model: the same on every rank as on one."""
 
+import importlib.metadata
+
 import pytest
 from compare import same
+
+KERAS = tuple(map(int, importlib.metadata.version("keras").split(".")[:2]))
 
 OPTIONS = {
     "shuffle on": {"shuffle": True},
@@ -25,7 +29,14 @@ OPTIONS = {
 def test_fit(ranks, name):
     """Each option means on N ranks what it means on one."""
     sizes = (1, 2, 3, 4) if name in ("validation_split", "sample_weight") else None
-    reference = same(ranks("options:fit", sizes, **OPTIONS[name]))
+    options = dict(OPTIONS[name])
+    if KERAS < (
+        3,
+        4,
+    ):  # which fails, on one rank, where an execution has fewer batches, and counts one that is not there
+        options.pop("with_validation", None) if name == "steps_per_execution" else None
+        options |= {"epochs": 2} if name == "steps_per_epoch" else {}
+    reference = same(ranks("options:fit", sizes, **options))
     assert reference["history"]["loss"]
 
 

@@ -6,6 +6,8 @@ import keras
 import numpy as np
 from keras import layers
 
+KERAS = tuple(int(part) for part in keras.__version__.split(".")[:2])
+
 
 def table(rows=101, columns=6, classes=3, seed=0):
     """Rows of float32 features, and the class of each as int32; the classes can be learned."""

@@ -293,7 +293,8 @@ def shards(parts=(40, 21, 40), shuffle=False, batch=BATCH, explicit_batch=True):
         x, y = x[start : start + parts[ranks.rank]], y[start : start + parts[ranks.rank]]
     model = compiled(classifier())
     sizes = {"batch_size": batch} if explicit_batch else {"steps_per_epoch": steps}
-    history = model.fit(x, y, epochs=3, shuffle=shuffle, validation_data=(x, y), verbose=0, **sizes)
+    epochs = 3 if explicit_batch else 1
+    history = model.fit(x, y, epochs=epochs, shuffle=shuffle, validation_data=(x, y), verbose=0, **sizes)
     result = result_of(model, history)
     result["evaluate"] = numbers(model.evaluate(x, y, batch_size=batch, verbose=0))
     mine = np.asarray(model.predict(x, batch_size=batch, verbose=0)).reshape(-1, 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keras
 import numpy as np
-from cases.common import momentum, numbers, table, weights_for
+from cases.common import KERAS, momentum, numbers, table, weights_for
 from keras import layers, metrics
 
 
@@ -37,8 +37,6 @@ def every(kind, jit_compile=False):
     evaluated = model.evaluate(x, targets, sample_weight=weights, batch_size=20, return_dict=True, verbose=0)
     return {"history": numbers(history.history), "evaluate": numbers(evaluated)}
 
-
-KERAS = tuple(int(part) for part in keras.__version__.split(".")[:2])
 
 #: Before this version Keras cannot compute these metrics in a graph, on one rank either.
 CONSTRAINED_SINCE = (3, 4)

@@ -231,8 +231,8 @@ def distillation():
         def call(self, x, training=False):
             return self.student(x, training=training)
 
-        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-            truth = super().compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, **how):
+            truth = super().compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, **how)
             wanted = ops.softmax(self.teacher(x, training=False) / 3.0)
             return 0.5 * truth + ops.mean(keras.losses.kl_divergence(wanted, ops.softmax(y_pred / 3.0)))
 
@@ -468,8 +468,8 @@ def dropout():
 
                 return ops.reshape(tf.numpy_function(keep, [x], tf.float32), ops.shape(x))
 
-            def compute_output_shape(self, shape):
-                return shape
+            def compute_output_shape(self, input_shape):
+                return input_shape
 
         keras.utils.set_random_seed(7)
         inputs = keras.Input((6,))
