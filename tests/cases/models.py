@@ -466,7 +466,7 @@ def dropout():
                     masks.append(np.array(value))
                     return value
 
-                return ops.reshape(tf.numpy_function(keep, [x], tf.float32), ops.shape(x))
+                return tf.stop_gradient(tf.reshape(tf.numpy_function(keep, [x], tf.float32), tf.shape(x)))
 
             def compute_output_shape(self, input_shape):
                 return input_shape
@@ -479,7 +479,7 @@ def dropout():
             )
         )
         hidden = layers.GaussianNoise(0.1)(layers.Dense(8, activation="tanh")(inputs))
-        model = keras.Model(inputs, layers.Dense(3)(layers.Concatenate()([hidden, ops.stop_gradient(noise)])))
+        model = keras.Model(inputs, layers.Dense(3)(layers.Concatenate()([hidden, noise])))
         history = compiled(model).fit(x, y, batch_size=24, epochs=2, verbose=0)
         runs.append({**result_of(model, history), "mask": masks[0], "second": masks[1]})
     return runs
