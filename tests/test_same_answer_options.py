@@ -30,13 +30,14 @@ def test_fit(ranks, name):
     """Each option means on N ranks what it means on one."""
     sizes = (1, 2, 3, 4) if name in ("validation_split", "sample_weight") else None
     options = dict(OPTIONS[name])
-    if KERAS < (
-        3,
-        4,
-    ):  # which fails, on one rank, where an execution has fewer batches, and counts one that is not there
-        options.pop("with_validation", None) if name == "steps_per_execution" else None
-        options |= {"epochs": 2} if name == "steps_per_epoch" else {}
-    reference = same(ranks("options:fit", sizes, **options))
+    old = KERAS < (3, 4) and name in ("steps_per_execution", "steps_per_epoch")
+    if old:  # `evaluate` fails on one rank where an execution has fewer batches than it takes
+        options.pop("with_validation", None)
+    results = ranks("options:fit", sizes, **options)
+    if old:  # one rank counts steps for which there was no batch: compare all but `optimizer.iterations`
+        for value in (value for values in results.values() for value in values):
+            value["optimizer"].pop(0)
+    reference = same(results)
     assert reference["history"]["loss"]
 
 
