@@ -81,6 +81,16 @@ def count_meetings(world_class: Any) -> None:
 
     world_class.meet = counted
 
+    from matex_tf.exchange.party import Party
+
+    summed = Party.sum
+
+    def counted_sum(self: Any, plan: Any, number: int, *args: Any, **kwargs: Any) -> Any:
+        calls[plan.what] += number == 0
+        return summed(self, plan, number, *args, **kwargs)
+
+    Party.sum = counted_sum  # type: ignore[method-assign]
+
 
 worlds: dict[tuple[int, ...], Any] = {}
 

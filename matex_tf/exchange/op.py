@@ -14,14 +14,15 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf import errors, world
-from matex_tf.exchange import collective
+from matex_tf.exchange import party
+from matex_tf.exchange.plan import Plan, check_dtypes
 
 
 def sum_over_ranks(tensors: Sequence[tf.Tensor], what: str, labels: Sequence[str]) -> list[tf.Tensor]:
     """Sum each tensor over all ranks.
 
     Args:
-        tensors: dense tensors of any shape; dtypes of `collective.SUMMED_AS`.
+        tensors: dense tensors of any shape; dtypes of `reduction.SUMMED_AS`.
         what: the purpose, shown where ranks have gone different ways.
         labels: a name for each tensor; ranks whose names, dtypes or shapes differ stop with RanksDisagree.
 
@@ -33,11 +34,17 @@ def sum_over_ranks(tensors: Sequence[tf.Tensor], what: str, labels: Sequence[str
     """
     if not tensors:
         return []
-    collective.check_dtypes([tensor.dtype.name for tensor in tensors], labels)
+    check_dtypes([tensor.dtype.name for tensor in tensors], labels)
+
+    plan: Plan | None = None
 
     def exchange(*arrays: np.ndarray) -> list[np.ndarray]:
-        described = [f"{label} {a.dtype.name} {a.shape}" for label, a in zip(labels, arrays, strict=True)]
-        return collective.sum_arrays(world.current(), arrays, what, described)
+        nonlocal plan
+        if world.current().alone:
+            return list(arrays)
+        if plan is None or plan.shapes != [array.shape for array in arrays]:
+            plan = Plan.of(what, labels, arrays)
+        return party.sum_planned(world.current(), plan, arrays)
 
     results = _call(exchange, tensors, [tensor.dtype for tensor in tensors])
     for result, tensor in zip(results, tensors, strict=True):
@@ -52,13 +59,13 @@ def join_slices(slices: tf.IndexedSlices, what: str, label: str) -> tf.IndexedSl
     which an index occurs more than once, and Keras' Adam, which squares rows before it adds them, tells the two apart.
     Where every rank looked up the very same indices (positions, say, and not rows of a batch) the values are summed.
     """
-    collective.check_dtypes([slices.values.dtype.name], [label])
+    check_dtypes([slices.values.dtype.name], [label])
 
     def exchange(values: np.ndarray, indices: np.ndarray) -> list[np.ndarray]:
         ranks = world.current()
         looked_up = ranks.gather((len(indices), zlib.crc32(indices.tobytes())), f"{what}: indices of {label}")
         if len(set(looked_up)) == 1:
-            return [*collective.sum_arrays(ranks, [values], what, [label]), indices]
+            return [*party.sum_arrays(ranks, [values], what, [label]), indices]
         rows = values.view(np.uint16) if values.dtype.name == "bfloat16" else values
         joined = ranks.gather_rows(rows, f"{what}: values of {label}").view(values.dtype)
         return [joined, ranks.gather_rows(indices, f"{what}: indices of {label}")]

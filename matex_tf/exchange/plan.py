@@ -1,0 +1,70 @@
+"""What one exchange moves: its tensors, their buckets, and where the results lie."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from matex_tf import settings
+from matex_tf.errors import MatexError
+from matex_tf.exchange.bucket import Bucket, pack
+from matex_tf.exchange.reduction import SUMMED_AS
+
+
+class Plan:
+    """An exchange that is repeated: the same tensors, step after step.
+
+    Attributes:
+        what: the purpose, see `World.meet`.
+        described: each tensor's label, dtype and shape; what ranks must have in common.
+        shapes: of the tensors.
+        buckets: see `bucket.pack`; offsets: where each starts in the result, in bytes; nbytes: all together.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        labels: Sequence[str],
+        shapes: Sequence[tuple[int, ...]],
+        dtypes: Sequence[np.dtype],
+        limit: int,
+    ):
+        """Args: limit: bytes of a bucket."""
+        self.what = what
+        self.what_sum = zlib.crc32(what.encode())
+        self.shapes = [tuple(shape) for shape in shapes]
+        self.described = [
+            f"{label} {np.dtype(dtype).name} {shape}"
+            for label, dtype, shape in zip(labels, dtypes, self.shapes, strict=True)
+        ]
+        self._joined = "\0".join(self.described).encode()
+        self.buckets: list[Bucket] = pack(self.shapes, dtypes, limit)
+        self.offsets = [0]
+        for bucket in self.buckets:
+            self.offsets.append(self.offsets[-1] + bucket.nbytes)
+        self.nbytes = self.offsets.pop()
+        self.root: np.ndarray | None = None  # memory of the results of the exchange that is going on
+        self.chosen = False
+
+    @classmethod
+    def of(cls, what: str, labels: Sequence[str], arrays: Sequence[np.ndarray]) -> Plan:
+        """The plan for these arrays, with buckets as the settings say."""
+        limit = settings.current().bucket_mb << 20
+        return cls(what, labels, [array.shape for array in arrays], [array.dtype for array in arrays], limit)
+
+    def detail_sum(self, expected: Sequence[str]) -> int:
+        """The checksum of what ranks must have in common, behind what the world expects already."""
+        if not expected:
+            return zlib.crc32(self._joined)
+        return zlib.crc32(self._joined, zlib.crc32(("\0".join(expected) + "\0").encode()))
+
+
+def check_dtypes(dtypes: Sequence[str], labels: Sequence[str]) -> None:
+    """Raise MatexError, naming the tensor, for a dtype that ranks cannot add up."""
+    for dtype, label in zip(dtypes, labels, strict=True):
+        if dtype not in SUMMED_AS:
+            raise MatexError(
+                f"{label} is {dtype}, which cannot be summed over ranks; it can be {', '.join(sorted(SUMMED_AS))}."
+            )
