@@ -107,7 +107,7 @@ class Node:
         self._processes = []
 
     def _create(self, size: int) -> str:
-        handle, path = tempfile.mkstemp(prefix="matex-", dir=self._directory)
+        handle, path = tempfile.mkstemp(prefix=f"matex-{os.getuid()}-", dir=self._directory)
         try:
             # A sparse file would be granted whatever the disk has, and kill with SIGBUS who writes to it.
             os.posix_fallocate(handle, 0, size)

@@ -22,7 +22,7 @@ Steps = Generator[list[Any], None, None]
 #: Up to how many bytes an algorithm is used, the fewest messages first; the last takes what is left.
 DOUBLING_BYTES, HALVING_BYTES = 1 << 15, 1 << 18
 _TAGS = 1 << 14  # MPI promises 32767
-_LONGEST_SLEEP = 2e-4
+_SHORTEST_SLEEP, _LONGEST_SLEEP = 1e-5, 1e-3
 
 
 class Lane:
@@ -79,13 +79,12 @@ class Lane:
         if len(self._under_way) <= most:
             return
         with trace.span("network"):
-            pause = 1e-5
+            begin = time.perf_counter()
             while len(self._under_way) > most:
                 if self.progress():
-                    pause = 1e-5
+                    begin = time.perf_counter()
                 else:
-                    time.sleep(pause)
-                    pause = min(pause * 1.5, _LONGEST_SLEEP)
+                    _sleep(begin)
 
     def send(self, data: np.ndarray, to: int, tag: int) -> Any:
         """Start to send."""
@@ -102,11 +101,10 @@ class Lane:
         said = np.concatenate([numbers, -numbers])
         heard = np.empty_like(said)
         request = self.comm.Iallreduce(said, heard, op=MPI.MAX)
-        pause = 1e-5
+        begin = time.perf_counter()
         with trace.span("agree"):
             while not request.Test():
-                time.sleep(pause)
-                pause = min(pause * 1.5, _LONGEST_SLEEP)
+                _sleep(begin)
         return bool(np.array_equal(heard[: numbers.size], -heard[numbers.size :]))
 
     def close(self) -> None:
@@ -197,6 +195,11 @@ def _unfold(lane: Lane, data: np.ndarray, tag: int) -> Steps:
         yield [lane.receive(data, lane.rank - power, tag)]
     elif lane.rank + power < lane.size:
         yield [lane.send(data, lane.rank + power, tag)]
+
+
+def _sleep(begin: float) -> None:
+    """Sleep for an eighth of what the wait has taken so far: late by no more than that, and at little cost."""
+    time.sleep(min(max((time.perf_counter() - begin) / 8, _SHORTEST_SLEEP), _LONGEST_SLEEP))
 
 
 def _power(size: int) -> int:
