@@ -51,6 +51,12 @@ class Settings:
         "seeds come after it and win. -1 lets rank 0 draw one.",
         kind="integer",
     )
+    schedule: str = _setting(
+        "chained",
+        "How exchanges lie between the computations of a step: `chained`, one after the other, in the threads that "
+        "compute; `funneled`, in one thread of their own, while backward goes on; `concurrent`, in several threads.",
+        choices=("chained", "funneled", "concurrent"),
+    )
     bucket_mb: int = _setting(
         32,
         "Megabytes of a bucket: gradients that are exchanged together. Smaller ones start sooner, while backward "

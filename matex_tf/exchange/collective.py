@@ -40,6 +40,9 @@ class Channel:
 
     Ranks may be at most one call apart: who is in call n + 1 knows that all have begun it, and so have ended n.
     That is why two of everything, used in turn, suffice.
+
+    Attributes:
+        chunk: bytes that are packed before they are reduced.
     """
 
     def __init__(self, node: Node, lanes: int, lane: Lane | None, networked: bool, chunk: int, spin: float):
@@ -57,7 +60,7 @@ class Channel:
             NoRoom: on every rank of the node.
         """
         self._node, self._lanes, self._lane, self._networked = node, lanes, lane, networked
-        self._chunk = chunk
+        self.chunk = chunk
         self._lock = threading.RLock()
         self._looks = [node.still_there(rank, "the exchange") for rank in range(node.size)]
         self._calls = self._done = self._given = 0
@@ -102,7 +105,7 @@ class Channel:
 
         Args:
             bucket: how the tensors lie.
-            arrays: this rank's tensors, flat, in the order of the bucket.
+            arrays: this rank's tensors, in the order of the bucket.
             what, detail, held: see `meet`.
             choose: from the bits that any rank of the node held to the shared memory for the result, uint8 of the
                 bucket's size, or None for memory of this rank's own. Called at the same point on every rank.
@@ -110,6 +113,7 @@ class Channel:
         Returns:
             The sums, laid out as the bucket is; None where the ranks are not about to do the same.
         """
+        arrays = [np.ascontiguousarray(array).reshape(-1) for array in arrays]
         with self._lock:
             try:
                 if bucket.nbytes <= SMALL:
@@ -161,7 +165,7 @@ class Channel:
         choose: Callable[[int], np.ndarray | None],
     ) -> np.ndarray | None:
         """Chunk by chunk; while a rank waits for the others to pack one, its part of the one before is reduced."""
-        dtype, step = bucket.dtype, self._chunk // bucket.dtype.itemsize
+        dtype, step = bucket.dtype, self.chunk // bucket.dtype.itemsize
         spans = [(low, min(low + step, bucket.size)) for low in range(0, bucket.size, step)]
         parts = [[slot.view(dtype) for slot in half] for half in self._parts]
         mine = self._node.rank

@@ -12,10 +12,12 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from matex_tf import settings
+from matex_tf.errors import MatexError
 from matex_tf.exchange import waiting
 from matex_tf.exchange.arena import Node, NoRoom, Segment
 from matex_tf.exchange.bucket import ALIGNMENT
@@ -44,7 +46,11 @@ class _Generation:
 
 
 class Party:
-    """What a world needs to exchange; made at its first exchange, and closed with it."""
+    """What a world needs to exchange; made at its first exchange, and closed with it.
+
+    Attributes:
+        threads: see `matex_tf.exchange.schedule`; None until they are needed.
+    """
 
     def __init__(self, world: World, directory: str = ""):
         """Collective over the world.
@@ -61,10 +67,6 @@ class Party:
         sizes = [len(ranks) for ranks in world.nodes]
         self._lanes = min(sizes)
         self._networked = len(sizes) > 1
-        self._lane: Lane | None = None
-        if self._networked:
-            comm = world.split(world.local_rank if world.local_rank < self._lanes else None, world.node)
-            self._lane = None if comm is None else Lane(comm)
         crowded = waiting.crowded(self._node.size)
         self._spin = 0.0 if crowded else waiting.SPIN_SECONDS
         self._lock = threading.RLock()
@@ -73,17 +75,28 @@ class Party:
         self._roomless = False
         chunk = min(LARGEST_CHUNK, CHUNKS // (2 * max(sizes)))
         chunk = max(SMALLEST_CHUNK, chunk // ALIGNMENT * ALIGNMENT)
-        self._channel = self._open(world, chunk)
+        self._lanes_made = [self._make_lane()]
+        self._channel = self._open(chunk, self._lanes_made[0])
+        self._apart: list[Channel] = []
+        self.threads: Any = None
 
-    def _open(self, world: World, chunk: int) -> Channel:
+    def _make_lane(self) -> Lane | None:
+        """This rank's counterparts on other nodes, by a communicator of their own. Collective over the world."""
+        world = self._world
+        if not self._networked:
+            return None
+        comm = world.split(world.local_rank if world.local_rank < self._lanes else None, world.node)
+        return None if comm is None else Lane(comm)
+
+    def _open(self, chunk: int, lane: Lane | None) -> Channel:
         """A channel with chunks of this size, or smaller ones, the same on every node, where a node has no room."""
         while True:
             channel, failure = None, ""
             try:
-                channel = Channel(self._node, self._lanes, self._lane, self._networked, chunk, self._spin)
+                channel = Channel(self._node, self._lanes, lane, self._networked, chunk, self._spin)
             except NoRoom as error:
                 failure = str(error)
-            failures = [text for text in world.gather(failure, "make room for the exchange") if text]
+            failures = [text for text in self._world.gather(failure, "make room for the exchange") if text]
             if not failures:
                 assert channel is not None
                 return channel
@@ -109,30 +122,64 @@ class Party:
         Raises:
             RanksDisagree: on every rank.
         """
-        world, bucket = self._world, plan.buckets[number]
-        flat = [np.ascontiguousarray(array).reshape(-1) for array in arrays]
         if number == 0:
             plan.root, plan.chosen = None, False
-        begin = plan.offsets[number]
 
         def choose(held: int) -> np.ndarray | None:
             if not plan.chosen:
                 plan.root, plan.chosen = self._take(plan.nbytes, held), True
-            return None if plan.root is None else plan.root[begin : begin + bucket.nbytes]
+            return plan.place(number)
 
         with self._lock:
-            expected = world.expected
-            held = sum(generation.held << place for place, generation in enumerate(self._generations))
-            total = self._channel.allreduce(bucket, flat, plan.what_sum, plan.detail_sum(expected), held, choose)
+            expected = self._world.expected
+            total = self._channel.allreduce(
+                plan.buckets[number], arrays, plan.what_sum, plan.detail_sum(expected), self._held(), choose
+            )
         if number == len(plan.buckets) - 1:
             plan.root = None
         if total is None:
-            raise world.disagreement(plan.what, [*expected, *plan.described])
-        total.flags.writeable = False
-        return [
-            total[start : start + size].reshape(plan.shapes[member])
-            for member, start, size in zip(bucket.members, bucket.starts, bucket.sizes, strict=True)
-        ]
+            raise self._world.disagreement(plan.what, [*expected, *plan.described])
+        return plan.results(number, total)
+
+    def begin(self, plan: Plan) -> None:
+        """Meet for a plan whose buckets will be summed by `sum_apart`.
+
+        Raises:
+            RanksDisagree: on every rank.
+        """
+        with self._lock:
+            expected = self._world.expected
+            agreed, held = self._channel.meet(plan.what_sum, plan.detail_sum(expected), self._held())
+            if agreed:
+                plan.root, plan.chosen = self._take(plan.nbytes, held), True
+                return
+        raise self._world.disagreement(plan.what, [*expected, *plan.described])
+
+    def sum_apart(self, channel: int, plan: Plan, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Sum one bucket of a plan that has begun, in a channel of its own; see `sum`.
+
+        Args:
+            channel: each takes the same buckets in the same order on every rank; they know nothing of one another.
+        """
+        total = self._apart[channel].allreduce(
+            plan.buckets[number], arrays, plan.what_sum, number, 0, lambda held: plan.place(number)
+        )
+        if total is None:
+            raise MatexError(
+                f"bucket {number} of {plan.what!r} met another one on its way; this is an error of matex_tf."
+            )
+        return plan.results(number, total)
+
+    def open_channels(self, count: int) -> None:
+        """Have this many channels for `sum_apart`. Collective over the world."""
+        while len(self._apart) < count:
+            lane = self._make_lane()
+            self._lanes_made.append(lane)
+            self._apart.append(self._open(self._channel.chunk, lane))
+
+    def _held(self) -> int:
+        """The generations of which this process still uses a result, as bits."""
+        return sum(generation.held << place for place, generation in enumerate(self._generations))
 
     def _take(self, nbytes: int, held: int) -> np.ndarray | None:
         """Memory for results that no rank of the node uses; None where there is none. Collective over the node."""
@@ -161,9 +208,12 @@ class Party:
 
     def close(self) -> None:
         """Give communicators back; views of results stay good. Collective over the world."""
+        if self.threads is not None:
+            self.threads.stop()
         self._node.close()
-        if self._lane is not None:
-            self._lane.close()
+        for lane in self._lanes_made:
+            if lane is not None:
+                lane.close()
 
 
 def of(world: World, plan: Plan, make: Callable[[World], Party] = Party) -> Party:

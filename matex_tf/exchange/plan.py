@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from matex_tf import settings
 from matex_tf.errors import MatexError
 from matex_tf.exchange.bucket import Bucket, pack
 from matex_tf.exchange.reduction import SUMMED_AS
+
+MEGABYTE = 1 << 20
 
 
 class Plan:
@@ -48,11 +51,27 @@ class Plan:
         self.root: np.ndarray | None = None  # memory of the results of the exchange that is going on
         self.chosen = False
 
+    def place(self, number: int) -> np.ndarray | None:
+        """Shared memory for the result of a bucket; None where there is none."""
+        if self.root is None:
+            return None
+        return self.root[self.offsets[number] : self.offsets[number] + self.buckets[number].nbytes]
+
+    def results(self, number: int, total: np.ndarray) -> list[np.ndarray]:
+        """The tensors of a bucket, as read-only views of its sums."""
+        bucket = self.buckets[number]
+        total.flags.writeable = False
+        return [
+            total[start : start + size].reshape(self.shapes[member])
+            for member, start, size in zip(bucket.members, bucket.starts, bucket.sizes, strict=True)
+        ]
+
     @classmethod
-    def of(cls, what: str, labels: Sequence[str], arrays: Sequence[np.ndarray]) -> Plan:
-        """The plan for these arrays, with buckets as the settings say."""
-        limit = settings.current().bucket_mb << 20
-        return cls(what, labels, [array.shape for array in arrays], [array.dtype for array in arrays], limit)
+    def of(cls, what: str, labels: Sequence[str], arrays: Sequence[Any]) -> Plan:
+        """The plan for these arrays or TensorFlow tensors, with buckets as the settings say."""
+        limit = settings.current().bucket_mb * MEGABYTE
+        dtypes = [np.dtype(getattr(array.dtype, "as_numpy_dtype", array.dtype)) for array in arrays]
+        return cls(what, labels, [tuple(array.shape) for array in arrays], dtypes, limit)
 
     def detail_sum(self, expected: Sequence[str]) -> int:
         """The checksum of what ranks must have in common, behind what the world expects already."""
