@@ -63,6 +63,11 @@ class Settings:
         "goes on; larger ones cost fewer messages.",
         kind="positive",
     )
+    trace: str = _setting(
+        "",
+        "A file for a timeline of the run, in the format of Chrome's trace viewer; `matex-tf trace` says what is in "
+        "it. Empty for none.",
+    )
     notes: bool = _setting(True, "Whether rank 0 prints the lines that start with `matex_tf:`.", kind="switch")
 
     @classmethod

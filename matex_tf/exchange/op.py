@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from matex_tf import errors, settings, world
+from matex_tf import errors, settings, trace, world
 from matex_tf.exchange import party, schedule
 from matex_tf.exchange.plan import Plan, check_dtypes
 
@@ -180,7 +180,8 @@ def _call(
         if _collected:
             return otherwise(arrays)
         try:
-            return function(*arrays)
+            with trace.span("op"):
+                return function(*arrays)
         except Exception as error:
             if _collected is not None:
                 _collected.append(error)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf import settings
+from matex_tf import settings, trace
 from matex_tf.errors import MatexError
 from matex_tf.exchange import waiting
 from matex_tf.exchange.arena import Node, NoRoom, Segment
@@ -130,7 +130,7 @@ class Party:
                 plan.root, plan.chosen = self._take(plan.nbytes, held), True
             return plan.place(number)
 
-        with self._lock:
+        with self._lock, trace.span("exchange", plan.title(number)):
             expected = self._world.expected
             total = self._channel.allreduce(
                 plan.buckets[number], arrays, plan.what_sum, plan.detail_sum(expected), self._held(), choose
@@ -161,9 +161,10 @@ class Party:
         Args:
             channel: each takes the same buckets in the same order on every rank; they know nothing of one another.
         """
-        total = self._apart[channel].allreduce(
-            plan.buckets[number], arrays, plan.what_sum, number, 0, lambda held: plan.place(number)
-        )
+        with trace.span("exchange", plan.title(number)):
+            total = self._apart[channel].allreduce(
+                plan.buckets[number], arrays, plan.what_sum, number, 0, lambda held: plan.place(number)
+            )
         if total is None:
             raise MatexError(
                 f"bucket {number} of {plan.what!r} met another one on its way; this is an error of matex_tf."

@@ -48,8 +48,17 @@ class Plan:
         for bucket in self.buckets:
             self.offsets.append(self.offsets[-1] + bucket.nbytes)
         self.nbytes = self.offsets.pop()
+        self._titles = [
+            f"bucket {number} of {what}: {self.described[bucket.members[0]]}"
+            + (f" and {len(bucket.members) - 1} more" if len(bucket.members) > 1 else "")
+            for number, bucket in enumerate(self.buckets)
+        ]
         self.root: np.ndarray | None = None  # memory of the results of the exchange that is going on
         self.chosen = False
+
+    def title(self, number: int) -> str:
+        """A bucket's name in the timeline."""
+        return self._titles[number]
 
     def place(self, number: int) -> np.ndarray | None:
         """Shared memory for the result of a bucket; None where there is none."""

@@ -114,7 +114,11 @@ class Counters:
             if (value - target) & _WRAP < _HALF:
                 return self._seen()
             if time.monotonic() >= next_look:
-                look()
+                try:
+                    look()
+                except Exception:
+                    if not self.reached(index, target):  # it may have done its part, and ended since
+                        raise
                 next_look = time.monotonic() + LOOK_SECONDS
                 if (words[index] - target) & _WRAP < _HALF:
                     return self._seen()
