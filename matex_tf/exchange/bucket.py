@@ -7,6 +7,7 @@ order is a matter of speed alone: any other gives the same sums.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ class Bucket:
     sizes: tuple[int, ...]
     size: int
 
-    @property
+    @functools.cached_property
     def nbytes(self) -> int:
         """Bytes of the bucket; a multiple of `ALIGNMENT`."""
         return self.size * self.dtype.itemsize

@@ -45,7 +45,7 @@ class Channel:
         chunk: bytes that are packed before they are reduced.
     """
 
-    def __init__(self, node: Node, lanes: int, lane: Lane | None, networked: bool, chunk: int, spin: float):
+    def __init__(self, node: Node, lanes: int, lane: Lane | None, networked: bool, chunk: int, crowded: bool):
         """Collective over the node.
 
         Args:
@@ -54,7 +54,7 @@ class Channel:
             lane: the counterparts of this rank on the other nodes; None where it has none.
             networked: whether there are other nodes.
             chunk: bytes that are packed before they are reduced; a multiple of `ALIGNMENT`.
-            spin: seconds of a wait before the kernel is asked.
+            crowded: whether ranks of this node share cores.
 
         Raises:
             NoRoom: on every rank of the node.
@@ -67,10 +67,11 @@ class Channel:
         lines = -(-node.size * _LINE * 4 // 4096) * 4096
         self._segment: Segment = node.segment(lines + 2 * (node.size + 1) * (SMALL + chunk))
         self._words = self._segment.words()
-        self._counters = Counters(self._words, self._segment.address, spin)
+        self._counters = Counters(self._words, self._segment.address, crowded)
         memory = self._segment.bytes()[lines:]
         small, large = memory[: 2 * (node.size + 1) * SMALL], memory[2 * (node.size + 1) * SMALL :]
         self._small_parts = small.reshape(2, node.size + 1, SMALL)  # the last of each is for the result
+        self._small_places: dict[int, tuple[Bucket, list[tuple[list[np.ndarray], list[np.ndarray]]]]] = {}
         self._parts = large.reshape(2, node.size + 1, chunk)
 
     def meet(self, what: int, detail: int, held: int = 0) -> tuple[bool, int]:
@@ -113,7 +114,7 @@ class Channel:
         Returns:
             The sums, laid out as the bucket is; None where the ranks are not about to do the same.
         """
-        arrays = [np.ascontiguousarray(array).reshape(-1) for array in arrays]
+        arrays = [array.reshape(-1) for array in arrays]
         with self._lock:
             try:
                 if bucket.nbytes <= SMALL:
@@ -126,10 +127,11 @@ class Channel:
         self, bucket: Bucket, arrays: Sequence[np.ndarray], what: int, detail: int
     ) -> np.ndarray | None:
         """Everyone adds up all parts: one wait, and no memory that is shared afterwards."""
-        nbytes, dtype, size = bucket.nbytes, bucket.dtype, self._node.size
-        slots = [slot[:nbytes].view(dtype) for slot in self._small_parts[self._calls & 1]]
+        dtype, size = bucket.dtype, self._node.size
+        slots, places = self._places(bucket)[self._calls & 1]
         with trace.span("pack"):
-            _pack(bucket, arrays, 0, bucket.size, slots[self._node.rank])
+            for place, array in zip(places, arrays, strict=True):
+                place[...] = array
         self._sign(what, detail, 0)
         self._advance()
         self._await_all()
@@ -210,6 +212,22 @@ class Channel:
         elif self._networked:
             self._pass_on()
         return total
+
+    def _places(self, bucket: Bucket) -> list[tuple[list[np.ndarray], list[np.ndarray]]]:
+        """For each turn, the parts of a small bucket, and where this rank's tensors go: views take time to make."""
+        known = self._small_places.get(id(bucket))
+        if known is not None and known[0] is bucket:
+            return known[1]
+        places = []
+        for half in self._small_parts:
+            slots = [slot[: bucket.nbytes].view(bucket.dtype) for slot in half]
+            mine = slots[self._node.rank]
+            tensors = [mine[low : low + size] for low, size in zip(bucket.starts, bucket.sizes, strict=True)]
+            places.append((slots, tensors))
+        if len(self._small_places) >= 64:
+            self._small_places.clear()
+        self._small_places[id(bucket)] = (bucket, places)
+        return places
 
     def _reduce(self, parts: list[np.ndarray], total: np.ndarray) -> None:
         """Add up this rank's slice of a chunk, and send it on its way to the other nodes."""
@@ -293,7 +311,7 @@ class Channel:
 def empty(size: int, dtype: np.dtype) -> np.ndarray:
     """A flat array that starts where TensorFlow takes it without a copy."""
     memory = np.empty(size * dtype.itemsize + ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT
+    start = -memory.__array_interface__["data"][0] % ALIGNMENT
     return memory[start : start + size * dtype.itemsize].view(dtype)
 
 

@@ -67,8 +67,7 @@ class Party:
         sizes = [len(ranks) for ranks in world.nodes]
         self._lanes = min(sizes)
         self._networked = len(sizes) > 1
-        crowded = waiting.crowded(self._node.size)
-        self._spin = 0.0 if crowded else waiting.SPIN_SECONDS
+        self._crowded = waiting.crowded(self._node.size)
         self._lock = threading.RLock()
         self._generations = [_Generation() for _ in range(GENERATIONS)]
         self._turn = 0
@@ -93,7 +92,7 @@ class Party:
         while True:
             channel, failure = None, ""
             try:
-                channel = Channel(self._node, self._lanes, lane, self._networked, chunk, self._spin)
+                channel = Channel(self._node, self._lanes, lane, self._networked, chunk, self._crowded)
             except NoRoom as error:
                 failure = str(error)
             failures = [text for text in self._world.gather(failure, "make room for the exchange") if text]

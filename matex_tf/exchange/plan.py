@@ -48,6 +48,13 @@ class Plan:
         for bucket in self.buckets:
             self.offsets.append(self.offsets[-1] + bucket.nbytes)
         self.nbytes = self.offsets.pop()
+        self._parts = [
+            [
+                (start, start + size, self.shapes[member])
+                for member, start, size in zip(bucket.members, bucket.starts, bucket.sizes, strict=True)
+            ]
+            for bucket in self.buckets
+        ]
         self._titles = [
             f"bucket {number} of {what}: {self.described[bucket.members[0]]}"
             + (f" and {len(bucket.members) - 1} more" if len(bucket.members) > 1 else "")
@@ -68,12 +75,8 @@ class Plan:
 
     def results(self, number: int, total: np.ndarray) -> list[np.ndarray]:
         """The tensors of a bucket, as read-only views of its sums."""
-        bucket = self.buckets[number]
         total.flags.writeable = False
-        return [
-            total[start : start + size].reshape(self.shapes[member])
-            for member, start, size in zip(bucket.members, bucket.starts, bucket.sizes, strict=True)
-        ]
+        return [total[start:stop].reshape(shape) for start, stop, shape in self._parts[number]]
 
     @classmethod
     def of(cls, what: str, labels: Sequence[str], arrays: Sequence[Any]) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +19,7 @@ SUMMED_AS = {
 }
 
 
+@functools.cache  # a dtype takes longer to say its name than a small sum takes
 def wide(dtype: np.dtype) -> np.dtype:
     """The dtype in which numbers of `dtype` are added."""
     return np.dtype(SUMMED_AS[dtype.name])
@@ -36,14 +38,19 @@ def add_up(parts: Sequence[np.ndarray], total: np.ndarray) -> None:
         elif len(parts) == 1:
             if total is not parts[0]:
                 np.copyto(total, parts[0])
+        elif len(parts) == 2 or total.nbytes <= BLOCK:
+            _add(parts, total)
         else:
-            step = BLOCK // total.itemsize if len(parts) > 2 else max(1, total.size)
+            step = BLOCK // total.itemsize
             for start in range(0, total.size, step):
                 here = slice(start, start + step)
-                block = total[here]
-                np.add(parts[0][here], parts[1][here], out=block)
-                for part in parts[2:]:
-                    np.add(block, part[here], out=block)
+                _add([part[here] for part in parts], total[here])
+
+
+def _add(parts: Sequence[np.ndarray], total: np.ndarray) -> None:
+    np.add(parts[0], parts[1], out=total)
+    for part in parts[2:]:
+        np.add(total, part, out=total)
 
 
 def _add_short(parts: Sequence[np.ndarray], total: np.ndarray) -> None:

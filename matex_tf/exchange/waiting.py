@@ -19,8 +19,9 @@ _FUTEX = {"x86_64": 202, "aarch64": 98, "ppc64le": 221, "riscv64": 98, "s390x": 
 _WAIT, _WAKE, _EVERYONE = 0, 1, 0x7FFFFFFF
 _WRAP, _HALF = 0xFFFFFFFF, 0x80000000
 
-#: Seconds that a wait spins where every rank of the node has a core of its own.
-SPIN_SECONDS = 6e-5
+#: Seconds that a wait spins where every rank of the node has a core of its own, and where ranks share cores: there it
+#: gives the core away at each turn.
+SPIN_SECONDS, YIELD_SECONDS = 6e-5, 3e-4
 #: Seconds between two looks at whether the process that is waited for still lives.
 LOOK_SECONDS = 0.25
 
@@ -69,11 +70,12 @@ class Counters:
     They wrap around; a counter has reached a target when it is less than 2^31 ahead of it.
     """
 
-    def __init__(self, words: memoryview, address: int, spin: float):
-        """Args: words: of format "I". address: of the first. spin: seconds of a wait before the kernel is asked."""
+    def __init__(self, words: memoryview, address: int, crowded: bool):
+        """Args: words: of format "I". address: of the first. crowded: whether processes that wait share cores."""
         self._words = words
         self._address = address
-        self._spin = spin
+        self._crowded = crowded
+        self._spin = YIELD_SECONDS if crowded else SPIN_SECONDS
 
     def set(self, index: int, value: int) -> None:
         """Set a counter, after everything that was written before, and wake who waits for it."""
@@ -102,12 +104,13 @@ class Counters:
         words = self._words
         if (words[index] - target) & _WRAP < _HALF:
             return self._seen()
-        if self._spin:
-            end = time.perf_counter() + self._spin
-            while time.perf_counter() < end:
-                for _ in range(10):
-                    if (words[index] - target) & _WRAP < _HALF:
-                        return self._seen()
+        end = time.perf_counter() + self._spin
+        while time.perf_counter() < end:
+            for _ in range(10):
+                if (words[index] - target) & _WRAP < _HALF:
+                    return self._seen()
+                if self._crowded:
+                    os.sched_yield()
         next_look, pause = time.monotonic() + LOOK_SECONDS, 2e-5
         while True:
             value = words[index]
