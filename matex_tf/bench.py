@@ -198,18 +198,22 @@ def _free_memory() -> int:
 
 
 def _show(ranks: World, figures: Sequence[Figure]) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
     nodes = "+".join(str(len(node)) for node in ranks.nodes)
-    table = Table(title=f"allreduce, float32, {ranks.size} ranks ({nodes} on {len(ranks.nodes)} nodes), milliseconds")
+    title = f"allreduce, float32, {ranks.size} ranks ({nodes} on {len(ranks.nodes)} nodes), milliseconds"
+    table = Table(box=box.SIMPLE_HEAD)
     for column in ("bytes", "matex_tf", "MPI_Allreduce", "limit", "MPI / ours", "ours / limit", "GB/s"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     for f in figures:
         times = [f"{1e3 * seconds:.3f}" for seconds in (f.seconds, f.mpi_seconds, f.limit_seconds)]
         ratios = [f"{f.mpi_over_ours:.2f}", f"{f.ours_over_limit:.2f}", f"{f.gigabytes_per_second:.2f}"]
         table.add_row(f"{f.bytes:,}", *times, *ratios)
-    Console(highlight=False).print(table)
+    console = Console(highlight=False, width=100)  # the same in a file as on a narrow terminal
+    console.print(title)
+    console.print(table)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ PARTS = {
     "reduce": "#54a24b",
     "network": "#e45756",
     "agree": "#b279a2",
+    "other": "#e3ded9",  # of an exchange
     "apply": "#72b7b2",
 }
 _EXCHANGE = ("pack", "wait", "reduce", "network", "agree")
@@ -44,7 +45,7 @@ class Step:
 
 
 def read(path: str) -> list[Step]:
-    """The steps of a timeline that a run with `--trace` wrote.
+    """The training steps of a timeline that a run with `--trace` wrote; the others where it did not train.
 
     Raises:
         DataError: it is not such a file.
@@ -62,7 +63,7 @@ def read(path: str) -> list[Step]:
         steps += _steps(rank, own)
     if not steps:
         raise DataError(f"{path} has no step: did the script train?")
-    return steps
+    return [step for step in steps if step.what.startswith("train")] or steps
 
 
 def _steps(rank: int, spans: Sequence[dict[str, Any]]) -> list[Step]:
@@ -82,6 +83,7 @@ def _steps(rank: int, spans: Sequence[dict[str, Any]]) -> list[Step]:
             if name == "op":
                 held += max(0.0, stop - max(start, last))
                 last = max(last, stop)
+                step.spans.insert(0, ("other", start, stop - start, ""))
             elif name in _EXCHANGE:
                 step.parts[name] = step.parts.get(name, 0.0) + stop - start
                 step.spans.append((name, start, stop - start, span.get("args", {}).get("what", "")))
@@ -89,6 +91,7 @@ def _steps(rank: int, spans: Sequence[dict[str, Any]]) -> list[Step]:
         if last > begin:
             step.parts["apply"] = end - last
             step.spans.append(("apply", last, end - last, ""))
+        step.parts["other"] = max(0.0, held - sum(step.parts.get(name, 0.0) for name in _EXCHANGE))
         step.parts["compute"] = max(0.0, last - begin - held) if last > begin else step.length
         steps.append(step)
     return steps
@@ -96,18 +99,22 @@ def _steps(rank: int, spans: Sequence[dict[str, Any]]) -> list[Step]:
 
 def show(steps: Sequence[Step]) -> None:
     """Print a table: for each rank the median step, and the mean of each part."""
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"milliseconds of a step ({len([s for s in steps if s.rank == steps[0].rank])} steps a rank)")
+    title = f"milliseconds of a step ({len([s for s in steps if s.rank == steps[0].rank])} steps a rank)"
+    table = Table(box=box.SIMPLE_HEAD)
     for column in ("rank", "median step", *PARTS):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     for rank in sorted({step.rank for step in steps}):
         own = _settled([step for step in steps if step.rank == rank])
         means = [statistics.fmean(step.parts.get(part, 0.0) for step in own) / 1e3 for part in PARTS]
         median = statistics.median(step.length for step in own) / 1e3
         table.add_row(str(rank), f"{median:.2f}", *(f"{mean:.2f}" for mean in means))
-    Console(highlight=False).print(table)
+    console = Console(highlight=False, width=100)  # the same in a file as on a narrow terminal
+    console.print(title)
+    console.print(table)
 
 
 def _settled(steps: Sequence[Step]) -> Sequence[Step]:
