@@ -13,6 +13,7 @@ from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import editable_wheel
 
 HERE = Path(__file__).resolve().parent
+DOCS = ["matplotlib"]
 DATA = ["h5py", "netCDF4", "pandas", "pyarrow"]  # what files are read with
 PTH = "matex_tf.pth"  # lets MATEX_TF=1 start matex_tf in `mpirun -n N python SCRIPT`
 
@@ -82,6 +83,7 @@ setup(
         "data": DATA,
         "test": [
             *DATA,
+            *DOCS,
             "hypothesis",
             "mypy",
             "psutil",
@@ -91,7 +93,7 @@ setup(
             "ruff",
             "scikit-learn",
         ],
-        "docs": ["matplotlib"],
+        "docs": DOCS,
     },
     entry_points={"console_scripts": ["matex-tf = matex_tf.cli:main"]},
     cmdclass={"build_py": BuildWithPth, "editable_wheel": EditableWithPth},

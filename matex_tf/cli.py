@@ -20,6 +20,8 @@ Train an unmodified TensorFlow or Keras script on many MPI ranks.
 commands:
   run       run a script on many ranks: matex-tf run -n 4 train.py
   doctor    look at this machine, say what is amiss and what to do about it
+  trace     say where the time of a step went: matex-tf trace FILE.json, of a run with --trace FILE.json
+  bench     measure the exchange on this machine or cluster: matex-tf bench allreduce
 
 matex-tf COMMAND --help tells more; matex-tf --version the version."""
 
@@ -44,10 +46,21 @@ DOCTOR_USAGE = """usage: matex-tf doctor
 Look at this machine: Python, TensorFlow, MPI, cores, GPUs and shared memory. Exit code 1 if training could not work."""
 
 
+TRACE_USAGE = """usage: matex-tf trace FILE.json [--png FILE.png]
+
+Say where the time of a step went, in a run that was started with --trace FILE.json, and draw the step in the middle of
+the run, one row a rank (needs matplotlib). Default: FILE.png."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code: 2 for a command line that cannot be understood."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    commands: dict[str, Callable[[list[str]], int]] = {"run": run, "doctor": doctor}
+    commands: dict[str, Callable[[list[str]], int]] = {
+        "run": run,
+        "doctor": doctor,
+        "trace": trace,
+        "bench": bench,
+    }
     try:
         if not words or words[0] in ("-h", "--help", "help"):
             print(USAGE)
@@ -58,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"matex_tf {__version__}")
             return 0
         if words[0] not in commands:
-            raise SettingError(f"there is no command {words[0]}; there is {' and '.join(commands)}.")
+            raise SettingError(f"there is no command {words[0]}; there is {', '.join(commands)}.")
         return commands[words[0]](words[1:])
     except MatexError as error:
         print(f"matex-tf: error: {error}", file=sys.stderr)
@@ -128,3 +141,30 @@ def doctor(words: list[str]) -> int:
     from matex_tf.doctor import examine
 
     return examine()
+
+
+def trace(words: list[str]) -> int:
+    """`matex-tf trace`: a table and a picture of a timeline."""
+    from matex_tf import timeline
+
+    if not words or words[0] in ("-h", "--help"):
+        print(TRACE_USAGE)
+        return 0 if words else 2
+    path, png = words[0], ""
+    if words[1:]:
+        if len(words) != 3 or words[1] != "--png":
+            raise SettingError(f"matex-tf trace takes no {' '.join(words[1:])}.")
+        png = words[2]
+    steps = timeline.read(path)
+    timeline.show(steps)
+    png = png or f"{path.removesuffix('.json')}.png"
+    timeline.draw(steps, png)
+    print(f"the step in the middle of the run: {png}")
+    return 0
+
+
+def bench(words: list[str]) -> int:
+    """`matex-tf bench`: see `matex_tf.bench`."""
+    from matex_tf.bench import command
+
+    return command(words)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from matex_tf import settings as settings_module
+from matex_tf import trace
 from matex_tf import world as world_module
 from matex_tf.ending import Ending, own_traceback, rank_in_environment
 from matex_tf.errors import MatexError, MissingPackage, SettingError
@@ -101,9 +102,15 @@ def main(arguments: Sequence[str]) -> int:
         return run_alone(target, ending)
     output = Output()
     ending = Ending(world, output)
+    trace_path = os.path.abspath(settings.trace)  # the script may go to another directory
     try:
         prepare(world, settings, output)
         target.run()
+    except BaseException as error:
+        ending.failed(error)
+    try:
+        if settings.trace:
+            trace.write(world, trace_path)
     except BaseException as error:
         ending.failed(error)
     ending.finished()
@@ -172,6 +179,8 @@ def prepare(world: World, settings: Settings, output: Output) -> None:
         )
     from matex_tf import patches
 
+    if settings.trace:
+        trace.start(world)
     patches.install(seed=seed)
 
 

@@ -51,6 +51,23 @@ class Settings:
         "seeds come after it and win. -1 lets rank 0 draw one.",
         kind="integer",
     )
+    schedule: str = _setting(
+        "chained",
+        "How exchanges lie between the computations of a step: `chained`, one after the other, in the threads that "
+        "compute; `funneled`, in one thread of their own, while backward goes on; `concurrent`, in several threads.",
+        choices=("chained", "funneled", "concurrent"),
+    )
+    bucket_mb: int = _setting(
+        32,
+        "Megabytes of a bucket: gradients that are exchanged together. Smaller ones start sooner, while backward "
+        "goes on; larger ones cost fewer messages.",
+        kind="positive",
+    )
+    trace: str = _setting(
+        "",
+        "A file for a timeline of the run, in the format of Chrome's trace viewer; `matex-tf trace` says what is in "
+        "it. Empty for none.",
+    )
     notes: bool = _setting(True, "Whether rank 0 prints the lines that start with `matex_tf:`.", kind="switch")
 
     @classmethod
@@ -94,13 +111,15 @@ def _parse(field: dataclasses.Field[Any], text: str, given_as: str) -> Any:
     kind, choices = field.metadata["kind"], field.metadata["choices"]
     if choices and text not in choices:
         raise SettingError(f"{given_as} is {text!r}; it can be {' or '.join(choices)}.")
-    if kind in ("count", "integer"):
+    if kind in ("count", "integer", "positive"):
         try:
             number = int(text)
         except ValueError:
             raise SettingError(f"{given_as} is {text!r}; it must be a whole number.") from None
         if kind == "count" and number < 0:
             raise SettingError(f"{given_as} is {number}; it must not be negative.")
+        if kind == "positive" and number < 1:
+            raise SettingError(f"{given_as} is {number}; it must be 1 or more.")
         return number
     if kind == "switch":
         if text.lower() in ("1", "on", "true", "yes"):
@@ -178,9 +197,12 @@ def help_text() -> str:
     """The settings as they stand in `--help`."""
     lines = ["settings (flag, or MATEX_NAME in the environment):"]
     for field in dataclasses.fields(Settings):
-        value = "|".join(field.metadata["choices"]) or {"count": "N", "integer": "N", "switch": "on|off"}.get(
-            field.metadata["kind"], "VALUE"
-        )
+        value = "|".join(field.metadata["choices"]) or {
+            "count": "N",
+            "integer": "N",
+            "positive": "N",
+            "switch": "on|off",
+        }.get(field.metadata["kind"], "VALUE")
         lines.append(f"  {flag_name(field.name)} {value}")
         lines += textwrap.wrap(
             f"{field.metadata['text'].replace('`', '')} Default: {_shown(field)}.",

@@ -35,17 +35,25 @@ class World:
         rank, size: this rank and the number of ranks.
         local_rank, local_size: the same among the ranks of this node.
         host: name of this node; hosts: the node of every rank.
+        nodes: the ranks of each node, in the order of their first ranks; node: this rank's place in that.
+        exchange: what moves gradients between these ranks (`matex_tf.exchange`); None until it is first needed.
         where: where this rank is in its script, such as "train step 3 of cnn"; shown where ranks disagree.
         expected: what the next `meet` compares besides its own details, such as "a batch of 32 rows".
     """
 
-    def __init__(self, comm: Any = None):
-        """Args: comm: an mpi4py communicator, which the world owns from now on, or None for a world of one rank."""
+    def __init__(self, comm: Any = None, host: str = ""):
+        """A world of the ranks of a communicator.
+
+        Args:
+            comm: an mpi4py communicator, which the world owns from now on, or None for a world of one rank.
+            host: the name of this node; the machine's where it is empty.
+        """
         self._comm = comm
         self._lock = threading.RLock()
         self.where = ""
         self.expected: tuple[str, ...] = ()
-        self.host = socket.gethostname()
+        self.exchange: Any = None
+        self.host = host or socket.gethostname()
         if comm is None:
             self.rank, self.size, self.local_rank, self.local_size = 0, 1, 0, 1
             self.hosts = [self.host]
@@ -54,6 +62,9 @@ class World:
             self.hosts = comm.allgather(self.host)
             here = [r for r, host in enumerate(self.hosts) if host == self.host]
             self.local_rank, self.local_size = here.index(self.rank), len(here)
+        names = list(dict.fromkeys(self.hosts))
+        self.nodes = [[r for r, host in enumerate(self.hosts) if host == name] for name in names]
+        self.node = names.index(self.host)
 
     def __repr__(self) -> str:
         return f"World(rank={self.rank}, size={self.size}, host={self.host!r})"
@@ -76,7 +87,11 @@ class World:
         if self._comm is None:
             return
         details = (*self.expected, *detail)
-        mine = (zlib.crc32(what.encode()), zlib.crc32("\0".join(details).encode()))
+        mine = fingerprint(what, details)
+        if self.exchange is not None:  # they may be waiting there, in shared memory
+            if not self.exchange.agrees(*mine):
+                raise self.disagreement(what, details)
+            return
         said = np.array([mine[0], mine[1], -mine[0], -mine[1]], np.int64)
         heard = np.empty_like(said)
         from mpi4py import MPI
@@ -85,8 +100,13 @@ class World:
             _wait(self._comm.Iallreduce(said, heard, op=MPI.MAX))
             if heard[0] == -heard[2] and heard[1] == -heard[3]:
                 return
-            everyone = self._comm.allgather((what, details, self.where))
-        raise RanksDisagree(_difference(everyone, self.hosts))
+        raise self.disagreement(what, details)
+
+    def disagreement(self, what: str, details: Sequence[str]) -> RanksDisagree:
+        """The error that says in what the ranks differ, the same on each; to be called where all know that they do."""
+        with self._lock:
+            everyone = self._comm.allgather((what, tuple(details), self.where))
+        return RanksDisagree(_difference(everyone, self.hosts))
 
     def sum(self, array: np.ndarray, what: str) -> np.ndarray:
         """Sum an array of the same shape and dtype over all ranks; the result is the same on each.
@@ -168,18 +188,38 @@ class World:
                     row.Free()
             return joined
 
-    def subset(self, ranks: Sequence[int]) -> World | None:
-        """A world of some of these ranks; None on a rank that is not among them. Every rank must call it."""
+    def split(self, color: int | None, key: int = 0) -> Any:
+        """An mpi4py communicator of the ranks that give the same color. Every rank must call it.
+
+        Args:
+            color: 0 or more; None for a rank that takes part in none, which gets None.
+            key: the order of the ranks in it; by rank where that is equal.
+        """
+        from mpi4py import MPI
+
+        comm = self._comm.Split(MPI.UNDEFINED if color is None else color, key)
+        return None if comm == MPI.COMM_NULL else comm
+
+    def subset(self, ranks: Sequence[int], host: str = "") -> World | None:
+        """A world of some of these ranks; None on a rank that is not among them. Every rank must call it.
+
+        Args:
+            ranks: in the order that they shall have.
+            host: see `World`.
+        """
         if self._comm is None:
             return self
         from mpi4py import MPI
 
         member = self.rank in ranks
         comm = self._comm.Split(0 if member else MPI.UNDEFINED, ranks.index(self.rank) if member else 0)
-        return World(comm) if member else None
+        return World(comm, host) if member else None
 
     def free(self) -> None:
         """Give the communicator back; for worlds that came from `subset`."""
+        if self.exchange is not None:
+            self.exchange.close()
+            self.exchange = None
         if self._comm is not None:
             self._comm.Free()
             self._comm = None
@@ -189,6 +229,11 @@ class World:
         if self._comm is not None:
             self._comm.Abort(code)
         os._exit(code)
+
+
+def fingerprint(what: str, details: Sequence[str]) -> tuple[int, int]:
+    """What ranks compare of a purpose and its details: two checksums of 32 bits."""
+    return zlib.crc32(what.encode()), zlib.crc32("\0".join(details).encode())
 
 
 def _wait(request: Any) -> None:

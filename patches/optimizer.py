@@ -50,7 +50,7 @@ def _weigh(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(grads, variables)
     _waiting.append(paths(variables))
     try:
-        return wrapped(weighted(grads), variables)
+        return wrapped(shaped(weighted(grads), variables), variables)
     finally:
         _waiting.pop()
 
@@ -97,9 +97,17 @@ def weighted(grads: Sequence[Any]) -> list[Any]:
     return result
 
 
+def shaped(grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    """Dense gradients with the shapes of their variables, which a graph may not know."""
+    for grad, variable in zip(grads, variables, strict=True):
+        if tf.is_tensor(grad) and not isinstance(grad, tf.IndexedSlices):
+            grad.set_shape(variable.shape)
+    return list(grads)
+
+
 def average(grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
     """Weigh and exchange gradients at once; Nones stay where they are."""
-    return _strategy(weighted(grads), paths(variables))
+    return _strategy(shaped(weighted(grads), variables), paths(variables))
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from matex_tf import settings, world
+from matex_tf import settings, trace, world
 from matex_tf.errors import MatexError
 from matex_tf.exchange import op
 from matex_tf.patches import metrics, notes, scope, seeds, split, state, weights
@@ -45,7 +45,7 @@ class SharedStep:
         if self.kind == "train" and remembered.accumulators_whole:
             weights.split_accumulators(model)
         before = _values(self._put_back()) if share.rows == 0 else None
-        with op.collecting():
+        with trace.span("step", world.current().where), op.collecting():
             logs = step(data, split.as_numbers(share))
         if before is not None:
             for variable, value in before:

@@ -81,6 +81,20 @@ def count_meetings(world_class: Any) -> None:
 
     world_class.meet = counted
 
+    from matex_tf.exchange.party import Party
+
+    summed, begun = Party.sum, Party.begin
+
+    def counted_sum(self: Any, plan: Any, number: int, *args: Any) -> Any:
+        calls[plan.what] += number == 0
+        return summed(self, plan, number, *args)
+
+    def counted_begin(self: Any, plan: Any) -> None:
+        calls[plan.what] += 1
+        return begun(self, plan)
+
+    Party.sum, Party.begin = counted_sum, counted_begin  # type: ignore[method-assign]
+
 
 worlds: dict[tuple[int, ...], Any] = {}
 

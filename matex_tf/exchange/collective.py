@@ -1,57 +1,327 @@
-"""The plain exchange: arrays of one dtype travel as one flat buffer through MPI_Allreduce."""
+"""Allreduce of a bucket: inside a node through shared memory, between nodes by messages.
+
+    pack      each rank copies its tensors into its own place in the arena, a chunk at a time
+    reduce    each rank adds up one slice of the chunk over all ranks of the node, into the result
+    network   between nodes: each slice is summed with its counterparts, so that all ranks drive the network
+    result    views of the arena, the same bits on every rank
+
+A rank that has done its part of a chunk sets a counter, and waits for those of the others: once for each chunk, since a
+rank that has packed a chunk has reduced the one before. Beside the counter stands what the rank is about to do, as
+two checksums: so every exchange is a meeting as well, see `World.meet`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from matex_tf.errors import MatexError
-from matex_tf.world import World
+from matex_tf import trace
+from matex_tf.exchange.arena import Node, Segment
+from matex_tf.exchange.bucket import ALIGNMENT, Bucket
+from matex_tf.exchange.network import Lane
+from matex_tf.exchange.reduction import add_up, wide
+from matex_tf.exchange.waiting import Counters
 
-#: What a dtype is summed as: short floats in float32, the rest as itself.
-SUMMED_AS = {
-    "float16": "float32",
-    "bfloat16": "float32",
-    "float32": "float32",
-    "float64": "float64",
-    "int32": "int32",
-    "int64": "int64",
-}
+#: Bytes up to which every rank adds up all parts itself, after a single wait.
+SMALL = 1 << 16
+#: Transfers between nodes that are under way at once.
+IN_FLIGHT = 3
 
-
-def check_dtypes(dtypes: Sequence[str], labels: Sequence[str]) -> None:
-    """Raise MatexError, naming the tensor, for a dtype that ranks cannot add up."""
-    for dtype, label in zip(dtypes, labels, strict=True):
-        if dtype not in SUMMED_AS:
-            raise MatexError(
-                f"{label} is {dtype}, which cannot be summed over ranks; it can be {', '.join(sorted(SUMMED_AS))}."
-            )
+_LINE = 64  # words of a rank's control line: 256 bytes, so that no two ranks write to one cache line
+_PROGRESS, _DELIVERED, _JUDGED, _SIGNS = 0, 16, 32, 48
+_SIGN = 4  # words of a sign: what, detail, held, verdict; two of them in turn
 
 
-def sum_arrays(world: World, arrays: Sequence[np.ndarray], what: str, labels: Sequence[str]) -> list[np.ndarray]:
-    """Sum each array over all ranks.
+class Channel:
+    """A way for buckets, one after the other, between the ranks of a world. Every rank sends the same buckets.
 
-    Args:
-        world: the ranks that take part; each must call this with arrays of the same shapes and dtypes.
-        arrays: any shapes, dtypes of `SUMMED_AS`.
-        what: the purpose, see `World.meet`.
-        labels: a description of each array; ranks whose labels differ get RanksDisagree.
+    Ranks may be at most one call apart: who is in call n + 1 knows that all have begun it, and so have ended n.
+    That is why two of everything, used in turn, suffice.
 
-    Returns:
-        The sums, in the dtypes of `arrays`; the same bits on every rank.
+    Attributes:
+        chunk: bytes that are packed before they are reduced.
     """
-    world.meet(what, labels)
-    sums: list[np.ndarray | None] = [None] * len(arrays)
-    wires = [SUMMED_AS[array.dtype.name] for array in arrays]
-    for wire in dict.fromkeys(wires):
-        members = [position for position, name in enumerate(wires) if name == wire]
-        flat = np.concatenate([arrays[position].reshape(-1).astype(wire, copy=False) for position in members])
-        world.sum_in_place(flat)
-        start = 0
-        for position in members:
-            array = arrays[position]
-            part = flat[start : start + array.size].reshape(array.shape)
-            sums[position] = part.astype(array.dtype, copy=False)
-            start += array.size
-    return sums  # type: ignore[return-value]
+
+    def __init__(self, node: Node, lanes: int, lane: Lane | None, networked: bool, chunk: int, crowded: bool):
+        """Collective over the node.
+
+        Args:
+            node: the ranks of this node.
+            lanes: slices of a chunk, the same on every node; the first so many ranks of each node have one each.
+            lane: the counterparts of this rank on the other nodes; None where it has none.
+            networked: whether there are other nodes.
+            chunk: bytes that are packed before they are reduced; a multiple of `ALIGNMENT`.
+            crowded: whether ranks of this node share cores.
+
+        Raises:
+            NoRoom: on every rank of the node.
+        """
+        self._node, self._lanes, self._lane, self._networked = node, lanes, lane, networked
+        self.chunk = chunk
+        self._lock = threading.RLock()
+        self._looks = [node.still_there(rank, "the exchange") for rank in range(node.size)]
+        self._calls = self._done = self._given = 0
+        lines = -(-node.size * _LINE * 4 // 4096) * 4096
+        self._segment: Segment = node.segment(lines + 2 * (node.size + 1) * (SMALL + chunk))
+        self._words = self._segment.words()
+        self._counters = Counters(self._words, self._segment.address, crowded)
+        memory = self._segment.bytes()[lines:]
+        small, large = memory[: 2 * (node.size + 1) * SMALL], memory[2 * (node.size + 1) * SMALL :]
+        self._small_parts = small.reshape(2, node.size + 1, SMALL)  # the last of each is for the result
+        self._small_places: dict[int, tuple[Bucket, list[tuple[list[np.ndarray], list[np.ndarray]]]]] = {}
+        self._parts = large.reshape(2, node.size + 1, chunk)
+
+    def meet(self, what: int, detail: int, held: int = 0) -> tuple[bool, int]:
+        """Wait until every rank is here.
+
+        Args:
+            what, detail: checksums of what this rank is about to do.
+            held: bits that the ranks of the node tell one another.
+
+        Returns:
+            Whether all ranks are about to do the same, and the bits that any rank of the node gave.
+        """
+        with self._lock:
+            self._sign(what, detail, held)
+            self._advance()
+            self._await_all()
+            agreed, held = self._compare()
+            agreed = self._judge(agreed)
+            self._calls += 1
+            return agreed, held
+
+    def allreduce(
+        self,
+        bucket: Bucket,
+        arrays: Sequence[np.ndarray],
+        what: int,
+        detail: int,
+        held: int,
+        choose: Callable[[int], np.ndarray | None],
+    ) -> np.ndarray | None:
+        """Sum a bucket over all ranks.
+
+        Args:
+            bucket: how the tensors lie.
+            arrays: this rank's tensors, in the order of the bucket.
+            what, detail, held: see `meet`.
+            choose: from the bits that any rank of the node held to the shared memory for the result, uint8 of the
+                bucket's size, or None for memory of this rank's own. Called at the same point on every rank.
+
+        Returns:
+            The sums, laid out as the bucket is; None where the ranks are not about to do the same.
+        """
+        arrays = [array.reshape(-1) for array in arrays]
+        with self._lock:
+            try:
+                if bucket.nbytes <= SMALL:
+                    return self._allreduce_small(bucket, arrays, what, detail)
+                return self._allreduce_large(bucket, arrays, what, detail, held, choose)
+            finally:
+                self._calls += 1
+
+    def _allreduce_small(
+        self, bucket: Bucket, arrays: Sequence[np.ndarray], what: int, detail: int
+    ) -> np.ndarray | None:
+        """Everyone adds up all parts: one wait, and no memory that is shared afterwards."""
+        dtype, size = bucket.dtype, self._node.size
+        slots, places = self._places(bucket)[self._calls & 1]
+        with trace.span("pack"):
+            for place, array in zip(places, arrays, strict=True):
+                place[...] = array
+        self._sign(what, detail, 0)
+        self._advance()
+        self._await_all()
+        agreed = self._judge(self._compare()[0])
+        if not agreed:
+            return None
+        total = empty(bucket.size, dtype)
+        if not self._networked:
+            with trace.span("reduce"):
+                add_up(slots[:size], total)
+            return total
+        if self._node.rank == 0:
+            assert self._lane is not None
+            sums = empty(bucket.size, wide(dtype))
+            with trace.span("reduce"):
+                add_up(slots[:size], sums)
+            self._lane.start(sums)
+            self._lane.finish()
+            np.copyto(slots[size], sums, casting="unsafe")
+            self._deliver(1)
+        self._given += 1
+        self._await(_DELIVERED, [0], self._given)
+        np.copyto(total, slots[size])
+        return total
+
+    def _allreduce_large(
+        self,
+        bucket: Bucket,
+        arrays: Sequence[np.ndarray],
+        what: int,
+        detail: int,
+        held: int,
+        choose: Callable[[int], np.ndarray | None],
+    ) -> np.ndarray | None:
+        """Chunk by chunk; while a rank waits for the others to pack one, its part of the one before is reduced."""
+        dtype, step = bucket.dtype, self.chunk // bucket.dtype.itemsize
+        spans = [(low, min(low + step, bucket.size)) for low in range(0, bucket.size, step)]
+        parts = [[slot.view(dtype) for slot in half] for half in self._parts]
+        mine = self._node.rank
+
+        def pack(number: int) -> None:
+            with trace.span("pack"):
+                _pack(bucket, arrays, *spans[number], parts[number & 1][mine])
+
+        pack(0)
+        self._sign(what, detail, held)
+        self._advance()
+        self._await_all()
+        agreed, held = self._compare()
+        if not self._judge(agreed):
+            return None
+        shared = choose(held)
+        total = empty(bucket.size, dtype) if shared is None else shared.view(dtype)
+
+        def place(number: int) -> np.ndarray:
+            low, high = spans[number]
+            return parts[number & 1][-1][: high - low] if shared is None else total[low:high]
+
+        def take_out(number: int) -> None:
+            """Where the result is this rank's own: copy it before the place is used again."""
+            if self._networked:
+                self._pass_on()
+            low, high = spans[number]
+            np.copyto(total[low:high], place(number))
+
+        for number, (low, high) in enumerate(spans):
+            if number:
+                self._await_all()
+                if shared is None:
+                    take_out(number - 1)
+            self._reduce([part[: high - low] for part in parts[number & 1][:-1]], place(number))
+            if number + 1 < len(spans):
+                pack(number + 1)
+            self._advance()
+        self._await_all()
+        if shared is None:
+            take_out(len(spans) - 1)
+        elif self._networked:
+            self._pass_on()
+        return total
+
+    def _places(self, bucket: Bucket) -> list[tuple[list[np.ndarray], list[np.ndarray]]]:
+        """For each turn, the parts of a small bucket, and where this rank's tensors go: views take time to make."""
+        known = self._small_places.get(id(bucket))
+        if known is not None and known[0] is bucket:
+            return known[1]
+        places = []
+        for half in self._small_parts:
+            slots = [slot[: bucket.nbytes].view(bucket.dtype) for slot in half]
+            mine = slots[self._node.rank]
+            tensors = [mine[low : low + size] for low, size in zip(bucket.starts, bucket.sizes, strict=True)]
+            places.append((slots, tensors))
+        if len(self._small_places) >= 64:
+            self._small_places.clear()
+        self._small_places[id(bucket)] = (bucket, places)
+        return places
+
+    def _reduce(self, parts: list[np.ndarray], total: np.ndarray) -> None:
+        """Add up this rank's slice of a chunk, and send it on its way to the other nodes."""
+        if self._node.rank >= self._lanes:
+            return
+        here = _slice(total.size, self._lanes, self._node.rank, total.itemsize)
+        parts, total = [part[here] for part in parts], total[here]
+        if self._lane is None:
+            with trace.span("reduce"):
+                add_up(parts, total)
+            return
+        sums = total if wide(total.dtype) == total.dtype else np.empty(total.size, wide(total.dtype))
+        with trace.span("reduce"):
+            add_up(parts, sums)
+        self._lane.finish(IN_FLIGHT - 1)
+        self._lane.start(sums, None if sums is total else lambda: np.copyto(total, sums, casting="unsafe"))
+
+    def _pass_on(self) -> None:
+        """Wait until the sums over all nodes are there, on every lane."""
+        if self._lane is not None:
+            self._lane.finish()
+            self._deliver(1)
+        self._given += 1
+        self._await(_DELIVERED, range(self._lanes), self._given)
+
+    def _deliver(self, count: int) -> None:
+        self._counters.set(self._node.rank * _LINE + _DELIVERED, self._given + count)
+
+    def _sign(self, what: int, detail: int, held: int) -> None:
+        place = self._node.rank * _LINE + _SIGNS + _SIGN * (self._calls & 1)
+        words = self._words
+        words[place], words[place + 1], words[place + 2] = what, detail, held
+
+    def _compare(self) -> tuple[bool, int]:
+        """Whether the signs of all ranks of the node are the same, and what any of them holds."""
+        words, place = self._words, _SIGNS + _SIGN * (self._calls & 1)
+        what, detail, held, agreed = words[place], words[place + 1], 0, True
+        for _ in range(self._node.size):
+            if words[place] != what or words[place + 1] != detail:
+                agreed = False
+            held |= words[place + 2]
+            place += _LINE
+        return agreed, held
+
+    def _judge(self, agreed: bool) -> bool:
+        """Whether all nodes agree as well: the first rank of each asks the others."""
+        if not self._networked:
+            return agreed
+        place = _SIGNS + _SIGN * (self._calls & 1)
+        words = self._words
+        if self._node.rank == 0:
+            assert self._lane is not None
+            # A node at odds with itself says what no other can say.
+            sign = [words[place], words[place + 1]] if agreed else [-1 - self._lane.rank, 0]
+            agreed = self._lane.agree(np.array(sign, np.int64)) and agreed
+            words[place + 3] = agreed
+            self._counters.set(_JUDGED, self._calls + 1)
+        self._await(_JUDGED, [0], self._calls + 1)
+        return bool(words[place + 3])
+
+    def _advance(self) -> None:
+        self._done += 1
+        self._counters.set(self._node.rank * _LINE + _PROGRESS, self._done)
+
+    def _await_all(self) -> None:
+        self._await(_PROGRESS, range(self._node.size), self._done)
+
+    def _await(self, word: int, ranks: Sequence[int], target: int) -> None:
+        with trace.span("wait"):
+            for rank in ranks:
+                if rank == self._node.rank:
+                    continue
+                index = rank * _LINE + word
+                while self._lane is not None and self._lane.busy and not self._counters.reached(index, target):
+                    # The rank that is waited for may itself wait for another node, and that one for these messages.
+                    if not self._lane.progress():
+                        time.sleep(2e-5)
+                self._counters.wait(index, target, self._looks[rank])
+
+
+def empty(size: int, dtype: np.dtype) -> np.ndarray:
+    """A flat array that starts where TensorFlow takes it without a copy."""
+    memory = np.empty(size * dtype.itemsize + ALIGNMENT, np.uint8)
+    start = -memory.__array_interface__["data"][0] % ALIGNMENT
+    return memory[start : start + size * dtype.itemsize].view(dtype)
+
+
+def _pack(bucket: Bucket, arrays: Sequence[np.ndarray], start: int, stop: int, place: np.ndarray) -> None:
+    for member, low, high, begin in bucket.pieces(start, stop):
+        np.copyto(place[begin - start : begin - start + high - low], arrays[member][low:high])
+
+
+def _slice(size: int, count: int, number: int, itemsize: int) -> slice:
+    """One of `count` slices that start on whole cache lines."""
+    step = max(1, ALIGNMENT // itemsize)
+    lines = -(-size // step)
+    return slice(min(size, number * lines // count * step), min(size, (number + 1) * lines // count * step))

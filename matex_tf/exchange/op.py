@@ -13,15 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from matex_tf import errors, world
-from matex_tf.exchange import collective
+from matex_tf import errors, settings, trace, world
+from matex_tf.exchange import party, schedule
+from matex_tf.exchange.plan import Plan, check_dtypes
 
 
 def sum_over_ranks(tensors: Sequence[tf.Tensor], what: str, labels: Sequence[str]) -> list[tf.Tensor]:
     """Sum each tensor over all ranks.
 
     Args:
-        tensors: dense tensors of any shape; dtypes of `collective.SUMMED_AS`.
+        tensors: dense tensors of any shape; dtypes of `reduction.SUMMED_AS`.
         what: the purpose, shown where ranks have gone different ways.
         labels: a name for each tensor; ranks whose names, dtypes or shapes differ stop with RanksDisagree.
 
@@ -33,15 +34,85 @@ def sum_over_ranks(tensors: Sequence[tf.Tensor], what: str, labels: Sequence[str
     """
     if not tensors:
         return []
-    collective.check_dtypes([tensor.dtype.name for tensor in tensors], labels)
+    check_dtypes([tensor.dtype.name for tensor in tensors], labels)
 
-    def exchange(*arrays: np.ndarray) -> list[np.ndarray]:
-        described = [f"{label} {a.dtype.name} {a.shape}" for label, a in zip(labels, arrays, strict=True)]
-        return collective.sum_arrays(world.current(), arrays, what, described)
-
-    results = _call(exchange, tensors, [tensor.dtype for tensor in tensors])
+    known = all(tensor.shape.is_fully_defined() for tensor in tensors)
+    plan = Plan.of(what, labels, tensors) if known else None
+    if plan is None or len(plan.buckets) == 1:
+        results = _at_once(tensors, what, labels)
+    elif settings.current().schedule == "chained":
+        results = _chained(tensors, plan)
+    else:
+        results = _apart(tensors, plan, 1 if settings.current().schedule == "funneled" else schedule.CONCURRENT)
     for result, tensor in zip(results, tensors, strict=True):
         result.set_shape(tensor.shape)
+    return results
+
+
+def _at_once(tensors: Sequence[tf.Tensor], what: str, labels: Sequence[str]) -> list[tf.Tensor]:
+    """One op for all tensors; shapes may be known when it runs and not before."""
+    plan: Plan | None = None
+
+    def exchange(*arrays: np.ndarray) -> list[np.ndarray]:
+        nonlocal plan
+        if world.current().alone:
+            return list(arrays)
+        if plan is None or plan.shapes != [array.shape for array in arrays]:
+            plan = Plan.of(what, labels, arrays)
+        return party.sum_planned(world.current(), plan, arrays)
+
+    return _call(exchange, tensors, [tensor.dtype for tensor in tensors])
+
+
+def _chained(tensors: Sequence[tf.Tensor], plan: Plan) -> list[tf.Tensor]:
+    """One op for each bucket, one after the other."""
+    results: list[tf.Tensor | None] = [None] * len(tensors)
+    before: list[tf.Tensor] = []
+    for number, bucket in enumerate(plan.buckets):
+
+        def exchange(*arrays: np.ndarray, number: int = number) -> list[np.ndarray]:
+            ranks = world.current()
+            return list(arrays) if ranks.alone else party.of(ranks, plan).sum(plan, number, arrays)
+
+        own = [tensors[member] for member in bucket.members]
+        with tf.control_dependencies(before):
+            sums = _call(exchange, own, [tensor.dtype for tensor in own])
+        before = sums[:1]
+        for member, total in zip(bucket.members, sums, strict=True):
+            results[member] = total
+    return results
+
+
+def _apart(tensors: Sequence[tf.Tensor], plan: Plan, threads: int) -> list[tf.Tensor]:
+    """Two ops for each bucket: one that hands it to a thread, and, behind all of those, one that waits for the sums.
+
+    TensorFlow may have no more than one thread that runs ops. None is held up while there is a gradient to compute:
+    posting does not wait, and nothing is collected before all is posted.
+    """
+    results: list[tf.Tensor | None] = [None] * len(tensors)
+    owned = [[tensors[member] for member in bucket.members] for bucket in plan.buckets]
+    posted = []
+    for number, own in enumerate(owned):
+
+        def post(*arrays: np.ndarray, number: int = number) -> list[np.ndarray]:
+            ranks = world.current()
+            if not ranks.alone:
+                schedule.threads_of(party.of(ranks, plan), threads).post(plan, number, arrays)
+            return [np.array(number, np.int32)]
+
+        posted += _call(post, own, [tf.int32], lambda arrays: [np.array(0, np.int32)])
+    for number, (bucket, own) in enumerate(zip(plan.buckets, owned, strict=True)):
+
+        def collect(*arrays: np.ndarray, number: int = number) -> list[np.ndarray]:
+            ranks = world.current()
+            if ranks.alone:
+                return list(arrays)
+            return schedule.threads_of(party.of(ranks, plan), threads).collect(plan, number)
+
+        with tf.control_dependencies(posted):
+            sums = _call(collect, own, [tensor.dtype for tensor in own])
+        for member, total in zip(bucket.members, sums, strict=True):
+            results[member] = total
     return results
 
 
@@ -52,13 +123,13 @@ def join_slices(slices: tf.IndexedSlices, what: str, label: str) -> tf.IndexedSl
     which an index occurs more than once, and Keras' Adam, which squares rows before it adds them, tells the two apart.
     Where every rank looked up the very same indices (positions, say, and not rows of a batch) the values are summed.
     """
-    collective.check_dtypes([slices.values.dtype.name], [label])
+    check_dtypes([slices.values.dtype.name], [label])
 
     def exchange(values: np.ndarray, indices: np.ndarray) -> list[np.ndarray]:
         ranks = world.current()
         looked_up = ranks.gather((len(indices), zlib.crc32(indices.tobytes())), f"{what}: indices of {label}")
         if len(set(looked_up)) == 1:
-            return [*collective.sum_arrays(ranks, [values], what, [label]), indices]
+            return [*party.sum_arrays(ranks, [values], what, [label]), indices]
         rows = values.view(np.uint16) if values.dtype.name == "bfloat16" else values
         joined = ranks.gather_rows(rows, f"{what}: values of {label}").view(values.dtype)
         return [joined, ranks.gather_rows(indices, f"{what}: indices of {label}")]
@@ -93,19 +164,28 @@ def collecting() -> Iterator[None]:
 
 
 def _call(
-    function: Callable[..., list[np.ndarray]], inputs: Sequence[tf.Tensor], dtypes: Sequence[tf.DType]
+    function: Callable[..., list[np.ndarray]],
+    inputs: Sequence[tf.Tensor],
+    dtypes: Sequence[tf.DType],
+    otherwise: Callable[[Sequence[np.ndarray]], list[np.ndarray]] = list,
 ) -> list[tf.Tensor]:
-    """The op: gives the function's results, which have the dtypes of its inputs."""
+    """The op: gives the function's results.
+
+    Args:
+        dtypes: of the results.
+        otherwise: from the inputs, what the op gives where a step ends quietly.
+    """
 
     def guarded(*arrays: np.ndarray) -> list[np.ndarray]:
         if _collected:
-            return list(arrays)
+            return otherwise(arrays)
         try:
-            return function(*arrays)
+            with trace.span("op"):
+                return function(*arrays)
         except Exception as error:
             if _collected is not None:
                 _collected.append(error)
-                return list(arrays)
+                return otherwise(arrays)
             errors.last_raised = error
             raise
 

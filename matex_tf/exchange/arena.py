@@ -1,0 +1,166 @@
+"""Memory that the ranks of a node share: files in /dev/shm that have lost their name once every rank has mapped them.
+
+Without a name nothing stays behind, however a rank ends; the kernel frees the memory with the last process that maps
+it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import select
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from matex_tf.errors import MatexError
+from matex_tf.world import World
+
+DIRECTORY = "/dev/shm"
+
+
+class NoRoom(MatexError):
+    """The shared memory of a node is too small."""
+
+
+class Segment:
+    """A piece of shared memory, mapped by every rank of the node. It is unmapped when its last view is gone."""
+
+    def __init__(self, mapped: mmap.mmap):
+        self._mapped = mapped
+        self.size = len(mapped)
+        holder = ctypes.c_char.from_buffer(mapped)
+        self.address = ctypes.addressof(holder)
+
+    def words(self) -> memoryview:
+        """The memory as 32-bit words."""
+        return memoryview(self._mapped).cast("B").cast("I")
+
+    def bytes(self) -> np.ndarray:
+        """The memory as uint8; each call gives an array of its own, which lives as long as any view of it."""
+        return np.frombuffer(memoryview(self._mapped), np.uint8)
+
+
+class Node:
+    """The ranks of a world that share a node.
+
+    Attributes:
+        ranks: their ranks in the world, in order; `rank` and `size` are this one's place and their number.
+    """
+
+    def __init__(self, world: World, directory: str = ""):
+        """Collective over the world. Args: directory: where shared files are made; `DIRECTORY` where it is empty."""
+        self.ranks = world.nodes[world.node]
+        self.rank, self.size = world.local_rank, world.local_size
+        self.host = world.host
+        self._directory = directory or DIRECTORY
+        self._comm = world.split(world.node)
+        self._processes = [_watched(pid) for pid in self._comm.allgather(os.getpid())]
+
+    def segment(self, size: int) -> Segment:
+        """New shared memory, filled with zeros. Collective over the node.
+
+        Args:
+            size: in bytes.
+
+        Raises:
+            NoRoom: on every rank of the node.
+        """
+        path, failure = "", ""
+        if self.rank == 0:
+            try:
+                path = self._create(size)
+            except OSError as error:
+                failure = self._describe(size, error)
+        path, failure = self._comm.bcast((path, failure))
+        mapped = None
+        if not failure:
+            try:
+                mapped = _map(path, size)
+            except OSError as error:
+                failure = f"{path} on {self.host} cannot be mapped by rank {self.ranks[self.rank]}: {error.strerror}."
+        failures = self._comm.allgather(failure)
+        if self.rank == 0 and path:
+            os.unlink(path)
+        if any(failures):
+            raise NoRoom(next(filter(None, failures)))
+        assert mapped is not None
+        return Segment(mapped)
+
+    def still_there(self, rank: int, for_what: str) -> Callable[[], None]:
+        """A check that raises MatexError when the process of a local rank has ended."""
+
+        def look() -> None:
+            process = self._processes[rank]
+            if process is not None and process.poll(0):
+                raise MatexError(f"rank {self.ranks[rank]} on {self.host} has ended; {for_what} waits for it.")
+
+        return look
+
+    def close(self) -> None:
+        """Give the communicator back."""
+        self._comm.Free()
+        self._processes = []
+
+    def _create(self, size: int) -> str:
+        handle, path = tempfile.mkstemp(prefix=f"matex-{os.getuid()}-", dir=self._directory)
+        try:
+            # A sparse file would be granted whatever the disk has, and kill with SIGBUS who writes to it.
+            os.posix_fallocate(handle, 0, size)
+        except OSError:
+            os.unlink(path)
+            raise
+        finally:
+            os.close(handle)
+        return path
+
+    def _describe(self, size: int, error: OSError) -> str:
+        free = 0
+        with contextlib.suppress(OSError):
+            found = os.statvfs(self._directory)
+            free = found.f_bavail * found.f_frsize
+        return (
+            f"{self._directory} on {self.host} has no room for {_megabytes(size)} ({error.strerror}; "
+            f"{_megabytes(free)} are free). A container can be given more (docker run --shm-size=1g)."
+        )
+
+
+class _Process:
+    """Another process, seen through a descriptor: that tells an ended process from one that took over its number."""
+
+    def __init__(self, descriptor: int):
+        self._descriptor = descriptor
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        self.poll = poll.poll
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self._descriptor)
+
+
+def _watched(pid: int) -> Any:
+    """None where the process cannot be seen (another container), or is this one."""
+    if pid == os.getpid() or not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return _Process(os.pidfd_open(pid))
+    except OSError:
+        return None
+
+
+def _map(path: str, size: int) -> mmap.mmap:
+    handle = os.open(path, os.O_RDWR)
+    try:
+        flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+        return mmap.mmap(handle, size, flags=flags)
+    finally:
+        os.close(handle)
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 2**20:.3g} MB"

@@ -1,0 +1,217 @@
+"""Allreduce between nodes, on MPI messages that nobody waits for.
+
+An algorithm is a generator: it starts messages, yields them, and is continued when they are complete. So several
+transfers are under way at once, and while one adds what it got, the others keep the wire busy.
+
+All of them give the same bits on every rank: a sum is either made once and passed on, or made of the same two
+numbers on both sides.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from typing import Any
+
+import numpy as np
+
+from matex_tf import trace
+
+Steps = Generator[list[Any], None, None]
+
+#: Up to how many bytes an algorithm is used, the fewest messages first; the last takes what is left.
+DOUBLING_BYTES, HALVING_BYTES = 1 << 15, 1 << 18
+_TAGS = 1 << 14  # MPI promises 32767
+_SHORTEST_SLEEP, _LONGEST_SLEEP = 1e-5, 1e-3
+
+
+class Lane:
+    """One rank of each node: those that exchange the same slices.
+
+    Attributes:
+        comm: their communicator, which the lane owns; rank, size: this node's place and the number of nodes.
+    """
+
+    def __init__(self, comm: Any):
+        self.comm = comm
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self._under_way: list[tuple[Steps, list[Any]]] = []
+        self._tag = 0
+
+    def start(self, data: np.ndarray, then: Callable[[], None] | None = None) -> None:
+        """Begin to sum a flat array over the lane, in place.
+
+        Args:
+            data: the same size and dtype on every rank of the lane.
+            then: called once the sums are there.
+        """
+        self._tag = (self._tag + 1) % _TAGS
+
+        def steps() -> Steps:
+            yield from choose(data.nbytes, self.size)(self, data, self._tag)
+            if then is not None:
+                then()
+
+        self._under_way.append((steps(), []))
+        self.progress()
+
+    def progress(self) -> bool:
+        """Go on with every transfer whose messages have come; whether there was any."""
+        moved = False
+        for transfer in list(self._under_way):
+            steps, requests = transfer
+            if all(request.Test() for request in requests):
+                moved = True
+                place = self._under_way.index(transfer)
+                try:
+                    self._under_way[place] = (steps, next(steps))
+                except StopIteration:
+                    del self._under_way[place]
+        return moved
+
+    @property
+    def busy(self) -> bool:
+        """Whether a transfer is under way."""
+        return bool(self._under_way)
+
+    def finish(self, most: int = 0) -> None:
+        """Wait until at most so many transfers are under way."""
+        if len(self._under_way) <= most:
+            return
+        with trace.span("network"):
+            begin = time.perf_counter()
+            while len(self._under_way) > most:
+                if self.progress():
+                    begin = time.perf_counter()
+                else:
+                    _sleep(begin)
+
+    def send(self, data: np.ndarray, to: int, tag: int) -> Any:
+        """Start to send."""
+        return self.comm.Isend(_bytes(data), to, tag)
+
+    def receive(self, data: np.ndarray, source: int, tag: int) -> Any:
+        """Start to receive."""
+        return self.comm.Irecv(_bytes(data), source, tag)
+
+    def agree(self, numbers: np.ndarray) -> bool:
+        """Whether every rank of the lane gives the same numbers, int64."""
+        from mpi4py import MPI
+
+        said = np.concatenate([numbers, -numbers])
+        heard = np.empty_like(said)
+        request = self.comm.Iallreduce(said, heard, op=MPI.MAX)
+        begin = time.perf_counter()
+        with trace.span("agree"):
+            while not request.Test():
+                _sleep(begin)
+        return bool(np.array_equal(heard[: numbers.size], -heard[numbers.size :]))
+
+    def close(self) -> None:
+        """Give the communicator back."""
+        self.comm.Free()
+
+
+def choose(nbytes: int, size: int) -> Callable[[Lane, np.ndarray, int], Steps]:
+    """The algorithm for this many bytes on this many nodes."""
+    if nbytes <= DOUBLING_BYTES or size == 2 and nbytes <= HALVING_BYTES:
+        return doubling
+    return halving if nbytes <= HALVING_BYTES else ring
+
+
+def ring(lane: Lane, data: np.ndarray, tag: int) -> Steps:
+    """Each of n slices goes round twice: once to gather the sum, once to spread it. 2 (n-1)/n of the bytes, 2 (n-1)
+    messages in a row."""
+    size, rank = lane.size, lane.rank
+    slices = np.array_split(data, size)
+    received = np.empty(slices[0].size, data.dtype)
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for step in range(size - 1):
+        mine, theirs = slices[(rank - step) % size], slices[(rank - step - 1) % size]
+        part = received[: theirs.size]
+        yield [lane.receive(part, left, tag), lane.send(mine, right, tag)]
+        _add(theirs, part)
+    for step in range(size - 1):
+        mine, theirs = slices[(rank + 1 - step) % size], slices[(rank - step) % size]
+        yield [lane.receive(theirs, left, tag), lane.send(mine, right, tag)]
+
+
+def doubling(lane: Lane, data: np.ndarray, tag: int) -> Steps:
+    """Recursive doubling: everyone swaps everything with a partner, at distance 1, 2, 4 … log2(n) messages in a row."""
+    received = np.empty_like(data)
+    place = yield from _fold(lane, data, received, tag)
+    if place is not None:
+        distance = 1
+        while distance < _power(lane.size):
+            partner = place ^ distance
+            # The partner overwrites nothing of mine: what it sends is received apart, and added when both are done.
+            yield [lane.receive(received, partner, tag), lane.send(data, partner, tag)]
+            _add(data, received)
+            distance *= 2
+    yield from _unfold(lane, data, tag)
+
+
+def halving(lane: Lane, data: np.ndarray, tag: int) -> Steps:
+    """Rabenseifner: halves are swapped until each rank has the sum of one n-th, then come back the same way.
+    2 (n-1)/n of the bytes, 2 log2(n) messages in a row."""
+    received = np.empty_like(data)
+    place = yield from _fold(lane, data, received, tag)
+    if place is not None:
+        low, high, way = 0, data.size, []
+        distance = _power(lane.size) // 2
+        while distance:
+            middle = (low + high) // 2
+            partner = place ^ distance
+            keep, give = ((low, middle), (middle, high)) if place < partner else ((middle, high), (low, middle))
+            part = received[: keep[1] - keep[0]]
+            yield [lane.receive(part, partner, tag), lane.send(data[give[0] : give[1]], partner, tag)]
+            _add(data[keep[0] : keep[1]], part)
+            way.append((partner, keep, give))
+            low, high = keep
+            distance //= 2
+        for partner, kept, given in reversed(way):
+            yield [
+                lane.receive(data[given[0] : given[1]], partner, tag),
+                lane.send(data[kept[0] : kept[1]], partner, tag),
+            ]
+    yield from _unfold(lane, data, tag)
+
+
+def _fold(lane: Lane, data: np.ndarray, received: np.ndarray, tag: int) -> Generator[list[Any], None, int | None]:
+    """Ranks beyond the largest power of two give what they have to one below; this rank's place, None for those."""
+    power = _power(lane.size)
+    if lane.rank >= power:
+        yield [lane.send(data, lane.rank - power, tag)]
+        return None
+    if lane.rank + power < lane.size:
+        yield [lane.receive(received, lane.rank + power, tag)]
+        _add(data, received)
+    return lane.rank
+
+
+def _unfold(lane: Lane, data: np.ndarray, tag: int) -> Steps:
+    power = _power(lane.size)
+    if lane.rank >= power:
+        yield [lane.receive(data, lane.rank - power, tag)]
+    elif lane.rank + power < lane.size:
+        yield [lane.send(data, lane.rank + power, tag)]
+
+
+def _sleep(begin: float) -> None:
+    """Sleep for an eighth of what the wait has taken so far: late by no more than that, and at little cost."""
+    time.sleep(min(max((time.perf_counter() - begin) / 8, _SHORTEST_SLEEP), _LONGEST_SLEEP))
+
+
+def _power(size: int) -> int:
+    return 1 << (size.bit_length() - 1)
+
+
+def _add(total: np.ndarray, part: np.ndarray) -> None:
+    with np.errstate(all="ignore"):
+        np.add(total, part, out=total)
+
+
+def _bytes(data: np.ndarray) -> Any:
+    from mpi4py import MPI
+
+    return [data.view(np.uint8), MPI.BYTE]

@@ -1,0 +1,95 @@
+"""A timeline of the run, one track a rank, in the format of Chrome's trace viewer (and of ui.perfetto.dev).
+
+What takes time is put in a `with span(name, what)` block. Off, such a block costs a call and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from typing import Any
+
+from matex_tf.errors import MatexError
+from matex_tf.world import World
+
+#: Spans that a rank keeps; those after that are left out.
+MOST = 1_000_000
+
+_nothing = contextlib.nullcontext()
+_spans: list[tuple[str, str, int, int, int]] | None = None  # name, what, thread, begin and end in nanoseconds
+_zero = 0
+
+
+class _Span:
+    __slots__ = ("_name", "_what", "_begin")
+
+    def __init__(self, name: str, what: str):
+        self._name, self._what = name, what
+
+    def __enter__(self) -> None:
+        self._begin = time.monotonic_ns()
+
+    def __exit__(self, *exception: object) -> None:
+        if _spans is not None and len(_spans) < MOST:
+            _spans.append((self._name, self._what, threading.get_ident(), self._begin, time.monotonic_ns()))
+
+
+def span(name: str, what: str = "") -> Any:
+    """A `with` block that stands in the timeline.
+
+    Args:
+        name: the kind of work: "pack", "wait", "reduce", "network", …
+        what: what it is done to, such as a bucket.
+    """
+    return _nothing if _spans is None else _Span(name, what)
+
+
+def start(world: World) -> None:
+    """Begin to record. Collective: the clocks of the nodes are set to the end of a meeting."""
+    global _spans, _zero
+    world.meet("start the timeline")
+    _spans, _zero = [], time.monotonic_ns()
+    # Ranks of a node have one clock, and its first rank's zero is as good as any.
+    zeros = world.gather((world.host, _zero), "set the clocks of the timeline")
+    _zero = next(zero for host, zero in zeros if host == world.host)
+
+
+def write(world: World, path: str) -> None:
+    """End the recording, and write what all ranks recorded to a file, on rank 0. Collective.
+
+    Raises:
+        MatexError: the file cannot be written; on every rank.
+    """
+    global _spans
+    mine, _spans = _spans or [], None
+    everyone = world.gather([(*span[:3], span[3] - _zero, span[4] - span[3]) for span in mine], "gather the timeline")
+    failure = ""
+    if world.rank == 0:
+        try:
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump({"traceEvents": _events(everyone, world.hosts), "displayTimeUnit": "ms"}, file)
+        except OSError as error:
+            failure = f"the timeline cannot be written to {path}: {error.strerror}."
+    failure = world.share(failure, "end the timeline")
+    if failure:
+        raise MatexError(failure)
+
+
+def _events(everyone: list[list[tuple[str, str, int, int, int]]], hosts: list[str]) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = []
+    for rank, spans in enumerate(everyone):
+        events.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank} {hosts[rank]}"}})
+        threads = {ident: number for number, ident in enumerate(dict.fromkeys(span[2] for span in spans))}
+        for name, what, thread, begin, length in spans:
+            event = {
+                "ph": "X",
+                "name": name,
+                "pid": rank,
+                "tid": threads[thread],
+                "ts": begin / 1e3,
+                "dur": length / 1e3,
+            }
+            events.append({**event, "args": {"what": what}} if what else event)
+    return events

@@ -1,0 +1,151 @@
+"""The ways to lay exchanges between the computations of a step."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import random
+import threading
+import time
+
+import numpy as np
+
+from matex_tf import settings, world
+from matex_tf.exchange import party, plan, schedule
+from matex_tf.exchange.plan import Plan
+
+
+@contextlib.contextmanager
+def scheduled(how, bucket_bytes):
+    """Run with a schedule, and with buckets small enough that small models have many."""
+    before = settings.use(dataclasses.replace(settings.current(), schedule=how, bucket_mb=1))
+    megabyte, plan.MEGABYTE = plan.MEGABYTE, bucket_bytes
+    try:
+        yield
+    finally:
+        plan.MEGABYTE = megabyte
+        settings.use(before)
+
+
+def same(inner, how, bucket_bytes=256, **kwargs):
+    """Another case, with a schedule; its answer, and the buckets of its largest exchange."""
+    module, _, name = inner.partition(":")
+    function = getattr(importlib.import_module(f"cases.{module}"), name)
+    counts = []
+    of = Plan.of.__func__
+
+    def counted(cls, *args):
+        made = of(cls, *args)
+        counts.append(len(made.buckets))
+        return made
+
+    Plan.of = classmethod(counted)
+    try:
+        with scheduled(how, bucket_bytes):
+            return function(**kwargs), max(counts, default=0) if world.size() > 1 else None
+    finally:
+        Plan.of = classmethod(of)
+
+
+def any_order(threads, hosts="", steps=500):
+    """Buckets of two plans, posted and collected in another order on each rank, by several threads; a round trip
+    between steps now and then. How many sums were wrong."""
+    everyone = world.current()
+    ranks = everyone.subset(list(range(everyone.size)), host=hosts[everyone.rank] if hosts else "")
+    draw = random.Random(1000 + ranks.rank)
+    plans = []
+    for number in range(2):
+        shapes = [(40 + 7 * i + number,) for i in range(7)] + [(20_000,)]
+        dtypes = [np.dtype("float32"), np.dtype("int32")] * 4
+        plans.append(Plan(f"exchange {number}", [f"tensor {i}" for i in range(8)], shapes, dtypes, 200))
+    threads = schedule.threads_of(party.of(ranks, plans[0]), threads)
+    wrong = 0
+    shift = sum(range(ranks.size))
+    for step in range(steps):
+        for p in plans:
+            order = list(range(len(p.buckets)))
+            draw.shuffle(order)
+            # The first is posted here: plans begin in the same order on every rank.
+            post(threads, p, order[0], step, ranks.rank)
+            helper = threading.Thread(target=post_all, args=(threads, p, order[1:], step, ranks.rank))
+            helper.start()
+            if draw.random() < 0.02:
+                time.sleep(draw.random() * 2e-3)
+            helper.join()
+        for p in draw.sample(plans, 2):
+            order = list(range(len(p.buckets)))
+            draw.shuffle(order)
+            for number in order:
+                for total in threads.collect(p, number):
+                    wrong += not (total == ranks.size * (step + number) + shift).all()
+        if step % 50 == 0:
+            ranks.meet("look around")
+    ranks.free()
+    return wrong
+
+
+def post_all(threads, p, order, step, rank):
+    """Post several buckets."""
+    for number in order:
+        post(threads, p, number, step, rank)
+
+
+def post(threads, p, number, step, rank):
+    """Post a bucket full of a number that tells rank, step and bucket."""
+    bucket = p.buckets[number]
+    threads.post(p, number, [np.full(p.shapes[m], step + number + rank, bucket.dtype) for m in bucket.members])
+
+
+def differ_apart(how, hosts=""):
+    """One rank has another tensor; what each is told, and that the next exchange is right."""
+    from matex_tf.errors import RanksDisagree
+
+    everyone = world.current()
+    ranks = everyone.subset(list(range(everyone.size)), host=hosts[everyone.rank] if hosts else "")
+    texts = []
+    for names in (["a", "b", "c"], ["a", "other" if ranks.rank == 1 else "b", "c"], ["a", "b", "c"]):
+        p = Plan("exchange", names, [(100,)] * 3, [np.dtype("float32")] * 3, 400)
+        threads = schedule.threads_of(party.of(ranks, p), 1 if how == "funneled" else 2)
+        for number in range(3):
+            threads.post(p, number, [np.ones(100, np.float32)])
+        try:
+            sums = [threads.collect(p, number)[0] for number in range(3)]
+            texts.append(all((total == ranks.size).all() for total in sums))
+        except RanksDisagree as error:
+            texts.append(str(error))
+    ranks.free()
+    return texts
+
+
+def kept_gradients(how):
+    """A custom step that runs eagerly and keeps its gradients in a list; what they are at the end."""
+    import keras
+    import tensorflow as tf
+
+    from matex_tf.exchange import op
+
+    held, copies = [], []
+    kernel = tf.Variable(tf.zeros([300, 70]))
+    taken_over = tf.Variable(tf.zeros([300, 70]))
+    whole = tf.function(lambda x, y: op.sum_over_ranks([x, y], "exchange gradients", ["kernel", "bias"]))
+
+    @tf.function
+    def assigning(x):
+        (total, _) = op.sum_over_ranks([x, x], "exchange gradients", ["kernel", "other"])
+        taken_over.assign(total)  # the variable may take the tensor's memory over
+        taken_over.assign_add(tf.ones_like(total))
+
+    with scheduled(how, 64_000):
+        for step in range(8):
+            gradient = tf.fill([300, 70], float(step + world.rank()))
+            for sums in (whole(gradient, gradient), op.sum_over_ranks([gradient, gradient], "exchange", ["k", "b"])):
+                held.append(sums[0])
+                copies.append(sums[0].numpy().copy())
+                kernel.assign_sub(0.1 * sums[0])
+            if step == 3:
+                assigning(gradient)
+    del keras
+    shift = sum(range(world.size()))
+    right = all((now.numpy() == then).all() for now, then in zip(held, copies, strict=True))
+    return right, float(copies[-1].max()) == 7 * world.size() + shift, float(taken_over.numpy().max()) - shift

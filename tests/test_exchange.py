@@ -1,0 +1,176 @@
+"""The exchange: the same sums on every rank, wherever the ranks are."""
+
+import signal
+import subprocess
+import threading
+import time
+
+import numpy as np
+import pytest
+from compare import alike
+
+HOSTS = {"one host": "", "2 + 2": "aabb", "in turn": "abab", "3 + 1": "aaab", "1 + 3": "abbb", "four": "abcd"}
+MOST = {"float16": 0.6, "bfloat16": 0.6}  # how far a sum may be off, in units of the last place
+MESSAGE = {
+    "dtype": ["bias float32 (10,)", "bias float64 (10,)"],
+    "shape": ["bias float32 (10,)", "bias float32 (9,)"],
+    "count": ["2 or 3 items", "scale"],
+    "name": ["bias", "offset"],
+    "elsewhere": ["different ways", "evaluate", "exchange"],
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int8", "uint16", "int32", "int64"])
+def test_sums(bare_ranks, dtype):
+    """Right to the last place, aligned, and the same bits on every rank."""
+    right(bare_ranks("exchange:sums", (2, 3, 4), meets="add small", dtype=dtype), MOST.get(dtype, 1.6))
+
+
+@pytest.mark.parametrize("hosts", [name for name in HOSTS if name != "one host"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_sums_between_hosts(bare_ranks, hosts, dtype):
+    """The same where ranks are on different nodes, many or one on each, and not as many on all."""
+    right(bare_ranks("exchange:sums", (4,), meets="add large", dtype=dtype, hosts=HOSTS[hosts]), MOST.get(dtype, 1.6))
+
+
+def test_sums_on_three_hosts(bare_ranks):
+    """Algorithms that halve know what to do with three."""
+    right(bare_ranks("exchange:sums", (3,), meets="add large", dtype="float32", hosts="abc"))
+
+
+def right(results, most=1.6):
+    """Check what the case `sums` gave; short floats are rounded once, and not for each part."""
+    alike({size: [{kind: marks[1:] for kind, marks in value.items()} for value in values]
+           for size, values in results.items()})  # fmt: skip
+    for values in results.values():
+        assert values[0] and all(worst <= most and aligned for worst, aligned, _ in values[0].values()), values[0]
+
+
+@pytest.mark.parametrize("hosts", ["one host", "2 + 2"])
+def test_several_dtypes_and_buckets(bare_ranks, hosts):
+    """Each bucket has one dtype; an exchange may have many."""
+    for values in bare_ranks("exchange:mixed", (4,), meets="add", hosts=HOSTS[hosts]).values():
+        assert all(buckets > 8 and worst <= 1.6 for buckets, worst in values), values
+
+
+@pytest.mark.parametrize(("hosts", "keeper"), [("one host", 0), ("one host", 2), ("3 + 1", 1)])
+def test_results_that_are_kept(bare_ranks, hosts, keeper):
+    """A result is not overwritten while any rank holds it, however many exchanges follow."""
+    values = bare_ranks("exchange:kept", (4,), meets="add", hosts=HOSTS[hosts], keeper=keeper)[4]
+    assert values[keeper][:2] == ([True] * 8, [False] * 8)
+    assert values[keeper][2] == 8
+
+
+def test_results_in_turn(bare_ranks):
+    """Results that are let go lie in two places in turn."""
+    assert bare_ranks("exchange:in_turn", (3,), meets="add") == {3: [2, 2, 2]}
+
+
+@pytest.mark.parametrize("hosts", ["one host", "2 + 2", "3 + 1"])
+@pytest.mark.parametrize("how", list(MESSAGE))
+def test_ranks_that_differ(bare_ranks, hosts, how):
+    """Every rank is told which tensor differs; nothing is added up, and the next exchange is right."""
+    texts = bare_ranks("exchange:differ", (4,), meets="go on", hosts=HOSTS[hosts], how=how)[4]
+    for said in texts:
+        assert said == texts[0] and len(said) == 2
+        for text in said:
+            assert not [word for word in MESSAGE[how] if word not in text], text
+
+
+def test_large_tensors_that_differ(bare_ranks):
+    """The same for tensors that travel in chunks."""
+    texts = bare_ranks("exchange:differ", (2, 4), meets="go on", how="shape", size=400_000)
+    for said in texts[4] + texts[2]:
+        assert all("(399999,)" in text for text in said)
+
+
+@pytest.mark.parametrize("hosts", ["one host", "2 + 2"])
+def test_waiting_costs_little(bare_ranks, hosts):
+    """A rank that waits a second for another leaves the core to it."""
+    for burnt in bare_ranks("exchange:waits", (4,), meets="add", hosts=HOSTS[hosts])[4][1:]:
+        assert max(burnt) <= 0.1, burnt
+
+
+@pytest.mark.parametrize("hosts", ["one host", "2 + 2"])
+@pytest.mark.parametrize("megabytes", [8, 3])
+def test_little_room(bare_ranks, hosts, megabytes):
+    """Where shared memory is small, chunks are smaller and results are copied; the sums are the same."""
+    assert max(bare_ranks("exchange:little_room", (4,), meets="add", hosts=HOSTS[hosts], megabytes=megabytes)[4]) <= 1.6
+
+
+def test_no_room(bare_ranks):
+    """Where there is next to none, every rank says how much is needed, and how to get it."""
+    for text in bare_ranks.refused("exchange:little_room", (3,), error="NoRoom", megabytes=0.5)[3]:
+        assert "/dev/shm" in text and "MB" in text and "--shm-size" in text
+
+
+def test_nothing_left_behind(bare_ranks):
+    """Shared files have no name once they are mapped, so that nothing stays when ranks are killed."""
+    assert bare_ranks("exchange:left_behind", (3,), meets="add") == {3: [[], [], []]}
+
+
+def test_buckets():
+    """From the last tensor to the first; small ones together, a large one alone, one dtype in each."""
+    from matex_tf.exchange.bucket import pack
+
+    shapes = [(1000,), (10,), (3,), (500,), (20,), (4,)]
+    single, double = np.dtype("float32"), np.dtype("float64")
+    buckets = pack(shapes, [single, single, double, single, single, single], 1024)
+    assert [bucket.members for bucket in buckets] == [(5, 4), (3,), (2,), (1,), (0,)] or [
+        bucket.members for bucket in buckets
+    ] == [(5, 4), (3,), (1,), (0,), (2,)]
+    for bucket in buckets:
+        assert all(start * bucket.dtype.itemsize % 64 == 0 for start in bucket.starts) and bucket.nbytes % 64 == 0
+        seen = [
+            (bucket.members[place], element)
+            for low in range(0, bucket.size, 100)
+            for place, first, last, _ in bucket.pieces(low, min(low + 100, bucket.size))
+            for element in range(first, last)
+        ]
+        assert seen == [
+            (member, element) for member, size in zip(bucket.members, bucket.sizes, strict=True)
+            for element in range(size)
+        ]  # fmt: skip
+
+
+def test_an_ended_process_is_seen():
+    """Also while nobody has asked for its exit code, as mpirun has not."""
+    from matex_tf.exchange.arena import _watched
+
+    process = subprocess.Popen(["sleep", "60"])
+    watched = _watched(process.pid)
+    assert not watched.poll(0)
+    process.send_signal(signal.SIGKILL)
+    assert watched.poll(5000)
+    process.wait()
+
+
+@pytest.mark.parametrize("crowded", [False, True])
+@pytest.mark.parametrize("start", [0, 2**32 - 3])
+def test_counters(crowded, start, monkeypatch):
+    """A wait ends when the counter is set, past the wrap too; looks now and then; raises what the look raises."""
+    import ctypes
+
+    from matex_tf.exchange import waiting
+
+    monkeypatch.setattr(waiting, "LOOK_SECONDS", 0.05)
+    memory = (ctypes.c_uint32 * 4)(0, start)
+    counters = waiting.Counters(memoryview(memory).cast("B").cast("I"), ctypes.addressof(memory), crowded)
+    counters.wait(1, start, lambda: None)
+
+    def later():
+        time.sleep(0.1)
+        for value in range(start + 1, start + 6):
+            counters.set(1, value)
+
+    thread = threading.Thread(target=later)
+    thread.start()
+    counters.wait(1, start + 5, lambda: None)
+    thread.join()
+    assert counters.reached(1, start + 5) and not counters.reached(1, start + 6)
+
+    def gone():
+        raise RuntimeError("gone")
+
+    with pytest.raises(RuntimeError, match="gone"):
+        counters.wait(1, start + 6, gone)

@@ -1,0 +1,66 @@
+"""The timeline, and what `matex-tf trace` makes of it."""
+
+import json
+
+import pytest
+
+from matex_tf import timeline
+from matex_tf.cli import main
+
+
+@pytest.mark.parametrize("schedule", ["chained", "funneled"])
+def test_timeline(ranks, tmp_path, schedule, capsys):
+    """One track a rank; each step has its parts, which lie in it and name their bucket; a table and a picture."""
+    values = ranks("traced:train", (3,), schedule=schedule)[3]
+    assert all(off for off, _ in values)
+    path = tmp_path / "timeline.json"
+    path.write_text(values[0][1])
+    events = json.loads(values[0][1])["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    assert {event["pid"] for event in events} == {0, 1, 2}
+    for rank in range(3):
+        own = [span for span in spans if span["pid"] == rank]
+        assert {"step", "op", "exchange", "pack", "wait", "reduce"} <= {span["name"] for span in own}
+        buckets = {span["args"]["what"] for span in own if span["name"] == "exchange"}
+        assert any("bucket 1 of exchange gradients: the gradient of" in bucket for bucket in buckets)
+    steps = timeline.read(str(path))
+    assert len(steps) == 3 * 10 and all(step.what.startswith("train step") for step in steps)
+    for step in steps:
+        assert all(length >= 0 for length in step.parts.values())
+        assert all(step.begin <= begin <= step.begin + step.length for _, begin, _, _ in step.spans)
+        assert step.parts["compute"] + step.parts["apply"] <= step.length * 1.001
+        if schedule == "chained":
+            assert sum(step.parts.values()) <= step.length * 1.05
+    assert main(["trace", str(path)]) == 0
+    assert "compute" in capsys.readouterr().out
+    assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_file_that_cannot_be_written(ranks):
+    """Every rank says so."""
+    for text in ranks.refused("traced:nowhere", (3,))[3]:
+        assert "/nowhere/timeline.json" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read"),
+        ("[]", "is no timeline"),
+        ("{", "is no timeline"),
+        ('{"traceEvents": []}', "has no step"),
+    ],
+)
+def test_no_timeline(tmp_path, capsys, content, message):
+    """A file that is something else: one clear message."""
+    path = tmp_path / "file.json"
+    if content is not None:
+        path.write_text(content)
+    assert main(["trace", str(path)]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_bad_flag(capsys):
+    """It is named."""
+    assert main(["trace", "file.json", "--gif", "x"]) == 2
+    assert "--gif" in capsys.readouterr().err
