@@ -74,5 +74,6 @@ class Turns:
         return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
 
 
-#: Attribute of a tf.data pipeline that yields each rank's own rows of every global batch, instead of whole batches.
+#: Attribute of a tf.data pipeline that yields each rank's own rows of every global batch, instead of whole batches:
+#: "shard" where they come from a part of the files, "source" where `--data source` has dealt out the elements.
 OWN_ROWS = "_matex_own_rows"

@@ -34,6 +34,13 @@ class Settings:
         "each rank takes whole batches and the global batch grows with the number of ranks.",
         choices=("global", "per-rank"),
     )
+    data: str = _setting(
+        "exact",
+        "How tf.data pipelines are shared out: `exact`, every rank runs the whole pipeline and keeps its rows of each "
+        "batch; or `source`, each rank takes every p-th element in front of the first `map` or `batch` and does 1/p of "
+        "the work behind it, and a batch may hold other rows than on one rank.",
+        choices=("exact", "source"),
+    )
     output: str = _setting(
         "first",
         "Whose output is shown: `first`, rank 0's; `all`, every rank's, each line behind its rank; or the name of a "

@@ -11,28 +11,33 @@ import sys
 
 import wrapt
 
-#: The file that patches a module, by the name of the module.
-PATCHES = {
-    "tensorflow": "seeds",
-    "keras.src.backend.tensorflow.trainer": "trainer",
-    "keras.src.optimizers.base_optimizer": "optimizer",
-    "keras.src.optimizers.loss_scale_optimizer": "loss_scaling",
-    "keras.src.metrics.reduction_metrics": "metrics",
-    "keras.src.losses.loss": "losses",
-    "keras.src.layers.layer": "activity",
-    "keras.src.backend.tensorflow.nn": "normalization",
-    "keras.src.callbacks.callback_list": "callbacks",
-    "keras.src.callbacks.model_checkpoint": "checkpoints",
-    "keras.src.callbacks.backup_and_restore": "checkpoints",
-    "keras.src.callbacks.csv_logger": "loggers",
-    "keras.src.callbacks.tensorboard": "loggers",
-    "keras.src.callbacks.remote_monitor": "loggers",
-    "keras.src.saving.saving_api": "saving",
-    "keras.src.models.model": "saving",
-    "keras.src.utils.file_utils": "downloads",
-    "numpy": "numpy_files",
-    "os": "directories",
-}
+#: Names of modules, and the file that patches each.
+PATCHES = (
+    ("tensorflow", "seeds"),
+    ("tensorflow", "sources"),
+    ("keras.src.backend.tensorflow.trainer", "trainer"),
+    ("keras.src.optimizers.base_optimizer", "optimizer"),
+    ("keras.src.optimizers.loss_scale_optimizer", "loss_scaling"),
+    ("keras.src.metrics.reduction_metrics", "metrics"),
+    ("keras.src.losses.loss", "losses"),
+    ("keras.src.layers.layer", "activity"),
+    ("keras.src.backend.tensorflow.nn", "normalization"),
+    ("keras.src.callbacks.callback_list", "callbacks"),
+    ("keras.src.callbacks.model_checkpoint", "checkpoints"),
+    ("keras.src.callbacks.backup_and_restore", "checkpoints"),
+    ("keras.src.callbacks.csv_logger", "loggers"),
+    ("keras.src.callbacks.tensorboard", "loggers"),
+    ("keras.src.callbacks.remote_monitor", "loggers"),
+    ("keras.src.saving.saving_api", "saving"),
+    ("keras.src.models.model", "saving"),
+    ("keras.src.utils.file_utils", "downloads"),
+    ("numpy", "numpy_files"),
+    ("os", "directories"),
+    ("keras.src.layers.preprocessing.normalization", "sources"),
+    ("keras.src.layers.preprocessing.discretization", "sources"),
+    ("keras.src.layers.preprocessing.index_lookup", "sources"),
+    ("keras.src.layers.preprocessing.text_vectorization", "sources"),
+)
 
 _installed = False
 
@@ -54,7 +59,7 @@ def install(seed: int | None = None) -> None:
         return
     _installed = True
     dataset_names.install()
-    for module, patch in PATCHES.items():
+    for module, patch in PATCHES:
         wrapt.register_post_import_hook(_applier(patch), module)
 
 

@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from matex_tf import settings, world
 from matex_tf.errors import MatexError
-from matex_tf.parts import OWN_ROWS, Turns
+from matex_tf.parts import Turns
 from matex_tf.patches import notes
 from matex_tf.patches.split import Share
 
@@ -240,14 +240,3 @@ def _checksum(leaves: list[Any], rows: int) -> int:
         content = repr(sample.tolist()).encode() if sample.dtype.hasobject else np.ascontiguousarray(sample).tobytes()
         total = zlib.crc32(content, total)
     return total
-
-
-def yields_own(dataset: Any) -> bool:
-    """Whether a tf.data pipeline comes from a source that yields each rank's own rows."""
-    pending = [dataset]
-    while pending:
-        found = pending.pop()
-        if getattr(found, OWN_ROWS, False):
-            return True
-        pending += found._inputs() if hasattr(found, "_inputs") else []
-    return False

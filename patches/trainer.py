@@ -14,7 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from matex_tf import settings, world
-from matex_tf.patches import metrics, names, notes, rows, state, steps, weights
+from matex_tf.errors import MatexError
+from matex_tf.patches import metrics, names, notes, rows, sources, state, steps, weights
 
 _fitting: list[Any] = []  # models whose `fit` is about to make the iterator of its training data
 _making: list[tuple[bool, dict[str, Any]]] = []  # epoch iterators that are being made: for training?, arguments
@@ -101,6 +102,11 @@ def _evaluate(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
 
 def _predict(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     world.current().where = f"predict of {model.name}"
+    if sources.found(args[0] if args else kwargs.get("x")) == "source":
+        raise MatexError(
+            "predict gives predictions in the order of the rows, and --data source has dealt those out: give it "
+            "arrays, or take --data exact."
+        )
     weights.merge_statistics(model)
     return wrapped(*args, **kwargs)
 
@@ -131,18 +137,27 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
     training = bool(_fitting)
     if training:
         _fitting.pop()
+    sources.check_batched(kwargs.get("x"))
     _making.append((training, kwargs))
     try:
-        result = wrapped(*args, **kwargs)
+        with sources.paused():
+            result = wrapped(*args, **kwargs)
     finally:
         _making.pop()
     adapter = iterator.data_adapter
     if type(adapter).__name__ == "ArrayDataAdapter":
         iterator._num_batches = adapter.num_batches
-    elif rows.yields_own(iterator._distributed_dataset):
-        iterator._distributed_dataset = iterator._distributed_dataset.map(rows.Own.unknown)
+        return result
+    mark = sources.found(iterator._distributed_dataset)
+    if mark:
+        with sources.paused():
+            iterator._distributed_dataset = iterator._distributed_dataset.map(rows.Own.unknown)
         counts = world.current().gather(iterator._num_batches, "count the batches of the data")
         iterator._num_batches = None if None in counts else max(counts)
+    if training and mark == "source":
+        notes.say("--data source: each rank does its part of the pipeline's work; batches may hold other rows")
+    elif training and type(adapter).__name__ == "TFDatasetAdapter" and not mark:
+        notes.say("each rank runs the whole tf.data pipeline and keeps its rows of each batch (--data exact)")
     return result
 
 

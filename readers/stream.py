@@ -83,7 +83,7 @@ def pipeline(shard: Shard, batch_size: int, shuffle: bool, seed: int | None) -> 
     data = tf.data.Dataset.from_generator(generate, output_signature=signature)
     data = data.apply(tf.data.experimental.assert_cardinality(shard.turns.batches(batch_size)))
     data = data.prefetch(tf.data.AUTOTUNE)
-    setattr(data, OWN_ROWS, True)
+    setattr(data, OWN_ROWS, "shard")
     return data
 
 

@@ -65,3 +65,27 @@ def test_shuffled_shards(ranks, shuffle):
 def test_rows_of_the_ranks_own_on_batch(ranks):
     """`train_on_batch` with each rank's own rows is one step on all of them."""
     same(ranks("data:shards_in_turn", (1, 2, 3, 4)))
+
+
+@pytest.mark.parametrize("kind", ["map", "shuffle"])
+def test_at_the_source(ranks, kind):
+    """`--data source` does 1/p of the work, and where p divides the batch the answer is that of one rank."""
+    results = ranks("data:at_the_source", (1, 2, 3, 4), kind=kind)
+    for size, values in results.items():
+        assert [value.pop("worked") for value in values] == [3 * 96 // size] * size
+    same(results)
+
+
+@pytest.mark.parametrize("kind", ["uneven", "files"])
+def test_other_batches_at_the_source(ranks, kind):
+    """Batches hold other rows, but every row is worked on once, and all ranks end alike."""
+    results = ranks("data:at_the_source", (3,), kind=kind)
+    assert sum(value.pop("worked") for value in results[3]) == 3 * 96
+    alike(results)
+
+
+@pytest.mark.parametrize(("kind", "word"), [("predict", "predict"), ("adapt", "adapt"), ("batches", "batch()")])
+def test_not_at_the_source(ranks, kind, word):
+    """What cannot be shared out at the source is refused."""
+    for message in ranks.refused("data:not_at_the_source", (3,), kind=kind)[3]:
+        assert word in message and "--data" in message

@@ -318,3 +318,83 @@ def shards_in_turn(batch=30):
         low, high = span(len(rows), ranks.rank, ranks.size)
         logs.append(numbers(model.train_on_batch(x[rows[low:high]], y[rows[low:high]], return_dict=True)))
     return result_of(model, logs=logs)
+
+
+def at_the_source(kind="map", rows=96, batch=24):
+    """A tf.data pipeline with `--data source`, and how many rows this rank worked on.
+
+    Args:
+        kind: "map", rows in order; "shuffle", shuffled in front of the map; "uneven", a batch that p does not divide;
+            "files", one file a class.
+    """
+    import dataclasses
+    import tempfile
+
+    from matex_tf import settings, world
+
+    before = settings.current()
+    settings.use(dataclasses.replace(before, data="source" if world.current().size > 1 else "exact"))
+    worked = []
+    try:
+        x, y = table(rows)
+        batch = 25 if kind == "uneven" else batch
+
+        def work(x, y):
+            def note(value):
+                worked.append(1)
+                return value
+
+            return tf.ensure_shape(tf.numpy_function(note, [x], tf.float32), [6]), y
+
+        keras.utils.set_random_seed(7)
+        if kind == "files":
+            folder = tempfile.mkdtemp()
+            for part in range(8):
+                lines = [",".join(map(str, [*x[i], y[i]])) for i in range(part, rows, 8)]
+                with open(f"{folder}/part-{part}.csv", "w") as file:
+                    file.write("\n".join(lines))
+            files = tf.data.Dataset.list_files(f"{folder}/*.csv", shuffle=False)
+            data = files.interleave(tf.data.TextLineDataset)
+
+            def parse(line):
+                fields = tf.strings.to_number(tf.strings.split(line, ","))
+                return work(tf.ensure_shape(fields, [7])[:6], tf.cast(fields[6], tf.int32))
+
+            data = data.map(parse)
+        else:
+            data = tf.data.Dataset.from_tensor_slices((x, y))
+            data = data.shuffle(rows, seed=3) if kind == "shuffle" else data
+            data = data.map(work)
+        data = data.batch(batch).prefetch(2)
+        model = compiled(classifier())
+        history = model.fit(data, epochs=3, verbose=0)
+        own = len(worked)
+        result = result_of(model, history)
+        result["evaluate"] = numbers(model.evaluate(data, verbose=0))
+    finally:
+        settings.use(before)
+    return {**result, "worked": own}
+
+
+def not_at_the_source(kind):
+    """What `--data source` cannot do: predict, adapt, batches that come from elsewhere."""
+    import dataclasses
+
+    from matex_tf import settings
+
+    before = settings.current()
+    settings.use(dataclasses.replace(before, data="source"))
+    try:
+        x, y = table(96)
+        model = compiled(classifier())
+        if kind == "predict":
+            model.predict(tf.data.Dataset.from_tensor_slices(x).batch(8), verbose=0)
+        elif kind == "adapt":
+            keras.layers.Normalization().adapt(tf.data.Dataset.from_tensor_slices(x).batch(8))
+        else:
+            batches = [(x[:50], y[:50]), (x[50:], y[50:])]
+            spec = (tf.TensorSpec([None, 6]), tf.TensorSpec([None], tf.int32))
+            data = tf.data.Dataset.from_generator(lambda: batches, output_signature=spec).map(lambda x, y: (x, y))
+            model.fit(data, verbose=0)
+    finally:
+        settings.use(before)
