@@ -1,8 +1,8 @@
 """Who we are: rank, world size, nodes; the only module that owns an MPI communicator.
 
-Every collective of the runtime passes through `World.meet`, in which the ranks first tell one another, in 32 bytes,
-what they are about to do. Ranks that went different ways (one left the loop early, one has another model) find that
-out there, in words, instead of hanging or adding up the wrong numbers.
+Every collective of the runtime passes through `World.meet`, in which the ranks first tell one another, in two
+checksums, what they are about to do. Ranks that went different ways (one left the loop early, one has another model)
+find that out there, in words, instead of hanging or adding up the wrong numbers.
 """
 
 from __future__ import annotations

@@ -52,6 +52,11 @@ class Bucket:
             if low < high:
                 yield place, low - begin, high - begin, low
 
+    def fill(self, arrays: Sequence[np.ndarray], start: int, stop: int, place: np.ndarray) -> None:
+        """Copy elements `start` to `stop` of the bucket from its tensors, flat, in order, to the start of `place`."""
+        for member, low, high, begin in self.pieces(start, stop):
+            np.copyto(place[begin - start : begin - start + high - low], arrays[member][low:high])
+
 
 def pack(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[np.dtype], limit: int) -> list[Bucket]:
     """Divide tensors among buckets.
@@ -99,3 +104,17 @@ def _padded(shape: tuple[int, ...], dtype: np.dtype) -> int:
     """Elements of a tensor, and of the gap behind it."""
     step = max(1, ALIGNMENT // dtype.itemsize)
     return -(-math.prod(shape) // step) * step
+
+
+def empty(size: int, dtype: np.dtype) -> np.ndarray:
+    """A flat array that starts where TensorFlow takes it without a copy."""
+    memory = np.empty(size * dtype.itemsize + ALIGNMENT, np.uint8)
+    start = -memory.__array_interface__["data"][0] % ALIGNMENT
+    return memory[start : start + size * dtype.itemsize].view(dtype)
+
+
+def share(size: int, count: int, number: int, itemsize: int) -> slice:
+    """One of `count` slices that start on whole cache lines."""
+    step = max(1, ALIGNMENT // itemsize)
+    lines = -(-size // step)
+    return slice(min(size, number * lines // count * step), min(size, (number + 1) * lines // count * step))

@@ -20,15 +20,13 @@ import numpy as np
 
 from matex_tf import trace
 from matex_tf.exchange.arena import Node, Segment
-from matex_tf.exchange.bucket import ALIGNMENT, Bucket
+from matex_tf.exchange.bucket import Bucket, empty, share
 from matex_tf.exchange.network import Lane
 from matex_tf.exchange.reduction import add_up, wide
 from matex_tf.exchange.waiting import Counters
 
-#: Bytes up to which every rank adds up all parts itself, after a single wait.
-SMALL = 1 << 16
 #: Transfers between nodes that are under way at once.
-IN_FLIGHT = 3
+IN_FLIGHT = 32
 
 _LINE = 64  # words of a rank's control line: 256 bytes, so that no two ranks write to one cache line
 _PROGRESS, _DELIVERED, _JUDGED, _SIGNS = 0, 16, 32, 48
@@ -45,7 +43,9 @@ class Channel:
         chunk: bytes that are packed before they are reduced.
     """
 
-    def __init__(self, node: Node, lanes: int, lane: Lane | None, networked: bool, chunk: int, crowded: bool):
+    def __init__(
+        self, node: Node, lanes: int, lane: Lane | None, networked: bool, small: int, chunk: int, crowded: bool
+    ):
         """Collective over the node.
 
         Args:
@@ -53,6 +53,7 @@ class Channel:
             lanes: slices of a chunk, the same on every node; the first so many ranks of each node have one each.
             lane: the counterparts of this rank on the other nodes; None where it has none.
             networked: whether there are other nodes.
+            small: bytes up to which every rank adds up all parts itself, after a single wait.
             chunk: bytes that are packed before they are reduced; a multiple of `ALIGNMENT`.
             crowded: whether ranks of this node share cores.
 
@@ -60,19 +61,19 @@ class Channel:
             NoRoom: on every rank of the node.
         """
         self._node, self._lanes, self._lane, self._networked = node, lanes, lane, networked
-        self.chunk = chunk
+        self.chunk, self._small = chunk, small
         self._lock = threading.RLock()
         self._looks = [node.still_there(rank, "the exchange") for rank in range(node.size)]
         self._calls = self._done = self._given = 0
         lines = -(-node.size * _LINE * 4 // 4096) * 4096
-        self._segment: Segment = node.segment(lines + 2 * (node.size + 1) * (SMALL + chunk))
+        self._segment: Segment = node.segment(lines + 2 * (node.size + 1) * (small + chunk))
         self._words = self._segment.words()
         self._counters = Counters(self._words, self._segment.address, crowded)
         memory = self._segment.bytes()[lines:]
-        small, large = memory[: 2 * (node.size + 1) * SMALL], memory[2 * (node.size + 1) * SMALL :]
-        self._small_parts = small.reshape(2, node.size + 1, SMALL)  # the last of each is for the result
+        border = 2 * (node.size + 1) * small
+        self._small_parts = memory[:border].reshape(2, node.size + 1, small)  # the last of each is for the result
+        self._parts = memory[border : border + 2 * (node.size + 1) * chunk].reshape(2, node.size + 1, chunk)
         self._small_places: dict[int, tuple[Bucket, list[tuple[list[np.ndarray], list[np.ndarray]]]]] = {}
-        self._parts = large.reshape(2, node.size + 1, chunk)
 
     def meet(self, what: int, detail: int, held: int = 0) -> tuple[bool, int]:
         """Wait until every rank is here.
@@ -117,7 +118,7 @@ class Channel:
         arrays = [array.reshape(-1) for array in arrays]
         with self._lock:
             try:
-                if bucket.nbytes <= SMALL:
+                if bucket.nbytes <= self._small:
                     return self._allreduce_small(bucket, arrays, what, detail)
                 return self._allreduce_large(bucket, arrays, what, detail, held, choose)
             finally:
@@ -174,7 +175,7 @@ class Channel:
 
         def pack(number: int) -> None:
             with trace.span("pack"):
-                _pack(bucket, arrays, *spans[number], parts[number & 1][mine])
+                bucket.fill(arrays, *spans[number], parts[number & 1][mine])
 
         pack(0)
         self._sign(what, detail, held)
@@ -233,7 +234,7 @@ class Channel:
         """Add up this rank's slice of a chunk, and send it on its way to the other nodes."""
         if self._node.rank >= self._lanes:
             return
-        here = _slice(total.size, self._lanes, self._node.rank, total.itemsize)
+        here = share(total.size, self._lanes, self._node.rank, total.itemsize)
         parts, total = [part[here] for part in parts], total[here]
         if self._lane is None:
             with trace.span("reduce"):
@@ -306,22 +307,3 @@ class Channel:
                     if not self._lane.progress():
                         time.sleep(2e-5)
                 self._counters.wait(index, target, self._looks[rank])
-
-
-def empty(size: int, dtype: np.dtype) -> np.ndarray:
-    """A flat array that starts where TensorFlow takes it without a copy."""
-    memory = np.empty(size * dtype.itemsize + ALIGNMENT, np.uint8)
-    start = -memory.__array_interface__["data"][0] % ALIGNMENT
-    return memory[start : start + size * dtype.itemsize].view(dtype)
-
-
-def _pack(bucket: Bucket, arrays: Sequence[np.ndarray], start: int, stop: int, place: np.ndarray) -> None:
-    for member, low, high, begin in bucket.pieces(start, stop):
-        np.copyto(place[begin - start : begin - start + high - low], arrays[member][low:high])
-
-
-def _slice(size: int, count: int, number: int, itemsize: int) -> slice:
-    """One of `count` slices that start on whole cache lines."""
-    step = max(1, ALIGNMENT // itemsize)
-    lines = -(-size // step)
-    return slice(min(size, number * lines // count * step), min(size, (number + 1) * lines // count * step))

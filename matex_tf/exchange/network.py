@@ -9,6 +9,7 @@ numbers on both sides.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Generator
 from typing import Any
@@ -21,8 +22,10 @@ Steps = Generator[list[Any], None, None]
 
 #: Up to how many bytes an algorithm is used, the fewest messages first; the last takes what is left.
 DOUBLING_BYTES, HALVING_BYTES = 1 << 15, 1 << 18
+#: From how many bytes an array goes in so many pieces: while one is added up, the others are on the wire.
+DIVIDED_BYTES, PIECES = 1 << 19, 4
 _TAGS = 1 << 14  # MPI promises 32767
-_SHORTEST_SLEEP, _LONGEST_SLEEP = 1e-5, 1e-3
+_YIELD_SECONDS, _LONGEST_SLEEP = 3e-4, 1e-3
 
 
 class Lane:
@@ -45,14 +48,19 @@ class Lane:
             data: the same size and dtype on every rank of the lane.
             then: called once the sums are there.
         """
-        self._tag = (self._tag + 1) % _TAGS
+        pieces = np.array_split(data, PIECES if data.nbytes >= DIVIDED_BYTES else 1)
+        left = len(pieces)
 
-        def steps() -> Steps:
-            yield from choose(data.nbytes, self.size)(self, data, self._tag)
-            if then is not None:
+        def steps(piece: np.ndarray, tag: int) -> Steps:
+            nonlocal left
+            yield from choose(piece.nbytes, self.size)(self, piece, tag)
+            left -= 1
+            if left == 0 and then is not None:
                 then()
 
-        self._under_way.append((steps(), []))
+        for piece in pieces:
+            self._tag = (self._tag + 1) % _TAGS
+            self._under_way.append((steps(piece, self._tag), []))
         self.progress()
 
     def progress(self) -> bool:
@@ -198,8 +206,13 @@ def _unfold(lane: Lane, data: np.ndarray, tag: int) -> Steps:
 
 
 def _sleep(begin: float) -> None:
-    """Sleep for an eighth of what the wait has taken so far: late by no more than that, and at little cost."""
-    time.sleep(min(max((time.perf_counter() - begin) / 8, _SHORTEST_SLEEP), _LONGEST_SLEEP))
+    """Give the core away at first, then sleep for an eighth of what the wait has taken so far: late by no more than
+    that, and at little cost."""
+    waited = time.perf_counter() - begin
+    if waited < _YIELD_SECONDS:
+        os.sched_yield()
+    else:
+        time.sleep(min(waited / 8, _LONGEST_SLEEP))
 
 
 def _power(size: int) -> int:

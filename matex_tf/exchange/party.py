@@ -29,6 +29,8 @@ from matex_tf.world import World
 GENERATIONS = 3
 #: Bytes of the chunks of all ranks of a node, two each: what stays in the last level of a processor's cache.
 CHUNKS = 1 << 24
+#: Bytes of all parts of a small bucket together, see `Channel`; more than that is added up in shares.
+SMALL = 1 << 19
 SMALLEST_CHUNK, LARGEST_CHUNK = 1 << 16, 1 << 22
 
 
@@ -72,6 +74,7 @@ class Party:
         self._generations = [_Generation() for _ in range(GENERATIONS)]
         self._turn = 0
         self._roomless = False
+        self._small = max(1 << 14, SMALL // max(sizes) // ALIGNMENT * ALIGNMENT)
         chunk = min(LARGEST_CHUNK, CHUNKS // (2 * max(sizes)))
         chunk = max(SMALLEST_CHUNK, chunk // ALIGNMENT * ALIGNMENT)
         self._lanes_made = [self._make_lane()]
@@ -92,7 +95,7 @@ class Party:
         while True:
             channel, failure = None, ""
             try:
-                channel = Channel(self._node, self._lanes, lane, self._networked, chunk, self._crowded)
+                channel = Channel(self._node, self._lanes, lane, self._networked, self._small, chunk, self._crowded)
             except NoRoom as error:
                 failure = str(error)
             failures = [text for text in self._world.gather(failure, "make room for the exchange") if text]
