@@ -98,16 +98,19 @@ def pipeline(adapter: Any, original: Callable[[], Any], training: bool, asked: d
         batches = _whole_indices(adapter, original, global_size, size if per_rank else 0)
     adapter._size = math.ceil(holding.total / size)
     adapter._partial_batch_size = holding.total % size
-    data = _as_tensors(adapter._inputs)
+    # The arrays go in as elements: what a function of a pipeline captures of NumPy becomes part of a graph, up to 2 GB.
+    data = tf.data.Dataset.from_tensors(_as_elements(adapter._inputs)).repeat()
 
-    def gather(indices: Any, share: Any) -> Own:
-        mine = tf.nest.map_structure(lambda leaf: None if leaf is None else tf.gather(leaf, indices), data)
+    def gather(own: tuple[Any, Any], data: Any) -> Own:
+        indices, share = own
+        mine = tf.nest.map_structure(lambda leaf: tf.gather(leaf, indices) if tf.is_tensor(leaf) else leaf, data)
         return Own(share, tf.constant(not holding.sharded), mine)
 
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False
     options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
-    return batches.map(gather, num_parallel_calls=tf.data.AUTOTUNE).with_options(options).prefetch(tf.data.AUTOTUNE)
+    gathered = tf.data.Dataset.zip((batches, data)).map(gather, num_parallel_calls=tf.data.AUTOTUNE)
+    return gathered.with_options(options).prefetch(tf.data.AUTOTUNE)
 
 
 def _whole_indices(adapter: Any, original: Callable[[], Any], global_size: int, per_rank: int) -> Any:
@@ -165,20 +168,20 @@ def _slice(indices: Any, low: Any, high: Any, total: Any) -> tuple[Any, Any]:
     return taken, tf.stack([0, tf.maximum(high - low, 1), high - low, total])
 
 
-def _as_tensors(inputs: Any) -> Any:
-    """The arrays as Keras would turn them into tensors; one row of zeros where a rank has none."""
+def _as_elements(inputs: Any) -> Any:
+    """The arrays as Keras gives them to tf.data; one row of zeros where a rank has none."""
     from keras.src import tree
     from keras.src.trainers.data_adapters import array_slicing
 
-    tensors = tree.lists_to_tuples(array_slicing.convert_to_sliceable(inputs, target_backend="tensorflow"))
-    return tf.nest.map_structure(at_least_one_row, tensors)
+    arrays = tree.lists_to_tuples(array_slicing.convert_to_sliceable(inputs, target_backend="tensorflow"))
+    return tf.nest.map_structure(at_least_one_row, arrays)
 
 
 def at_least_one_row(leaf: Any) -> Any:
-    """A tensor, or one row of zeros of its kind where it has no rows."""
+    """An array or tensor, or one row of zeros of its kind where it has no rows."""
     if leaf is None or leaf.shape[0] != 0:
         return leaf
-    return tf.zeros([1, *leaf.shape[1:]], leaf.dtype)
+    return tf.zeros([1, *leaf.shape[1:]], tf.as_dtype(leaf.dtype))
 
 
 def _sparse(leaf: Any) -> bool:

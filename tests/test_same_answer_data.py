@@ -26,10 +26,14 @@ KINDS = [
 ]
 
 
+#: Tried on 1, 2, 3 and 4 ranks always; the others as `--sizes` says.
+ON_ALL = ("numpy_arrays", "digits", "dataset", "dataset_unknown", "pydataset", "generator", "small_batches")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_data(ranks, kind):
     """Shared out by any number of ranks, the data give the answer of one rank, in the order of the rows."""
-    reference = same(ranks(f"data:{kind}", (1, 2, 3, 4)))
+    reference = same(ranks(f"data:{kind}", (1, 2, 3, 4) if kind in ON_ALL else None))
     losses = reference["history"]["loss"]
     assert len(losses) == 3 and losses[-1] < losses[0]
 
@@ -70,7 +74,7 @@ def test_rows_of_the_ranks_own_on_batch(ranks):
 @pytest.mark.parametrize("kind", ["map", "shuffle"])
 def test_at_the_source(ranks, kind):
     """`--data source` does 1/p of the work, and where p divides the batch the answer is that of one rank."""
-    results = ranks("data:at_the_source", (1, 2, 3, 4), kind=kind)
+    results = ranks("data:at_the_source", (1, 3) if kind == "map" else (1, 2, 4), kind=kind)
     for size, values in results.items():
         assert [value.pop("worked") for value in values] == [3 * 96 // size] * size
     same(results)
