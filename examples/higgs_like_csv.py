@@ -10,11 +10,9 @@ from tensorflow import DataSet
 events = DataSet("CSV", train_file=sys.argv[1], y="signal", valid_pct=0.2)
 
 keras.utils.set_random_seed(7)
-normalize = layers.Normalization(mean=0.0, variance=1.0)
 model = keras.Sequential(
     [
         layers.Input((28,)),
-        normalize,
         layers.Dense(64, activation="relu"),
         layers.Dense(64, activation="relu"),
         layers.Dense(1, activation="sigmoid"),

@@ -106,13 +106,13 @@ class Feed:
         if not self._fetched or self._told:
             return
         ranks = world.current()
-        spent = time.perf_counter() - self._since
-        waits = ranks.gather(self._waited, "compare the time spent on input")
-        worst = max(range(ranks.size), key=lambda rank: waits[rank])
-        if waits[worst] > max(_MUCH_SECONDS, _MUCH * spent):
+        mine = self._waited, time.perf_counter() - self._since
+        everyone = ranks.gather(mine, "compare the time spent on input")
+        (waited, spent), worst = max((seconds, rank) for rank, seconds in enumerate(everyone))
+        if waited > max(_MUCH_SECONDS, _MUCH * spent):  # the same on every rank
             self._told = True
             hint = "" if self._owned else _HINT
-            seconds = f"{waits[worst]:.1f} of {spent:.1f} s of an epoch"
+            seconds = f"{waited:.1f} of {spent:.1f} s of an epoch"
             notes.say(f"{model.name} waited {seconds} for its input, on rank {worst}{hint}")
         self._fetched = 0
 
