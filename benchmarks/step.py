@@ -92,10 +92,11 @@ class Configuration:
             schedule, _, bucket = name.partition(" ")
             settings.use(dataclasses.replace(before, schedule=schedule, bucket_mb=int(bucket)))
         self.model, shape = build(model)
-        rows = batch * world.size()
         random = np.random.RandomState(0)
-        x = random.normal(size=(rows, *shape)).astype("float32")
-        data = tf.data.Dataset.from_tensors((x, random.randint(0, 10, rows).astype("int32"))).repeat()
+        # The same rows for every rank, so that weights stay alike in lock step too.
+        x = np.concatenate([random.normal(size=(batch, *shape)).astype("float32")] * world.size())
+        y = np.concatenate([random.randint(0, 10, batch).astype("int32")] * world.size())
+        data = tf.data.Dataset.from_tensors((x, y)).repeat()
         self._batches = iter(data)
         self._step = self.model.make_train_function()
         for _ in range(2):  # the first traces the graph, by the settings of now
