@@ -124,7 +124,7 @@ def test_buckets():
         seen = [
             (bucket.members[place], element)
             for low in range(0, bucket.size, 100)
-            for place, first, last, _ in bucket.pieces(low, min(low + 100, bucket.size))
+            for place, first, last, _ in bucket.pieces(0, low, min(low + 100, bucket.size))
             for element in range(first, last)
         ]
         assert seen == [

@@ -41,21 +41,17 @@ class Bucket:
         """Bytes of the bucket; a multiple of `ALIGNMENT`."""
         return self.size * self.dtype.itemsize
 
-    def pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+    def pieces(self, base: int, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
         """What of each tensor lies in elements `start` to `stop` of the bucket.
 
         Yields:
-            The tensor's place in `members`, first and last element of it, and where in the bucket that starts.
+            The tensor's place in `members`, first and last element of it, and where that starts behind element `base`
+            of the bucket.
         """
         for place, (begin, size) in enumerate(zip(self.starts, self.sizes, strict=True)):
             low, high = max(start, begin), min(stop, begin + size)
             if low < high:
-                yield place, low - begin, high - begin, low
-
-    def fill(self, arrays: Sequence[np.ndarray], start: int, stop: int, place: np.ndarray) -> None:
-        """Copy elements `start` to `stop` of the bucket from its tensors, flat, in order, to the start of `place`."""
-        for member, low, high, begin in self.pieces(start, stop):
-            np.copyto(place[begin - start : begin - start + high - low], arrays[member][low:high])
+                yield place, low - begin, high - begin, low - base
 
 
 def pack(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[np.dtype], limit: int) -> list[Bucket]:

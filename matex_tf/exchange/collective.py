@@ -1,7 +1,8 @@
 """Allreduce of a bucket: inside a node through shared memory, between nodes by messages.
 
-    pack      each rank copies its tensors into its own place in the arena, a chunk at a time
-    reduce    each rank adds up one slice of the chunk over all ranks of the node, into the result
+    pack      each rank copies what others will add up of its tensors into its place in the arena, a chunk at a time
+    reduce    each rank adds up one slice of the chunk over all ranks of the node, into the result; its own part of
+              that it takes from its tensors
     network   between nodes: each slice is summed with its counterparts, so that all ranks drive the network
     result    views of the arena, the same bits on every rank
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,6 +33,26 @@ IN_FLIGHT = 32
 _LINE = 64  # words of a rank's control line: 256 bytes, so that no two ranks write to one cache line
 _PROGRESS, _DELIVERED, _JUDGED, _SIGNS = 0, 16, 32, 48
 _SIGN = 4  # words of a sign: what, detail, held, verdict; two of them in turn
+#: Pieces of tensors in a rank's slice up to which it adds them up as they lie, and does not copy them first.
+_MOST_PIECES = 16
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """A part of a bucket that is packed and reduced at a time, as one rank sees it.
+
+    Attributes:
+        low, high: elements of the bucket.
+        moves: what this rank packs: a tensor's place in the bucket, elements of it, where they start in the chunk.
+        slice: what this rank adds up; None where it adds up nothing.
+        own: where it takes its own part of that from, as `moves`; None where it has packed that as well.
+    """
+
+    low: int
+    high: int
+    moves: list[tuple[int, int, int, int]]
+    slice: slice | None
+    own: list[tuple[int, int, int, int]] | None
 
 
 class Channel:
@@ -74,6 +96,7 @@ class Channel:
         self._small_parts = memory[:border].reshape(2, node.size + 1, small)  # the last of each is for the result
         self._parts = memory[border : border + 2 * (node.size + 1) * chunk].reshape(2, node.size + 1, chunk)
         self._small_places: dict[int, tuple[Bucket, list[tuple[list[np.ndarray], list[np.ndarray]]]]] = {}
+        self._chunks: dict[int, tuple[Bucket, list[_Chunk]]] = {}
 
     def meet(self, what: int, detail: int, held: int = 0) -> tuple[bool, int]:
         """Wait until every rank is here.
@@ -168,14 +191,15 @@ class Channel:
         choose: Callable[[int], np.ndarray | None],
     ) -> np.ndarray | None:
         """Chunk by chunk; while a rank waits for the others to pack one, its part of the one before is reduced."""
-        dtype, step = bucket.dtype, self.chunk // bucket.dtype.itemsize
-        spans = [(low, min(low + step, bucket.size)) for low in range(0, bucket.size, step)]
+        dtype, chunks = bucket.dtype, self._divide(bucket)
         parts = [[slot.view(dtype) for slot in half] for half in self._parts]
         mine = self._node.rank
 
         def pack(number: int) -> None:
             with trace.span("pack"):
-                bucket.fill(arrays, *spans[number], parts[number & 1][mine])
+                place = parts[number & 1][mine]
+                for member, low, high, begin in chunks[number].moves:
+                    np.copyto(place[begin : begin + high - low], arrays[member][low:high])
 
         pack(0)
         self._sign(what, detail, held)
@@ -188,31 +212,52 @@ class Channel:
         total = empty(bucket.size, dtype) if shared is None else shared.view(dtype)
 
         def place(number: int) -> np.ndarray:
-            low, high = spans[number]
+            low, high = chunks[number].low, chunks[number].high
             return parts[number & 1][-1][: high - low] if shared is None else total[low:high]
 
         def take_out(number: int) -> None:
             """Where the result is this rank's own: copy it before the place is used again."""
             if self._networked:
                 self._pass_on()
-            low, high = spans[number]
-            np.copyto(total[low:high], place(number))
+            np.copyto(total[chunks[number].low : chunks[number].high], place(number))
 
-        for number, (low, high) in enumerate(spans):
+        for number, chunk in enumerate(chunks):
             if number:
                 self._await_all()
                 if shared is None:
                     take_out(number - 1)
-            self._reduce([part[: high - low] for part in parts[number & 1][:-1]], place(number))
-            if number + 1 < len(spans):
+            self._reduce(chunk, parts[number & 1][:-1], arrays, place(number))
+            if number + 1 < len(chunks):
                 pack(number + 1)
             self._advance()
         self._await_all()
         if shared is None:
-            take_out(len(spans) - 1)
+            take_out(len(chunks) - 1)
         elif self._networked:
             self._pass_on()
         return total
+
+    def _divide(self, bucket: Bucket) -> list[_Chunk]:
+        """The chunks of a bucket."""
+        known = self._chunks.get(id(bucket))
+        if known is not None and known[0] is bucket:
+            return known[1]
+        step, chunks = self.chunk // bucket.dtype.itemsize, []
+        for low in range(0, bucket.size, step):
+            high = min(low + step, bucket.size)
+            here, own = None, None
+            if self._node.rank < self._lanes:
+                here = share(high - low, self._lanes, self._node.rank, bucket.dtype.itemsize)
+                own = list(bucket.pieces(low, low + here.start, low + here.stop))
+            if here is None or own is None or len(own) > _MOST_PIECES:
+                moves, own = list(bucket.pieces(low, low, high)), None
+            else:
+                moves = [*bucket.pieces(low, low, low + here.start), *bucket.pieces(low, low + here.stop, high)]
+            chunks.append(_Chunk(low, high, moves, here, own))
+        if len(self._chunks) >= 64:
+            self._chunks.clear()
+        self._chunks[id(bucket)] = (bucket, chunks)
+        return chunks
 
     def _places(self, bucket: Bucket) -> list[tuple[list[np.ndarray], list[np.ndarray]]]:
         """For each turn, the parts of a small bucket, and where this rank's tensors go: views take time to make."""
@@ -230,21 +275,27 @@ class Channel:
         self._small_places[id(bucket)] = (bucket, places)
         return places
 
-    def _reduce(self, parts: list[np.ndarray], total: np.ndarray) -> None:
+    def _reduce(
+        self, chunk: _Chunk, parts: Sequence[np.ndarray], arrays: Sequence[np.ndarray], total: np.ndarray
+    ) -> None:
         """Add up this rank's slice of a chunk, and send it on its way to the other nodes."""
-        if self._node.rank >= self._lanes:
+        here = chunk.slice
+        if here is None:
             return
-        here = share(total.size, self._lanes, self._node.rank, total.itemsize)
-        parts, total = [part[here] for part in parts], total[here]
-        if self._lane is None:
-            with trace.span("reduce"):
-                add_up(parts, total)
-            return
-        sums = total if wide(total.dtype) == total.dtype else np.empty(total.size, wide(total.dtype))
+        total = total[here]
+        short = self._lane is not None and wide(total.dtype) != total.dtype
+        sums = np.empty(total.size, wide(total.dtype)) if short else total
         with trace.span("reduce"):
-            add_up(parts, sums)
-        self._lane.finish(IN_FLIGHT - 1)
-        self._lane.start(sums, None if sums is total else lambda: np.copyto(total, sums, casting="unsafe"))
+            if chunk.own is None:
+                add_up([part[here] for part in parts], sums)
+            for member, low, high, begin in chunk.own or ():
+                piece = slice(begin, begin + high - low)
+                given = [part[piece] for part in parts]
+                given[self._node.rank] = arrays[member][low:high]
+                add_up(given, sums[begin - here.start : piece.stop - here.start])
+        if self._lane is not None:
+            self._lane.finish(IN_FLIGHT - 1)
+            self._lane.start(sums, (lambda: np.copyto(total, sums, casting="unsafe")) if short else None)
 
     def _pass_on(self) -> None:
         """Wait until the sums over all nodes are there, on every lane."""
