@@ -159,25 +159,20 @@ class Channel:
         self._sign(what, detail, 0)
         self._advance()
         self._await_all()
-        agreed = self._judge(self._compare()[0])
-        if not agreed:
-            return None
+        agreed, _ = self._compare()
         total = empty(bucket.size, dtype)
         if not self._networked:
-            with trace.span("reduce"):
-                add_up(slots[:size], total)
-            return total
+            if agreed:
+                with trace.span("reduce"):
+                    add_up(slots[:size], total)
+            return total if agreed else None
+        sums = None
         if self._node.rank == 0:
-            assert self._lane is not None
             sums = empty(bucket.size, wide(dtype))
             with trace.span("reduce"):
                 add_up(slots[:size], sums)
-            self._lane.start(sums)
-            self._lane.finish()
-            np.copyto(slots[size], sums, casting="unsafe")
-            self._deliver(1)
-        self._given += 1
-        self._await(_DELIVERED, [0], self._given)
+        if not self._judge(agreed, sums, slots[size]):
+            return None
         np.copyto(total, slots[size])
         return total
 
@@ -301,12 +296,12 @@ class Channel:
         """Wait until the sums over all nodes are there, on every lane."""
         if self._lane is not None:
             self._lane.finish()
-            self._deliver(1)
+            self._deliver()
         self._given += 1
         self._await(_DELIVERED, range(self._lanes), self._given)
 
-    def _deliver(self, count: int) -> None:
-        self._counters.set(self._node.rank * _LINE + _DELIVERED, self._given + count)
+    def _deliver(self) -> None:
+        self._counters.set(self._node.rank * _LINE + _DELIVERED, self._given + 1)
 
     def _sign(self, what: int, detail: int, held: int) -> None:
         place = self._node.rank * _LINE + _SIGNS + _SIGN * (self._calls & 1)
@@ -324,21 +319,32 @@ class Channel:
             place += _LINE
         return agreed, held
 
-    def _judge(self, agreed: bool) -> bool:
-        """Whether all nodes agree as well: the first rank of each asks the others."""
+    def _judge(self, agreed: bool, sums: np.ndarray | None = None, place: np.ndarray | None = None) -> bool:
+        """Whether all nodes agree as well: the first rank of each asks the others.
+
+        Args:
+            agreed: whether the ranks of this node do.
+            sums: on the first rank of a node, what is to be summed over nodes if all agree.
+            place: shared memory, where those sums go.
+        """
         if not self._networked:
             return agreed
-        place = _SIGNS + _SIGN * (self._calls & 1)
-        words = self._words
+        words, verdict = self._words, _SIGNS + _SIGN * (self._calls & 1) + 3
         if self._node.rank == 0:
             assert self._lane is not None
             # A node at odds with itself says what no other can say.
-            sign = [words[place], words[place + 1]] if agreed else [-1 - self._lane.rank, 0]
-            agreed = self._lane.agree(np.array(sign, np.int64)) and agreed
-            words[place + 3] = agreed
+            sign = (words[verdict - 3], words[verdict - 2]) if agreed else (-1 - self._lane.rank, 0)
+            together = sums is not None and sums.nbytes <= self._lane.together_bytes
+            agreed = self._lane.agree(sign, sums if together else None) and agreed
+            if agreed and sums is not None and place is not None:
+                if not together:
+                    self._lane.start(sums)
+                    self._lane.finish()
+                np.copyto(place, sums, casting="unsafe")
+            words[verdict] = agreed
             self._counters.set(_JUDGED, self._calls + 1)
         self._await(_JUDGED, [0], self._calls + 1)
-        return bool(words[place + 3])
+        return bool(words[verdict])
 
     def _advance(self) -> None:
         self._done += 1

@@ -25,6 +25,8 @@ DOUBLING_BYTES, HALVING_BYTES = 1 << 15, 1 << 18
 #: From how many bytes an array goes in so many pieces: while one is added up, the others are on the wire.
 DIVIDED_BYTES, PIECES = 1 << 19, 4
 _TAGS = 1 << 14  # MPI promises 32767
+_AGREE_TAG = _TAGS  # no transfer has it
+_HEAD = 3  # numbers before the data of an agreement: the two that are compared, and whether they differ somewhere
 _YIELD_SECONDS, _LONGEST_SLEEP = 3e-4, 1e-3
 
 
@@ -40,6 +42,7 @@ class Lane:
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self._under_way: list[tuple[Steps, list[Any]]] = []
         self._tag = 0
+        self._agreed = False
 
     def start(self, data: np.ndarray, then: Callable[[], None] | None = None) -> None:
         """Begin to sum a flat array over the lane, in place.
@@ -102,18 +105,70 @@ class Lane:
         """Start to receive."""
         return self.comm.Irecv(_bytes(data), source, tag)
 
-    def agree(self, numbers: np.ndarray) -> bool:
-        """Whether every rank of the lane gives the same numbers, int64."""
-        from mpi4py import MPI
+    def agree(self, numbers: tuple[int, int], data: np.ndarray | None = None) -> bool:
+        """Whether every rank of the lane gives the same numbers; where they do, sum `data` over the lane as well.
 
-        said = np.concatenate([numbers, -numbers])
-        heard = np.empty_like(said)
-        request = self.comm.Iallreduce(said, heard, op=MPI.MAX)
-        begin = time.perf_counter()
-        with trace.span("agree"):
-            while not request.Test():
-                _sleep(begin)
-        return bool(np.array_equal(heard[: numbers.size], -heard[numbers.size :]))
+        One message does for both, so that a small sum costs no more than its own way.
+
+        Args:
+            numbers: of 64 bits, with a sign.
+            data: flat, at most `together_bytes`; summed in place. Garbage where the ranks do not agree.
+        """
+        with trace.span("agree" if data is None else "network"):
+            self._under_way.append((self._agreeing(numbers, data), []))
+            begin = time.perf_counter()
+            while self._under_way:
+                if not self.progress():
+                    _sleep(begin)
+        return self._agreed
+
+    @property
+    def together_bytes(self) -> int:
+        """Up to how many bytes travel with an agreement."""
+        return HALVING_BYTES if self.size == 2 else DOUBLING_BYTES
+
+    def _agreeing(self, numbers: tuple[int, int], data: np.ndarray | None) -> Steps:
+        """Recursive doubling over numbers and data. Messages of ranks that are about to do different things have
+        different lengths; a rank is ready for the longest."""
+        head = _HEAD * 8
+        nbytes = 0 if data is None else data.nbytes
+        mine, theirs = np.empty(head + nbytes, np.uint8), np.empty(head + self.together_bytes, np.uint8)
+        said, heard = mine[:head].view(np.int64), theirs[:head].view(np.int64)
+        said[:] = *numbers, 0
+        own = None
+        if data is not None:
+            own = mine[head:].view(data.dtype)
+            np.copyto(own, data)
+
+        def merge() -> None:
+            if said[2] or heard[2] or not np.array_equal(said[:2], heard[:2]):
+                said[2] = 1
+            elif own is not None:
+                _add(own, theirs[head : head + nbytes].view(own.dtype))
+
+        power = _power(self.size)
+        if self.rank >= power:
+            yield [self.send(mine, self.rank - power, _AGREE_TAG)]
+            yield [self.receive(theirs, self.rank - power, _AGREE_TAG)]
+            said[2] = heard[2]
+            if own is not None and not said[2]:
+                np.copyto(own, theirs[head : head + nbytes].view(own.dtype))
+        else:
+            beyond = self.rank + power < self.size
+            if beyond:
+                yield [self.receive(theirs, self.rank + power, _AGREE_TAG)]
+                merge()
+            distance = 1
+            while distance < power:
+                partner = self.rank ^ distance
+                yield [self.receive(theirs, partner, _AGREE_TAG), self.send(mine, partner, _AGREE_TAG)]
+                merge()
+                distance *= 2
+            if beyond:
+                yield [self.send(mine, self.rank + power, _AGREE_TAG)]
+        if data is not None and own is not None:
+            np.copyto(data, own)
+        self._agreed = not said[2]
 
     def close(self) -> None:
         """Give the communicator back."""
