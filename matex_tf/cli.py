@@ -120,7 +120,8 @@ def run(words: list[str]) -> int:
     if not target.is_module and not os.path.exists(target.name):
         raise SettingError(f"there is no script {target.name}.")
     ranks = ranks or launch.default_ranks(hosts)
-    line = launch.mpirun_line(launch.find_mpirun(), ranks, hosts, settings.threads, names)
+    survive = settings.faults == "shrink"
+    line = launch.mpirun_line(launch.find_mpirun(), ranks, hosts, settings.threads, names, survive)
     line += [sys.executable, "-m", "matex_tf"]
     for name, value in flags.items():
         line += [settings_module.flag_name(name), value]

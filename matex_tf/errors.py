@@ -17,6 +17,10 @@ class RanksDisagree(MatexError):
     """Ranks came to the same point with different things in hand."""
 
 
+class RankLost(MatexError):
+    """Another rank has died."""
+
+
 class DataError(MatexError):
     """A file, or what a script asked of it, is not as it should be; says which file, row or name."""
 

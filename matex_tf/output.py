@@ -22,6 +22,7 @@ class Output:
     def __init__(self) -> None:
         self._real = (os.dup(1), os.dup(2))
         self._pump: subprocess.Popen[bytes] | None = None
+        self._silent = False
 
     def redirect(self, where: str, rank: int) -> None:
         """Send the output of this rank where the setting says.
@@ -33,6 +34,7 @@ class Output:
         Raises:
             SettingError: the directory cannot be written to.
         """
+        self._silent = where == "first" and rank != 0
         if where == "first":
             if rank != 0:
                 nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -48,6 +50,12 @@ class Output:
                 raise SettingError(f"--output {where}: {error.strerror}.") from None
             self._point(log, log)
             os.close(log)
+
+    def speak_up(self) -> None:
+        """This rank is the first now: where only the first rank's output is shown, show it."""
+        if self._silent:
+            self._silent = False
+            self._point(*self._real)
 
     def restore(self) -> None:
         """Flush what was printed and point the descriptors back; returns when every line is out."""

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from matex_tf import faults, trace
 from matex_tf import settings as settings_module
-from matex_tf import trace
 from matex_tf import world as world_module
 from matex_tf.ending import Ending, own_traceback, rank_in_environment
 from matex_tf.errors import MatexError, MissingPackage, SettingError
@@ -165,6 +165,9 @@ def run_alone(target: Target, ending: Ending) -> int:
 def prepare(world: World, settings: Settings, output: Output) -> None:
     """Make this process ready to be one rank of many: packages, threads, seeds, output, patches."""
     output.redirect(settings.output, world.rank)
+    guard = faults.install(world, settings.faults, settings.notes)
+    if guard is not None:
+        guard.on_change.append(lambda survivors: output.speak_up() if world.rank == 0 else None)
     check_packages()
     threads = set_threads(world, settings.threads)
     set_gpus(world)

@@ -70,6 +70,12 @@ class Settings:
         "goes on; larger ones cost fewer messages.",
         kind="positive",
     )
+    faults: str = _setting(
+        "abort",
+        "What happens when a rank dies: `abort`, all others end at once; or `shrink`, they leave it behind, share out "
+        "its rows among themselves and carry on (needs Open MPI 5, or another MPI with ULFM).",
+        choices=("abort", "shrink"),
+    )
     trace: str = _setting(
         "",
         "A file for a timeline of the run, in the format of Chrome's trace viewer; `matex-tf trace` says what is in "

@@ -8,13 +8,14 @@ find that out there, in words, instead of hanging or adding up the wrong numbers
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,6 +28,20 @@ _SPIN_SECONDS = 2e-4
 _LONGEST_SLEEP = 1e-3
 _MOST_ELEMENTS = 1 << 28  # counts of older MPI libraries are 32-bit
 
+_Result = TypeVar("_Result")
+
+
+def _guarded(collective: Callable[..., Any]) -> Callable[..., Any]:
+    """A collective that all ranks complete, or none, where a rank may die in it; see `World.guard`."""
+
+    @functools.wraps(collective)
+    def call(self: World, *args: Any, **kwargs: Any) -> Any:
+        if self.guard is None:
+            return collective(self, *args, **kwargs)
+        return self.guard.run(lambda: collective(self, *args, **kwargs))
+
+    return call
+
 
 class World:
     """The ranks that train together, and the plain collectives among them.
@@ -37,6 +52,8 @@ class World:
         host: name of this node; hosts: the node of every rank.
         nodes: the ranks of each node, in the order of their first ranks; node: this rank's place in that.
         exchange: what moves gradients between these ranks (`matex_tf.exchange`); None until it is first needed.
+        guard: what carries on where a rank has died (`matex_tf.faults`); None where all ranks end with it.
+        generation: how often ranks have been left behind; with it `rank`, `size` and what follows from them change.
         where: where this rank is in its script, such as "train step 3 of cnn"; shown where ranks disagree.
         expected: what the next `meet` compares besides its own details, such as "a batch of 32 rows".
     """
@@ -48,20 +65,24 @@ class World:
             comm: an mpi4py communicator, which the world owns from now on, or None for a world of one rank.
             host: the name of this node; the machine's where it is empty.
         """
-        self._comm = comm
         self._lock = threading.RLock()
+        self._apart: list[Any] = []  # communicators that came from `split`
         self.where = ""
         self.expected: tuple[str, ...] = ()
         self.exchange: Any = None
+        self.guard: Any = None
+        self.generation = 0
         self.host = host or socket.gethostname()
-        if comm is None:
-            self.rank, self.size, self.local_rank, self.local_size = 0, 1, 0, 1
-            self.hosts = [self.host]
-        else:
-            self.rank, self.size = comm.Get_rank(), comm.Get_size()
-            self.hosts = comm.allgather(self.host)
-            here = [r for r, host in enumerate(self.hosts) if host == self.host]
-            self.local_rank, self.local_size = here.index(self.rank), len(here)
+        self._settle(comm, [self.host] if comm is None else comm.allgather(self.host))
+
+    def _settle(self, comm: Any, hosts: Sequence[str]) -> None:
+        """Take a communicator, whose ranks are on these hosts."""
+        self._comm = comm
+        self.rank: int = 0 if comm is None else comm.Get_rank()
+        self.size: int = 1 if comm is None else comm.Get_size()
+        self.hosts = list(hosts)
+        here = [r for r, host in enumerate(self.hosts) if host == self.host]
+        self.local_rank, self.local_size = here.index(self.rank), len(here)
         names = list(dict.fromkeys(self.hosts))
         self.nodes = [[r for r, host in enumerate(self.hosts) if host == name] for name in names]
         self.node = names.index(self.host)
@@ -74,6 +95,7 @@ class World:
         """Whether there is nobody to talk to."""
         return self.size == 1
 
+    @_guarded
     def meet(self, what: str, detail: Sequence[str] = ()) -> None:
         """Wait until every rank is here, for the same purpose.
 
@@ -108,6 +130,7 @@ class World:
             everyone = self._comm.allgather((what, tuple(details), self.where))
         return RanksDisagree(_difference(everyone, self.hosts))
 
+    @_guarded
     def sum(self, array: np.ndarray, what: str) -> np.ndarray:
         """Sum an array of the same shape and dtype over all ranks; the result is the same on each.
 
@@ -126,14 +149,23 @@ class World:
 
     def sum_in_place(self, array: np.ndarray) -> None:
         """Sum a flat, contiguous array into itself over all ranks; a `meet` must have come before."""
-        if self._comm is None:
-            return
+        if self._comm is not None:
+            np.copyto(array, self._sum_whole(array)) if self.guard else self._sum_onto(array)
+
+    @_guarded
+    def _sum_whole(self, array: np.ndarray) -> np.ndarray:
+        total = array.copy()
+        self._sum_onto(total)
+        return total
+
+    def _sum_onto(self, array: np.ndarray) -> None:
         from mpi4py import MPI
 
         with self._lock:
             for start in range(0, array.size, _MOST_ELEMENTS):
                 self._comm.Allreduce(MPI.IN_PLACE, array[start : start + _MOST_ELEMENTS])
 
+    @_guarded
     def share(self, value: Any, what: str, root: int = 0) -> Any:
         """Give `root`'s value, any picklable object, to every rank."""
         if self._comm is None:
@@ -142,15 +174,19 @@ class World:
             self.meet(what)
             return self._comm.bcast(value, root=root)
 
+    @_guarded
     def share_array(self, array: np.ndarray, root: int = 0) -> np.ndarray:
         """Give `root`'s array to every rank; shape and dtype are the same on all (a `meet` must have checked)."""
         if self._comm is None:
             return array
         buffer = np.array(array, order="C")
         with self._lock:
+            if self.guard is not None:  # the root must not run ahead of ranks that still wait for it
+                self.meet("share an array")
             self._comm.Bcast(buffer.reshape(-1).view(np.uint8), root=root)
         return buffer
 
+    @_guarded
     def gather(self, value: Any, what: str) -> list[Any]:
         """Every rank's value, any picklable object, in the order of ranks, on every rank."""
         if self._comm is None:
@@ -168,6 +204,7 @@ class World:
             self.meet(what)
             return self._comm.scatter(values, root=root)
 
+    @_guarded
     def gather_rows(self, array: np.ndarray, what: str) -> np.ndarray:
         """Join arrays along the first axis, in the order of ranks; rows may differ between ranks, the rest may not."""
         if self._comm is None:
@@ -198,7 +235,67 @@ class World:
         from mpi4py import MPI
 
         comm = self._comm.Split(MPI.UNDEFINED if color is None else color, key)
-        return None if comm == MPI.COMM_NULL else comm
+        if comm == MPI.COMM_NULL:
+            return None
+        if self.guard is not None:
+            self._apart.append(comm)
+        return comm
+
+    def whole(self, operation: Callable[[], _Result]) -> _Result:
+        """Run several collectives as one: if a rank dies in one of them, the others run them all again.
+
+        Args:
+            operation: ends in a collective in which every rank waits for every other; gives the same on every rank.
+        """
+        return operation() if self.guard is None else self.guard.run(operation)
+
+    def revoke(self) -> None:
+        """Let no rank wait any longer in a communicator of this world."""
+        from mpi4py import MPI
+
+        if self.exchange is not None:
+            self.exchange.break_off()
+        for comm in (self._comm, *self._apart):
+            with contextlib.suppress(MPI.Exception):
+                comm.Revoke()
+
+    def leave_behind(
+        self, said: Any, last: Callable[[list[Any]], int | None], value: Any
+    ) -> tuple[list[int], list[Any], Any]:
+        """Go on without the ranks that have died; every rank that is left must call. Needs ULFM.
+
+        Args:
+            said: what each tells the others, any picklable object.
+            last: from what all have said, the rank whose `value` all shall have; None for none. The same on every
+                rank.
+            value: any picklable object.
+
+        Returns:
+            The former ranks of those that are left; what each has said; the value of the rank that `last` named.
+        """
+        from mpi4py import MPI
+
+        self.revoke()
+        comm = self._comm
+        while True:
+            comm = comm.Shrink()
+            everyone: list[Any] = []
+            shared, complete = None, False
+            with contextlib.suppress(MPI.Exception):
+                everyone = comm.allgather((self.rank, self.host, said))
+                root = last([words for _, _, words in everyone])
+                if root is not None:
+                    shared = comm.bcast(value if comm.Get_rank() == root else None, root)
+                complete = True
+            with contextlib.suppress(MPI.Exception):
+                if comm.Agree(int(complete)) and complete:
+                    break
+            with contextlib.suppress(MPI.Exception):
+                comm.Revoke()
+        self._apart, self.exchange = [], None
+        self.generation += 1
+        self._settle(comm, [host for _, host, _ in everyone])
+        return [rank for rank, _, _ in everyone], [words for _, _, words in everyone], shared
 
     def subset(self, ranks: Sequence[int], host: str = "") -> World | None:
         """A world of some of these ranks; None on a rank that is not among them. Every rank must call it.

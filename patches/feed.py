@@ -2,21 +2,27 @@
 
 What an iterator yields is one of three things: a batch that every rank has (its share is a slice), `rows.Own` (the
 rank's own rows, and how many the batch has in all), or `Own` of unknown total (a pipeline that was sharded before
-batching: the ranks count their rows together, and go on until none has any left).
+batching: the ranks count their rows together, and go on until none has any left). Rows are shared out when the step
+runs, and again where it has to be run again because a rank has died.
 """
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from matex_tf import settings, world
+from matex_tf.errors import MatexError
 from matex_tf.patches import notes, split
 from matex_tf.patches.rows import Own, at_least_one_row
 from matex_tf.patches.split import Share
+
+#: A batch: each call gives what this rank takes of it, and its share, among the ranks that there are.
+Batch = Callable[[], tuple[Any, Share]]
 
 #: Part of an epoch's time, waited for input, from which on a line says so; and the seconds that it must be at least.
 _MUCH = 0.1
@@ -35,40 +41,40 @@ class Feed:
         self._since = 0.0
         self._told = False
         self._owned = False  # whether the rank gets its own rows, and so did no work for others
+        self._ranks = 0  # with batches of the script's size for each rank, how many those are
         self._last: Any = None  # a batch, for the ghost of a rank whose rows have ended
 
-    def batches(self, iterator: Any, steps: int) -> Iterator[tuple[Any, Share]]:
+    def batches(self, iterator: Any, steps: int) -> Iterator[Batch]:
         """The batches of one execution, fewer where the data end.
 
         Args:
             iterator: a tf.data iterator.
             steps: how many batches of the script's size.
         """
-        ranks = world.current()
         per_rank = self.kind == "train" and settings.current().batch == "per-rank"
+        if per_rank:
+            self._ranks = self._ranks or world.current().size
         spec = getattr(iterator, "element_spec", None)
-        for _ in range(max(1, steps // ranks.size) if per_rank else steps):
+        for _ in range(max(1, steps // self._ranks) if per_rank else steps):
             begin = time.perf_counter()
             fetched = fetch(iterator, 1)
             if isinstance(spec, Own):
                 self._owned = True
                 batch = self._own(fetched, spec)
             elif fetched and per_rank:
-                batch = _one_of(fetched + fetch(iterator, ranks.size - 1), ranks.rank)
+                batch = functools.partial(_one_of, fetched + fetch(iterator, self._ranks - 1))
             else:
-                batch = (fetched[0], Share.of(split.rows_of(fetched[0]), ranks.rank, ranks.size)) if fetched else None
+                batch = functools.partial(_part_of, fetched[0]) if fetched else None
             self._waited += time.perf_counter() - begin
             self._fetched += 1
             if batch is None:
                 return
             yield batch
 
-    def _own(self, fetched: list[Own], spec: Own) -> tuple[Any, Share] | None:
+    def _own(self, fetched: list[Own], spec: Own) -> Batch | None:
         """A rank's own rows; a ghost where it has none any more and others have."""
-        if fetched:
-            share = fetched[0].told()
-            if share.total >= 0:
-                return fetched[0].data, share
+        if fetched and fetched[0].told().total >= 0:
+            return functools.partial(_gathered, fetched[0])
         rows = split.rows_of(fetched[0].data) if fetched else -1
         counts = world.current().gather(rows, "count the rows of a batch")
         if max(counts) < 0:
@@ -81,9 +87,10 @@ class Feed:
             data = tf.nest.map_structure(_one_row, self._last)
         else:
             data = tf.nest.map_structure(_zeros, spec.data)
-        return data, Share(0, max(rows, 1), max(rows, 0), sum(count for count in counts if count > 0))
+        share = Share(0, max(rows, 1), max(rows, 0), sum(count for count in counts if count > 0))
+        return functools.partial(_unchanging, data, share, world.current().generation)
 
-    def given(self, iterator: Iterator[Any]) -> tuple[Any, Share] | None:
+    def given(self, iterator: Iterator[Any]) -> Batch | None:
         """The batch of a `train_on_batch`: the same on every rank, or rows of the rank's own."""
         ranks = world.current()
         fetched = fetch(iterator, 1)
@@ -92,10 +99,15 @@ class Feed:
         data, rows = fetched[0], split.rows_of(fetched[0])
         held = ranks.gather((rows, split.checksum(data)), f"compare the batches of {self.kind}_on_batch")
         if len(set(held)) == 1:
-            return data, Share.of(rows, ranks.rank, ranks.size)
+            return functools.partial(_part_of, data)
         notes.say(f"each rank gives rows of its own to {self.kind}_on_batch: together they are the batch")
         padded = data if rows else tf.nest.map_structure(at_least_one_row, data)
-        return padded, Share(0, max(rows, 1), rows, sum(count for count, _ in held))
+        share = Share(0, max(rows, 1), rows, sum(count for count, _ in held))
+        return functools.partial(_unchanging, padded, share, ranks.generation)
+
+    def begin_fit(self) -> None:
+        """Forget how many ranks there were."""
+        self._ranks = 0
 
     def begin_epoch(self) -> None:
         """Start to measure."""
@@ -130,11 +142,29 @@ def fetch(iterator: Any, count: int) -> list[Any]:
 
 def own_rows(own: Own) -> tuple[Any, Share]:
     """Rows to predict for, and their share; those of a pipeline are nobody else's."""
-    share = own.told()
-    if share.total >= 0:
-        return own.data, share
+    if own.told().total >= 0:
+        return _gathered(own)
     rows = split.rows_of(own.data)
     return tf.nest.map_structure(at_least_one_row, own.data), Share(0, max(rows, 1), rows, rows)
+
+
+def _part_of(data: Any) -> tuple[Any, Share]:
+    """A batch that every rank has."""
+    ranks = world.current()
+    return data, Share.of(split.rows_of(data), ranks.rank, ranks.size)
+
+
+def _gathered(own: Own) -> tuple[Any, Share]:
+    """A batch of which every rank has gathered its own rows."""
+    own = own.again()
+    return own.data, own.told()
+
+
+def _unchanging(data: Any, share: Share, generation: int) -> tuple[Any, Share]:
+    """Rows that only this rank has."""
+    if generation != world.current().generation:
+        raise MatexError("a rank has died that held rows of the batch which no other rank has.")
+    return data, share
 
 
 def _one_row(leaf: Any) -> Any:
@@ -146,9 +176,15 @@ def _zeros(spec: Any) -> Any:
     return tf.zeros([1, *(size or 1 for size in spec.shape[1:])], spec.dtype)
 
 
-def _one_of(batches: list[Any], rank: int) -> tuple[Any, Share]:
-    """The rank's own one of as many batches as there are ranks; a ghost of the first where there is none."""
+def _one_of(batches: list[Any]) -> tuple[Any, Share]:
+    """The rank's own one of several batches; a ghost of the first where there is none.
+
+    Where a rank has died there may be more batches than ranks: then they share out the rows of all.
+    """
+    ranks = world.current()
     rows = [split.rows_of(batch) for batch in batches]
-    if rank < len(batches):
-        return batches[rank], Share(0, rows[rank], rows[rank], sum(rows))
+    if len(batches) > ranks.size:
+        return _part_of(tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *batches))
+    if ranks.rank < len(batches):
+        return batches[ranks.rank], Share(0, rows[ranks.rank], rows[ranks.rank], sum(rows))
     return batches[0], Share(0, 1, 0, sum(rows))

@@ -160,15 +160,27 @@ def merge(model: Any) -> dict[str, float]:
     own = [(variable, np.asarray(variable.numpy())) for variable in adding]
     labels = [f"metric state {variable.path} {value.shape}" for variable, value in own]
     ranks.meet("merge metrics", labels)
-    if own:
-        flat = np.concatenate([value.reshape(-1).astype(np.float64) for _, value in own])
-        ranks.sum_in_place(flat)
-        start = 0
-        for variable, value in own:
-            variable.assign(flat[start : start + value.size].reshape(value.shape).astype(value.dtype))
-            start += value.size
+    if own and notes.committed is not None:
+        assign(own, notes.committed)  # of ranks that have died since, too
+    elif own:
+        total = flatten(own)
+        ranks.sum_in_place(total)
+        assign(own, total)
     notes.before_merge = own
     return {metric.name: _averaged(metric, notes.rows) for metric in metrics if not is_additive(metric)}
+
+
+def flatten(state: list[tuple[Any, np.ndarray]]) -> np.ndarray:
+    """The state of metrics, one behind the other, float64."""
+    return np.concatenate([np.zeros(0), *(value.reshape(-1).astype(np.float64) for _, value in state)])
+
+
+def assign(state: list[tuple[Any, np.ndarray]], flat: np.ndarray) -> None:
+    """Set variables of metrics to the parts of a flat array."""
+    start = 0
+    for variable, value in state:
+        variable.assign(flat[start : start + value.size].reshape(value.shape).astype(value.dtype))
+        start += value.size
 
 
 def _averaged(metric: Any, rows: int) -> Any:
@@ -195,6 +207,7 @@ def forget(model: Any) -> None:
     """The metrics have been reset: there is nothing merged any more."""
     notes = state.of(model)
     notes.before_merge = None
+    notes.committed = None
     notes.rows = 0
 
 

@@ -48,6 +48,10 @@ def _weigh(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     grads, variables = _arguments(*args, **kwargs)
     if _exchanged:
         return wrapped(grads, variables)
+    if world.current().guard is not None and instance.gradient_accumulation_steps:
+        # A rank that dies must not take along what it has accumulated: ranks accumulate what they have exchanged.
+        with exchanged():
+            return wrapped(average(grads, variables), variables)
     _waiting.append(paths(variables))
     try:
         return wrapped(shaped(weighted(grads), variables), variables)

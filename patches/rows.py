@@ -12,7 +12,9 @@ Relies on (Keras 3.3 to 3.15, private): `ArrayDataAdapter.get_tf_dataset`, its `
 
 from __future__ import annotations
 
+import itertools
 import math
+import weakref
 import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -34,20 +36,70 @@ class Own(NamedTuple):
         share: int32 (4,), see `split.Share`; its total is -1 where only the ranks together know it.
         whole: bool scalar, whether every rank holds the data, and so wants every rank's predictions.
         data: the rows, structured as Keras structures a batch.
+        origin: int64 (2,), the `Gatherer`, or 0, and the generation of the world that the rows were taken for.
+        batch: int64, the indices of the rows of the whole batch where ranks may die; else empty.
     """
 
     share: Any
     whole: Any
     data: Any
+    origin: Any
+    batch: Any
 
     @classmethod
     def unknown(cls, *data: Any) -> Own:
         """Rows of a pipeline that yields each rank's own."""
-        return cls(tf.constant([0, 0, 0, -1]), tf.constant(False), data if len(data) > 1 else data[0])
+        share, origin = tf.constant([0, 0, 0, -1]), tf.constant([0, world.current().generation], tf.int64)
+        rows = data if len(data) > 1 else data[0]
+        return cls(share, tf.constant(False), rows, origin, tf.constant([], tf.int64))
 
     def told(self) -> Share:
         """The share as plain numbers."""
         return Share(*map(int, self.share.numpy()))
+
+    def again(self) -> Own:
+        """The same batch, shared out among the ranks that there are now.
+
+        Raises:
+            MatexError: a rank has died that had rows which no other rank has.
+        """
+        number, generation = map(int, self.origin.numpy())
+        ranks = world.current()
+        if generation == ranks.generation:
+            return self
+        if not number:
+            raise MatexError(
+                "a rank has died that held rows which no other rank has: train on arrays that every rank holds, on a "
+                "tf.data pipeline with --data exact, or without --faults shrink."
+            )
+        indices = self.batch.numpy()
+        share = Share.of(len(indices), ranks.rank, ranks.size)
+        mine = _gatherers[number].take(indices[share.low : share.high])
+        share = Share(0, share.high - share.low, share.rows, share.total)
+        return self._replace(share=tf.constant(share, tf.int32), data=mine)
+
+
+class Gatherer:
+    """Arrays from which any rows of a batch can be had."""
+
+    def __init__(self, elements: Any):
+        self.elements = elements
+        self.number = next(_numbers)
+        _gatherers[self.number] = self
+
+    def take(self, indices: np.ndarray) -> Any:
+        """Rows of all arrays, as tensors."""
+
+        def rows(leaf: Any) -> Any:
+            if leaf is None:
+                return None
+            return tf.gather(leaf, indices) if tf.is_tensor(leaf) else tf.convert_to_tensor(np.asarray(leaf)[indices])
+
+        return tf.nest.map_structure(rows, self.elements)
+
+
+_numbers = itertools.count(1)
+_gatherers: weakref.WeakValueDictionary[int, Gatherer] = weakref.WeakValueDictionary()
 
 
 class Holding(NamedTuple):
@@ -99,12 +151,17 @@ def pipeline(adapter: Any, original: Callable[[], Any], training: bool, asked: d
     adapter._size = math.ceil(holding.total / size)
     adapter._partial_batch_size = holding.total % size
     # The arrays go in as elements: what a function of a pipeline captures of NumPy becomes part of a graph, up to 2 GB.
-    data = tf.data.Dataset.from_tensors(_as_elements(adapter._inputs)).repeat()
+    elements = _as_elements(adapter._inputs)
+    data = tf.data.Dataset.from_tensors(elements).repeat()
+    origin = [0, ranks.generation]
+    if ranks.guard is not None and not holding.sharded:
+        adapter._matex_gatherer = Gatherer(elements)  # lives as long as the data are walked over
+        origin = [adapter._matex_gatherer.number, ranks.generation]
 
-    def gather(own: tuple[Any, Any], data: Any) -> Own:
-        indices, share = own
+    def gather(own: tuple[Any, Any, Any], data: Any) -> Own:
+        indices, share, batch = own
         mine = tf.nest.map_structure(lambda leaf: tf.gather(leaf, indices) if tf.is_tensor(leaf) else leaf, data)
-        return Own(share, tf.constant(not holding.sharded), mine)
+        return Own(share, tf.constant(not holding.sharded), mine, tf.constant(origin, tf.int64), batch)
 
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False
@@ -129,13 +186,15 @@ def _whole_indices(adapter: Any, original: Callable[[], Any], global_size: int, 
     finally:
         adapter._inputs, adapter._batch_size, adapter._partial_batch_size = kept
 
-    def own(batch: Any) -> tuple[Any, Any]:
+    guarded = ranks.guard is not None
+
+    def own(batch: Any) -> tuple[Any, Any, Any]:
         total = tf.shape(batch)[0]
         if per_rank:
             low, high = tf.minimum(ranks.rank * per_rank, total), tf.minimum((ranks.rank + 1) * per_rank, total)
         else:
             low, high = ranks.rank * total // ranks.size, (ranks.rank + 1) * total // ranks.size
-        return _slice(batch, low, high, total)
+        return *_slice(batch, low, high, total), batch if guarded else batch[:0]
 
     return indices.map(own)
 
@@ -152,9 +211,9 @@ def _shard_indices(adapter: Any, turns: Turns, global_size: int) -> Any:
         return tf.random.shuffle(indices) if shuffle and shuffle != "batch" else indices
 
     def own(indices: Any) -> Any:
-        def take(span: Any) -> tuple[Any, Any]:
+        def take(span: Any) -> tuple[Any, Any, Any]:
             taken, share = _slice(indices, span[0], span[1], span[2])
-            return (tf.random.shuffle(taken) if shuffle == "batch" else taken), share
+            return (tf.random.shuffle(taken) if shuffle == "batch" else taken), share, indices[:0]
 
         return tf.data.Dataset.from_tensor_slices(spans).map(take)
 

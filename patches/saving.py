@@ -59,13 +59,23 @@ def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) ->
     Raises:
         MatexError: on the other ranks, where rank 0 got an exception; rank 0 raises that itself.
     """
-    global _alone
     if _alone:
         return write()
     ranks = world.current()
-    result, failure = None, None
-    ranks.meet(what)
-    if ranks.rank == 0:
+    result: Any = None
+    failure: Exception | None = None
+
+    def attempt() -> str | None:
+        """The error of the rank that writes, in words; another rank writes anew where that one dies."""
+        nonlocal result, failure
+        ranks.meet(what)
+        if ranks.rank == 0:
+            _write()
+        return ranks.share(failure and "".join(traceback.format_exception_only(failure)).strip(), f"end to {what}")
+
+    def _write() -> None:
+        global _alone
+        nonlocal result, failure
         _alone += 1
         try:
             result = write()
@@ -73,7 +83,8 @@ def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) ->
             failure = error
         finally:
             _alone -= 1
-    said = ranks.share(failure and "".join(traceback.format_exception_only(failure)).strip(), f"end to {what}")
+
+    said = ranks.whole(attempt)
     if failure is not None:
         raise failure
     if said is not None:

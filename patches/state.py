@@ -20,6 +20,8 @@ class ModelState:
         before_merge: this rank's own metric state, where the metrics hold the state of all ranks.
         sources: for each entry of the last step's logs, the metric whose result it is; else None.
         weight: this rank's part of the last batch, 0 to 1.
+        committed: the state of the metrics over all ranks, as of the last step, where ranks may die; see `recovery`.
+        generation: of the world that gathered it.
         rows: rows that this rank has put into metrics since they were reset.
     """
 
@@ -29,6 +31,8 @@ class ModelState:
     before_merge: list[tuple[Any, np.ndarray]] | None = None
     sources: dict[str, Any] = dataclasses.field(default_factory=dict)
     weight: float = 1.0
+    committed: np.ndarray | None = None
+    generation: int = 0
     rows: int = 0
 
 

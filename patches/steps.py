@@ -13,8 +13,8 @@ import tensorflow as tf
 from matex_tf import settings, trace, world
 from matex_tf.errors import MatexError
 from matex_tf.exchange import op
-from matex_tf.patches import metrics, notes, scope, seeds, split, state, weights
-from matex_tf.patches.feed import Feed, own_rows
+from matex_tf.patches import metrics, notes, recovery, scope, seeds, split, state, weights
+from matex_tf.patches.feed import Batch, Feed, own_rows
 from matex_tf.patches.rows import Own
 from matex_tf.patches.split import Share
 
@@ -161,13 +161,18 @@ class StepFunction:
         logs = None
         if on_batch:
             given = self.feed.given(iterator)
-            logs = self.step(*given) if given else None
+            logs = self._run(given) if given else None
         else:
-            for data, share in self.feed.batches(iterator, self.model.steps_per_execution):
-                logs = self.step(data, share)
+            for batch in self.feed.batches(iterator, self.model.steps_per_execution):
+                logs = self._run(batch)
         if logs is None:
             raise StopIteration
         return self._whole(logs) if on_batch else logs
+
+    def _run(self, batch: Batch) -> Any:
+        if world.current().guard is None:
+            return self.step(*batch())
+        return recovery.step(self.model, lambda: self.step(*batch()))
 
     def _whole(self, logs: Any) -> Any:
         """Logs of `train_on_batch` and `test_on_batch`, over all ranks; metrics keep this rank's state."""
@@ -195,24 +200,32 @@ class PredictFunction:
 
     def __call__(self, batches: Any) -> Any:
         """Predictions, in the order of rows, for a list of batches."""
-        ranks = world.current()
-        outputs: list[Any] = []
-        for batch in batches:
-            data = split.to_tensors(batch)
-            whole = True
-            if isinstance(data, Own):
-                whole = bool(data.whole)
-                data, share = own_rows(data)
-            else:
-                share = Share.of(split.rows_of(data), ranks.rank, ranks.size)
-            slices = split.sliceable(data)
-            if slices not in self._compiled:
-                self._compiled[slices] = self._compile(slices, data)
-            predicted = self._compiled[slices](data, share.low, share.high)
-            outputs.append(_gather(predicted, share) if whole else split.first_rows(predicted, share))
+        outputs = [self._predict(split.to_tensors(batch)) for batch in batches]
         if len(outputs) == 1:
             return outputs[0]
         return tf.nest.map_structure(_concat, *outputs)
+
+    def _predict(self, data: Any) -> Any:
+        """Predictions for one batch."""
+        if isinstance(data, Own) and not bool(data.whole):
+            rows, share = own_rows(data)
+            return split.first_rows(self._run(rows, share), share)
+
+        def predict() -> Any:
+            if isinstance(data, Own):
+                rows, share = own_rows(data)
+            else:
+                ranks = world.current()
+                rows, share = data, Share.of(split.rows_of(data), ranks.rank, ranks.size)
+            return _gather(self._run(rows, share), share)
+
+        return recovery.whole(predict, "predict a batch")
+
+    def _run(self, data: Any, share: Share) -> Any:
+        slices = split.sliceable(data)
+        if slices not in self._compiled:
+            self._compiled[slices] = self._compile(slices, data)
+        return self._compiled[slices](data, share.low, share.high)
 
     def _compile(self, slices: tuple[bool, ...], data: Any) -> Any:
         model = self.model

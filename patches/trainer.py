@@ -71,6 +71,8 @@ def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         notes.say(
             f"each rank takes batches of the script's size: the global batch is {ranks.size} times as large (--batch)"
         )
+    if isinstance(model.train_function, steps.StepFunction):
+        model.train_function.feed.begin_fit()
     _fitting.append(model)
     with _steps_per_execution(model, ranks.size if per_rank else 1):
         try:

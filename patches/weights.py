@@ -57,7 +57,7 @@ def _accumulators(model: Any) -> list[Any]:
     """Gradient accumulators in which each rank gathers its own part, to be exchanged with the next update."""
     from keras import optimizers
 
-    if not optimizer_hook.accumulates_own_part():
+    if not optimizer_hook.accumulates_own_part() or world.current().guard is not None:
         return []
     return [
         accumulator
@@ -149,6 +149,6 @@ def merge_statistics(model: Any) -> None:
         if np.issubdtype(value.dtype, np.integer) or value.dtype == bool:
             variable.assign(ranks.share_array(value))
         else:
-            total = value.astype(np.float64).reshape(-1).copy()
+            total = np.append(value.astype(np.float64).reshape(-1), 1.0)  # the last counts the ranks that took part
             ranks.sum_in_place(total)
-            variable.assign((total / ranks.size).reshape(value.shape).astype(value.dtype))
+            variable.assign((total[:-1] / total[-1]).reshape(value.shape).astype(value.dtype))

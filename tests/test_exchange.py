@@ -155,7 +155,7 @@ def test_counters(crowded, start, monkeypatch):
 
     monkeypatch.setattr(waiting, "LOOK_SECONDS", 0.05)
     memory = (ctypes.c_uint32 * 4)(0, start)
-    counters = waiting.Counters(memoryview(memory).cast("B").cast("I"), ctypes.addressof(memory), crowded)
+    counters = waiting.Counters(memoryview(memory).cast("B").cast("I"), ctypes.addressof(memory), crowded, 3)
     counters.wait(1, start, lambda: None)
 
     def later():

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf.errors import MatexError
+from matex_tf.errors import MatexError, RankLost
 from matex_tf.world import World
 
 DIRECTORY = "/dev/shm"
@@ -92,12 +92,12 @@ class Node:
         return Segment(mapped)
 
     def still_there(self, rank: int, for_what: str) -> Callable[[], None]:
-        """A check that raises MatexError when the process of a local rank has ended."""
+        """A check that raises RankLost when the process of a local rank has ended."""
 
         def look() -> None:
             process = self._processes[rank]
             if process is not None and process.poll(0):
-                raise MatexError(f"rank {self.ranks[rank]} on {self.host} has ended; {for_what} waits for it.")
+                raise RankLost(f"rank {self.ranks[rank]} on {self.host} has ended; {for_what} waits for it.")
 
         return look
 

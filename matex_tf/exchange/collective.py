@@ -32,6 +32,7 @@ IN_FLIGHT = 32
 
 _LINE = 64  # words of a rank's control line: 256 bytes, so that no two ranks write to one cache line
 _PROGRESS, _DELIVERED, _JUDGED, _SIGNS = 0, 16, 32, 48
+_BROKEN = 63  # of rank 0's line
 _SIGN = 4  # words of a sign: what, detail, held, verdict; two of them in turn
 #: Pieces of tensors in a rank's slice up to which it adds them up as they lie, and does not copy them first.
 _MOST_PIECES = 16
@@ -90,13 +91,18 @@ class Channel:
         lines = -(-node.size * _LINE * 4 // 4096) * 4096
         self._segment: Segment = node.segment(lines + 2 * (node.size + 1) * (small + chunk))
         self._words = self._segment.words()
-        self._counters = Counters(self._words, self._segment.address, crowded)
+        self._counters = Counters(self._words, self._segment.address, crowded, _BROKEN)
         memory = self._segment.bytes()[lines:]
         border = 2 * (node.size + 1) * small
         self._small_parts = memory[:border].reshape(2, node.size + 1, small)  # the last of each is for the result
         self._parts = memory[border : border + 2 * (node.size + 1) * chunk].reshape(2, node.size + 1, chunk)
         self._small_places: dict[int, tuple[Bucket, list[tuple[list[np.ndarray], list[np.ndarray]]]]] = {}
         self._chunks: dict[int, tuple[Bucket, list[_Chunk]]] = {}
+
+    def break_off(self) -> None:
+        """Let no rank of the node wait here any longer: a rank has died."""
+        lines = range(0, self._node.size * _LINE, _LINE)
+        self._counters.break_off([line + word for line in lines for word in (_PROGRESS, _DELIVERED, _JUDGED)])
 
     def meet(self, what: int, detail: int, held: int = 0) -> tuple[bool, int]:
         """Wait until every rank is here.

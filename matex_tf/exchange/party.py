@@ -209,6 +209,13 @@ class Party:
         generation.lease = weakref.ref(root)
         return root
 
+    def break_off(self) -> None:
+        """Let no rank of this node wait any longer: a rank has died, and this party with it."""
+        for channel in (self._channel, *self._apart):
+            channel.break_off()
+        if self.threads is not None:
+            self.threads.stop()
+
     def close(self) -> None:
         """Give communicators back; views of results stay good. Collective over the world."""
         if self.threads is not None:
@@ -245,7 +252,8 @@ def sum_arrays(world: World, arrays: Sequence[np.ndarray], what: str, labels: Se
     """
     if world.alone or not arrays:
         return list(arrays)
-    return sum_planned(world, Plan.of(what, labels, arrays), arrays)
+    plan = Plan.of(what, labels, arrays)
+    return world.whole(lambda: sum_planned(world, plan, arrays))
 
 
 def sum_planned(world: World, plan: Plan, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -13,7 +13,9 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from matex_tf.errors import RankLost
 
 _FUTEX = {"x86_64": 202, "aarch64": 98, "ppc64le": 221, "riscv64": 98, "s390x": 238}
 _WAIT, _WAKE, _EVERYONE = 0, 1, 0x7FFFFFFF
@@ -70,9 +72,17 @@ class Counters:
     They wrap around; a counter has reached a target when it is less than 2^31 ahead of it.
     """
 
-    def __init__(self, words: memoryview, address: int, crowded: bool):
-        """Args: words: of format "I". address: of the first. crowded: whether processes that wait share cores."""
+    def __init__(self, words: memoryview, address: int, crowded: bool, broken: int):
+        """A view of such counters.
+
+        Args:
+            words: of format "I".
+            address: of the first.
+            crowded: whether processes that wait share cores.
+            broken: a word that is set once nobody shall wait any more.
+        """
         self._words = words
+        self._broken = broken
         self._address = address
         self._crowded = crowded
         self._spin = YIELD_SECONDS if crowded else SPIN_SECONDS
@@ -85,6 +95,13 @@ class Counters:
         self._words[index] = value & _WRAP
         if _futex is not None:
             _futex(self._address + 4 * index, _WAKE, _EVERYONE, None)
+
+    def break_off(self, indices: Sequence[int]) -> None:
+        """Let nobody wait any more. Args: indices: the counters that are waited for."""
+        self._words[self._broken] = 1
+        if _futex is not None:
+            for index in indices:
+                _futex(self._address + 4 * index, _WAKE, _EVERYONE, None)
 
     def reached(self, index: int, target: int) -> bool:
         """Whether a counter has reached `target`."""
@@ -100,6 +117,9 @@ class Counters:
             index: which counter.
             target: the value.
             look: called now and then while waiting; raises if there is nothing left to wait for.
+
+        Raises:
+            RankLost: another process has called `break_off`.
         """
         words = self._words
         if (words[index] - target) & _WRAP < _HALF:
@@ -116,6 +136,8 @@ class Counters:
             value = words[index]
             if (value - target) & _WRAP < _HALF:
                 return self._seen()
+            if words[self._broken]:
+                raise RankLost("another rank of this node has seen a rank die.")
             if time.monotonic() >= next_look:
                 try:
                     look()

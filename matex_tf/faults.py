@@ -1,0 +1,146 @@
+"""A rank died: the others leave it behind and carry on (arXiv 1709.03316, with ULFM).
+
+What the ranks do together is cut into transactions: one collective outside of steps, one batch inside of them. All
+survivors complete a transaction, or none does and they run it again. No message is spent on that while nothing fails:
+
+- A transaction ends in a collective in which every rank waits for every other. So a rank that has completed it knows
+  that all others have done their own part of it, and no two ranks are more than one transaction apart.
+- Whoever meets a failure revokes the communicators, which brings every other rank here as well, at its next collective
+  at the latest. The survivors shrink and tell each other how many transactions they have completed. Where they differ,
+  those that are behind are given the result of the last one, the same on all ranks, and have completed it too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from matex_tf import trace
+from matex_tf.errors import MatexError, RankLost
+from matex_tf.world import World, name_ranks
+
+_Result = TypeVar("_Result")
+_Committed = TypeVar("_Committed")
+
+
+def available(environ: Any = os.environ) -> bool:
+    """Whether this process belongs to an MPI job that survives the death of a rank."""
+    return environ.get("OMPI_MCA_mpi_ft_enable") in ("1", "true")
+
+
+class Guard:
+    """Carries a world on when ranks die.
+
+    Attributes:
+        on_change: called with the former ranks of the survivors once ranks have been left behind.
+    """
+
+    def __init__(self, world: World, notes: bool = True):
+        """Args: notes: whether to print what happened."""
+        self._world = world
+        self._notes = notes
+        self._completed = 0
+        self._last: Any = None
+        self._inside = False
+        self.on_change: list[Callable[[list[int]], None]] = []
+        world.guard = self
+
+    def run(self, operation: Callable[[], _Result]) -> _Result:
+        """Run one or more collectives such that all survivors complete them or none does.
+
+        Args:
+            operation: ends in a collective in which every rank waits for every other; its result is the same on every
+                rank. Run again where a rank died in it. Inside another transaction it is a part of that.
+        """
+        return self.transaction(lambda: None, operation)[1]
+
+    def transaction(
+        self,
+        prepare: Callable[[], _Result],
+        commit: Callable[[], _Committed],
+        undo: Callable[[], None] = lambda: None,
+    ) -> tuple[_Result, _Committed]:
+        """Run what a rank does for itself, and the collective that makes it count, on all survivors or on none.
+
+        Args:
+            prepare: the rank's own part; may have collectives in it.
+            commit: a collective in which every rank waits for every other, with the same result on every rank.
+            undo: called before `prepare` is run again.
+        """
+        if self._inside:
+            return prepare(), commit()
+        while True:
+            self._inside = True
+            try:
+                result = prepare()
+                committed = commit()
+            except Exception as error:
+                if not lost(error):
+                    raise
+                settled, committed = self._recover()
+                if not settled:
+                    undo()
+                    continue
+            finally:
+                self._inside = False
+            self._completed += 1
+            self._last = committed
+            return result, committed
+
+    def _recover(self) -> tuple[bool, Any]:
+        """Go on with the survivors; whether the transaction counts as completed, and then its result."""
+        world = self._world
+        begin = time.perf_counter()
+        before, hosts, where = world.size, world.hosts, world.where
+
+        def newest(said: list[int]) -> int | None:
+            return said.index(max(said)) if len(set(said)) > 1 else None
+
+        with trace.span("recover"):
+            survivors, said, value = world.leave_behind(self._completed, newest, self._last)
+        for change in self.on_change:
+            change(survivors)
+        if self._notes and world.rank == 0:
+            dead = [rank for rank in range(before) if rank not in survivors]
+            places = ", ".join(sorted({hosts[rank] for rank in dead}))
+            left = f"{world.size} rank{'s go' if world.size > 1 else ' goes'} on"
+            lines = (
+                f"{name_ranks(dead)} of {before} on {places} died{' in ' + where if where else ''}",
+                f"{left}, each with 1/{world.size} of a batch instead of 1/{before}",
+                f"recovered in {time.perf_counter() - begin:.2f} s",
+            )
+            print("\n".join(f"matex_tf: {line}" for line in lines), file=sys.stderr, flush=True)
+        return max(said) > self._completed, value
+
+
+def lost(error: BaseException) -> bool:
+    """Whether an error means that a rank has died."""
+    if isinstance(error, RankLost):
+        return True
+    from mpi4py import MPI
+
+    return isinstance(error, MPI.Exception) and error.Get_error_class() in (
+        MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED
+    )  # fmt: skip
+
+
+def install(world: World, wanted: str, notes: bool = True) -> Guard | None:
+    """Carry on when ranks die, where that is wanted and can be had.
+
+    Args:
+        wanted: the setting `faults`.
+
+    Raises:
+        MatexError: it is wanted, and this MPI job cannot do it.
+    """
+    if wanted != "shrink" or world.alone:
+        return None
+    if not available():
+        raise MatexError(
+            "--faults shrink needs an MPI with ULFM that was started for it: matex-tf run does that with Open MPI 5 "
+            "(mpirun --with-ft ulfm by hand), or take --faults abort."
+        )
+    return Guard(world, notes)
