@@ -1,0 +1,244 @@
+"""Trainings in which ranks are killed at random: each must end by itself, on the survivors, with the answer of an
+undisturbed run. Run by scripts/chaos, and a few by the tests."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import warm
+from places import PLACES, RECOVERING
+
+from matex_tf import launch
+
+SCRIPT = """
+import json, os
+import numpy as np
+import keras
+import tensorflow as tf
+from sklearn.datasets import load_digits
+
+if "CHAOS" in os.environ:
+    import places
+    places.prepare()
+
+keras.utils.set_random_seed(3)
+x, y = load_digits(return_X_y=True)
+x = (x[:900] / 16).astype("float32")
+y = y[:900]
+layers = [keras.layers.Dense(600, activation="relu"), keras.layers.Dense(600, activation="relu")]
+model = keras.Sequential([keras.Input((64,)), *layers, keras.layers.Dense(10)])
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model.compile(keras.optimizers.SGD(0.05, momentum=0.5), loss, metrics=["accuracy"])
+keep = keras.callbacks.ModelCheckpoint("kept.keras")
+first = model.fit(x[:600], y[:600], batch_size=50, epochs=2, validation_data=(x[600:], y[600:]), verbose=0,
+                  callbacks=[keep])
+data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(900, seed=1).batch(64)
+second = model.fit(data, epochs=2, verbose=0)
+result = {
+    "first": first.history,
+    "second": second.history,
+    "evaluate": model.evaluate(x, y, verbose=0),
+    "predict": [float(v) for v in np.abs(model.predict(x, verbose=0)).sum(0)],
+    "kept": float(sum(np.abs(w).sum() for w in keras.models.load_model("kept.keras").get_weights())),
+}
+for part in result.values():
+    if isinstance(part, dict):
+        part.pop("world_size", None)
+with open(f"result.{os.environ.get('OMPI_COMM_WORLD_RANK', '')}", "w") as file:
+    json.dump(result, file)
+"""
+
+SECONDS = 120  # in which a training must have ended
+TOLERANCE = 1e-5
+
+
+@dataclass
+class Run:
+    """One training: who was to die where, and what came of it."""
+
+    number: int
+    ranks: int
+    deaths: list[dict[str, Any]]
+    failures: list[str] = field(default_factory=list)
+    died: int = 0
+    recovery_seconds: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        plan = ", ".join(f"rank {d['rank']} at {d['place']} {d['count']}" for d in self.deaths)
+        return f"run {self.number}: {self.ranks} ranks; {plan}; {self.died} died; {self.seconds:.1f} s"
+
+
+def plan(number: int, seed: int) -> Run:
+    """A run: 4 to 6 ranks, one to three deaths, a third of them on rank 0."""
+    chance = random.Random(f"{seed} {number}")
+    ranks = chance.randint(4, 6)
+    victims = random.Random(f"{seed} {number} who").sample(range(1, ranks), chance.randint(1, 3))
+    if chance.random() < len(victims) / 3:
+        victims[chance.randrange(len(victims))] = 0
+    deaths = []
+    for order, rank in enumerate(victims):
+        kind = chance.choice(["time", "place", "place", *(["recovering"] if order else [])])
+        place, count = "time", 0
+        if kind == "place":
+            place = chance.choice([name for name in PLACES if rank == 0 or name != "writing"])
+            count = chance.randint(1, PLACES[place][1])
+        elif kind == "recovering":
+            place, count = chance.choice(list(RECOVERING)), 1
+        if place == "settling":
+            count = 2  # the first is the start
+        delay, after = chance.choice([0, 0, chance.random() / 4]), chance.uniform(0, 6)
+        deaths.append({"rank": rank, "place": place, "count": count, "delay": delay, "after": after})
+    return Run(number, ranks, deaths)
+
+
+def undisturbed(folder: Path, server: warm.Server) -> dict[str, Any]:
+    """What the script gives on one rank."""
+    (folder / "train.py").write_text(SCRIPT)
+    subprocess.run([*warm.command(server.path), "train.py"], cwd=folder, check=True, env=_environ(), timeout=SECONDS)
+    return json.loads((folder / "result.").read_text())
+
+
+def _environ(**more: str) -> dict[str, str]:
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MATEX_", "OMP_", "TF_", "OMPI_"))
+    }
+    return {**kept, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1", **more}
+
+
+def execute(run: Run, expected: dict[str, Any], server: warm.Server) -> Run:
+    """Train once; what is amiss is in `run.failures`."""
+    folder = Path(tempfile.mkdtemp(prefix="matex-chaos-"))
+    (folder / "train.py").write_text(SCRIPT)
+    shutil.copy(Path(__file__).with_name("places.py"), folder)
+    line = launch.mpirun_line(launch.find_mpirun(), run.ranks, survive=True)
+    command = [*line, *warm.command(server.path), "--faults", "shrink", "--bucket-mb", "1", "train.py"]
+    segments = set(os.listdir("/dev/shm"))
+    begin = time.monotonic()
+    with open(folder / "log", "wb") as log:
+        environ, nothing = _environ(CHAOS=json.dumps(run.deaths)), subprocess.DEVNULL
+        job = subprocess.Popen(
+            command, cwd=folder, env=environ, stdin=nothing, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            _kill_in_time(run, folder, job)
+            code = job.wait(max(1.0, SECONDS - (time.monotonic() - begin)))
+            if code:
+                run.failures.append(f"the job ended with code {code}")
+        except subprocess.TimeoutExpired:
+            run.failures.append(f"still running after {SECONDS} s")
+            os.killpg(job.pid, signal.SIGKILL)
+            job.wait()
+    run.seconds = time.monotonic() - begin
+    _judge(run, folder, expected, segments)
+    if run.failures:
+        print(f"{run}\n  {'; '.join(run.failures)}\n  {folder}\n{(folder / 'log').read_text(errors='replace')[-3000:]}")
+    else:
+        shutil.rmtree(folder)
+    return run
+
+
+def _kill_in_time(run: Run, folder: Path, job: subprocess.Popen[bytes]) -> None:
+    """Kill ranks so many seconds after they have begun."""
+    timed = sorted((d for d in run.deaths if d["place"] == "time"), key=lambda death: death["after"])
+    begin = None
+    limit = time.monotonic() + SECONDS
+    while timed and job.poll() is None and time.monotonic() < limit:
+        if begin is None and all((folder / f"pid.{rank}").exists() for rank in range(run.ranks)):
+            begin = time.monotonic()
+        if begin is not None and time.monotonic() - begin >= timed[0]["after"]:
+            rank = timed.pop(0)["rank"]
+            with contextlib.suppress(ProcessLookupError, ValueError):
+                pid = int((folder / f"pid.{rank}").read_text())
+                with open(folder / f"died.{rank}", "a", encoding="ascii") as file:
+                    file.write(f"{time.time()}\n")
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+
+
+def _judge(run: Run, folder: Path, expected: dict[str, Any], segments: set[str]) -> None:
+    died = {int(path.suffix[1:]): float(path.read_text().split()[0]) for path in folder.glob("died.*")}
+    results = {int(path.suffix[1:]): path for path in folder.glob("result.*")}
+    # A rank may have finished before its time had come.
+    died = {rank: when for rank, when in died.items() if rank not in results}
+    run.died = len(died)
+    survivors = set(range(run.ranks)) - set(died)
+    if set(results) != survivors:
+        run.failures.append(f"results of ranks {sorted(results)}, and {sorted(survivors)} had survived")
+    for rank, path in results.items():
+        different = differences(expected, json.loads(path.read_text() or "{}"))
+        if different:
+            run.failures.append(f"rank {rank}: {different[0]}")
+    recovered = sorted(float(line) for path in folder.glob("recovered.*") for line in path.read_text().split())
+    for when in sorted(died.values()):
+        after = [moment for moment in recovered if moment >= when]
+        if after:
+            run.recovery_seconds.append(after[0] - when)
+    for path in folder.glob("pid.*"):
+        if Path(f"/proc/{path.read_text()}").exists() and int(path.suffix[1:]) not in died:
+            time.sleep(0.5)
+            if Path(f"/proc/{path.read_text()}").exists():
+                run.failures.append(f"process {path.read_text()} of rank {path.suffix[1:]} is left")
+    left = [name for name in set(os.listdir("/dev/shm")) - segments if name.startswith("matex-")]
+    if left:
+        run.failures.append(f"shared memory is left: {left}")
+    half = [path.name for path in folder.iterdir() if path.name.startswith("kept") and path.name != "kept.keras"]
+    if half:
+        run.failures.append(f"files are left: {half}")
+
+
+def differences(expected: Any, found: Any, where: str = "") -> list[str]:
+    """Where two results differ by more than `TOLERANCE`, relative."""
+    if isinstance(expected, dict):
+        if not isinstance(found, dict) or expected.keys() != found.keys():
+            return [f"{where}: {found} for {list(expected)}"]
+        return [text for key in expected for text in differences(expected[key], found[key], f"{where} {key}")]
+    if np.shape(expected) != np.shape(found):
+        return [f"{where}: {found} for {expected}"]
+    if np.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE):
+        return []
+    return [f"{where}: {found} for {expected}"]
+
+
+def main() -> int:
+    """Many runs, and a summary."""
+    parser = argparse.ArgumentParser(prog="scripts/chaos", description=__doc__)
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first run")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, warm.Server(Path(folder) / "socket") as server:
+        expected = undisturbed(Path(folder), server)
+        runs = []
+        for number in range(options.first, options.first + options.runs):
+            run = execute(plan(number, options.seed), expected, server)
+            print(("FAILED " if run.failures else "ok     ") + str(run), flush=True)
+            runs.append(run)
+    failed = [run.number for run in runs if run.failures]
+    times = sorted(seconds for run in runs for seconds in run.recovery_seconds)
+    print(f"{len(runs)} runs, {sum(run.died for run in runs)} deaths, {len(failed)} failed {failed or ''}")
+    if times:
+        print(
+            f"recovery, from the death to the first survivor's next step: median {statistics.median(times):.2f} s, "
+            f"nine in ten {times[int(0.9 * (len(times) - 1))]:.2f} s, worst {times[-1]:.2f} s"
+        )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

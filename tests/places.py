@@ -1,0 +1,98 @@
+"""Where ranks of a training die: imported by the script that `chaos` runs; told by CHAOS in the environment.
+
+A rank that is to die writes when, and kills itself with SIGKILL. Survivors write when they have recovered.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import signal
+import time
+from typing import Any
+
+#: Name of a place: what is called there, and how often at least in an undisturbed run of `chaos.SCRIPT`.
+PLACES = {
+    "forward": ("matex_tf.patches.steps:SharedStep.__call__", 60),
+    "packed": ("matex_tf.exchange.collective:Channel._sign", 150),
+    "reducing": ("matex_tf.exchange.collective:Channel._reduce", 100),
+    "a bucket": ("matex_tf.exchange.party:Party.sum", 150),
+    "committing": ("matex_tf.patches.recovery:_sum", 60),
+    "a meeting": ("matex_tf.world:World.meet", 40),
+    "a gather": ("matex_tf.world:World.gather", 20),
+    "merging metrics": ("matex_tf.patches.metrics:merge", 5),
+    "making an arena": ("matex_tf.exchange.party:Party.__init__", 1),
+    "the first broadcast": ("matex_tf.patches.weights:share", 2),
+    "predicting": ("matex_tf.patches.steps:_gather", 5),
+    "writing": ("zipfile:ZipFile.writestr", 3),
+}
+#: Places that only a run in which another rank has died comes to.
+RECOVERING = {
+    "revoking": ("matex_tf.world:World.revoke", 1),
+    "shrinking": ("matex_tf.world:World.leave_behind", 1),
+    "settling": ("matex_tf.world:World._settle", 1),
+    "taking over": ("matex_tf.patches.recovery:_take_over", 1),
+}
+
+
+def _wrap(place: str, around: Any) -> None:
+    where, _, name = {**PLACES, **RECOVERING}[place][0].partition(":")
+    holder: Any = importlib.import_module(where)
+    *path, last = name.split(".")
+    for part in path:
+        holder = getattr(holder, part)
+    original = getattr(holder, last)
+    setattr(holder, last, functools.wraps(original)(lambda *args, **kwargs: around(original, args, kwargs)))
+
+
+def _die_at(place: str, count: int, delay: float) -> None:
+    calls = 0
+
+    def around(original: Any, args: Any, kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == count:
+            time.sleep(delay)
+            die()
+        return original(*args, **kwargs)
+
+    _wrap(place, around)
+
+
+def die() -> None:
+    """End this rank as a power cut would."""
+    _note("died")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _note(what: str) -> None:
+    with open(f"{what}.{_rank}", "a", encoding="ascii") as file:
+        file.write(f"{time.time()}\n")
+
+
+def _log_recoveries() -> None:
+    from matex_tf.faults import Guard
+
+    recover = Guard._recover
+
+    def logged(guard: Guard) -> Any:
+        result = recover(guard)
+        _note("recovered")
+        return result
+
+    Guard._recover = logged  # type: ignore[method-assign]
+
+
+def prepare() -> None:
+    """Make ready to die as CHAOS in the environment says."""
+    for death in json.loads(os.environ["CHAOS"]):
+        if death["rank"] == _rank and death["place"] != "time":
+            _die_at(death["place"], death["count"], death["delay"])
+    _log_recoveries()
+    with open(f"pid.{_rank}", "w", encoding="ascii") as file:
+        file.write(str(os.getpid()))
+
+
+_rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", "-1"))

@@ -1,0 +1,151 @@
+"""Ranks without the wait for imports: a server that has imported TensorFlow forks them.
+
+Importing TensorFlow on 4 ranks takes 10 s on 2 cores, and a rank that is to be killed can be used only once. The
+server imports it once. What mpirun starts is a small program that asks the server for a process with its environment,
+directory and descriptors, ends as that process ends, and takes it along when it is killed.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+_LONGEST = 1 << 20
+
+
+def command(path: Path) -> list[str]:
+    """What to start in place of `python -m matex_tf`."""
+    return [sys.executable, "-I", "-S", str(Path(__file__).resolve()), str(path)]
+
+
+class Server:
+    """A running server; a context manager."""
+
+    def __init__(self, path: Path):
+        """Args: path: of its socket."""
+        self.path = path
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(("MATEX_", "OMP_", "TF_"))}
+        environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+        self._process = subprocess.Popen([sys.executable, __file__, "--serve", str(path)], env=environ)
+        while not path.exists():
+            if self._process.poll() is not None:
+                raise RuntimeError("the server has ended")
+            time.sleep(0.05)
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+
+def serve(path: str) -> int:
+    """Fork a process for every connection; returns in those."""
+    import h5py  # noqa: F401
+    import keras  # noqa: F401
+    import sklearn.datasets  # noqa: F401
+    import tensorflow  # noqa: F401
+
+    import matex_tf.run  # noqa: F401
+
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"{path}.new")
+    listener.listen()
+    os.rename(f"{path}.new", path)
+    events = selectors.DefaultSelector()
+    events.register(listener, selectors.EVENT_READ)
+    woken, wake = socket.socketpair()
+    wake.setblocking(False)
+    signal.set_wakeup_fd(wake.fileno())
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    events.register(woken, selectors.EVENT_READ)
+    children: dict[int, socket.socket] = {}
+    while True:
+        for key, _ in events.select():
+            source: Any = key.fileobj
+            if source is listener:
+                connection, _ = listener.accept()
+                wanted, descriptors = receive(connection)
+                pid = os.fork()
+                if pid == 0:
+                    signal.set_wakeup_fd(-1)
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    for other in (listener, woken, wake, connection, *children.values()):
+                        other.close()
+                    return become(wanted, descriptors)
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                children[pid] = connection
+                events.register(connection, selectors.EVENT_READ)
+            elif source is woken:
+                woken.recv(4096)
+            else:  # the other end has been killed
+                for pid, connection in children.items():
+                    if connection is source:
+                        os.kill(pid, signal.SIGKILL)
+                events.unregister(source)
+        for pid in list(children):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                connection = children.pop(pid)
+                with contextlib.suppress(KeyError):
+                    events.unregister(connection)
+                with contextlib.suppress(OSError):
+                    connection.sendall(str(status).encode())
+                connection.close()
+
+
+def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """What is asked for, and the descriptors for it."""
+    descriptors = array.array("i")
+    data, ancillary, _, _ = connection.recvmsg(_LONGEST, socket.CMSG_SPACE(12))
+    for _, _, received in ancillary:
+        descriptors.frombytes(received)
+    while not data.endswith(b"\n"):
+        data += connection.recv(_LONGEST)
+    return json.loads(data), list(descriptors)
+
+
+def become(wanted: dict[str, Any], descriptors: list[int]) -> int:
+    """Be the process that was asked for; returns its exit code."""
+    for target, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, target)
+        os.close(descriptor)
+    os.environ.clear()
+    os.environ.update(wanted["environ"])
+    os.chdir(wanted["folder"])
+    sys.path.insert(0, wanted["folder"])
+    from matex_tf.run import main
+
+    return main(wanted["arguments"])
+
+
+def ask(path: str, arguments: list[str]) -> int:
+    """Be a process of the server; returns its exit code."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(path)
+    wanted = {"arguments": arguments, "environ": dict(os.environ), "folder": os.getcwd()}
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]).tobytes())]
+    data = json.dumps(wanted).encode() + b"\n"
+    sent = connection.sendmsg([data], rights)
+    connection.sendall(data[sent:])
+    status = int(connection.recv(100) or b"1")
+    if os.WIFSIGNALED(status):
+        signal.signal(os.WTERMSIG(status), signal.SIG_DFL) if os.WTERMSIG(status) != signal.SIGKILL else None
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    return os.WEXITSTATUS(status)
+
+
+if __name__ == "__main__":
+    sys.exit(serve(sys.argv[2]) if sys.argv[1] == "--serve" else ask(sys.argv[1], sys.argv[2:]))
