@@ -12,8 +12,11 @@ survivors complete a transaction, or none does and they run it again. No message
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -21,6 +24,11 @@ from typing import Any, TypeVar
 from matex_tf import trace
 from matex_tf.errors import MatexError, RankLost
 from matex_tf.world import World, name_ranks
+
+#: Recoveries in a row that found nobody dead, after which an error of MPI is taken for one.
+_VAIN = 3
+#: Seconds that a rank with an error waits for those of other hosts to hear of it.
+_LAST_WORDS_SECONDS = 3.0
 
 _Result = TypeVar("_Result")
 _Committed = TypeVar("_Committed")
@@ -45,7 +53,9 @@ class Guard:
         self._completed = 0
         self._last: Any = None
         self._inside = False
+        self._vain = 0
         self.on_change: list[Callable[[list[int]], None]] = []
+        self._processes = world.gather((world.host, os.getpid()), "prepare to carry on")
         world.guard = self
 
     def run(self, operation: Callable[[], _Result]) -> _Result:
@@ -78,7 +88,7 @@ class Guard:
                 result = prepare()
                 committed = commit()
             except Exception as error:
-                if not lost(error):
+                if not lost(error) or self._vain > _VAIN:
                     raise
                 settled, committed = self._recover()
                 if not settled:
@@ -88,7 +98,28 @@ class Guard:
                 self._inside = False
             self._completed += 1
             self._last = committed
+            self._vain = 0
             return result, committed
+
+    def end(self, code: int) -> None:
+        """End all ranks at once: this one has an error that is none of MPI's. MPI_Abort would end this rank alone."""
+        world = self._world
+        if len(world.nodes) > 1:
+            # The ranks of other hosts hear of it where they are about to shrink; who does not come is not waited for.
+            telling = threading.Thread(target=self._tell, args=(code,), daemon=True)
+            telling.start()
+            telling.join(_LAST_WORDS_SECONDS)
+        self._end_host()
+
+    def _tell(self, code: int) -> None:
+        with contextlib.suppress(Exception):
+            self._world.leave_behind(-1 - code, lambda said: None, None)
+
+    def _end_host(self) -> None:
+        for host, process in self._processes:
+            if host == self._world.host and process != os.getpid():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
 
     def _recover(self) -> tuple[bool, Any]:
         """Go on with the survivors; whether the transaction counts as completed, and then its result."""
@@ -97,13 +128,18 @@ class Guard:
         before, hosts, where = world.size, world.hosts, world.where
 
         def newest(said: list[int]) -> int | None:
-            return said.index(max(said)) if len(set(said)) > 1 else None
+            return said.index(max(said)) if len(set(said)) > 1 and min(said) >= 0 else None
 
         with trace.span("recover"):
             survivors, said, value = world.leave_behind(self._completed, newest, self._last)
+        if min(said) < 0:  # another rank has an error, has reported it, and ends the job
+            self._end_host()
+            world.abort(-1 - min(said))
+        self._processes = [self._processes[rank] for rank in survivors]
+        self._vain = self._vain + 1 if len(survivors) == before else 0
         for change in self.on_change:
             change(survivors)
-        if self._notes and world.rank == 0:
+        if self._notes and world.rank == 0 and len(survivors) < before:
             dead = [rank for rank in range(before) if rank not in survivors]
             places = ", ".join(sorted({hosts[rank] for rank in dead}))
             left = f"{world.size} rank{'s go' if world.size > 1 else ' goes'} on"
@@ -117,14 +153,12 @@ class Guard:
 
 
 def lost(error: BaseException) -> bool:
-    """Whether an error means that a rank has died."""
+    """Whether an error may mean that a rank has died. MPI does not always say it in so many words."""
     if isinstance(error, RankLost):
         return True
     from mpi4py import MPI
 
-    return isinstance(error, MPI.Exception) and error.Get_error_class() in (
-        MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED
-    )  # fmt: skip
+    return isinstance(error, MPI.Exception)
 
 
 def install(world: World, wanted: str, notes: bool = True) -> Guard | None:

@@ -323,6 +323,8 @@ class World:
 
     def abort(self, code: int) -> None:
         """End every rank of the job at once with this exit code. Does not return under MPI."""
+        if self.guard is not None:
+            self.guard.end(code)
         if self._comm is not None:
             self._comm.Abort(code)
         os._exit(code)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from matex_tf.parts import span
@@ -129,6 +129,16 @@ def _take(leaf: Any, low: Any, high: Any) -> Any:
     return leaf[low:high]
 
 
-def as_numbers(share: Share) -> np.ndarray:
+@functools.lru_cache(maxsize=256)  # an epoch has few different ones, and a new tensor takes time to make
+def as_tensor(share: Share) -> tf.Tensor:
     """A share as int32 of shape (4,), to go into a graph."""
-    return np.array(share, np.int32)
+    with tf.init_scope():
+        return tf.constant(share, tf.int32)
+
+
+def signature(data: Any) -> list[Any]:
+    """What is the same for batches of the same columns, whatever their rows: for a dense tensor its dtype and shape."""
+    return [
+        (leaf.dtype, leaf.shape[1:]) if isinstance(leaf, tf.Tensor) and leaf.shape.rank else leaf is None
+        for leaf in tf.nest.flatten(data)
+    ]

@@ -46,7 +46,7 @@ class SharedStep:
             weights.split_accumulators(model)
         before = _values(self._put_back()) if share.rows == 0 else None
         with trace.span("step", world.current().where), op.collecting():
-            logs = step(data, split.as_numbers(share))
+            logs = step(data, split.as_tensor(share))
         if before is not None:
             for variable, value in before:
                 variable.assign(value)
@@ -98,8 +98,16 @@ class SharedStep:
             notes.say("jit_compile is off: gradients leave the step, and XLA cannot compile that.")
         compiled = tf.function(step, reduce_retracing=True)
         spec = split.relaxed(data, slices)
-        compiled.get_concrete_function(data if spec is None else spec, tf.TensorSpec([4], tf.int32))
-        return compiled
+        concrete = compiled.get_concrete_function(data if spec is None else spec, tf.TensorSpec([4], tf.int32))
+        if spec is None:
+            return compiled
+        usual = split.signature(data)
+
+        def call(data: Any, numbers: Any) -> Any:
+            # What looks for the right graph among several takes longer than a small step.
+            return (concrete if split.signature(data) == usual else compiled)(data, numbers)
+
+        return call
 
     def _put_back(self) -> list[Any]:
         """The variables that a step on a ghost's row must not change: metrics, moving statistics."""
