@@ -25,6 +25,7 @@ PATCHES = (
     ("keras.src.callbacks.callback_list", "callbacks"),
     ("keras.src.callbacks.model_checkpoint", "checkpoints"),
     ("keras.src.callbacks.backup_and_restore", "checkpoints"),
+    ("keras.src.callbacks.history", "history"),
     ("keras.src.callbacks.csv_logger", "loggers"),
     ("keras.src.callbacks.tensorboard", "loggers"),
     ("keras.src.callbacks.remote_monitor", "loggers"),

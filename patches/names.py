@@ -39,7 +39,8 @@ def wrap(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:
     require(module, path)
 
     def only_with_others(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        if world.current().alone:
+        ranks = world.current()
+        if ranks.alone and ranks.guard is None:  # a rank whose others have died goes on as it began
             return wrapped(*args, **kwargs)
         return wrapper(wrapped, instance, args, kwargs)
 

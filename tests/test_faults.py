@@ -1,0 +1,143 @@
+"""Ranks that die: the others carry on, and end with the answer of a training in which none did."""
+
+import json
+import sys
+
+import chaos
+import pytest
+import warm
+from jobs import LAUNCHER, Job
+
+from matex_tf import launch
+
+pytestmark = pytest.mark.timeout(240)
+
+RUNS, SEED = 10, 1
+
+#: Every rank but the last dies, one after the other; without Keras, so that it takes no time.
+ONE_BY_ONE = """
+import os, signal
+import matex_tf
+world = matex_tf.init()
+first = world.rank
+for step in range(8):
+    world.where = f"step {step}"
+    if step == 2 * first + 1 and first < 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert world.gather(first, "look who is there") == list(range((step + 1) // 2 if step < 6 else 3, 4)), step
+print("rank", first, "is rank", world.rank, "of", world.size, flush=True)
+"""
+
+#: One rank has an error of its own: that is no death to be survived.
+ERROR = """
+import sys, time
+import matex_tf
+world = matex_tf.init()
+if world.rank == 2:
+    sys.exit(3)
+%s
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """Forks ranks that have imported TensorFlow."""
+    with warm.Server(tmp_path_factory.mktemp("warm") / "socket") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def expected(server, tmp_path_factory):
+    """The answer of one rank."""
+    return chaos.undisturbed(tmp_path_factory.mktemp("undisturbed"), server)
+
+
+@pytest.mark.parametrize("number", range(RUNS))
+def test_chaos(number, server, expected):
+    """Whoever dies, and wherever: the same losses, metrics, predictions and files, on every survivor."""
+    run = chaos.execute(chaos.plan(number, SEED), expected, server)
+    assert not run.failures, f"{run}: {run.failures}"
+
+
+def test_chaos_kills():
+    """The runs above kill: on rank 0, in places of all kinds, during recovery, several ranks of one run."""
+    runs = [chaos.plan(number, SEED) for number in range(RUNS)]
+    deaths = [death for run in runs for death in run.deaths]
+    assert any(death["rank"] == 0 for death in deaths) and any(len(run.deaths) > 1 for run in runs)
+    assert {"time"} < {death["place"] for death in deaths} and len({death["place"] for death in deaths}) > 5
+
+
+def test_down_to_one(tmp_path):
+    """The last rank goes on alone; the next rank speaks for all when the first has died."""
+    (tmp_path / "script.py").write_text(ONE_BY_ONE)
+    job = Job([LAUNCHER, "run", "-n", "4", "--faults", "shrink", "script.py"], tmp_path)
+    ended = job.end()
+    assert ended.code == 0 and "rank 3 is rank 0 of 1" in ended.out, ended
+    for line in ("rank 0 of 4 on", "rank 0 of 3 on", "rank 0 of 2 on", "1 rank goes on", "died in step 5"):
+        assert line in ended.err, ended.err
+    assert not job.left()
+
+
+@pytest.mark.parametrize("others", ["world.meet('go on')", "time.sleep(60)"])
+def test_an_error_is_no_death(tmp_path, others):
+    """An exception, or sys.exit, ends all ranks, wherever they are, within seconds."""
+    (tmp_path / "script.py").write_text(ERROR % others)
+    job = Job([LAUNCHER, "run", "-n", "4", "--faults", "shrink", "script.py"], tmp_path)
+    ended = job.end(30)
+    assert ended.code == 3 and "sys.exit(3)" in ended.err and "go on" not in ended.err, ended
+    assert not job.left()
+
+
+def test_an_mpi_that_cannot(tmp_path):
+    """Without ULFM the setting is refused, on every rank, with what to do."""
+    (tmp_path / "script.py").write_text(ERROR % "")
+    line = launch.mpirun_line(launch.find_mpirun(), 3)
+    ended = Job([*line, sys.executable, "-m", "matex_tf", "--faults", "shrink", "script.py"], tmp_path).end()
+    assert ended.code != 0 and "--with-ft ulfm" in ended.err and "--faults abort" in ended.err, ended
+    with pytest.raises(Exception, match="needs Open MPI 5"):
+        launch.mpirun_line(launch.Mpirun("mpirun", "MPICH", (4, 1)), 2, survive=True)
+
+
+#: Trains on rows that only one rank has, and on what every rank has, with gradients that are accumulated.
+TRAIN = """
+import json, os, signal
+import numpy as np, keras, matex_tf
+rank = matex_tf.rank()
+kind = %r
+x, y = np.random.RandomState(0).rand(2, 240, 4).astype("float32")
+if kind == "shards":
+    x, y = x[rank::4], y[rank::4]
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
+model.compile(keras.optimizers.SGD(0.1, gradient_accumulation_steps=3 if kind == "accumulate" else None), "mse")
+class Die(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        if rank == 1 and batch == 10:
+            os.kill(os.getpid(), signal.SIGKILL)
+dies = [Die()] if "OMPI_COMM_WORLD_SIZE" in os.environ else []
+history = model.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0, callbacks=dies).history
+print("HISTORY", json.dumps(history), flush=True)
+"""
+
+
+def trained(folder, server, kind, ranks, *settings):
+    (folder / "script.py").write_text(TRAIN % kind)
+    line = launch.mpirun_line(launch.find_mpirun(), ranks, survive=True) if ranks > 1 else []
+    return Job([*line, *warm.command(server.path), *settings, "script.py"], folder).end()
+
+
+def test_accumulated_gradients(tmp_path, server):
+    """What a dead rank had accumulated is not lost; History says how many ranks there were."""
+    histories = []
+    for ranks in (1, 4):
+        ended = trained(tmp_path, server, "accumulate", ranks, "--faults", "shrink")
+        assert ended.code == 0, ended
+        histories.append(json.loads(ended.out.split("HISTORY")[1]))
+    assert histories[1].pop("world_size") == [3, 3]
+    assert chaos.differences(*histories) == []
+
+
+def test_rows_that_died(tmp_path, server):
+    """Where a rank dies whose rows no other rank has, every rank ends, with what to do."""
+    ended = trained(tmp_path, server, "shards", 4, "--faults", "shrink")
+    assert ended.code != 0 and "held rows which no other rank has" in ended.err, ended
