@@ -193,7 +193,8 @@ def _openmpi(
     if survive:
         options += ["--with-ft", "ulfm"]
         if elsewhere:
-            options += ["--mca", "mpi_ft_detector", "1"]
+            # Heartbeats from a thread of their own: a rank that computes for long is not dead.
+            options += ["--mca", "mpi_ft_detector", "1", "--mca", "mpi_ft_detector_thread", "1"]
     if hosts:
         options += ["--host", hosts]
     if elsewhere:

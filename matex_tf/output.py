@@ -51,6 +51,11 @@ class Output:
             self._point(log, log)
             os.close(log)
 
+    def say(self, line: str) -> None:
+        """Print a line that is not to be missed, from whichever rank, wherever its output goes."""
+        self.flush()
+        os.write(self._real[1], f"matex_tf: {line}\n".encode(errors="replace"))
+
     def speak_up(self) -> None:
         """This rank is the first now: where only the first rank's output is shown, show it."""
         if self._silent:

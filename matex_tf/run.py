@@ -165,6 +165,7 @@ def run_alone(target: Target, ending: Ending) -> int:
 def prepare(world: World, settings: Settings, output: Output) -> None:
     """Make this process ready to be one rank of many: packages, threads, seeds, output, patches."""
     output.redirect(settings.output, world.rank)
+    world.say = output.say
     guard = faults.install(world, settings.faults, settings.notes)
     if guard is not None:
         guard.on_change.append(lambda survivors: output.speak_up() if world.rank == 0 else None)

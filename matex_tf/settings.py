@@ -76,6 +76,18 @@ class Settings:
         "its rows among themselves and carry on (needs Open MPI 5, or another MPI with ULFM).",
         choices=("abort", "shrink"),
     )
+    stall_seconds: int = _setting(
+        60,
+        "After so many seconds of waiting for a rank that is alive a line says which rank is missing, and from what. "
+        "0 for never.",
+        kind="count",
+    )
+    stall_abort_seconds: int = _setting(
+        0,
+        "After so many seconds of waiting for a rank that is alive it counts as dead; see `faults` for what happens "
+        "then. 0 for never: nobody can tell a rank that is stuck from one that has much to do.",
+        kind="count",
+    )
     trace: str = _setting(
         "",
         "A file for a timeline of the run, in the format of Chrome's trace viewer; `matex-tf trace` says what is in "

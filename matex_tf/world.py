@@ -11,6 +11,7 @@ import contextlib
 import functools
 import os
 import socket
+import sys
 import threading
 import time
 import zlib
@@ -53,6 +54,7 @@ class World:
         nodes: the ranks of each node, in the order of their first ranks; node: this rank's place in that.
         exchange: what moves gradients between these ranks (`matex_tf.exchange`); None until it is first needed.
         guard: what carries on where a rank has died (`matex_tf.faults`); None where all ranks end with it.
+        say: prints a line for the user, from whichever rank.
         generation: how often ranks have been left behind; with it `rank`, `size` and what follows from them change.
         where: where this rank is in its script, such as "train step 3 of cnn"; shown where ranks disagree.
         expected: what the next `meet` compares besides its own details, such as "a batch of 32 rows".
@@ -71,6 +73,7 @@ class World:
         self.expected: tuple[str, ...] = ()
         self.exchange: Any = None
         self.guard: Any = None
+        self.say: Callable[[str], None] = lambda line: print(f"matex_tf: {line}", file=sys.stderr, flush=True)
         self.generation = 0
         self.host = host or socket.gethostname()
         self._settle(comm, [self.host] if comm is None else comm.allgather(self.host))

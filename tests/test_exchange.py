@@ -156,7 +156,7 @@ def test_counters(crowded, start, monkeypatch):
     monkeypatch.setattr(waiting, "LOOK_SECONDS", 0.05)
     memory = (ctypes.c_uint32 * 4)(0, start)
     counters = waiting.Counters(memoryview(memory).cast("B").cast("I"), ctypes.addressof(memory), crowded, 3)
-    counters.wait(1, start, lambda: None)
+    counters.wait(1, start, lambda seconds: None)
 
     def later():
         time.sleep(0.1)
@@ -165,11 +165,11 @@ def test_counters(crowded, start, monkeypatch):
 
     thread = threading.Thread(target=later)
     thread.start()
-    counters.wait(1, start + 5, lambda: None)
+    counters.wait(1, start + 5, lambda seconds: None)
     thread.join()
     assert counters.reached(1, start + 5) and not counters.reached(1, start + 6)
 
-    def gone():
+    def gone(seconds):
         raise RuntimeError("gone")
 
     with pytest.raises(RuntimeError, match="gone"):

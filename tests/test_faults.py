@@ -141,3 +141,34 @@ def test_rows_that_died(tmp_path, server):
     """Where a rank dies whose rows no other rank has, every rank ends, with what to do."""
     ended = trained(tmp_path, server, "shards", 4, "--faults", "shrink")
     assert ended.code != 0 and "held rows which no other rank has" in ended.err, ended
+
+
+#: One rank stops, as if it swapped or waited for a disk.
+STUCK = """
+import os, signal
+import numpy as np
+import matex_tf
+from matex_tf.exchange import party
+world = matex_tf.init()
+first = world.rank
+for step in range(20):
+    if step == 10 and first == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    total = party.sum_arrays(world, [np.ones(1000, np.float32)], "add ones", ["ones"])[0]
+print("the sum is", total[0], flush=True)
+"""
+
+
+@pytest.mark.parametrize("faults", ["shrink", "abort"])
+def test_a_rank_that_is_stuck(tmp_path, faults):
+    """First a line says who is missing from what; in the end the rank counts as dead."""
+    (tmp_path / "script.py").write_text(STUCK)
+    settings = ["--faults", faults, "--stall-seconds", "1", "--stall-abort-seconds", "3"]
+    job = Job([LAUNCHER, "run", "-n", "3", *settings, "script.py"], tmp_path)
+    ended = job.end(60)
+    assert "rank 1 on" in ended.err and "missing since" in ended.err and "bucket 0 of add ones" in ended.err, ended
+    if faults == "shrink":
+        assert ended.code == 0 and "the sum is 2.0" in ended.out and "rank 1 of 3" in ended.err, ended
+    else:
+        assert ended.code != 0 and "counts as dead" in ended.err, ended
+    assert not job.left()

@@ -11,8 +11,8 @@ import ctypes
 import mmap
 import os
 import select
+import signal
 import tempfile
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -91,15 +91,17 @@ class Node:
         assert mapped is not None
         return Segment(mapped)
 
-    def still_there(self, rank: int, for_what: str) -> Callable[[], None]:
-        """A check that raises RankLost when the process of a local rank has ended."""
+    def still_there(self, rank: int) -> None:
+        """Raise RankLost when the process of a local rank has ended."""
+        process = self._processes[rank]
+        if process is not None and process.poll(0):
+            raise RankLost(f"rank {self.ranks[rank]} on {self.host} has ended; the exchange waits for it.")
 
-        def look() -> None:
-            process = self._processes[rank]
-            if process is not None and process.poll(0):
-                raise RankLost(f"rank {self.ranks[rank]} on {self.host} has ended; {for_what} waits for it.")
-
-        return look
+    def kill(self, rank: int) -> None:
+        """End the process of a local rank that is stuck."""
+        process = self._processes[rank]
+        if process is not None:
+            process.kill()
 
     def close(self) -> None:
         """Give the communicator back."""
@@ -137,6 +139,10 @@ class _Process:
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
         self.poll = poll.poll
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
 
     def __del__(self) -> None:
         with contextlib.suppress(OSError):

@@ -13,6 +13,7 @@ two checksums: so every exchange is a meeting as well, see `World.meet`.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from matex_tf.exchange.arena import Node, Segment
 from matex_tf.exchange.bucket import Bucket, empty, share
 from matex_tf.exchange.network import Lane
 from matex_tf.exchange.reduction import add_up, wide
+from matex_tf.exchange.stalls import Stalls
 from matex_tf.exchange.waiting import Counters
 
 #: Transfers between nodes that are under way at once.
@@ -64,10 +66,19 @@ class Channel:
 
     Attributes:
         chunk: bytes that are packed before they are reduced.
+        doing: what the ranks are summing, in words.
     """
 
     def __init__(
-        self, node: Node, lanes: int, lane: Lane | None, networked: bool, small: int, chunk: int, crowded: bool
+        self,
+        node: Node,
+        lanes: int,
+        lane: Lane | None,
+        networked: bool,
+        small: int,
+        chunk: int,
+        crowded: bool,
+        stalls: Stalls | None = None,
     ):
         """Collective over the node.
 
@@ -79,6 +90,7 @@ class Channel:
             small: bytes up to which every rank adds up all parts itself, after a single wait.
             chunk: bytes that are packed before they are reduced; a multiple of `ALIGNMENT`.
             crowded: whether ranks of this node share cores.
+            stalls: what to do about ranks that do not come.
 
         Raises:
             NoRoom: on every rank of the node.
@@ -86,7 +98,8 @@ class Channel:
         self._node, self._lanes, self._lane, self._networked = node, lanes, lane, networked
         self.chunk, self._small = chunk, small
         self._lock = threading.RLock()
-        self._looks = [node.still_there(rank, "the exchange") for rank in range(node.size)]
+        self._looks = [functools.partial(self._look, rank) for rank in range(node.size)]
+        self._stalls, self._awaited, self.doing = stalls, (0, 0), ""
         self._calls = self._done = self._given = 0
         lines = -(-node.size * _LINE * 4 // 4096) * 4096
         self._segment: Segment = node.segment(lines + 2 * (node.size + 1) * (small + chunk))
@@ -359,7 +372,17 @@ class Channel:
     def _await_all(self) -> None:
         self._await(_PROGRESS, range(self._node.size), self._done)
 
+    def _look(self, rank: int, seconds: float) -> None:
+        """While this rank waits for another one of the node: see that it is there, and does not take too long."""
+        self._node.still_there(rank)
+        if self._stalls is not None and seconds >= self._stalls.soonest:
+            word, target = self._awaited
+            waited_for = range(self._node.size) if word == _PROGRESS else [rank]
+            missing = [r for r in waited_for if not self._counters.reached(r * _LINE + word, target)]
+            self._stalls.report(self._node, missing, seconds, self.doing)
+
     def _await(self, word: int, ranks: Sequence[int], target: int) -> None:
+        self._awaited = word, target
         with trace.span("wait"):
             for rank in ranks:
                 if rank == self._node.rank:

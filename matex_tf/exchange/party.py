@@ -24,6 +24,7 @@ from matex_tf.exchange.bucket import ALIGNMENT
 from matex_tf.exchange.collective import Channel
 from matex_tf.exchange.network import Lane
 from matex_tf.exchange.plan import Plan
+from matex_tf.exchange.stalls import Stalls
 from matex_tf.world import World
 
 GENERATIONS = 3
@@ -77,6 +78,8 @@ class Party:
         self._small = max(1 << 14, SMALL // max(sizes) // ALIGNMENT * ALIGNMENT)
         chunk = min(LARGEST_CHUNK, CHUNKS // (2 * max(sizes)))
         chunk = max(SMALLEST_CHUNK, chunk // ALIGNMENT * ALIGNMENT)
+        told = settings.current()
+        self._stalls = Stalls(told.stall_seconds, told.stall_abort_seconds, world.guard is not None, world.say)
         self._lanes_made = [self._make_lane()]
         self._channel = self._open(chunk, self._lanes_made[0])
         self._apart: list[Channel] = []
@@ -95,7 +98,9 @@ class Party:
         while True:
             channel, failure = None, ""
             try:
-                channel = Channel(self._node, self._lanes, lane, self._networked, self._small, chunk, self._crowded)
+                channel = Channel(
+                    self._node, self._lanes, lane, self._networked, self._small, chunk, self._crowded, self._stalls
+                )
             except NoRoom as error:
                 failure = str(error)
             failures = [text for text in self._world.gather(failure, "make room for the exchange") if text]
@@ -108,6 +113,7 @@ class Party:
 
     def agrees(self, what: int, detail: int) -> bool:
         """Wait until every rank is here; whether all are about to do the same. For `World.meet`."""
+        self._channel.doing = self._world.where or "a meeting"
         return self._channel.meet(what, detail)[0]
 
     def sum(self, plan: Plan, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -134,6 +140,7 @@ class Party:
 
         with self._lock, trace.span("exchange", plan.title(number)):
             expected = self._world.expected
+            self._channel.doing = plan.title(number)
             total = self._channel.allreduce(
                 plan.buckets[number], arrays, plan.what_sum, plan.detail_sum(expected), self._held(), choose
             )
@@ -164,6 +171,7 @@ class Party:
             channel: each takes the same buckets in the same order on every rank; they know nothing of one another.
         """
         with trace.span("exchange", plan.title(number)):
+            self._apart[channel].doing = plan.title(number)
             total = self._apart[channel].allreduce(
                 plan.buckets[number], arrays, plan.what_sum, number, 0, lambda held: plan.place(number)
             )

@@ -110,13 +110,14 @@ class Counters:
             return True
         return False
 
-    def wait(self, index: int, target: int, look: Callable[[], None]) -> None:
+    def wait(self, index: int, target: int, look: Callable[[float], None]) -> None:
         """Wait until a counter has reached `target`.
 
         Args:
             index: which counter.
             target: the value.
-            look: called now and then while waiting; raises if there is nothing left to wait for.
+            look: called now and then while waiting, with the seconds that this has taken so far; raises if there is
+                nothing left to wait for.
 
         Raises:
             RankLost: another process has called `break_off`.
@@ -131,7 +132,8 @@ class Counters:
                     return self._seen()
                 if self._crowded:
                     os.sched_yield()
-        next_look, pause = time.monotonic() + LOOK_SECONDS, 2e-5
+        begin = time.monotonic()
+        next_look, pause = begin + LOOK_SECONDS, 2e-5
         while True:
             value = words[index]
             if (value - target) & _WRAP < _HALF:
@@ -140,7 +142,7 @@ class Counters:
                 raise RankLost("another rank of this node has seen a rank die.")
             if time.monotonic() >= next_look:
                 try:
-                    look()
+                    look(time.monotonic() - begin)
                 except Exception:
                     if not self.reached(index, target):  # it may have done its part, and ended since
                         raise
