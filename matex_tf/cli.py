@@ -129,7 +129,7 @@ def run(words: list[str]) -> int:
     if dry:
         print(shlex.join(line))
         return 0
-    return launch.run(line, local=not hosts and not launch.in_batch_system())
+    return launch.run(line, local=not hosts and not launch.in_batch_system(), survive=survive)
 
 
 def doctor(words: list[str]) -> int:

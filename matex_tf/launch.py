@@ -240,7 +240,7 @@ def passed_on(environ: Mapping[str, str], devices: bool = True) -> list[str]:
     )
 
 
-def run(command: Sequence[str], local: bool = True) -> int:
+def run(command: Sequence[str], local: bool = True, survive: bool = False) -> int:
     """Run mpirun to its end, with this process's stdin, passing signals on; returns the exit code.
 
     Ctrl-C in a terminal reaches mpirun by itself; a signal that was sent to this process alone is sent on. Open MPI 5
@@ -250,12 +250,13 @@ def run(command: Sequence[str], local: bool = True) -> int:
     Args:
         command: the mpirun line.
         local: whether rank 0 is on this machine for sure.
+        survive: whether ranks go on when one dies; mpirun then ends with code 0 whatever else happens.
     """
     environ = {name: value for name, value in os.environ.items() if name not in ("MATEX_TF", STDIN)}
     direct = local and os.path.exists("/proc/self/fd/0") and not os.isatty(0)
     if direct:
         environ[STDIN] = f"/proc/{os.getpid()}/fd/0"
-    watch = None if local else Watch()
+    watch = Watch(survive) if survive or not local else None
     stops = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, stops | {signal.SIGCHLD})
     try:
@@ -288,5 +289,5 @@ def run(command: Sequence[str], local: bool = True) -> int:
     if stopped:
         return 128 + stopped
     if watch and watch.seconds >= 0 and job.returncode in (0, -signal.SIGKILL):
-        return 1
+        return watch.code
     return job.returncode if job.returncode >= 0 else 128 - job.returncode

@@ -21,6 +21,10 @@ FAILED = re.compile(
     re.MULTILINE,
 )
 
+#: The same in a job whose ranks go on when one dies.
+GIVEN_UP = re.compile(rb"^MPI_ABORT was invoked on rank |\*\*\* MPI_ERRORS_ARE_FATAL ", re.MULTILINE)
+_CODE = re.compile(rb"^ *Errorcode: (\d+)", re.MULTILINE)
+
 _LONGEST_LINE = 4096
 
 
@@ -29,9 +33,13 @@ class Watch:
 
     Attributes:
         source: the file descriptor that mpirun writes to; the caller closes its copy once mpirun has it.
+        code: what a rank has said that the job shall end with; 1 where it has not.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, survive: bool = False) -> None:
+        """Args: survive: whether ranks go on when one dies."""
+        self._failed = GIVEN_UP if survive else FAILED
+        self.code = 1
         self._from, self.source = os.pipe()
         self._failed_at: float | None = None
         self._thread = threading.Thread(target=self._copy, daemon=True)
@@ -50,8 +58,10 @@ class Watch:
         held = b""
         while data := os.read(self._from, 1 << 16):
             held = (held + data)[-_LONGEST_LINE - len(data) :]
-            if self._failed_at is None and FAILED.search(held):
+            if self._failed_at is None and self._failed.search(held):
                 self._failed_at = time.monotonic()
+            if said := _CODE.search(held):
+                self.code = int(said[1]) or 1
             held = held[held.rfind(b"\n") + 1 :]
             try:
                 while data:
