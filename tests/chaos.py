@@ -63,7 +63,7 @@ with open(f"result.{os.environ.get('OMPI_COMM_WORLD_RANK', '')}", "w") as file:
     json.dump(result, file)
 """
 
-SECONDS = 120  # in which a training must have ended
+SECONDS = 300  # in which a training must have ended
 TOLERANCE = 1e-5
 
 
