@@ -75,7 +75,7 @@ def run(algorithm: Callable[..., Any], arrays: Sequence[np.ndarray], **by_rank: 
 def coded_allreduce(
     arrays: Sequence[np.ndarray], codec: Codec, residuals: Sequence[np.ndarray] | None = None
 ) -> np.ndarray:
-    """What a coded ring gives on every rank, by its definition: slice s goes from rank s to rank s - 1, each adds its own.
+    """What a coded ring gives on every rank, by its definition: slice s goes round from rank s, each rank adds its own.
 
     Args:
         arrays: each rank's; left as they are.

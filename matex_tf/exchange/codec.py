@@ -1,9 +1,9 @@
 """What numbers look like on the wire: bfloat16 by truncation, int8 with a scale a block (Pipe-SGD, arXiv 1811.03619,
 the section on compression).
 
-A codec turns a flat array of floats into bytes and back. Float32 is what it works in; other floats go by way of it. It
-goes through an array in pieces that stay in a core's cache, in memory of its own, so nothing is allocated on the way; and
-for the same reason a codec belongs to one thread at a time.
+A codec turns a flat array of floats into bytes and back. Float32 is what it works in; other floats go by way of it.
+It goes through an array in pieces that stay in a core's cache, in memory of its own: so nothing of the array's size is
+allocated on the way, and a codec belongs to one thread at a time.
 
 Both are idempotent: what was decoded once is encoded to the same bytes again. NaN and infinities come out as what they
 were, at their places.
@@ -65,7 +65,7 @@ class Codec(Protocol):
         """Read `values`, of any float dtype, from `wire`."""
 
     def add(self, wire: np.ndarray, total: np.ndarray) -> None:
-        """Add what `wire` says to `total`, of any float dtype; sums are taken in float32, or in float64 if it is that."""
+        """Add what `wire` says to `total`, of any float dtype; short floats are added in float32 and rounded once."""
 
 
 class _Pieces:
@@ -133,15 +133,16 @@ class _Pieces:
     def _check(self, values: np.ndarray, wire: np.ndarray, residual: np.ndarray | None) -> None:
         if values.ndim != 1 or wire.size != self.nbytes(values.size):
             raise ValueError(
-                f"{self.name}: {values.shape} numbers take {self.nbytes(values.size)} bytes on the wire, not {wire.size}."
+                f"{self.name}: numbers of shape {values.shape} take {self.nbytes(values.size)} bytes on the wire, "
+                f"not {wire.size}."
             )
         if residual is not None and (residual.size != values.size or residual.dtype != np.float32):
             raise ValueError(f"{self.name}: a residual of {residual.size} {residual.dtype} for {values.size} numbers.")
 
 
 class BFloat16(_Pieces):
-    """The upper half of each float32: 8 bits of exponent, 7 of mantissa. Values lose less than 1/128 of themselves, always
-    towards zero, so a sum of many leans there too; error feedback takes that away."""
+    """The upper half of each float32: 8 bits of exponent, 7 of mantissa. Values lose less than 1/128 of themselves,
+    always towards zero, so a sum of many leans there too; error feedback takes that away."""
 
     name = "bf16"
 
@@ -161,11 +162,11 @@ class BFloat16(_Pieces):
 
 
 class Int8(_Pieces):
-    """Whole numbers from -127 to 127, times a scale for each block of `BLOCK`: an error of at most half a scale, which is
-    1/254 of the largest number of the block. On the wire the scales come first.
+    """Whole numbers from -127 to 127, times a scale for each block of `BLOCK`: an error of at most half a scale, which
+    is 1/254 of the largest number of the block. On the wire the scales come first.
 
-    A block that holds a NaN or an infinity has a negative scale. There 127 and -127 are the infinities, -128 is NaN, and
-    the others are coded with ±126, by the largest finite number.
+    A block that holds a NaN or an infinity has a negative scale. There 127 and -127 are the infinities, -128 is NaN,
+    and the others are coded with ±126, by the largest finite number.
     """
 
     name = "int8"

@@ -24,7 +24,8 @@ class CodedRing:
         self._free: list[np.ndarray] = []  # buffers that no transfer uses: several may be under way
 
     def __call__(self, lane: Lane, data: np.ndarray, tag: int, residual: np.ndarray | None = None) -> Steps:
-        """Sum a flat array of floats over the lane, in place: 2 (n-1)/n of its encoded bytes, 2 (n-1) messages in a row.
+        """Sum a flat array of floats over the lane, in place. 2 (n-1)/n of its bytes as encoded, 2 (n-1) messages in
+        a row.
 
         Args:
             lane: whose ranks call this with arrays of the same size and dtype.
