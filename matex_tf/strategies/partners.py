@@ -1,24 +1,24 @@
-"""Who gossips with whom (GossipGraD, arXiv 1803.05880, the sections on dissemination and on rotating partners).
+"""Who gossips with whom (GossipGraD, arXiv 1803.05880, the parts on dissemination and on the rotation of partners).
 
-Ranks stand in an order. In step k of a round a rank sends to the one 2^k places further on and receives from the one 2^k
-places before (dissemination), or swaps with the one whose place differs in bit k (hypercube). A round has ceil(log2 p)
-steps, after which what any rank had has reached all. Then the order changes.
+Ranks stand in an order. In step k of a round a rank sends to the one 2^k places further on and receives from the one
+2^k places before (dissemination), or swaps with the one whose place differs in bit k (hypercube). A round has
+ceil(log2 p) steps, after which what any rank had has reached all. Then the order changes.
 
 The orders are chosen so that partners stay new for as long as possible:
 
-- Hypercube, p = 2^m. A place is an element of GF(2^m), and the order of round j is place times x^(m j), for a primitive
-  x. So step t pairs ranks that differ by x^t, and those are all differences before one comes again: every pair meets in
-  p - 1 steps, which is the least that is possible.
-- Dissemination, any p. Let P be the smallest odd prime that is at least p. The order of a round is 0, g, 2g, 3g, … modulo
-  P, for a g of its own, without the numbers from p on. Two ranks differ by some ±g, and are neighbours in that order;
-  numbers that are left out never part neighbours. So when each g up to (P - 1)/2 has had its round every pair has met as
-  neighbours, after (P - 1)/2 rounds at most, which is less than p (Bertrand: P < 2p). And as steps 2^k of order g do what
-  neighbours of order 2^k g do (exactly, where p is a prime), the next round takes 2^L g, for rounds of L steps: the
-  powers of two follow one another through whole cosets, and nearly all pairs meet much sooner, in about (p - 1)/2 steps
-  where p is a prime.
+- Hypercube, p = 2^m. A place is an element of GF(2^m), and the order of round j is place times x^(m j), for a
+  primitive x. So step t pairs ranks that differ by x^t, and those are all differences before one comes again: every
+  pair meets in p - 1 steps, which is the least that is possible.
+- Dissemination, any p. Let P be the smallest odd prime that is at least p. The order of a round is 0, g, 2g, 3g, …
+  modulo P, for a g of its own, without the numbers from p on. Two ranks differ by some ±g, and are neighbours in that
+  order; numbers that are left out never part neighbours. So when each g up to (P - 1)/2 has had its round every pair
+  has met as neighbours: after (P - 1)/2 rounds, which is less than p (Bertrand: P < 2p). And as steps 2^k of order g
+  do what neighbours of order 2^k g do (exactly, where p is a prime), the next round takes 2^L g, for rounds of L
+  steps. So nearly all pairs meet much sooner; where p is a prime all do in little more than (p - 1)/2 steps, the least
+  that is possible.
 
-After all orders have had their round it begins again, with places given to ranks anew. Everything follows from the number
-of ranks and the seed, so ranks need not talk about it.
+After all orders have had their round it begins again, with places given to ranks anew. Everything follows from the
+number of ranks and the seed, so ranks need not talk about it.
 """
 
 from __future__ import annotations
