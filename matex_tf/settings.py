@@ -70,6 +70,12 @@ class Settings:
         "goes on; larger ones cost fewer messages.",
         kind="positive",
     )
+    steps: int = _setting(
+        0,
+        "End the script after so many training steps, as `sys.exit()` would, to measure a few. 0 lets it train to its "
+        "own end.",
+        kind="count",
+    )
     trace: str = _setting(
         "",
         "A file for a timeline of the run, in the format of Chrome's trace viewer; `matex-tf trace` says what is in "

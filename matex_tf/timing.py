@@ -109,8 +109,8 @@ def ring(nodes: int, nbytes: float, machine: Machine, codec: CodecCost | None = 
     With a codec n beta is that of the encoded bytes. Each hop of the first way round encodes a slice, and decodes and
     adds one; then a slice is encoded and decoded where it is whole, and each hop of the second way round decodes one.
 
-    In m pieces (`Machine.pieces`) the bytes take the longest of three: all pieces through the wire, all pieces through the
-    core, or one piece from hop to hop with the others close behind it.
+    In m pieces (`Machine.pieces`) the bytes take the longest of three: all pieces through the wire, all pieces through
+    the core, or one piece from hop to hop with the others close behind it.
     """
     if nodes == 1:
         return NOTHING
@@ -138,8 +138,8 @@ def fastest(nodes: int, nbytes: float, machine: Machine) -> Cost:
 def hierarchical(ranks: int, nbytes: float, machine: Machine, codec: CodecCost | None = None) -> Cost:
     """Sum inside each node through memory that its ranks share, then between nodes, each rank a part of the bytes.
 
-    Inside: node_sync + n node_beta. Between q nodes of c ranks: c rings side by side, each of n/c bytes on a c-th of the
-    link, so the wire is that of one ring, and the work a c-th.
+    Inside: node_sync + n node_beta. Between q nodes of c ranks: S, a few bytes in which the nodes agree on what they
+    do, and c rings side by side, each of n/c bytes on a c-th of the link: the wire of one ring, and a c-th of the work.
     """
     local = min(ranks, machine.node_ranks)
     nodes = -(-ranks // machine.node_ranks)
@@ -151,7 +151,7 @@ def hierarchical(ranks: int, nbytes: float, machine: Machine, codec: CodecCost |
             machine.alpha, machine.beta * local, machine.gamma, pieces=machine.pieces, divided=machine.divided
         )
         between = ring(nodes, nbytes / local, lane, codec) if codec else fastest(nodes, nbytes / local, lane)
-        cost += Cost(machine.sync) + between
+        cost += Cost(machine.sync) + doubling(nodes, 0, machine) + between
     return cost
 
 
@@ -167,16 +167,21 @@ def sync(compute: float, update: float, exchange: Cost) -> float:
     return compute + exchange.seconds + update
 
 
-def overlapped(compute: float, update: float, exchange: Cost, buckets: int, backward: float = 2 / 3) -> float:
+def overlapped(
+    compute: float, update: float, exchange: Cost, buckets: int, backward: float = 2 / 3, busy: bool = False
+) -> float:
     """The same with exchanges behind backward: a bucket travels while the next is computed.
 
-    Two machines in a row, b equal jobs on each: T/b + E/b + (b-1) max(T/b, E/b), for T of backward and E of the exchange.
+    Two machines in a row, b equal jobs on each: T/b + E/b + (b-1) max(T/b, E/b), for T of backward and E of the
+    exchange.
 
     Args:
         backward: its part of computing; two thirds, since it does twice the work of forward.
+        busy: see `Machine`.
     """
     first, second = compute * backward / buckets, exchange.seconds / buckets
-    return compute * (1 - backward) + first + second + (buckets - 1) * max(first, second) + update
+    hidden = compute * (1 - backward) + first + second + (buckets - 1) * max(first, second) + update
+    return max(hidden, compute + update + exchange.work) if busy else hidden
 
 
 def pipe(compute: float, update: float, exchange: Cost, width: int, channels: int = 1, busy: bool = False) -> float:
