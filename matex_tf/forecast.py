@@ -20,6 +20,8 @@ STRATEGIES: dict[str, tuple[str, str]] = {
     "pipe bf16": ("pipe", "bf16"),
     "pipe int8": ("pipe", "int8"),
     "gossip": ("gossip", ""),
+    "gossip bf16": ("gossip", "bf16"),
+    "gossip int8": ("gossip", "int8"),
     "server": ("server", ""),
 }
 
@@ -92,7 +94,8 @@ def _step(strategy: str, job: Job, compute: float, machine: Machine, ranks: int,
         return timing.parameter_server(ranks, job.nbytes, compute, job.update, machine)
     if strategy == "gossip":
         sent = timing.message(job.nbytes, machine, codec)
-        return timing.gossip(compute, job.update, sent, job.nbytes * machine.gamma, busy=machine.busy)
+        average = job.nbytes * (codec.add if codec else machine.gamma)
+        return timing.gossip(compute, job.update, sent, average, busy=machine.busy)
     exchange = exchange_of(job, machine, ranks, codec)
     if strategy == "pipe":
         return timing.pipe(compute, job.update, exchange, 2, busy=machine.busy)
@@ -121,7 +124,7 @@ def show(job: Job, machine: Machine, rows: Sequence[Row], scaling: str) -> None:
         f"{job.name}: {1e3 * job.compute:.2f} ms to compute and {1e3 * job.update:.2f} ms to update, "
         f"{job.nbytes / 1e6:.2f} MB of gradients in {job.buckets} bucket{'s' * (job.buckets > 1)}"
     )
-    inside = f"; in a node of {machine.node_ranks} ranks {_rate(machine.node_beta)}" if machine.node_beta else ""
+    inside = f"; in a node of {machine.node_ranks} ranks {_rate(machine.node_beta)}" if machine.node_ranks > 1 else ""
     between = f"links {_rate(machine.beta)}, {1e6 * machine.alpha:.1f} µs" if machine.beta else "no links"
     console.print(f"{between}{inside}; adding {_rate(machine.gamma)}")
     each = "each rank keeps its rows" if scaling == "weak" else "the global batch stays"
@@ -132,7 +135,7 @@ def show(job: Job, machine: Machine, rows: Sequence[Row], scaling: str) -> None:
     for title, cell in parts:
         table = Table(box=box.SIMPLE_HEAD)
         for column in ("ranks", *rows[0].seconds, "best"):
-            table.add_column(column, justify="right", no_wrap=True)
+            table.add_column(column.replace(" ", "\n"), justify="right", no_wrap=True)
         for row in rows:
             mark = " now" if row.ranks == job.ranks else ""
             table.add_row(f"{row.ranks:,}{mark}", *(cell(row, name) for name in row.seconds), row.best)
@@ -191,5 +194,6 @@ def _digits(number: float) -> str:
 
 
 def with_network(machine: Machine, alpha: float, beta: float, node_ranks: int) -> Machine:
-    """The machine with other links, and so many ranks on each node."""
+    """The machine with other links, and so many ranks on each node; nothing is known of what an exchange costs there
+    besides its messages."""
     return replace(machine, alpha=alpha, beta=beta, sync=0.0, node_ranks=node_ranks)
