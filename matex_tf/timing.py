@@ -129,10 +129,11 @@ def ring(nodes: int, nbytes: float, machine: Machine, codec: CodecCost | None = 
     return Cost(max(through_wire, through_core if pieces > 1 else 0, hop_by_hop), pieces * work)
 
 
-def fastest(nodes: int, nbytes: float, machine: Machine) -> Cost:
-    """The least of the three."""
+def fastest(nodes: int, nbytes: float, machine: Machine, codec: CodecCost | None = None) -> Cost:
+    """The least of the three; with a codec also of the ring that has it, since a codec does not pay for few bytes."""
     every: tuple[Allreduce, ...] = (doubling, rabenseifner, ring)
-    return min((algorithm(nodes, nbytes, machine) for algorithm in every), key=lambda cost: cost.seconds)
+    costs = [algorithm(nodes, nbytes, machine) for algorithm in every]
+    return min([*costs, *([ring(nodes, nbytes, machine, codec)] if codec else [])], key=lambda cost: cost.seconds)
 
 
 def hierarchical(ranks: int, nbytes: float, machine: Machine, codec: CodecCost | None = None) -> Cost:
@@ -150,7 +151,7 @@ def hierarchical(ranks: int, nbytes: float, machine: Machine, codec: CodecCost |
         lane = Machine(
             machine.alpha, machine.beta * local, machine.gamma, pieces=machine.pieces, divided=machine.divided
         )
-        between = ring(nodes, nbytes / local, lane, codec) if codec else fastest(nodes, nbytes / local, lane)
+        between = fastest(nodes, nbytes / local, lane, codec)
         cost += Cost(machine.sync) + doubling(nodes, 0, machine) + between
     return cost
 

@@ -132,6 +132,8 @@ def test_fastest():
         assert timing.fastest(nodes, 1e9, GIGABIT).seconds == pytest.approx(
             timing.ring(nodes, 1e9, GIGABIT).seconds, rel=0.01
         )
+        assert timing.fastest(nodes, 100, GIGABIT, CODEC) == timing.doubling(nodes, 100, GIGABIT)
+        assert timing.fastest(nodes, 1e9, GIGABIT, CODEC) == timing.ring(nodes, 1e9, GIGABIT, CODEC)
 
 
 def test_hierarchical():
