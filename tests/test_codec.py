@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases.coded import part
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -241,3 +242,26 @@ def test_virtual_ranks_run_the_algorithms_of_the_network():
             run(algorithm, results)
             for result in results:
                 np.testing.assert_array_equal(result, np.sum(parts, axis=0))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ring_over_mpi(bare_ranks, name):
+    """What virtual ranks compute: the same bits on every rank, step after step, with pieces beside each other."""
+    values = bare_ranks("coded:summed", (4,), meets=None, name=name, count=4001)[4]
+    parts = [np.array_split(part(rank, 4001), 3) for rank in range(4)]
+    residuals = [np.array_split(np.zeros(4001, np.float32), 3) for _ in range(4)]
+    for step in range(2):
+        pieces = [
+            coded_allreduce(
+                [parts[rank][piece] for rank in range(4)],
+                codec.create(name),
+                [residuals[rank][piece] for rank in range(4)],
+            )
+            for piece in range(3)
+        ]
+        expected = np.concatenate(pieces)
+        for results, buffers in values:
+            np.testing.assert_array_equal(results[step].view(np.uint32), values[0][0][step].view(np.uint32))
+            np.testing.assert_array_equal(results[step], expected)
+            assert buffers == 2 * 3
+    assert np.isnan(expected[0]) and expected[-1] == -np.inf
