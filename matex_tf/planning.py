@@ -45,7 +45,7 @@ memory.
   --json FILE           write all figures to a file as well"""
 
 _FLAGS = (
-    *("-n", "--hosts", "--network", "--per-node", "--ranks", "--scaling", "--steps", "--compute", "--update"),
+    *("-n", "--hosts", "--network", "--per-node", "--ranks", "--scaling", "--compute", "--update"),
     *("--parameters", "--png", "--json"),
 )
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -88,8 +88,12 @@ class Asked:
         """
         asked, rest = cls(), list(words)
         while rest and rest[0].startswith("-") and rest[0] != "-m":
-            found, behind = settings_module.split_flags(rest) if not rest[0].startswith("--steps") else ({}, rest)
+            found, behind = settings_module.split_flags(rest)
             if found:
+                if "trace" in found:
+                    raise SettingError("matex-tf plan takes no --trace: it has one of its own.")
+                if "steps" in found:
+                    asked._take("--steps", found.pop("steps"))
                 asked.flags.update(found)
                 rest = behind
                 continue

@@ -126,7 +126,19 @@ def test_without_a_script(tmp_path, monkeypatch, capsys):
 def test_script(tmp_path):
     """It is run for as many steps as asked for, on the ranks asked for; nothing is left behind."""
     (tmp_path / "train.py").write_text(SCRIPT)
-    words = ["-n", "2", "--network", "10Gbit,20us", "--per-node=2", "--steps", "8", "--json", "figures.json"]
+    words = [
+        "-n",
+        "2",
+        "--network",
+        "10Gbit,20us",
+        "--per-node=2",
+        "--threads",
+        "1",
+        "--steps",
+        "8",
+        "--json",
+        "figures.json",
+    ]
     job = Job([LAUNCHER, "plan", *words, "train.py"], tmp_path)
     ended = job.end(180)
     assert ended.code == 0, ended.err
@@ -155,6 +167,8 @@ def test_script(tmp_path):
         (["--compute", "soon", "--parameters", "1M"], "120ms"),
         (["-n", "1", "train.py"], "2 or more"),
         (["--steps", "2", "train.py"], "5 or more"),
+        (["--threads", "1", "--steps=2", "train.py"], "5 or more"),
+        (["--trace", "x.json", "train.py"], "no --trace"),
         (["--scaling", "none", "train.py"], "weak or strong"),
         (["--fast", "train.py"], "no flag --fast"),
         (["-n", "2"], "no script"),
