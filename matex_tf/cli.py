@@ -22,6 +22,7 @@ commands:
   doctor    look at this machine, say what is amiss and what to do about it
   trace     say where the time of a step went: matex-tf trace FILE.json, of a run with --trace FILE.json
   bench     measure the exchange on this machine or cluster: matex-tf bench allreduce
+  plan      predict a step's time with each strategy, here and on more ranks: matex-tf plan -n 4 train.py
 
 matex-tf COMMAND --help tells more; matex-tf --version the version."""
 
@@ -60,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "doctor": doctor,
         "trace": trace,
         "bench": bench,
+        "plan": plan,
     }
     try:
         if not words or words[0] in ("-h", "--help", "help"):
@@ -167,5 +169,12 @@ def trace(words: list[str]) -> int:
 def bench(words: list[str]) -> int:
     """`matex-tf bench`: see `matex_tf.bench`."""
     from matex_tf.bench import command
+
+    return command(words)
+
+
+def plan(words: list[str]) -> int:
+    """`matex-tf plan`: see `matex_tf.planning`."""
+    from matex_tf.planning import command
 
     return command(words)

@@ -88,6 +88,12 @@ class Settings:
         "then. 0 for never: nobody can tell a rank that is stuck from one that has much to do.",
         kind="count",
     )
+    steps: int = _setting(
+        0,
+        "End the script after so many training steps, as `sys.exit()` would, to measure a few. 0 lets it train to its "
+        "own end.",
+        kind="count",
+    )
     trace: str = _setting(
         "",
         "A file for a timeline of the run, in the format of Chrome's trace viewer; `matex-tf trace` says what is in "

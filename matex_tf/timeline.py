@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ class Step:
     Attributes:
         rank, what: whose, and which.
         begin, length: in microseconds.
+        nbytes: of what was exchanged.
         parts: microseconds by part. Where exchanges have threads of their own, parts overlap and add up to more.
         spans: part, begin, length and what, for the picture.
     """
@@ -40,6 +42,7 @@ class Step:
     what: str
     begin: float
     length: float
+    nbytes: int = 0
     parts: dict[str, float] = field(default_factory=dict)
     spans: list[tuple[str, float, float, str]] = field(default_factory=list)
 
@@ -87,6 +90,9 @@ def _steps(rank: int, spans: Sequence[dict[str, Any]]) -> list[Step]:
             elif name in _EXCHANGE:
                 step.parts[name] = step.parts.get(name, 0.0) + stop - start
                 step.spans.append((name, start, stop - start, span.get("args", {}).get("what", "")))
+            elif name == "exchange":
+                found = re.search(r", (\d+) bytes$", span.get("args", {}).get("what", ""))
+                step.nbytes += int(found[1]) if found else 0
             position += 1
         if last > begin:
             step.parts["apply"] = end - last
@@ -108,7 +114,7 @@ def show(steps: Sequence[Step]) -> None:
     for column in ("rank", "median step", *PARTS):
         table.add_column(column, justify="right", no_wrap=True)
     for rank in sorted({step.rank for step in steps}):
-        own = _settled([step for step in steps if step.rank == rank])
+        own = settled([step for step in steps if step.rank == rank])
         means = [statistics.fmean(step.parts.get(part, 0.0) for step in own) / 1e3 for part in PARTS]
         median = statistics.median(step.length for step in own) / 1e3
         table.add_row(str(rank), f"{median:.2f}", *(f"{mean:.2f}" for mean in means))
@@ -117,7 +123,7 @@ def show(steps: Sequence[Step]) -> None:
     console.print(table)
 
 
-def _settled(steps: Sequence[Step]) -> Sequence[Step]:
+def settled(steps: Sequence[Step]) -> Sequence[Step]:
     """All but the first steps, in which graphs are traced and memory is mapped."""
     return steps[min(3, len(steps) // 2) :]
 

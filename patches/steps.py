@@ -56,6 +56,8 @@ class SharedStep:
             remembered.unmerged = True
         if first:
             weights.check_alike(model)
+        if self.kind == "train":
+            _count_step()
         return logs
 
     def _begin(self, data: Any, slices: tuple[bool, ...], share: Share) -> None:
@@ -116,6 +118,17 @@ class SharedStep:
         # Statistics over the rows of all ranks are right on a ghost too.
         right = {id(v) for layer in model._flatten_layers() if _synchronized(layer) for v in layer.variables}
         return [*found, *(variable for variable in model.non_trainable_variables if id(variable) not in right)]
+
+
+_trained = 0  # steps of all models
+
+
+def _count_step() -> None:
+    """End the script after as many training steps as the settings say, on every rank after the same one."""
+    global _trained
+    _trained += 1
+    if _trained == settings.current().steps:
+        raise SystemExit(0)
 
 
 def _synchronized(layer: Any) -> bool:

@@ -58,6 +58,7 @@ class Plan:
         self._titles = [
             f"bucket {number} of {what}: {self.described[bucket.members[0]]}"
             + (f" and {len(bucket.members) - 1} more" if len(bucket.members) > 1 else "")
+            + f", {bucket.nbytes} bytes"
             for number, bucket in enumerate(self.buckets)
         ]
         self.root: np.ndarray | None = None  # memory of the results of the exchange that is going on

@@ -1,0 +1,90 @@
+"""What encoding and decoding cost, beside a memcpy of the same float32 bytes, in turn, in one process on one core.
+
+Figures are medians over rounds, of seconds in which this process had the core; a ratio is the median of the ratios of
+each round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from matex_tf.exchange import codec
+
+#: How many times a memcpy each may take.
+LIMITS = {"bf16": 3, "int8": 8}
+
+
+def measure(name: str, nbytes: int, rounds: int) -> list[dict[str, float | str]]:
+    """Time what a codec does with an array of so many bytes of float32."""
+    one = codec.create(name)
+    values = np.random.default_rng(0).normal(size=nbytes // 4).astype(np.float32)
+    target, residual = np.empty_like(values), np.zeros_like(values)
+    wire = np.empty(one.nbytes(values.size), np.uint8)
+    what: dict[str, Callable[[], None]] = {
+        "memcpy": lambda: np.copyto(target, values),
+        "encode": lambda: one.encode(values, wire),
+        "decode": lambda: one.decode(wire, target),
+        "decode and add": lambda: one.add(wire, target),
+        "encode with feedback": lambda: one.encode(values, wire, residual),
+    }
+    repeats = max(1, (1 << 24) // nbytes)  # a small array many times, so that the clock is fine enough
+    seconds: dict[str, list[float]] = {name: [] for name in what}
+    for _ in range(rounds + 1):
+        for doing, work in what.items():
+            begin = time.thread_time()
+            for _ in range(repeats):
+                work()
+            seconds[doing].append((time.thread_time() - begin) / repeats)
+    copy = seconds["memcpy"][1:]
+    return [
+        {
+            "codec": name,
+            "bytes": nbytes,
+            "what": doing,
+            "milliseconds": statistics.median(seconds[doing][1:]) * 1e3,
+            "times_memcpy": statistics.median(a / b for a, b in zip(seconds[doing][1:], copy, strict=True)),
+        }
+        for doing in what
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/bench codec", description=__doc__.split("\n")[0])
+    parser.add_argument("--megabytes", default="1,32,100", help="of float32, with commas between (default 1,32,100)")
+    parser.add_argument(
+        "--rounds", type=int, default=11, help="rounds that count (default 11), behind one that does not"
+    )
+    parser.add_argument("--json", help="write the figures to this file")
+    options = parser.parse_args()
+    figures = [
+        figure
+        for megabytes in options.megabytes.split(",")
+        for name in codec.CODECS
+        for figure in measure(name, int(float(megabytes) * 10**6) // 4 * 4, options.rounds)
+    ]
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("codec", "bytes", "what", "ms", "× memcpy", "limit"):
+        table.add_column(column, justify="left" if column in ("codec", "what") else "right", no_wrap=True)
+    for figure in figures:
+        plain = figure["what"] in ("encode", "decode", "decode and add")
+        limit = str(LIMITS[str(figure["codec"])]) if plain else ""
+        row = [f"{figure['bytes']:,}", str(figure["what"]), f"{figure['milliseconds']:.2f}"]
+        table.add_row(str(figure["codec"]), *row, f"{figure['times_memcpy']:.2f}", limit)
+    Console(highlight=False, width=100).print(table)
+    if options.json:
+        Path(options.json).write_text(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""How long exchanges and steps take, as formulas: no clock, no MPI, no NumPy, and nothing of this package.
+
+The terms are those of Pipe-SGD (arXiv 1811.03619, its section on timing models) and of the literature on collectives:
+a message of n bytes takes alpha + n beta, adding n bytes takes n gamma, and an exchange costs S before its first byte
+moves. The allreduce algorithms are those of Thakur, Rabenseifner and Gropp (Optimization of Collective Communication
+Operations in MPICH, 2005). A link sends and receives at the same time, at full speed both ways.
+
+Everything is in seconds and bytes; bytes are those of float32 gradients, before any codec.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class CodecCost:
+    """What a codec does to a byte of float32.
+
+    Attributes:
+        ratio: bytes on the wire for each.
+        encode, decode, add: seconds for each; add is to decode and add.
+    """
+
+    ratio: float
+    encode: float
+    decode: float
+    add: float
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where training runs.
+
+    Attributes:
+        alpha: seconds that a message takes between nodes, however short.
+        beta: seconds for each byte of a message between nodes; of a node, whatever the number of its ranks.
+        gamma: seconds to add a byte, on one rank.
+        sync: seconds that an exchange between nodes costs before its first byte moves, S.
+        node_ranks: ranks of a node.
+        node_sync, node_beta: seconds that an exchange inside a node costs, and for each byte of gradients: to copy in
+            and to add.
+        pieces: in how many pieces a ring has its bytes under way; while one is added another is on the wire.
+        divided: from how many bytes it has.
+        busy: whether ranks have no core to spare, so that the work of an exchange takes its time from computing.
+        codecs: by name.
+    """
+
+    alpha: float
+    beta: float
+    gamma: float
+    sync: float = 0.0
+    node_ranks: int = 1
+    node_sync: float = 0.0
+    node_beta: float = 0.0
+    pieces: int = 1
+    divided: int = 0
+    busy: bool = False
+    codecs: Mapping[str, CodecCost] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of an exchange.
+
+    Attributes:
+        seconds: from its begin to its end.
+        work: seconds of that in which a rank's core is at work.
+    """
+
+    seconds: float
+    work: float = 0.0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.seconds + other.seconds, self.work + other.work)
+
+    def __mul__(self, times: float) -> Cost:
+        return Cost(self.seconds * times, self.work * times)
+
+
+NOTHING = Cost(0.0)
+
+Allreduce = Callable[[int, float, Machine], Cost]
+
+
+def doubling(nodes: int, nbytes: float, machine: Machine) -> Cost:
+    """Recursive doubling: log2 p (alpha + n beta + n gamma). Where p is no power of two, those beyond it hand their
+    bytes to others first, and get the sum last: 2 (alpha + n beta) + n gamma more."""
+    rounds, beyond = _rounds(nodes)
+    work = (rounds + beyond) * nbytes * machine.gamma
+    return Cost((rounds + 2 * beyond) * (machine.alpha + nbytes * machine.beta) + work, work)
+
+
+def rabenseifner(nodes: int, nbytes: float, machine: Machine) -> Cost:
+    """Recursive halving, then doubling: 2 log2 p alpha + 2 (p-1)/p n beta + (p-1)/p n gamma; beyond a power of two as
+    above."""
+    rounds, beyond = _rounds(nodes)
+    part = 1 - 1 / (1 << rounds)
+    work = (part + beyond) * nbytes * machine.gamma
+    wire = 2 * (part + beyond) * nbytes * machine.beta
+    return Cost(2 * (rounds + beyond) * machine.alpha + wire + work, work)
+
+
+def ring(nodes: int, nbytes: float, machine: Machine, codec: CodecCost | None = None) -> Cost:
+    """2 (p-1) alpha + 2 (p-1)/p n beta + (p-1)/p n gamma, where all is in one piece.
+
+    With a codec n beta is that of the encoded bytes. Each hop of the first way round encodes a slice, and decodes and
+    adds one; then a slice is encoded and decoded where it is whole, and each hop of the second way round decodes one.
+
+    In m pieces (`Machine.pieces`) the bytes take the longest of three: all pieces through the wire, all pieces through
+    the core, or one piece from hop to hop with the others close behind it.
+    """
+    if nodes == 1:
+        return NOTHING
+    hops, pieces = nodes - 1, machine.pieces if nbytes >= machine.divided else 1
+    piece = nbytes / nodes / pieces
+    wire = piece * machine.beta * (codec.ratio if codec else 1)
+    gather = piece * (codec.encode + codec.add if codec else machine.gamma)  # at work in a hop of the first way round
+    whole = piece * (codec.encode + codec.decode if codec else 0)
+    spread = piece * (codec.decode if codec else 0)
+    work = hops * (gather + spread) + whole
+    hop = machine.alpha + wire
+    through_wire = pieces * 2 * hops * wire + machine.alpha + (piece * codec.encode + spread if codec else 0)
+    second_way = hop + spread + (hops - 1) * max(pieces * wire, hop + spread)
+    through_core = max(pieces * work + hop, pieces * (hops * gather + whole) + hop + second_way)
+    hop_by_hop = 2 * hops * hop + work + (pieces - 1) * max(wire, gather)
+    return Cost(max(through_wire, through_core if pieces > 1 else 0, hop_by_hop), pieces * work)
+
+
+def fastest(nodes: int, nbytes: float, machine: Machine, codec: CodecCost | None = None) -> Cost:
+    """The least of the three; with a codec also of the ring that has it, since a codec does not pay for few bytes."""
+    every: tuple[Allreduce, ...] = (doubling, rabenseifner, ring)
+    costs = [algorithm(nodes, nbytes, machine) for algorithm in every]
+    return min([*costs, *([ring(nodes, nbytes, machine, codec)] if codec else [])], key=lambda cost: cost.seconds)
+
+
+def hierarchical(ranks: int, nbytes: float, machine: Machine, codec: CodecCost | None = None) -> Cost:
+    """Sum inside each node through memory that its ranks share, then between nodes, each rank a part of the bytes.
+
+    Inside: node_sync + n node_beta. Between q nodes of c ranks: S, a few bytes in which the nodes agree on what they
+    do, and c rings side by side, each of n/c bytes on a c-th of the link: the wire of one ring, and a c-th of the work.
+    """
+    local = min(ranks, machine.node_ranks)
+    nodes = -(-ranks // machine.node_ranks)
+    cost = NOTHING
+    if local > 1:
+        cost += Cost(machine.node_sync + nbytes * machine.node_beta, nbytes * machine.node_beta)
+    if nodes > 1:
+        lane = Machine(
+            machine.alpha, machine.beta * local, machine.gamma, pieces=machine.pieces, divided=machine.divided
+        )
+        between = fastest(nodes, nbytes / local, lane, codec)
+        cost += Cost(machine.sync) + doubling(nodes, 0, machine) + between
+    return cost
+
+
+def message(nbytes: float, machine: Machine, codec: CodecCost | None = None) -> Cost:
+    """One message to a partner and one from another, without what is done with what came: alpha + n beta, and the
+    codec."""
+    encode = nbytes * codec.encode if codec else 0.0
+    return Cost(encode + machine.alpha + nbytes * machine.beta * (codec.ratio if codec else 1), encode)
+
+
+def sync(compute: float, update: float, exchange: Cost) -> float:
+    """Compute, exchange, update, one after the other."""
+    return compute + exchange.seconds + update
+
+
+def overlapped(
+    compute: float, update: float, exchange: Cost, buckets: int, backward: float = 2 / 3, busy: bool = False
+) -> float:
+    """The same with exchanges behind backward: a bucket travels while the next is computed.
+
+    Two machines in a row, b equal jobs on each: T/b + E/b + (b-1) max(T/b, E/b), for T of backward and E of the
+    exchange.
+
+    Args:
+        backward: its part of computing; two thirds, since it does twice the work of forward.
+        busy: see `Machine`.
+    """
+    first, second = compute * backward / buckets, exchange.seconds / buckets
+    hidden = compute * (1 - backward) + first + second + (buckets - 1) * max(first, second) + update
+    return max(hidden, compute + update + exchange.work) if busy else hidden
+
+
+def pipe(compute: float, update: float, exchange: Cost, width: int, channels: int = 1, busy: bool = False) -> float:
+    """Pipe-SGD of width K: a step applies the gradients of K - 1 steps before, while those since then are under way.
+
+    The longest of compute + update (resources are limited by the cores), exchange / channels (by the network, which has
+    room for so many exchanges at a time), and (compute + update + exchange) / K (by the width; the paper's time with
+    unlimited resources). With one channel, and K = 2 or more, max(compute + update, exchange); K = 1 is sync.
+
+    Args:
+        busy: see `Machine`.
+    """
+    if width == 1:
+        return sync(compute, update, exchange)
+    own = compute + update
+    return max(
+        own + (exchange.work if busy else 0.0),
+        exchange.seconds / min(channels, width),
+        (own + exchange.seconds) / width,
+    )
+
+
+def gossip(
+    compute: float, update: float, sent: Cost, average: float, every: int = 1, asynchronous: bool = True,
+    busy: bool = False,
+) -> float:  # fmt: skip
+    """GossipGraD (arXiv 1803.05880), a step on average; the number of ranks is not in it.
+
+    Args:
+        sent: one message, see `message`.
+        average: seconds to average with what came.
+        every: steps from one message to the next.
+        asynchronous: whether a message travels during the steps up to the next one.
+        busy: see `Machine`.
+    """
+    own = compute + update + average / every
+    if not asynchronous:
+        return own + sent.seconds / every
+    return max(own + (sent.work / every if busy else 0.0), sent.seconds / every)
+
+
+def parameter_server(ranks: int, nbytes: float, compute: float, update: float, machine: Machine) -> float:
+    """A server on one of the ranks: the others send it their gradients and get weights, all of it through its one link.
+
+    compute + alpha + n beta + (p-2) n max(beta, gamma) + n gamma, since it adds while it receives; then the update;
+    then alpha + (p-1) n beta.
+    """
+    if ranks == 1:
+        return compute + update
+    wire, work = nbytes * machine.beta, nbytes * machine.gamma
+    gathered = machine.alpha + wire + (ranks - 2) * max(wire, work) + work
+    return compute + gathered + update + machine.alpha + (ranks - 1) * wire
+
+
+def efficiency(compute: float, update: float, step: float) -> float:
+    """The part of a step in which a rank does what a rank alone would do."""
+    return (compute + update) / step
+
+
+def _rounds(nodes: int) -> tuple[int, int]:
+    """log2 of the largest power of two that is no more, and 1 where there are nodes beyond it."""
+    rounds = int(math.log2(nodes))
+    return rounds, int(nodes > 1 << rounds)

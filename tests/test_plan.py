@@ -1,0 +1,182 @@
+"""`matex-tf plan`: what is measured, what is made of it, and what it refuses."""
+
+import json
+
+import pytest
+from jobs import LAUNCHER, Job
+
+from matex_tf import forecast, links, planning, timing
+from matex_tf.cli import main
+from matex_tf.errors import DataError, MatexError
+from matex_tf.exchange.bucket import ALIGNMENT
+from matex_tf.timeline import Step
+from matex_tf.timing import CodecCost, Machine
+
+MACHINE = Machine(
+    alpha=50e-6,
+    beta=8e-9,
+    gamma=0.2e-9,
+    codecs={"bf16": CodecCost(0.5, 0.2e-9, 0.2e-9, 0.3e-9), "int8": CodecCost(0.252, 0.5e-9, 0.3e-9, 0.4e-9)},
+)
+MLP = forecast.Job("mlp.py", 4, 0.3, 0.02, 1e8, 4)
+SCRIPT = """
+import keras, numpy as np
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(3)])
+model.compile("sgd", "mse")
+model.fit(np.ones((400, 8), "float32"), np.ones((400, 3), "float32"), batch_size=10, epochs=100, verbose=0)
+print("the script went on")
+"""
+
+
+def test_sizes():
+    """Powers of two, what is there, and what was asked for; only what is known where links are not."""
+    assert forecast.sizes(6, 16)[:4] == [2, 4, 6, 8]
+    assert forecast.sizes(6, 10_000)[-2:] == [4096, 10_000]
+    assert forecast.sizes(3, limit=3) == [2, 3]
+    assert forecast.sizes(2)[-1] == 4096
+
+
+def test_predictions_are_the_formulas():
+    """Each strategy by its own, with the exchange of the gradients bucket by bucket."""
+    row = forecast.predict(MLP, MACHINE, 8)
+    exchange = timing.hierarchical(8, 2.5e7, MACHINE) * 4
+    assert row.seconds["sync"] == timing.overlapped(0.3, 0.02, exchange, 4)
+    assert row.seconds["pipe"] == pytest.approx(max(0.32, exchange.seconds))
+    coded = timing.hierarchical(8, 2.5e7, MACHINE, MACHINE.codecs["int8"]) * 4
+    assert row.seconds["pipe int8"] == pytest.approx(max(0.32, coded.seconds))
+    assert row.seconds["server"] == timing.parameter_server(8, 1e8, 0.3, 0.02, MACHINE)
+    assert row.efficiency["sync"] == pytest.approx(0.32 / row.seconds["sync"])
+    gossip = [forecast.predict(MLP, MACHINE, ranks).seconds["gossip"] for ranks in (2, 64, 4096)]
+    assert gossip[0] == gossip[1] == gossip[2]
+
+
+def test_scaling():
+    """With more ranks each keeps its rows, or each has fewer."""
+    free = Machine(0.0, 1e-15, 1e-15)
+    assert forecast.predict(MLP, free, 16).seconds["sync"] == pytest.approx(0.32)
+    assert forecast.predict(MLP, free, 16, "strong").seconds["sync"] == pytest.approx(0.3 / 4 + 0.02)
+    assert forecast.predict(MLP, free, 1, "strong").seconds["pipe"] == pytest.approx(1.22)
+
+
+def test_best():
+    """The fastest, unless one that changes less is as good; never the server, which is not to be had."""
+    assert forecast.best({"sync": 1.01, "pipe": 1.0, "server": 0.5}) == "sync"
+    assert forecast.best({"sync": 1.5, "pipe": 1.2, "pipe int8": 1.0}) == "pipe int8"
+    assert forecast.predict(MLP, Machine(0.0, 1e-15, 1e-15), 8).best == "sync"
+    assert forecast.predict(MLP, MACHINE, 2).best == "pipe int8"
+    assert forecast.predict(MLP, MACHINE, 8).best == "gossip int8"
+
+
+def step(rank, compute, apply, nbytes=1000):
+    """A step of a timeline, in microseconds."""
+    return Step(rank, "train step", 0.0, compute + apply, nbytes, {"compute": compute, "apply": apply})
+
+
+def test_job_of_a_timeline():
+    """Of each step the slowest rank, of all steps the median; the first three do not count."""
+    slow = [step(0, 9e9, 9e9, 4)] * 3
+    first = slow + [step(0, compute, 10) for compute in (100, 120, 300, 140)]
+    second = slow + [step(1, compute, 12) for compute in (110, 90, 90, 200)]
+    second = [Step(1, s.what, s.begin, s.length, s.nbytes, s.parts) for s in second]
+    job = planning.job_of([*first, *second], "train.py", 2)
+    assert job.compute == pytest.approx(160e-6)  # between 120 and 200, of 110, 120, 300 and 200
+    assert (job.update, job.nbytes, job.ranks) == (pytest.approx(12e-6), 1000, 2)
+    with pytest.raises(MatexError, match="exchanged no gradients"):
+        planning.job_of([step(0, 1, 1, 0)] * 9, "train.py", 1)
+
+
+@pytest.mark.parametrize("hosts", ["", ["a", "a", "b", "b"], ["a", "b", "c"]])
+def test_links(bare_ranks, hosts):
+    """One node, two of two ranks, three of one: the same figures on every rank, and all that there is."""
+    size = len(hosts) or 3
+    found = bare_ranks("measured:machine", (size,), meets="measure", hosts=hosts)[size]
+    assert all(one == found[0] for one in found)
+    machine = found[0]
+    nodes = len(set(hosts)) or 1
+    assert machine["node_ranks"] == size // nodes
+    assert machine["gamma"] > 0
+    for cost in machine["codecs"].values():
+        assert all(value > 0 for value in cost.values())
+    assert (machine["node_beta"] > 0) == (machine["node_sync"] > 0) == (nodes < size)
+    assert (machine["alpha"] > 0) == (machine["beta"] > 0) == (nodes > 1)
+    assert machine["sync"] >= 0 and machine["busy"]
+
+
+def test_links_of_a_file(tmp_path):
+    """A file that something else wrote is refused by name."""
+    path = tmp_path / "links.json"
+    path.write_text('{"machine": {}}')
+    with pytest.raises(DataError, match="links.json"):
+        links.read(str(path))
+
+
+def test_without_a_script(tmp_path, monkeypatch, capsys):
+    """Nothing is started; table, picture and file."""
+    monkeypatch.chdir(tmp_path)
+    words = ["--compute", "120ms", "--parameters", "25M", "--network", "1Gbit,50us", "-n", "4", "--ranks", "6000"]
+    assert main(["plan", *words, "--update=3ms", "--json", "figures.json", "--bucket-mb", "50"]) == 0
+    said = capsys.readouterr().out
+    assert "best for this script on 4 ranks: " in said and "6,000" in said and "links 1 Gbit/s, 50.0 µs" in said
+    found = json.loads((tmp_path / "figures.json").read_text())
+    assert [row["ranks"] for row in found["rows"]] == forecast.sizes(4, 6000)
+    assert found["job"]["nbytes"] == 1e8 and found["job"]["buckets"] == 2
+    assert (tmp_path / "matex-tf.plan.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_script(tmp_path):
+    """It is run for as many steps as asked for, on the ranks asked for; nothing is left behind."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    words = [
+        "-n",
+        "2",
+        "--network",
+        "10Gbit,20us",
+        "--per-node=2",
+        "--threads",
+        "1",
+        "--steps",
+        "8",
+        "--json",
+        "figures.json",
+    ]
+    job = Job([LAUNCHER, "plan", *words, "train.py"], tmp_path)
+    ended = job.end(180)
+    assert ended.code == 0, ended.err
+    assert "the script went on" not in ended.out
+    found = json.loads((tmp_path / "figures.json").read_text())
+    assert found["job"]["ranks"] == 2 and found["job"]["compute"] > 0 and found["job"]["update"] > 0
+    parameters = 8 * 16 + 16 + 16 * 3 + 3
+    assert 4 * parameters <= found["job"]["nbytes"] <= 4 * parameters + 4 * ALIGNMENT  # each tensor is aligned
+    machine = found["machine"]
+    assert machine["node_ranks"] == 2 and machine["node_beta"] > 0
+    assert (machine["alpha"], machine["beta"]) == (pytest.approx(20e-6), pytest.approx(0.8e-9))
+    assert (tmp_path / "train.plan.png").exists()
+    assert job.left() == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--network"], "--network needs a value"),
+        (["--network", "fast", "train.py"], "25Gbit,5us"),
+        (["--network", "1Gbit", "train.py"], "25Gbit,5us"),
+        (["--network", "0Gbit,1us", "train.py"], "25Gbit,5us"),
+        (["--compute", "1ms"], "go together"),
+        (["--compute", "1ms", "--parameters", "1M"], "--network 25Gbit,5us"),
+        (["--compute", "1ms", "--parameters", "1M", "--network", "1Gbit,1us", "train.py"], "train.py is not run"),
+        (["--compute", "soon", "--parameters", "1M"], "120ms"),
+        (["-n", "1", "train.py"], "2 or more"),
+        (["--steps", "2", "train.py"], "5 or more"),
+        (["--threads", "1", "--steps=2", "train.py"], "5 or more"),
+        (["--trace", "x.json", "train.py"], "no --trace"),
+        (["--scaling", "none", "train.py"], "weak or strong"),
+        (["--fast", "train.py"], "no flag --fast"),
+        (["-n", "2"], "no script"),
+        (["nowhere.py"], "no script nowhere.py"),
+    ],
+)
+def test_bad_command_line(words, message, capsys):
+    """One clear message, exit code 2."""
+    assert main(["plan", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("matex-tf: error: ") and message in said
