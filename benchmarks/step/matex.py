@@ -17,7 +17,9 @@ from benchmarks.step import models
 from benchmarks.step.turns import Rank
 
 LOCK_STEP = "lock step"
-#: This package's whole step, in which the ranks meet, but sum nothing: what is left of it is the patches' own time.
+#: This package's step without an exchange, in lock step: what it adds to Keras' is the time of the patches.
+PATCHED = "patched lock step"
+#: This package's step with an op in which the ranks meet, and nothing is summed: what the op costs, whatever it does.
 MEET = "meet"
 
 
@@ -39,7 +41,7 @@ class Meet:
             return [tf.identity(gradient) for gradient in gradients]
 
 
-def exchanging(name: str, model_name: str, batch: int) -> tuple[Any, Callable[[], Any]]:
+def exchanging(name: str, model_name: str, batch: int, rank: Rank) -> tuple[Any, Callable[[], Any]]:
     """A model that exchanges in a way such as "chained 32" (schedule, megabytes of a bucket), and its step."""
     import tensorflow as tf
 
@@ -50,6 +52,8 @@ def exchanging(name: str, model_name: str, batch: int) -> tuple[Any, Callable[[]
     before, strategy = settings.current(), optimizer._strategy
     if name == MEET:
         optimizer._strategy = Meet()  # type: ignore[assignment]
+    elif name == PATCHED:
+        optimizer._strategy = lambda gradients, names: list(gradients)  # type: ignore[assignment]
     else:
         optimizer._strategy = strategies.create()
         schedule, _, bucket = name.partition(" ")
@@ -66,7 +70,8 @@ def exchanging(name: str, model_name: str, batch: int) -> tuple[Any, Callable[[]
         function(batches)
     optimizer._strategy = strategy
     settings.use(before)
-    return model, lambda: function(batches)
+    step = lambda: function(batches)  # noqa: E731
+    return model, rank.lock_step(step) if name == PATCHED else step
 
 
 def plain(model_name: str, batch: int) -> tuple[Any, Callable[[], Any]]:
@@ -91,7 +96,7 @@ def main() -> None:
 
     world.init()
     patches.install(seed=7)
-    made = {name: exchanging(name, model_name, batch) for name in names}
+    made = {name: exchanging(name, model_name, batch, rank) for name in names}
     first = next(iter(made.values()))[0]
     rank.serve({name: step for name, (_, step) in made.items()}, models.parameters(first))
 
