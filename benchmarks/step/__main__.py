@@ -95,7 +95,9 @@ def measure(model: str, options: argparse.Namespace, jobs: Sequence[Kind]) -> li
     """All jobs with one model."""
     batch = options.batch or models.BATCH[model]
     steps = options.steps or models.STEPS[model]
-    with tempfile.TemporaryDirectory(prefix="step-") as folder, contextlib.ExitStack() as stack:
+    # The ranks meet in a file of this directory, which should be memory; of emulated hosts each has its own /dev/shm.
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") and not options.hosts else None
+    with tempfile.TemporaryDirectory(prefix="step-", dir=memory) as folder, contextlib.ExitStack() as stack:
         running: list[tuple[Kind, Job]] = []
         for kind in jobs:
             job = kind.start(model, batch, options.ranks, options.hosts, Path(folder))
