@@ -1,7 +1,7 @@
 """Sums and training steps on hosts that are emulated on this machine, against what the wire allows.
 
-Each host has a link of a given rate (network namespaces and `tc tbf`, see benchmarks/hosts.py), all share this machine's
-cores. The least that a sum of n bytes over p hosts can take is 2 (p-1)/p · n/B: so much has to leave each host.
+Each host has a link of a given rate (network namespaces and `tc tbf`, see benchmarks/hosts.py); all share the cores of
+this machine. The least that a sum of n bytes over p hosts can take is 2 (p-1)/p · n/B: so much has to leave each host.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def run(hosts: emulated.Hosts, command: Sequence[str]) -> str:
     """Run a command on `head`; what it prints."""
     environ = {**os.environ, **hosts.environ, "PYTHONPATH": str(ROOT)}
     line = ["setpriv", "--pdeathsig", "TERM", *hosts.on(), *command]
-    done = subprocess.run(line, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
+    done = subprocess.run(line, env=environ, capture_output=True, text=True, errors="replace")
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
     return done.stdout

@@ -1,6 +1,6 @@
 """One rank that sums over emulated hosts, and reads at the host's link what went over the wire.
 
-    python -m benchmarks.wire 1M,10M,100M 5      (under mpirun, on hosts of benchmarks/hosts.py)
+python -m benchmarks.wire 1M,10M,100M 5      (under mpirun, on hosts of benchmarks/hosts.py)
 """
 
 from __future__ import annotations

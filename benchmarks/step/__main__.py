@@ -78,8 +78,8 @@ def kinds(configurations: Sequence[str], wanted: Sequence[str]) -> list[Kind]:
     """
     own, tf2, torch = Path(sys.executable), peers.TENSORFLOW.python, peers.TORCH.python
     jobs = [
-        Kind("lockstep", "matex_tf, Keras 3", own, "matex", ["lockstep"]),
-        Kind("matex", "matex_tf, Keras 3", own, "matex", configurations),
+        Kind("lockstep", "TF 2.16+", own, "matex", ["lockstep"]),
+        Kind("matex", "TF 2.16+", own, "matex", configurations),
     ]
     if {"horovod", "mirrored"} & set(wanted):
         jobs.append(Kind("tf2", "TF 2.15", tf2, "tf2", ["lockstep"]))
@@ -104,7 +104,9 @@ def measure(model: str, options: argparse.Namespace, jobs: Sequence[Kind]) -> li
             stack.callback(job.end)
             running.append((kind, job))
             print(f"  {model}: {kind.name} is ready", file=sys.stderr, flush=True)
-        measured = [(job, report.Seconds(kind.framework, name, [])) for kind, job in running for name in job.contestants]
+        measured = [
+            (job, report.Seconds(kind.framework, name, [])) for kind, job in running for name in job.contestants
+        ]
         for number in range(options.rounds + 1):
             for job, seconds in measured if number % 2 else measured[::-1]:
                 mean = job.turn(seconds.exchange, steps)
@@ -118,7 +120,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench step", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("-n", "--ranks", type=int, default=2, help="ranks (default 2)")
     parser.add_argument("--hosts", default="", help="as for matex-tf run, on hosts emulated by benchmarks/hosts.py")
-    parser.add_argument("--models", default="small,lenet,mlp", help=f"of {','.join(models.BATCH)} (default all but one)")
+    parser.add_argument(
+        "--models", default="small,lenet,mlp", help=f"of {','.join(models.BATCH)} (default all but one)"
+    )
     parser.add_argument(
         "--configurations",
         default=CONFIGURATIONS,

@@ -1,7 +1,7 @@
 """A rank with today's TensorFlow: Keras in lock step without this package's patches, or with each way to exchange.
 
-    python -m benchmarks.step.matex MODEL BATCH lockstep
-    python -m benchmarks.step.matex MODEL BATCH "chained 32" "funneled 32" …
+python -m benchmarks.step.matex MODEL BATCH lockstep
+python -m benchmarks.step.matex MODEL BATCH "chained 32" "funneled 32" …
 """
 
 from __future__ import annotations

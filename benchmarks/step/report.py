@@ -74,8 +74,11 @@ def show(figures: Sequence[Figure], title: str) -> None:
     from rich.table import Table
 
     table = Table(title=title)
-    for column in ("model", "framework", "exchange", "ms a step", "spread", "over lock step", "quartiles", "/ Horovod's"):
-        table.add_column(column, justify="left" if column in ("model", "framework", "exchange") else "right")
+    columns = ("model", "framework", "exchange", "ms a step", "spread", "over lock step", "quartiles", "/ Horovod's")
+    for column in columns:
+        table.add_column(
+            column, justify="left" if column in ("model", "framework", "exchange") else "right", no_wrap=True
+        )
     before = ""
     for figure in figures:
         if before and figure.model != before:
@@ -109,8 +112,13 @@ def plot(figures: Sequence[Figure], path: str) -> None:
             [max(0.0, bar.overhead - bar.overhead_spread[0]) for bar in bars],
             [max(0.0, bar.overhead_spread[1] - bar.overhead) for bar in bars],
         ]
-        colors = ["#1f77b4" if bar.framework.startswith("matex") else "#9a9a9a" for bar in bars]
-        panel.barh([bar.exchange for bar in bars], [bar.overhead for bar in bars], xerr=sides, color=colors)
+        own = [bar.exchange.split()[0] in ("chained", "funneled", "concurrent", "meet", "patched") for bar in bars]
+        panel.barh(
+            [bar.exchange for bar in bars],
+            [bar.overhead for bar in bars],
+            xerr=sides,
+            color=["#1f77b4" if mine else "#9a9a9a" for mine in own],
+        )
         panel.set_title(f"{model}, {bars[0].parameters:,} weights, {bars[0].ranks} ranks", fontsize=10)
         panel.set_xlabel("ms a step over lock step")
         panel.axvline(0, color="black", linewidth=0.6)

@@ -1,6 +1,6 @@
 """A rank with TensorFlow 2.15 and Keras 2: in lock step, with Horovod, or with MultiWorkerMirroredStrategy.
 
-    python -m benchmarks.step.tf2 MODEL BATCH lockstep|horovod|mirrored
+python -m benchmarks.step.tf2 MODEL BATCH lockstep|horovod|mirrored
 """
 
 from __future__ import annotations
