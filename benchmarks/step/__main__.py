@@ -1,4 +1,4 @@
-"""What an exchange adds to a training step: this package's schedules, and its peers, over lock step, in turn, in one run.
+"""What an exchange adds to a training step: this package's schedules and its peers, over lock step, in one run.
 
 Lock step is the step of the same framework with the ranks meeting behind it, and no bytes: what no exchange can be
 faster than. Every way to exchange has a job or at least a model of its own; all are alive in one run, and each round
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import importlib.metadata
 import json
 import os
 import socket
@@ -76,10 +77,11 @@ def kinds(configurations: Sequence[str], wanted: Sequence[str]) -> list[Kind]:
         configurations: this package's ways to exchange.
         wanted: peers, of horovod, mirrored, ddp.
     """
+    today = "TF " + ".".join(importlib.metadata.version("tensorflow-cpu").split(".")[:2])
     own, tf2, torch = Path(sys.executable), peers.TENSORFLOW.python, peers.TORCH.python
     jobs = [
-        Kind("lockstep", "TF 2.16+", own, "matex", ["lockstep"]),
-        Kind("matex", "TF 2.16+", own, "matex", configurations),
+        Kind("lockstep", today, own, "matex", ["lockstep"]),
+        Kind("matex", today, own, "matex", configurations),
     ]
     if {"horovod", "mirrored"} & set(wanted):
         jobs.append(Kind("tf2", "TF 2.15", tf2, "tf2", ["lockstep"]))

@@ -9,6 +9,7 @@ This file runs in the environments of the peers too, and needs nothing but Pytho
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import mmap
@@ -122,10 +123,8 @@ class Job:
     def end(self) -> None:
         """End it: no process of it is left."""
         for pid in self._pids:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         self._pids = []
         self._server.close()
         try:
@@ -196,7 +195,7 @@ class Rank:
 class Barrier:
     """The cheapest meeting of processes that there is: a counter of each in a file that all have mapped.
 
-    A rank that waits gives its core away at each turn, for ranks that share it. All frameworks' lock steps use this one.
+    A rank that waits gives its core away at each turn, for ranks that share it. The lock steps of all frameworks use it.
     """
 
     def __init__(self, path: str, rank: int, size: int):
