@@ -13,7 +13,7 @@ CLASSES = 10
 
 
 def rows(name: str, batch: int) -> tuple[np.ndarray, np.ndarray]:
-    """A batch: float32 (batch, …) and int32 (batch,); the same on every rank, so weights stay alike without exchange."""
+    """A batch: float32 (batch, …) and int32 (batch,); the same on every rank, so that weights stay alike."""
     random = np.random.RandomState(0)
     x = random.normal(size=(batch, *SHAPES[name])).astype("float32")
     return x, random.randint(0, CLASSES, batch).astype("int32")

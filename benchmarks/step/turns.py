@@ -62,6 +62,7 @@ class Job:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,  # mpirun ends its whole process group where a rank is killed
                 preexec_fn=die_with_parent,
             )
         self.contestants = self._meet(ranks)
@@ -195,7 +196,7 @@ class Rank:
 class Barrier:
     """The cheapest meeting of processes that there is: a counter of each in a file that all have mapped.
 
-    A rank that waits gives its core away at each turn, for ranks that share it. The lock steps of all frameworks use it.
+    A rank that waits gives its core away at each turn, for ranks that share it. All lock steps use it.
     """
 
     def __init__(self, path: str, rank: int, size: int):
