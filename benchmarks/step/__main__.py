@@ -58,7 +58,8 @@ class Kind:
             "PYTHONPATH": str(peers.ROOT),
             "STEP_PORTS": ",".join(map(str, free_ports(ranks))),
         }
-        return Job(self.name, line, environ, directory, ranks)
+        # Workers of MultiWorkerMirroredStrategy take one that has no heartbeat for lost; without work they sleep.
+        return Job(self.name, line, environ, directory, ranks, rests=self.name == "mirrored")
 
 
 def free_ports(count: int) -> list[int]:

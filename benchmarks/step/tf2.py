@@ -41,7 +41,6 @@ def mirrored(model_name: str, batch: int, rank: Rank) -> tuple[Any, Callable[[],
     import tensorflow as tf
 
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    strategy.extended._enable_check_health = False  # a worker that is stopped between its turns looks lost
     with strategy.scope():
         model = models.in_keras(model_name)
         models.compile_keras(model)

@@ -1,8 +1,8 @@
 """Jobs side by side in one run: all stay alive, and one at a time has the cores.
 
 A rank connects to the coordinator's socket, says who it is and what it can run, and then waits for its turn in a read
-that costs nothing. Between its turns a job is stopped (SIGSTOP), because the threads of some exchanges never rest. A
-turn begins with steps that do not count, which warm the caches.
+that costs nothing. Between its turns a job is stopped (SIGSTOP) where it has threads that never rest. A turn begins with
+steps that do not count, which warm the caches.
 
 This file runs in the environments of the peers too, and needs nothing but Python.
 """
@@ -43,10 +43,20 @@ class Job:
         environ: its variables.
         directory: of the run; what the job prints goes to a file in it.
         ranks: how many.
+        rests: whether it sleeps by itself between its turns, and need not be stopped.
     """
 
-    def __init__(self, name: str, command: Sequence[str], environ: Mapping[str, str], directory: Path, ranks: int):
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        directory: Path,
+        ranks: int,
+        rests: bool = False,
+    ):
         self.name = name
+        self._rests = rests
         self._log = directory / f"{name}.log"
         path = str(directory / f"{name}.socket")
         self._server = socket.socket(socket.AF_UNIX)
@@ -111,6 +121,8 @@ class Job:
         return dict(json.loads(line)) if line else self._fail()
 
     def _signal(self, number: int) -> None:
+        if self._rests:
+            return
         for pid in self._pids:
             try:
                 os.kill(pid, number)
