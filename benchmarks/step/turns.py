@@ -1,8 +1,8 @@
 """Jobs side by side in one run: all stay alive, and one at a time has the cores.
 
 A rank connects to the coordinator's socket, says who it is and what it can run, and then waits for its turn in a read
-that costs nothing. Between its turns a job is stopped (SIGSTOP) where it has threads that never rest. A turn begins with
-steps that do not count, which warm the caches.
+that costs nothing. Between its turns a job is stopped (SIGSTOP) where it has threads that never rest. A turn begins
+with steps that do not count, which warm the caches.
 
 This file runs in the environments of the peers too, and needs nothing but Python.
 """
