@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.step import models
-from benchmarks.step.matex import LOCK_STEP
-from benchmarks.step.turns import SOCKET, Rank
+from benchmarks.step.turns import LOCK_STEP, SOCKET, Rank
 
 DDP = "DistributedDataParallel"
 

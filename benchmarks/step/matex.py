@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.step import models
-from benchmarks.step.turns import Rank
+from benchmarks.step.turns import LOCK_STEP, Rank
 
-LOCK_STEP = "lock step"
 #: This package's step without an exchange, in lock step: what it adds to Keras' is the time of the patches.
 PATCHED = "patched lock step"
 #: This package's step with an op in which the ranks meet, and nothing is summed: what the op costs, whatever it does.

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.step.matex import LOCK_STEP
+from .turns import LOCK_STEP  # relative: the tests import this package by its own name
 
 HOROVOD = "Horovod"
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.step import models
-from benchmarks.step.matex import LOCK_STEP, plain
-from benchmarks.step.turns import Rank
+from benchmarks.step.matex import plain
+from benchmarks.step.turns import LOCK_STEP, Rank
 
 HOROVOD, MIRRORED = "Horovod", "MultiWorkerMirrored"
 PORTS = "STEP_PORTS"  # one for each rank, with commas between

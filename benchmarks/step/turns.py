@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+LOCK_STEP = "lock step"  # what every exchange is compared with
 SOCKET = "STEP_TURNS"  # the environment variable with the coordinator's socket, in the directory of the run
 _SECONDS_TO_START = 300
 _PR_SET_PDEATHSIG = 1
