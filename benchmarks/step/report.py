@@ -22,7 +22,8 @@ class Figure:
         milliseconds: a step, the median over rounds of the slowest rank's mean step; spread: least and most of a round.
         overhead: milliseconds over the lock step of the same framework: the median of the differences in each round.
         overhead_spread: the first and the third quartile of those.
-        of_horovod: overhead as a part of Horovod's; None where Horovod did not run, or added next to nothing.
+        rounds: milliseconds of a step in each round.
+        of_horovod: overhead as a part of Horovod's; None where Horovod did not run, or added nothing.
     """
 
     model: str
@@ -35,6 +36,7 @@ class Figure:
     spread: tuple[float, float]
     overhead: float
     overhead_spread: tuple[float, float]
+    rounds: list[float]
     of_horovod: float | None = None
 
 
@@ -59,6 +61,7 @@ def figures(model: str, parameters: int, ranks: int, rows: int, measured: Sequen
                 model, parameters, ranks, rows, one.framework, one.exchange,
                 1e3 * statistics.median(one.rounds), (1e3 * min(one.rounds), 1e3 * max(one.rounds)),
                 statistics.median(over), (quartiles[0], quartiles[2]),
+                [1e3 * seconds for seconds in one.rounds],
             )
         )  # fmt: skip
     horovod = next((figure.overhead for figure in result if figure.exchange == HOROVOD), 0.0)
