@@ -100,3 +100,4 @@ def test_overhead_is_over_the_lock_step_of_the_same_framework_in_the_same_round(
     assert ours.overhead == pytest.approx(1) and ours.milliseconds == pytest.approx(21)
     assert horovod.overhead == pytest.approx(4) and horovod.of_horovod == 1
     assert ours.of_horovod == pytest.approx(0.25)
+    assert ours.least == pytest.approx(1) and ours.least_of_horovod == pytest.approx(1 / 3)

@@ -22,6 +22,8 @@ class Figure:
         milliseconds: a step, the median over rounds of the slowest rank's mean step; spread: least and most of a round.
         overhead: milliseconds over the lock step of the same framework: the median of the differences in each round.
         overhead_spread: the first and the third quartile of those.
+        least: the least step of any round less the least lock step, in milliseconds: where a machine is busy, the
+            least disturbed of both; least_of_horovod: as a part of Horovod's.
         rounds: milliseconds of a step in each round.
         of_horovod: overhead as a part of Horovod's; None where Horovod did not run, or added nothing.
     """
@@ -36,8 +38,10 @@ class Figure:
     spread: tuple[float, float]
     overhead: float
     overhead_spread: tuple[float, float]
+    least: float
     rounds: list[float]
     of_horovod: float | None = None
+    least_of_horovod: float | None = None
 
 
 @dataclass
@@ -61,13 +65,14 @@ def figures(model: str, parameters: int, ranks: int, rows: int, measured: Sequen
                 model, parameters, ranks, rows, one.framework, one.exchange,
                 1e3 * statistics.median(one.rounds), (1e3 * min(one.rounds), 1e3 * max(one.rounds)),
                 statistics.median(over), (quartiles[0], quartiles[2]),
-                [1e3 * seconds for seconds in one.rounds],
+                1e3 * (min(one.rounds) - min(bases[one.framework])), [1e3 * seconds for seconds in one.rounds],
             )
         )  # fmt: skip
-    horovod = next((figure.overhead for figure in result if figure.exchange == HOROVOD), 0.0)
+    horovod = next((figure for figure in result if figure.exchange == HOROVOD), None)
     for figure in result:
-        if horovod > 0 and figure.exchange != LOCK_STEP:
-            figure.of_horovod = figure.overhead / horovod
+        if horovod is not None and figure.exchange != LOCK_STEP:
+            figure.of_horovod = figure.overhead / horovod.overhead if horovod.overhead > 0 else None
+            figure.least_of_horovod = figure.least / horovod.least if horovod.least > 0 else None
     return result
 
 
@@ -77,7 +82,8 @@ def show(figures: Sequence[Figure], title: str) -> None:
     from rich.table import Table
 
     table = Table(title=title)
-    columns = ("model", "framework", "exchange", "ms a step", "spread", "over lock step", "quartiles", "/ Horovod's")
+    columns = ["model", "framework", "exchange", "ms a step", "spread", "over lock step", "quartiles", "/ Horovod's"]
+    columns += ["least", "/ Horovod's"]
     for column in columns:
         table.add_column(
             column, justify="left" if column in ("model", "framework", "exchange") else "right", no_wrap=True
@@ -89,15 +95,21 @@ def show(figures: Sequence[Figure], title: str) -> None:
         name = "" if figure.model == before else f"{figure.model} {figure.parameters:,}"
         before = figure.model
         low, high = figure.spread
-        cells = ["", "", ""]
+        cells = [""] * 5
         if figure.exchange != LOCK_STEP:
             first, third = figure.overhead_spread
-            part = "" if figure.of_horovod is None else f"{figure.of_horovod:.2f}"
-            cells = [f"{figure.overhead:+.2f}", f"{first:.2f} to {third:.2f}", part]
+            parts = ["" if part is None else f"{part:.2f}" for part in (figure.of_horovod, figure.least_of_horovod)]
+            cells = [
+                f"{figure.overhead:+.2f}",
+                f"{first:.2f} to {third:.2f}",
+                parts[0],
+                f"{figure.least:+.2f}",
+                parts[1],
+            ]
         table.add_row(
             name, figure.framework, figure.exchange, f"{figure.milliseconds:.2f}", f"{low:.2f} to {high:.2f}", *cells
         )
-    Console(highlight=False, width=140).print(table)
+    Console(highlight=False, width=160).print(table)
 
 
 def plot(figures: Sequence[Figure], path: str) -> None:
