@@ -13,6 +13,7 @@ import dataclasses
 import importlib.metadata
 import json
 import os
+import signal
 import socket
 import sys
 import tempfile
@@ -151,6 +152,7 @@ def main() -> None:
         peers.need(peers.TENSORFLOW)
     if "ddp" in wanted:
         peers.need(peers.TORCH)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # leaves through the end of its jobs
     jobs = kinds(options.configurations.split(","), wanted)
     figures = [figure for model in options.models.split(",") for figure in measure(model, options, jobs)]
     title = f"a training step on {options.ranks} ranks, milliseconds (median of {options.rounds} rounds, jobs in turn)"
