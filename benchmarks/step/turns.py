@@ -210,8 +210,8 @@ class Rank:
 class Barrier:
     """The cheapest meeting of processes that there is: a counter of each in a file that all have mapped.
 
-    A rank that waits gives its core away at each turn, for ranks that share it, and sleeps where it has waited for long.
-    All lock steps use it.
+    A rank that waits gives its core away at each turn, for ranks that share it, and sleeps where that takes long. All
+    lock steps use it.
     """
 
     def __init__(self, path: str, rank: int, size: int):
