@@ -1,0 +1,152 @@
+"""Sums and training steps on hosts that are emulated on this machine, against what the wire allows.
+
+Each host has a link of a given rate (network namespaces and `tc tbf`, see benchmarks/hosts.py); all share the cores of
+this machine. The least that a sum of n bytes over p hosts can take is 2 (p-1)/p · n/B: so much has to leave each host.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import hosts as emulated
+from matex_tf import launch
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def run(hosts: emulated.Hosts, command: Sequence[str]) -> str:
+    """Run a command on `head`; what it prints."""
+    environ = {**os.environ, **hosts.environ, "PYTHONPATH": str(ROOT)}
+    line = ["setpriv", "--pdeathsig", "TERM", *hosts.on(), *command]
+    done = subprocess.run(line, env=environ, capture_output=True, text=True, errors="replace")
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    return done.stdout
+
+
+def sums(count: int, each: int, gbit: float, sizes: str, repeats: int) -> list[dict[str, Any]]:
+    """Sums over `count` hosts of `each` ranks; see `benchmarks.wire`."""
+    with emulated.Hosts(count, gbit) as hosts:
+        names = ",".join(f"{name}:{each}" for name in hosts.names)
+        line = launch.mpirun_line(launch.find_mpirun(), count * each, names)
+        printed = run(hosts, [*line, sys.executable, "-m", "benchmarks.wire", sizes, str(repeats)])
+    figures = json.loads(next(text for text in printed.splitlines() if text.startswith("RESULT "))[len("RESULT ") :])
+    for figure in figures:
+        figure["limit_sent"] = 2 * (count - 1) / count * figure["bytes"]
+        figure["limit_seconds"] = figure["limit_sent"] * 8 / (gbit * 1e9)
+        figure.update(hosts=count, ranks_of_a_host=each, gbit=gbit)
+    return list(figures)
+
+
+def steps(count: int, gbit: float, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Steps of the MLP on `count` hosts of a rank each; see `benchmarks.step`."""
+    with tempfile.TemporaryDirectory() as folder, emulated.Hosts(count, gbit) as hosts:
+        file = Path(folder) / "steps.json"
+        names = ",".join(f"{name}:1" for name in hosts.names)
+        run(
+            hosts,
+            [
+                *(sys.executable, "-m", "benchmarks.step", "-n", str(count), "--hosts", names, "--peers", "none"),
+                *("--models", "mlp", "--configurations", options.configurations, "--rounds", str(options.rounds)),
+                *("--steps", "2", "--json", str(file)),
+            ],
+        )
+        return list(json.loads(file.read_text()))
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table; columns but the first are numbers."""
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(title=title)
+    for number, column in enumerate(columns):
+        shown.add_column(column, justify="right" if number else "left")
+    for row in rows:
+        shown.add_row(*row)
+    Console(highlight=False, width=130).print(shown)
+
+
+def show_sums(figures: Sequence[dict[str, Any]], title: str) -> None:
+    """Seconds and bytes of sums, each beside its limit."""
+    rows = []
+    for figure in figures:
+        own, mpi = figure["matex_tf"], figure["MPI_Allreduce"]
+        low, high = own["spread"]
+        rows.append(
+            (
+                f"{figure['bytes']:,}", f"{figure['hosts']} × {figure['ranks_of_a_host']}",
+                f"{1e3 * own['seconds']:.1f}", f"{1e3 * low:.1f} to {1e3 * high:.1f}", f"{1e3 * mpi['seconds']:.1f}",
+                f"{1e3 * figure['limit_seconds']:.1f}", f"{own['seconds'] / figure['limit_seconds']:.2f}",
+                f"{own['sent']:,.0f}", f"{own['sent'] / figure['limit_sent']:.4f}", f"{mpi['sent']:,.0f}",
+            )
+        )  # fmt: skip
+    columns = ["bytes", "hosts × ranks", "ms", "spread", "MPI ms", "limit ms", "ms / limit"]
+    table(title, [*columns, "bytes sent a host", "/ limit", "MPI sends"], rows)
+
+
+def show_steps(figures: Sequence[dict[str, Any]], sum_seconds: float, title: str) -> None:
+    """Steps, and the longer of computing and of summing, which is what perfect overlap would take."""
+    base = figures[0]["milliseconds"]
+    least = max(base, 1e3 * sum_seconds)
+    rows = []
+    for figure in figures:
+        low, high = figure["spread"]
+        over = "" if figure is figures[0] else f"{figure['overhead']:+.0f}"
+        part = "" if figure is figures[0] else f"{figure['milliseconds'] / least:.2f}"
+        rows.append((figure["exchange"], f"{figure['milliseconds']:.0f}", f"{low:.0f} to {high:.0f}", over, part))
+    table(title, ["exchange", "ms a step", "spread", "over lock step", "/ longer of step and sum"], rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/bench cluster", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--gbit", type=float, default=1, help="rate of each link, in Gbit/s (default 1)")
+    parser.add_argument("--sizes", default="1M,10M,100M", help="bytes of the sums (default 1M,10M,100M)")
+    parser.add_argument("--rounds", type=int, default=7, help="of which the median counts (default 7)")
+    parser.add_argument("--parts", default="sums,steps,pairs", help="of sums,steps,pairs (default all)")
+    parser.add_argument(
+        "--configurations",
+        default="chained 32,funneled 16",
+        help="as for scripts/bench step (default chained 32,funneled 16)",
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the figures to this file")
+    options = parser.parse_args()
+    parts = options.parts.split(",")
+    if reason := emulated.unavailable():
+        print(f"scripts/bench cluster: skipped, {reason}.")
+        return
+    found: dict[str, Any] = {}
+    rate = f"links of {options.gbit:g} Gbit/s, median of {options.rounds}"
+    if "sums" in parts:
+        found["sums"] = sums(4, 1, options.gbit, options.sizes, options.rounds)
+        show_sums(found["sums"], f"allreduce on 4 hosts, {rate}")
+    if "pairs" in parts:
+        found["pairs"] = [
+            figure for each in (1, 2) for figure in sums(2, each, options.gbit, options.sizes, options.rounds)
+        ]
+        show_sums(found["pairs"], f"allreduce on 2 hosts of 1 and of 2 ranks, {rate}")
+        half = len(found["pairs"]) // 2
+        for one, two in zip(found["pairs"][:half], found["pairs"][half:], strict=True):
+            more = two["matex_tf"]["sent"] / one["matex_tf"]["sent"]
+            print(f"{one['bytes']:,} bytes: 2 ranks a host send {more:.4f} times what 1 rank a host sends")
+    if "steps" in parts:
+        found["steps"] = steps(4, options.gbit, options)
+        weights = 4 * found["steps"][0]["parameters"]
+        alone = sums(4, 1, options.gbit, str(weights), 3)[0]["matex_tf"]["seconds"]
+        found["sum_of_a_step"] = alone
+        print(f"the {weights:,} bytes of a step's gradients alone take {1e3 * alone:.0f} ms")
+        show_steps(found["steps"], alone, f"a step of the 25 M MLP on 4 hosts, {rate}")
+    if options.json:
+        Path(options.json).write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

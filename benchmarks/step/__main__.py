@@ -1,0 +1,167 @@
+"""What an exchange adds to a training step: this package's schedules and its peers, over lock step, in one run.
+
+Lock step is the step of the same framework with the ranks meeting behind it, and no bytes: what no exchange can be
+faster than. Every way to exchange has a job or at least a model of its own; all are alive in one run, and each round
+goes through all of them, so that what else the machine does falls on all alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import importlib.metadata
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks import peers
+from benchmarks.step import models, report
+from benchmarks.step.turns import Job
+from matex_tf import launch
+
+#: One thread computes on each rank, in every framework; mpirun binds each rank to one core where there are enough.
+THREADS = {
+    "OMP_NUM_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "2",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "GLOO_SOCKET_IFNAME": "lo",
+}
+CONFIGURATIONS = "chained 32,funneled 32,concurrent 32"
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A job to measure: its name, the framework it shows, the Python that runs it, and the module with arguments."""
+
+    name: str
+    framework: str
+    python: Path
+    module: str
+    arguments: Sequence[str] = ()
+
+    def start(self, model: str, batch: int, ranks: int, hosts: str, directory: Path) -> Job:
+        """Start its ranks; returns when they wait for their turn."""
+        # Of one version and with the same options everywhere; each environment's own, for its libraries.
+        mpirun = dataclasses.replace(launch.find_mpirun(), path=str(self.python.parent / "mpirun"))
+        line = launch.mpirun_line(mpirun, ranks, hosts, names=["STEP_TURNS"] if hosts else [])
+        line += [str(self.python), "-m", f"benchmarks.step.{self.module}", model, str(batch), *self.arguments]
+        environ: Mapping[str, str] = {
+            **THREADS,
+            **os.environ,
+            "PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(peers.ROOT),
+            "STEP_PORTS": ",".join(map(str, free_ports(ranks))),
+        }
+        # Workers of MultiWorkerMirroredStrategy take one that has no heartbeat for lost; without work they sleep.
+        return Job(self.name, line, environ, directory, ranks, rests=self.name == "mirrored")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def kinds(configurations: Sequence[str], wanted: Sequence[str]) -> list[Kind]:
+    """The jobs of a run.
+
+    Args:
+        configurations: this package's ways to exchange.
+        wanted: peers, of horovod, mirrored, ddp.
+    """
+    today = "TF " + ".".join(importlib.metadata.version("tensorflow-cpu").split(".")[:2])
+    own, tf2, torch = Path(sys.executable), peers.TENSORFLOW.python, peers.TORCH.python
+    jobs = [
+        Kind("lockstep", today, own, "matex", ["lockstep"]),
+        Kind("matex", today, own, "matex", configurations),
+    ]
+    if {"horovod", "mirrored"} & set(wanted):
+        jobs.append(Kind("tf2", "TF 2.15", tf2, "tf2", ["lockstep"]))
+    for name in ("horovod", "mirrored"):
+        if name in wanted:
+            jobs.append(Kind(name, "TF 2.15", tf2, "tf2", [name]))
+    if "ddp" in wanted:
+        jobs.append(Kind("ddp", "PyTorch 2.13", torch, "ddp"))
+    return jobs
+
+
+def measure(model: str, options: argparse.Namespace, jobs: Sequence[Kind]) -> list[report.Figure]:
+    """All jobs with one model."""
+    batch = options.batch or models.BATCH[model]
+    steps = options.steps or models.STEPS[model]
+    # The ranks meet in a file of this directory, which should be memory; of emulated hosts each has its own /dev/shm.
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") and not options.hosts else None
+    with tempfile.TemporaryDirectory(prefix="step-", dir=memory) as folder, contextlib.ExitStack() as stack:
+        running: list[tuple[Kind, Job]] = []
+        for kind in jobs:
+            job = kind.start(model, batch, options.ranks, options.hosts, Path(folder))
+            stack.callback(job.end)
+            running.append((kind, job))
+            print(f"  {model}: {kind.name} is ready", file=sys.stderr, flush=True)
+        measured = [
+            (job, report.Seconds(kind.framework, name, [])) for kind, job in running for name in job.contestants
+        ]
+        for number in range(options.rounds + 1):
+            for job, seconds in measured if number % 2 else measured[::-1]:
+                mean = job.turn(seconds.exchange, steps)
+                if number:  # the first round does not count
+                    seconds.rounds.append(mean)
+        weights = running[0][1].parameters()
+        return report.figures(model, weights, options.ranks, batch, [seconds for _, seconds in measured])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/bench step", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("-n", "--ranks", type=int, default=2, help="ranks (default 2)")
+    parser.add_argument("--hosts", default="", help="as for matex-tf run, on hosts emulated by benchmarks/hosts.py")
+    parser.add_argument(
+        "--models", default="small,lenet,mlp", help=f"of {','.join(models.BATCH)} (default all but one)"
+    )
+    parser.add_argument(
+        "--configurations",
+        default=CONFIGURATIONS,
+        help="this package's schedule and megabytes of a bucket, one behind the other, with commas between; 'meet' "
+        f"is its step without a sum (default {CONFIGURATIONS})",
+    )
+    parser.add_argument(
+        "--peers",
+        default="horovod,mirrored,ddp",
+        help="peers, made by scripts/bench peers where they are missing; none for none (default horovod,mirrored,ddp)",
+    )
+    parser.add_argument("--rounds", type=int, default=9, help="rounds that count (default 9), behind one that does not")
+    parser.add_argument("--steps", type=int, default=0, help="steps of a turn (default: the model's)")
+    parser.add_argument("--batch", type=int, default=0, help="rows of a rank (default: the model's)")
+    parser.add_argument("--json", metavar="FILE", help="write the figures to this file")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw the figures to this file")
+    options = parser.parse_args()
+    wanted = [name for name in options.peers.split(",") if name not in ("", "none")]
+    for known, given in (({"horovod", "mirrored", "ddp"}, wanted), (set(models.BATCH), options.models.split(","))):
+        if unknown := set(given) - known:
+            parser.error(f"{', '.join(sorted(unknown))} is none of {', '.join(sorted(known))}")
+    if {"horovod", "mirrored"} & set(wanted):
+        peers.need(peers.TENSORFLOW)
+    if "ddp" in wanted:
+        peers.need(peers.TORCH)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # leaves through the end of its jobs
+    jobs = kinds(options.configurations.split(","), wanted)
+    figures = [figure for model in options.models.split(",") for figure in measure(model, options, jobs)]
+    title = f"a training step on {options.ranks} ranks, milliseconds (median of {options.rounds} rounds, jobs in turn)"
+    report.show(figures, title)
+    if options.json:
+        Path(options.json).write_text(json.dumps([dataclasses.asdict(figure) for figure in figures], indent=1))
+    if options.plot:
+        report.plot(figures, options.plot)
+
+
+if __name__ == "__main__":
+    main()

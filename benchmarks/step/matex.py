@@ -1,0 +1,104 @@
+"""A rank with today's TensorFlow: Keras in lock step without this package's patches, or with each way to exchange.
+
+python -m benchmarks.step.matex MODEL BATCH lockstep
+python -m benchmarks.step.matex MODEL BATCH "chained 32" "funneled 32" …
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.step import models
+from benchmarks.step.turns import LOCK_STEP, Rank
+
+#: This package's step without an exchange, in lock step: what it adds to Keras' is the time of the patches.
+PATCHED = "patched lock step"
+#: This package's step with an op in which the ranks meet, and nothing is summed: what the op costs, whatever it does.
+MEET = "meet"
+
+
+class Meet:
+    """A strategy that lets the ranks meet, and sums nothing."""
+
+    def __call__(self, gradients: Sequence[Any], names: Sequence[str]) -> list[Any]:
+        import tensorflow as tf
+
+        from matex_tf import world
+
+        def meet() -> np.ndarray:
+            world.current().meet("exchange gradients")
+            return np.array(0, np.int32)
+
+        with tf.control_dependencies(list(gradients)):
+            met = tf.numpy_function(meet, [], tf.int32, stateful=True)
+        with tf.control_dependencies([met]):
+            return [tf.identity(gradient) for gradient in gradients]
+
+
+def exchanging(name: str, model_name: str, batch: int, rank: Rank) -> tuple[Any, Callable[[], Any]]:
+    """A model that exchanges in a way such as "chained 32" (schedule, megabytes of a bucket), and its step."""
+    import tensorflow as tf
+
+    from matex_tf import settings, strategies, world
+    from matex_tf.patches import optimizer
+    from matex_tf.patches.rows import Own
+
+    before, strategy = settings.current(), optimizer._strategy
+    if name == MEET:
+        optimizer._strategy = Meet()  # type: ignore[assignment]
+    elif name == PATCHED:
+        optimizer._strategy = lambda gradients, names: list(gradients)  # type: ignore[assignment]
+    else:
+        optimizer._strategy = strategies.create()
+        schedule, _, bucket = name.partition(" ")
+        settings.use(dataclasses.replace(before, schedule=schedule, bucket_mb=int(bucket)))
+    model = models.in_keras(model_name)
+    models.compile_keras(model)
+    # As arrays given to `fit` come out of the pipeline: the rank's own rows of a batch.
+    share = tf.constant([0, batch, batch, batch * world.size()])
+    own = Own(share, tf.constant(False), models.rows(model_name, batch))
+    batches = iter(tf.data.Dataset.from_tensors(own).repeat())
+    model.make_train_function()
+    function = model.train_function
+    for _ in range(2):  # the first traces the graph, by the settings of now
+        function(batches)
+    optimizer._strategy = strategy
+    settings.use(before)
+    step = lambda: function(batches)  # noqa: E731
+    return model, rank.lock_step(step) if name == PATCHED else step
+
+
+def plain(model_name: str, batch: int) -> tuple[Any, Callable[[], Any]]:
+    """A model of Keras, and its step; also for Keras 2."""
+    import tensorflow as tf
+
+    model = models.in_keras(model_name)
+    models.compile_keras(model)
+    batches = iter(tf.data.Dataset.from_tensors(models.rows(model_name, batch)).repeat())
+    model.make_train_function()
+    function = model.train_function
+    return model, lambda: function(batches)
+
+
+def main() -> None:
+    rank = Rank()
+    model_name, batch, names = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+    if names == ["lockstep"]:
+        model, step = plain(model_name, batch)
+        rank.serve({LOCK_STEP: rank.lock_step(step)}, models.parameters(model))
+    from matex_tf import patches, world
+
+    world.init()
+    patches.install(seed=7)
+    made = {name: exchanging(name, model_name, batch, rank) for name in names}
+    first = next(iter(made.values()))[0]
+    rank.serve({name: step for name, (_, step) in made.items()}, models.parameters(first))
+
+
+if __name__ == "__main__":
+    main()
