@@ -22,6 +22,7 @@ commands:
   doctor    look at this machine, say what is amiss and what to do about it
   trace     say where the time of a step went: matex-tf trace FILE.json, of a run with --trace FILE.json
   bench     measure the exchange on this machine or cluster: matex-tf bench allreduce
+  horovodrun  run a Horovod script with the command line of its launcher: matex-tf horovodrun -np 4 python train.py
 
 matex-tf COMMAND --help tells more; matex-tf --version the version."""
 
@@ -60,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "doctor": doctor,
         "trace": trace,
         "bench": bench,
+        "horovodrun": horovodrun,
     }
     try:
         if not words or words[0] in ("-h", "--help", "help"):
@@ -168,3 +170,10 @@ def bench(words: list[str]) -> int:
     from matex_tf.bench import command
 
     return command(words)
+
+
+def horovodrun(words: list[str]) -> int:
+    """`matex-tf horovodrun`: see `matex_tf.horovodrun`."""
+    from matex_tf.horovodrun import command
+
+    return command(words, run)

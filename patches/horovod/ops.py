@@ -38,7 +38,7 @@ def run(call: Call, tensors: Sequence[tf.Tensor], dtypes: Sequence[tf.DType], am
     if tf.executing_eagerly():
         try:
             with trace.span("op"):
-                results = desk.perform(call, [np.asarray(tensor) for tensor in tensors])
+                results = desk.perform(call, [_array(tensor) for tensor in tensors])
         except MatexError as error:
             kind = (
                 tf.errors.InvalidArgumentError if isinstance(error, BadArgument) else tf.errors.FailedPreconditionError
@@ -49,13 +49,18 @@ def run(call: Call, tensors: Sequence[tf.Tensor], dtypes: Sequence[tf.DType], am
     def perform(*arrays: np.ndarray) -> list[np.ndarray]:
         try:
             with trace.span("op"):
-                return among.desk.perform(call, arrays)
+                return among.desk.perform(call, [np.asarray(array) for array in arrays])
         except Exception as error:
             errors.last_raised = error
             raise
 
     outputs = tf.numpy_function(perform, list(tensors), list(dtypes), stateful=True)
     return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+
+
+def _array(tensor: tf.Tensor) -> np.ndarray:
+    """An eager tensor's values, without a copy; TensorFlow gives no array for a scalar of some dtypes."""
+    return np.asarray(tensor) if tensor.shape.rank else np.asarray(tensor.numpy())
 
 
 def graph_name(name: str | None, kind: str, tensors: Sequence[tf.Tensor]) -> str:

@@ -1,0 +1,33 @@
+"""What a case needs to be a Horovod script among cases that are not: the names, and patches that are aside meanwhile."""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+from matex_tf.patches import horovod_names, names
+
+names.aside = (
+    True  # as if it were done: the import must not put the patches of other cases aside, nor change their seeds
+)
+import matex_tf.patches.horovod  # noqa: E402, F401
+import matex_tf.patches.horovod.tensorflow as hvd  # noqa: E402
+
+names.aside = False
+sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, horovod_names.Finder)]
+
+
+def script(case):
+    """A case between `hvd.init` and `hvd.shutdown`, without patches."""
+
+    @functools.wraps(case)
+    def run(**kwargs):
+        names.aside = True
+        try:
+            hvd.init()
+            return case(**kwargs)
+        finally:
+            hvd.shutdown()
+            names.aside = False
+
+    return run
