@@ -1,6 +1,6 @@
 """A Horovod script: a small convolutional network, each rank on its own rows, gradients averaged over ranks.
 
-    matex-tf run -n 4 examples/horovod_digits.py
+matex-tf run -n 4 examples/horovod_digits.py
 """
 
 import argparse

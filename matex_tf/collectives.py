@@ -37,7 +37,7 @@ class Collectives:
         return _reduced(self._parts(array), how).reshape(array.shape)
 
     def reduce_rows(self, array: np.ndarray, how: str) -> np.ndarray:
-        """The same, but each rank gets its own rows of the result: the first ranks have one more where they are uneven."""
+        """The same, but each rank gets its own rows of the result: the first ranks have one more if need be."""
         rows = len(array)
         splits = [rows // self._size + (rank < rows % self._size) for rank in range(self._size)]
         mine, _ = self.exchange_rows(array, splits)
@@ -56,7 +56,7 @@ class Collectives:
         return joined, counts
 
     def exchange_rows(self, array: np.ndarray, splits: Sequence[int]) -> tuple[np.ndarray, list[int]]:
-        """Each rank gives `splits[r]` of its rows to rank r, in order; what it receives, and the rows from each rank."""
+        """Each rank gives `splits[r]` of its rows to rank r; what it receives, and the rows from each rank."""
         if self._comm is None:
             return array, list(splits)
         counts = self._comm.alltoall(list(splits))

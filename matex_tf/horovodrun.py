@@ -122,8 +122,8 @@ def _target(command: list[str]) -> list[str]:
             command = command[1:]
     elif not name.endswith(".py"):
         raise SettingError(
-            f"horovodrun can start Python, and was given {command[0]}: start it with mpirun, and with MATEX_TF=1 in its "
-            "environment the Python in it becomes a rank."
+            f"horovodrun can start Python, and was given {command[0]}: start it with mpirun, and with MATEX_TF=1 in "
+            "its environment the Python in it becomes a rank."
         )
     if command and command[0].startswith("-") and command[0] != "-m":
         raise SettingError(f"horovodrun cannot give Python the flag {command[0]}; set PYTHON* in the environment.")

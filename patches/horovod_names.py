@@ -79,13 +79,17 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         module.__version__ = VERSION  # type: ignore[attr-defined]
         own = MODULES[module.__name__]
         behind = importlib.import_module(f"matex_tf.patches.horovod.{own}" if own else "matex_tf.patches.horovod")
-        if not own:
-            return
         module.__doc__ = behind.__doc__
-        module.__dict__.update({name: value for name, value in vars(behind).items() if not name.startswith("__")})
+        if own:
+            module.__dict__.update({name: value for name, value in vars(behind).items() if not name.startswith("__")})
 
         def missing(name: str) -> Any:
-            return getattr(behind, name)
+            if own:
+                return getattr(behind, name)
+            instead = (
+                "start the script with matex-tf run" if name == "run" else "import horovod.tensorflow or horovod.keras"
+            )
+            raise AttributeError(f"{module.__name__} of matex_tf has no {name!r}: {instead}.", name=name)
 
         module.__getattr__ = missing  # type: ignore[method-assign]
 

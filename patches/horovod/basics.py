@@ -41,6 +41,7 @@ __all__ = [
     "size",
     "start_timeline",
     "stop_timeline",
+    "sycl_built",
 ]
 
 #: Reduction operations, with Horovod's numbers.
@@ -89,8 +90,8 @@ def _check_comm(comm: Any, size: int) -> None:
     given = list(comm) if isinstance(comm, Sequence) else list(range(comm.Get_size()))
     if given and sorted(given) != list(range(size)):
         raise NotImplementedError(
-            f"hvd.init(comm) was given {len(given)} of {size} ranks; matex_tf takes all of them: start a job of its own "
-            "for each part, or use hvd.add_process_set for collectives among some ranks."
+            f"hvd.init(comm) was given {len(given)} of {size} ranks; matex_tf takes all of them: start a job of its "
+            "own for each part, or use hvd.add_process_set for collectives among some ranks."
         )
 
 
@@ -221,6 +222,11 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
+    """False: tensors go through the memory of the host."""
+    return False
+
+
+def sycl_built() -> bool:
     """False: tensors go through the memory of the host."""
     return False
 

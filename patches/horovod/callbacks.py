@@ -185,8 +185,8 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
     ):  # fmt: skip
         ending = ".weights.h5" if save_weights_only else ".keras"
         super().__init__(
-            filepath if filepath is not None else f"best{ending}", monitor=monitor, verbose=verbose, save_best_only=True,
-            save_weights_only=save_weights_only, mode=mode, save_freq=save_freq,
+            filepath if filepath is not None else f"best{ending}", monitor=monitor, verbose=verbose,
+            save_best_only=True, save_weights_only=save_weights_only, mode=mode, save_freq=save_freq,
         )  # fmt: skip
         self.filepath = filepath
 

@@ -170,7 +170,7 @@ class Desk:
                 self._end(own, result)
 
     def _wait_or_fail(self, mine: list[Ticket], asked: list[list[Request]], others: list[int], waited: float) -> None:
-        """No collective that all have: give other threads the time to come with one, then fail the oldest of each rank."""
+        """No collective that all have: give other threads time to come with one, then fail the oldest of each rank."""
         if waited < PATIENCE:
             time.sleep(_PAUSE)  # what is waited for is another thread of some rank, which gives no sign
             return

@@ -1,7 +1,7 @@
 """`hvd.elastic`: states that can be committed and restored, and functions that run on them.
 
-A job of matex_tf keeps the ranks that it was started with: where one dies all end. So `run` brings the state of rank 0 to
-every rank, and calls the function, once. `recovered` is the one place that decides what follows a collective that failed.
+A job of matex_tf keeps the ranks that it was started with: where one dies all end. So `run` brings the state of rank 0
+to every rank, and calls the function, once. `recovered` is the one place that decides what follows a failed collective.
 """
 
 from __future__ import annotations

@@ -177,11 +177,12 @@ def DistributedGradientTape(
     Args:
         gradtape: a tape, recorded or not.
         device_dense, device_sparse, num_groups, groups: taken and ignored; gradients travel together.
-        compression, sparse_as_dense, op, gradient_predivide_factor, process_set, scale_local_gradients: see `Reduction`.
+        compression, sparse_as_dense, op, gradient_predivide_factor, process_set, scale_local_gradients: see
+            `Reduction`.
     """
     check_options(gradient_predivide_factor, op, num_groups, groups)
     kind = type(gradtape.__class__.__name__, (_DistributedTape, gradtape.__class__), {})
-    tape = kind.__new__(kind)
+    tape: Any = object.__new__(kind)
     tape.__dict__.update(gradtape.__dict__)
     tape._reduction = Reduction(
         op, compression, sparse_as_dense, gradient_predivide_factor, process_set, scale_local_gradients

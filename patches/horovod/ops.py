@@ -185,7 +185,7 @@ def broadcast(
     among: ProcessSet = global_process_set,
     labels: Sequence[str] | None = None,
 ) -> list[tf.Tensor]:
-    """Give every rank `root_rank`'s tensors; the same shapes and dtypes on every rank. `root_rank` is one of all ranks."""
+    """Give every rank `root_rank`'s tensors, of the same shapes and dtypes; `root_rank` counts among all ranks."""
     given = dense(tensors, "broadcast")
     if not given:
         return []
@@ -221,6 +221,7 @@ def alltoall(
     else:
         parts = tf.convert_to_tensor(splits)
     call = Call("alltoall", call_name, check=_splits_fit if splits is not None else _divides)
+    back: tf.Tensor = None
 
     def forward(values: tf.Tensor, counts: tf.Tensor) -> list[tf.Tensor]:
         received, from_each = run(call, [values, counts], [values.dtype, counts.dtype], among)
@@ -229,8 +230,6 @@ def alltoall(
         nonlocal back
         back = from_each
         return [received, from_each]
-
-    back: tf.Tensor = None
 
     def backward(upstream: Sequence[tf.Tensor]) -> list[Any]:
         return [alltoall(upstream[0], back, among=among, name=_again(call_name))[0], None]
@@ -262,7 +261,7 @@ def reducescatter(
         return own
 
     def backward(upstream: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        # What is scaled outside, by 1 / size for Average, has its own gradient; Horovod's has a factor of size beside it.
+        # What is scaled outside, by 1 / size for Average, has its own gradient; Horovod has a factor of size beside it.
         grads = [grad * tf.cast(size, grad.dtype) for grad in upstream]
         return allgather(grads, among=among, name=_again(call_name))
 

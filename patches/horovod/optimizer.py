@@ -53,11 +53,17 @@ class _VariableList(list):  # type: ignore[type-arg]
 
 
 class _Distributed:
-    """What an optimizer gets on top of its own class."""
+    """What an optimizer gets on top of its own class.
+
+    Attributes:
+        matex_made: how it was asked for; of the class, so that an optimizer made `from_config` is distributed, too.
+    """
+
+    matex_made: tuple[Reduction, int, bool]
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         """Reduce gradients over the ranks, then apply them."""
-        how: _How = self.__dict__[_STATE]
+        how = _how(self)
         apply = super().apply  # type: ignore[misc]
         variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)  # type: ignore[attr-defined]
         gradients = list(grads)
@@ -82,7 +88,7 @@ class _Distributed:
 
     def register_local_var(self, var: Any) -> None:
         """Leave the gradient of this variable to the rank."""
-        self.__dict__[_STATE].local.add(id(var))
+        _how(self).local.add(id(var))
 
     @property
     def variables(self) -> Any:
@@ -92,12 +98,24 @@ class _Distributed:
 
 def is_distributed(optimizer: Any) -> bool:
     """Whether an optimizer, or the one that it scales losses for, reduces gradients over ranks."""
-    return _STATE in getattr(optimizer, "__dict__", {}) or is_distributed_inside(optimizer)
+    return isinstance(optimizer, _Distributed) or is_distributed_inside(optimizer)
 
 
 def is_distributed_inside(optimizer: Any) -> bool:
     """Whether the optimizer inside a `LossScaleOptimizer` does."""
-    return _STATE in getattr(getattr(optimizer, "inner_optimizer", None), "__dict__", {})
+    return isinstance(getattr(optimizer, "inner_optimizer", None), _Distributed)
+
+
+def _how(optimizer: Any) -> _How:
+    """How this optimizer gets its gradients; not among what Keras tracks."""
+    if _STATE not in optimizer.__dict__:
+        optimizer.__dict__[_STATE] = _How(*optimizer.matex_made)
+    return optimizer.__dict__[_STATE]
+
+
+def _class_of(kind: type, *made: Any) -> Any:
+    """A class of the same name that reduces gradients."""
+    return type(kind.__name__, (_Distributed, kind), {"__module__": kind.__module__, "matex_made": made})
 
 
 def distributed(optimizer: Any, reduction: Reduction, passes: int = 1, average: bool = False) -> Any:
@@ -110,19 +128,12 @@ def distributed(optimizer: Any, reduction: Reduction, passes: int = 1, average: 
     """
     if is_distributed(optimizer):
         raise ValueError(f"{optimizer.name} is a DistributedOptimizer already.")
-    kind = type(optimizer)
-    made = type(kind.__name__, (_Distributed, kind), {"__module__": kind.__module__}).from_config(  # type: ignore[attr-defined]
-        optimizer.get_config()
-    )
-    made.__dict__[_STATE] = _How(reduction, passes, average)
-    return made
+    return _class_of(type(optimizer), reduction, passes, average).from_config(optimizer.get_config())
 
 
 def distribute(optimizer: Any, reduction: Reduction) -> None:
     """Let an optimizer itself, with the state that it has, reduce gradients over the ranks."""
-    kind = type(optimizer)
-    optimizer.__class__ = type(kind.__name__, (_Distributed, kind), {"__module__": kind.__module__})
-    optimizer.__dict__[_STATE] = _How(reduction, 1, False)
+    optimizer.__class__ = _class_of(type(optimizer), reduction, 1, False)
 
 
 @contextlib.contextmanager
@@ -139,7 +150,7 @@ def _scale_losses(wrapped: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
     inner = getattr(scaler, "inner_optimizer", None)
     if not is_distributed_inside(scaler):
         return wrapped(*args, **kwargs)
-    how: _How = inner.__dict__[_STATE]  # type: ignore[union-attr]
+    how = _how(inner)
 
     def arguments(grads: Any, trainable_variables: Any = None) -> tuple[list[Any], Any]:
         return list(grads), trainable_variables

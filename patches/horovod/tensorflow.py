@@ -92,7 +92,7 @@ def allreduce(
     """A tensor reduced over the ranks.
 
     Args:
-        tensor: a tensor or a variable, of the same shape and dtype on every rank; or `tf.IndexedSlices`, which are joined.
+        tensor: a tensor or a variable, of the same shape and dtype on every rank; `tf.IndexedSlices` are joined.
         average: older than `op`: True for Average, False for Sum.
         device_dense, device_sparse, ignore_name_scope: taken and ignored.
         compression: of floating-point tensors on their way.
@@ -167,7 +167,7 @@ def reducescatter(
     name: str | None = None, process_set: ProcessSet = global_process_set, ignore_name_scope: bool = False,
     prescale_factor: float = 1.0, postscale_factor: float = 1.0,
 ) -> tf.Tensor:  # fmt: skip
-    """This rank's rows of a tensor reduced over the ranks by Average or Sum; the first ranks have one more if need be."""
+    """This rank's rows of the Average or Sum over the ranks; the first ranks have one more if need be."""
     small, context = compression.compress(tf.convert_to_tensor(tensor))
     own = ops.reducescatter([small], op, prescale_factor, postscale_factor, name, process_set)[0]
     return compression.decompress(own, context)
@@ -202,7 +202,7 @@ def DistributedOptimizer(
     """
     if op == Adasum:
         raise NotImplementedError(
-            "DistributedOptimizer averages or sums: for Adasum give op=hvd.Adasum to DistributedGradientTape or allreduce."
+            "DistributedOptimizer averages or sums: for Adasum give op=hvd.Adasum to DistributedGradientTape."
         )
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         from matex_tf.patches.horovod import keras as of_keras

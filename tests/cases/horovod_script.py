@@ -1,4 +1,4 @@
-"""What a case needs to be a Horovod script among cases that are not: the names, and patches that are aside meanwhile."""
+"""What a case needs to be a Horovod script among cases that are not: the names, and no patches meanwhile."""
 
 from __future__ import annotations
 

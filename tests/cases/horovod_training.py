@@ -5,10 +5,10 @@ from __future__ import annotations
 import keras
 import numpy as np
 import tensorflow as tf
+from cases.horovod_script import hvd, script
 from keras import layers
 
 import matex_tf.patches.horovod.keras as hvd_keras
-from cases.horovod_script import hvd, script
 from matex_tf.patches.horovod import callbacks, elastic
 from matex_tf.patches.horovod.sync_batch_norm import SyncBatchNormalization
 
@@ -121,7 +121,9 @@ def passes():
     for step in range(4):
         optimizer.apply_gradients([(tf.constant([1.0 + rank + step]), variables[0]), (None, variables[1])])
     mean = 1 + (size - 1) / 2
-    results["eager"] = close([variables[0].numpy(), variables[1].numpy()], [np.array([1 - 4 * mean - 6]), np.array([2.0])])
+    results["eager"] = close(
+        [variables[0].numpy(), variables[1].numpy()], [np.array([1 - 4 * mean - 6]), np.array([2.0])]
+    )
     table = tf.Variable(tf.zeros([4, 1]))
     try:
         slices = tf.IndexedSlices(tf.ones([1, 1]), [0], [4, 1])
@@ -166,7 +168,11 @@ def tape():
         with tf.GradientTape() as tape:
             value = loss()(y[0, rank], model(x[0, rank]))
         local = [model.layers[0]] if partial else None
-        tape = hvd.PartialDistributedGradientTape(tape, local_layers=local) if partial else hvd.DistributedGradientTape(tape)
+        tape = (
+            hvd.PartialDistributedGradientTape(tape, local_layers=local)
+            if partial
+            else hvd.DistributedGradientTape(tape)
+        )
         return tape.gradient(value, model.trainable_variables)
 
     model = network()
@@ -193,7 +199,9 @@ def tape():
     before = [np.array(weight) for weight in model.get_weights()]
     optimizer.apply_gradients(zip([tf.constant(grad) for grad in mine], model.trainable_variables, strict=True))
     after = [a - b for a, b in zip(before, model.get_weights(), strict=True)]
-    results["partial optimizer"] = close(after[:2], [grad / size for grad in mine[:2]]) and close(after[2:], expected[2:])
+    results["partial optimizer"] = close(after[:2], [grad / size for grad in mine[:2]]) and close(
+        after[2:], expected[2:]
+    )
     return {name: value for name, value in results.items() if value is not True}
 
 
