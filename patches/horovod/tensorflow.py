@@ -40,12 +40,14 @@ from matex_tf.patches.horovod.process_sets import (
     remove_process_set,
 )
 from matex_tf.patches.horovod.util import (
+    _executing_eagerly,
     check_num_rank_power_of_2,
     gpu_available,
     handle_average_backwards_compatibility,
 )
 
 __all__ = [
+    "_executing_eagerly",
     "BroadcastGlobalVariablesHook",
     "Compression",
     "DistributedGradientTape",
@@ -221,14 +223,14 @@ def DistributedOptimizer(
     )
 
 
-#: Names whose modules import Keras, which a script with sessions need not do.
-_LATER = {"SyncBatchNormalization": "sync_batch_norm", "elastic": ""}
+#: Names that are made when they are asked for, so that a script with sessions need not import Keras; and their modules.
+_LATER = {"SyncBatchNormalization": "sync_batch_norm"}
+_MODULES = ("compression", "elastic", "functions", "keras", "sync_batch_norm", "util")
 
 
 def __getattr__(name: str) -> Any:
     if name in _LATER:
-        module = importlib.import_module(f"matex_tf.patches.horovod.{_LATER[name] or name}")
-        return getattr(module, name) if _LATER[name] else module
-    if name == "keras":  # `horovod.tensorflow.keras` is a module of its own, which the import of it sets
-        return importlib.import_module("matex_tf.patches.horovod.keras")
-    missing.refuse("horovod.tensorflow", name, [*globals(), *_LATER])
+        return getattr(importlib.import_module(f"matex_tf.patches.horovod.{_LATER[name]}"), name)
+    if name in _MODULES:
+        return importlib.import_module(f"matex_tf.patches.horovod.{name}")
+    missing.refuse("horovod.tensorflow", name, [*globals(), *_LATER, *_MODULES])
