@@ -81,7 +81,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
             start_timeline(name)
     if process_sets is not None and not isinstance(process_sets, str):
         for process_set in process_sets:
-            sets.add_process_set(process_set)
+            if process_set.process_set_id is None:
+                sets.add_process_set(process_set)
 
 
 def _check_comm(comm: Any, size: int) -> None:
