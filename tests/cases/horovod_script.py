@@ -7,9 +7,8 @@ import sys
 
 from matex_tf.patches import horovod_names, names
 
-names.aside = (
-    True  # as if it were done: the import must not put the patches of other cases aside, nor change their seeds
-)
+# As if it were done: the import must not put the patches of other cases aside, nor change their seeds.
+names.aside = True
 import matex_tf.patches.horovod  # noqa: E402, F401
 import matex_tf.patches.horovod.tensorflow as hvd  # noqa: E402
 
