@@ -21,6 +21,7 @@ def own_variables(variables: Iterable[Any]) -> list[tf.Variable]:
     return [variable if isinstance(variable, tf.Variable) else variable.value for variable in variables]
 
 
+@ops.as_it_is
 def broadcast_variables(
     variables: Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set, inplace: bool = False
 ) -> Any:
@@ -45,6 +46,7 @@ def broadcast_variables(
     return None if tf.executing_eagerly() else tf.group(*assigned)
 
 
+@ops.as_it_is
 def broadcast_(
     variables: Sequence[Any], root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[tf.Tensor]:

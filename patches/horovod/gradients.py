@@ -35,6 +35,7 @@ class Reduction:
     process_set: ProcessSet = global_process_set
     scale_local: bool = True
 
+    @ops.as_it_is
     def __call__(self, gradients: Sequence[Any], labels: Sequence[str], local: Sequence[bool]) -> list[Any]:
         """The gradients of all ranks, in the same order; Nones stay.
 
@@ -64,6 +65,7 @@ class Reduction:
         return result
 
 
+@ops.as_it_is
 def grouped(
     tensors: Sequence[Any], op: int, compression: Any, prescale: float, postscale: float, name: str | None,
     among: ProcessSet, labels: Sequence[str] | None = None,
@@ -141,6 +143,7 @@ class _DistributedTape:
         """Leave the gradient of this variable to the rank."""
         self._local.add(_identity(source))
 
+    @ops.as_it_is
     def gradient(
         self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False, **more: Any
     ) -> Any:
