@@ -23,6 +23,7 @@ commands:
   trace     say where the time of a step went: matex-tf trace FILE.json, of a run with --trace FILE.json
   bench     measure the exchange on this machine or cluster: matex-tf bench allreduce
   plan      predict a step's time with each strategy, here and on more ranks: matex-tf plan -n 4 train.py
+  horovodrun  run a Horovod script with the command line of its launcher: matex-tf horovodrun -np 4 python train.py
 
 matex-tf COMMAND --help tells more; matex-tf --version the version."""
 
@@ -62,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "trace": trace,
         "bench": bench,
         "plan": plan,
+        "horovodrun": horovodrun,
     }
     try:
         if not words or words[0] in ("-h", "--help", "help"):
@@ -178,3 +180,10 @@ def plan(words: list[str]) -> int:
     from matex_tf.planning import command
 
     return command(words)
+
+
+def horovodrun(words: list[str]) -> int:
+    """`matex-tf horovodrun`: see `matex_tf.horovodrun`."""
+    from matex_tf.horovodrun import command
+
+    return command(words, run)

@@ -1,5 +1,9 @@
 """The errors that matex_tf raises on purpose; each message says what to do."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 
 class MatexError(Exception):
     """Base of every error that this package raises on purpose."""
@@ -14,7 +18,13 @@ class MissingPackage(MatexError):
 
 
 class RanksDisagree(MatexError):
-    """Ranks came to the same point with different things in hand."""
+    """Ranks came to the same point with different things in hand.
+
+    Attributes:
+        everyone: for each rank, what it was about to do, the details of that, and where it was in its script.
+    """
+
+    everyone: Sequence[tuple[str, tuple[str, ...], str]] = ()
 
 
 class RankLost(MatexError):

@@ -148,9 +148,10 @@ def join() -> World:
 
 def run_alone(target: Target, ending: Ending) -> int:
     """Run a script that nobody shares, and leave its ending to Python."""
-    from matex_tf.patches import dataset_names
+    from matex_tf.patches import dataset_names, horovod_names
 
     dataset_names.install()
+    horovod_names.install()
     try:
         target.run()
     except MatexError as error:
@@ -171,7 +172,8 @@ def prepare(world: World, settings: Settings, output: Output) -> None:
         guard.on_change.append(lambda survivors: output.speak_up() if world.rank == 0 else None)
     check_packages()
     threads = set_threads(world, settings.threads)
-    set_gpus(world)
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    shared_out = set_gpus(world)
     seed = set_seeds(world, settings.seed)
     if settings.notes and world.rank == 0:
         nodes = len(set(world.hosts))
@@ -182,9 +184,12 @@ def prepare(world: World, settings: Settings, output: Output) -> None:
             flush=True,
         )
     from matex_tf import patches
+    from matex_tf.patches import horovod_names
 
     if settings.trace:
         trace.start(world)
+    if shared_out:
+        horovod_names.remember_devices(listed)
     patches.install(seed=seed)
 
 

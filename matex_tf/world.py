@@ -131,7 +131,9 @@ class World:
         """The error that says in what the ranks differ, the same on each; to be called where all know that they do."""
         with self._lock:
             everyone = self._comm.allgather((what, tuple(details), self.where))
-        return RanksDisagree(_difference(everyone, self.hosts))
+        error = RanksDisagree(difference(everyone))
+        error.everyone = everyone
+        return error
 
     @_guarded
     def sum(self, array: np.ndarray, what: str) -> np.ndarray:
@@ -196,6 +198,13 @@ class World:
             return [value]
         with self._lock:
             self.meet(what)
+            return self._comm.allgather(value)
+
+    def gather_now(self, value: Any) -> list[Any]:
+        """The same without a meeting: for ranks that know already that all are here."""
+        if self._comm is None:
+            return [value]
+        with self._lock:
             return self._comm.allgather(value)
 
     def scatter(self, values: Sequence[Any] | None, what: str, root: int = 0) -> Any:
@@ -355,13 +364,19 @@ def _row_type(row_bytes: int) -> Any:
     return MPI.BYTE.Create_contiguous(row_bytes).Commit()
 
 
-def _difference(everyone: Sequence[tuple[str, tuple[str, ...], str]], hosts: Sequence[str]) -> str:
-    """The message of RanksDisagree: who does what, or the first item that differs."""
+def difference(everyone: Sequence[tuple[str, tuple[str, ...], str]], ranks: Sequence[int] | None = None) -> str:
+    """The message of RanksDisagree.
+
+    Args:
+        everyone: what each rank is about to do, its details, and where it is in its script.
+        ranks: whose these are; all ranks where it is None.
+    """
+    ranks = range(len(everyone)) if ranks is None else ranks
     doing: dict[str, list[int]] = {}
-    for rank, (what, _, where) in enumerate(everyone):
+    for rank, (what, _, where) in zip(ranks, everyone, strict=True):
         doing.setdefault(f"{what} ({where})" if where else what, []).append(rank)
     if len({what for what, _, _ in everyone}) > 1:
-        parts = "; ".join(f"{name_ranks(ranks)}: {what}" for what, ranks in doing.items())
+        parts = "; ".join(f"{name_ranks(some)}: {what}" for what, some in doing.items())
         return (
             f"the ranks have gone different ways. {parts}. Every rank must take the same steps: look for a loop that "
             "one rank leaves early, a dataset that is shorter on one rank, or a branch that depends on the host or "
@@ -371,10 +386,10 @@ def _difference(everyone: Sequence[tuple[str, tuple[str, ...], str]], hosts: Seq
     items: list[str] = []
     for position in range(max(map(len, details))):
         seen: dict[str, list[int]] = {}
-        for rank, detail in enumerate(details):
+        for rank, detail in zip(ranks, details, strict=True):
             seen.setdefault(detail[position] if position < len(detail) else "nothing", []).append(rank)
         if len(seen) > 1:
-            items = [f"{name_ranks(ranks)}: {item}" for item, ranks in seen.items()]
+            items = [f"{name_ranks(some)}: {item}" for item, some in seen.items()]
             break
     counts = sorted({len(detail) for detail in details})
     size = f" ({' or '.join(map(str, counts))} items)" if len(counts) > 1 else ""

@@ -53,15 +53,21 @@ def install(seed: int | None = None) -> None:
         NameMoved: this Keras lacks a name that a patch relies on (raised at the import of Keras).
     """
     global _installed
-    from matex_tf.patches import dataset_names, seeds
+    from matex_tf.patches import dataset_names, horovod_names, seeds
 
     seeds.use(seed)
     if _installed:
         return
     _installed = True
     dataset_names.install()
+    horovod_names.install()
     for module, patch in PATCHES:
         wrapt.register_post_import_hook(_applier(patch), module)
+
+
+def installed() -> bool:
+    """Whether this process is a rank of a run, with patches in place."""
+    return _installed
 
 
 def _applier(patch: str):  # type: ignore[no-untyped-def]

@@ -11,6 +11,9 @@ import wrapt
 from matex_tf import world
 from matex_tf.errors import NameMoved
 
+#: True in a script that imports Horovod's names: it shares out and averages by itself, and patches step aside.
+aside = False
+
 #: Versions of Keras that every patch was tried with.
 TRIED = "3.3 to 3.15"
 
@@ -34,13 +37,21 @@ def require(module: ModuleType, path: str) -> Any:
     return found
 
 
+def alone() -> bool:
+    """Whether this rank has never had others: one whose others have died goes on as it began."""
+    ranks = world.current()
+    return ranks.alone and ranks.guard is None
+
+
 def wrap(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:
-    """Put `wrapper(wrapped, instance, args, kwargs)` around a function; a world of one rank never gets there."""
+    """Put `wrapper(wrapped, instance, args, kwargs)` around a function; a world of one rank never gets there.
+
+    Neither does a script that imports Horovod's names, see `aside`.
+    """
     require(module, path)
 
     def only_with_others(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        ranks = world.current()
-        if ranks.alone and ranks.guard is None:  # a rank whose others have died goes on as it began
+        if aside or alone():
             return wrapped(*args, **kwargs)
         return wrapper(wrapped, instance, args, kwargs)
 

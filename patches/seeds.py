@@ -7,6 +7,8 @@ Relies on: `tf.random.set_seed` (public), `numpy.random.default_rng` (public), a
 from __future__ import annotations
 
 import itertools
+import random
+import sys
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
@@ -31,6 +33,19 @@ def apply(tensorflow: ModuleType) -> None:
     """Seed TensorFlow when it is imported."""
     if _seed is not None:
         tensorflow.random.set_seed(_seed)
+
+
+def own_seeds() -> None:
+    """Give each rank random numbers of its own from now on, for scripts in which ranks shuffle their own data."""
+    global _seed
+    if _seed is None:
+        return
+    _seed += world.current().rank * _STRIDE
+    random.seed(_seed)
+    np.random.seed(_seed % 2**32)
+    _seed_default_rng(_seed)
+    if "tensorflow" in sys.modules:
+        apply(sys.modules["tensorflow"])
 
 
 def _seed_default_rng(seed: int) -> None:

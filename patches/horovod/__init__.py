@@ -1,0 +1,17 @@
+"""Horovod's Python names, served by matex_tf: for scripts that import a Horovod that no longer builds.
+
+`import horovod.tensorflow as hvd` comes here under `matex-tf run` where no Horovod is installed, and everywhere after
+`import matex_tf.patches.horovod`, an installed one or not. Names, signatures and behaviour are those of Horovod 0.28.1.
+
+In such a script Horovod's conventions hold: the batch is the rank's own, and nothing is shared out, averaged or
+written once unless the script says so. The first import of these names puts the other patches aside.
+
+    tensorflow, keras, callbacks, elastic, compression, util    what a script imports
+    basics, process_sets, ops, functions, gradients, optimizer  what stands behind them
+    desk, requests                                              how ranks come to agree on the next collective
+"""
+
+from matex_tf.patches import horovod_names
+
+horovod_names.put_patches_aside()
+horovod_names.install(first=True)

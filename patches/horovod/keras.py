@@ -1,0 +1,146 @@
+"""What `import horovod.keras as hvd` and `import horovod.tensorflow.keras as hvd` give, with Keras 3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from matex_tf.patches.horovod import basics, callbacks, elastic, functions, gradients, missing, ops, util
+from matex_tf.patches.horovod import optimizer as optimizers
+from matex_tf.patches.horovod.basics import *  # noqa: F403
+from matex_tf.patches.horovod.basics import Average, Sum
+from matex_tf.patches.horovod.compression import Compression
+from matex_tf.patches.horovod.functions import broadcast_global_variables
+from matex_tf.patches.horovod.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from matex_tf.patches.horovod.sync_batch_norm import SyncBatchNormalization
+
+__all__ = [
+    "Compression",
+    "DistributedOptimizer",
+    "PartialDistributedOptimizer",
+    "ProcessSet",
+    "SyncBatchNormalization",
+    "add_process_set",
+    "allgather",
+    "allreduce",
+    "broadcast",
+    "broadcast_global_variables",
+    "callbacks",
+    "elastic",
+    "global_process_set",
+    "load_model",
+    "reducescatter",
+    "remove_process_set",
+]
+
+
+def DistributedOptimizer(
+    optimizer: Any, name: str | None = None, device_dense: str = "", device_sparse: str = "",
+    compression: Any = Compression.none, sparse_as_dense: bool = False, gradient_predivide_factor: float = 1.0,
+    op: int = Average, backward_passes_per_step: int = 1, average_aggregated_gradients: bool = False,
+    num_groups: int = 0, groups: Any = None, process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:  # fmt: skip
+    """A Keras optimizer of the same class that averages gradients over the ranks before it applies them.
+
+    Args:
+        optimizer: of Keras.
+        name, device_dense, device_sparse, num_groups, groups: taken and ignored; gradients travel together.
+        compression, sparse_as_dense, op, process_set, scale_local_gradients: see `gradients.Reduction`.
+        gradient_predivide_factor: gradients are divided by it before the sum, and by size over it after the sum.
+        backward_passes_per_step: gradients of so many batches are added up before they are reduced and applied.
+        average_aggregated_gradients: whether these are then divided by that number.
+
+    Raises:
+        ValueError: op is neither Average nor Sum; or an option that cannot be.
+    """
+    if op not in (Average, Sum):
+        raise ValueError("op currently only supports Average and Sum")
+    gradients.check_options(gradient_predivide_factor, op, num_groups, groups)
+    reduction = gradients.Reduction(
+        op, compression, sparse_as_dense, gradient_predivide_factor, process_set, scale_local_gradients
+    )
+    return optimizers.distributed(optimizer, reduction, backward_passes_per_step, average_aggregated_gradients)
+
+
+def PartialDistributedOptimizer(
+    optimizer: Any, name: str | None = None, device_dense: str = "", device_sparse: str = "",
+    compression: Any = Compression.none, sparse_as_dense: bool = False, gradient_predivide_factor: float = 1.0,
+    op: int = Average, backward_passes_per_step: int = 1, average_aggregated_gradients: bool = False,
+    groups: Any = None, process_set: ProcessSet = global_process_set, local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:  # fmt: skip
+    """The same; gradients of `local_layers`, a built layer or several, stay the rank's own."""
+    local = gradients.variables_of(local_layers)
+    made = DistributedOptimizer(
+        optimizer, name, device_dense, device_sparse, compression, sparse_as_dense, gradient_predivide_factor, op,
+        backward_passes_per_step, average_aggregated_gradients, 0, groups, process_set, scale_local_gradients,
+    )  # fmt: skip
+    for variable in local:
+        made.register_local_var(variable)
+    return made
+
+
+def allreduce(
+    value: Any, name: str | None = None, average: bool | None = None, prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0, op: int | None = None, compression: Any = Compression.none,
+) -> tf.Tensor:  # fmt: skip
+    """A value reduced over the ranks, see `horovod.tensorflow.allreduce`."""
+    how = util.handle_average_backwards_compatibility(op, average)
+    small, context = compression.compress(tf.convert_to_tensor(value))
+    return compression.decompress(ops.allreduce([small], how, prescale_factor, postscale_factor, name)[0], context)
+
+
+def allgather(value: Any, name: str | None = None) -> tf.Tensor:
+    """The values of all ranks, joined along the first axis."""
+    return ops.allgather([value], name)[0]
+
+
+def broadcast(value: Any, root_rank: int, name: str | None = None) -> tf.Tensor:
+    """`root_rank`'s value."""
+    return ops.broadcast([value], root_rank, name)[0]
+
+
+def reducescatter(value: Any, name: str | None = None, op: int = Average) -> tf.Tensor:
+    """This rank's rows of a value reduced over the ranks."""
+    return ops.reducescatter([value], op, name=name)[0]
+
+
+def load_model(
+    filepath: Any, custom_optimizers: list[type] | None = None, custom_objects: dict[str, Any] | None = None,
+    compression: Any = Compression.none, legacy_opts: bool = False,
+) -> Any:  # fmt: skip
+    """A saved model whose optimizer, with the state that it was saved with, averages gradients over the ranks.
+
+    Args:
+        filepath: see `keras.models.load_model`.
+        custom_optimizers: classes of optimizers that are not Keras' own.
+        custom_objects: see `keras.models.load_model`.
+        compression: of gradients.
+        legacy_opts: must be False; Keras 3 has no legacy optimizers.
+    """
+    if legacy_opts:
+        raise ValueError("Keras 3 has no legacy optimizers: load the model without legacy_opts.")
+    objects = {kind.__name__: kind for kind in custom_optimizers or []} | (custom_objects or {})
+    model = keras.models.load_model(filepath, custom_objects=objects)
+    if getattr(model, "optimizer", None) is not None:
+        optimizers.distribute(model.optimizer, gradients.Reduction(compression=compression))
+    return model
+
+
+broadcast_variables: Callable[..., Any] = functions.broadcast_variables
+broadcast_object: Callable[..., Any] = functions.broadcast_object
+allgather_object: Callable[..., Any] = functions.allgather_object
+join, barrier = ops.join, ops.barrier
+
+
+def __getattr__(name: str) -> Any:
+    missing.refuse("horovod.keras", name, [*globals(), *vars(basics)])

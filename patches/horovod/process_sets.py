@@ -1,0 +1,154 @@
+"""Process sets: collectives among some of the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from matex_tf.patches.horovod import basics
+from matex_tf.patches.horovod.desk import Desk
+from matex_tf.patches.horovod.requests import Call
+
+
+class ProcessSet:
+    """Some ranks, which run collectives among themselves.
+
+    Attributes:
+        process_set_id: 0 for that of all ranks; None before the set was added, and after it was removed.
+        ranks: in rising order.
+    """
+
+    process_set_id: int | None = None
+    mpi_comm = None
+
+    def __init__(self, ranks_or_comm: Sequence[int]):
+        """Args: ranks_or_comm: ranks.
+
+        Raises:
+            ValueError: it is something else.
+            NotImplementedError: it is a communicator.
+        """
+        if not isinstance(ranks_or_comm, Iterable):
+            if hasattr(ranks_or_comm, "Get_size"):
+                raise NotImplementedError("matex_tf makes a ProcessSet of a list of ranks, not of a communicator.")
+            raise ValueError("ProcessSet should be initialized with a list of process ranks.")
+        ranks = list(ranks_or_comm)
+        if any(not isinstance(rank, int) for rank in ranks):
+            raise ValueError("ProcessSet should be initialized with a list of process ranks.")
+        self.ranks: list[int] = sorted(ranks)
+
+    def size(self) -> int | None:
+        """The number of its ranks; None before it was added."""
+        return None if self.process_set_id is None else len(self.ranks)
+
+    def rank(self) -> int | None:
+        """This rank's place in it; None before it was added.
+
+        Raises:
+            ValueError: this rank is not in it.
+        """
+        if self.process_set_id is None:
+            return None
+        if not self.included():
+            raise ValueError(f"rank {basics.rank()} is not in {self}.")
+        return self.ranks.index(basics.rank())
+
+    def included(self) -> bool:
+        """Whether this rank is in it."""
+        return basics.rank() in self.ranks
+
+    @property
+    def desk(self) -> Desk:
+        """Where its collectives are done.
+
+        Raises:
+            ValueError: it was not added, or this rank is not in it.
+        """
+        everyone = basics.desk()  # says so where there was no init
+        if self.process_set_id is None or self.process_set_id not in _known:
+            raise ValueError(
+                f"{self} is not known: call hvd.add_process_set, or give it to hvd.init(process_sets=[…])."
+            )
+        if self.process_set_id == 0:
+            return everyone
+        desk = _known[self.process_set_id][1]
+        if desk is None:
+            raise ValueError(f"rank {basics.rank()} is not in {self}, and cannot take part in its collectives.")
+        return desk
+
+    def __str__(self) -> str:
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm=None)"
+
+    __repr__ = __str__
+
+
+#: All ranks.
+global_process_set = ProcessSet([])
+global_process_set.process_set_id = 0
+
+_known: dict[int, tuple[ProcessSet, Desk | None]] = {}
+_next_id = 1
+
+
+def begin(everyone: Desk) -> None:
+    """Know all ranks, and no other set."""
+    global _next_id
+    end()
+    _next_id = 1
+    global_process_set.ranks = list(range(everyone.ranks.size))
+    _known[0] = global_process_set, everyone
+
+
+def end() -> None:
+    """Forget all sets."""
+    for process_set, _ in _known.values():
+        if process_set is not global_process_set:
+            process_set.process_set_id = None
+    _known.clear()
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Make a process set known. Every rank of the job must call it, with the same ranks in the same order of calls.
+
+    Raises:
+        ValueError: ranks that are not there, or a set that is.
+    """
+    global _next_id
+    everyone = basics.desk()
+    added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    if not added.ranks or len(set(added.ranks)) < len(added.ranks) or not 0 <= min(added.ranks) <= max(
+        added.ranks
+    ) < everyone.ranks.size:  # fmt: skip
+        raise ValueError(f"a process set of ranks {added.ranks} cannot be: there are ranks 0 to {basics.size() - 1}.")
+    if any(added.ranks == known.ranks for known, _ in _known.values()):
+        raise ValueError(f"Attempted to add a duplicate process set: {added}")
+    call = Call("add_process_set", params=f"ranks {added.ranks}")
+    ranks = everyone.perform(call, objects=[added.ranks])
+    member = added.included()
+    added.process_set_id, _next_id = _next_id, _next_id + 1
+    _known[added.process_set_id] = added, Desk(ranks) if member else None
+    return added
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Forget a process set. Every rank of the job must call it. Whether there was one to forget."""
+    number = process_set.process_set_id
+    if number is None or number == 0 or number not in _known:
+        return False
+    basics.desk().perform(Call("barrier", f"remove {process_set.ranks}"))
+    _, desk = _known.pop(number)
+    process_set.process_set_id = None
+    if desk is not None and desk.ranks is not basics.desk().ranks:
+        desk.close()
+    return True
+
+
+def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
+    """The ranks of every set that is known, by its number."""
+    basics.desk()
+    return {number: list(process_set.ranks) for number, (process_set, _) in _known.items()}
+
+
+def by_id(number: int) -> Any:
+    """The set of this number; None where there is none."""
+    return _known[number][0] if number in _known else None

@@ -1,0 +1,236 @@
+"""What `import horovod.tensorflow as hvd` gives."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from matex_tf.patches.horovod import gradients, missing, ops
+from matex_tf.patches.horovod.basics import *  # noqa: F403
+from matex_tf.patches.horovod.basics import Adasum, Average
+from matex_tf.patches.horovod.compression import Compression
+from matex_tf.patches.horovod.functions import (
+    BroadcastGlobalVariablesHook,
+    allgather_object,
+    broadcast_,
+    broadcast_global_variables,
+    broadcast_object,
+    broadcast_object_fn,
+    broadcast_variables,
+)
+from matex_tf.patches.horovod.gradients import DistributedGradientTape, PartialDistributedGradientTape, Reduction
+from matex_tf.patches.horovod.ops import (
+    barrier,
+    join,
+    local_rank_op,
+    local_size_op,
+    process_set_included_op,
+    rank_op,
+    size_op,
+)
+from matex_tf.patches.horovod.optimizer_v1 import DistributedOptimizerV1
+from matex_tf.patches.horovod.process_sets import (
+    ProcessSet,
+    add_process_set,
+    get_process_set_ids_and_ranks,
+    global_process_set,
+    remove_process_set,
+)
+from matex_tf.patches.horovod.util import (
+    _executing_eagerly,
+    check_num_rank_power_of_2,
+    gpu_available,
+    handle_average_backwards_compatibility,
+)
+
+__all__ = [
+    "_executing_eagerly",
+    "BroadcastGlobalVariablesHook",
+    "Compression",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
+    "PartialDistributedGradientTape",
+    "ProcessSet",
+    "add_process_set",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+    "check_num_rank_power_of_2",
+    "get_process_set_ids_and_ranks",
+    "global_process_set",
+    "gpu_available",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "handle_average_backwards_compatibility",
+    "join",
+    "local_rank_op",
+    "local_size_op",
+    "process_set_included_op",
+    "rank_op",
+    "reducescatter",
+    "remove_process_set",
+    "size_op",
+]
+
+
+def allreduce(
+    tensor: Any, average: bool | None = None, device_dense: str = "", device_sparse: str = "",
+    compression: Any = Compression.none, op: int | None = None, prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0, name: str | None = None, process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+) -> Any:  # fmt: skip
+    """A tensor reduced over the ranks.
+
+    Args:
+        tensor: a tensor or a variable, of the same shape and dtype on every rank; `tf.IndexedSlices` are joined.
+        average: older than `op`: True for Average, False for Sum.
+        device_dense, device_sparse, ignore_name_scope: taken and ignored.
+        compression: of floating-point tensors on their way.
+        op: Average (the default), Sum, Adasum, Min, Max or Product.
+        prescale_factor, postscale_factor: factors before and after.
+        name: by which ranks find one another.
+        process_set: the ranks that take part.
+
+    Raises:
+        tf.errors.FailedPreconditionError: on every rank, where shapes, dtypes or options differ.
+    """
+    how = handle_average_backwards_compatibility(op, average)
+    return gradients.grouped([tensor], how, compression, prescale_factor, postscale_factor, name, process_set)[0]
+
+
+def grouped_allreduce(
+    tensors: Sequence[Any], average: bool | None = None, device_dense: str = "", device_sparse: str = "",
+    compression: Any = Compression.none, op: int | None = None, prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set, ignore_name_scope: bool = False,
+    name: str | None = None,
+) -> list[Any]:  # fmt: skip
+    """The same for several tensors, which travel together."""
+    how = handle_average_backwards_compatibility(op, average)
+    return gradients.grouped(list(tensors), how, compression, prescale_factor, postscale_factor, name, process_set)
+
+
+def allgather(
+    tensor: Any, name: str | None = None, ignore_name_scope: bool = False, process_set: ProcessSet = global_process_set
+) -> tf.Tensor:
+    """The tensors of all ranks, joined along the first axis, in which they may differ; none may be a scalar."""
+    return ops.allgather([tensor], name, process_set)[0]
+
+
+def grouped_allgather(
+    tensors: Sequence[Any], name: str | None = None, ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[tf.Tensor]:  # fmt: skip
+    """The same for several tensors."""
+    return ops.allgather(tensors, name, process_set) if tensors else []
+
+
+def broadcast(
+    tensor: Any, root_rank: int, name: str | None = None, ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:  # fmt: skip
+    """`root_rank`'s tensor; shapes and dtypes are the same on every rank."""
+    return ops.broadcast([tensor], root_rank, name, process_set)[0]
+
+
+def alltoall(
+    tensor: Any, splits: Any = None, name: str | None = None, ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:  # fmt: skip
+    """Give every rank some rows of this rank's tensor, and take those that it gets from every rank.
+
+    Args:
+        tensor: the rows, in the order of the ranks that they are for.
+        splits: how many are for each rank; where it is None the same number for each.
+
+    Returns:
+        The rows that this rank got, in the order of ranks; with `splits` a pair of these and how many came from each.
+
+    Raises:
+        tf.errors.InvalidArgumentError: on every rank, where one's splits do not add up.
+    """
+    received, counts = ops.alltoall(tensor, splits, name, process_set)
+    return received if splits is None else (received, counts)
+
+
+def reducescatter(
+    tensor: Any, device_dense: str = "", compression: Any = Compression.none, op: int = Average,
+    name: str | None = None, process_set: ProcessSet = global_process_set, ignore_name_scope: bool = False,
+    prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+) -> tf.Tensor:  # fmt: skip
+    """This rank's rows of the Average or Sum over the ranks; the first ranks have one more if need be."""
+    small, context = compression.compress(tf.convert_to_tensor(tensor))
+    own = ops.reducescatter([small], op, prescale_factor, postscale_factor, name, process_set)[0]
+    return compression.decompress(own, context)
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Any], device_dense: str = "", compression: Any = Compression.none, op: int = Average,
+    process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+) -> list[tf.Tensor]:  # fmt: skip
+    """The same for several tensors."""
+    if not tensors:
+        return []
+    pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
+    own = ops.reducescatter([small for small, _ in pairs], op, prescale_factor, postscale_factor, None, process_set)
+    return [compression.decompress(rows, context) for rows, (_, context) in zip(own, pairs, strict=True)]
+
+
+def DistributedOptimizer(
+    optimizer: Any, name: str | None = None, use_locking: bool = False, device_dense: str = "",
+    device_sparse: str = "", compression: Any = Compression.none, sparse_as_dense: bool = False,
+    backward_passes_per_step: int = 1, op: int = Average, gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False, num_groups: int = 0, groups: Any = None,
+    process_set: ProcessSet = global_process_set, scale_local_gradients: bool = True,
+) -> Any:  # fmt: skip
+    """An optimizer that averages gradients over the ranks before it applies them.
+
+    Args:
+        optimizer: of Keras, or of `tf.compat.v1.train`.
+        use_locking: see `tf.compat.v1.train.Optimizer`.
+
+    The rest as in `horovod.keras.DistributedOptimizer`.
+    """
+    if op == Adasum:
+        raise NotImplementedError(
+            "DistributedOptimizer averages or sums: for Adasum give op=hvd.Adasum to DistributedGradientTape."
+        )
+    if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        from matex_tf.patches.horovod import keras as of_keras
+
+        return of_keras.DistributedOptimizer(
+            optimizer, name, device_dense, device_sparse, compression, sparse_as_dense, gradient_predivide_factor, op,
+            backward_passes_per_step, average_aggregated_gradients, num_groups, groups, process_set,
+            scale_local_gradients,
+        )  # fmt: skip
+    gradients.check_options(gradient_predivide_factor, op, num_groups, groups)
+    reduction = Reduction(
+        op, compression, sparse_as_dense, gradient_predivide_factor, process_set, scale_local_gradients
+    )
+    return DistributedOptimizerV1(
+        optimizer, reduction, name, use_locking, backward_passes_per_step, average_aggregated_gradients
+    )
+
+
+#: Names that are made when they are asked for, so that a script with sessions need not import Keras; and their modules.
+_LATER = {"SyncBatchNormalization": "sync_batch_norm"}
+_MODULES = ("compression", "elastic", "functions", "keras", "sync_batch_norm", "util")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(importlib.import_module(f"matex_tf.patches.horovod.{_LATER[name]}"), name)
+    if name in _MODULES:
+        return importlib.import_module(f"matex_tf.patches.horovod.{name}")
+    missing.refuse("horovod.tensorflow", name, [*globals(), *_LATER, *_MODULES])

@@ -1,0 +1,32 @@
+"""What a case needs to be a Horovod script among cases that are not: the names, and no patches meanwhile."""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+from matex_tf.patches import horovod_names, names
+
+# As if it were done: the import must not put the patches of other cases aside, nor change their seeds.
+names.aside = True
+import matex_tf.patches.horovod  # noqa: E402, F401
+import matex_tf.patches.horovod.tensorflow as hvd  # noqa: E402
+
+names.aside = False
+sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, horovod_names.Finder)]
+
+
+def script(case):
+    """A case between `hvd.init` and `hvd.shutdown`, without patches."""
+
+    @functools.wraps(case)
+    def run(**kwargs):
+        names.aside = True
+        try:
+            hvd.init()
+            return case(**kwargs)
+        finally:
+            hvd.shutdown()
+            names.aside = False
+
+    return run

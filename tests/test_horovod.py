@@ -1,0 +1,97 @@
+"""The collectives of Horovod's names."""
+
+import pytest
+
+#: What ranks that differ are told: the kind of error where TensorFlow executes eagerly, and words of the message.
+TOLD = {
+    "shape": ("FailedPrecondition", ["float32 (3,)", "float32 (4,)"]),
+    "dimensions": ("FailedPrecondition", ["(3,)", "(3, 1)"]),
+    "dtype": ("FailedPrecondition", ["float32", "float64"]),
+    "integer": ("FailedPrecondition", ["float32", "int32"]),
+    "op": ("FailedPrecondition", ["average", "sum"]),
+    "min": ("FailedPrecondition", ["min", "sum"]),
+    "prescale": ("FailedPrecondition", ["prescale factor 2.0"]),
+    "group": ("FailedPrecondition", ["2 or 3 items"]),
+    "columns": ("FailedPrecondition", ["(3,)", "(4,)"]),
+    "rows": ("FailedPrecondition", ["(3,)", "(4,)"]),
+    "gathered dtype": ("FailedPrecondition", ["int32", "int64"]),
+    "root": ("FailedPrecondition", ["from rank 0", "from rank 1"]),
+    "kind": ("FailedPrecondition", ["hvd.broadcast x", "hvd.allreduce x"]),
+    "name": ("FailedPrecondition", ["hvd.allreduce a", "hvd.allreduce b"]),
+    "scattered": ("FailedPrecondition", ["(4,)", "(6,)"]),
+    "sent columns": ("FailedPrecondition", ["(2,)", "(3,)"]),
+    "splits": ("InvalidArgument", ["splits are [2, 2, 2]", "3 rows"]),
+    "all splits": ("InvalidArgument", ["4 rows cannot be divided"]),
+    "scalar": ("InvalidArgument", ["a scalar has no rows"]),
+}
+
+
+@pytest.mark.parametrize("how", ["eager", "graph"])
+@pytest.mark.parametrize("op", ["allreduce", "allgather", "alltoall", "reducescatter", "gradients"])
+def test_op(ranks, op, how):
+    """Every dtype and dimension, eagerly and in a tf.function."""
+    right(ranks(f"horovod:{op}", meets=None, graph=how == "graph"))
+
+
+@pytest.mark.parametrize("case", ["scaled", "grouped", "broadcast", "joins"])
+def test_more(ranks, case):
+    """Factors, groups, roots, and ranks that run out of data."""
+    right(ranks(f"horovod:{case}", meets=None))
+
+
+@pytest.mark.parametrize("case", ["sets", "adasum"])
+def test_on_four(ranks, case):
+    """Process sets of two, and a power of two."""
+    right(ranks(f"horovod:{case}", (4,), meets=None))
+
+
+def right(values):
+    """No entry of any rank is wrong."""
+    for size, results in values.items():
+        for rank, wrong in enumerate(results):
+            assert wrong == {}, f"rank {rank} of {size}: {wrong}"
+
+
+@pytest.mark.parametrize("how", list(TOLD))
+def test_ranks_that_differ(ranks, how):
+    """An error on every rank that says what differs, twice in a row, and the collective after each is right."""
+    kind, words = TOLD[how]
+    for told in ranks("horovod:differ", (3,), meets=None, how=how)[3]:
+        assert told[0].startswith(kind), told
+        assert not [word for word in words if word not in told[1]], told
+
+
+@pytest.mark.parametrize("how", ["shape", "splits"])
+def test_ranks_that_differ_in_a_graph(ranks, how):
+    """The same where TensorFlow has the last word on the kind of error."""
+    for told in ranks("horovod:differ", (3,), meets=None, how=how, graph=True)[3]:
+        assert told[0] in ("UnknownError", "InvalidArgumentError"), told
+        assert not [word for word in TOLD[how][1] if word not in told[1]], told
+
+
+def test_what_a_joined_rank_cannot_do(ranks):
+    """The others are told, and all join in the end."""
+    values = ranks("horovod:refused_after_join", (3,), meets=None)[3]
+    assert [bool("rank 0 has joined" in text) for text, _ in values] == [False, True, True], values
+    assert {last for _, last in values} <= {1, 2}
+
+
+def test_threads_in_any_order(ranks):
+    """Collectives with names find one another."""
+    assert ranks("horovod:from_threads", (3,), meets=None) == {3: [True] * 3}
+
+
+def test_session(ranks):
+    """A graph of TensorFlow 1."""
+    assert ranks("horovod:in_a_session", meets=None) == {1: [[True] * 3], 3: [[True] * 3] * 3}
+
+
+def test_who_we_are(ranks):
+    """Ranks, sizes, what was built; clear words before init and for a name that is not there."""
+    for size, values in ranks("horovod:who", meets=None).items():
+        for rank, (numbers, ops, built, absent, told) in enumerate(values):
+            assert numbers == [rank, size, rank, size, 0, 1]
+            assert ops == [rank, size, rank, size]
+            assert all(built) and not any(absent)
+            assert told[:3] == ["Horovod has not been initialized; use hvd.init()."] * 3
+            assert "did you mean allreduce" in told[3]
