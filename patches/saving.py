@@ -6,10 +6,11 @@ filepath, ...)`, `Model.save_weights(filepath)` and `Model.export(filepath)`, al
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -92,6 +93,17 @@ def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) ->
 def alone() -> bool:
     """Whether rank 0 is writing what the others do not."""
     return _alone > 0
+
+
+@contextlib.contextmanager
+def unshared() -> Iterator[None]:
+    """Inside this block this rank writes, whatever the others do."""
+    global _alone
+    _alone += 1
+    try:
+        yield
+    finally:
+        _alone -= 1
 
 
 def shared(write: Callable[[], Any], what: str, path: str | None = None) -> Any:

@@ -143,5 +143,3 @@ def _iterate(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
     if not inside:
         iterator._walk = walk.Walk(dataset, site)
     return iterator
-
-

@@ -12,14 +12,18 @@ Relies on (TensorFlow 2.16 to 2.21): `tf.GradientTape.gradient`, `tf.function`, 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
+from matex_tf import world
 from matex_tf.patches import names, notes, optimizer
 from matex_tf.patches.loops import alike, batched, position
+
+#: Averages tensors in the graph of a session; None where sessions are not patched.
+average_in_session: Callable[[Sequence[Any], Sequence[str]], list[Any]] | None = None
 
 
 def apply(module: ModuleType) -> None:
@@ -48,12 +52,20 @@ def average(gradients: Any, variables: Any = None) -> Any:
         MatexError: a dtype that cannot be averaged.
     """
     flat = tf.nest.flatten(gradients)
-    if not position.active():
+    in_session = not tf.compat.v1.executing_eagerly_outside_functions()
+    if world.current().alone or not (in_session or position.active()):
         return gradients
-    position.touch()
     labels = [f"tensor {number}" for number in range(len(flat))]
     if variables is not None:
         labels = optimizer.paths(tf.nest.flatten(variables))
+    if in_session:
+        assert average_in_session is not None
+        given = [place for place, one in enumerate(flat) if one is not None]
+        averaged = average_in_session([_dense(flat[place]) for place in given], [labels[place] for place in given])
+        for place, value in zip(given, averaged, strict=True):
+            flat[place] = value
+        return tf.nest.pack_sequence_as(gradients, flat)
+    position.touch()
     averaged = optimizer.average_named([None if one is None else _dense(one) for one in flat], labels)
     return tf.nest.pack_sequence_as(gradients, averaged)
 
