@@ -50,7 +50,6 @@ with tf.Session() as session:
             _, value = session.run([train, loss], feed_dict={x: images_of_batch, y: labels_of_batch})
             total += value
         print(f"epoch {epoch + 1}: loss {total / steps:.4f}")
-    test = tf.get_default_graph(), mnist.testing
     score, right = session.run([loss, accuracy], feed_dict={x: mnist.testing_data, y: mnist.testing_labels})
     print("Steps:", session.run(global_step))
     print("Test score:", score)

@@ -102,3 +102,54 @@ def test_rows(ranks):
     same({size: [{"w": value["w"]} for value in values] for size, values in training.items()})
     for form in ("looking", "unbatched", "generator"):
         same(ranks("loops:sees", (1, 2), form=form, meets=None))
+
+
+def test_files(ranks):
+    """Checkpoints, saved models and summaries are written once, and hold what one rank would have written."""
+    reference = same(ranks("loops:files"))
+    assert reference["logs"] == 1 and reference["drafts"] == []
+    assert reference["found"] == ["kept/ckpt-2.index", "kept/ckpt-3.index", "single/one-4.index", "single/two.index"]
+
+
+@pytest.mark.parametrize("how", ["arrays", "shard"])
+def test_own_data(ranks, how):
+    """Pipelines of the rank's own rows."""
+    results = ranks("loops:own_data", (1, 3), how=how)
+    if how == "arrays":  # the rows of each batch are those of one rank
+        same({size: [{"weights": v["weights"], "said": v["said"]} for v in values] for size, values in results.items()})
+    alike({size: [value["weights"] for value in values] for size, values in results.items()})
+    assert len({value["said"] for value in results[3]}) == 1
+
+
+@pytest.mark.parametrize("how", ["stream", "next_train_batch"])
+def test_shards(ranks, how):
+    """Rows that `DataSet` gives a rank of each batch: the two ways are one, and all ranks are alike."""
+    results = ranks("loops:own_data", (3,), how=how)
+    alike({size: [value["weights"] for value in values] for size, values in results.items()})
+    assert sum(value["rows"] for value in results[3]) == 2 * 96
+    assert len({value["said"] for value in results[3]}) == 1
+
+
+def test_off(ranks):
+    """`--shard-loops off`: each rank's batches are its own; gradients are averaged, metrics merged."""
+    same(ranks("loops:off", (1, 3)))
+
+
+def test_beside_fit(ranks):
+    """A loop before and after `fit`; what a callback iterates over is left whole."""
+    same(ranks("loops:beside_fit"))
+
+
+def test_own_metric(ranks):
+    """A metric that cannot be added up is averaged, with a warning."""
+    results = ranks("loops:own_metric")
+    for value in results[3]:
+        assert value["warned"] and "averaged" in value["warned"][0]
+        assert 0 < value["value"] <= results[1][0]["value"] * (1 + 1e-5)
+
+
+def test_drift(ranks):
+    """Weights that part ways are named when a checkpoint is written."""
+    outcomes = ranks.outcomes("loops:drift", (3,))[3]
+    assert not any(outcome.error for outcome in outcomes), outcomes[0].traceback
+    assert "is another on rank 1 than on rank 0" in outcomes[0].output

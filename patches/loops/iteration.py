@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from matex_tf import world
+from matex_tf import parts, world
 from matex_tf.patches import names, scope, split
 from matex_tf.patches.loops import batched, position, walk
 
@@ -27,6 +27,7 @@ _iterators = importlib.import_module("tensorflow.python.data.ops.iterator_ops")
 def apply(module: ModuleType) -> None:
     """Patch tensorflow."""
     scope.outside = position.part
+    parts.on_batch = position.given
     for name in ("_next_internal", "get_next_as_optional", "_type_spec"):
         names.require(_iterators, f"OwnedIterator.{name}")
     names.method(module, "data.Dataset.__iter__", _iterate)

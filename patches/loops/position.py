@@ -99,6 +99,12 @@ def enter(kind: int, rows: int, total: int, taken: int, owner: object = None) ->
     _state().assign(np.array([kind, rows, total, taken], np.int32))
 
 
+def given(rows: int, total: int) -> None:
+    """A `DataSet` has given the script this rank's rows of a batch. For `parts.on_batch`."""
+    if active():
+        enter(SPLIT, rows, max(total, 1), rows)
+
+
 def leave(owner: object, before: tuple[int, int, int, int]) -> None:
     """Go back to where one was before, if `owner` is the loop that entered last."""
     if _owner is owner:

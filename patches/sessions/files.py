@@ -27,7 +27,7 @@ def apply(module: ModuleType) -> None:
     names.wrap(module, f"{train}.Saver.save", _save)
     names.wrap(module, f"{train}.Saver.restore", _restore)
     names.wrap(module, f"{train}.SessionManager.prepare_session", _prepare)
-    for name in ("after_create_session", "before_run", "after_run", "end"):
+    for name in ("after_create_session", "after_run", "end"):
         names.wrap(module, f"{train}.CheckpointSaverHook.{name}", on_rank_0)
     names.wrap(module, f"{train}.CheckpointSaverHook._save", _save_by_clock)
     writers = importlib.import_module("tensorflow.python.summary.writer.event_file_writer")

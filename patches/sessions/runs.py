@@ -2,7 +2,8 @@
 
 What it is fed is compared: arrays that all ranks have are shared out by rows; arrays that differ are rows of the rank's own
 (from a `DataSet`, say), and together they are the batch. What it fetches is that of the whole batch: floating-point scalars
-are averaged, weighted by rows, and rows are joined. A run that does not train is every rank's own, on all that it is fed.
+are averaged, weighted by rows, and rows are joined. A run that does not train is shared out only if its feeds differ; else
+every rank computes it, on all that it is fed.
 
 Relies on (TensorFlow 2.16 to 2.21): `tf.compat.v1.Session.run` and `Session.__init__`, public, of its base class.
 """
@@ -57,7 +58,10 @@ def _run(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
     ops = _reach(graph, fetches)
     numbers = turns.of(graph, ops)
     if not numbers:
-        result = wrapped(*args, **kwargs)
+        feeds, part = _own_feeds(graph, feeds, training=False)
+        result = wrapped(fetches, feeds, **rest)
+        if part is not None:
+            return _of_all(graph, fetches, result, part)
         if any(variable.initializer.name in ops for variable in variables.of(graph)):
             variables.share(session)
         return result
@@ -75,7 +79,7 @@ def _train(wrapped: Any, session: Any, fetches: Any, feeds: Any, rest: Any, numb
     if session not in _begun:
         _begun.add(session)
         variables.share(session)
-    mine, part = _own_feeds(session.graph, feeds)
+    mine, part = _own_feeds(session.graph, feeds, training=True)
     turns.begin(numbers)
     try:
         with variables.by_itself(), share.use(part), op.collecting():
@@ -123,24 +127,26 @@ def _op(graph: tf.Graph, leaf: Any) -> Any:
     return element if isinstance(element, tf.Operation) else element.op
 
 
-def _own_feeds(graph: tf.Graph, feeds: Any) -> tuple[Any, Share | None]:
-    """What this rank feeds, and its part of the batch; None where there are no rows to share out."""
+def _own_feeds(graph: tf.Graph, feeds: Any, training: bool) -> tuple[Any, Share | None]:
+    """What this rank feeds, and its part of the batch; None where nothing is shared out."""
     if not feeds or not settings.current().shard_loops:
         return feeds, None
     arrays = {key: value for key, value in feeds.items() if _may_have_rows(graph, key, value)}
     arrays = {key: np.asarray(value) for key, value in arrays.items()}
+    if not arrays and not training:
+        return feeds, None
     ranks = world.current()
     counts = collections.Counter(len(array) for array in arrays.values())
     rows = max(counts, key=lambda count: (counts[count], count)) if counts else -1
     batch = {key: array for key, array in arrays.items() if len(array) == rows}
     held = ranks.gather((rows, _checksum(batch.values())), "compare what a session is fed")
     if len(set(held)) == 1:
-        if rows <= 0:
+        if rows <= 0 or not training:
             return feeds, None
         part = Share.of(rows, ranks.rank, ranks.size)
         notes.say(f"what sessions are fed for training is the same on all ranks: it is shared out among {ranks.size}")
         return {**feeds, **{key: array[part.low : part.high] for key, array in batch.items()}}, part
-    notes.say("what sessions are fed for training differs between ranks: together it is the batch")
+    notes.say("what sessions are fed differs between ranks: together it is the batch")
     rows = max(rows, 0)
     padded = {key: array if rows else np.zeros((1, *array.shape[1:]), array.dtype) for key, array in batch.items()}
     return {**feeds, **padded}, Share(0, max(rows, 1), rows, sum(max(count, 0) for count, _ in held))
@@ -179,10 +185,11 @@ def _of_all(graph: tf.Graph, fetches: Any, result: Any, part: Share) -> Any:
         return len(leaves) - 1
 
     places = visit(fetches, result)
-    said = [_said(graph, fetch, value, part) for fetch, value in leaves]
+    named = [(_name(graph, fetch), value) for fetch, value in leaves]
+    said = {name: _said(graph, name, value, part) for name, value in named if name}
+    # By name: a hook that goes by the clock may fetch something on one rank that it does not on another.
     everyone = world.current().gather((part.rows, said), "put together what a session fetched")
-    whole = [_whole(place, leaves[place][1], everyone) for place in range(len(leaves))]
-    return _fill(places, whole)
+    return _fill(places, [_whole(name, value, everyone) for name, value in named])
 
 
 def _fill(places: Any, whole: list[Any]) -> Any:
@@ -194,21 +201,26 @@ def _fill(places: Any, whole: list[Any]) -> Any:
     return whole[places]
 
 
-def _said(graph: tf.Graph, fetch: Any, value: Any, part: Share) -> Any:
+def _name(graph: tf.Graph, fetch: Any) -> str:
+    """The name of a tensor; empty for everything else."""
+    try:
+        return str(graph.as_graph_element(fetch, allow_operation=False).name)
+    except (TypeError, ValueError, KeyError):
+        return ""
+
+
+def _said(graph: tf.Graph, name: str, value: Any, part: Share) -> Any:
     """What a rank tells of one fetch: a number to average, rows to join, or None."""
     if isinstance(value, np.ndarray) and value.ndim:
-        try:
-            shape = graph.as_graph_element(fetch, allow_operation=False).shape
-        except (TypeError, ValueError, KeyError):
-            return None
+        shape = graph.get_tensor_by_name(name).shape
         of_rows = shape.rank is None or shape[0] is None
         return value[: part.rows] if of_rows and len(value) == part.high - part.low else None
     return float(value) if isinstance(value, (np.floating, float)) else None
 
 
-def _whole(place: int, own: Any, everyone: list[tuple[int, list[Any]]]) -> Any:
-    parts = [(rows, said[place]) for rows, said in everyone if rows]
-    if any(part is None for _, part in parts):
+def _whole(name: str, own: Any, everyone: list[tuple[int, dict[str, Any]]]) -> Any:
+    parts = [(rows, said.get(name)) for rows, said in everyone if rows]
+    if not parts or any(part is None for _, part in parts):
         return own
     if isinstance(parts[0][1], float):
         mean = sum(rows * number for rows, number in parts) / sum(rows for rows, _ in parts)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import glob
+import os
+import warnings
+
 import keras
 import numpy as np
 import tensorflow as tf
 from cases.common import classifier, crossentropy, momentum, table
 from keras import layers
 
-from matex_tf import world
+from matex_tf import settings, world
 
 
 def pipeline(rows=101, batch_size=25, shuffle=True, **options):
@@ -359,3 +364,144 @@ def dropout():
         masks.append(drop(tf.ones([6, 16]), training=True).numpy())
         one_step(model, optimizer, loss_fn, x, y)
     return {"weights": weights(model), "masks": masks[1:]}
+
+
+def files(tmp):
+    """Checkpoints, a saved model and summaries: what is written, and what a restored model says."""
+    model, optimizer, loss_fn = classifier(), momentum(), crossentropy()
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
+    manager = tf.train.CheckpointManager(checkpoint, f"{tmp}/kept", max_to_keep=2)
+    writer = tf.summary.create_file_writer(f"{tmp}/logs")
+    said = []
+    for _ in range(3):
+        for x, y in pipeline():
+            one_step(model, optimizer, loss_fn, x, y)
+        said.append(os.path.basename(manager.save()))
+        with writer.as_default():
+            tf.summary.scalar("loss", 1.0, step=0)
+    said.append([os.path.basename(path) for path in manager.checkpoints])
+    writer.flush()
+    said.append(os.path.basename(checkpoint.save(f"{tmp}/single/one")))
+    said.append(os.path.basename(checkpoint.write(f"{tmp}/single/two")))
+    model.save(f"{tmp}/model.keras")
+    tf.saved_model.save(model, f"{tmp}/saved")
+    other = classifier(seed=8)
+    tf.train.Checkpoint(model=other).restore(manager.latest_checkpoint).expect_partial()
+    x, _ = table(10, seed=1)
+    served = tf.saved_model.load(f"{tmp}/saved")
+    found = sorted(os.path.relpath(path, tmp) for path in glob.glob(f"{tmp}/**/*.index", recursive=True))
+    return {
+        "said": said,
+        "found": found,
+        "logs": len(os.listdir(f"{tmp}/logs")),
+        "drafts": glob.glob(f"{tmp}/**/*temp*", recursive=True),
+        "weights": weights(model),
+        "restored": other(x).numpy(),
+        "served": served(x).numpy(),
+        "loaded": keras.models.load_model(f"{tmp}/model.keras")(x).numpy(),
+    }
+
+
+def own_data(how, epochs=2):
+    """Batches of the rank's own rows, which together are the batch; rows in the order in which ranks use them.
+
+    Args:
+        how: "shard" (by the script), "arrays" (of which each rank has a part), "stream" (`to_tf_data`),
+            "next_train_batch".
+    """
+    from matex_tf import DataSet
+    from matex_tf.parts import span
+
+    rows, size = 96, 24
+    x, y = table(rows)
+    model, optimizer, loss_fn = classifier(), momentum(), crossentropy()
+    accuracy = keras.metrics.SparseCategoricalAccuracy()
+    rank, ranks = world.rank(), world.size()
+    np.savez("data.npz", x=x, y=y)
+    if how == "shard":
+        data = tf.data.Dataset.from_tensor_slices((x, y)).shard(ranks, rank).batch(size // ranks)
+    elif how == "arrays":
+        batches = [np.arange(low, low + size)[slice(*span(size, rank, ranks))] for low in range(0, rows, size)]
+        mine = np.concatenate(batches)
+        data = tf.data.Dataset.from_tensor_slices((x[mine], y[mine])).batch(size // ranks)
+    elif how == "stream":
+        data = DataSet.open("data.npz", x="x", y="y").to_tf_data(size)
+    else:
+        shard = DataSet.open("data.npz", x="x", y="y")
+        data = [shard.next_batch(size) for _ in range(rows // size)]
+    for _ in range(epochs):
+        for a, b in data if how != "next_train_batch" else (shard.next_batch(size) for _ in range(rows // size)):
+            one_step(model, optimizer, loss_fn, tf.constant(a), tf.constant(b), accuracy)
+    said = float(accuracy.result())
+    return {"weights": weights(model), "said": said, "rows": int(accuracy.count)}
+
+
+def off():
+    """`--shard-loops off`: each rank's batches are its own."""
+    before = settings.use(dataclasses.replace(settings.current(), shard_loops=False))
+    try:
+        x, y = table(96)
+        rank, ranks = world.rank(), world.size()
+        mine = [np.arange(low, low + 24)[rank * 24 // ranks : (rank + 1) * 24 // ranks] for low in range(0, 96, 24)]
+        mine = np.concatenate(mine)
+        data = tf.data.Dataset.from_tensor_slices((x[mine], y[mine])).batch(24 // ranks)
+        model, optimizer, loss_fn = classifier(), momentum(), crossentropy()
+        accuracy = keras.metrics.SparseCategoricalAccuracy()
+        for a, b in data:
+            one_step(model, optimizer, loss_fn, a, b, accuracy)
+        return {"weights": weights(model), "said": float(accuracy.result())}
+    finally:
+        settings.use(before)
+
+
+def beside_fit():
+    """A loop, `fit`, `evaluate` and a loop in a callback, on one model."""
+    model, loss_fn = classifier(), crossentropy()
+    model.compile(momentum(), crossentropy(), metrics=["accuracy"])
+    x, y = table()
+    labels = []
+
+    class Look(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            labels.append(np.concatenate([y for _, y in pipeline(30, 8, shuffle=False)]))
+
+    for a, b in pipeline():
+        one_step(model, model.optimizer, loss_fn, a, b)
+    history = model.fit(x, y, batch_size=25, verbose=0, callbacks=[Look()]).history
+    scores = model.evaluate(x, y, batch_size=25, verbose=0)
+    for a, b in pipeline():
+        one_step(model, model.optimizer, loss_fn, a, b)
+    return {"weights": weights(model), "history": history, "scores": scores, "labels": labels}
+
+
+def own_metric():
+    """A metric of the script's own that cannot be added up."""
+
+    class Worst(keras.metrics.Metric):
+        def __init__(self):
+            super().__init__(name="worst")
+            self.worst = self.add_variable((), "zeros")
+
+        def update_state(self, y_true, y_pred):
+            self.worst.assign(tf.maximum(self.worst, tf.reduce_max(tf.abs(y_pred))))
+
+        def result(self):
+            return self.worst
+
+    worst, model, loss_fn, optimizer = Worst(), classifier(), crossentropy(), momentum()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for x, y in pipeline():
+            one_step(model, optimizer, loss_fn, x, y, worst)
+        value = float(worst.result())
+    return {"value": value, "warned": [str(one.message) for one in caught if "worst" in str(one.message)]}
+
+
+def drift():
+    """Weights that the script moves by something else than an averaged gradient; what is said at a checkpoint."""
+    model, loss_fn, optimizer = classifier(), crossentropy(), momentum()
+    for x, y in pipeline():
+        one_step(model, optimizer, loss_fn, x, y)
+        model.trainable_variables[0].assign_add(tf.ones([6, 8]) * tf.reduce_mean(x))
+    tf.train.Checkpoint(model=model).write("drifted")
+    return weights(model)

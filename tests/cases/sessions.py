@@ -66,9 +66,7 @@ def trained(optimizer="momentum", how="minimize", rows=101, size=25, sparse=Fals
             train = opt.apply_gradients(zip(clipped, [v for _, v in pairs], strict=True), global_step=step)
         elif how == "gradients":
             variables = v1.trainable_variables()
-            train = made().apply_gradients(
-                zip(tf.gradients(loss, variables), variables, strict=True), global_step=step
-            )
+            train = made().apply_gradients(zip(tf.gradients(loss, variables), variables, strict=True), global_step=step)
         elif how == "by hand":
             variables = v1.trainable_variables()
             grads = matex_tf.average(tf.gradients(loss, variables), variables)
@@ -91,8 +89,8 @@ def trained(optimizer="momentum", how="minimize", rows=101, size=25, sparse=Fals
                 if own:
                     low, high = (len(a) * (world.rank() + more) // world.size() for more in (0, 1))
                     a, b = a[low:high], b[low:high]
-                _, mean, rows_of, count = session.run([train, loss, logits, step], {x: a, y: b})
-                fetched.append([float(mean), rows_of if not own else None, int(count)])
+                _, mean, rows_of = session.run([train, loss, logits], {x: a, y: b})
+                fetched.append([float(mean), None if own else rows_of])
         x_all, y_all = table(40, seed=1)
         if sparse:
             x_all = (np.abs(x_all[:, :4]) * 7).astype("int32") % 20
@@ -137,8 +135,6 @@ def initialized(how):
 
 def files(tmp):
     """Saver, FileWriter and a monitored session with checkpoints, and a second one that goes on; what is there."""
-    from matex_tf.patches.notes import say  # noqa: F401
-
     said = []
     with tf.Graph().as_default():
         x, y, _, loss = network()
@@ -165,8 +161,7 @@ def files(tmp):
             ) as session:
                 while not session.should_stop():
                     a, b = batches()[0]
-                    _, count, mean = session.run([train, step, loss], {x: a, y: b})
-                    said.append([int(count), float(mean)])
+                    said.append(float(session.run([train, loss], {x: a, y: b})[1]))
     world.current().meet("look at the files")
     events = [len(glob.glob(f"{tmp}/{folder}/events*")) for folder in ("logs", "monitored")]
     saved = sorted(os.path.basename(path) for path in glob.glob(f"{tmp}/saved/*.index"))
