@@ -72,6 +72,14 @@ def install(seed: int | None = None) -> None:
         wrapt.register_post_import_hook(_applier(patch), module)
 
 
+def finish() -> None:
+    """What all ranks do when the script has ended."""
+    if "matex_tf.patches.loops.alike" in sys.modules:
+        from matex_tf.patches.loops import alike
+
+        alike.check()
+
+
 def _applier(patch: str):  # type: ignore[no-untyped-def]
     def apply(module):  # type: ignore[no-untyped-def]
         importlib.import_module(f"matex_tf.patches.{patch}").apply(module)

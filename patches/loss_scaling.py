@@ -13,7 +13,7 @@ from matex_tf.patches import names, optimizer
 
 def apply(module: ModuleType) -> None:
     """Patch keras.src.optimizers.loss_scale_optimizer."""
-    names.wrap(module, "LossScaleOptimizer.apply", _apply)
+    names.method(module, "LossScaleOptimizer.apply", _apply)
 
 
 def _apply(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:

@@ -12,6 +12,9 @@ import wrapt
 from matex_tf import world
 from matex_tf.errors import NameMoved
 
+#: True in a script that imports Horovod's names: it shares out and averages by itself, and patches step aside.
+aside = False
+
 #: Versions of Keras that every patch was tried with.
 TRIED = "3.3 to 3.15"
 
@@ -36,11 +39,14 @@ def require(module: ModuleType, path: str) -> Any:
 
 
 def wrap(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:
-    """Put `wrapper(wrapped, instance, args, kwargs)` around a function; a world of one rank never gets there."""
+    """Put `wrapper(wrapped, instance, args, kwargs)` around a function; a world of one rank never gets there.
+
+    Neither does a script that imports Horovod's names, see `aside`.
+    """
     require(module, path)
 
     def only_with_others(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        if world.current().alone:
+        if aside or world.current().alone:
             return wrapped(*args, **kwargs)
         return wrapper(wrapped, instance, args, kwargs)
 
@@ -62,6 +68,8 @@ def around(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callabl
     @functools.wraps(original)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         bound = original.__get__(self, type(self))  # type: ignore[attr-defined]
-        return bound(*args, **kwargs) if world.current().alone else wrapper(bound, self, args, kwargs)
+        if aside or world.current().alone:
+            return bound(*args, **kwargs)
+        return wrapper(bound, self, args, kwargs)
 
     return tf.autograph.experimental.do_not_convert(wrapped)  # type: ignore[no-any-return]

@@ -57,7 +57,6 @@ class Part:
 
 _parts: list[Part] = []
 _keras_runs = 0  # above 0 while `fit`, `evaluate` and the like run, callbacks included
-_own_conventions = False
 
 #: Gives the part of a batch that the script's own loop works on; None where nothing is patched for own loops.
 outside: Callable[[], Part | None] | None = None
@@ -94,14 +93,3 @@ def keras_runs() -> Iterator[None]:
 def in_keras() -> bool:
     """Whether a loop of Keras is at work, or a step of one is traced."""
     return _keras_runs > 0 or bool(_parts)
-
-
-def leave_alone(script_averages: bool = True) -> None:
-    """The script shares out its data and averages by itself, as one that calls Horovod does: loops are its own."""
-    global _own_conventions
-    _own_conventions = script_averages
-
-
-def left_alone() -> bool:
-    """Whether `leave_alone` was called."""
-    return _own_conventions

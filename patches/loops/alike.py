@@ -1,6 +1,7 @@
 """Weights in a script's own loop: alike on all ranks before the first step, and a line where they part ways.
 
-Relies on (Keras 3.3 to 3.15): `Layer.trainable_variables`, `Layer.non_trainable_variables`, `Optimizer.variables`, public.
+Relies on (Keras 3.3 to 3.15): `Layer.trainable_variables`, `Layer.non_trainable_variables`, `Optimizer.variables`, all
+public.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import tensorflow as tf
 
 from matex_tf import world
 from matex_tf.patches import notes, optimizer, seeds, weights
+from matex_tf.patches.loops import position
 from matex_tf.world import name_ranks
 
-_trained: dict[int, weakref.ref[Any]] = {}  # variables that loops have updated
+#: Variables that loops have updated; generators that have a stream for each rank. Variables have no hash, so by id.
+_trained: dict[int, weakref.ref[Any]] = {}
+_parted: dict[int, weakref.ref[Any]] = {}
 _optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
 _layers: weakref.WeakSet[Any] = weakref.WeakSet()  # layers and models that hold such variables
-_parted: weakref.WeakSet[Any] = weakref.WeakSet()  # generators that have a stream for each rank
 
 
 def begin(variables: Sequence[Any], using: Any = None) -> None:
@@ -35,7 +38,7 @@ def begin(variables: Sequence[Any], using: Any = None) -> None:
     Raises:
         RanksDisagree: the ranks have other variables.
     """
-    new = [variable for variable in variables if _known(variable) is not variable]
+    new = [variable for variable in variables if not _among(_trained, variable)]
     fresh = using is not None and using not in _optimizers
     if not new and not fresh:
         return
@@ -50,9 +53,9 @@ def begin(variables: Sequence[Any], using: Any = None) -> None:
             _find_layers()
 
 
-def _known(variable: Any) -> Any:
-    reference = _trained.get(id(variable))
-    return reference() if reference is not None else None
+def _among(known: dict[int, weakref.ref[Any]], variable: Any) -> bool:
+    reference = known.get(id(variable))
+    return reference is not None and reference() is variable
 
 
 def _share(variables: Sequence[Any]) -> None:
@@ -75,13 +78,14 @@ def _find_layers() -> None:
 
     kinds = layers.Layer
     for found in gc.get_objects():
-        if issubclass(type(found), kinds) and found not in _layers and getattr(found, "built", False):
-            if any(_known(variable) is variable for variable in found.trainable_variables):
-                _layers.add(found)
+        if not issubclass(type(found), kinds) or found in _layers or not getattr(found, "built", False):
+            continue
+        if any(_among(_trained, variable) for variable in found.trainable_variables):
+            _layers.add(found)
     generators = [variable for layer in _layers for variable in layer.variables if seeds.is_generator_state(variable)]
-    fresh = list({id(variable): variable for variable in generators if variable not in _parted}.values())
-    seeds.part_ways(fresh)
-    _parted.update(fresh)
+    fresh = {id(variable): variable for variable in generators if not _among(_parted, variable)}
+    seeds.part_ways(fresh.values())
+    _parted.update((key, weakref.ref(variable)) for key, variable in fresh.items())
 
 
 def merge_statistics() -> None:
@@ -95,6 +99,8 @@ def merge_statistics() -> None:
 
 def check() -> None:
     """Say so where the weights that loops have trained differ between ranks. All ranks come here."""
+    if not position.active():
+        return
     alive = [variable for variable in (reference() for reference in _trained.values()) if variable is not None]
     if not alive:
         return

@@ -31,9 +31,7 @@ def apply(module: ModuleType) -> None:
 
 def on_rank_0(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     """Do it on rank 0, and nothing on the others."""
-    if scope.left_alone() or world.current().rank == 0:
-        return wrapped(*args, **kwargs)
-    return None
+    return wrapped(*args, **kwargs) if world.current().rank == 0 else None
 
 
 def before_writing() -> None:
@@ -44,8 +42,6 @@ def before_writing() -> None:
 
 
 def _checkpoint(wrapped: Any, checkpoint: Any, args: Any, kwargs: Any) -> Any:
-    if scope.left_alone():
-        return wrapped(*args, **kwargs)
     before_writing()
     prefix = os.fspath(args[0] if args else kwargs.get("save_path") or kwargs.get("file_prefix"))
     shared = saving.shared(lambda: wrapped(*args, **kwargs), f"write {prefix}", f"{prefix}.index")
@@ -58,8 +54,6 @@ def _checkpoint(wrapped: Any, checkpoint: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _saved_model(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    if scope.left_alone():
-        return wrapped(*args, **kwargs)
     before_writing()
     directory = os.fspath(args[1] if len(args) > 1 else kwargs["export_dir"])
     path = os.path.join(directory, "saved_model.pb")
@@ -67,7 +61,7 @@ def _saved_model(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _summaries(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    if scope.left_alone() or scope.in_keras() or world.current().rank == 0:
+    if scope.in_keras() or world.current().rank == 0:
         return wrapped(*args, **kwargs)
     import tensorflow as tf
 

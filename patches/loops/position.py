@@ -1,7 +1,7 @@
 """Which part of which batch a loop of the script works on now.
 
-A loop may be eager, be compiled whole, or call a compiled step; a step may be traced with one batch and run with another.
-So the position is kept in a TensorFlow variable, which is read when a step runs and not when it is traced.
+A loop may be eager, be compiled whole, or call a compiled step; a step may be traced with one batch and run with
+another. So the position is kept in a TensorFlow variable, which is read when a step runs and not when it is traced.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf import settings, world
-from matex_tf.patches import scope
+from matex_tf.patches import names, scope
 
 #: What a position is: outside of any loop, at a batch that every rank has whole, or at this rank's rows of one.
 OUTSIDE, WHOLE, SPLIT = 0, 1, 2
@@ -72,7 +72,7 @@ def active() -> bool:
     return (
         not world.current().alone
         and not scope.in_keras()
-        and not scope.left_alone()
+        and not names.aside
         and tf.compat.v1.executing_eagerly_outside_functions()
     )
 

@@ -1,8 +1,8 @@
 """Metrics that a script updates and reads itself: `result()` is that of all rows, on every rank.
 
 A metric keeps the rank's own state; when its result is asked for, the states are added up for as long as it is
-computed. A batch that every rank has whole is counted by rank 0 alone, and a ghost's row by nobody. A metric that was never
-updated in a loop over batches, nor in a compiled step, is left alone: every rank has all of it.
+computed. A batch that every rank has whole is counted by rank 0 alone, and a ghost's row by nobody. A metric that was
+never updated in a loop over batches, nor in a compiled step, is left alone: every rank has all of it.
 
 Relies on (Keras 3.3 to 3.15): `Metric.update_state`, `Metric.result`, `Metric.variables`, public.
 """

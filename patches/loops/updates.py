@@ -1,7 +1,7 @@
 """Gradients and optimizers outside of Keras' loops: averaged over ranks, weighted by rows.
 
-A gradient is averaged where `tape.gradient` gives it, if it is one by a variable and no tape records any more. So what the
-script does with it (clip it, look at its norm, subtract it from a variable) is what one rank would do. An optimizer
+A gradient is averaged where `tape.gradient` gives it, if it is one by a variable and no tape records any more. So what
+the script does with it (clip it, look at its norm, subtract it from a variable) is what one rank would do. An optimizer
 averages what did not come that way. To average twice changes nothing, since the parts of the ranks add up to one;
 gradients that are known to be averaged are not exchanged again.
 

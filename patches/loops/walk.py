@@ -2,8 +2,8 @@
 
 The first batch of a loop is given to the script whole, on every rank. If the script then computes gradients with it, or
 feeds a metric, the loop is one to share out, and from the second batch on, and from the first when it comes by again,
-each rank gets its rows. A loop that does neither (it gathers labels, or draws pictures) stays as it is. Both are exact: the
-gradients of a batch that all ranks have are the same on all, and what it adds to a metric is counted once.
+each rank gets its rows. A loop that does neither (it gathers labels, or draws pictures) stays as it is. Both are exact:
+the gradients of a batch that all ranks have are the same on all, and what it adds to a metric is counted once.
 """
 
 from __future__ import annotations

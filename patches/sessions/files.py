@@ -3,8 +3,8 @@
 A monitored session saves by the clock, and the clocks of ranks differ: there rank 0 writes what it has, and the others
 neither write nor wait. All look for a checkpoint to go on from before any of them may have written one.
 
-Relies on (TensorFlow 2.16 to 2.21): `tf.compat.v1.train.Saver.save` and `restore`, `SessionManager.prepare_session`, and
-`CheckpointSaverHook`, public, with its `_save`, private; `EventFileWriter` of
+Relies on (TensorFlow 2.16 to 2.21): `tf.compat.v1.train.Saver.save` and `restore`, `SessionManager.prepare_session`,
+and `CheckpointSaverHook`, public, with its `_save`, private; `EventFileWriter` of
 tensorflow.python.summary.writer.event_file_writer, private.
 """
 
@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from matex_tf import world
-from matex_tf.patches import names, saving, scope
+from matex_tf.patches import names, saving
 from matex_tf.patches.loops.files import on_rank_0
 from matex_tf.patches.sessions import variables
 
@@ -36,8 +36,6 @@ def apply(module: ModuleType) -> None:
 
 
 def _save(wrapped: Any, saver: Any, args: Any, kwargs: Any) -> Any:
-    if scope.left_alone():
-        return wrapped(*args, **kwargs)
     path = os.fspath(args[1] if len(args) > 1 else kwargs["save_path"])
     result = saving.shared(lambda: wrapped(*args, **kwargs), f"write {path}")
     if world.current().rank and not saving.alone() and result:
@@ -46,7 +44,7 @@ def _save(wrapped: Any, saver: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _restore(wrapped: Any, saver: Any, args: Any, kwargs: Any) -> Any:
-    if scope.left_alone() or saving.alone() or variables.runs_by_itself():
+    if saving.alone() or variables.runs_by_itself():
         return wrapped(*args, **kwargs)
     session = args[0] if args else kwargs["sess"]
     path = args[1] if len(args) > 1 else kwargs["save_path"]
@@ -56,7 +54,7 @@ def _restore(wrapped: Any, saver: Any, args: Any, kwargs: Any) -> Any:
 
 def _prepare(wrapped: Any, manager: Any, args: Any, kwargs: Any) -> Any:
     """A new session, initialized or restored from what was there before."""
-    if scope.left_alone() or variables.runs_by_itself():
+    if variables.runs_by_itself():
         return wrapped(*args, **kwargs)
     ranks = world.current()
     with variables.by_itself():
@@ -67,7 +65,5 @@ def _prepare(wrapped: Any, manager: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _save_by_clock(wrapped: Any, hook: Any, args: Any, kwargs: Any) -> Any:
-    if scope.left_alone():
-        return wrapped(*args, **kwargs)
     with saving.unshared():
         return wrapped(*args, **kwargs)

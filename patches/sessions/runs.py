@@ -1,11 +1,11 @@
 """`Session.run`: a run that trains is shared out among the ranks.
 
-What it is fed is compared: arrays that all ranks have are shared out by rows; arrays that differ are rows of the rank's own
-(from a `DataSet`, say), and together they are the batch. What it fetches is that of the whole batch: floating-point scalars
-are averaged, weighted by rows, and rows are joined. A run that does not train is shared out only if its feeds differ; else
-every rank computes it, on all that it is fed.
+What it is fed is compared: arrays that all ranks have are shared out by rows; arrays that differ are rows of the rank's
+own (from a `DataSet`, say), and together they are the batch. What it fetches is that of the whole batch: floating-point
+scalars are averaged, weighted by rows, and rows are joined. A run that does not train is shared out only if its feeds
+differ; else every rank computes it, on all that it is fed.
 
-Relies on (TensorFlow 2.16 to 2.21): `tf.compat.v1.Session.run` and `Session.__init__`, public, of its base class.
+Relies on (TensorFlow 2.16 to 2.21): `run` and `__init__` of `tf.compat.v1.Session` and `InteractiveSession`, public.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from matex_tf import settings, world
 from matex_tf.exchange import op
-from matex_tf.patches import names, notes, saving, scope
+from matex_tf.patches import names, notes, saving
 from matex_tf.patches.sessions import share, turns, variables
 from matex_tf.patches.split import Share
 
@@ -41,7 +41,7 @@ def apply(module: ModuleType) -> None:
 
 
 def _init(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
-    if len(args) < 3 and not scope.left_alone():
+    if len(args) < 3:
         config = tf.compat.v1.ConfigProto()
         if kwargs.get("config") is not None:
             config.CopyFrom(kwargs["config"])
@@ -51,7 +51,7 @@ def _init(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _run(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
-    if variables.runs_by_itself() or saving.alone() or scope.left_alone():
+    if variables.runs_by_itself() or saving.alone():
         return wrapped(*args, **kwargs)
     fetches, feeds, rest = _arguments(*args, **kwargs)
     graph = session.graph
@@ -223,6 +223,6 @@ def _whole(name: str, own: Any, everyone: list[tuple[int, dict[str, Any]]]) -> A
     if not parts or any(part is None for _, part in parts):
         return own
     if isinstance(parts[0][1], float):
-        mean = sum(rows * number for rows, number in parts) / sum(rows for rows, _ in parts)
-        return type(own)(mean)
+        weights, numbers = zip(*parts, strict=True)
+        return type(own)(np.average(numbers, weights=weights))
     return np.concatenate([rows for _, rows in parts])

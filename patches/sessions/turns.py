@@ -1,8 +1,8 @@
 """Exchanges of one run of a session come in the same order on every rank.
 
-Ops of a tf.function run in program order, those of a session's graph as soon as their inputs are there. So each exchange
-has a number, in the order in which the graph was built, and waits until those of lower numbers that belong to the same
-run are through. It waits with its inputs at hand, so that it keeps nothing waiting but a thread.
+Ops of a tf.function run in program order, those of a session's graph as soon as their inputs are there. So each
+exchange has a number, in the order in which the graph was built, and waits until those of lower numbers that belong to
+the same run are through. It waits with its inputs at hand, so that it keeps nothing waiting but a thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Optimizers of tf.compat.v1: gradients are averaged over ranks, weighted by rows.
 
-Where `compute_gradients` gives them, so that a script clips what one rank would clip; `apply_gradients` averages what did
-not come from there. See `loops.updates` on averaging twice.
+Where `compute_gradients` gives them, so that a script clips what one rank would clip; `apply_gradients` averages what
+did not come from there. See `loops.updates` on averaging twice.
 
 Relies on (TensorFlow 2.16 to 2.21): `tf.compat.v1.train.Optimizer.compute_gradients` and `apply_gradients`, public.
 """
@@ -34,13 +34,13 @@ def in_session_graph() -> bool:
 
 def _compute(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     pairs = wrapped(*args, **kwargs)
-    return _averaged(pairs) if in_session_graph() and not scope.left_alone() else pairs
+    return _averaged(pairs) if in_session_graph() else pairs
 
 
 def _apply(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     pairs = list(args[0] if args else kwargs["grads_and_vars"])
     kwargs = {name: value for name, value in kwargs.items() if name != "grads_and_vars"}
-    if not scope.left_alone() and not all(grad is None or optimizer.is_marked(grad) for grad, _ in pairs):
+    if not all(grad is None or optimizer.is_marked(grad) for grad, _ in pairs):
         if in_session_graph():
             pairs = _averaged(pairs)
         elif position.active():

@@ -44,7 +44,7 @@ def share(session: Any) -> None:
     ranks = world.current()
     variables = of(session.graph)
     ranks.meet("share the variables of a session", [f"{v.name} {v.dtype.name} {v.shape}" for v in variables])
-    values = _values(session, variables) if ranks.rank == 0 else []
+    values: list[Any] = _values(session, variables) if ranks.rank == 0 else []
     known = ranks.share(
         [None if value is None else (value.shape, value.dtype) for value in values], "share the shapes of variables"
     )

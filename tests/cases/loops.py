@@ -384,7 +384,10 @@ def files(tmp):
     said.append(os.path.basename(checkpoint.save(f"{tmp}/single/one")))
     said.append(os.path.basename(checkpoint.write(f"{tmp}/single/two")))
     model.save(f"{tmp}/model.keras")
-    tf.saved_model.save(model, f"{tmp}/saved")
+    module = tf.Module()
+    module.model = model
+    module.serve = tf.function(lambda x: model(x), input_signature=[tf.TensorSpec([None, 6])])
+    tf.saved_model.save(module, f"{tmp}/saved")
     other = classifier(seed=8)
     tf.train.Checkpoint(model=other).restore(manager.latest_checkpoint).expect_partial()
     x, _ = table(10, seed=1)
@@ -397,7 +400,7 @@ def files(tmp):
         "drafts": glob.glob(f"{tmp}/**/*temp*", recursive=True),
         "weights": weights(model),
         "restored": other(x).numpy(),
-        "served": served(x).numpy(),
+        "served": served.serve(x).numpy(),
         "loaded": keras.models.load_model(f"{tmp}/model.keras")(x).numpy(),
     }
 
