@@ -111,23 +111,15 @@ def test_files(ranks):
     assert reference["found"] == ["kept/ckpt-2.index", "kept/ckpt-3.index", "single/one-4.index", "single/two.index"]
 
 
-@pytest.mark.parametrize("how", ["arrays", "shard"])
+@pytest.mark.parametrize("how", ["arrays", "stream", "next_train_batch"])
 def test_own_data(ranks, how):
-    """Pipelines of the rank's own rows."""
-    results = ranks("loops:own_data", (1, 3), how=how)
-    if how == "arrays":  # the rows of each batch are those of one rank
-        same({size: [{"weights": v["weights"], "said": v["said"]} for v in values] for size, values in results.items()})
-    alike({size: [value["weights"] for value in values] for size, values in results.items()})
-    assert len({value["said"] for value in results[3]}) == 1
+    """Rows of the rank's own: a pipeline over its arrays, a `DataSet`; together they are the batches of one rank."""
+    same(ranks("loops:own_data", (1, 3), how=how))
 
 
-@pytest.mark.parametrize("how", ["stream", "next_train_batch"])
-def test_shards(ranks, how):
-    """Rows that `DataSet` gives a rank of each batch: the two ways are one, and all ranks are alike."""
-    results = ranks("loops:own_data", (3,), how=how)
-    alike({size: [value["weights"] for value in values] for size, values in results.items()})
-    assert sum(value["rows"] for value in results[3]) == 2 * 96
-    assert len({value["said"] for value in results[3]}) == 1
+def test_sharded_by_the_script(ranks):
+    """`dataset.shard`: batches of other rows than on one rank, all used, and all ranks alike."""
+    alike(ranks("loops:own_data", (3,), how="shard"))
 
 
 def test_off(ranks):

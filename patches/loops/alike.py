@@ -90,11 +90,22 @@ def _find_layers() -> None:
 
 def merge_statistics() -> None:
     """Average the state that layers keep outside of training (moving means and variances). All ranks come here."""
-    found: dict[int, Any] = {}
-    for layer in _layers:
-        found.update((id(variable), variable) for variable in layer.non_trainable_variables)
+    ranks = world.current()
+    for attempt in range(2):
+        kept = _statistics()
+        labels = [f"{variable.path} {tuple(variable.shape)}" for variable in kept]
+        everyone = ranks.gather(labels, "compare the layers of a loop")
+        if all(other == labels for other in everyone):
+            weights.average_statistics(kept)
+            return
+        if attempt == 0:
+            gc.collect()  # layers that nobody uses any more may be gone on one rank and still be there on another
+
+
+def _statistics() -> list[Any]:
+    found = {id(variable): variable for layer in _layers for variable in layer.non_trainable_variables}
     kept = [variable for variable in found.values() if not seeds.is_generator_state(variable)]
-    weights.average_statistics(sorted(kept, key=lambda variable: variable.path))
+    return sorted(kept, key=lambda variable: variable.path)
 
 
 def check() -> None:

@@ -11,6 +11,7 @@ Relies on (TensorFlow 2.16 to 2.21, private): `tensorflow.python.data.ops.iterat
 from __future__ import annotations
 
 import importlib
+import sys
 import threading
 from types import ModuleType
 from typing import Any
@@ -101,7 +102,7 @@ class SharedIterator(_iterators.OwnedIterator):  # type: ignore[misc, name-defin
         return SharedIteratorSpec(self.element_spec)
 
     def __del__(self) -> None:
-        if self._walk is not None:
+        if self._walk is not None and not sys.is_finalizing():
             self._walk.close()
 
 

@@ -93,10 +93,11 @@ def read() -> tuple[int, int, int, int]:
 
 
 def enter(kind: int, rows: int, total: int, taken: int, owner: object = None) -> None:
-    """Be at a part of a batch; see `scope.Part`. Not for compiled functions."""
+    """Be at a part of a batch, now; see `scope.Part`."""
     global _owner
     _owner = owner
-    _state().assign(np.array([kind, rows, total, taken], np.int32))
+    with tf.init_scope():
+        _state().assign(np.array([kind, rows, total, taken], np.int32))
 
 
 def given(rows: int, total: int) -> None:
