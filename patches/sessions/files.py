@@ -4,7 +4,7 @@ A monitored session saves by the clock, and the clocks of ranks differ: there ra
 neither write nor wait. All look for a checkpoint to go on from before any of them may have written one.
 
 Relies on (TensorFlow 2.16 to 2.21): `tf.compat.v1.train.Saver.save` and `restore`, `SessionManager.prepare_session`,
-and `CheckpointSaverHook`, public, with its `_save`, private; `EventFileWriter` of
+and `CheckpointSaverHook`, public; `Saver._last_checkpoints`, `CheckpointSaverHook._save` and `EventFileWriter` of
 tensorflow.python.summary.writer.event_file_writer, private.
 """
 
@@ -37,9 +37,8 @@ def apply(module: ModuleType) -> None:
 
 def _save(wrapped: Any, saver: Any, args: Any, kwargs: Any) -> Any:
     path = os.fspath(args[1] if len(args) > 1 else kwargs["save_path"])
-    result = saving.shared(lambda: wrapped(*args, **kwargs), f"write {path}")
-    if world.current().rank and not saving.alone() and result:
-        saver.set_last_checkpoints_with_time([*saver._last_checkpoints, (result, 0.0)])
+    result, kept = saving.shared(lambda: (wrapped(*args, **kwargs), list(saver._last_checkpoints)), f"write {path}")
+    saver.set_last_checkpoints_with_time(kept)
     return result
 
 

@@ -158,9 +158,14 @@ def _may_have_rows(graph: tf.Graph, key: Any, value: Any) -> bool:
         shape = graph.as_graph_element(key, allow_operation=False).shape
     except (TypeError, ValueError, KeyError):
         return False
-    if shape.rank is not None and (shape.rank == 0 or shape[0] is not None):
+    if not _open(shape):
         return False
     return not isinstance(value, (tf.compat.v1.SparseTensorValue, str, bytes)) and np.ndim(value) > 0
+
+
+def _open(shape: tf.TensorShape) -> bool:
+    """Whether the first dimension may be any."""
+    return shape.rank is None or (shape.rank > 0 and shape.as_list()[0] is None)
 
 
 def _checksum(arrays: Iterable[np.ndarray]) -> int:
@@ -212,8 +217,7 @@ def _name(graph: tf.Graph, fetch: Any) -> str:
 def _said(graph: tf.Graph, name: str, value: Any, part: Share) -> Any:
     """What a rank tells of one fetch: a number to average, rows to join, or None."""
     if isinstance(value, np.ndarray) and value.ndim:
-        shape = graph.get_tensor_by_name(name).shape
-        of_rows = shape.rank is None or shape[0] is None
+        of_rows = _open(graph.get_tensor_by_name(name).shape)
         return value[: part.rows] if of_rows and len(value) == part.high - part.low else None
     return float(value) if isinstance(value, (np.floating, float)) else None
 
