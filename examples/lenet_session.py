@@ -8,7 +8,7 @@ from datasets import DataSet
 tf.disable_v2_behavior()
 
 batch_size = 100
-epochs = 6
+epochs = 4
 
 mnist = DataSet("MNIST", data_directory=sys.argv[1], normalize=255.0, one_hot=10, train_batch_size=batch_size)
 
