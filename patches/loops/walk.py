@@ -1,14 +1,16 @@
 """One walk of the script over a batched pipeline: which batches are shared out, and how.
 
 The first batch of a loop is given to the script whole, on every rank. If the script then computes gradients with it, or
-feeds a metric, the loop is one to share out, and from the second batch on, and from the first when it comes by again,
-each rank gets its rows. A loop that does neither (it gathers labels, or draws pictures) stays as it is. Both are exact:
-the gradients of a batch that all ranks have are the same on all, and what it adds to a metric is counted once.
+feeds a metric, the loop is one to share out, and from the second batch on, and from the first when it walks over this
+pipeline again, each rank gets its rows. A loop that does neither (it gathers labels, or draws pictures) stays as it is.
+Both are exact: the gradients of a batch that all ranks have are the same on all, and what it adds to a metric is
+counted once.
 """
 
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +23,8 @@ from matex_tf.patches.loops import alike, position
 from matex_tf.patches.split import Share
 
 _LOOKING, _SHARED, _OWN_BATCHES = "looking", "shared", "own"
-_known: set[tuple[str, int]] = set()  # the loops that are to be shared out
+#: For each pipeline, the loops over it that are to be shared out.
+_known: weakref.WeakKeyDictionary[Any, set[tuple[str, int]]] = weakref.WeakKeyDictionary()
 
 
 class Walk:
@@ -34,6 +37,7 @@ class Walk:
 
     def __init__(self, dataset: Any, site: tuple[str, int]):
         self._site = site
+        self._shared_sites = _known.setdefault(dataset, set())
         self._batches = 0
         self._mode = _OWN_BATCHES if sources.found(dataset, OWN_ROWS) else ""
         self._before = position.OUTSIDE, 1, 1, 1
@@ -69,7 +73,7 @@ class Walk:
             self._touched = position.touches()
         elif self._mode == _LOOKING and position.touches() != self._touched:
             self._mode = _SHARED
-            _known.add(self._site)
+            self._shared_sites.add(self._site)
         rows = split.rows_of(tensors)
         place = f"batch {self._batches} of the loop at {self._place()}"
         if self._mode == _OWN_BATCHES:
@@ -99,7 +103,7 @@ class Walk:
         ranks = world.current()
         held = ranks.gather((split.rows_of(data), split.checksum(data)), "compare the first batch of a loop")
         if len(set(held)) == 1:
-            return _SHARED if self._site in _known else _LOOKING
+            return _SHARED if self._site in self._shared_sites else _LOOKING
         counts = ", ".join(str(rows) for rows, _ in held[:16])
         notes.say(
             f"{self._place()}: each rank has batches of its own ({counts} rows in the first): together they are the "
