@@ -74,6 +74,8 @@ setup(
         "matex_tf.readers",
         "matex_tf.patches",
         "matex_tf.patches.horovod",
+        "matex_tf.patches.loops",
+        "matex_tf.patches.sessions",
     ],
     # No TensorFlow and no MPI: a cluster has its own. mpi4py brings neither.
     install_requires=["mpi4py>=4", "numpy", "rich", "wrapt"],

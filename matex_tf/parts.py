@@ -7,7 +7,7 @@ have the script's size, and ranks that hold more rows give more of them all alon
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -77,3 +77,6 @@ class Turns:
 #: Attribute of a tf.data pipeline that yields each rank's own rows of every global batch, instead of whole batches:
 #: "shard" where they come from a part of the files, "source" where `--data source` has dealt out the elements.
 OWN_ROWS = "_matex_own_rows"
+
+#: Told of each batch that a `DataSet` gives to a loop of the script's own: rows of this rank, rows of the batch.
+on_batch: Callable[[int, int], None] | None = None

@@ -106,6 +106,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         prepare(world, settings, output)
         target.run()
+        from matex_tf import patches
+
+        patches.finish()
     except BaseException as error:
         ending.failed(error)
     try:

@@ -41,6 +41,13 @@ class Settings:
         "the work behind it, and a batch may hold other rows than on one rank.",
         choices=("exact", "source"),
     )
+    shard_loops: bool = _setting(
+        True,
+        "Whether batched tf.data pipelines that a script iterates by itself are shared out by rows, and arrays that it "
+        "feeds to a session. `off` for scripts that share out their data by themselves: each rank's batch is its own, "
+        "and gradients are averaged with equal weights.",
+        kind="switch",
+    )
     output: str = _setting(
         "first",
         "Whose output is shown: `first`, rank 0's; `all`, every rank's, each line behind its rank; or the name of a "

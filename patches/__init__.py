@@ -15,9 +15,18 @@ import wrapt
 PATCHES = (
     ("tensorflow", "seeds"),
     ("tensorflow", "sources"),
+    ("tensorflow", "loops.iteration"),
+    ("tensorflow", "loops.updates"),
+    ("tensorflow", "loops.files"),
+    ("tensorflow", "sessions.updates"),
+    ("tensorflow", "sessions.runs"),
+    ("tensorflow", "sessions.files"),
     ("keras.src.backend.tensorflow.trainer", "trainer"),
+    ("keras.src.backend.tensorflow.trainer", "loops.keras_runs"),
     ("keras.src.optimizers.base_optimizer", "optimizer"),
+    ("keras.src.optimizers.base_optimizer", "loops.updates"),
     ("keras.src.optimizers.loss_scale_optimizer", "loss_scaling"),
+    ("keras.src.metrics.metric", "loops.results"),
     ("keras.src.metrics.reduction_metrics", "metrics"),
     ("keras.src.losses.loss", "losses"),
     ("keras.src.layers.layer", "activity"),
@@ -68,6 +77,14 @@ def install(seed: int | None = None) -> None:
 def installed() -> bool:
     """Whether this process is a rank of a run, with patches in place."""
     return _installed
+
+
+def finish() -> None:
+    """What all ranks do when the script has ended."""
+    if "matex_tf.patches.loops.alike" in sys.modules:
+        from matex_tf.patches.loops import alike
+
+        alike.check()
 
 
 def _applier(patch: str):  # type: ignore[no-untyped-def]

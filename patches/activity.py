@@ -25,7 +25,8 @@ def apply(module: ModuleType) -> None:
 
 
 def _call(wrapped: Any, layer: Any, args: Any, kwargs: Any) -> Any:
-    part, regularizer = scope.current(), layer.activity_regularizer
+    regularizer = layer.activity_regularizer
+    part = scope.current() if regularizer is not None else None
     if part is None or regularizer is None:
         return wrapped(*args, **kwargs)
 

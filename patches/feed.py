@@ -90,9 +90,9 @@ class Feed:
         if rows > 0:
             data = fetched[0].data
         elif self._last is not None:
-            data = tf.nest.map_structure(_one_row, self._last)
+            data = tf.nest.map_structure(one_row, self._last)
         else:
-            data = tf.nest.map_structure(_zeros, spec.data)
+            data = tf.nest.map_structure(zeros, spec.data)
         share = Share(0, max(rows, 1), max(rows, 0), sum(count for count in counts if count > 0))
         return functools.partial(_unchanging, data, share, world.current().generation)
 
@@ -208,11 +208,11 @@ def _unchanging(data: Any, share: Share, generation: int) -> tuple[Any, Share]:
     return data, share
 
 
-def _one_row(leaf: Any) -> Any:
+def one_row(leaf: Any) -> Any:
     return leaf if leaf is None else at_least_one_row(leaf[:1])
 
 
-def _zeros(spec: Any) -> Any:
+def zeros(spec: Any) -> Any:
     """One row of zeros for a rank that never had a batch."""
     return tf.zeros([1, *(size or 1 for size in spec.shape[1:])], spec.dtype)
 

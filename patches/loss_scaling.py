@@ -13,13 +13,15 @@ from matex_tf.patches import names, optimizer
 
 def apply(module: ModuleType) -> None:
     """Patch keras.src.optimizers.loss_scale_optimizer."""
-    names.wrap(module, "LossScaleOptimizer.apply", _apply)
+    names.method(module, "LossScaleOptimizer.apply", _apply)
 
 
 def _apply(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     grads, variables = _arguments(*args, **kwargs)
     known = instance._trainable_variables if variables is None else variables
-    averaged = optimizer.average(list(grads), list(known))
+    grads = list(grads)
+    marked = all(grad is None or optimizer.is_marked(grad) for grad in grads)
+    averaged = grads if marked else optimizer.average(grads, list(known))
     with optimizer.exchanged():
         return wrapped(averaged, variables)
 

@@ -29,7 +29,7 @@ _additive: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
 def apply(module: ModuleType) -> None:
     """Patch keras.src.metrics.reduction_metrics."""
-    names.wrap(module, "Mean.update_state", _update_mean)
+    names.method(module, "Mean.update_state", _update_mean)
 
 
 def _update_mean(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -37,7 +37,7 @@ def _update_mean(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     part = scope.current()
     values, sample_weight = _mean_arguments(*args, **kwargs)
     if part is not None and sample_weight is None and not part.has_rows(values):
-        sample_weight = part.weight
+        sample_weight = part.weight_in_mean
     return wrapped(values, sample_weight=sample_weight)
 
 
@@ -143,6 +143,16 @@ def _origin(tensor: Any) -> Any:
 def is_additive(metric: Any) -> bool:
     """Whether the metric's state over all ranks is the sum of theirs."""
     return _keras_own(metric) or _additive.get(metric, True)
+
+
+def is_known(metric: Any) -> bool:
+    """Whether it is known what `is_additive` says of a metric."""
+    return _keras_own(metric) or metric in _additive
+
+
+def learn(metric: Any, update: Any, args: Any, kwargs: Any) -> None:
+    """Find out whether a metric only adds, from the graph of an update that is about to be made."""
+    _additive[metric] = _only_adds(metric, update, args, kwargs)
 
 
 def merge(model: Any) -> dict[str, float]:

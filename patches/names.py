@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -56,3 +57,25 @@ def wrap(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:
         return wrapper(wrapped, instance, args, kwargs)
 
     wrapt.wrap_function_wrapper(module, path, only_with_others)
+
+
+def method(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:
+    """The same for a method that a script may call inside a tf.function: AutoGraph warns of what wrapt has wrapped."""
+    owner_path, _, name = path.rpartition(".")
+    require(module, path)
+    owner = require(module, owner_path)
+    setattr(owner, name, around(vars(owner)[name] if name in vars(owner) else getattr(owner, name), wrapper))
+
+
+def around(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
+    """A function for a class that calls `wrapper(bound method, instance, args, kwargs)`, but not in a world of one."""
+    import tensorflow as tf
+
+    @functools.wraps(original)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        bound = original.__get__(self, type(self))  # type: ignore[attr-defined]
+        if aside or alone():
+            return bound(*args, **kwargs)
+        return wrapper(bound, self, args, kwargs)
+
+    return tf.autograph.experimental.do_not_convert(wrapped)  # type: ignore[no-any-return]

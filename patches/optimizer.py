@@ -111,7 +111,23 @@ def shaped(grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
 
 def average(grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
     """Weigh and exchange gradients at once; Nones stay where they are."""
-    return _strategy(shaped(weighted(grads), variables), paths(variables))
+    return average_named(shaped(list(grads), variables), paths(variables))
+
+
+def average_named(grads: Sequence[Any], labels: Sequence[str]) -> list[Any]:
+    """The same for gradients whose shapes are known, with the names of their variables."""
+    return _strategy(weighted(grads), labels)
+
+
+def mark(gradient: Any) -> Any:
+    """Note on a gradient that it has been exchanged."""
+    gradient._matex_exchanged = True
+    return gradient
+
+
+def is_marked(gradient: Any) -> bool:
+    """Whether `mark` was called for this very gradient."""
+    return getattr(gradient, "_matex_exchanged", False)
 
 
 @contextlib.contextmanager

@@ -6,10 +6,11 @@ filepath, ...)`, `Model.save_weights(filepath)` and `Model.export(filepath)`, al
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +19,9 @@ from matex_tf.errors import MatexError
 from matex_tf.patches import names, notes, weights
 
 _SEEN_WITHIN_SECONDS = 5.0  # how long a network file system may take to show a new file
+#: What all ranks do before a model is written.
+before_writing: list[Callable[[], None]] = []
+
 _alone = 0  # above 0 while rank 0 writes what the others do not
 
 
@@ -43,6 +47,9 @@ def _save(wrapped: Any, args: Any, kwargs: Any, position: int, bound: bool = Fal
         return wrapped(*arguments, **kwargs)
     if not _alone and hasattr(model, "metrics"):
         weights.merge_statistics(model)
+    if not _alone:
+        for prepare in before_writing:
+            prepare()
     return by_one_rank(lambda: wrapped(*arguments, **kwargs), f"write {os.fspath(path)}", os.fspath(path))
 
 
@@ -92,6 +99,29 @@ def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) ->
     if path is not None and not _appears(path):
         notes.say(f"{path} is on a disk that only {ranks.hosts[0]} has: other hosts do not see it")
     return result
+
+
+def alone() -> bool:
+    """Whether rank 0 is writing what the others do not."""
+    return _alone > 0
+
+
+@contextlib.contextmanager
+def unshared() -> Iterator[None]:
+    """Inside this block this rank writes, whatever the others do."""
+    global _alone
+    _alone += 1
+    try:
+        yield
+    finally:
+        _alone -= 1
+
+
+def shared(write: Callable[[], Any], what: str, path: str | None = None) -> Any:
+    """The same as `by_one_rank`, with a result, any picklable object, that every rank gets."""
+    if _alone:
+        return write()
+    return world.current().share(by_one_rank(write, what, path), f"share the result of: {what}")
 
 
 def _appears(path: str) -> bool:

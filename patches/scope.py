@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -34,6 +34,11 @@ class Part:
         return tf.cast(self.rows, tf.float32) / tf.cast(self.total, tf.float32)
 
     @property
+    def weight_in_mean(self) -> tf.Tensor:
+        """float32 scalar, how much a mean over the rows that the step sees counts in a metric's sum over ranks."""
+        return self.weight
+
+    @property
     def alive(self) -> tf.Tensor:
         """float32 scalar, 1 where the rank has rows, 0 for a ghost."""
         return tf.cast(self.rows > 0, tf.float32)
@@ -51,6 +56,10 @@ class Part:
 
 
 _parts: list[Part] = []
+_keras_runs = 0  # above 0 while `fit`, `evaluate` and the like run, callbacks included
+
+#: Gives the part of a batch that the script's own loop works on; None where nothing is patched for own loops.
+outside: Callable[[], Part | None] | None = None
 
 
 @contextlib.contextmanager
@@ -64,5 +73,23 @@ def within(part: Part) -> Iterator[Part]:
 
 
 def current() -> Part | None:
-    """The part of the step that runs or is traced now; None outside a step."""
-    return _parts[-1] if _parts else None
+    """The part of the step that runs or is traced now; None outside of steps and of loops that share out batches."""
+    if _parts:
+        return _parts[-1]
+    return outside() if outside is not None else None
+
+
+@contextlib.contextmanager
+def keras_runs() -> Iterator[None]:
+    """Inside this block a loop of Keras is at work, which shares out its batches by itself."""
+    global _keras_runs
+    _keras_runs += 1
+    try:
+        yield
+    finally:
+        _keras_runs -= 1
+
+
+def in_keras() -> bool:
+    """Whether a loop of Keras is at work, or a step of one is traced."""
+    return _keras_runs > 0 or bool(_parts)

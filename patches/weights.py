@@ -134,12 +134,16 @@ def merge_statistics(model: Any) -> None:
         return
     notes.unmerged = False
     _join_accumulators(model)
-    ranks = world.current()
     kept = [variable for variable in model.non_trainable_variables if not seeds.is_generator_state(variable)]
     metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
-    kept = [variable for variable in kept if id(variable) not in metrics]
+    average_statistics([variable for variable in kept if id(variable) not in metrics])
+
+
+def average_statistics(kept: list[Any]) -> None:
+    """Average those of these variables that differ between ranks, see `merge_statistics`. All ranks have the same."""
     if not kept:
         return
+    ranks = world.current()
     marks = np.array([zlib.crc32(np.asarray(variable.numpy()).tobytes()) for variable in kept], np.int64)
     everyone = np.array(ranks.gather(marks, "merge moving statistics"))
     for variable, differs in zip(kept, (everyone != everyone[0]).any(axis=0), strict=True):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from matex_tf import parts
 from matex_tf.errors import DataError
 from matex_tf.parts import Turns, span
 from matex_tf.readers.table import Arrays, Table
@@ -116,7 +117,10 @@ class Shard:
     def next_batch(self, batch_size: int) -> tuple[Arrays, Arrays | None]:
         """This rank's rows of the next global batch of `batch_size`; from the first again behind the last."""
         x, y = self._read_all()
-        low, high = self.turns.spans(self._at, batch_size)[self.rank]
+        spans = self.turns.spans(self._at, batch_size)
+        low, high = spans[self.rank]
+        if parts.on_batch is not None:
+            parts.on_batch(int(high - low), int((spans[:, 1] - spans[:, 0]).sum()))
         self._at = (self._at + 1) % max(1, self.turns.batches(batch_size))
         return pick(x, slice(low, high)), pick(y, slice(low, high))
 

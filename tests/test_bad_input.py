@@ -24,6 +24,14 @@ REFUSED = [
     ("leaves_loop", {}, "RanksDisagree", ["rank 1", "different ways", "evaluate"]),
     ("other_epochs", {}, "RanksDisagree", ["rank 1", "different ways", "fit"]),
     ("other_optimizer", {}, "RanksDisagree", ["rank 1"]),
+    ("loop", {"how": "layer"}, "RanksDisagree", ["rank 1", "weights of a loop"]),
+    ("loop", {"how": "shorter"}, "RanksDisagree", ["rank 1", "different ways", "batch 4 of the loop at bad.py"]),
+    ("loop", {"how": "smaller"}, "RanksDisagree", ["rank 1", "a batch of 20 rows"]),
+    ("loop", {"how": "leaves"}, "RanksDisagree", ["rank 1", "different ways"]),
+    ("loop", {"how": "metric"}, "RanksDisagree", ["rank 1", "different ways", "merge metrics"]),
+    ("loop", {"how": "optimizer"}, "RanksDisagree", ["rank 1", "weights of a loop"]),
+    ("session", {"how": "variable"}, "RanksDisagree", ["rank 1", "w:0"]),
+    ("session", {"how": "leaves"}, "RanksDisagree", ["rank 1", "different ways", "write"]),
 ]
 
 

@@ -1,12 +1,17 @@
 """The example scripts that read files, as users would start them: four ranks, each with its own part."""
 
+import gzip
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from jobs import LAUNCHER, Job
+
+from matex_tf.parts import Turns, span
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
@@ -37,3 +42,24 @@ def test_example(files, tmp_path, script, file, pattern, least):
     assert found and float(found[1]) > least, f"{ended.out}\n{ended.err}"
     if script != "digits_hdf5.py":  # which trains on a pipeline
         assert "each rank holds rows of its own" in ended.err
+
+
+def test_session(files, tmp_path):
+    """LeNet in a session on four ranks says what it says on one that is given the rows in the same order."""
+    ordered = tmp_path / "ordered"
+    shutil.copytree(files, ordered)
+    for name, header in (("images-idx3", 16), ("labels-idx1", 8)):
+        path = ordered / f"train-{name}-ubyte.gz"
+        content = gzip.decompress(path.read_bytes())
+        rows = np.frombuffer(content[header:], np.uint8).reshape(1500, -1)
+        counts = [high - low for low, high in (span(1500, rank, 4) for rank in range(4))]
+        path.write_bytes(gzip.compress(content[:header] + rows[Turns(counts).order(100)].tobytes()))
+    said = {}
+    for ranks, directory in ((1, ordered), (4, files)):
+        command = [LAUNCHER, "run", "-n", str(ranks), str(EXAMPLES / "lenet_session.py"), str(directory)]
+        ended = Job(command, tmp_path).end(240)
+        assert ended.code == 0, f"{ended.out}\n{ended.err}"
+        said[ranks] = [float(number) for number in re.findall(r"(?:loss|:) ([\d.]+)", ended.out)]
+        assert said[ranks][-3] == 60 and said[ranks][-1] > 0.7, ended.out
+    assert len(said[1]) == 7
+    np.testing.assert_allclose(said[4], said[1], atol=2e-4, rtol=1e-3)

@@ -18,6 +18,8 @@ CASES = [
     "models:gan",
     "models:own_train_step",
     "callbacks:early_stopping",
+    "loops:guide",
+    "sessions:trained",
 ]
 
 

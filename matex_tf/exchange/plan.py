@@ -84,7 +84,7 @@ class Plan:
         """The plan for these arrays or TensorFlow tensors, with buckets as the settings say."""
         limit = settings.current().bucket_mb * MEGABYTE
         dtypes = [np.dtype(getattr(array.dtype, "as_numpy_dtype", array.dtype)) for array in arrays]
-        return cls(what, labels, [tuple(array.shape) for array in arrays], dtypes, limit)
+        return cls(what, labels, [tuple(map(int, array.shape)) for array in arrays], dtypes, limit)
 
     def detail_sum(self, expected: Sequence[str]) -> int:
         """The checksum of what ranks must have in common, behind what the world expects already."""

@@ -184,3 +184,52 @@ def raises_in_callback():
     x, y = table(100)
     callback = keras.callbacks.LambdaCallback(on_epoch_end=fail)
     compiled(classifier()).fit(x, y, batch_size=25, callbacks=[callback], verbose=0)
+
+
+def loop(how):
+    """A training loop of the script's own in which rank 1 goes another way.
+
+    Args:
+        how: "layer", "shorter", "leaves", "smaller", "metric", "optimizer".
+    """
+    keras.utils.set_random_seed(7)
+    more = [layers.Dense(8, name="one_more")] if how == "layer" and odd() else []
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(8), *more, layers.Dense(3)])
+    optimizer = keras.optimizers.SGD(0.1)
+    loss_fn = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    accuracy = keras.metrics.SparseCategoricalAccuracy()
+    rows = 75 if how == "shorter" and odd() else 100
+    data = tf.data.Dataset.from_tensor_slices(table(100)).take(rows).batch(25)
+    if how == "smaller" and odd():
+        data = data.take(2).concatenate(data.unbatch().batch(20))
+    for number, (x, y) in enumerate(data):
+        if how == "leaves" and odd() and number == 2:
+            break
+        with tf.GradientTape() as tape:
+            logits = model(x, training=True)
+            loss = loss_fn(y, logits)
+        variables = model.trainable_variables[:2] if how == "optimizer" and odd() else model.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+        accuracy.update_state(y, logits)
+        if how == "metric" and odd():
+            accuracy.result()
+    accuracy.result()
+
+
+def session(how):
+    """A session in which rank 1 goes another way.
+
+    Args:
+        how: "variable", "leaves".
+    """
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as run:
+        x = v1.placeholder(tf.float32, [None, 6])
+        w = v1.get_variable("w", [6, 4 if how == "variable" and odd() else 3], initializer=v1.ones_initializer())
+        train = v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_mean((x @ w) ** 2))
+        run.run(v1.global_variables_initializer())
+        for number in range(3):
+            if how == "leaves" and odd() and number == 2:
+                break
+            run.run(train, {x: table(10)[0]})
+        v1.train.Saver().save(run, "model")

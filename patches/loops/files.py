@@ -1,0 +1,68 @@
+"""Checkpoints, saved models and summaries of a script's own loop: written once, by rank 0.
+
+Relies on (TensorFlow 2.16 to 2.21): `tf.saved_model.save`, `tf.summary.create_file_writer`, public;
+`tf.train.Checkpoint._write(path, options)`, which `write`, `save` and `CheckpointManager.save` call,
+`CheckpointManager._record_state` and `checkpoint_management._delete_file_if_exists`, private.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from types import ModuleType
+from typing import Any
+
+from matex_tf import world
+from matex_tf.patches import names, saving, scope
+from matex_tf.patches.loops import alike, position
+
+
+def apply(module: ModuleType) -> None:
+    """Patch tensorflow."""
+    saving.before_writing.append(before_writing)
+    names.wrap(module, "train.Checkpoint._write", _checkpoint)
+    names.wrap(module, "compat.v1.train.Checkpoint._write", _checkpoint)
+    names.wrap(module, "train.CheckpointManager._record_state", on_rank_0)
+    management = importlib.import_module("tensorflow.python.checkpoint.checkpoint_management")
+    names.wrap(management, "_delete_file_if_exists", on_rank_0)
+    names.wrap(module, "saved_model.save", _saved_model)
+    names.wrap(module, "summary.create_file_writer", _summaries)
+
+
+def on_rank_0(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """Do it on rank 0, and nothing on the others."""
+    return wrapped(*args, **kwargs) if world.current().rank == 0 else None
+
+
+def before_writing() -> None:
+    """What all ranks do before one of them writes."""
+    if not saving.alone() and position.active():
+        alike.merge_statistics()
+        alike.check()
+
+
+def _checkpoint(wrapped: Any, checkpoint: Any, args: Any, kwargs: Any) -> Any:
+    before_writing()
+    prefix = os.fspath(args[0] if args else kwargs.get("save_path") or kwargs.get("file_prefix"))
+    shared = saving.shared(lambda: wrapped(*args, **kwargs), f"write {prefix}", f"{prefix}.index")
+    if world.current().rank and not saving.alone():
+        options = kwargs.get("options") or (args[1] if len(args) > 1 else None)
+        for callback in getattr(options, "experimental_write_callbacks", None) or ():
+            if callback.__name__ == "_record_and_sweep_state":  # the manager's list of what there is; writes nothing
+                callback(shared)
+    return shared
+
+
+def _saved_model(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    before_writing()
+    directory = os.fspath(args[1] if len(args) > 1 else kwargs["export_dir"])
+    path = os.path.join(directory, "saved_model.pb")
+    return saving.by_one_rank(lambda: wrapped(*args, **kwargs), f"write {directory}", path)
+
+
+def _summaries(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    if scope.in_keras() or world.current().rank == 0:
+        return wrapped(*args, **kwargs)
+    import tensorflow as tf
+
+    return tf.summary.create_noop_writer()

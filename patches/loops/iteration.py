@@ -1,0 +1,147 @@
+"""Pipelines that a script iterates by itself: `for batch in dataset`, `iter(dataset)`, both inside tf.function as well.
+
+Eager loops go through a `Walk`. A loop inside a tf.function is traced once, so there every batch is shared out, in the
+graph; an iterator that is passed to a tf.function knows that it is one to share out.
+
+Relies on (TensorFlow 2.16 to 2.21, private): `tensorflow.python.data.ops.iterator_ops.OwnedIterator`, its
+`_next_internal`, `get_next_as_optional` and `_type_spec`, `IteratorSpec` and its `_from_components`;
+`tensorflow.python.autograph.operators.control_flow.for_loop_registry`. Public: `tf.data.Dataset.__iter__`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from matex_tf import parts, world
+from matex_tf.patches import names, scope, split
+from matex_tf.patches.loops import batched, position, walk
+
+_iterators = importlib.import_module("tensorflow.python.data.ops.iterator_ops")
+
+
+def apply(module: ModuleType) -> None:
+    """Patch tensorflow."""
+    scope.outside = position.part
+    parts.on_batch = position.given
+    for name in ("_next_internal", "get_next_as_optional", "_type_spec"):
+        names.require(_iterators, f"OwnedIterator.{name}")
+    names.method(module, "data.Dataset.__iter__", _iterate)
+    control_flow = importlib.import_module("tensorflow.python.autograph.operators.control_flow")
+    registry = names.require(control_flow, "for_loop_registry._registry")
+    original = registry[module.data.Dataset]
+
+    def loop_over_dataset(dataset: Any, extra_test: Any, body: Any, *rest: Any, **options: Any) -> Any:
+        """AutoGraph's `for` over a dataset."""
+        if not walk.shares_out(dataset, batched.is_batched(dataset)) or batched.caller() is None:
+            return original(dataset, extra_test, body, *rest, **options)
+        result = original(dataset, extra_test, lambda batch: body(own_rows(batch)), *rest, **options)
+        position.leave_in_graph()
+        return result
+
+    registry[module.data.Dataset] = loop_over_dataset
+
+
+def own_rows(data: Any) -> Any:
+    """This rank's rows of a batch, in a graph; the position is set to them."""
+    leaves = tf.nest.flatten(data)
+    having = [leaf for leaf in leaves if _composite(leaf) or leaf.shape.rank != 0]
+    if not having:
+        return data
+    ranks = world.current()
+    total, static = _rows(having[0]), _static_rows(having[0])
+    slices = [
+        any(leaf is one for one in having) and (static is None or _static_rows(leaf) in (None, static))
+        for leaf in leaves
+    ]
+    low, high = ranks.rank * total // ranks.size, (ranks.rank + 1) * total // ranks.size
+    begin = tf.where(high > low, low, tf.maximum(tf.minimum(low, total - 1), 0))
+    end = tf.maximum(high, begin + 1)
+    position.enter_in_graph(high - low, tf.maximum(total, 1), end - begin)
+    return split.take(data, slices, begin, end)
+
+
+def _composite(leaf: Any) -> bool:
+    return isinstance(leaf, (tf.SparseTensor, tf.RaggedTensor))
+
+
+def _rows(leaf: Any) -> tf.Tensor:
+    if isinstance(leaf, tf.SparseTensor):
+        return tf.cast(leaf.dense_shape[0], tf.int32)
+    return tf.cast(leaf.nrows(), tf.int32) if isinstance(leaf, tf.RaggedTensor) else tf.shape(leaf)[0]
+
+
+def _static_rows(leaf: Any) -> int | None:
+    shape = leaf.shape
+    return shape[0] if shape.rank else None
+
+
+class SharedIterator(_iterators.OwnedIterator):  # type: ignore[misc, name-defined]
+    """An iterator over batches, of which the script gets this rank's rows."""
+
+    _walk: walk.Walk | None = None  # in a graph there is none
+
+    def _next_internal(self) -> Any:
+        if not tf.executing_eagerly():
+            return own_rows(super()._next_internal())
+        if self._walk is None or threading.current_thread() is not threading.main_thread():
+            return super()._next_internal()
+        return self._walk.next(super()._next_internal)
+
+    def get_next_as_optional(self) -> Any:
+        optional = super().get_next_as_optional()
+        return optional if tf.executing_eagerly() else _OwnRows(optional)
+
+    @property
+    def _type_spec(self) -> Any:
+        return SharedIteratorSpec(self.element_spec)
+
+    def __del__(self) -> None:
+        if self._walk is not None and not sys.is_finalizing():
+            self._walk.close()
+
+
+class _OwnRows:
+    """An optional batch, of which this rank gets its rows."""
+
+    def __init__(self, optional: Any):
+        self.has_value = optional.has_value
+        self._optional = optional
+
+    def get_value(self, name: str | None = None) -> Any:
+        return own_rows(self._optional.get_value(name))
+
+
+class SharedIteratorSpec(_iterators.IteratorSpec):  # type: ignore[misc, name-defined]
+    """What TensorFlow knows of a `SharedIterator` that is passed to a tf.function."""
+
+    @property
+    def value_type(self) -> Any:
+        return SharedIterator
+
+    def _from_components(self, components: Any) -> Any:
+        return SharedIterator(components=components, element_spec=self._element_spec)
+
+    @staticmethod
+    def from_value(value: Any) -> Any:
+        return SharedIteratorSpec(value.element_spec)
+
+
+def _iterate(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
+    inside = tf.inside_function()
+    if not (tf.executing_eagerly() or inside) or threading.current_thread() is not threading.main_thread():
+        return wrapped()
+    if not walk.shares_out(dataset, batched.is_batched(dataset)):
+        return wrapped()
+    site = batched.caller()
+    if site is None:
+        return wrapped()
+    iterator = SharedIterator(dataset)
+    if not inside:
+        iterator._walk = walk.Walk(dataset, site)
+    return iterator

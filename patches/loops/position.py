@@ -1,0 +1,149 @@
+"""Which part of which batch a loop of the script works on now.
+
+A loop may be eager, be compiled whole, or call a compiled step; a step may be traced with one batch and run with
+another. So the position is kept in a TensorFlow variable, which is read when a step runs and not when it is traced.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf import settings, world
+from matex_tf.patches import names, scope
+
+#: What a position is: outside of any loop, at a batch that every rank has whole, or at this rank's rows of one.
+OUTSIDE, WHOLE, SPLIT = 0, 1, 2
+
+_variable: Any = None  # int32 of shape (4,): kind, rows, total, taken
+_touches: Any = None  # int64 scalar
+_owner: object = None
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopPart(scope.Part):
+    """The part of a batch that a loop works on; see `scope.Part`.
+
+    Outside of loops, and for a batch that every rank has whole, the ranks count alike: 1 / ranks each.
+
+    Attributes:
+        kind: int32 scalar, one of OUTSIDE, WHOLE, SPLIT.
+        seen: the rows that the step sees, as a number, where it is known when a step is traced; 0 where it is not.
+    """
+
+    kind: tf.Tensor
+    seen: int = 0
+
+    @property
+    def weight(self) -> tf.Tensor:
+        """float32 scalar, how much this rank's gradient counts."""
+        return tf.where(self.kind == SPLIT, super().weight, 1.0 / world.current().size)
+
+    @property
+    def weight_in_mean(self) -> tf.Tensor:
+        """float32 scalar, how much a mean over rows counts in a metric: a whole batch is counted on one rank alone."""
+        return tf.where(self.kind == SPLIT, super().weight, 1.0)
+
+    @property
+    def alive(self) -> tf.Tensor:
+        """float32 scalar, 1 where the rank has rows."""
+        return tf.cast((self.rows > 0) | (self.kind != SPLIT), tf.float32)
+
+    @property
+    def counts(self) -> tf.Tensor:
+        """Boolean scalar, whether what this rank adds to a metric counts in the sum over ranks."""
+        if not settings.current().shard_loops:
+            return tf.constant(True)
+        return tf.where(self.kind == SPLIT, self.rows > 0, world.current().rank == 0)
+
+    def has_rows(self, values: Any) -> bool:
+        """Whether the first axis of `values` runs over rows of the batch."""
+        shape = getattr(values, "shape", None)
+        if shape is None or len(shape) == 0:
+            return False
+        return shape[0] is None or int(shape[0]) == self.seen
+
+
+def active() -> bool:
+    """Whether code that runs now, outside of Keras' own loops, is a script's that shall be shared among ranks."""
+    return (
+        not world.current().alone
+        and not scope.in_keras()
+        and not names.aside
+        and tf.compat.v1.executing_eagerly_outside_functions()
+    )
+
+
+def part() -> LoopPart | None:
+    """The part of a batch that the script's loop works on; None inside Keras' loops. For `scope.outside`."""
+    if not active():
+        return None
+    kind, rows, total, taken = tf.unstack(_state().read_value())
+    return LoopPart(rows, total, taken, kind, seen=read()[3])
+
+
+def read() -> tuple[int, int, int, int]:
+    """Kind, rows, total, taken, as numbers; those of the loop around a compiled function, while that is traced."""
+    with tf.init_scope():
+        kind, rows, total, taken = (int(number) for number in _state().numpy())
+    return kind, rows, total, taken
+
+
+def enter(kind: int, rows: int, total: int, taken: int, owner: object = None) -> None:
+    """Be at a part of a batch, now; see `scope.Part`."""
+    global _owner
+    _owner = owner
+    with tf.init_scope():
+        _state().assign(np.array([kind, rows, total, taken], np.int32))
+
+
+def given(rows: int, total: int) -> None:
+    """A `DataSet` has given the script this rank's rows of a batch. For `parts.on_batch`."""
+    if active():
+        enter(SPLIT, rows, max(total, 1), rows)
+
+
+def leave(owner: object, before: tuple[int, int, int, int]) -> None:
+    """Go back to where one was before, if `owner` is the loop that entered last."""
+    if _owner is owner:
+        enter(*before)
+
+
+def enter_in_graph(rows: tf.Tensor, total: tf.Tensor, taken: tf.Tensor) -> None:
+    """Be at this rank's rows of a batch, in a compiled function."""
+    _state().assign(tf.stack([tf.constant(SPLIT), rows, total, taken]))
+
+
+def leave_in_graph() -> None:
+    """Be outside of any loop, in a compiled function."""
+    _state().assign(tf.constant([OUTSIDE, 1, 1, 1]))
+
+
+def touch() -> None:
+    """Note that gradients or metrics were computed; also in a compiled function, whenever it runs."""
+    _counter().assign_add(1)
+
+
+def touches() -> int:
+    """How often `touch` was called, or ran."""
+    with tf.init_scope():
+        return int(_counter().numpy())
+
+
+def _state() -> Any:
+    global _variable
+    if _variable is None:
+        with tf.init_scope(), tf.device("CPU:0"):
+            _variable = tf.Variable([OUTSIDE, 1, 1, 1], trainable=False, dtype=tf.int32, name="matex_tf_position")
+    return _variable
+
+
+def _counter() -> Any:
+    global _touches
+    if _touches is None:
+        with tf.init_scope(), tf.device("CPU:0"):
+            _touches = tf.Variable(0, trainable=False, dtype=tf.int64, name="matex_tf_touches")
+    return _touches

@@ -1,0 +1,68 @@
+"""Files of a session are written once, by rank 0: savers, monitored sessions, event files.
+
+A monitored session saves by the clock, and the clocks of ranks differ: there rank 0 writes what it has, and the others
+neither write nor wait. All look for a checkpoint to go on from before any of them may have written one.
+
+Relies on (TensorFlow 2.16 to 2.21): `tf.compat.v1.train.Saver.save` and `restore`, `SessionManager.prepare_session`,
+and `CheckpointSaverHook`, public; `Saver._last_checkpoints`, `CheckpointSaverHook._save` and `EventFileWriter` of
+tensorflow.python.summary.writer.event_file_writer, private.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from types import ModuleType
+from typing import Any
+
+from matex_tf import world
+from matex_tf.patches import names, saving
+from matex_tf.patches.loops.files import on_rank_0
+from matex_tf.patches.sessions import variables
+
+
+def apply(module: ModuleType) -> None:
+    """Patch tensorflow."""
+    train = "compat.v1.train"
+    names.wrap(module, f"{train}.Saver.save", _save)
+    names.wrap(module, f"{train}.Saver.restore", _restore)
+    names.wrap(module, f"{train}.SessionManager.prepare_session", _prepare)
+    for name in ("after_create_session", "after_run", "end"):
+        names.wrap(module, f"{train}.CheckpointSaverHook.{name}", on_rank_0)
+    names.wrap(module, f"{train}.CheckpointSaverHook._save", _save_by_clock)
+    writers = importlib.import_module("tensorflow.python.summary.writer.event_file_writer")
+    for name in ("__init__", "get_logdir", "reopen", "add_event", "flush", "close"):
+        names.wrap(writers, f"EventFileWriter.{name}", on_rank_0)
+
+
+def _save(wrapped: Any, saver: Any, args: Any, kwargs: Any) -> Any:
+    path = os.fspath(args[1] if len(args) > 1 else kwargs["save_path"])
+    result, kept = saving.shared(lambda: (wrapped(*args, **kwargs), list(saver._last_checkpoints)), f"write {path}")
+    saver.set_last_checkpoints_with_time(kept)
+    return result
+
+
+def _restore(wrapped: Any, saver: Any, args: Any, kwargs: Any) -> Any:
+    if saving.alone() or variables.runs_by_itself():
+        return wrapped(*args, **kwargs)
+    session = args[0] if args else kwargs["sess"]
+    path = args[1] if len(args) > 1 else kwargs["save_path"]
+    saving.by_one_rank(lambda: wrapped(*args, **kwargs), f"restore {path}")
+    variables.share(session)
+
+
+def _prepare(wrapped: Any, manager: Any, args: Any, kwargs: Any) -> Any:
+    """A new session, initialized or restored from what was there before."""
+    if variables.runs_by_itself():
+        return wrapped(*args, **kwargs)
+    ranks = world.current()
+    with variables.by_itself():
+        session = wrapped(*args, **kwargs)
+    ranks.meet("start a session")
+    variables.share(session)
+    return session
+
+
+def _save_by_clock(wrapped: Any, hook: Any, args: Any, kwargs: Any) -> Any:
+    with saving.unshared():
+        return wrapped(*args, **kwargs)

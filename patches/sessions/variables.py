@@ -1,0 +1,74 @@
+"""Variables of a session: rank 0's values on every rank, after they are initialized or restored."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf import world
+
+_by_itself = 0  # above 0 while this package, or what it waits for, uses a session
+
+
+@contextlib.contextmanager
+def by_itself() -> Iterator[None]:
+    """Inside this block runs of sessions are the rank's own."""
+    global _by_itself
+    _by_itself += 1
+    try:
+        yield
+    finally:
+        _by_itself -= 1
+
+
+def runs_by_itself() -> bool:
+    """Whether the code inside of a `by_itself` block runs."""
+    return _by_itself > 0
+
+
+def of(graph: tf.Graph) -> list[Any]:
+    """The global variables of a graph, in the order in which they were made."""
+    return list(graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES))
+
+
+def share(session: Any) -> None:
+    """Give every rank the values that rank 0 has. All ranks come here.
+
+    Raises:
+        RanksDisagree: the graphs have other variables.
+    """
+    ranks = world.current()
+    variables = of(session.graph)
+    ranks.meet("share the variables of a session", [f"{v.name} {v.dtype.name} {v.shape}" for v in variables])
+    values: list[Any] = _values(session, variables) if ranks.rank == 0 else []
+    known = ranks.share(
+        [None if value is None else (value.shape, value.dtype) for value in values], "share the shapes of variables"
+    )
+    with by_itself():
+        for place, (variable, kind) in enumerate(zip(variables, known, strict=True)):
+            if kind is None:
+                continue
+            if kind[1].hasobject:
+                value = ranks.share(values[place] if ranks.rank == 0 else None, "share a variable of text")
+            else:
+                value = ranks.share_array(values[place] if ranks.rank == 0 else np.empty(*kind))
+            if ranks.rank:
+                session.run(variable.initializer, {variable.initializer.inputs[1]: value})
+
+
+def _values(session: Any, variables: list[Any]) -> list[np.ndarray | None]:
+    """Their values; None for one that is not initialized."""
+    with by_itself():
+        with contextlib.suppress(tf.errors.FailedPreconditionError):
+            return [np.asarray(value) for value in session.run(variables)]
+        values: list[np.ndarray | None] = []
+        for variable in variables:
+            try:
+                values.append(np.asarray(session.run(variable)))
+            except tf.errors.FailedPreconditionError:
+                values.append(None)
+    return values
