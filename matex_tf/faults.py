@@ -12,6 +12,7 @@ survivors complete a transaction, or none does and they run it again. No message
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -23,6 +24,7 @@ from typing import Any, TypeVar
 
 from matex_tf import trace
 from matex_tf.errors import MatexError, RankLost
+from matex_tf.output import Output
 from matex_tf.world import World, name_ranks
 
 #: Recoveries in a row that found nobody dead, after which an error of MPI is taken for one.
@@ -57,6 +59,7 @@ class Guard:
         self.on_change: list[Callable[[list[int]], None]] = []
         self._processes = world.gather((world.host, os.getpid()), "prepare to carry on")
         world.guard = self
+        atexit.register(self._leave)  # what the script has registered runs before
 
     def run(self, operation: Callable[[], _Result]) -> _Result:
         """Run one or more collectives such that all survivors complete them or none does.
@@ -100,6 +103,12 @@ class Guard:
             self._last = committed
             self._vain = 0
             return result, committed
+
+    def _leave(self) -> None:
+        """Leave without MPI_Finalize where ranks have died: it may wait for them."""
+        if self._world.generation:
+            Output.flush()
+            os._exit(0)
 
     def end(self, code: int) -> None:
         """End all ranks at once: this one has an error that is none of MPI's. MPI_Abort would end this rank alone."""

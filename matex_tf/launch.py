@@ -191,7 +191,10 @@ def _openmpi(
         # A rank that waits must let others work; over TCP it makes waiting much shorter too.
         options += ["--mca", "mpi_yield_when_idle", "1"]
     if survive:
-        options += ["--with-ft", "ulfm"]
+        # Without Open MPI's own shared memory: its files stay behind where a rank is killed.
+        options += ["--with-ft", "ulfm", "--mca", "btl", "self,tcp"]
+        if not elsewhere:
+            options += ["--mca", "btl_tcp_if_include", "lo"]
         if elsewhere:
             # Heartbeats from a thread of their own: a rank that computes for long is not dead.
             options += ["--mca", "mpi_ft_detector", "1", "--mca", "mpi_ft_detector_thread", "1"]

@@ -1,4 +1,4 @@
-"""Memory that the ranks of a node share: files in /dev/shm that have lost their name once every rank has mapped them.
+"""Memory that the ranks of a node share: files in /dev/shm that have no name once every rank has mapped them.
 
 Without a name nothing stays behind, however a rank ends; the kernel frees the memory with the last process that maps
 it.
@@ -70,26 +70,31 @@ class Node:
         Raises:
             NoRoom: on every rank of the node.
         """
-        path, failure = "", ""
-        if self.rank == 0:
-            try:
-                path = self._create(size)
-            except OSError as error:
-                failure = self._describe(size, error)
-        path, failure = self._comm.bcast((path, failure))
-        mapped = None
-        if not failure:
-            try:
-                mapped = _map(path, size)
-            except OSError as error:
-                failure = f"{path} on {self.host} cannot be mapped by rank {self.ranks[self.rank]}: {error.strerror}."
-        failures = self._comm.allgather(failure)
-        if self.rank == 0 and path:
-            os.unlink(path)
-        if any(failures):
-            raise NoRoom(next(filter(None, failures)))
-        assert mapped is not None
-        return Segment(mapped)
+        # A file without a name is found through the first rank's descriptor; a container may forbid that.
+        for named in (False, True):
+            handle, path, failure = -1, "", ""
+            if self.rank == 0:
+                try:
+                    handle, path = self._create(size, named)
+                except OSError as error:
+                    failure = self._describe(size, error)
+            path, failure = self._comm.bcast((path, failure))
+            mapped = None
+            if not failure:
+                try:
+                    mapped = _map(path, size)
+                except OSError as error:
+                    rank = self.ranks[self.rank]
+                    failure = f"{path} on {self.host} cannot be mapped by rank {rank}: {error.strerror}."
+            failures = self._comm.allgather(failure)
+            if handle >= 0:
+                os.close(handle)
+                if named:
+                    os.unlink(path)
+            if not any(failures):
+                assert mapped is not None
+                return Segment(mapped)
+        raise NoRoom(next(filter(None, failures)))
 
     def still_there(self, rank: int) -> None:
         """Raise RankLost when the process of a local rank has ended."""
@@ -108,17 +113,22 @@ class Node:
         self._comm.Free()
         self._processes = []
 
-    def _create(self, size: int) -> str:
-        handle, path = tempfile.mkstemp(prefix=f"matex-{os.getuid()}-", dir=self._directory)
+    def _create(self, size: int, named: bool) -> tuple[int, str]:
+        """A new file: a descriptor of it, and a path under which the other ranks find it."""
+        if named:
+            handle, path = tempfile.mkstemp(prefix=f"matex-{os.getuid()}-", dir=self._directory)
+        else:
+            handle = os.open(self._directory, os.O_TMPFILE | os.O_RDWR, 0o600)
+            path = f"/proc/{os.getpid()}/fd/{handle}"
         try:
             # A sparse file would be granted whatever the disk has, and kill with SIGBUS who writes to it.
             os.posix_fallocate(handle, 0, size)
         except OSError:
-            os.unlink(path)
-            raise
-        finally:
             os.close(handle)
-        return path
+            if named:
+                os.unlink(path)
+            raise
+        return handle, path
 
     def _describe(self, size: int, error: OSError) -> str:
         free = 0
