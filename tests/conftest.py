@@ -18,6 +18,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=os.environ.get("MATEX_TEST_SIZES", ""),
         help="world sizes for cases that leave them open, such as 1,3 (default: MATEX_TEST_SIZES, or 1,3)",
     )
+    parser.addoption(
+        "--schedule",
+        default="",
+        choices=("", "chained", "funneled", "concurrent"),
+        help="run all cases with this schedule, and with buckets of 256 bytes",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if schedule := config.getoption("--schedule"):
+        os.environ.update(MATEX_SCHEDULE=schedule, MATEX_BUCKET_MB="1", MATEX_TEST_BUCKET_BYTES="256")
 
 
 class Ranks:

@@ -58,6 +58,10 @@ def prepare(bare: bool) -> None:
 
     world.init()
     count_meetings(world.World)
+    if nbytes := os.environ.get("MATEX_TEST_BUCKET_BYTES"):  # so that small models have several buckets
+        from matex_tf.exchange import plan
+
+        plan.MEGABYTE = int(nbytes)
     if bare:
         return
     import matex_tf.patches
