@@ -31,7 +31,7 @@ class LoopPart(scope.Part):
 
     Attributes:
         kind: int32 scalar, one of OUTSIDE, WHOLE, SPLIT.
-        seen: the rows that the step sees, as a number, where it is known when a step is traced; 0 where it is not.
+        seen: the rows that the step sees, as a number; 0 outside of loops, where that is not known.
     """
 
     kind: tf.Tensor
@@ -64,7 +64,7 @@ class LoopPart(scope.Part):
         shape = getattr(values, "shape", None)
         if shape is None or len(shape) == 0:
             return False
-        return shape[0] is None or int(shape[0]) == self.seen
+        return shape[0] is None or self.seen in (0, int(shape[0]))
 
 
 def active() -> bool:
@@ -82,7 +82,8 @@ def part() -> LoopPart | None:
     if not active():
         return None
     kind, rows, total, taken = tf.unstack(_state().read_value())
-    return LoopPart(rows, total, taken, kind, seen=read()[3])
+    now, *_, seen = read()
+    return LoopPart(rows, total, taken, kind, seen=0 if now == OUTSIDE else seen)
 
 
 def read() -> tuple[int, int, int, int]:
@@ -107,8 +108,8 @@ def given(rows: int, total: int) -> None:
 
 
 def leave(owner: object, before: tuple[int, int, int, int]) -> None:
-    """Go back to where one was before, if `owner` is the loop that entered last."""
-    if _owner is owner:
+    """Go back to where one was before, if `owner` is the loop that entered last, or only compiled functions did."""
+    if _owner is owner or _owner is None:
         enter(*before)
 
 

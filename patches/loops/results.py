@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from matex_tf import world
+from matex_tf import settings, world
 from matex_tf.exchange import op
 from matex_tf.patches import metrics, names
 from matex_tf.patches.loops import position
@@ -71,7 +71,8 @@ def _update(wrapped: Any, metric: Any, args: Any, kwargs: Any) -> Any:
     part = position.part()
     assert part is not None
     eager = tf.executing_eagerly()
-    if eager and int(part.kind) == position.OUTSIDE and metric not in _shared:
+    whole = settings.current().shard_loops and int(position.read()[0]) == position.OUTSIDE
+    if eager and whole and metric not in _shared:
         return wrapped(*args, **kwargs)
     with _working(metric):
         _share(metric)
@@ -93,7 +94,7 @@ def _share(metric: Any) -> None:
     """From now on ranks add up their states; what is there already, every rank has, and rank 0 alone keeps it."""
     if metric not in _shared:
         _shared.add(metric)
-        if world.current().rank:
+        if world.current().rank and settings.current().shard_loops:
             with tf.init_scope():
                 for variable in metric.variables:
                     variable.assign(np.zeros(variable.shape, variable.dtype))
