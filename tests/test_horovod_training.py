@@ -1,5 +1,6 @@
 """Training in Horovod scripts: the answer of one process that has the rows of all."""
 
+import os
 import re
 import subprocess
 import sys
@@ -8,8 +9,10 @@ from pathlib import Path
 import pytest
 from jobs import BIN, LAUNCHER, Job
 
+from matex_tf import patches
 from matex_tf.errors import SettingError
 from matex_tf.horovodrun import translate
+from matex_tf.patches import horovod_names, names
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "horovod_digits.py"
 
@@ -129,6 +132,18 @@ def test_nothing_behind_its_back(tmp_path):
     assert len({value[1] for value in values}) == 3
     assert [value[2] for value in values] == [[f"model{rank}.keras", f"own{rank}.npy"] for rank in range(3)]
     assert len({value[3] for value in values}) == len({value[4] for value in values}) == 3
+
+
+@pytest.mark.parametrize("listed", ["4,5,6", None])
+def test_gpus_of_the_node(monkeypatch, listed):
+    """A rank that was given one GPU sees those of the node again: the script takes its own by local_rank()."""
+    monkeypatch.setattr(names, "aside", False)
+    monkeypatch.setattr(patches, "_installed", True)
+    monkeypatch.setattr(horovod_names, "_devices_shared_out", True)
+    monkeypatch.setattr(horovod_names, "_visible_devices", listed)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    horovod_names.put_patches_aside()
+    assert names.aside and os.environ.get("CUDA_VISIBLE_DEVICES") == listed
 
 
 @pytest.mark.parametrize(
