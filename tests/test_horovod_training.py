@@ -1,5 +1,6 @@
 """Training in Horovod scripts: the answer of one process that has the rows of all."""
 
+import os
 import re
 import subprocess
 import sys
@@ -8,8 +9,10 @@ from pathlib import Path
 import pytest
 from jobs import BIN, LAUNCHER, Job
 
+from matex_tf import patches
 from matex_tf.errors import SettingError
 from matex_tf.horovodrun import translate
+from matex_tf.patches import horovod_names, names
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "horovod_digits.py"
 
@@ -111,7 +114,19 @@ steps = []
 model.fit(x, x[:, :1], batch_size=4, epochs=1, verbose=0, callbacks=[Seen(), keras.callbacks.LambdaCallback(
     on_train_batch_end=lambda batch, logs: steps.append(batch))])
 files = sorted(name for name in os.listdir(".") if name.endswith((f"own{hvd.rank()}.npy", f"model{hvd.rank()}.keras")))
-mine = (len(steps), round(seen[0], 3), files, random.random(), float(tf.random.uniform([])))
+w, optimizer, rows = tf.Variable(1.0), keras.optimizers.SGD(1.0), 0
+for batch in tf.data.Dataset.from_tensor_slices(x[:8]).batch(4):
+    rows += len(batch)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(batch) * w
+    optimizer.apply_gradients([(tape.gradient(loss, w), w)])
+with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    v = tf.compat.v1.get_variable("v", initializer=float(hvd.rank()), use_resource=True)
+    train = tf.compat.v1.train.GradientDescentOptimizer(1.0).minimize(v * hvd.rank())
+    session.run(tf.compat.v1.global_variables_initializer())
+    session.run(train)
+    value = float(session.run(v))
+mine = len(steps), round(seen[0], 3), files, random.random(), float(tf.random.uniform([])), (rows, float(w), value)
 if hvd.rank() == 0:
     print(hvd.allgather_object(mine))
 else:
@@ -128,7 +143,20 @@ def test_nothing_behind_its_back(tmp_path):
     assert [value[0] for value in values] == [2, 3, 3]
     assert len({value[1] for value in values}) == 3
     assert [value[2] for value in values] == [[f"model{rank}.keras", f"own{rank}.npy"] for rank in range(3)]
+    assert [value[5] for value in values] == [(8, 1 - 2 * (1.0 + rank), 0.0) for rank in range(3)]
     assert len({value[3] for value in values}) == len({value[4] for value in values}) == 3
+
+
+@pytest.mark.parametrize("listed", ["4,5,6", None])
+def test_gpus_of_the_node(monkeypatch, listed):
+    """A rank that was given one GPU sees those of the node again: the script takes its own by local_rank()."""
+    monkeypatch.setattr(names, "aside", False)
+    monkeypatch.setattr(patches, "_installed", True)
+    monkeypatch.setattr(horovod_names, "_devices_shared_out", True)
+    monkeypatch.setattr(horovod_names, "_visible_devices", listed)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    horovod_names.put_patches_aside()
+    assert names.aside and os.environ.get("CUDA_VISIBLE_DEVICES") == listed
 
 
 @pytest.mark.parametrize(
