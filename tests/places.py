@@ -16,7 +16,7 @@ from typing import Any
 #: Name of a place: what is called there, and how often at least in an undisturbed run of `chaos.SCRIPT`.
 PLACES = {
     "forward": ("matex_tf.patches.steps:SharedStep.__call__", 60),
-    "packed": ("matex_tf.exchange.collective:Channel._sign", 150),
+    "packed": ("matex_tf.exchange.meeting:Meeting._sign", 150),
     "reducing": ("matex_tf.exchange.collective:Channel._reduce", 100),
     "a bucket": ("matex_tf.exchange.party:Party.sum", 150),
     "committing": ("matex_tf.patches.recovery:_sum", 60),

@@ -6,36 +6,28 @@
     network   between nodes: each slice is summed with its counterparts, so that all ranks drive the network
     result    views of the arena, the same bits on every rank
 
-A rank that has done its part of a chunk sets a counter, and waits for those of the others: once for each chunk, since a
-rank that has packed a chunk has reduced the one before. Beside the counter stands what the rank is about to do, as
-two checksums: so every exchange is a meeting as well, see `World.meet`.
+The ranks meet (`matex_tf.exchange.meeting`) once for each chunk, since a rank that has packed a chunk has reduced the
+one before.
 """
 
 from __future__ import annotations
 
-import functools
-import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from matex_tf import trace
-from matex_tf.exchange.arena import Node, Segment
+from matex_tf.exchange.arena import Node
 from matex_tf.exchange.bucket import Bucket, empty, share
+from matex_tf.exchange.meeting import Meeting
 from matex_tf.exchange.network import Lane
 from matex_tf.exchange.reduction import add_up, wide
 from matex_tf.exchange.stalls import Stalls
-from matex_tf.exchange.waiting import Counters
 
 #: Transfers between nodes that are under way at once.
 IN_FLIGHT = 32
 
-_LINE = 64  # words of a rank's control line: 256 bytes, so that no two ranks write to one cache line
-_PROGRESS, _DELIVERED, _JUDGED, _SIGNS = 0, 16, 32, 48
-_BROKEN = 63  # of rank 0's line
-_SIGN = 4  # words of a sign: what, detail, held, verdict; two of them in turn
 #: Pieces of tensors in a rank's slice up to which it adds them up as they lie, and does not copy them first.
 _MOST_PIECES = 16
 
@@ -58,15 +50,11 @@ class _Chunk:
     own: list[tuple[int, int, int, int]] | None
 
 
-class Channel:
+class Channel(Meeting):
     """A way for buckets, one after the other, between the ranks of a world. Every rank sends the same buckets.
-
-    Ranks may be at most one call apart: who is in call n + 1 knows that all have begun it, and so have ended n.
-    That is why two of everything, used in turn, suffice.
 
     Attributes:
         chunk: bytes that are packed before they are reduced.
-        doing: what the ranks are summing, in words.
     """
 
     def __init__(
@@ -95,46 +83,14 @@ class Channel:
         Raises:
             NoRoom: on every rank of the node.
         """
-        self._node, self._lanes, self._lane, self._networked = node, lanes, lane, networked
+        room = 2 * (node.size + 1) * (small + chunk)
+        super().__init__(node, lanes, lane, networked, crowded, stalls, room)
         self.chunk, self._small = chunk, small
-        self._lock = threading.RLock()
-        self._looks = [functools.partial(self._look, rank) for rank in range(node.size)]
-        self._stalls, self._awaited, self.doing = stalls, (0, 0), ""
-        self._calls = self._done = self._given = 0
-        lines = -(-node.size * _LINE * 4 // 4096) * 4096
-        self._segment: Segment = node.segment(lines + 2 * (node.size + 1) * (small + chunk))
-        self._words = self._segment.words()
-        self._counters = Counters(self._words, self._segment.address, crowded, _BROKEN)
-        memory = self._segment.bytes()[lines:]
-        border = 2 * (node.size + 1) * small
+        memory, border = self._room, 2 * (node.size + 1) * small
         self._small_parts = memory[:border].reshape(2, node.size + 1, small)  # the last of each is for the result
-        self._parts = memory[border : border + 2 * (node.size + 1) * chunk].reshape(2, node.size + 1, chunk)
+        self._parts = memory[border:room].reshape(2, node.size + 1, chunk)
         self._small_places: dict[int, tuple[Bucket, list[tuple[list[np.ndarray], list[np.ndarray]]]]] = {}
         self._chunks: dict[int, tuple[Bucket, list[_Chunk]]] = {}
-
-    def break_off(self) -> None:
-        """Let no rank of the node wait here any longer: a rank has died."""
-        lines = range(0, self._node.size * _LINE, _LINE)
-        self._counters.break_off([line + word for line in lines for word in (_PROGRESS, _DELIVERED, _JUDGED)])
-
-    def meet(self, what: int, detail: int, held: int = 0) -> tuple[bool, int]:
-        """Wait until every rank is here.
-
-        Args:
-            what, detail: checksums of what this rank is about to do.
-            held: bits that the ranks of the node tell one another.
-
-        Returns:
-            Whether all ranks are about to do the same, and the bits that any rank of the node gave.
-        """
-        with self._lock:
-            self._sign(what, detail, held)
-            self._advance()
-            self._await_all()
-            agreed, held = self._compare()
-            agreed = self._judge(agreed)
-            self._calls += 1
-            return agreed, held
 
     def allreduce(
         self,
@@ -310,86 +266,3 @@ class Channel:
         if self._lane is not None:
             self._lane.finish(IN_FLIGHT - 1)
             self._lane.start(sums, (lambda: np.copyto(total, sums, casting="unsafe")) if short else None)
-
-    def _pass_on(self) -> None:
-        """Wait until the sums over all nodes are there, on every lane."""
-        if self._lane is not None:
-            self._lane.finish()
-            self._deliver()
-        self._given += 1
-        self._await(_DELIVERED, range(self._lanes), self._given)
-
-    def _deliver(self) -> None:
-        self._counters.set(self._node.rank * _LINE + _DELIVERED, self._given + 1)
-
-    def _sign(self, what: int, detail: int, held: int) -> None:
-        place = self._node.rank * _LINE + _SIGNS + _SIGN * (self._calls & 1)
-        words = self._words
-        words[place], words[place + 1], words[place + 2] = what, detail, held
-
-    def _compare(self) -> tuple[bool, int]:
-        """Whether the signs of all ranks of the node are the same, and what any of them holds."""
-        words, place = self._words, _SIGNS + _SIGN * (self._calls & 1)
-        what, detail, held, agreed = words[place], words[place + 1], 0, True
-        for _ in range(self._node.size):
-            if words[place] != what or words[place + 1] != detail:
-                agreed = False
-            held |= words[place + 2]
-            place += _LINE
-        return agreed, held
-
-    def _judge(self, agreed: bool, sums: np.ndarray | None = None, place: np.ndarray | None = None) -> bool:
-        """Whether all nodes agree as well: the first rank of each asks the others.
-
-        Args:
-            agreed: whether the ranks of this node do.
-            sums: on the first rank of a node, what is to be summed over nodes if all agree.
-            place: shared memory, where those sums go.
-        """
-        if not self._networked:
-            return agreed
-        words, verdict = self._words, _SIGNS + _SIGN * (self._calls & 1) + 3
-        if self._node.rank == 0:
-            assert self._lane is not None
-            # A node at odds with itself says what no other can say.
-            sign = (words[verdict - 3], words[verdict - 2]) if agreed else (-1 - self._lane.rank, 0)
-            together = sums is not None and sums.nbytes <= self._lane.together_bytes
-            agreed = self._lane.agree(sign, sums if together else None) and agreed
-            if agreed and sums is not None and place is not None:
-                if not together:
-                    self._lane.start(sums)
-                    self._lane.finish()
-                np.copyto(place, sums, casting="unsafe")
-            words[verdict] = agreed
-            self._counters.set(_JUDGED, self._calls + 1)
-        self._await(_JUDGED, [0], self._calls + 1)
-        return bool(words[verdict])
-
-    def _advance(self) -> None:
-        self._done += 1
-        self._counters.set(self._node.rank * _LINE + _PROGRESS, self._done)
-
-    def _await_all(self) -> None:
-        self._await(_PROGRESS, range(self._node.size), self._done)
-
-    def _look(self, rank: int, seconds: float) -> None:
-        """While this rank waits for another one of the node: see that it is there, and does not take too long."""
-        self._node.still_there(rank)
-        if self._stalls is not None and seconds >= self._stalls.soonest:
-            word, target = self._awaited
-            waited_for = range(self._node.size) if word == _PROGRESS else [rank]
-            missing = [r for r in waited_for if not self._counters.reached(r * _LINE + word, target)]
-            self._stalls.report(self._node, missing, seconds, self.doing)
-
-    def _await(self, word: int, ranks: Sequence[int], target: int) -> None:
-        self._awaited = word, target
-        with trace.span("wait"):
-            for rank in ranks:
-                if rank == self._node.rank:
-                    continue
-                index = rank * _LINE + word
-                while self._lane is not None and self._lane.busy and not self._counters.reached(index, target):
-                    # The rank that is waited for may itself wait for another node, and that one for these messages.
-                    if not self._lane.progress():
-                        time.sleep(2e-5)
-                self._counters.wait(index, target, self._looks[rank])
