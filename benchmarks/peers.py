@@ -47,7 +47,7 @@ class Peer:
 
     @property
     def _want(self) -> str:
-        return hashlib.sha256(repr((self.steps, self.environ, str(ROOT), str(HERE))).encode()).hexdigest()
+        return hashlib.sha256(repr((self.steps, self.environ, str(HERE))).encode()).hexdigest()
 
     @property
     def ready(self) -> bool:
