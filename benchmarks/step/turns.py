@@ -210,8 +210,8 @@ class Rank:
 class Barrier:
     """The cheapest meeting of processes that there is: a counter of each in a file that all have mapped.
 
-    A rank that waits keeps its core, which elsewhere would go to another program for milliseconds; only where ranks share
-    cores does it give it away at each turn. It sleeps where that takes long. All lock steps use it.
+    A rank that waits keeps its core, which would go to another program for milliseconds; only where ranks share cores
+    does it give it away at each turn. It sleeps where that takes long. All lock steps use it.
     """
 
     def __init__(self, path: str, rank: int, size: int):
