@@ -69,10 +69,10 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
 
     shown = Table(title=title)
     for number, column in enumerate(columns):
-        shown.add_column(column, justify="right" if number else "left")
+        shown.add_column(column, justify="right" if number else "left", no_wrap=True)
     for row in rows:
         shown.add_row(*row)
-    Console(highlight=False, width=130).print(shown)
+    Console(highlight=False, width=150).print(shown)
 
 
 def show_sums(figures: Sequence[dict[str, Any]], title: str) -> None:

@@ -179,7 +179,7 @@ def show(figures: Sequence[dict[str, Any]], title: str) -> None:
             TITLES[figure["kind"]], str(figure["ranks"]), f"{figure['fetched'] / 1e6:.1f}", parts[0],
             f"{figure['cpu']:.2f}", parts[1], f"{figure['seconds']:.2f}", f"{low:.2f} to {high:.2f}",
         )  # fmt: skip
-    Console(highlight=False, width=110).print(table)
+    Console(highlight=False, width=130).print(table)
 
 
 def main() -> None:

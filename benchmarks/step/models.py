@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-BATCH = {"small": 32, "lenet": 64, "mlp": 64, "resnet": 16}  # rows of a rank
+BATCH = {"small": 32, "lenet": 16, "mlp": 32, "resnet": 8}  # rows of a rank; few, so that what an exchange adds is seen
 STEPS = {"small": 200, "lenet": 15, "mlp": 5, "resnet": 2}  # of a turn
 SHAPES = {"small": (64,), "lenet": (28, 28, 1), "mlp": (2048,), "resnet": (64, 64, 3)}
 CLASSES = 10
