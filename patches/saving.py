@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -50,7 +51,34 @@ def _save(wrapped: Any, args: Any, kwargs: Any, position: int, bound: bool = Fal
     if not _alone:
         for prepare in before_writing:
             prepare()
-    return by_one_rank(lambda: wrapped(*arguments, **kwargs), f"write {os.fspath(path)}", os.fspath(path))
+
+    def write(target: str | os.PathLike[str]) -> Any:
+        if "filepath" in kwargs:
+            return wrapped(*arguments, **{**kwargs, "filepath": target})
+        place = position - bound
+        return wrapped(*arguments[:place], target, *arguments[place + 1 :], **kwargs)
+
+    may_replace = kwargs.get("overwrite", True) is True and len(args) <= position + 1
+    whole = world.current().guard is not None and may_replace and "://" not in os.fspath(path)
+    return by_one_rank(
+        lambda: _put_whole(path, write) if whole else write(path), f"write {os.fspath(path)}", os.fspath(path)
+    )
+
+
+def _put_whole(path: str | os.PathLike[str], write: Callable[[str], Any]) -> Any:
+    """Write beside `path`, then move the whole file there: a rank that dies leaves the old file or the new one.
+
+    What it leaves beside it has the same name each time, and is gone with the next file that is written.
+    """
+    folder, name = os.path.split(os.fspath(path))
+    draft = os.path.join(folder, f".matex-writing-{name}")
+    result = write(draft)
+    if os.path.isfile(draft):
+        os.replace(draft, path)
+    elif os.path.isdir(draft):
+        shutil.rmtree(path, ignore_errors=True)
+        os.replace(draft, path)
+    return result
 
 
 def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) -> Any:

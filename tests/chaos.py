@@ -197,7 +197,7 @@ def _judge(run: Run, folder: Path, expected: dict[str, Any], segments: set[str])
     left = [name for name in set(os.listdir("/dev/shm")) - segments if name.startswith("matex-")]
     if left:
         run.failures.append(f"shared memory is left: {left}")
-    half = [path.name for path in folder.iterdir() if path.name.startswith("kept") and path.name != "kept.keras"]
+    half = [path.name for path in folder.iterdir() if "kept" in path.name and path.name != "kept.keras"]
     if half:
         run.failures.append(f"files are left: {half}")
 
