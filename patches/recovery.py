@@ -19,7 +19,9 @@ import tensorflow as tf
 
 from matex_tf import world
 from matex_tf.exchange import party
-from matex_tf.patches import metrics, state, weights
+from matex_tf.patches import metrics, seeds, state, weights
+from matex_tf.patches.feed import Batch
+from matex_tf.patches.split import Share
 
 _Result = TypeVar("_Result")
 
@@ -37,23 +39,27 @@ def whole(work: Callable[[], _Result], what: str) -> _Result:
     return ranks.guard.transaction(work, lambda: ranks.meet(what))[0]
 
 
-def step(model: Any, run: Callable[[], _Result]) -> _Result:
+def step(model: Any, batch: Batch, trace: Callable[[Any], Any], run: Callable[[Any, Share], _Result]) -> _Result:
     """Run a step of a model, again where a rank dies in it.
 
     Args:
-        run: takes this rank's rows of the batch, among the ranks that there are, and runs the step on them.
+        batch: gives this rank's rows of the batch, and their share, among the ranks that there are.
+        trace: makes what the step needs, the variables of optimizers among it, from rows.
+        run: runs the step on them.
     """
     ranks, remembered = world.current(), state.of(model)
     kept: dict[str, Any] = {}
 
     def prepare() -> _Result:
+        data, share = batch()
+        trace(data)  # what it makes has to be there before values are kept
         if remembered.before_merge is not None:
             metrics.unmerge(model)
         if remembered.generation != ranks.generation:
             _take_over(model)
         kept["values"] = _values(model)
         kept["state"] = copy.copy(vars(remembered))
-        return run()
+        return run(data, share)
 
     def undo() -> None:
         if not kept:
@@ -61,6 +67,9 @@ def step(model: Any, run: Callable[[], _Result]) -> _Result:
         for variable, value in kept["values"]:
             variable.assign(value)
         known = {id(variable) for variable, _ in kept["values"]}
+        for variable in weights.variables_of(model):
+            if id(variable) not in known and not seeds.is_generator_state(variable):
+                variable.assign(tf.zeros_like(variable.value))  # what an optimizer has made in a first, eager step
         for metric in metrics.leaves(model):
             if not known.issuperset(map(id, metric._variables)):  # made by this step
                 metric.reset_state()

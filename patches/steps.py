@@ -60,6 +60,10 @@ class SharedStep:
             _count_step()
         return logs
 
+    def trace(self, data: Any) -> None:
+        """Have the graph for batches of these columns."""
+        self._step(split.sliceable(data), data)
+
     def _begin(self, data: Any, slices: tuple[bool, ...], share: Share) -> None:
         """Before the first step: the ranks compare batches and models, and take rank 0's weights."""
         state.of(self.model).begin = False
@@ -193,7 +197,7 @@ class StepFunction:
     def _run(self, batch: Batch) -> Any:
         if world.current().guard is None:
             return self.step(*batch())
-        return recovery.step(self.model, lambda: self.step(*batch()))
+        return recovery.step(self.model, batch, self.step.trace, self.step)
 
     def _whole(self, logs: Any) -> Any:
         """Logs of `train_on_batch` and `test_on_batch`, over all ranks; metrics keep this rank's state."""
