@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -24,9 +25,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=("", "chained", "funneled", "concurrent"),
         help="run all cases with this schedule, and with buckets of 256 bytes",
     )
+    parser.addoption("--all", action="store_true", help="every variant of the tests that have a mark `variants`")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of tests with a mark `variants(n)` run the first n variants, so that everything is tried in half an hour."""
+    if config.getoption("--all") or config.getoption("keyword") or any("[" in arg for arg in config.args):
+        return
+    kept, left, seen = [], [], collections.Counter[str]()
+    for item in items:
+        mark = item.get_closest_marker("variants")
+        name = item.nodeid.partition("[")[0]
+        seen[name] += 1
+        (kept if mark is None or seen[name] <= mark.args[0] else left).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "variants(n): without --all and -k, only the first n variants are run")
     if schedule := config.getoption("--schedule"):
         os.environ.update(MATEX_SCHEDULE=schedule, MATEX_BUCKET_MB="1", MATEX_TEST_BUCKET_BYTES="256")
 

@@ -13,6 +13,8 @@ from jobs import LAUNCHER, Job
 
 from matex_tf.parts import Turns, span
 
+pytestmark = pytest.mark.variants(2)
+
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 # script, its argument below the directory of make_data.py, what the last line must match, and the least it must say

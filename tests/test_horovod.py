@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.variants(2)
+
 #: What ranks that differ are told: the kind of error where TensorFlow executes eagerly, and words of the message.
 TOLD = {
     "shape": ("FailedPrecondition", ["float32 (3,)", "float32 (4,)"]),

@@ -14,6 +14,8 @@ from matex_tf.errors import SettingError
 from matex_tf.horovodrun import translate
 from matex_tf.patches import horovod_names, names
 
+pytestmark = pytest.mark.variants(3)
+
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "horovod_digits.py"
 
 

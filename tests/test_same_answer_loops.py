@@ -34,6 +34,9 @@ FORMS = [
 ]
 
 
+pytestmark = pytest.mark.variants(2)
+
+
 @pytest.mark.parametrize("guide", GUIDES)
 def test_guide(ranks, guide):
     """The loop of Keras' guide."""

@@ -17,6 +17,9 @@ CASES = {
 }
 
 
+pytestmark = pytest.mark.variants(3)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_trained(ranks, case):
     """Feeds that every rank has."""

@@ -58,6 +58,7 @@ class Walk:
         first = self._batches == 0
         if first:
             self._before = position.read()
+            self._touched = position.touches()
             alike.merge_statistics()
         try:
             data = fetch()
@@ -118,7 +119,11 @@ class Walk:
             return None
         if rows >= 0:
             self._last = data
-        if rows <= 0:
+        # A step needs a row to work on; a loop that only looks at the data gets what there is.
+        trains = self._site in self._shared_sites or position.touches() != self._touched
+        if trains:
+            self._shared_sites.add(self._site)
+        if rows < 0 or (rows == 0 and trains):
             data = self._ghost()
         total = max(1, sum(count for count in counts if count > 0))
         position.enter(position.SPLIT, max(rows, 0), total, max(rows, 1), self)
