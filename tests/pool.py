@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import connection
@@ -187,7 +188,20 @@ class Pool:
         return self._directory / f"rank.{rank}.log"
 
     def _start(self) -> None:
+        """Start the ranks; once more where mpirun has ended before any of them was there, which it rarely does."""
+        for attempt in range(2):
+            try:
+                return self._launch()
+            except PoolBroken as error:
+                some = bool(self._pids)
+                self.stop()
+                if attempt or some:
+                    raise
+                warnings.warn(f"mpirun is started again: {error}", stacklevel=2)
+
+    def _launch(self) -> None:
         self.starts += 1
+        self._pids = []
         self._cases, self._fresh = 0, False
         self._directory = Path(tempfile.mkdtemp(prefix="matex-tests-"))
         beside = Path(sys.executable).parent / "mpirun"
@@ -242,7 +256,6 @@ class Pool:
             f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}"
             for path in sorted(self._directory.glob("*.log"))
         ]
-        self.stop()
         raise PoolBroken("\n".join([why, *logs]))
 
     def _listen(self, groups: Sequence[Sequence[int]], seconds: float) -> dict[int, Outcome | None]:
