@@ -14,7 +14,7 @@ from matex_tf.errors import SettingError
 from matex_tf.horovodrun import translate
 from matex_tf.patches import horovod_names, names
 
-pytestmark = pytest.mark.variants(3)
+pytestmark = pytest.mark.variants(2)
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "horovod_digits.py"
 

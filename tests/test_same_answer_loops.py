@@ -34,7 +34,7 @@ FORMS = [
 ]
 
 
-pytestmark = pytest.mark.variants(2)
+pytestmark = pytest.mark.variants(1)
 
 
 @pytest.mark.parametrize("guide", GUIDES)

@@ -17,7 +17,7 @@ CASES = {
 }
 
 
-pytestmark = pytest.mark.variants(3)
+pytestmark = pytest.mark.variants(2)
 
 
 @pytest.mark.parametrize("case", CASES)
