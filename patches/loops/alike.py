@@ -110,16 +110,15 @@ def _statistics() -> list[Any]:
 
 def check() -> None:
     """Say so where the weights that loops have trained differ between ranks. All ranks come here."""
-    if not position.active():
+    if not position.active() or not _trained:
         return
+    # Variables that nobody uses any more may be gone on one rank and still be there on another.
     alive = [variable for variable in (reference() for reference in _trained.values()) if variable is not None]
-    if not alive:
-        return
     ranks = world.current()
     sums = np.array([_sums(variable) for variable in alive], np.float64)
     everyone = ranks.gather(sums, "compare the weights of a loop")
     for rank, one in enumerate(everyone):
-        if one.shape != sums.shape:
+        if not alive or one.shape != sums.shape:
             return
         apart = ~np.isclose(one, everyone[0], rtol=1e-4, equal_nan=True).all(axis=1)
         if apart.any():

@@ -1,6 +1,7 @@
 """Checkpoints, saved models and summaries of a script's own loop: written once, by rank 0.
 
-Relies on (TensorFlow 2.16 to 2.21): `tf.saved_model.save`, `tf.summary.create_file_writer`, public;
+Relies on (TensorFlow 2.16 to 2.21): `tf.saved_model.save`, `tf.summary.create_file_writer`, public,
+and the places where they are defined, `saved_model.save.save` and `summary_ops_v2.create_file_writer_v2`, private;
 `tf.train.Checkpoint._write(path, options)`, which `write`, `save` and `CheckpointManager.save` call,
 `CheckpointManager._record_state` and `checkpoint_management._delete_file_if_exists`, private.
 """
@@ -25,8 +26,18 @@ def apply(module: ModuleType) -> None:
     names.wrap(module, "train.CheckpointManager._record_state", on_rank_0)
     management = importlib.import_module("tensorflow.python.checkpoint.checkpoint_management")
     names.wrap(management, "_delete_file_if_exists", on_rank_0)
-    names.wrap(module, "saved_model.save", _saved_model)
-    names.wrap(module, "summary.create_file_writer", _summaries)
+    _wrap_at_its_source(module, "saved_model.save", "tensorflow.python.saved_model.save", "save", _saved_model)
+    summaries = "tensorflow.python.ops.summary_ops_v2"
+    _wrap_at_its_source(module, "summary.create_file_writer", summaries, "create_file_writer_v2", _summaries)
+
+
+def _wrap_at_its_source(module: ModuleType, path: str, source: str, name: str, wrapper: Any) -> None:
+    """Wrap a function where it is defined, and its public name: `import tensorflow.saved_model` makes that anew."""
+    names.require(module, path)
+    defined = importlib.import_module(source)
+    names.wrap(defined, name, wrapper)
+    owner, _, public = path.rpartition(".")
+    setattr(names.require(module, owner), public, getattr(defined, name))
 
 
 def on_rank_0(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:

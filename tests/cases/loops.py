@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import glob
+import importlib
 import os
 import warnings
 
@@ -386,6 +387,7 @@ def files(tmp):
     model.save(f"{tmp}/model.keras")
     module = tf.Module()
     module.model = model
+    importlib.import_module("tensorflow.saved_model")  # replaces the module tf.saved_model, as Keras' export does
     module.serve = tf.function(lambda x: model(x), input_signature=[tf.TensorSpec([None, 6])])
     tf.saved_model.save(module, f"{tmp}/saved")
     other = classifier(seed=8)
