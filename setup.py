@@ -92,6 +92,7 @@ setup(
             "psutil",
             "pytest",
             "pytest-timeout",
+            "pytest-xdist",
             "tensorboard",
             "ruff",
             "scikit-learn",
