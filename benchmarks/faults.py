@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf import launch
+from matex_tf import launch, pictures
 
 _EPOCHS, _STEPS, _VICTIM = 3, 40, 1
 
@@ -193,11 +193,7 @@ def main() -> None:
 
 def draw(recoveries: list[dict[str, Any]], names: dict[str, str], path: str) -> None:
     """Seconds lost, each way."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    pyplot = pictures.pyplot()
     figure, axes = pyplot.subplots(figsize=(7, 2.4), layout="constrained")
     for place, how in enumerate(names):
         seconds = [one["seconds"] for one in recoveries if one["how"] == how]

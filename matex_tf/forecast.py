@@ -7,8 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from matex_tf import timing
-from matex_tf.errors import MissingPackage
+from matex_tf import pictures, timing
 from matex_tf.timing import CodecCost, Cost, Machine
 
 #: Strategies and the codec of each, those first that change least of what is computed. The last is none of matex_tf's.
@@ -155,13 +154,7 @@ def draw(job: Job, rows: Sequence[Row], path: str) -> None:
     Raises:
         MissingPackage: matplotlib is not installed.
     """
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError:
-        raise MissingPackage("a picture needs matplotlib: pip install 'matex_tf[docs]'.") from None
+    pyplot = pictures.pyplot()
     ranks = [row.ranks for row in rows]
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.2))
     for name in rows[0].seconds:

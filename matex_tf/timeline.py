@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from matex_tf.errors import DataError, MissingPackage
+from matex_tf import pictures
+from matex_tf.errors import DataError
 
 #: Parts of a step, in the order in which they are shown; their colours in the picture.
 PARTS = {
@@ -134,14 +135,9 @@ def draw(steps: Sequence[Step], path: str) -> None:
     Raises:
         MissingPackage: matplotlib is not installed.
     """
-    try:
-        import matplotlib
+    pyplot = pictures.pyplot()
+    from matplotlib.patches import Patch
 
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-        from matplotlib.patches import Patch
-    except ImportError:
-        raise MissingPackage("a picture needs matplotlib: pip install 'matex_tf[docs]'.") from None
     ranks = sorted({step.rank for step in steps})
     middle = [own[len(own) // 2] for rank in ranks for own in [[step for step in steps if step.rank == rank]]]
     zero = min(step.begin for step in middle)

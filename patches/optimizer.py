@@ -11,8 +11,7 @@ both, in every step.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -20,11 +19,13 @@ import tensorflow as tf
 
 from matex_tf import strategies, world
 from matex_tf.patches import names, scope
+from matex_tf.patches.inside import Inside
 
 _strategy = strategies.create()
 _waiting: list[list[str]] = []  # the names of the gradients that the next `_clip_gradients` shall exchange
 _accumulates_own_part = False
-_exchanged = 0  # above 0 while gradients are handed on that have been exchanged already
+#: While optimizers get gradients that have been exchanged already.
+exchanged = Inside()
 
 
 def apply(module: ModuleType) -> None:
@@ -46,7 +47,7 @@ def accumulates_own_part() -> bool:
 
 def _weigh(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     grads, variables = _arguments(*args, **kwargs)
-    if _exchanged:
+    if exchanged:
         return wrapped(grads, variables)
     if world.current().guard is not None and instance.gradient_accumulation_steps:
         # A rank that dies must not take along what it has accumulated: ranks accumulate what they have exchanged.
@@ -60,14 +61,14 @@ def _weigh(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _exchange(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    if not _waiting or _exchanged:
+    if not _waiting or exchanged:
         return wrapped(*args, **kwargs)
     return wrapped(_strategy(args[0] if args else kwargs["grads"], _waiting[-1]))
 
 
 def _weigh_and_exchange(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     grads = list(args[0] if args else kwargs["grads"])
-    if _exchanged:
+    if exchanged:
         return wrapped(grads)
     labels = [f"number {position} of {instance.name}" for position in range(len(grads))]
     return wrapped(_strategy(weighted(grads), labels))
@@ -128,14 +129,3 @@ def mark(gradient: Any) -> Any:
 def is_marked(gradient: Any) -> bool:
     """Whether `mark` was called for this very gradient."""
     return getattr(gradient, "_matex_exchanged", False)
-
-
-@contextlib.contextmanager
-def exchanged() -> Iterator[None]:
-    """Inside this block optimizers get gradients that have been exchanged."""
-    global _exchanged
-    _exchanged += 1
-    try:
-        yield
-    finally:
-        _exchanged -= 1

@@ -6,24 +6,25 @@ filepath, ...)`, `Model.save_weights(filepath)` and `Model.export(filepath)`, al
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from matex_tf import world
 from matex_tf.errors import MatexError
 from matex_tf.patches import names, notes, weights
+from matex_tf.patches.inside import Inside
 
 _SEEN_WITHIN_SECONDS = 5.0  # how long a network file system may take to show a new file
 #: What all ranks do before a model is written.
 before_writing: list[Callable[[], None]] = []
 
-_alone = 0  # above 0 while rank 0 writes what the others do not
+#: While this rank writes by itself, whatever the others do.
+alone = Inside()
 
 
 def apply(module: ModuleType) -> None:
@@ -46,9 +47,9 @@ def _save(wrapped: Any, args: Any, kwargs: Any, position: int, bound: bool = Fal
     arguments = args[1:] if bound else args
     if not isinstance(path, (str, os.PathLike)):
         return wrapped(*arguments, **kwargs)
-    if not _alone and hasattr(model, "metrics"):
+    if not alone and hasattr(model, "metrics"):
         weights.merge_statistics(model)
-    if not _alone:
+    if not alone:
         for prepare in before_writing:
             prepare()
 
@@ -94,7 +95,7 @@ def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) ->
     Raises:
         MatexError: on the other ranks, where rank 0 got an exception; rank 0 raises that itself.
     """
-    if _alone:
+    if alone:
         return write()
     ranks = world.current()
     result: Any = None
@@ -109,15 +110,12 @@ def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) ->
         return ranks.share(failure and "".join(traceback.format_exception_only(failure)).strip(), f"end to {what}")
 
     def _write() -> None:
-        global _alone
         nonlocal result, failure
-        _alone += 1
         try:
-            result = write()
+            with alone():
+                result = write()
         except Exception as error:
             failure = error
-        finally:
-            _alone -= 1
 
     said = ranks.whole(attempt)
     if failure is not None:
@@ -129,25 +127,9 @@ def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) ->
     return result
 
 
-def alone() -> bool:
-    """Whether rank 0 is writing what the others do not."""
-    return _alone > 0
-
-
-@contextlib.contextmanager
-def unshared() -> Iterator[None]:
-    """Inside this block this rank writes, whatever the others do."""
-    global _alone
-    _alone += 1
-    try:
-        yield
-    finally:
-        _alone -= 1
-
-
 def shared(write: Callable[[], Any], what: str, path: str | None = None) -> Any:
     """The same as `by_one_rank`, with a result, any picklable object, that every rank gets."""
-    if _alone:
+    if alone:
         return write()
     return world.current().share(by_one_rank(write, what, path), f"share the result of: {what}")
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from matex_tf.patches.inside import Inside
+
 
 @dataclasses.dataclass(frozen=True)
 class Part:
@@ -56,7 +58,8 @@ class Part:
 
 
 _parts: list[Part] = []
-_keras_runs = 0  # above 0 while `fit`, `evaluate` and the like run, callbacks included
+#: While a loop of Keras is at work, callbacks included: it shares out its batches by itself.
+keras_runs = Inside()
 
 #: Gives the part of a batch that the script's own loop works on; None where nothing is patched for own loops.
 outside: Callable[[], Part | None] | None = None
@@ -79,17 +82,6 @@ def current() -> Part | None:
     return outside() if outside is not None else None
 
 
-@contextlib.contextmanager
-def keras_runs() -> Iterator[None]:
-    """Inside this block a loop of Keras is at work, which shares out its batches by itself."""
-    global _keras_runs
-    _keras_runs += 1
-    try:
-        yield
-    finally:
-        _keras_runs -= 1
-
-
 def in_keras() -> bool:
     """Whether a loop of Keras is at work, or a step of one is traced."""
-    return _keras_runs > 0 or bool(_parts)
+    return bool(keras_runs or _parts)

@@ -11,8 +11,6 @@ Relies on (TensorFlow 2.16 to 2.21): methods of `tf.data.Dataset` (public), and 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +18,7 @@ from matex_tf import settings, world
 from matex_tf.errors import MatexError
 from matex_tf.parts import OWN_ROWS, span
 from matex_tf.patches import names
+from matex_tf.patches.inside import Inside
 
 #: Methods in front of which a pipeline is shared out; those that open files, only where there are enough of them.
 WORK = ("map", "batch", "padded_batch", "ragged_batch", "filter", "unbatch", "cache")
@@ -34,7 +33,8 @@ ADAPTING = {
 }
 
 _BATCHED = "_matex_batched"
-_paused = 0
+#: While Keras or this project makes pipelines for itself, which are left alone.
+paused = Inside()
 
 
 def apply(module: ModuleType) -> None:
@@ -44,17 +44,6 @@ def apply(module: ModuleType) -> None:
         return
     for name in (*WORK, *OPENING):
         names.wrap(module, f"data.Dataset.{name}", _sharing)
-
-
-@contextlib.contextmanager
-def paused() -> Iterator[None]:
-    """Leave the pipelines alone that Keras and this project make for themselves."""
-    global _paused
-    _paused += 1
-    try:
-        yield
-    finally:
-        _paused -= 1
 
 
 def found(dataset: Any, attribute: str = OWN_ROWS) -> Any:
@@ -82,7 +71,7 @@ def _sharing(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
     import tensorflow as tf
 
     name = wrapped.__name__
-    if settings.current().data != "source" or _paused or not tf.executing_eagerly() or tf.inside_function():
+    if settings.current().data != "source" or paused or not tf.executing_eagerly() or tf.inside_function():
         return wrapped(*args, **kwargs)
     ranks, mark = world.current(), found(dataset)
     if mark is None and not (name in OPENING and 0 <= int(dataset.cardinality()) < ranks.size):

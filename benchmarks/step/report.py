@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from matex_tf import pictures
+
 from .turns import LOCK_STEP  # relative: the tests import this package by its own name
 
 HOROVOD = "Horovod"
@@ -114,11 +116,7 @@ def show(figures: Sequence[Figure], title: str) -> None:
 
 def plot(figures: Sequence[Figure], path: str) -> None:
     """Draw what each exchange adds to a step, a panel a model."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    pyplot = pictures.pyplot()
     models = list(dict.fromkeys(figure.model for figure in figures))
     canvas, panels = pyplot.subplots(1, len(models), figsize=(4.2 * len(models), 3.6), squeeze=False)
     for panel, model in zip(panels[0], models, strict=True):

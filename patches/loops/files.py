@@ -47,7 +47,7 @@ def on_rank_0(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 def before_writing() -> None:
     """What all ranks do before one of them writes."""
-    if not saving.alone() and position.active():
+    if not saving.alone and position.active():
         alike.merge_statistics()
         alike.check()
 
@@ -56,7 +56,7 @@ def _checkpoint(wrapped: Any, checkpoint: Any, args: Any, kwargs: Any) -> Any:
     before_writing()
     prefix = os.fspath(args[0] if args else kwargs.get("save_path") or kwargs.get("file_prefix"))
     shared = saving.shared(lambda: wrapped(*args, **kwargs), f"write {prefix}", f"{prefix}.index")
-    if world.current().rank and not saving.alone():
+    if world.current().rank and not saving.alone:
         options = kwargs.get("options") or (args[1] if len(args) > 1 else None)
         for callback in getattr(options, "experimental_write_callbacks", None) or ():
             if callback.__name__ == "_record_and_sweep_state":  # the manager's list of what there is; writes nothing

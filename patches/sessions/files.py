@@ -43,7 +43,7 @@ def _save(wrapped: Any, saver: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _restore(wrapped: Any, saver: Any, args: Any, kwargs: Any) -> Any:
-    if saving.alone() or variables.runs_by_itself():
+    if saving.alone or variables.by_itself:
         return wrapped(*args, **kwargs)
     session = args[0] if args else kwargs["sess"]
     path = args[1] if len(args) > 1 else kwargs["save_path"]
@@ -53,7 +53,7 @@ def _restore(wrapped: Any, saver: Any, args: Any, kwargs: Any) -> Any:
 
 def _prepare(wrapped: Any, manager: Any, args: Any, kwargs: Any) -> Any:
     """A new session, initialized or restored from what was there before."""
-    if variables.runs_by_itself():
+    if variables.by_itself:
         return wrapped(*args, **kwargs)
     ranks = world.current()
     with variables.by_itself():
@@ -64,5 +64,5 @@ def _prepare(wrapped: Any, manager: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _save_by_clock(wrapped: Any, hook: Any, args: Any, kwargs: Any) -> Any:
-    with saving.unshared():
+    with saving.alone():
         return wrapped(*args, **kwargs)

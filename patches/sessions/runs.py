@@ -51,7 +51,7 @@ def _init(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _run(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
-    if variables.runs_by_itself() or saving.alone():
+    if variables.by_itself or saving.alone:
         return wrapped(*args, **kwargs)
     fetches, feeds, rest = _arguments(*args, **kwargs)
     graph = session.graph

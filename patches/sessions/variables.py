@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from matex_tf import world
+from matex_tf.patches.inside import Inside
 
-_by_itself = 0  # above 0 while this package, or what it waits for, uses a session
-
-
-@contextlib.contextmanager
-def by_itself() -> Iterator[None]:
-    """Inside this block runs of sessions are the rank's own."""
-    global _by_itself
-    _by_itself += 1
-    try:
-        yield
-    finally:
-        _by_itself -= 1
-
-
-def runs_by_itself() -> bool:
-    """Whether the code inside of a `by_itself` block runs."""
-    return _by_itself > 0
+#: While this package, or what it waits for, uses a session: runs are the rank's own.
+by_itself = Inside()
 
 
 def of(graph: tf.Graph) -> list[Any]:
