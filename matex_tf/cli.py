@@ -125,7 +125,8 @@ def run(words: list[str]) -> int:
         raise SettingError(f"there is no script {target.name}.")
     ranks = ranks or launch.default_ranks(hosts)
     survive = settings.faults == "shrink"
-    line = launch.mpirun_line(launch.find_mpirun(), ranks, hosts, settings.threads, names, survive)
+    mpirun, seconds = launch.find_mpirun(), settings.stall_abort_seconds
+    line = launch.mpirun_line(mpirun, ranks, hosts, settings.threads, names, survive, seconds)
     line += [sys.executable, "-m", "matex_tf"]
     for name, value in flags.items():
         line += [settings_module.flag_name(name), value]

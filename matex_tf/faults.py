@@ -22,9 +22,10 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from matex_tf import trace
+from matex_tf import partition, trace
 from matex_tf.errors import MatexError, RankLost
 from matex_tf.output import Output
+from matex_tf.watch import ENDS_WITHOUT
 from matex_tf.world import World, name_ranks
 
 #: Recoveries in a row that found nobody dead, after which an error of MPI is taken for one.
@@ -58,6 +59,8 @@ class Guard:
         self._vain = 0
         self.on_change: list[Callable[[list[int]], None]] = []
         self._processes = world.gather((world.host, os.getpid()), "prepare to carry on")
+        self._reach = partition.Reach(world) if len(world.nodes) > 1 else None
+        self._left_behind: list[tuple[int, list[str]]] = []  # how ranks of other hosts could be reached
         world.guard = self
         atexit.register(self._leave)  # what the script has registered runs before
 
@@ -105,9 +108,14 @@ class Guard:
             return result, committed
 
     def _leave(self) -> None:
-        """Leave without MPI_Finalize where ranks have died: it may wait for them."""
+        """Leave without MPI_Finalize where ranks have died: it may wait for them. So may mpirun, for those that are
+        out of reach."""
         if self._world.generation:
             Output.flush()
+            missing = sum(partition.alive(self._left_behind)) if self._world.rank == 0 else 0
+            if missing:
+                ranks = f"{missing} rank{'s' * (missing > 1)}"
+                print(f"{ENDS_WITHOUT}{ranks} that may be alive, out of reach", file=sys.stderr, flush=True)
             os._exit(0)
 
     def end(self, code: int) -> None:
@@ -132,6 +140,34 @@ class Guard:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
 
+    def _part_from(self, dead: list[int], survivors: list[int], hosts: list[str]) -> None:
+        """See to it that ranks which count as dead are so, or that this part of the job ends and not theirs.
+
+        Args:
+            dead, survivors, hosts: by the numbers that ranks had before.
+        """
+        here = self._world.host
+        for rank in dead:
+            if hosts[rank] == here:  # stopped, perhaps
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._processes[rank][1], signal.SIGKILL)
+        if self._reach is None or not dead:
+            return
+        away = [rank for rank in dead if hosts[rank] != here]
+        reach = self._reach.ports(away)
+        if away and not partition.goes_on(survivors, away):
+            away = [rank for rank, alive in zip(away, partition.alive(reach), strict=True) if alive]
+            if away and not partition.goes_on(survivors, away):
+                print(
+                    f"matex_tf: {name_ranks(survivors)} of {len(hosts)} on {here} cannot reach {name_ranks(away)}, "
+                    "which may go on without: this part of the job ends",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                os._exit(1)
+        self._left_behind += reach
+        self._reach.keep(survivors)
+
     def _recover(self) -> tuple[bool, Any]:
         """Go on with the survivors; whether the transaction counts as completed, and then its result."""
         world = self._world
@@ -146,6 +182,7 @@ class Guard:
         if min(said) < 0:  # another rank has an error, has reported it, and ends the job
             self._end_host()
             world.abort(-1 - min(said))
+        self._part_from([rank for rank in range(before) if rank not in survivors], survivors, hosts)
         self._processes = [self._processes[rank] for rank in survivors]
         self._vain = self._vain + 1 if len(survivors) == before else 0
         for change in self.on_change:

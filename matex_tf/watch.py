@@ -11,18 +11,26 @@ import re
 import threading
 import time
 
+LOST_DAEMON = rb"^(?:PRTE|ORTE) has lost communication with a remote daemon"
+
 #: Lines of Open MPI (5 and, as ORTE, 4) after which the job cannot end well.
 FAILED = re.compile(
-    rb"^(?:PRTE|ORTE) has lost communication with a remote daemon"
-    rb"|^(?:A daemon|An ORTE daemon) .*failed to report back"
+    LOST_DAEMON + rb"|^(?:A daemon|An ORTE daemon) .*failed to report back"
     rb"|^MPI_ABORT was invoked on rank "
     rb"|\*\*\* MPI_ERRORS_ARE_FATAL "
     rb"|^(?:prterun|mpirun) (?:noticed that process|has exited due to process) rank ",
     re.MULTILINE,
 )
 
-#: The same in a job whose ranks go on when one dies.
-GIVEN_UP = re.compile(rb"^MPI_ABORT was invoked on rank |\*\*\* MPI_ERRORS_ARE_FATAL ", re.MULTILINE)
+#: The same in a job whose ranks go on when one dies. A host whose daemon is gone is the end of it all the same.
+GIVEN_UP = re.compile(
+    rb"^MPI_ABORT was invoked on rank |\*\*\* MPI_ERRORS_ARE_FATAL |" + LOST_DAEMON,
+    re.MULTILINE,
+)
+#: The beginning of the last line of a job that has ended well, where mpirun may wait for ranks that are out of reach.
+ENDS_WITHOUT = "matex_tf: the job ends without "
+_OVER = re.compile(b"^" + ENDS_WITHOUT.encode(), re.MULTILINE)
+_LOST = re.compile(LOST_DAEMON, re.MULTILINE)
 _CODE = re.compile(rb"^ *Errorcode: (\d+)", re.MULTILINE)
 
 _LONGEST_LINE = 4096
@@ -33,13 +41,17 @@ class Watch:
 
     Attributes:
         source: the file descriptor that mpirun writes to; the caller closes its copy once mpirun has it.
-        code: what a rank has said that the job shall end with; 1 where it has not.
+        code: what a rank has said that the job shall end with; 0 where the job has ended well but for ranks that are
+            out of reach; 1 otherwise.
+        lost_host: whether mpirun has lost a host, with which it ends a job that would have gone on.
     """
 
     def __init__(self, survive: bool = False) -> None:
         """Args: survive: whether ranks go on when one dies."""
         self._failed = GIVEN_UP if survive else FAILED
+        self._survive = survive
         self.code = 1
+        self.lost_host = False
         self._from, self.source = os.pipe()
         self._failed_at: float | None = None
         self._thread = threading.Thread(target=self._copy, daemon=True)
@@ -47,7 +59,7 @@ class Watch:
 
     @property
     def seconds(self) -> float:
-        """How long ago mpirun said that the job has failed; -1 where it has not."""
+        """How long ago mpirun said that the job has failed, or a rank that it is over; -1 where nobody has."""
         return -1.0 if self._failed_at is None else time.monotonic() - self._failed_at
 
     def close(self, seconds: float = 1.0) -> None:
@@ -58,8 +70,11 @@ class Watch:
         held = b""
         while data := os.read(self._from, 1 << 16):
             held = (held + data)[-_LONGEST_LINE - len(data) :]
+            if self._failed_at is None and self._survive and _OVER.search(held):
+                self._failed_at, self.code = time.monotonic(), 0
             if self._failed_at is None and self._failed.search(held):
                 self._failed_at = time.monotonic()
+                self.lost_host = self._survive and bool(_LOST.search(held))
             if said := _CODE.search(held):
                 self.code = int(said[1]) or 1
             held = held[held.rfind(b"\n") + 1 :]
