@@ -56,6 +56,7 @@ class World:
         guard: what carries on where a rank has died (`matex_tf.faults`); None where all ranks end with it.
         say: prints a line for the user, from whichever rank.
         generation: how often ranks have been left behind; with it `rank`, `size` and what follows from them change.
+        first_ranks: the rank that each had before any was left behind.
         where: where this rank is in its script, such as "train step 3 of cnn"; shown where ranks disagree.
         expected: what the next `meet` compares besides its own details, such as "a batch of 32 rows".
     """
@@ -77,6 +78,7 @@ class World:
         self.generation = 0
         self.host = host or socket.gethostname()
         self._settle(comm, [self.host] if comm is None else comm.allgather(self.host))
+        self.first_ranks = list(range(self.size))
 
     def _settle(self, comm: Any, hosts: Sequence[str]) -> None:
         """Take a communicator, whose ranks are on these hosts."""
@@ -307,6 +309,7 @@ class World:
         self._apart, self.exchange = [], None
         self.generation += 1
         self._settle(comm, [host for _, host, _ in everyone])
+        self.first_ranks = [self.first_ranks[rank] for rank, _, _ in everyone]
         return [rank for rank, _, _ in everyone], [words for _, _, words in everyone], shared
 
     def subset(self, ranks: Sequence[int], host: str = "") -> World | None:

@@ -182,9 +182,11 @@ _quick_ones: weakref.WeakKeyDictionary[Any, Callable[[], Any] | None] = weakref.
 
 
 def own_rows(own: Own) -> tuple[Any, Share]:
-    """Rows to predict for, and their share; those of a pipeline are nobody else's."""
-    if own.told().total >= 0:
+    """Rows to predict for, and their share; those of a pipeline or a shard are nobody else's."""
+    if bool(own.whole):
         return _gathered(own)
+    if own.told().total >= 0:
+        return own.data, own.told()
     rows = split.rows_of(own.data)
     return tf.nest.map_structure(at_least_one_row, own.data), Share(0, max(rows, 1), rows, rows)
 

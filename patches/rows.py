@@ -26,6 +26,7 @@ from matex_tf import settings, world
 from matex_tf.errors import MatexError
 from matex_tf.parts import Turns
 from matex_tf.patches import notes
+from matex_tf.patches.orphans import Orphans, found
 from matex_tf.patches.split import Share
 
 
@@ -36,8 +37,10 @@ class Own(NamedTuple):
         share: int32 (4,), see `split.Share`; its total is -1 where only the ranks together know it.
         whole: bool scalar, whether every rank holds the data, and so wants every rank's predictions.
         data: the rows, structured as Keras structures a batch.
-        origin: int64 (2,), the `Gatherer`, or 0, and the generation of the world that the rows were taken for.
-        batch: int64, the indices of the rows of the whole batch where ranks may die; else empty.
+        origin: int64 (2,), the `Gatherer` or `Orphans`, or 0, and the generation of the world that the rows were taken
+            for.
+        batch: int64. Where ranks may die the indices of the rows of the whole batch; of shards the numbers of the epoch
+            and the batch; else empty.
     """
 
     share: Any
@@ -64,19 +67,15 @@ class Own(NamedTuple):
             MatexError: a rank has died that had rows which no other rank has.
         """
         number, generation = map(int, self.origin.numpy())
-        ranks = world.current()
-        if generation == ranks.generation:
+        if generation == world.current().generation:
             return self
         if not number:
             raise MatexError(
-                "a rank has died that held rows which no other rank has: train on arrays that every rank holds, on a "
-                "tf.data pipeline with --data exact, or without --faults shrink."
+                "a rank has died that held rows which no other rank has: train on arrays that every rank holds, on "
+                "the data and labels of a DataSet as they are, on a tf.data pipeline with --data exact, or without "
+                "--faults shrink."
             )
-        indices = self.batch.numpy()
-        share = Share.of(len(indices), ranks.rank, ranks.size)
-        mine = _gatherers[number].take(indices[share.low : share.high])
-        share = Share(0, share.high - share.low, share.rows, share.total)
-        return self._replace(share=tf.constant(share, tf.int32), data=mine)
+        return _sources[number].again(self)
 
 
 class Gatherer:
@@ -84,8 +83,14 @@ class Gatherer:
 
     def __init__(self, elements: Any):
         self.elements = elements
-        self.number = next(_numbers)
-        _gatherers[self.number] = self
+
+    def again(self, own: Own) -> Own:
+        """A batch, shared out anew."""
+        ranks, indices = world.current(), own.batch.numpy()
+        share = Share.of(len(indices), ranks.rank, ranks.size)
+        mine = self.take(indices[share.low : share.high])
+        share = Share(0, share.high - share.low, share.rows, share.total)
+        return own._replace(share=tf.constant(share, tf.int32), data=mine)
 
     def take(self, indices: np.ndarray) -> Any:
         """Rows of all arrays, as tensors."""
@@ -99,7 +104,15 @@ class Gatherer:
 
 
 _numbers = itertools.count(1)
-_gatherers: weakref.WeakValueDictionary[int, Gatherer] = weakref.WeakValueDictionary()
+_sources: weakref.WeakValueDictionary[int, Gatherer | Orphans] = weakref.WeakValueDictionary()
+
+
+def _remember(adapter: Any, source: Gatherer | Orphans) -> int:
+    """Keep what batches are shared out anew from, for as long as the data are walked over; returns its number."""
+    adapter._matex_source = source
+    number = next(_numbers)
+    _sources[number] = source
+    return number
 
 
 class Holding(NamedTuple):
@@ -121,7 +134,7 @@ def pipeline(adapter: Any, original: Callable[[], Any], training: bool, asked: d
         adapter: the adapter; its sizes become those of the global batches.
         original: its own `get_tf_dataset`.
         training: whether the data are those that `fit` trains on.
-        asked: the arguments of the epoch iterator: batch_size and steps_per_epoch.
+        asked: the arguments of the epoch iterator: the data, batch_size and steps_per_epoch.
 
     Raises:
         RanksDisagree: the columns differ between ranks.
@@ -130,6 +143,12 @@ def pipeline(adapter: Any, original: Callable[[], Any], training: bool, asked: d
     ranks = world.current()
     leaves = [leaf for leaf in tf.nest.flatten(adapter._inputs) if leaf is not None]
     holding = compare(leaves)
+    orphans = None
+    if ranks.guard is not None:
+        given = [leaf for name in ("x", "y", "sample_weight") for leaf in tf.nest.flatten(asked.get(name))]
+        orphans = found([leaf for leaf in given if leaf is not None], leaves)
+    if orphans is not None and len(orphans.counts) > 1:
+        holding = Holding(orphans.counts, True)
     if training:
         _tell(holding)
     if holding.sharded and not asked.get("batch_size") and asked.get("steps_per_epoch"):
@@ -145,7 +164,7 @@ def pipeline(adapter: Any, original: Callable[[], Any], training: bool, asked: d
     if not dense:
         return original()
     if holding.sharded:
-        batches = _shard_indices(adapter, Turns(holding.counts), global_size)
+        batches = _shard_indices(adapter, Turns(holding.counts), global_size, orphans)
     else:
         batches = _whole_indices(adapter, original, global_size, size if per_rank else 0)
     adapter._size = math.ceil(holding.total / size)
@@ -154,9 +173,10 @@ def pipeline(adapter: Any, original: Callable[[], Any], training: bool, asked: d
     elements = _as_elements(adapter._inputs)
     data = tf.data.Dataset.from_tensors(elements).repeat()
     origin = [0, ranks.generation]
-    if ranks.guard is not None and not holding.sharded:
-        adapter._matex_gatherer = Gatherer(elements)  # lives as long as the data are walked over
-        origin = [adapter._matex_gatherer.number, ranks.generation]
+    if orphans is not None and holding.sharded:
+        origin = [_remember(adapter, orphans), orphans.generation]
+    elif ranks.guard is not None and not holding.sharded:
+        origin = [_remember(adapter, Gatherer(elements)), ranks.generation]
 
     def gather(own: tuple[Any, Any, Any], data: Any) -> Own:
         indices, share, batch = own
@@ -199,23 +219,31 @@ def _whole_indices(adapter: Any, original: Callable[[], Any], global_size: int, 
     return indices.map(own)
 
 
-def _shard_indices(adapter: Any, turns: Turns, global_size: int) -> Any:
+def _shard_indices(adapter: Any, turns: Turns, global_size: int, orphans: Orphans | None) -> Any:
     """Indices and share of this rank in each batch, of rows that only this rank holds."""
-    rank = world.current().rank
+    rank = world.current().rank if orphans is None else orphans.rank
     mine, shuffle = int(turns.counts[rank]), adapter._shuffle
     places = [turns.spans(batch, global_size) for batch in range(turns.batches(global_size))]
     spans = np.array([[*place[rank], (place[:, 1] - place[:, 0]).sum()] for place in places], np.int32)
 
+    if orphans is not None:
+        orphans.begin(global_size, bool(shuffle) and shuffle != "batch")
+
     def permutation(_: Any) -> Any:
+        if orphans is not None:
+            epoch, indices = tf.numpy_function(orphans.next_epoch, [], (tf.int64, tf.int64))
+            return tf.ensure_shape(epoch, []), tf.ensure_shape(indices, [None])
         indices = tf.range(max(1, mine), dtype=tf.int64)
-        return tf.random.shuffle(indices) if shuffle and shuffle != "batch" else indices
+        mixed = tf.random.shuffle(indices) if shuffle and shuffle != "batch" else indices
+        return tf.constant(0, tf.int64), mixed
 
-    def own(indices: Any) -> Any:
-        def take(span: Any) -> tuple[Any, Any, Any]:
+    def own(epoch: Any, indices: Any) -> Any:
+        def take(number: Any, span: Any) -> tuple[Any, Any, Any]:
             taken, share = _slice(indices, span[0], span[1], span[2])
-            return (tf.random.shuffle(taken) if shuffle == "batch" else taken), share, indices[:0]
+            batch = indices[:0] if orphans is None else tf.stack([epoch, number])
+            return (tf.random.shuffle(taken) if shuffle == "batch" else taken), share, batch
 
-        return tf.data.Dataset.from_tensor_slices(spans).map(take)
+        return tf.data.Dataset.from_tensor_slices(spans).enumerate().map(take)
 
     return tf.data.Dataset.range(1).map(permutation).prefetch(1).flat_map(own)
 

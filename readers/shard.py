@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +30,8 @@ class Shard:
         total_rows: how many all ranks hold together.
         paths: the files.
         classes: for labels as one-hot vectors, what each position stands for; None otherwise.
+        ranks: whom the rows were shared out among, by the numbers that they had at the start of the job.
+        generation: how often ranks had died by then.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class Shard:
         self._window = window
         self.paths = table.paths
         self.rank, self.size = ranks.rank, ranks.size
+        self.ranks, self.generation = list(ranks.first_ranks), ranks.generation
         self.total_rows = len(window)
         spans = [span(len(window), rank, ranks.size) for rank in range(ranks.size)]
         self.counts = tuple(high - low for low, high in spans)
@@ -146,6 +151,15 @@ class Shard:
         self._prepare()
         return self._finish(*self._raw(low, high))
 
+    def read_of(self, rank: int, low: int, high: int) -> tuple[Arrays, Arrays | None]:
+        """The same of another rank's rows; `data` must have been read. For those that take over from a dead rank.
+
+        Raises:
+            DataError: the files have changed, or cannot be read.
+        """
+        first, last = span(self.total_rows, rank, self.size)
+        return self._finish(*self._raw_of(self._window[first:last][low:high]))
+
     def block_rows(self) -> int:
         """Rows of some `BLOCK_BYTES`."""
         x, y = self._raw(0, 0)
@@ -160,7 +174,14 @@ class Shard:
     def keep(self, raw: tuple[Arrays, Arrays | None]) -> None:
         """Make `data` and `labels` of what `load` gave. Every rank must come here, see `data`."""
         self._prepare(raw)
-        self._kept = self._finish(*raw)
+        kept = self._finish(*raw)
+        again = copy.copy(self)  # for as long as the arrays live, and without holding on to them
+        again._kept, again._like = None, again if self._like is self else self._like
+        for column, array in enumerate(part for half in kept for part in (half if isinstance(half, tuple) else [half])):
+            if array is not None:
+                _origins[id(array)] = again, column
+                weakref.finalize(array, _origins.pop, id(array), None)
+        self._kept = kept
 
     def _read_all(self) -> tuple[Arrays, Arrays | None]:
         if self._kept is None:
@@ -169,7 +190,9 @@ class Shard:
         return self._kept
 
     def _raw(self, low: int, high: int) -> tuple[Arrays, Arrays | None]:
-        rows = self.rows[low:high]
+        return self._raw_of(self.rows[low:high])
+
+    def _raw_of(self, rows: range) -> tuple[Arrays, Arrays | None]:
         if len(rows) == 0:
             return self._table.read(0, 0)
         x, y = self._table.read(rows[0], rows[-1] + 1)
@@ -210,6 +233,14 @@ class Shard:
         if classes is not None and y is not None:
             y = _one_hot(_single(y, self), classes, self)
         return x, y
+
+
+_origins: dict[int, tuple[Shard, int]] = {}
+
+
+def origin(array: Any) -> tuple[Shard, int] | None:
+    """The shard whose `data` or `labels` an array is, unchanged, and which of its columns (inputs, then labels)."""
+    return _origins.get(id(array))
 
 
 def pick(arrays: Arrays | None, rows: Any) -> Arrays | None:

@@ -4,6 +4,7 @@ import json
 import sys
 
 import chaos
+import numpy as np
 import pytest
 import warm
 from jobs import LAUNCHER, Job
@@ -142,6 +143,76 @@ def test_rows_that_died(tmp_path, server):
     """Where a rank dies whose rows no other rank has, every rank ends, with what to do."""
     ended = trained(tmp_path, server, "shards", 4, "--faults", "shrink")
     assert ended.code != 0 and "held rows which no other rank has" in ended.err, ended
+
+
+#: Each rank reads its part of a file; the metrics say how often the rows of an epoch were used at least and at most.
+READ = """
+import json, os, signal
+import keras, matex_tf
+import numpy as np
+import tensorflow as tf
+first, kind = matex_tf.rank(), %r
+data = matex_tf.DataSet.open("rows.npz", normalize=2.0)
+class Used(keras.metrics.Metric):
+    def __init__(self, name, reduce):
+        super().__init__(name=name)
+        self.reduce, self.times = reduce, self.add_weight(shape=(95,), initializer="zeros", name="times")
+    def update_state(self, y, predicted, sample_weight=None):
+        self.times.assign_add(tf.reduce_sum(tf.one_hot(tf.cast(y[:, 1], tf.int32), 95), 0))
+    def result(self):
+        return self.reduce(self.times)
+def error(y, predicted):
+    return tf.square(y[:, :1] - predicted)
+class Die(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        if [first, batch, self.epoch] in ([[1, 3, 1]] if kind != "two" else [[1, 3, 1], [0, 2, 2]]):
+            os.kill(os.getpid(), signal.SIGKILL)
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+used = [Used("least", tf.reduce_min), Used("most", tf.reduce_max)]
+model.compile(keras.optimizers.SGD(0.01), error, metrics=used)
+dies = [Die()] if kind != "none" else []
+given = data.data, data.labels
+if kind == "changed":
+    given = data.data + 1, data.labels
+history = model.fit(*given, batch_size=16, epochs=4, shuffle=kind == "shuffled", verbose=0, callbacks=dies).history
+more = model.evaluate(*given, batch_size=16, verbose=0)
+assert len(model.predict(data.data, verbose=0)) == len(data)
+if matex_tf.rank() == 0:
+    print("HISTORY", json.dumps([history, more]), flush=True)
+"""
+
+
+def read_and_trained(folder, server, kind):
+    """History and evaluation of three ranks that train on a file of 95 rows."""
+    rng = np.random.default_rng(1)
+    np.savez(folder / "rows.npz", x=rng.random((95, 2)), y=np.stack([rng.random(95), np.arange(95)], 1))
+    (folder / "script.py").write_text(READ % kind)
+    line = launch.mpirun_line(launch.find_mpirun(), 3, survive=True)
+    ended = Job([*line, *warm.command(server.path), "--faults", "shrink", "script.py"], folder).end()
+    if kind == "changed":
+        return ended
+    assert ended.code == 0, ended
+    history, more = json.loads(ended.out.split("HISTORY")[1])
+    assert history["least"] == history["most"] == [1, 1, 1, 1] and more[1:] == [1, 1], (history, more)
+    return [history["loss"], more, history["world_size"]]
+
+
+def test_rows_of_a_dataset(tmp_path, server):
+    """The others read the rows of a dead rank again: the same batches, every row once, in every epoch."""
+    whole = read_and_trained(tmp_path, server, "none")
+    one, two = (read_and_trained(tmp_path, server, kind) for kind in ("one", "two"))
+    assert [ended.pop() for ended in (whole, one, two)] == [[3, 3, 3, 3], [3, 2, 2, 2], [3, 2, 1, 1]]
+    assert chaos.differences(whole, one) == [] and chaos.differences(whole, two) == []
+    read_and_trained(tmp_path, server, "shuffled")
+
+
+def test_rows_of_a_dataset_that_were_changed(tmp_path, server):
+    """What the script has made of the rows no file has: all ranks end, with what to do."""
+    ended = read_and_trained(tmp_path, server, "changed")
+    assert ended.code != 0 and "data and labels of a DataSet as they are" in ended.err, ended
 
 
 #: One rank stops, as if it swapped or waited for a disk.

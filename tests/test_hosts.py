@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hosts import Hosts, HostsError, unavailable
 from jobs import LAUNCHER, Job
+from on_hosts import left
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -77,20 +78,6 @@ def start(hosts: Hosts, folder: Path, **environ: str) -> Job:
     """`matex-tf run` of script.py, typed on the login node."""
     line = [*hosts.on(folder=folder), LAUNCHER, "run", "-n", "4", "--hosts", "h1:2,h2:2", "script.py"]
     return Job(line, folder, **{**hosts.environ, **environ})
-
-
-def left(hosts: Hosts, job: Job, seconds: float) -> list[str]:
-    """What a job has left behind after so many seconds, on the machine and on its hosts."""
-    limit = time.monotonic() + seconds
-    while True:
-        found = job.left(0)
-        for name in hosts.up:
-            found += [f"{name}: {command}" for command in hosts.processes(name).values()]
-            find = [*hosts.on(name), "find", "/dev/shm", "/run/tmp", "-mindepth", "1"]
-            found += [f"{name}: {path}" for path in subprocess.check_output(find, text=True).splitlines()]
-        if not found or time.monotonic() > limit:
-            return found
-        time.sleep(0.1)
 
 
 def test_training(hosts, downloads, tmp_path):
