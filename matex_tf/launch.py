@@ -19,7 +19,7 @@ from pathlib import Path
 
 from matex_tf import ulfm
 from matex_tf.errors import MissingPackage, SettingError
-from matex_tf.watch import Watch
+from matex_tf.watch import Watch, kill
 
 #: What goes to other hosts: names, and beginnings of names.
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "http_proxy", "https_proxy", "no_proxy")
@@ -290,7 +290,7 @@ def run(command: Sequence[str], local: bool = True, survive: bool = False) -> in
             if info is None:
                 waited += 0.5 if stopped or (watch and watch.seconds >= 0) else 0.0
                 if waited >= _SECONDS_TO_STOP:
-                    job.kill()  # its daemons on other hosts end the ranks there, and themselves
+                    kill(job.pid)  # its daemons on other hosts end the ranks there, and themselves
             elif info.si_signo in stops:
                 from_terminal = info.si_code > 0
                 if not stopped and not from_terminal:

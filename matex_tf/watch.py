@@ -6,8 +6,10 @@ seen to wait for ever. Both times it has said so on stderr.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import threading
 import time
 
@@ -84,3 +86,17 @@ class Watch:
             except OSError:
                 continue  # nobody reads any more
         os.close(self._from)
+
+
+def kill(pid: int) -> None:
+    """Kill a process and what it has started on this machine, such as the ssh to a host that does not answer, which
+    would keep the job's output open."""
+    family = [pid]
+    for parent in family:
+        with contextlib.suppress(OSError):
+            for task in os.listdir(f"/proc/{parent}/task"):
+                with open(f"/proc/{parent}/task/{task}/children", encoding="ascii") as file:
+                    family += map(int, file.read().split())
+    for one in family:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)

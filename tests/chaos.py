@@ -145,7 +145,7 @@ def execute(run: Run, expected: dict[str, Any], server: warm.Server) -> Run:
             os.killpg(job.pid, signal.SIGKILL)
             job.wait()
     run.seconds = time.monotonic() - begin
-    _judge(run, folder, expected, segments)
+    _look_for_rests(run, folder, judge(run, folder, expected), segments)
     if run.failures:
         print(f"{run}\n  {'; '.join(run.failures)}\n  {folder}\n{(folder / 'log').read_text(errors='replace')[-3000:]}")
     else:
@@ -171,7 +171,8 @@ def _kill_in_time(run: Run, folder: Path, job: subprocess.Popen[bytes]) -> None:
         time.sleep(0.005)
 
 
-def _judge(run: Run, folder: Path, expected: dict[str, Any], segments: set[str]) -> None:
+def judge(run: Run, folder: Path, expected: dict[str, Any]) -> dict[int, float]:
+    """Look at answers and files; returns when which rank has died."""
     died = {int(path.suffix[1:]): float(path.read_text().split()[0]) for path in folder.glob("died.*")}
     results = {int(path.suffix[1:]): path for path in folder.glob("result.*")}
     # A rank may have finished before its time had come.
@@ -189,6 +190,13 @@ def _judge(run: Run, folder: Path, expected: dict[str, Any], segments: set[str])
         after = [moment for moment in recovered if moment >= when]
         if after:
             run.recovery_seconds.append(after[0] - when)
+    half = [path.name for path in folder.iterdir() if "kept" in path.name and path.name != "kept.keras"]
+    if half:
+        run.failures.append(f"files are left: {half}")
+    return died
+
+
+def _look_for_rests(run: Run, folder: Path, died: dict[int, float], segments: set[str]) -> None:
     for path in folder.glob("pid.*"):
         if Path(f"/proc/{path.read_text()}").exists() and int(path.suffix[1:]) not in died:
             time.sleep(0.5)
@@ -197,9 +205,6 @@ def _judge(run: Run, folder: Path, expected: dict[str, Any], segments: set[str])
     left = [name for name in set(os.listdir("/dev/shm")) - segments if name.startswith("matex-")]
     if left:
         run.failures.append(f"shared memory is left: {left}")
-    half = [path.name for path in folder.iterdir() if "kept" in path.name and path.name != "kept.keras"]
-    if half:
-        run.failures.append(f"files are left: {half}")
 
 
 def differences(expected: Any, found: Any, where: str = "") -> list[str]:
@@ -221,12 +226,18 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="the number of the first run")
+    parser.add_argument("--hosts", action="store_true", help="on 3 emulated hosts with 2 ranks each (needs root)")
     options = parser.parse_args()
+    import chaos_hosts
+
     with tempfile.TemporaryDirectory() as folder, warm.Server(Path(folder) / "socket") as server:
         expected = undisturbed(Path(folder), server)
         runs = []
         for number in range(options.first, options.first + options.runs):
-            run = execute(plan(number, options.seed), expected, server)
+            if options.hosts:
+                run = chaos_hosts.execute(chaos_hosts.plan(number, options.seed), expected)
+            else:
+                run = execute(plan(number, options.seed), expected, server)
             print(("FAILED " if run.failures else "ok     ") + str(run), flush=True)
             runs.append(run)
     failed = [run.number for run in runs if run.failures]

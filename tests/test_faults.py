@@ -197,14 +197,14 @@ def read_and_trained(folder, server, kind):
     assert ended.code == 0, ended
     history, more = json.loads(ended.out.split("HISTORY")[1])
     assert history["least"] == history["most"] == [1, 1, 1, 1] and more[1:] == [1, 1], (history, more)
-    return [history["loss"], more, history["world_size"]]
+    return {"loss": history["loss"], "evaluate": more, "sizes": history["world_size"]}
 
 
 def test_rows_of_a_dataset(tmp_path, server):
     """The others read the rows of a dead rank again: the same batches, every row once, in every epoch."""
     whole = read_and_trained(tmp_path, server, "none")
     one, two = (read_and_trained(tmp_path, server, kind) for kind in ("one", "two"))
-    assert [ended.pop() for ended in (whole, one, two)] == [[3, 3, 3, 3], [3, 2, 2, 2], [3, 2, 1, 1]]
+    assert [ended.pop("sizes") for ended in (whole, one, two)] == [[3, 3, 3, 3], [3, 2, 2, 2], [3, 2, 1, 1]]
     assert chaos.differences(whole, one) == [] and chaos.differences(whole, two) == []
     read_and_trained(tmp_path, server, "shuffled")
 

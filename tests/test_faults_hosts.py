@@ -26,11 +26,12 @@ from matex_tf.exchange import party
 from matex_tf.parts import span
 world = matex_tf.init()
 first = world.rank
-with open(f"pid.{first}", "w") as file:
-    file.write(str(os.getpid()))
 weights = np.zeros(3)
 for step in range(12):
     world.where = f"step {step}"
+    if step == 5:
+        with open(f"ready.{first}", "w") as file:
+            file.write("yes")
     while step == 5 and not os.path.exists("go"):
         time.sleep(0.01)
     def add_up():
@@ -54,12 +55,12 @@ def answer():
 
 
 def start(hosts, folder, *settings):
-    """The job, once it waits in step 5; process ids are those of this machine."""
+    """The job, once it waits in step 5."""
     (folder / "script.py").write_text(STEPS)
     line = [*hosts.on(folder=folder), LAUNCHER, "run", "-n", "6", "--hosts", "h1:2,h2:2,h3:2", "--faults", "shrink"]
     job = Job([*line, *settings, "script.py"], folder, **hosts.environ)
     for rank in range(6):
-        job.await_file(folder / f"pid.{rank}", 90)
+        job.await_file(folder / f"ready.{rank}", 90)
     return job
 
 
