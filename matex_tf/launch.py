@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -299,6 +300,8 @@ def run(command: Sequence[str], local: bool = True, survive: bool = False) -> in
                 stopped = stopped or info.si_signo
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if job.returncode == -signal.SIGKILL:  # what mpirun would have removed
+        shutil.rmtree(os.path.join(tempfile.gettempdir(), f"ompi.{job.pid}"), ignore_errors=True)
     if watch:
         watch.close()
     if stopped:
