@@ -92,8 +92,8 @@ class Settings:
     stall_abort_seconds: int = _setting(
         0,
         "After so many seconds of waiting for a rank that is alive it counts as dead; see `faults` for what happens "
-        "then. 0 for never: nobody can tell a rank that is stuck from one that has much to do. With `shrink` on several "
-        "hosts a host that is silent counts as dead after this, or after 30 seconds.",
+        "then. 0 for never: nobody can tell a rank that is stuck from one that has much to do. With `shrink` on "
+        "several hosts a host that is silent counts as dead after this, or after 30 seconds.",
         kind="count",
     )
     steps: int = _setting(

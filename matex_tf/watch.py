@@ -89,14 +89,13 @@ class Watch:
 
 
 def kill(pid: int) -> None:
-    """Kill a process and what it has started on this machine, such as the ssh to a host that does not answer, which
+    """Kill an mpirun and what it has started on this machine, such as the ssh to a host that does not answer, which
     would keep the job's output open."""
     family = [pid]
-    for parent in family:
-        with contextlib.suppress(OSError):
-            for task in os.listdir(f"/proc/{parent}/task"):
-                with open(f"/proc/{parent}/task/{task}/children", encoding="ascii") as file:
-                    family += map(int, file.read().split())
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
+                family += map(int, file.read().split())
     for one in family:
         with contextlib.suppress(ProcessLookupError):
             os.kill(one, signal.SIGKILL)

@@ -11,6 +11,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -60,6 +61,11 @@ def execute(run: chaos.Run, expected: dict[str, Any]) -> chaos.Run:
         cut = _disturb(run, folder, hosts, job)
         log = ""
         try:
+            if cut:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    job.process.wait(chaos.SECONDS)
+                for host in cut:
+                    hosts.kill(host)  # its prted cannot hear of the end, and holds the output open
             ended = job.end(chaos.SECONDS)
             log = ended.out + ended.err
             if ended.code:
@@ -68,8 +74,6 @@ def execute(run: chaos.Run, expected: dict[str, Any]) -> chaos.Run:
             log = str(error)
             run.failures.append(f"still running after {chaos.SECONDS} s")
         run.seconds = time.monotonic() - begin
-        for host in cut:
-            hosts.kill(host)  # its prted cannot hear of the end
         if found := left(hosts, job, 10):
             run.failures.append(f"left behind: {found}")
     chaos.judge(run, folder, expected)

@@ -108,14 +108,16 @@ def test_a_link_is_cut(tmp_path):
         made.unplug("h2")
         begin = time.monotonic()
         (tmp_path / "go").touch()
-        ended = job.end(90)
+        job.process.wait(90)
+        while ranks_of(made, "h2") and time.monotonic() < begin + 90:
+            time.sleep(0.1)
+        alive = ranks_of(made, "h2")
+        made.kill("h2")  # its prted waits for a mpirun that it cannot hear of, and holds the job's output open
+        ended = job.end(10)
+        assert not alive, ended
         assert ended.code == 0 and "ranks 2-3 of 6 on h2 died in step 5" in ended.err, ended
         assert "the job ends without 2 ranks" in ended.err
         survived(tmp_path, [0, 1, 4, 5])
-        while ranks_of(made, "h2") and time.monotonic() < begin + 90:
-            time.sleep(0.1)
-        assert not ranks_of(made, "h2")
-        made.kill("h2")  # its prted waits for a mpirun that it cannot hear of
         assert left(made, job, 10) == []
 
 
