@@ -194,6 +194,10 @@ class Hosts:
         """Pull a host's cable: it goes on, and nobody hears of it any more."""
         self._do(HEAD, "ip", [f"link set {name} down"])
 
+    def plug(self, name: str) -> None:
+        """Put the cable back."""
+        self._do(HEAD, "ip", [f"link set {name} up"])
+
     def _boot(self, name: str) -> None:
         # On `head` the processes are the machine's: a signal sent to one reaches it, not a go-between.
         own = ["--net", "--uts", "--mount"] + (["--ipc", "--pid", "--fork", "--mount-proc"] if name != HEAD else [])

@@ -164,7 +164,8 @@ class Guard:
                     file=sys.stderr,
                     flush=True,
                 )
-                os._exit(1)
+                partition.take_back()
+                os.kill(os.getpid(), signal.SIGKILL)  # an exit code would end the job once mpirun hears of it
         self._left_behind += reach
         self._reach.keep(survivors)
 
