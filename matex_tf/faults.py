@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -153,7 +154,7 @@ class Guard:
                     os.kill(self._processes[rank][1], signal.SIGKILL)
         if self._reach is None or not dead:
             return
-        away = [rank for rank in dead if hosts[rank] != here]
+        dead_away = away = [rank for rank in dead if hosts[rank] != here]
         reach = self._reach.ports(away)
         if away and not partition.goes_on(survivors, away):
             away = [rank for rank, alive in zip(away, partition.alive(reach), strict=True) if alive]
@@ -166,6 +167,9 @@ class Guard:
                 )
                 partition.take_back()
                 os.kill(os.getpid(), signal.SIGKILL)  # an exit code would end the job once mpirun hears of it
+        left = {hosts[rank] for rank in survivors}
+        silent = [known for rank, (_, known) in zip(dead_away, reach, strict=True) if hosts[rank] not in left]
+        partition.stop_listening(itertools.chain(*silent))
         self._left_behind += reach
         self._reach.keep(survivors)
 

@@ -16,7 +16,7 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from matex_tf.world import World
 
@@ -77,10 +77,26 @@ def take_back() -> None:
 
     A rank that is cut off has told the others that they are dead. When the link is back, Open MPI ends who hears that.
     """
+    for line in _connections():
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def stop_listening(to: Iterable[str]) -> None:
+    """End this process's connections to these addresses, so that nothing arrives from there any more; for the same
+    reason, and on the other side."""
+    unwanted = set(to)
+    for line in _connections():
+        with contextlib.suppress(OSError):  # one that listens has no peer
+            if line.getpeername()[0] in unwanted:
+                line.shutdown(socket.SHUT_RDWR)
+
+
+def _connections() -> Iterator[socket.socket]:
+    """The TCP sockets of this process, whoever has opened them."""
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as line:
-            if line.family in (socket.AF_INET, socket.AF_INET6):
-                line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            if line.family == socket.AF_INET and line.type == socket.SOCK_STREAM:
+                yield line
 
 
 def goes_on(here: Sequence[int], elsewhere: Sequence[int]) -> bool:

@@ -107,7 +107,7 @@ def test_a_link_is_cut(tmp_path, back):
     """A host that falls silent counts as dead. Its own ranks end, and do not go on beside the others, nor end them when
     the link is there again."""
     with Hosts(3) as made:
-        job = start(made, tmp_path, "--stall-abort-seconds", "12")
+        job = start(made, tmp_path, "--stall-abort-seconds", "20")
         made.unplug("h2")
         begin = time.monotonic()
         (tmp_path / "go").touch()
