@@ -1,4 +1,8 @@
-"""Horovod's callbacks, for Keras 3."""
+"""Horovod's callbacks, for Keras 3.
+
+Relies on (Keras 3.3 to 3.15): `Optimizer.learning_rate`, public; `SGD.momentums`, not documented;
+`ModelCheckpoint._save_model(epoch, batch, logs)`, private.
+"""
 
 from __future__ import annotations
 
