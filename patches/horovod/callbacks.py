@@ -1,4 +1,8 @@
-"""Horovod's callbacks, for Keras 3."""
+"""Horovod's callbacks, for Keras 3.
+
+Relies on (Keras 3.3 to 3.15): `Optimizer.learning_rate`, public; `SGD.momentums`, not documented;
+`ModelCheckpoint._save_model(epoch, batch, logs)`, private.
+"""
 
 from __future__ import annotations
 
@@ -104,6 +108,10 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     def _optimizer(self) -> Any:
         return getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
 
+    @property
+    def _rate(self) -> float:
+        return float(np.asarray(self._optimizer.learning_rate))  # variables of Keras 3.3 and 3.4 have no __float__
+
     def on_train_begin(self, logs: Any = None) -> None:
         """See how many batches an epoch has."""
         if not self.staircase and not self.steps_per_epoch:
@@ -130,7 +138,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             self._adjust(self.current_epoch)
 
     def _adjust(self, epoch: float) -> None:
-        old, new = float(self._optimizer.learning_rate), self.initial_lr * self.multiplier(epoch)
+        old, new = self._rate, self.initial_lr * self.multiplier(epoch)
         self._optimizer.learning_rate = new
         if self.momentum_correction and old and new != old and getattr(self._optimizer, "momentum", 0):
             for slot in getattr(self._optimizer, "momentums", None) or []:
@@ -139,7 +147,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Put the rate into the logs."""
         if logs is not None:
-            logs["lr"] = float(self._optimizer.learning_rate)
+            logs["lr"] = self._rate
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
@@ -167,8 +175,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         """Say when it is done."""
         super().on_epoch_end(epoch, logs)
         if self.end_epoch is not None and epoch == self.end_epoch - 1 and self.verbose > 0 and basics.rank() == 0:
-            rate = float(self._optimizer.learning_rate)
-            print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
+            print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {self._rate:g}.")
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):

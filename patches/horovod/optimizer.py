@@ -5,7 +5,7 @@ them. It is saved as the optimizer that it was made from, so that a model can be
 
 Relies on (Keras 3.3 to 3.15): `Optimizer.apply(grads, trainable_variables)`, `from_config`, `get_config`, `iterations`,
 `LossScaleOptimizer.apply` and `inner_optimizer` (public); `Optimizer._trainable_variables`,
-`TensorFlowTrainer.make_train_function` (private or half so).
+`TensorFlowTrainer.make_train_function` (private or half so); (Keras 3.5 to 3.15) `Optimizer._iterations`, private.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Distributed:
             apply(sums if how.reduced_outside else how.reduce(sums, variables), trainable_variables)
 
         def skip() -> None:
-            self._iterations.assign_add(1)  # type: ignore[attr-defined]
+            _steps_of(self).assign_add(1)
 
         how.aggregation.step(update, skip)
         return None
@@ -111,6 +111,11 @@ def _how(optimizer: Any) -> _How:
     if _STATE not in optimizer.__dict__:
         optimizer.__dict__[_STATE] = _How(*optimizer.matex_made)
     return optimizer.__dict__[_STATE]
+
+
+def _steps_of(optimizer: Any) -> Any:
+    """The variable in which an optimizer counts steps; in Keras 3.3 and 3.4 it is `iterations` itself."""
+    return optimizer._iterations if hasattr(optimizer, "_iterations") else optimizer.iterations
 
 
 def _class_of(kind: type, *made: Any) -> Any:

@@ -119,7 +119,7 @@ def passes():
         rate = 0.1 if average else 0.2
         expected = reference(network(), keras.optimizers.SGD(rate), *pairs, 2 * ROWS * size)
         results[f"average {average}"] = close(got, expected)
-        results[f"iterations {average}"] = int(optimizer.iterations) == 2 * BATCHES
+        results[f"iterations {average}"] = int(optimizer.iterations.numpy()) == 2 * BATCHES
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=2)
     variables = [tf.Variable([1.0]), tf.Variable([2.0])]
     for step in range(4):
@@ -251,7 +251,7 @@ def with_callbacks():
 
     class Watch(keras.callbacks.Callback):
         def on_train_batch_begin(self, batch, logs=None):
-            rates.append(float(self.model.optimizer.learning_rate))
+            rates.append(float(self.model.optimizer.learning_rate.numpy()))
 
     model = network(seed=rank)
     best = callbacks.BestModelCheckpoint(monitor="loss")
@@ -282,7 +282,7 @@ def with_callbacks():
     results["decay"] = close([np.array(rates[2 * BATCHES :: BATCHES])], [np.array([rate, rate / 2])], 1e-6)
     results["lr in the logs"] = close([np.array(history["lr"][-1:])], [np.array([rate / 2])], 1e-6)
     again = hvd_keras.load_model(f"best{rank}.keras")
-    results["loaded"] = type(again.optimizer).__name__ == "SGD" and int(again.optimizer.iterations) > 0
+    results["loaded"] = type(again.optimizer).__name__ == "SGD" and int(again.optimizer.iterations.numpy()) > 0
     again.fit(own(x, rank), own(y, rank), batch_size=ROWS, shuffle=False, verbose=0)
     weights = hvd.allgather_object([np.array(weight) for weight in again.get_weights()])
     results["loaded trains on"] = all(close(weights[0], other, 1e-6) is True for other in weights)

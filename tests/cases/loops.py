@@ -493,7 +493,7 @@ def own_metric():
             self.worst.assign(tf.maximum(self.worst, tf.reduce_max(tf.abs(y_pred))))
 
         def result(self):
-            return self.worst
+            return self.worst.value
 
     worst, model, loss_fn, optimizer = Worst(), classifier(), crossentropy(), momentum()
     with warnings.catch_warnings(record=True) as caught:
