@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from matex_tf.errors import MatexError
+from matex_tf.settings import Settings
+from matex_tf.world import World
 
 #: How many checkpoints of the fit that is under way are kept.
 KEPT = 2
@@ -277,3 +279,43 @@ def folder(wanted: str, script: str) -> Path:
 
 #: The checkpoints of this job; None where it is not started again.
 current: Checkpoints | None = None
+
+#: In the environment of a job of `matex-tf run`: how often it has been started again, and when a rank died (seconds
+#: since 1970).
+RESTARTS, DIED = "MATEX_RESTARTS", "MATEX_DIED"
+
+
+def join(world: World, settings: Settings, script: str) -> Checkpoints:
+    """Open the checkpoints of this job. Every rank must call.
+
+    Raises:
+        MatexError: the directory cannot be written to, or is another one on another host.
+    """
+    global current
+    current = Checkpoints(folder(settings.checkpoint_dir, script), settings.resume, lambda line: world.say(line))
+    failure = None
+    if world.rank == 0:
+        try:
+            current.open()
+        except MatexError as error:
+            failure = str(error)
+    failure = world.share(failure, "open the checkpoints")
+    if failure:
+        raise MatexError(failure)
+    unseen = {host for host, seen in world.gather((world.host, current.begun), "see the checkpoints") if not seen}
+    if unseen:
+        raise MatexError(
+            f"{current.path} is a directory of {world.hosts[0]} that {', '.join(sorted(unseen))} cannot see: give one "
+            "that all hosts share as --checkpoint-dir."
+        )
+    return current
+
+
+def leave(world: World) -> None:
+    """The script has ended well on all ranks: its checkpoints are of no use any more."""
+    if current is None or world.rank:
+        return
+    current.end()
+    if RESTARTS not in os.environ:  # else they are the launcher's to remove
+        current.finish()
+        current.remove()

@@ -23,6 +23,12 @@ FAILED = re.compile(
 
 #: The same in a job whose ranks go on when one dies.
 GIVEN_UP = re.compile(rb"^MPI_ABORT was invoked on rank |\*\*\* MPI_ERRORS_ARE_FATAL ", re.MULTILINE)
+
+#: What has died: "rank 3 on node17", or a host.
+_RANK = re.compile(
+    rb"^(?:prterun|mpirun) noticed that process rank (\d+) with PID \d+ on node (\S+) exited on", re.MULTILINE
+)
+_HOST = re.compile(rb"^ *Remote daemon: *\[.*\] on node (\S+)", re.MULTILINE)
 _CODE = re.compile(rb"^ *Errorcode: (\d+)", re.MULTILINE)
 
 _LONGEST_LINE = 4096
@@ -34,12 +40,16 @@ class Watch:
     Attributes:
         source: the file descriptor that mpirun writes to; the caller closes its copy once mpirun has it.
         code: what a rank has said that the job shall end with; 1 where it has not.
+        dead: what has died, in words, in the order in which mpirun has named them.
+        stopped: the signal that this process was told to end by; 0 where it was not.
     """
 
     def __init__(self, survive: bool = False) -> None:
         """Args: survive: whether ranks go on when one dies."""
         self._failed = GIVEN_UP if survive else FAILED
         self.code = 1
+        self.dead: list[str] = []
+        self.stopped = 0
         self._from, self.source = os.pipe()
         self._failed_at: float | None = None
         self._thread = threading.Thread(target=self._copy, daemon=True)
@@ -62,6 +72,8 @@ class Watch:
                 self._failed_at = time.monotonic()
             if said := _CODE.search(held):
                 self.code = int(said[1]) or 1
+            self.dead += [f"rank {rank.decode()} on {node.decode()}" for rank, node in _RANK.findall(held)]
+            self.dead += [f"host {node.decode()}" for node in _HOST.findall(held)]
             held = held[held.rfind(b"\n") + 1 :]
             try:
                 while data:
