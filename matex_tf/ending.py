@@ -61,12 +61,11 @@ class Ending:
         if isinstance(error, SystemExit) and error.code in (None, 0):
             return
         assert self._world is not None and self._output is not None
-        if checkpoints.current is not None:
-            if _comes_from_a_death(error):
-                time.sleep(_FOR_THE_LAUNCHER)  # which names the rank that has died, and ends this one
-            else:
-                checkpoints.current.end()
         code, report = self._report(error)
+        if checkpoints.current is not None and not _comes_from_a_death(error):
+            checkpoints.current.end()
+        elif checkpoints.current is not None:
+            time.sleep(_FOR_THE_LAUNCHER)  # which names the rank that has died, and ends this one
         self._output.flush()
         if report and self._world.rank != 0:
             time.sleep(_wait_of(self._world.rank))

@@ -86,7 +86,6 @@ class Fit:
             return call()
         if not self._before_epoch():
             raise self._differs(f"epoch {self._epoch + 1} has no step {self._of().step + 1}")
-        self.model.stop_training = False
         return None
 
     def begin_step(self, step: int, call: Callable[[], Any]) -> Any:
@@ -122,10 +121,9 @@ class Fit:
             return False
         if self._of().done or not self._before():
             return False  # and `restore` comes next
-        if not draw():
+        needless = self._quick and self._before_epoch() and self._step > 0
+        if not needless and not draw():
             raise StopIteration
-        if self._quick and self._before_epoch():
-            self.model.stop_training = True  # ends the epoch, and is taken back there
         return True
 
     def restore(self, last: bool) -> bool:
