@@ -1,4 +1,7 @@
-"""`matex-tf run --faults restart` with ranks of a `warm` server: python tests/again.py SOCKET RANKS [--setting value ...] SCRIPT."""
+"""`matex-tf run --faults restart` with ranks of a `warm` server.
+
+python tests/again.py SOCKET RANKS [--setting value ...] SCRIPT
+"""
 
 from __future__ import annotations
 
