@@ -186,6 +186,11 @@ class Checkpoints:
         """Whether the script has ended by itself, at its end or with an error."""
         return self._mark("over").exists()
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is no checkpoint."""
+        return not any(Place.of(path.name) for path in self.path.iterdir())
+
     def forget_begin(self) -> None:
         """The job is about to be started."""
         self._mark("begun").unlink(missing_ok=True)

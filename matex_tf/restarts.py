@@ -19,6 +19,8 @@ from matex_tf.settings import Settings
 from matex_tf.watch import Watch
 
 _SECONDS_TO_ANSWER = 30.0  # in which a host must start a program
+_SECONDS_TO_END = 5.0
+_TRIES = 2  # a host may still be busy with the end of the job before
 
 #: From ranks, hosts and more flags, the mpirun line of the job.
 Line = Callable[[int, str, dict[str, str]], list[str]]
@@ -65,7 +67,7 @@ def run(line: Line, ranks: int, hosts: str, settings: Settings, script: str, mpi
             _say(settings, f"restart {number + 1} of {settings.max_restarts}, with {ranks} rank{'s' * (ranks > 1)}")
             flags["resume"] = "on"
             os.environ.update({checkpoints.RESTARTS: str(number + 1), checkpoints.DIED: str(died)})
-        if code == 0:
+        if code == 0 or kept.empty:
             kept.remove()
     return code
 
@@ -123,10 +125,15 @@ def _left(ranks: int, hosts: str, mpirun: Mpirun, settings: Settings) -> tuple[i
 def _answers(host: str, mpirun: Mpirun) -> bool:
     """Whether mpirun can start a program on a host."""
     command = [*launch.mpirun_line(mpirun, 1, f"{host}:1"), "true"]
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS_TO_ANSWER, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0
+    for _ in range(_TRIES):
+        nothing = subprocess.DEVNULL
+        asked = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)
+        for seconds, stop in ((_SECONDS_TO_ANSWER, asked.terminate), (_SECONDS_TO_END, asked.kill)):
+            try:
+                asked.wait(seconds)
+                break
+            except subprocess.TimeoutExpired:
+                stop()  # by SIGKILL mpirun leaves files behind
+        if asked.wait() == 0:
+            return True
+    return False

@@ -12,6 +12,8 @@ from __future__ import annotations
 import collections
 import pickle
 import random
+import sys
+import types
 import zlib
 from typing import Any
 
@@ -141,11 +143,19 @@ def _attributes(callback: Any) -> dict[str, Any]:
 def _is_plain(value: Any) -> bool:
     if isinstance(value, np.ndarray) and value.dtype.hasobject:
         return False
-    if isinstance(value, (*_PLAIN, *_WITH_STATE)):
+    if isinstance(value, (*_PLAIN, *_WITH_STATE)) or _has_a_name(value):
         return True
     if type(value) in (dict, collections.OrderedDict):
         return all(_is_plain(part) for pair in value.items() for part in pair)
     return type(value) in _HOLDERS and all(map(_is_plain, value))
+
+
+def _has_a_name(value: Any) -> bool:
+    """Whether this is a function that a module has under its name, such as the `monitor_op` of `EarlyStopping`."""
+    if not isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
+        return isinstance(value, np.ufunc)
+    module = sys.modules.get(value.__module__ or "")
+    return value.__module__ != "__main__" and getattr(module, value.__qualname__, None) is value
 
 
 def fits(model: Any, kept: dict[str, Any]) -> str:
