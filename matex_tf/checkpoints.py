@@ -313,6 +313,8 @@ def join(world: World, settings: Settings, script: str) -> Checkpoints:
             f"{current.path} is a directory of {world.hosts[0]} that {', '.join(sorted(unseen))} cannot see: give one "
             "that all hosts share as --checkpoint-dir."
         )
+    if RESTARTS not in os.environ and settings.notes and world.rank == 0:
+        world.say(f"checkpoints are in {current.path}; after a death, --resume on goes on from them")
     return current
 
 

@@ -177,7 +177,6 @@ def test_a_job_starts_again_without_a_lost_host(tmp_path):
         job.await_file(tmp_path / "pid", 60)
         made.kill("h2")
         ended = job.end(90)
-        print(ended.err)
         assert ended.code == 0 and "again on ['h1', 'h1']" in ended.out, ended
         for line in ("host h2 died", "h2 cannot be reached, and is left out", "restart 1 of 3, with 2 ranks"):
             assert line in ended.err, ended.err
