@@ -130,7 +130,7 @@ def _global_generator(make: bool) -> Any:
     from keras.src.random import seed_generator
 
     if not make:
-        return global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
+        return global_state.get_global_attribute("global_seed_generator")
     return seed_generator.global_seed_generator()
 
 

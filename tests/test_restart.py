@@ -13,7 +13,7 @@ from jobs import Ended, Job
 from matex_tf import checkpoints
 from matex_tf.checkpoints import Checkpoints, Damaged, Place
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 AGAIN = Path(__file__).with_name("again.py")
 
