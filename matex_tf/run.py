@@ -101,6 +101,7 @@ def main(arguments: Sequence[str]) -> int:
     world.restarts = settings.faults == "restart"
     if world.alone and not world.restarts:
         return run_alone(target, ending)
+    world_module.adopt(world)
     output = Output()
     ending = Ending(world, output)
     trace_path = os.path.abspath(settings.trace)  # the script may go to another directory
@@ -185,7 +186,7 @@ def prepare(world: World, settings: Settings, output: Output) -> None:
     if settings.notes and world.rank == 0:
         nodes = len(set(world.hosts))
         print(
-            f"matex_tf: {world.size} ranks on {nodes} node{'s' * (nodes > 1)}, {threads} thread{'s' * (threads > 1)} "
+            f"matex_tf: {world.size} rank{'s' * (world.size > 1)} on {nodes} node{'s' * (nodes > 1)}, {threads} thread{'s' * (threads > 1)} "
             "each",
             file=sys.stderr,
             flush=True,

@@ -443,6 +443,12 @@ def init() -> World:
     return _current
 
 
+def adopt(world: World) -> None:
+    """Let this be the world of the process, in place of the one that `init` would make."""
+    global _current
+    _current = world
+
+
 def _world_communicator() -> Any:
     try:
         from mpi4py import MPI
