@@ -186,8 +186,8 @@ def prepare(world: World, settings: Settings, output: Output) -> None:
     if settings.notes and world.rank == 0:
         nodes = len(set(world.hosts))
         print(
-            f"matex_tf: {world.size} rank{'s' * (world.size > 1)} on {nodes} node{'s' * (nodes > 1)}, {threads} thread{'s' * (threads > 1)} "
-            "each",
+            f"matex_tf: {world.size} rank{'s' * (world.size > 1)} on {nodes} node{'s' * (nodes > 1)}, "
+            f"{threads} thread{'s' * (threads > 1)} each",
             file=sys.stderr,
             flush=True,
         )
