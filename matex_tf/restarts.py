@@ -56,13 +56,15 @@ def run(line: Line, ranks: int, hosts: str, settings: Settings, script: str, mpi
             died = time.time()
             _say(settings, f"{' and '.join(watch.dead) or 'a rank'} died, {died - begin:.0f} s after the start")
             if number == settings.max_restarts:
-                _say(settings, f"{number} restarts were allowed (--max-restarts); the checkpoints are left in {path}")
-                _say(settings, "to go on from them, run the same command with --resume on")
+                allowed = "1 restart was" if number == 1 else f"{number} restarts were"
+                _say(settings, f"{allowed} allowed (--max-restarts)")
+                if not kept.empty:
+                    _say(settings, f"the same command with --resume on goes on from the checkpoints in {path}")
                 break
             if hosts:
                 ranks, hosts = _left(ranks, hosts, mpirun, settings)
                 if not hosts:
-                    _say(settings, f"no host can be reached; the checkpoints are left in {path}")
+                    _say(settings, f"no host can be reached; --resume on goes on from the checkpoints in {path}")
                     break
             _say(settings, f"restart {number + 1} of {settings.max_restarts}, with {ranks} rank{'s' * (ranks > 1)}")
             flags["resume"] = "on"
