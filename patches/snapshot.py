@@ -145,6 +145,8 @@ def _is_plain(value: Any) -> bool:
         return False
     if isinstance(value, (*_PLAIN, *_WITH_STATE)) or _has_a_name(value):
         return True
+    if tf.is_tensor(value):  # in logs of older versions of Keras
+        return hasattr(value, "numpy")
     if type(value) in (dict, collections.OrderedDict):
         return all(_is_plain(part) for pair in value.items() for part in pair)
     return type(value) in _HOLDERS and all(map(_is_plain, value))

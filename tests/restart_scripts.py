@@ -32,7 +32,7 @@ def finish(**result):
     for part in result.values():
         if isinstance(part, dict):
             part.pop("world_size", None)
-    Path(f"result.{rank}").write_text(json.dumps(result))
+    Path(f"result.{rank}").write_text(json.dumps(result, default=float))
 
 def size(values):
     return [float(np.abs(value).sum()) for value in values]
