@@ -18,6 +18,7 @@ import zlib
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from matex_tf import world
 from matex_tf.errors import MatexError
