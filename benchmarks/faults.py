@@ -1,8 +1,8 @@
 """What surviving a rank's death costs: in each step while nothing fails, and once when a rank dies.
 
 cost      a training step with --faults shrink against one with --faults abort, in turn, in one job
-recovery  from the death of a rank to the next step, for shrink, and for what a script with BackupAndRestore does under
-          plain mpirun: the job ends, is started again at once, and repeats the epoch
+recovery  from the death of a rank to the next step that is new, for shrink, for restart, and for what a script with
+          BackupAndRestore does under plain mpirun: the job ends, is started again at once, and repeats the epoch
 """
 
 from __future__ import annotations
@@ -23,6 +23,14 @@ import numpy as np
 from matex_tf import launch, pictures
 
 _EPOCHS, _STEPS, _VICTIM = 3, 40, 1
+_CHECKPOINT_SECONDS = 1
+
+#: What is compared: title, and colour in the plot.
+WAYS = {
+    "shrink": ("--faults shrink", "tab:green"),
+    "restart": (f"--faults restart --checkpoint-seconds {_CHECKPOINT_SECONDS}", "tab:blue"),
+    "backup": ("BackupAndRestore, job started again at once", "tab:gray"),
+}
 
 SCRIPT = """
 import os, signal, sys, time
@@ -112,7 +120,7 @@ def recovery(how: str, ranks: int, death: int) -> dict[str, Any]:
     """Kill a rank in the middle of a training; what that costs.
 
     Args:
-        how: "shrink" or "backup".
+        how: one of `WAYS`.
         death: the step in which it dies.
     """
     with tempfile.TemporaryDirectory(prefix="matex-bench-") as name:
@@ -121,9 +129,14 @@ def recovery(how: str, ranks: int, death: int) -> dict[str, Any]:
         for word, number in (("ROWS", 32 * _STEPS), ("STEPS", _STEPS), ("EPOCHS", _EPOCHS), ("VICTIM", _VICTIM)):
             script = script.replace(word, str(number))
         (folder / "train.py").write_text(script)
-        faults = "shrink" if how == "shrink" else "abort"
-        line = launch.mpirun_line(launch.find_mpirun(), ranks, survive=how == "shrink")
-        command = [*line, sys.executable, "-m", "matex_tf", "--faults", faults, "train.py", how, str(death)]
+        settings = ["--faults", "abort" if how == "backup" else how]
+        if how == "restart":
+            line = [str(Path(sys.executable).with_name("matex-tf")), "run", "-n", str(ranks)]
+            settings += ["--checkpoint-seconds", str(_CHECKPOINT_SECONDS)]
+        else:
+            line = launch.mpirun_line(launch.find_mpirun(), ranks, survive=how == "shrink")
+            line += [sys.executable, "-m", "matex_tf"]
+        command = [*line, *settings, "train.py", how, str(death)]
         jobs = 0
         while jobs == 0 or (how == "backup" and jobs == 1):
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
@@ -173,12 +186,11 @@ def main() -> None:
     console.print(table)
     chance = np.random.RandomState(1)
     deaths = [int(death) for death in chance.randint(_STEPS // 4, (_EPOCHS - 1) * _STEPS, options.deaths)]
-    recoveries = [recovery(how, 4, death) for death in deaths for how in ("shrink", "backup")]
+    recoveries = [recovery(how, 4, death) for death in deaths for how in WAYS]
     table = Table(title=f"a rank of 4 dies, once in each of {options.deaths} trainings: what is lost")
     for column in ("", "seconds", "spread", "steps repeated"):
         table.add_column(column, justify="left" if not column else "right")
-    names = {"shrink": "--faults shrink", "backup": "BackupAndRestore, job started again at once"}
-    for how, title in names.items():
+    for how, (title, _) in WAYS.items():
         mine = [one for one in recoveries if one["how"] == how]
         seconds = [one["seconds"] for one in mine]
         repeated = statistics.median(one["steps_repeated"] for one in mine)
@@ -188,18 +200,18 @@ def main() -> None:
     if options.json:
         Path(options.json).write_text(json.dumps({"cost": costs, "recovery": recoveries}, indent=1))
     if options.plot:
-        draw(recoveries, names, options.plot)
+        draw(recoveries, options.plot)
 
 
-def draw(recoveries: list[dict[str, Any]], names: dict[str, str], path: str) -> None:
+def draw(recoveries: list[dict[str, Any]], path: str) -> None:
     """Seconds lost, each way."""
     pyplot = pictures.pyplot()
     figure, axes = pyplot.subplots(figsize=(7, 2.4), layout="constrained")
-    for place, how in enumerate(names):
+    for place, (how, (_, colour)) in enumerate(WAYS.items()):
         seconds = [one["seconds"] for one in recoveries if one["how"] == how]
-        axes.barh(place, statistics.median(seconds), color=("tab:green", "tab:gray")[place])
+        axes.barh(place, statistics.median(seconds), color=colour)
         axes.plot(seconds, [place] * len(seconds), "k.")
-    axes.set_yticks(range(len(names)), list(names.values()))
+    axes.set_yticks(range(len(WAYS)), [title for title, _ in WAYS.values()])
     axes.set_xlabel("seconds from the death of a rank to the next new step")
     figure.savefig(path, dpi=150)
 

@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 
-from matex_tf import launch
+from matex_tf import launch, restarts
 from matex_tf import settings as settings_module
 from matex_tf.errors import MatexError, SettingError
 from matex_tf.run import Target
@@ -126,15 +126,20 @@ def run(words: list[str]) -> int:
     ranks = ranks or launch.default_ranks(hosts)
     survive = settings.faults == "shrink"
     mpirun, seconds = launch.find_mpirun(), settings.stall_abort_seconds
-    line = launch.mpirun_line(mpirun, ranks, hosts, settings.threads, names, survive, seconds)
-    line += [sys.executable, "-m", "matex_tf"]
-    for name, value in flags.items():
-        line += [settings_module.flag_name(name), value]
-    line += [*(["-m"] if target.is_module else []), target.name, *target.arguments]
+
+    def line(ranks: int, hosts: str, more: dict[str, str]) -> list[str]:
+        words = launch.mpirun_line(mpirun, ranks, hosts, settings.threads, names, survive, seconds)
+        words += [sys.executable, "-m", "matex_tf"]
+        for name, value in {**flags, **more}.items():
+            words += [settings_module.flag_name(name), value]
+        return [*words, *(["-m"] if target.is_module else []), target.name, *target.arguments]
+
     if dry:
-        print(shlex.join(line))
+        print(shlex.join(line(ranks, hosts, {})))
         return 0
-    return launch.run(line, local=not hosts and not launch.in_batch_system(), survive=survive)
+    if settings.faults == "restart":
+        return restarts.run(line, ranks, hosts, settings, target.name, mpirun)
+    return launch.run(line(ranks, hosts, {}), local=not hosts and not launch.in_batch_system(), survive=survive)
 
 
 def doctor(words: list[str]) -> int:

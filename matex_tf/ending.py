@@ -10,7 +10,7 @@ import traceback
 from types import TracebackType
 from typing import NoReturn
 
-from matex_tf import errors
+from matex_tf import checkpoints, errors, faults
 from matex_tf.errors import MatexError
 from matex_tf.output import Output
 from matex_tf.world import World
@@ -19,6 +19,7 @@ _FIRST_WAIT = 0.5  # seconds in which rank 0 may report the error that this rank
 _WAIT_PER_RANK = 0.2
 _LONGEST_WAIT = 3.0
 _LAST_WORDS = 0.2  # seconds for the launcher to pass on what was printed
+_FOR_THE_LAUNCHER = 2.0  # seconds for the launcher to see that a rank has died
 
 _OURS = os.path.dirname(__file__)
 
@@ -61,6 +62,10 @@ class Ending:
             return
         assert self._world is not None and self._output is not None
         code, report = self._report(error)
+        if checkpoints.current is not None and not _comes_from_a_death(error):
+            checkpoints.current.end()
+        elif checkpoints.current is not None:
+            time.sleep(_FOR_THE_LAUNCHER)  # which names the rank that has died, and ends this one
         self._output.flush()
         if report and self._world.rank != 0:
             time.sleep(_wait_of(self._world.rank))
@@ -113,6 +118,18 @@ def _own_error(error: BaseException) -> MatexError | None:
     if type(error).__module__.startswith("tensorflow") and isinstance(errors.last_raised, MatexError):
         return errors.last_raised
     return None
+
+
+def _comes_from_a_death(error: BaseException) -> bool:
+    """Whether this rank has an error because another one has died."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if faults.lost(seen):
+            return True
+        seen = seen.__cause__
+    return type(error).__module__.startswith("tensorflow") and (
+        errors.last_raised is not None and faults.lost(errors.last_raised)
+    )
 
 
 def _place(error: SystemExit) -> str:

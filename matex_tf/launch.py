@@ -256,7 +256,7 @@ def passed_on(environ: Mapping[str, str], devices: bool = True) -> list[str]:
     )
 
 
-def run(command: Sequence[str], local: bool = True, survive: bool = False) -> int:
+def run(command: Sequence[str], local: bool = True, survive: bool = False, watch: Watch | None = None) -> int:
     """Run mpirun to its end, with this process's stdin, passing signals on; returns the exit code.
 
     Ctrl-C in a terminal reaches mpirun by itself; a signal that was sent to this process alone is sent on. Open MPI 5
@@ -267,12 +267,14 @@ def run(command: Sequence[str], local: bool = True, survive: bool = False) -> in
         command: the mpirun line.
         local: whether rank 0 is on this machine for sure.
         survive: whether ranks go on when one dies; mpirun then ends with code 0 whatever else happens.
+        watch: looks at what mpirun says; one is made where it is needed and not given.
     """
     environ = {name: value for name, value in os.environ.items() if name not in ("MATEX_TF", STDIN)}
     direct = local and os.path.exists("/proc/self/fd/0") and not os.isatty(0)
     if direct:
         environ[STDIN] = f"/proc/{os.getpid()}/fd/0"
-    watch = Watch(survive) if survive or not local else None
+    if watch is None and (survive or not local):
+        watch = Watch(survive)
     stops = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, stops | {signal.SIGCHLD})
     try:
@@ -304,6 +306,8 @@ def run(command: Sequence[str], local: bool = True, survive: bool = False) -> in
         shutil.rmtree(os.path.join(tempfile.gettempdir(), f"ompi.{job.pid}"), ignore_errors=True)
     if watch:
         watch.close()
+    if watch:
+        watch.stopped = stopped
     if stopped:
         return 128 + stopped
     if watch and watch.lost_host:

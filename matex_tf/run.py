@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matex_tf import faults, trace
+from matex_tf import checkpoints, faults, trace
 from matex_tf import settings as settings_module
 from matex_tf import world as world_module
 from matex_tf.ending import Ending, own_traceback, rank_in_environment
@@ -98,12 +98,16 @@ def main(arguments: Sequence[str]) -> int:
         world = join()
     except MatexError as error:
         return ending.failed_to_start(error)
-    if world.alone:
+    world.restarts = settings.faults == "restart"
+    if world.alone and not world.restarts:
         return run_alone(target, ending)
+    world_module.adopt(world)
     output = Output()
     ending = Ending(world, output)
     trace_path = os.path.abspath(settings.trace)  # the script may go to another directory
     try:
+        if world.restarts:
+            checkpoints.join(world, settings, target.name)
         prepare(world, settings, output)
         target.run()
         from matex_tf import patches
@@ -117,6 +121,7 @@ def main(arguments: Sequence[str]) -> int:
     except BaseException as error:
         ending.failed(error)
     ending.finished()
+    checkpoints.leave(world)
     return 0
 
 
@@ -181,8 +186,8 @@ def prepare(world: World, settings: Settings, output: Output) -> None:
     if settings.notes and world.rank == 0:
         nodes = len(set(world.hosts))
         print(
-            f"matex_tf: {world.size} ranks on {nodes} node{'s' * (nodes > 1)}, {threads} thread{'s' * (threads > 1)} "
-            "each",
+            f"matex_tf: {world.size} rank{'s' * (world.size > 1)} on {nodes} node{'s' * (nodes > 1)}, "
+            f"{threads} thread{'s' * (threads > 1)} each",
             file=sys.stderr,
             flush=True,
         )
@@ -253,6 +258,8 @@ def set_seeds(world: World, wanted: int) -> int:
     import numpy as np
 
     seed = wanted if wanted >= 0 else int.from_bytes(os.urandom(4), "little") >> 1
+    if checkpoints.current is not None and world.rank == 0:
+        seed = checkpoints.current.seed(seed)  # a job that is started again draws what it drew before
     seed = world.share(seed, "share the seed")
     random.seed(seed)
     np.random.seed(seed % 2**32)

@@ -79,9 +79,30 @@ class Settings:
     )
     faults: str = _setting(
         "abort",
-        "What happens when a rank dies: `abort`, all others end at once; or `shrink`, they leave it behind, share out "
-        "its rows among themselves and carry on (needs Open MPI 5, or another MPI with ULFM).",
-        choices=("abort", "shrink"),
+        "What happens when a rank dies: `abort`, all others end at once; `shrink`, they leave it behind, share out "
+        "its rows among themselves and carry on (needs Open MPI 5, or another MPI with ULFM); or `restart`, "
+        "`matex-tf run` starts the job again, from the last checkpoint (any MPI).",
+        choices=("abort", "shrink", "restart"),
+    )
+    checkpoint_seconds: float = _setting(
+        300.0,
+        "With `--faults restart`, seconds between checkpoints inside of an epoch. 0 for one at the end of each epoch "
+        "only.",
+        kind="seconds",
+    )
+    checkpoint_dir: str = _setting(
+        "",
+        "With `--faults restart`, the directory of the checkpoints, which all hosts must see. Removed when the job "
+        "ends well. Empty for `.matex-checkpoints/NAME` in the working directory, NAME being that of the script.",
+    )
+    max_restarts: int = _setting(
+        3, "With `--faults restart`, how often `matex-tf run` starts the job again.", kind="count"
+    )
+    resume: bool = _setting(
+        False,
+        "With `--faults restart`, go on from the checkpoints of an earlier job that did not reach its end, where "
+        "there are any; without it they are removed when the job begins.",
+        kind="switch",
     )
     stall_seconds: int = _setting(
         60,
@@ -160,6 +181,14 @@ def _parse(field: dataclasses.Field[Any], text: str, given_as: str) -> Any:
         if kind == "positive" and number < 1:
             raise SettingError(f"{given_as} is {number}; it must be 1 or more.")
         return number
+    if kind == "seconds":
+        try:
+            seconds = float(text)
+        except ValueError:
+            raise SettingError(f"{given_as} is {text!r}; it must be a number of seconds.") from None
+        if not 0 <= seconds < float("inf"):
+            raise SettingError(f"{given_as} is {text}; it must be 0 or more seconds.")
+        return seconds
     if kind == "switch":
         if text.lower() in ("1", "on", "true", "yes"):
             return True
@@ -229,7 +258,10 @@ def table() -> str:
 
 def _shown(field: dataclasses.Field[Any]) -> str:
     """The default of a setting, as a user would type it."""
-    return ("off", "on")[bool(field.default)] if field.metadata["kind"] == "switch" else str(field.default)
+    kind = field.metadata["kind"]
+    if kind == "switch":
+        return ("off", "on")[bool(field.default)]
+    return f"{field.default:g}" if kind == "seconds" else str(field.default)
 
 
 def help_text() -> str:
@@ -240,6 +272,7 @@ def help_text() -> str:
             "count": "N",
             "integer": "N",
             "positive": "N",
+            "seconds": "SECONDS",
             "switch": "on|off",
         }.get(field.metadata["kind"], "VALUE")
         lines.append(f"  {flag_name(field.name)} {value}")

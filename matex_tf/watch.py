@@ -33,6 +33,11 @@ GIVEN_UP = re.compile(
 ENDS_WITHOUT = "matex_tf: the job ends without "
 _OVER = re.compile(b"^" + ENDS_WITHOUT.encode(), re.MULTILINE)
 _LOST = re.compile(LOST_DAEMON, re.MULTILINE)
+#: What has died: "rank 3 on node17", or a host.
+_RANK = re.compile(
+    rb"^(?:prterun|mpirun) noticed that process rank (\d+) with PID \d+ on node (\S+) exited on", re.MULTILINE
+)
+_HOST = re.compile(rb"^ *Remote daemon: *\[.*\] on node (\S+)", re.MULTILINE)
 _CODE = re.compile(rb"^ *Errorcode: (\d+)", re.MULTILINE)
 
 _LONGEST_LINE = 4096
@@ -46,6 +51,8 @@ class Watch:
         code: what a rank has said that the job shall end with; 0 where the job has ended well but for ranks that are
             out of reach; 1 otherwise.
         lost_host: whether mpirun has lost a host, with which it ends a job that would have gone on.
+        dead: what has died, in words, in the order in which mpirun has named them.
+        stopped: the signal that this process was told to end by; 0 where it was not.
     """
 
     def __init__(self, survive: bool = False) -> None:
@@ -54,6 +61,8 @@ class Watch:
         self._survive = survive
         self.code = 1
         self.lost_host = False
+        self.dead: list[str] = []
+        self.stopped = 0
         self._from, self.source = os.pipe()
         self._failed_at: float | None = None
         self._thread = threading.Thread(target=self._copy, daemon=True)
@@ -79,6 +88,8 @@ class Watch:
                 self.lost_host = self._survive and bool(_LOST.search(held))
             if said := _CODE.search(held):
                 self.code = int(said[1]) or 1
+            self.dead += [f"rank {rank.decode()} on {node.decode()}" for rank, node in _RANK.findall(held)]
+            self.dead += [f"host {node.decode()}" for node in _HOST.findall(held)]
             held = held[held.rfind(b"\n") + 1 :]
             try:
                 while data:

@@ -54,6 +54,7 @@ class World:
         nodes: the ranks of each node, in the order of their first ranks; node: this rank's place in that.
         exchange: what moves gradients between these ranks (`matex_tf.exchange`); None until it is first needed.
         guard: what carries on where a rank has died (`matex_tf.faults`); None where all ranks end with it.
+        restarts: whether the job is started again where a rank has died (`matex_tf.checkpoints`).
         say: prints a line for the user, from whichever rank.
         generation: how often ranks have been left behind; with it `rank`, `size` and what follows from them change.
         first_ranks: the rank that each had before any was left behind.
@@ -74,6 +75,7 @@ class World:
         self.expected: tuple[str, ...] = ()
         self.exchange: Any = None
         self.guard: Any = None
+        self.restarts = False
         self.say: Callable[[str], None] = lambda line: print(f"matex_tf: {line}", file=sys.stderr, flush=True)
         self.generation = 0
         self.host = host or socket.gethostname()
@@ -99,6 +101,11 @@ class World:
     def alone(self) -> bool:
         """Whether there is nobody to talk to."""
         return self.size == 1
+
+    @property
+    def carries_on(self) -> bool:
+        """Whether training goes on where a rank has died, be it without it or in a job that is started again."""
+        return self.guard is not None or self.restarts
 
     @_guarded
     def meet(self, what: str, detail: Sequence[str] = ()) -> None:
@@ -437,6 +444,12 @@ def init() -> World:
     if _current is None:
         _current = World(_world_communicator()) if started_by_mpi() else World()
     return _current
+
+
+def adopt(world: World) -> None:
+    """Let this be the world of the process, in place of the one that `init` would make."""
+    global _current
+    _current = world
 
 
 def _world_communicator() -> Any:

@@ -32,6 +32,7 @@ PATCHES = (
     ("keras.src.layers.layer", "activity"),
     ("keras.src.backend.tensorflow.nn", "normalization"),
     ("keras.src.callbacks.callback_list", "callbacks"),
+    ("keras.src.callbacks.callback_list", "resuming"),
     ("keras.src.callbacks.model_checkpoint", "checkpoints"),
     ("keras.src.callbacks.backup_and_restore", "checkpoints"),
     ("keras.src.callbacks.history", "history"),

@@ -19,6 +19,6 @@ def apply(module: ModuleType) -> None:
 
 def _count_ranks(wrapped: Any, history: Any, args: Any, kwargs: Any) -> Any:
     result = wrapped(*args, **kwargs)
-    if world.current().guard is not None:
+    if world.current().carries_on:
         history.history.setdefault("world_size", []).append(world.size())
     return result

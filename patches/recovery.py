@@ -57,7 +57,7 @@ def step(model: Any, batch: Batch, trace: Callable[[Any], Any], run: Callable[[A
             metrics.unmerge(model)
         if remembered.generation != ranks.generation:
             _take_over(model)
-        kept["values"] = _values(model)
+        kept["values"] = values(model)
         kept["state"] = copy.copy(vars(remembered))
         return run(data, share)
 
@@ -75,18 +75,18 @@ def step(model: Any, batch: Batch, trace: Callable[[Any], Any], run: Callable[[A
                 metric.reset_state()
         vars(remembered).update(kept["state"])
 
-    result, remembered.committed = ranks.guard.transaction(prepare, lambda: _sum(model), undo)
+    result, remembered.committed = ranks.guard.transaction(prepare, lambda: sum_of_metrics(model), undo)
     return result
 
 
-def _values(model: Any) -> list[tuple[Any, tf.Tensor]]:
+def values(model: Any) -> list[tuple[Any, tf.Tensor]]:
     """Every variable that a step may change, with its value."""
     found = {id(v): v for v in weights.variables_of(model)}
     found.update((id(v), v) for metric in metrics.leaves(model) for v in metric._variables)
     return [(v, tf.raw_ops.ReadVariableOp(resource=v.value.handle, dtype=v.value.dtype)) for v in found.values()]
 
 
-def _own(model: Any) -> list[tuple[Any, np.ndarray]]:
+def own_metrics(model: Any) -> list[tuple[Any, np.ndarray]]:
     """The state of the metrics that can be added up."""
     adding = [
         variable for metric in metrics.leaves(model) if metrics.is_additive(metric) for variable in metric._variables
@@ -94,9 +94,9 @@ def _own(model: Any) -> list[tuple[Any, np.ndarray]]:
     return [(variable, np.asarray(variable.numpy())) for variable in adding]
 
 
-def _sum(model: Any) -> np.ndarray:
+def sum_of_metrics(model: Any) -> np.ndarray:
     """The state of the metrics, summed over all ranks: what every rank then knows. float64, flat."""
-    flat = metrics.flatten(_own(model))
+    flat = metrics.flatten(own_metrics(model))
     return np.array(party.sum_arrays(world.current(), [flat], "count a step", ["the state of the metrics"])[0])
 
 
@@ -107,8 +107,8 @@ def _take_over(model: Any) -> None:
     """
     ranks, remembered = world.current(), state.of(model)
     if remembered.committed is not None:
-        own = _own(model)
-        lost = remembered.committed - _sum(model)
+        own = own_metrics(model)
+        lost = remembered.committed - sum_of_metrics(model)
         if ranks.rank == 0:
             metrics.assign(own, metrics.flatten(own) + lost)
     remembered.generation = ranks.generation

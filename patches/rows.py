@@ -297,6 +297,8 @@ def _tell(holding: Holding) -> None:
     size = world.current().size
     if holding.total < size:
         raise MatexError(f"there are more ranks ({size}) than rows to train on ({holding.total}): start fewer ranks.")
+    if size == 1:
+        return
     if not holding.sharded:
         notes.say(f"{holding.total} rows on every rank: each batch is shared out among {size} ranks")
         return

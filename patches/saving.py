@@ -60,7 +60,7 @@ def _save(wrapped: Any, args: Any, kwargs: Any, position: int, bound: bool = Fal
         return wrapped(*arguments[:place], target, *arguments[place + 1 :], **kwargs)
 
     may_replace = kwargs.get("overwrite", True) is True and len(args) <= position + 1
-    whole = world.current().guard is not None and may_replace and "://" not in os.fspath(path)
+    whole = world.current().carries_on and may_replace and "://" not in os.fspath(path)
     return by_one_rank(
         lambda: _put_whole(path, write) if whole else write(path), f"write {os.fspath(path)}", os.fspath(path)
     )

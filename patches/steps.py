@@ -13,7 +13,7 @@ import tensorflow as tf
 from matex_tf import settings, trace, world
 from matex_tf.errors import MatexError
 from matex_tf.exchange import op
-from matex_tf.patches import metrics, notes, recovery, scope, seeds, split, state, weights
+from matex_tf.patches import metrics, notes, recovery, resuming, scope, seeds, split, state, weights
 from matex_tf.patches.feed import Batch, Feed, own_rows
 from matex_tf.patches.rows import Own
 from matex_tf.patches.split import Share
@@ -42,6 +42,9 @@ class SharedStep:
         first = self.kind == "train" and remembered.begin
         if first:
             self._begin(data, slices, share)
+        going_on = first and resuming.under_way(model)
+        if going_on and going_on.replaying and going_on.restore(last=not model.run_eagerly):
+            going_on = None
         if self.kind == "train" and remembered.accumulators_whole:
             weights.split_accumulators(model)
         before = _values(self._put_back()) if share.rows == 0 else None
@@ -54,6 +57,9 @@ class SharedStep:
         remembered.weight = share.rows / share.total if share.total else 0.0
         if self.kind == "train":
             remembered.unmerged = True
+        if going_on and going_on.replaying:  # with what an optimizer has made in a first, eager step
+            going_on.restore(last=True)
+            return self(data, share)
         if first:
             weights.check_alike(model)
         if self.kind == "train":
@@ -184,6 +190,9 @@ class StepFunction:
         """
         on_batch = not isinstance(iterator, tf.data.Iterator)
         logs = None
+        this = None if on_batch or self.kind == "test" else resuming.under_way(self.model)
+        if this is not None and this.passes_over(lambda: self._draw(iterator)):
+            return {}
         if on_batch:
             given = self.feed.given(iterator)
             logs = self._run(given) if given else None
@@ -193,6 +202,10 @@ class StepFunction:
         if logs is None:
             raise StopIteration
         return self._whole(logs) if on_batch else logs
+
+    def _draw(self, iterator: Any) -> bool:
+        """Fetch the batches of one execution, and leave them; whether there were any."""
+        return any([True for _ in self.feed.batches(iterator, self.model.steps_per_execution)])
 
     def _run(self, batch: Batch) -> Any:
         if world.current().guard is None:

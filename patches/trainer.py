@@ -15,7 +15,7 @@ from typing import Any
 
 from matex_tf import settings, world
 from matex_tf.errors import MatexError
-from matex_tf.patches import metrics, names, notes, rows, sources, state, steps, weights
+from matex_tf.patches import metrics, names, notes, resuming, rows, sources, state, steps, weights
 
 _fitting: list[Any] = []  # models whose `fit` is about to make the iterator of its training data
 _making: list[tuple[bool, dict[str, Any]]] = []  # epoch iterators that are being made: for training?, arguments
@@ -63,6 +63,10 @@ def _forced(force: bool = False) -> bool:
 
 
 def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    return resuming.fit(model, lambda: _fit_together(wrapped, model, args, kwargs))
+
+
+def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     state.of(model).begin = True
     ranks = world.current()
     ranks.where = f"the start of fit of {model.name}"
@@ -97,6 +101,8 @@ def _steps_per_execution(model: Any, times: int) -> Iterator[None]:
 
 
 def _evaluate(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    if resuming.replaying(model):
+        return {}  # validation after an epoch that is over
     world.current().where = f"evaluate of {model.name}"
     weights.merge_statistics(model)
     return wrapped(*args, **kwargs)
@@ -115,6 +121,8 @@ def _predict(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
 
 def _logs_of_all(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     """An epoch's logs, over all ranks; moving statistics are merged at the same point, before validation."""
+    if resuming.replaying(model):
+        return {}
     world.current().where = f"the end of an epoch of {model.name}"
     if isinstance(model.train_function, steps.StepFunction):
         model.train_function.feed.end_epoch(model)
@@ -137,8 +145,7 @@ def _reset_metrics(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
 def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
     """What walks over the data of one `fit`, `evaluate` or `predict`; its pipeline is made here, once."""
     training = bool(_fitting)
-    if training:
-        _fitting.pop()
+    fitted = _fitting.pop() if training else None
     sources.check_batched(kwargs.get("x"))
     _making.append((training, kwargs))
     try:
@@ -146,6 +153,8 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
             result = wrapped(*args, **kwargs)
     finally:
         _making.pop()
+    if training and (this := resuming.under_way(fitted)) is not None:
+        this.is_of(iterator)
     adapter = iterator.data_adapter
     if type(adapter).__name__ == "ArrayDataAdapter":
         iterator._num_batches = adapter.num_batches

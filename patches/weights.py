@@ -76,7 +76,7 @@ def split_accumulators(model: Any) -> None:
             accumulator.assign(np.zeros(accumulator.shape, np.float32))
 
 
-def _join_accumulators(model: Any) -> None:
+def join_accumulators(model: Any) -> None:
     """Between steps: every rank holds what all have accumulated, as one rank would."""
     notes = state.of(model)
     accumulators = _accumulators(model)
@@ -133,7 +133,7 @@ def merge_statistics(model: Any) -> None:
     if not notes.unmerged:
         return
     notes.unmerged = False
-    _join_accumulators(model)
+    join_accumulators(model)
     kept = [variable for variable in model.non_trainable_variables if not seeds.is_generator_state(variable)]
     metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
     average_statistics([variable for variable in kept if id(variable) not in metrics])

@@ -19,7 +19,7 @@ PLACES = {
     "packed": ("matex_tf.exchange.meeting:Meeting._sign", 150),
     "reducing": ("matex_tf.exchange.collective:Channel._reduce", 100),
     "a bucket": ("matex_tf.exchange.party:Party.sum", 150),
-    "committing": ("matex_tf.patches.recovery:_sum", 60),
+    "committing": ("matex_tf.patches.recovery:sum_of_metrics", 60),
     "a meeting": ("matex_tf.world:World.meet", 40),
     "a gather": ("matex_tf.world:World.gather", 20),
     "merging metrics": ("matex_tf.patches.metrics:merge", 5),

@@ -231,11 +231,11 @@ print("the sum is", total[0], flush=True)
 """
 
 
-@pytest.mark.parametrize("faults", ["shrink", "abort"])
+@pytest.mark.parametrize("faults", ["shrink", "abort", "restart"])
 def test_a_rank_that_is_stuck(tmp_path, faults):
     """First a line says who is missing from what; in the end the rank counts as dead."""
     (tmp_path / "script.py").write_text(STUCK)
-    settings = ["--faults", faults, "--stall-seconds", "1", "--stall-abort-seconds", "3"]
+    settings = ["--faults", faults, "--max-restarts", "1", "--stall-seconds", "1", "--stall-abort-seconds", "3"]
     job = Job([LAUNCHER, "run", "-n", "3", *settings, "script.py"], tmp_path)
     ended = job.end(60)
     assert "rank 1 on" in ended.err and "missing since" in ended.err and "bucket 0 of add ones" in ended.err, ended
@@ -243,4 +243,7 @@ def test_a_rank_that_is_stuck(tmp_path, faults):
         assert ended.code == 0 and "the sum is 2.0" in ended.out and "rank 1 of 3" in ended.err, ended
     else:
         assert ended.code != 0 and "counts as dead" in ended.err, ended
+    if faults == "restart":  # in which it is stuck again
+        assert "restart 1 of 1" in ended.err and "1 restart was allowed" in ended.err, ended
+        assert not (tmp_path / ".matex-checkpoints").exists()
     assert not job.left()

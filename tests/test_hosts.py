@@ -154,6 +154,22 @@ def test_a_host_loses_its_power(tmp_path):
         assert left(made, job, max(0.1, 10 - (time.monotonic() - begin))) == []
 
 
+def test_a_job_starts_again_without_a_lost_host(tmp_path):
+    """With `--faults restart` the job goes on where it can, with the ranks that the other hosts had."""
+    again = "if os.environ['MATEX_RESTARTS'] == '1': print('again on', world.hosts, flush=True); sys.exit()"
+    (tmp_path / "script.py").write_text(MEET.replace('world.meet("start")', again) % "pass")
+    with Hosts(2) as made:
+        hosts = ["-n", "4", "--hosts", "h1:2,h2:2", "--faults", "restart", "script.py"]
+        job = Job([*made.on(folder=tmp_path), LAUNCHER, "run", *hosts], tmp_path, **made.environ)
+        job.await_file(tmp_path / "pid", 60)
+        made.kill("h2")
+        ended = job.end(90)
+        assert ended.code == 0 and "again on ['h1', 'h1']" in ended.out, ended
+        for line in ("host h2 died", "h2 cannot be reached, and is left out", "restart 1 of 3, with 2 ranks"):
+            assert line in ended.err, ended.err
+        assert left(made, job, 10) == [] and not (tmp_path / ".matex-checkpoints").exists()
+
+
 def test_links_and_removal(tmp_path):
     """A link has the rate that was asked for and counts what goes over it; at the end the kernel has no trace of it."""
     receive = "import socket; s = socket.create_server(('h2', 5000)); print('up', flush=True); c, _ = s.accept()\n"

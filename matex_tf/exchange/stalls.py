@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from matex_tf.errors import MatexError
+from matex_tf.errors import RankLost
 from matex_tf.exchange.arena import Node
 from matex_tf.world import name_ranks
 
@@ -40,7 +40,7 @@ class Stalls:
             doing: what they are missing from.
 
         Raises:
-            MatexError: they count as dead, and so nobody goes on.
+            RankLost: they count as dead, and so nobody goes on.
         """
         if not missing:
             return
@@ -54,7 +54,7 @@ class Stalls:
                 self._say(f"{who} missing since {since} ({seconds:.0f} s) from {doing}")
         if self._end_after and seconds >= self._end_after:
             if not self._survive:
-                raise MatexError(
+                raise RankLost(
                     f"{who} missing for {seconds:.0f} s from {doing}, which counts as dead (--stall-abort-seconds)."
                 )
             for rank in missing:
