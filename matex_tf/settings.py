@@ -71,6 +71,31 @@ class Settings:
         "compute; `funneled`, in one thread of their own, while backward goes on; `concurrent`, in several threads.",
         choices=("chained", "funneled", "concurrent"),
     )
+    strategy: str = _setting(
+        "sync",
+        "What ranks exchange, with whom and when: `sync`, all ranks apply the same averaged gradients in "
+        "every step; `pipe`, a step applies those of an earlier step, which travel while it computes.",
+        choices=("sync", "pipe"),
+    )
+    pipe_width: int = _setting(
+        2,
+        "With `--strategy pipe`: a step applies the averaged gradients of so many steps less one before. 1 is sync.",
+        kind="positive",
+    )
+    pipe_warmup: int = _setting(
+        0, "With `--strategy pipe`: so many steps of plain sync come first, for each optimizer.", kind="count"
+    )
+    codec: str = _setting(
+        "none",
+        "What gradients look like on the wire between nodes: `none`, as they are; `bf16`, the upper half of each "
+        "float32; `int8`, 8 bits each and a scale for 512 of them.",
+        choices=("none", "bf16", "int8"),
+    )
+    error_feedback: bool = _setting(
+        False,
+        "Whether what a codec could not say of a gradient is kept, and added to the gradient of the next step.",
+        kind="switch",
+    )
     bucket_mb: int = _setting(
         32,
         "Megabytes of a bucket: gradients that are exchanged together. Smaller ones start sooner, while backward "
@@ -145,7 +170,13 @@ class Settings:
                 values[field.name] = _parse(field, flags[field.name], flag_name(field.name))
             elif variable_name(field.name) in environ:
                 values[field.name] = _parse(field, environ[variable_name(field.name)], variable_name(field.name))
-        return cls(**values)
+        told = cls(**values)
+        if told.strategy == "pipe" and told.faults == "shrink":
+            raise SettingError(
+                "--strategy pipe and --faults shrink do not go together: a step that has begun cannot be taken back "
+                "once its gradients travel. Take --strategy sync, or --faults abort."
+            )
+        return told
 
     def as_environment(self) -> dict[str, str]:
         """The settings that differ from their defaults, as environment variables."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from matex_tf import settings, trace, world
+from matex_tf import settings, strategies, trace, world
 from matex_tf.errors import MatexError
 from matex_tf.exchange import op
 from matex_tf.patches import metrics, notes, recovery, resuming, scope, seeds, split, state, weights
@@ -48,8 +48,13 @@ class SharedStep:
         if self.kind == "train" and remembered.accumulators_whole:
             weights.split_accumulators(model)
         before = _values(self._put_back()) if share.rows == 0 else None
+        strategy = strategies.current()
         with trace.span("step", world.current().where), op.collecting():
+            if self.kind == "train":
+                strategy.before_step(model)
             logs = step(data, split.as_tensor(share))
+            if self.kind == "train":
+                strategy.after_step(model)
         if before is not None:
             for variable, value in before:
                 variable.assign(value)
@@ -60,7 +65,7 @@ class SharedStep:
         if going_on and going_on.replaying:  # with what an optimizer has made in a first, eager step
             going_on.restore(last=True)
             return self(data, share)
-        if first:
+        if first and strategy.keeps_alike:
             weights.check_alike(model)
         if self.kind == "train":
             _count_step()
@@ -84,6 +89,7 @@ class SharedStep:
         if self.model.run_eagerly and not self.model.built:
             _build(self.model, split.take(data, slices, share.low, share.high))
         weights.share(self.model)
+        strategies.current().begin(self.model, *weights.trained_by_steps(self.model))
 
     def _step(self, slices: tuple[bool, ...], data: Any) -> Any:
         if slices not in self._compiled:
