@@ -171,10 +171,10 @@ class Settings:
             elif variable_name(field.name) in environ:
                 values[field.name] = _parse(field, environ[variable_name(field.name)], variable_name(field.name))
         told = cls(**values)
-        if told.strategy == "pipe" and told.faults == "shrink":
+        if told.strategy == "pipe" and told.faults != "abort":
             raise SettingError(
-                "--strategy pipe and --faults shrink do not go together: a step that has begun cannot be taken back "
-                "once its gradients travel. Take --strategy sync, or --faults abort."
+                f"--strategy pipe and --faults {told.faults} do not go together: a step that has begun cannot be taken "
+                "back, or be kept, once its gradients travel. Take --strategy sync, or --faults abort."
             )
         return told
 
