@@ -71,6 +71,22 @@ class Settings:
         "compute; `funneled`, in one thread of their own, while backward goes on; `concurrent`, in several threads.",
         choices=("chained", "funneled", "concurrent"),
     )
+    strategy: str = _setting(
+        "sync",
+        "What ranks exchange, with whom and when: `sync`, all ranks apply the same averaged gradients in every step.",
+        choices=("sync",),
+    )
+    codec: str = _setting(
+        "none",
+        "What gradients look like on the wire between nodes: `none`, as they are; `bf16`, the upper half of each "
+        "float32; `int8`, 8 bits each and a scale for 512 of them.",
+        choices=("none", "bf16", "int8"),
+    )
+    error_feedback: bool = _setting(
+        False,
+        "Whether what a codec could not say of a gradient is kept, and added to the gradient of the next step.",
+        kind="switch",
+    )
     bucket_mb: int = _setting(
         32,
         "Megabytes of a bucket: gradients that are exchanged together. Smaller ones start sooner, while backward "

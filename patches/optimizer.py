@@ -17,13 +17,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from matex_tf import strategies, world
-from matex_tf.patches import names, scope
+from matex_tf import settings, strategies, world
+from matex_tf.patches import names, notes, scope
 from matex_tf.patches.inside import Inside
 
-_strategy = strategies.create()
 _waiting: list[list[str]] = []  # the names of the gradients that the next `_clip_gradients` shall exchange
 _accumulates_own_part = False
+_sync = strategies.Sync(settings.current())
 #: While optimizers get gradients that have been exchanged already.
 exchanged = Inside()
 
@@ -31,6 +31,7 @@ exchanged = Inside()
 def apply(module: ModuleType) -> None:
     """Patch keras.src.optimizers.base_optimizer."""
     global _accumulates_own_part
+    say_what_changes()
     applying = names.require(module, "BaseOptimizer._backend_apply_gradients")
     _accumulates_own_part = "_clip_gradients" in applying.__code__.co_names
     if _accumulates_own_part:
@@ -38,6 +39,26 @@ def apply(module: ModuleType) -> None:
         names.wrap(module, "BaseOptimizer._clip_gradients", _exchange)
     else:
         names.wrap(module, "BaseOptimizer._clip_gradients", _weigh_and_exchange)
+
+
+def say_what_changes() -> None:
+    """A line for what the strategy and the codec change of what is computed."""
+    told = settings.current()
+    if not names.alone() and not names.aside:
+        if note := strategies.current().note:
+            notes.say(f"--strategy {told.strategy}: {note}")
+        if told.codec != "none":
+            feedback = ", with error feedback" if told.error_feedback else ""
+            notes.say(f"--codec {told.codec}: gradients are rounded between nodes{feedback}")
+
+
+def strategy() -> strategies.Strategy:
+    """The strategy for the code that runs or is traced now."""
+    chosen = strategies.current()
+    if not chosen.only_in_fit or scope.in_keras():
+        return chosen
+    notes.say(f"--strategy {chosen.name} works in fit; in loops of the script's own gradients are averaged as in sync")
+    return _sync
 
 
 def accumulates_own_part() -> bool:
@@ -63,7 +84,7 @@ def _weigh(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 def _exchange(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     if not _waiting or exchanged:
         return wrapped(*args, **kwargs)
-    return wrapped(_strategy(args[0] if args else kwargs["grads"], _waiting[-1]))
+    return wrapped(strategy().exchange(args[0] if args else kwargs["grads"], _waiting[-1]))
 
 
 def _weigh_and_exchange(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -71,7 +92,7 @@ def _weigh_and_exchange(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> 
     if exchanged:
         return wrapped(grads)
     labels = [f"number {position} of {instance.name}" for position in range(len(grads))]
-    return wrapped(_strategy(weighted(grads), labels))
+    return wrapped(strategy().exchange(weighted(grads), labels))
 
 
 def _arguments(grads: Sequence[Any], trainable_variables: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -84,9 +105,15 @@ def paths(variables: Sequence[Any]) -> list[str]:
 
 
 def weighted(grads: Sequence[Any]) -> list[Any]:
-    """Gradients times this rank's part of the batch; a ghost's become 0, whatever they are."""
+    """Gradients times this rank's part of the batch; a ghost's become 0, whatever they are.
+
+    For a strategy that does not average gradients a rank that has rows counts whole.
+    """
     part = scope.current()
-    weight = part.weight if part is not None else tf.constant(1.0 / world.current().size)
+    if not strategy().averages:
+        weight = part.alive if part is not None else tf.constant(1.0)
+    else:
+        weight = part.weight if part is not None else tf.constant(1.0 / world.current().size)
 
     def scale(values: tf.Tensor) -> tf.Tensor:
         if not values.dtype.is_floating:
@@ -117,7 +144,7 @@ def average(grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
 
 def average_named(grads: Sequence[Any], labels: Sequence[str]) -> list[Any]:
     """The same for gradients whose shapes are known, with the names of their variables."""
-    return _strategy(weighted(grads), labels)
+    return strategy().exchange(weighted(grads), labels)
 
 
 def mark(gradient: Any) -> Any:

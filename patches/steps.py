@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from matex_tf import settings, trace, world
+from matex_tf import settings, strategies, trace, world
 from matex_tf.errors import MatexError
 from matex_tf.exchange import op
 from matex_tf.patches import metrics, notes, recovery, scope, seeds, split, state, weights
@@ -45,8 +45,13 @@ class SharedStep:
         if self.kind == "train" and remembered.accumulators_whole:
             weights.split_accumulators(model)
         before = _values(self._put_back()) if share.rows == 0 else None
+        strategy = strategies.current()
         with trace.span("step", world.current().where), op.collecting():
+            if self.kind == "train":
+                strategy.before_step(model)
             logs = step(data, split.as_tensor(share))
+            if self.kind == "train":
+                strategy.after_step(model)
         if before is not None:
             for variable, value in before:
                 variable.assign(value)
@@ -54,7 +59,7 @@ class SharedStep:
         remembered.weight = share.rows / share.total if share.total else 0.0
         if self.kind == "train":
             remembered.unmerged = True
-        if first:
+        if first and strategy.keeps_alike:
             weights.check_alike(model)
         if self.kind == "train":
             _count_step()
@@ -78,6 +83,7 @@ class SharedStep:
         if self.model.run_eagerly and not self.model.built:
             _build(self.model, split.take(data, slices, share.low, share.high))
         weights.share(self.model)
+        strategies.current().begin(self.model, *weights.trained_by_steps(self.model))
 
     def _step(self, slices: tuple[bool, ...], data: Any) -> Any:
         if slices not in self._compiled:

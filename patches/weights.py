@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf import world
+from matex_tf import strategies, world
 from matex_tf.errors import RanksDisagree
 from matex_tf.patches import optimizer as optimizer_hook
-from matex_tf.patches import seeds, state
+from matex_tf.patches import scope, seeds, state
 from matex_tf.world import name_ranks
 
 
@@ -33,6 +33,13 @@ def optimizers_of(model: Any) -> list[Any]:
 
     held = [getattr(model, "optimizer", None), *vars(model).values()]
     return list({id(o): o for o in held if isinstance(o, optimizers.Optimizer)}.values())
+
+
+def trained_by_steps(model: Any) -> tuple[list[Any], list[Any]]:
+    """The variables of a model that steps change: trainable ones, and state such as moving statistics."""
+    metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
+    kept = [variable for variable in model.non_trainable_variables if not seeds.is_generator_state(variable)]
+    return list(model.trainable_variables), [variable for variable in kept if id(variable) not in metrics]
 
 
 def share(model: Any) -> None:
@@ -122,7 +129,8 @@ def _sums(variable: Any) -> tuple[float, float]:
 
 
 def merge_statistics(model: Any) -> None:
-    """Average the state that layers keep outside of training (moving means and variances) over the ranks.
+    """Let the strategy settle, and average the state that layers keep outside of training (moving means and
+    variances) over the ranks.
 
     Gradients that are accumulated for a later update are added up.
 
@@ -133,10 +141,10 @@ def merge_statistics(model: Any) -> None:
     if not notes.unmerged:
         return
     notes.unmerged = False
+    with scope.keras_runs():  # what the strategy applies has been exchanged; no loop of the script's own is at work
+        strategies.current().settle(model)
     _join_accumulators(model)
-    kept = [variable for variable in model.non_trainable_variables if not seeds.is_generator_state(variable)]
-    metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
-    average_statistics([variable for variable in kept if id(variable) not in metrics])
+    average_statistics(trained_by_steps(model)[1])
 
 
 def average_statistics(kept: list[Any]) -> None:

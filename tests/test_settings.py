@@ -70,3 +70,13 @@ def test_every_setting_is_described():
         assert field.metadata["text"].endswith(".")
         assert f"`{settings.flag_name(field.name)}`" in settings.table()
         assert settings.flag_name(field.name) in settings.help_text()
+
+
+def test_strategies_have_their_names():
+    """Settings lie below strategies and list their names; the registry has the same, and codecs likewise."""
+    from matex_tf.exchange.codec import CODECS
+    from matex_tf.strategies import STRATEGIES
+
+    choices = {field.name: field.metadata["choices"] for field in dataclasses.fields(Settings)}
+    assert choices["strategy"] == tuple(STRATEGIES)
+    assert choices["codec"] == ("none", *CODECS)

@@ -22,22 +22,24 @@ PATCHED = "patched lock step"
 MEET = "meet"
 
 
-class Meet:
+def meeting(told: Any) -> Any:
     """A strategy that lets the ranks meet, and sums nothing."""
+    import tensorflow as tf
 
-    def __call__(self, gradients: Sequence[Any], names: Sequence[str]) -> list[Any]:
-        import tensorflow as tf
+    from matex_tf import strategies, world
 
-        from matex_tf import world
+    class Meet(strategies.Strategy):
+        def exchange(self, gradients: Sequence[Any], names: Sequence[str]) -> list[Any]:
+            def meet() -> np.ndarray:
+                world.current().meet("exchange gradients")
+                return np.array(0, np.int32)
 
-        def meet() -> np.ndarray:
-            world.current().meet("exchange gradients")
-            return np.array(0, np.int32)
+            with tf.control_dependencies(list(gradients)):
+                met = tf.numpy_function(meet, [], tf.int32, stateful=True)
+            with tf.control_dependencies([met]):
+                return [tf.identity(gradient) for gradient in gradients]
 
-        with tf.control_dependencies(list(gradients)):
-            met = tf.numpy_function(meet, [], tf.int32, stateful=True)
-        with tf.control_dependencies([met]):
-            return [tf.identity(gradient) for gradient in gradients]
+    return Meet(told)
 
 
 def exchanging(name: str, model_name: str, batch: int, rank: Rank) -> tuple[Any, Callable[[], Any]]:
@@ -45,16 +47,14 @@ def exchanging(name: str, model_name: str, batch: int, rank: Rank) -> tuple[Any,
     import tensorflow as tf
 
     from matex_tf import settings, strategies, world
-    from matex_tf.patches import optimizer
     from matex_tf.patches.rows import Own
 
-    before, strategy = settings.current(), optimizer._strategy
+    before = settings.current()
     if name == MEET:
-        optimizer._strategy = Meet()  # type: ignore[assignment]
+        strategies.use(meeting(before))
     elif name == PATCHED:
-        optimizer._strategy = lambda gradients, names: list(gradients)  # type: ignore[assignment]
+        strategies.use(strategies.Strategy(before))  # it gives gradients back as they are
     else:
-        optimizer._strategy = strategies.create()
         schedule, _, bucket = name.partition(" ")
         settings.use(dataclasses.replace(before, schedule=schedule, bucket_mb=int(bucket)))
     model = models.in_keras(model_name)
@@ -67,7 +67,7 @@ def exchanging(name: str, model_name: str, batch: int, rank: Rank) -> tuple[Any,
     function = model.train_function
     for _ in range(2):  # the first traces the graph, by the settings of now
         function(batches)
-    optimizer._strategy = strategy
+    strategies.use(None)
     settings.use(before)
     step = lambda: function(batches)  # noqa: E731
     return model, rank.lock_step(step) if name == PATCHED else step

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+from matex_tf import settings
+from matex_tf.strategies.strategy import Strategy
 from matex_tf.strategies.sync import Sync
 
-STRATEGIES = {"sync": Sync}
+#: By name; `Settings.strategy` has the same names.
+STRATEGIES: dict[str, type[Strategy]] = {strategy.name: strategy for strategy in (Sync,)}
+
+_current: Strategy | None = None
 
 
-def create(name: str = "sync") -> Sync:
-    """The strategy of this name."""
-    return STRATEGIES[name]()
+def create(told: settings.Settings | None = None) -> Strategy:
+    """A strategy of its own, as the settings say."""
+    told = settings.current() if told is None else told
+    return STRATEGIES[told.strategy](told)
+
+
+def current() -> Strategy:
+    """The strategy of this process; another one where the settings are others now."""
+    global _current
+    if _current is None or _current.told != settings.current():
+        _current = create()
+    return _current
+
+
+def use(strategy: Strategy | None) -> Strategy | None:
+    """Make this the strategy for as long as the settings stay; returns the one before."""
+    global _current
+    before, _current = _current, strategy
+    return before

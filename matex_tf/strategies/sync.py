@@ -11,26 +11,18 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from matex_tf.exchange import op
+from matex_tf.strategies.strategy import Gradient, Strategy
 
 WHAT = "exchange gradients"
 
 
-class Sync:
-    """Sum the weighted gradients of a step over all ranks."""
+class Sync(Strategy):
+    """Sum the weighted gradients of a step over all ranks; the result is the same on every rank."""
 
-    def __call__(
-        self, gradients: Sequence[tf.Tensor | tf.IndexedSlices | None], names: Sequence[str]
-    ) -> list[tf.Tensor | tf.IndexedSlices | None]:
-        """Exchange the gradients of one step.
+    name = "sync"
 
-        Args:
-            gradients: one for each variable, weighted by this rank's part of the batch; None where there is none.
-            names: the variables' paths, for messages.
-
-        Returns:
-            What the optimizer shall apply, in the same order; the same on every rank.
-        """
-        result: list[tf.Tensor | tf.IndexedSlices | None] = list(gradients)
+    def exchange(self, gradients: Sequence[Gradient], names: Sequence[str]) -> list[Gradient]:
+        result: list[Gradient] = list(gradients)
         dense = [i for i, gradient in enumerate(gradients) if tf.is_tensor(gradient) and not _sparse(gradient)]
         sums = op.sum_over_ranks([gradients[i] for i in dense], WHAT, [f"the gradient of {names[i]}" for i in dense])
         for i, total in zip(dense, sums, strict=True):
