@@ -73,8 +73,17 @@ class Settings:
     )
     strategy: str = _setting(
         "sync",
-        "What ranks exchange, with whom and when: `sync`, all ranks apply the same averaged gradients in every step.",
-        choices=("sync",),
+        "What ranks exchange, with whom and when: `sync`, all ranks apply the same averaged gradients in "
+        "every step; `pipe`, a step applies those of an earlier step, which travel while it computes.",
+        choices=("sync", "pipe"),
+    )
+    pipe_width: int = _setting(
+        2,
+        "With `--strategy pipe`: a step applies the averaged gradients of so many steps less one before. 1 is sync.",
+        kind="positive",
+    )
+    pipe_warmup: int = _setting(
+        0, "With `--strategy pipe`: so many steps of plain sync come first, for each optimizer.", kind="count"
     )
     codec: str = _setting(
         "none",
@@ -139,7 +148,13 @@ class Settings:
                 values[field.name] = _parse(field, flags[field.name], flag_name(field.name))
             elif variable_name(field.name) in environ:
                 values[field.name] = _parse(field, environ[variable_name(field.name)], variable_name(field.name))
-        return cls(**values)
+        told = cls(**values)
+        if told.strategy == "pipe" and told.faults == "shrink":
+            raise SettingError(
+                "--strategy pipe and --faults shrink do not go together: a step that has begun cannot be taken back "
+                "once its gradients travel. Take --strategy sync, or --faults abort."
+            )
+        return told
 
     def as_environment(self) -> dict[str, str]:
         """The settings that differ from their defaults, as environment variables."""

@@ -5,13 +5,16 @@ gets gradients that are unscaled and filtered, and calls `BaseOptimizer._clip_gr
 step is about to apply: after accumulation, before clipping. Gradients are weighted in the first and exchanged in the
 second, so that accumulated steps exchange once, and clipping sees the averaged gradient.
 
+Also (Keras 3.3 to 3.15) on `BaseOptimizer.apply(grads, trainable_variables)` and `build(variables)`, public: a strategy
+that delays updates delays the whole of it.
+
 Keras 3.3 and 3.4 clip first, in `BaseOptimizer.apply`, and accumulate clipped gradients: there `_clip_gradients` does
 both, in every step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -39,6 +42,7 @@ def apply(module: ModuleType) -> None:
         names.wrap(module, "BaseOptimizer._clip_gradients", _exchange)
     else:
         names.wrap(module, "BaseOptimizer._clip_gradients", _weigh_and_exchange)
+    names.method(module, "BaseOptimizer.apply", _apply)
 
 
 def say_what_changes() -> None:
@@ -63,7 +67,48 @@ def strategy() -> strategies.Strategy:
 
 def accumulates_own_part() -> bool:
     """Whether a rank's gradient accumulators hold its own part, and not what was exchanged already."""
-    return _accumulates_own_part
+    return _accumulates_own_part and not strategies.current().delays
+
+
+def delay(instance: Any, grads: Sequence[Any], variables: Sequence[Any], apply: Callable[[list[Any]], Any]) -> None:
+    """Hand gradients to a strategy that delays them.
+
+    Args:
+        instance: the optimizer, which gets its variables here: an update that may be skipped cannot make them.
+        apply: applies averaged gradients, which are dense.
+    """
+    if not instance.built:
+        import keras
+
+        with keras.name_scope(instance.name, caller=instance):
+            instance.build(variables)
+        instance.built = True
+
+    def apply_exchanged(averaged: list[Any]) -> None:
+        with exchanged():
+            apply(averaged)
+
+    strategy().delay(instance, shaped(weighted(grads), variables), paths(variables), apply_exchanged)
+
+
+def _apply(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """The whole update of an optimizer, where a strategy delays it; its counter of updates then counts those."""
+    if exchanged or not strategy().delays:
+        return wrapped(*args, **kwargs)
+    grads, variables = apply_arguments(*args, **kwargs)
+    known = list(instance._trainable_variables if variables is None else variables)
+    delay(instance, dense(grads), known, lambda averaged: wrapped(averaged, known))
+    return None
+
+
+def apply_arguments(grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> tuple[Any, Any]:
+    """The arguments of `Optimizer.apply`."""
+    return grads, trainable_variables
+
+
+def dense(grads: Sequence[Any]) -> list[Any]:
+    """Gradients as tensors, sparse ones too."""
+    return [None if grad is None else tf.convert_to_tensor(grad) for grad in grads]
 
 
 def _weigh(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:

@@ -87,7 +87,7 @@ def count_meetings(world_class: Any) -> None:
 
     from matex_tf.exchange.party import Party
 
-    summed, begun = Party.sum, Party.begin
+    summed, begun, summed_whole = Party.sum, Party.begin, Party.sum_whole
 
     def counted_sum(self: Any, plan: Any, number: int, *args: Any) -> Any:
         calls[plan.what] += number == 0
@@ -97,7 +97,12 @@ def count_meetings(world_class: Any) -> None:
         calls[plan.what] += 1
         return begun(self, plan)
 
+    def counted_whole(self: Any, plan: Any, *args: Any) -> Any:
+        calls[plan.what] += 1
+        return summed_whole(self, plan, *args)
+
     Party.sum, Party.begin = counted_sum, counted_begin  # type: ignore[method-assign]
+    Party.sum_whole = counted_whole  # type: ignore[method-assign]
 
 
 worlds: dict[tuple[int, ...], Any] = {}

@@ -8,8 +8,43 @@ from __future__ import annotations
 
 import numpy as np
 
-from matex_tf.exchange.codec import Codec
+from matex_tf.exchange.codec import Codec, create
 from matex_tf.exchange.network import Lane, Steps
+
+
+class Coding:
+    """How one bucket, which is summed again and again, is encoded between nodes.
+
+    Attributes:
+        codec: by name.
+        residuals: with error feedback, what is left over of this rank's part of a chunk, by the chunk's first element;
+            float32. None without.
+    """
+
+    def __init__(self, codec: str, feedback: bool):
+        self.codec = codec
+        self.residuals: dict[int, np.ndarray] | None = {} if feedback else None
+
+    def residual(self, chunk: int, size: int) -> np.ndarray | None:
+        """What is left over of a chunk, zeros at first."""
+        if self.residuals is None:
+            return None
+        if chunk not in self.residuals:
+            self.residuals[chunk] = np.zeros(size, np.float32)
+        return self.residuals[chunk]
+
+
+class CodedRings:
+    """The rings of one channel, one for each codec, made when it is first needed."""
+
+    def __init__(self) -> None:
+        self._rings: dict[str, CodedRing] = {}
+
+    def of(self, coding: Coding) -> CodedRing:
+        """The ring for this coding."""
+        if coding.codec not in self._rings:
+            self._rings[coding.codec] = CodedRing(create(coding.codec))
+        return self._rings[coding.codec]
 
 
 class CodedRing:

@@ -20,8 +20,9 @@ import numpy as np
 from matex_tf import trace
 from matex_tf.exchange.arena import Node
 from matex_tf.exchange.bucket import Bucket, empty, share
+from matex_tf.exchange.coded import CodedRings, Coding
 from matex_tf.exchange.meeting import Meeting
-from matex_tf.exchange.network import Lane
+from matex_tf.exchange.network import Coded, Lane
 from matex_tf.exchange.reduction import add_up, wide
 from matex_tf.exchange.stalls import Stalls
 
@@ -91,6 +92,7 @@ class Channel(Meeting):
         self._parts = memory[border:room].reshape(2, node.size + 1, chunk)
         self._small_places: dict[int, tuple[Bucket, list[tuple[list[np.ndarray], list[np.ndarray]]]]] = {}
         self._chunks: dict[int, tuple[Bucket, list[_Chunk]]] = {}
+        self._rings = CodedRings()
 
     def allreduce(
         self,
@@ -100,6 +102,7 @@ class Channel(Meeting):
         detail: int,
         held: int,
         choose: Callable[[int], np.ndarray | None],
+        coding: Coding | None = None,
     ) -> np.ndarray | None:
         """Sum a bucket over all ranks.
 
@@ -109,6 +112,7 @@ class Channel(Meeting):
             what, detail, held: see `meet`.
             choose: from the bits that any rank of the node held to the shared memory for the result, uint8 of the
                 bucket's size, or None for memory of this rank's own. Called at the same point on every rank.
+            coding: how it is encoded between nodes; None for not at all. The same object for the same bucket.
 
         Returns:
             The sums, laid out as the bucket is; None where the ranks are not about to do the same.
@@ -117,13 +121,13 @@ class Channel(Meeting):
         with self._lock:
             try:
                 if bucket.nbytes <= self._small:
-                    return self._allreduce_small(bucket, arrays, what, detail)
-                return self._allreduce_large(bucket, arrays, what, detail, held, choose)
+                    return self._allreduce_small(bucket, arrays, what, detail, coding)
+                return self._allreduce_large(bucket, arrays, what, detail, held, choose, coding)
             finally:
                 self._calls += 1
 
     def _allreduce_small(
-        self, bucket: Bucket, arrays: Sequence[np.ndarray], what: int, detail: int
+        self, bucket: Bucket, arrays: Sequence[np.ndarray], what: int, detail: int, coding: Coding | None
     ) -> np.ndarray | None:
         """Everyone adds up all parts: one wait, and no memory that is shared afterwards."""
         dtype, size = bucket.dtype, self._node.size
@@ -146,7 +150,7 @@ class Channel(Meeting):
             sums = empty(bucket.size, wide(dtype))
             with trace.span("reduce"):
                 add_up(slots[:size], sums)
-        if not self._judge(agreed, sums, slots[size]):
+        if not self._judge(agreed, sums, slots[size], *self._coded(coding, 0, sums)):
             return None
         np.copyto(total, slots[size])
         return total
@@ -159,6 +163,7 @@ class Channel(Meeting):
         detail: int,
         held: int,
         choose: Callable[[int], np.ndarray | None],
+        coding: Coding | None,
     ) -> np.ndarray | None:
         """Chunk by chunk; while a rank waits for the others to pack one, its part of the one before is reduced."""
         dtype, chunks = bucket.dtype, self._divide(bucket)
@@ -196,7 +201,7 @@ class Channel(Meeting):
                 self._await_all()
                 if shared is None:
                     take_out(number - 1)
-            self._reduce(chunk, parts[number & 1][:-1], arrays, place(number))
+            self._reduce(chunk, parts[number & 1][:-1], arrays, place(number), coding)
             if number + 1 < len(chunks):
                 pack(number + 1)
             self._advance()
@@ -245,8 +250,21 @@ class Channel(Meeting):
         self._small_places[id(bucket)] = (bucket, places)
         return places
 
+    def _coded(
+        self, coding: Coding | None, chunk: int, sums: np.ndarray | None
+    ) -> tuple[Coded | None, np.ndarray | None]:
+        """What sums this rank's part of a chunk between nodes, and what earlier sums of it have left over."""
+        if coding is None or sums is None:
+            return None, None
+        return self._rings.of(coding), coding.residual(chunk, sums.size)
+
     def _reduce(
-        self, chunk: _Chunk, parts: Sequence[np.ndarray], arrays: Sequence[np.ndarray], total: np.ndarray
+        self,
+        chunk: _Chunk,
+        parts: Sequence[np.ndarray],
+        arrays: Sequence[np.ndarray],
+        total: np.ndarray,
+        coding: Coding | None,
     ) -> None:
         """Add up this rank's slice of a chunk, and send it on its way to the other nodes."""
         here = chunk.slice
@@ -265,4 +283,5 @@ class Channel(Meeting):
                 add_up(given, sums[begin - here.start : piece.stop - here.start])
         if self._lane is not None:
             self._lane.finish(IN_FLIGHT - 1)
-            self._lane.start(sums, (lambda: np.copyto(total, sums, casting="unsafe")) if short else None)
+            put_back = (lambda: np.copyto(total, sums, casting="unsafe")) if short else None
+            self._lane.start(sums, put_back, *self._coded(coding, chunk.low, sums))

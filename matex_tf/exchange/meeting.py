@@ -15,7 +15,7 @@ import numpy as np
 
 from matex_tf import trace
 from matex_tf.exchange.arena import Node, Segment
-from matex_tf.exchange.network import Lane
+from matex_tf.exchange.network import Coded, Lane
 from matex_tf.exchange.stalls import Stalls
 from matex_tf.exchange.waiting import Counters
 
@@ -121,13 +121,21 @@ class Meeting:
             place += _LINE
         return agreed, held
 
-    def _judge(self, agreed: bool, sums: np.ndarray | None = None, place: np.ndarray | None = None) -> bool:
+    def _judge(
+        self,
+        agreed: bool,
+        sums: np.ndarray | None = None,
+        place: np.ndarray | None = None,
+        coded: Coded | None = None,
+        residual: np.ndarray | None = None,
+    ) -> bool:
         """Whether all nodes agree as well: the first rank of each asks the others.
 
         Args:
             agreed: whether the ranks of this node do.
             sums: on the first rank of a node, what is to be summed over nodes if all agree.
             place: shared memory, where those sums go.
+            coded, residual: see `Lane.start`.
         """
         if not self._networked:
             return agreed
@@ -140,7 +148,7 @@ class Meeting:
             agreed = self._lane.agree(sign, sums if together else None) and agreed
             if agreed and sums is not None and place is not None:
                 if not together:
-                    self._lane.start(sums)
+                    self._lane.start(sums, None, coded, residual)
                     self._lane.finish()
                 np.copyto(place, sums, casting="unsafe")
             words[verdict] = agreed

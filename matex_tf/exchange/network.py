@@ -19,6 +19,8 @@ import numpy as np
 from matex_tf import trace
 
 Steps = Generator[list[Any], None, None]
+#: A ring that encodes what it sends, see `coded.CodedRing`: lane, data, tag, what earlier sums have left over.
+Coded = Callable[["Lane", np.ndarray, int, np.ndarray | None], Steps]
 
 #: Up to how many bytes an algorithm is used, the fewest messages first; the last takes what is left.
 DOUBLING_BYTES, HALVING_BYTES = 1 << 15, 1 << 18
@@ -44,26 +46,40 @@ class Lane:
         self._tag = 0
         self._agreed = False
 
-    def start(self, data: np.ndarray, then: Callable[[], None] | None = None) -> None:
+    def start(
+        self,
+        data: np.ndarray,
+        then: Callable[[], None] | None = None,
+        coded: Coded | None = None,
+        residual: np.ndarray | None = None,
+    ) -> None:
         """Begin to sum a flat array over the lane, in place.
 
         Args:
             data: the same size and dtype on every rank of the lane.
             then: called once the sums are there.
+            coded: what sums pieces that would not go by `doubling`: few bytes are not worth encoding.
+            residual: for `coded`, float32 of the size of `data`; None without error feedback.
         """
-        pieces = np.array_split(data, PIECES if data.nbytes >= DIVIDED_BYTES else 1)
+        count = PIECES if data.nbytes >= DIVIDED_BYTES else 1
+        pieces = np.array_split(data, count)
+        residuals = [None] * count if residual is None else np.array_split(residual, count)
         left = len(pieces)
 
-        def steps(piece: np.ndarray, tag: int) -> Steps:
+        def steps(piece: np.ndarray, left_over: np.ndarray | None, tag: int) -> Steps:
             nonlocal left
-            yield from choose(piece.nbytes, self.size)(self, piece, tag)
+            algorithm = choose(piece.nbytes, self.size)
+            if coded is None or algorithm is doubling:
+                yield from algorithm(self, piece, tag)
+            else:
+                yield from coded(self, piece, tag, left_over)
             left -= 1
             if left == 0 and then is not None:
                 then()
 
-        for piece in pieces:
+        for piece, left_over in zip(pieces, residuals, strict=True):
             self._tag = (self._tag + 1) % _TAGS
-            self._under_way.append((steps(piece, self._tag), []))
+            self._under_way.append((steps(piece, left_over, self._tag), []))
         self.progress()
 
     def progress(self) -> bool:

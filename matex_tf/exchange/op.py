@@ -18,13 +18,16 @@ from matex_tf.exchange import party, schedule
 from matex_tf.exchange.plan import Plan, check_dtypes
 
 
-def sum_over_ranks(tensors: Sequence[tf.Tensor], what: str, labels: Sequence[str]) -> list[tf.Tensor]:
+def sum_over_ranks(
+    tensors: Sequence[tf.Tensor], what: str, labels: Sequence[str], coded: bool = False
+) -> list[tf.Tensor]:
     """Sum each tensor over all ranks.
 
     Args:
         tensors: dense tensors of any shape; dtypes of `reduction.SUMMED_AS`.
         what: the purpose, shown where ranks have gone different ways.
         labels: a name for each tensor; ranks whose names, dtypes or shapes differ stop with RanksDisagree.
+        coded: whether the codec of the settings is used between nodes.
 
     Returns:
         The sums, shapes and dtypes as given, the same bits on every rank.
@@ -37,9 +40,9 @@ def sum_over_ranks(tensors: Sequence[tf.Tensor], what: str, labels: Sequence[str
     check_dtypes([tensor.dtype.name for tensor in tensors], labels)
 
     known = all(tensor.shape.is_fully_defined() for tensor in tensors)
-    plan = Plan.of(what, labels, tensors) if known else None
+    plan = Plan.of(what, labels, tensors, coded) if known else None
     if plan is None or len(plan.buckets) == 1:
-        results = _at_once(tensors, what, labels)
+        results = _at_once(tensors, what, labels, coded)
     elif settings.current().schedule == "chained":
         results = _chained(tensors, plan)
     else:
@@ -49,7 +52,7 @@ def sum_over_ranks(tensors: Sequence[tf.Tensor], what: str, labels: Sequence[str
     return results
 
 
-def _at_once(tensors: Sequence[tf.Tensor], what: str, labels: Sequence[str]) -> list[tf.Tensor]:
+def _at_once(tensors: Sequence[tf.Tensor], what: str, labels: Sequence[str], coded: bool) -> list[tf.Tensor]:
     """One op for all tensors; shapes may be known when it runs and not before."""
     plan: Plan | None = None
 
@@ -58,10 +61,10 @@ def _at_once(tensors: Sequence[tf.Tensor], what: str, labels: Sequence[str]) -> 
         if world.current().alone:
             return list(arrays)
         if plan is None or plan.shapes != [array.shape for array in arrays]:
-            plan = Plan.of(what, labels, arrays)
+            plan = Plan.of(what, labels, arrays, coded)
         return party.sum_planned(world.current(), plan, arrays)
 
-    return _call(exchange, tensors, [tensor.dtype for tensor in tensors])
+    return call(exchange, tensors, [tensor.dtype for tensor in tensors])
 
 
 def _chained(tensors: Sequence[tf.Tensor], plan: Plan) -> list[tf.Tensor]:
@@ -76,7 +79,7 @@ def _chained(tensors: Sequence[tf.Tensor], plan: Plan) -> list[tf.Tensor]:
 
         own = [tensors[member] for member in bucket.members]
         with tf.control_dependencies(before):
-            sums = _call(exchange, own, [tensor.dtype for tensor in own])
+            sums = call(exchange, own, [tensor.dtype for tensor in own])
         before = sums[:1]
         for member, total in zip(bucket.members, sums, strict=True):
             results[member] = total
@@ -100,7 +103,7 @@ def _apart(tensors: Sequence[tf.Tensor], plan: Plan, threads: int) -> list[tf.Te
                 schedule.threads_of(party.of(ranks, plan), threads).post(plan, number, arrays)
             return [np.array(number, np.int32)]
 
-        posted += _call(post, own, [tf.int32], lambda arrays: [np.array(0, np.int32)])
+        posted += call(post, own, [tf.int32], lambda arrays: [np.array(0, np.int32)])
     for number, (bucket, own) in enumerate(zip(plan.buckets, owned, strict=True)):
 
         def collect(*arrays: np.ndarray, number: int = number) -> list[np.ndarray]:
@@ -110,7 +113,7 @@ def _apart(tensors: Sequence[tf.Tensor], plan: Plan, threads: int) -> list[tf.Te
             return schedule.threads_of(party.of(ranks, plan), threads).collect(plan, number)
 
         with tf.control_dependencies(posted):
-            sums = _call(collect, own, [tensor.dtype for tensor in own])
+            sums = call(collect, own, [tensor.dtype for tensor in own])
         for member, total in zip(bucket.members, sums, strict=True):
             results[member] = total
     return results
@@ -134,7 +137,7 @@ def join_slices(slices: tf.IndexedSlices, what: str, label: str) -> tf.IndexedSl
         joined = ranks.gather_rows(rows, f"{what}: values of {label}").view(values.dtype)
         return [joined, ranks.gather_rows(indices, f"{what}: indices of {label}")]
 
-    values, indices = _call(exchange, [slices.values, slices.indices], [slices.values.dtype, slices.indices.dtype])
+    values, indices = call(exchange, [slices.values, slices.indices], [slices.values.dtype, slices.indices.dtype])
     values.set_shape([None, *slices.values.shape[1:]])
     indices.set_shape([None])
     return tf.IndexedSlices(values, indices, slices.dense_shape)
@@ -163,7 +166,7 @@ def collecting() -> Iterator[None]:
         raise caught[0]
 
 
-def _call(
+def call(
     function: Callable[..., list[np.ndarray]],
     inputs: Sequence[tf.Tensor],
     dtypes: Sequence[tf.DType],
@@ -172,6 +175,7 @@ def _call(
     """The op: gives the function's results.
 
     Args:
+        function: from arrays to arrays; runs in one of TensorFlow's threads.
         dtypes: of the results.
         otherwise: from the inputs, what the op gives where a step ends quietly.
     """

@@ -53,6 +53,7 @@ class Party:
 
     Attributes:
         threads: see `matex_tf.exchange.schedule`; None until they are needed.
+        background: see `matex_tf.exchange.background`; the same.
     """
 
     def __init__(self, world: World, directory: str = ""):
@@ -84,6 +85,7 @@ class Party:
         self._channel = self._open(chunk, self._lanes_made[0])
         self._apart: list[Channel] = []
         self.threads: Any = None
+        self.background: Any = None
 
     def _make_lane(self) -> Lane | None:
         """This rank's counterparts on other nodes, by a communicator of their own. Collective over the world."""
@@ -130,6 +132,32 @@ class Party:
         Raises:
             RanksDisagree: on every rank.
         """
+        expected = self._world.expected
+        total = self._sum(plan, number, arrays, expected)
+        if total is None:
+            raise self._world.disagreement(plan.what, [*expected, *plan.described])
+        return plan.results(number, total)
+
+    def sum_whole(self, plan: Plan, arrays: Sequence[np.ndarray], expected: Sequence[str]) -> list[np.ndarray] | None:
+        """Sum all tensors of a plan over all ranks, and meet nowhere else: for a thread of its own.
+
+        Args:
+            expected: what the world expected when they were given, see `World.expected`.
+
+        Returns:
+            The sums; None, on every rank, where the ranks are not about to do the same.
+        """
+        sums: list[Any] = [None] * len(arrays)
+        for number, bucket in enumerate(plan.buckets):
+            total = self._sum(plan, number, [arrays[member] for member in bucket.members], expected)
+            if total is None:
+                return None
+            for member, result in zip(bucket.members, plan.results(number, total), strict=True):
+                sums[member] = result
+        return sums
+
+    def _sum(self, plan: Plan, number: int, arrays: Sequence[np.ndarray], expected: Sequence[str]) -> np.ndarray | None:
+        """The sums of a bucket; None where the ranks are not about to do the same."""
         if number == 0:
             plan.root, plan.chosen = None, False
 
@@ -139,16 +167,19 @@ class Party:
             return plan.place(number)
 
         with self._lock, trace.span("exchange", plan.title(number)):
-            expected = self._world.expected
             self._channel.doing = plan.title(number)
             total = self._channel.allreduce(
-                plan.buckets[number], arrays, plan.what_sum, plan.detail_sum(expected), self._held(), choose
+                plan.buckets[number],
+                arrays,
+                plan.what_sum,
+                plan.detail_sum(expected),
+                self._held(),
+                choose,
+                plan.codings[number],
             )
         if number == len(plan.buckets) - 1:
             plan.root = None
-        if total is None:
-            raise self._world.disagreement(plan.what, [*expected, *plan.described])
-        return plan.results(number, total)
+        return total
 
     def begin(self, plan: Plan) -> None:
         """Meet for a plan whose buckets will be summed by `sum_apart`.
@@ -173,8 +204,9 @@ class Party:
         with trace.span("exchange", plan.title(number)):
             self._apart[channel].doing = plan.title(number)
             total = self._apart[channel].allreduce(
-                plan.buckets[number], arrays, plan.what_sum, number, 0, lambda held: plan.place(number)
-            )
+                plan.buckets[number], arrays, plan.what_sum, number, 0, lambda held: plan.place(number),
+                plan.codings[number],
+            )  # fmt: skip
         if total is None:
             raise MatexError(
                 f"bucket {number} of {plan.what!r} met another one on its way; this is an error of matex_tf."
@@ -223,11 +255,15 @@ class Party:
             channel.break_off()
         if self.threads is not None:
             self.threads.stop()
+        if self.background is not None:
+            self.background.break_off()
 
     def close(self) -> None:
         """Give communicators back; views of results stay good. Collective over the world."""
         if self.threads is not None:
             self.threads.stop()
+        if self.background is not None:
+            self.background.close()
         self._node.close()
         for lane in self._lanes_made:
             if lane is not None:

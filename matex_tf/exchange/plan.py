@@ -11,6 +11,7 @@ import numpy as np
 from matex_tf import settings
 from matex_tf.errors import MatexError
 from matex_tf.exchange.bucket import Bucket, pack
+from matex_tf.exchange.coded import Coding
 from matex_tf.exchange.reduction import SUMMED_AS
 
 MEGABYTE = 1 << 20
@@ -24,6 +25,7 @@ class Plan:
         described: each tensor's label, dtype and shape; what ranks must have in common.
         shapes: of the tensors.
         buckets: see `bucket.pack`; offsets: where each starts in the result, in bytes; nbytes: all together.
+        codings: for each bucket, how it is encoded between nodes; None where it is not.
     """
 
     def __init__(
@@ -33,8 +35,10 @@ class Plan:
         shapes: Sequence[tuple[int, ...]],
         dtypes: Sequence[np.dtype],
         limit: int,
+        codec: str = "none",
+        feedback: bool = False,
     ):
-        """Args: limit: bytes of a bucket."""
+        """Args: limit: bytes of a bucket. codec, feedback: for buckets of floats, between nodes; see `coded`."""
         self.what = what
         self.what_sum = zlib.crc32(what.encode())
         self.shapes = [tuple(shape) for shape in shapes]
@@ -44,6 +48,10 @@ class Plan:
         ]
         self._joined = "\0".join(self.described).encode()
         self.buckets: list[Bucket] = pack(self.shapes, dtypes, limit)
+        self.codings = [
+            Coding(codec, feedback) if codec != "none" and SUMMED_AS[bucket.dtype.name].startswith("float") else None
+            for bucket in self.buckets
+        ]
         self.offsets = [0]
         for bucket in self.buckets:
             self.offsets.append(self.offsets[-1] + bucket.nbytes)
@@ -80,11 +88,17 @@ class Plan:
         return [total[start:stop].reshape(shape) for start, stop, shape in self._parts[number]]
 
     @classmethod
-    def of(cls, what: str, labels: Sequence[str], arrays: Sequence[Any]) -> Plan:
-        """The plan for these arrays or TensorFlow tensors, with buckets as the settings say."""
-        limit = settings.current().bucket_mb * MEGABYTE
+    def of(cls, what: str, labels: Sequence[str], arrays: Sequence[Any], coded: bool = False) -> Plan:
+        """The plan for these arrays or TensorFlow tensors, with buckets as the settings say.
+
+        Args:
+            coded: whether they may be encoded, where the settings have a codec: gradients, and nothing else.
+        """
+        told = settings.current()
+        limit = told.bucket_mb * MEGABYTE
+        coding = (told.codec, told.error_feedback) if coded else ()
         dtypes = [np.dtype(getattr(array.dtype, "as_numpy_dtype", array.dtype)) for array in arrays]
-        return cls(what, labels, [tuple(map(int, array.shape)) for array in arrays], dtypes, limit)
+        return cls(what, labels, [tuple(map(int, array.shape)) for array in arrays], dtypes, limit, *coding)
 
     def detail_sum(self, expected: Sequence[str]) -> int:
         """The checksum of what ranks must have in common, behind what the world expects already."""

@@ -24,7 +24,8 @@ class Sync(Strategy):
     def exchange(self, gradients: Sequence[Gradient], names: Sequence[str]) -> list[Gradient]:
         result: list[Gradient] = list(gradients)
         dense = [i for i, gradient in enumerate(gradients) if tf.is_tensor(gradient) and not _sparse(gradient)]
-        sums = op.sum_over_ranks([gradients[i] for i in dense], WHAT, [f"the gradient of {names[i]}" for i in dense])
+        labels = [f"the gradient of {names[i]}" for i in dense]
+        sums = op.sum_over_ranks([gradients[i] for i in dense], WHAT, labels, coded=True)
         for i, total in zip(dense, sums, strict=True):
             result[i] = total
         for i, gradient in enumerate(gradients):

@@ -1,0 +1,107 @@
+"""Pipe-SGD (Li et al., NeurIPS 2018, arXiv 1811.03619, Algorithm 1): gradients travel while the next steps compute.
+
+With a pipe of width K, step t computes the gradient g_t of the weights w_t and sends it on its way, then applies the
+averaged gradient of K - 1 steps before, which has travelled meanwhile:
+
+    w_(t+1) = w_t - rate * g_(t-K+1)        and w_(t+1) = w_t in the first K - 1 steps
+
+K = 1 is sync. When the pipe is settled, what is under way is waited for and applied, oldest first.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf import settings, world
+from matex_tf.exchange import background, op
+from matex_tf.exchange.background import Sums
+from matex_tf.exchange.plan import Plan, check_dtypes
+from matex_tf.strategies.strategy import Gradient
+from matex_tf.strategies.sync import WHAT, Sync
+
+Apply = Callable[[list[Gradient]], None]
+
+
+class _UnderWay:
+    """The gradients of one optimizer that have not been applied yet, oldest first, and what applies them."""
+
+    def __init__(self, apply: Apply):
+        self.apply = apply
+        self.sums: deque[Sums] = deque()
+
+
+class Pipe(Sync):
+    """Apply the averaged gradients of `pipe_width` - 1 steps before."""
+
+    name = "pipe"
+
+    def __init__(self, told: settings.Settings):
+        super().__init__(told)
+        self.delays = self.only_in_fit = told.pipe_width > 1
+        self._under_way: dict[int, _UnderWay] = {}  # by optimizer; the same order on every rank
+        self._steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    @property
+    def note(self) -> str:
+        width = self.told.pipe_width
+        if width == 1:
+            return ""
+        steps = "the step before" if width == 2 else f"{width - 1} steps before"
+        return f"a step applies the gradients of {steps}"
+
+    def delay(self, key: Any, gradients: Sequence[Gradient], names: Sequence[str], apply: Apply) -> None:
+        # Rows of an index would have to be joined in another round trip: sparse gradients travel as dense ones.
+        given = {place: tf.convert_to_tensor(one) for place, one in enumerate(gradients) if one is not None}
+        dense, labels = list(given.values()), [f"the gradient of {names[place]}" for place in given]
+        if not given:
+            return apply(list(gradients))  # the optimizer says that there is nothing to do
+        check_dtypes([tensor.dtype.name for tensor in dense], labels)
+        plan: Plan | None = None
+
+        def whole(sums: Sequence[Any]) -> list[Gradient]:
+            result: list[Gradient] = [None] * len(gradients)
+            for place, total in zip(given, sums, strict=True):
+                result[place] = total
+            return result
+
+        def post(*arrays: np.ndarray) -> list[np.ndarray]:
+            nonlocal plan
+            ranks = world.current()
+            if plan is None or plan.shapes != [array.shape for array in arrays]:
+                plan = Plan.of(WHAT, labels, arrays, True)
+            line = self._under_way.setdefault(
+                id(key), _UnderWay(lambda sums: apply(whole([tf.convert_to_tensor(one) for one in sums])))
+            )
+            line.sums.append(background.of(ranks, plan).post(ranks, plan, arrays))
+            step = self._steps[key] = self._steps.get(key, 0) + 1
+            width = self.told.pipe_width if step > self.told.pipe_warmup else 1
+            return [np.array(len(line.sums) >= width)]
+
+        def collect(*arrays: np.ndarray) -> list[np.ndarray]:
+            return self._under_way[id(key)].sums.popleft().get(world.current())
+
+        def apply_oldest() -> tf.Tensor:
+            sums = op.call(collect, dense, [tensor.dtype for tensor in dense])
+            for total, tensor in zip(sums, dense, strict=True):
+                total.set_shape(tensor.shape)
+            apply(whole(sums))
+            return tf.constant(True)
+
+        ready = op.call(post, dense, [tf.bool], lambda arrays: [np.array(False)])[0]
+        ready.set_shape([])
+        tf.cond(ready, apply_oldest, lambda: tf.constant(False))
+
+    def settle(self, model: Any) -> None:
+        ranks = world.current()
+        if ranks.exchange is not None and ranks.exchange.background is not None:
+            ranks.exchange.background.settle(ranks)
+        under_way, self._under_way = self._under_way, {}
+        for line in under_way.values():
+            while line.sums:
+                line.apply(list(line.sums.popleft().get(ranks)))

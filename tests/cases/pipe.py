@@ -1,0 +1,188 @@
+"""Pipe-SGD and codecs on trainings; on one rank a plain loop that delays gradients by its own means."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import deque
+
+import keras
+import numpy as np
+import tensorflow as tf
+from cases.common import classifier, compiled, crossentropy, momentum, numbers, result_of, table
+
+from matex_tf import settings, world
+
+BATCH, EPOCHS = 25, 2
+
+
+@contextlib.contextmanager
+def told(hosts="", **changes):
+    """Run with other settings, and as if ranks were on hosts of these names."""
+    ranks = world.current()
+    apart = ranks.subset(list(range(ranks.size)), host=hosts[ranks.rank]) if hosts and ranks.size > 1 else None
+    before = settings.use(dataclasses.replace(settings.current(), **changes))
+    try:
+        with world.use(apart or ranks):
+            yield
+    finally:
+        settings.use(before)
+        if apart is not None:
+            apart.free()
+
+
+def rules():
+    """Optimizers with something to do before or after they apply a gradient."""
+    from keras import optimizers
+
+    return {
+        "momentum": lambda: momentum(),
+        "clipped": lambda: optimizers.Adam(0.01, global_clipnorm=0.05, weight_decay=0.01),
+        "schedule": lambda: optimizers.SGD(optimizers.schedules.ExponentialDecay(0.2, 2, 0.5)),
+        "average": lambda: optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=3),
+        "accumulation": lambda: momentum(gradient_accumulation_steps=3),
+        "scaled": lambda: optimizers.LossScaleOptimizer(momentum(), initial_scale=64.0, dynamic_growth_steps=2),
+    }
+
+
+def looked_up():
+    """A model with a sparse gradient, and its data."""
+    keras.utils.set_random_seed(3)
+    layers = [keras.Input((4,), dtype="int32"), keras.layers.Embedding(9, 5), keras.layers.Flatten()]
+    random = np.random.RandomState(0)
+    x = random.randint(0, 9, (101, 4)).astype("int32")
+    return keras.Sequential([*layers, keras.layers.Dense(3)]), x, (x.sum(1) % 3).astype("int32")
+
+
+def delayed(rule="momentum", width=2, warmup=0, sparse=False, eager=False, hosts="", units=0, **changes):
+    """A training with gradients that come late."""
+    with told(hosts, strategy="pipe", pipe_width=width, pipe_warmup=warmup, **changes):
+        if sparse:
+            model, x, y = looked_up()
+        else:
+            model, (x, y) = classifier(), table()
+        if units:
+            keras.utils.set_random_seed(5)
+            model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(units), keras.layers.Dense(3)])
+        compiled(model, optimizer=rules()[rule](), run_eagerly=eager)
+        if world.size() > 1:
+            history = model.fit(x, y, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0)
+            return result_of(model, losses=numbers(history.history["loss"]))
+        return result_of(model, losses=plain_loop(model, x, y, width, warmup))
+
+
+def plain_loop(model, x, y, width, warmup):
+    """What Pipe-SGD is, in a loop over batches with one rank; the mean loss of each epoch."""
+    under_way, steps, losses, optimizer = deque(), 0, [], model.optimizer
+    scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    variables = model.trainable_variables
+    optimizer.build(variables)
+
+    def apply():
+        gradients = under_way.popleft()
+        scale = float(np.array(optimizer.dynamic_scale)) if scaled else 1.0
+        optimizer.apply([gradient * scale for gradient in gradients], variables)
+
+    for _ in range(EPOCHS):
+        total = 0.0
+        for low in range(0, len(x), BATCH):
+            rows, labels = x[low : low + BATCH], y[low : low + BATCH]
+            with tf.GradientTape() as tape:
+                loss = crossentropy()(labels, model(rows, training=True))
+            total += float(loss) * len(rows)
+            under_way.append([tf.convert_to_tensor(one) for one in tape.gradient(loss, [v.value for v in variables])])
+            steps += 1
+            if len(under_way) >= (width if steps > warmup else 1):
+                apply()
+        while under_way:
+            apply()
+        losses.append(total / len(x))
+    return losses
+
+
+def exact(width, warmup, rows=8):
+    """A linear model on small whole numbers in float64, where no sum is rounded: weights after each epoch."""
+    keras.config.set_floatx("float64")
+    random = np.random.RandomState(1)
+    x, y = (
+        random.randint(-1, 2, (rows * 4, 3)).astype("float64"),
+        random.randint(-2, 3, (rows * 4, 1)).astype("float64"),
+    )
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
+    found = []
+    look = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: found.append(model.get_weights()[0]))
+    with told(strategy="pipe", pipe_width=width, pipe_warmup=warmup):
+        model.compile(optimizer=keras.optimizers.SGD(0.125), loss="mse")
+        model.fit(x, y, batch_size=rows, epochs=2, shuffle=False, verbose=0, callbacks=[look])
+    return x, y, found
+
+
+def settled(tmp):
+    """How many updates there have been, of how many steps, wherever weights are looked at; and who has what then."""
+    x, y = table(100)
+    found = {}
+    with told(strategy="pipe", pipe_width=3):
+        model = compiled(classifier())
+
+        def updates():
+            return int(np.array(model.optimizer.iterations))
+
+        class Look(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                found[f"batch {batch}"] = updates()
+                if batch == 3:
+                    model.evaluate(x, y, verbose=0)
+                    found["evaluate"] = updates()
+                if batch == 8:
+                    model.save_weights(f"{tmp}/all.weights.h5")
+                    found["save"] = updates()
+
+            def on_test_begin(self, logs=None):
+                found.setdefault("validation", []).append(updates())
+
+        model.fit(x, y, batch_size=10, epochs=1, verbose=0, validation_data=(x, y), callbacks=[Look()])
+        found["fit"] = updates()
+        model.train_on_batch(x, y)
+        found["train_on_batch"] = updates()
+    return found, result_of(model)
+
+
+def width_one():
+    """A pipe of width 1, and sync."""
+    x, y = table()
+    answers = []
+    for changes in (
+        {"strategy": "sync"},
+        {"strategy": "pipe", "pipe_width": 1},
+        {"strategy": "pipe", "pipe_warmup": 99},
+    ):
+        with told(**changes):
+            model = compiled(classifier())
+            answers.append(result_of(model, model.fit(x, y, batch_size=BATCH, epochs=2, verbose=0)))
+    return answers
+
+
+def leaves():
+    """One rank evaluates where the others go on with the next step."""
+    x, y = table(100)
+
+    class Leave(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 3 and world.rank() == 1:
+                self.model.evaluate(x, y, verbose=0)
+
+    with told(strategy="pipe"):
+        compiled(classifier()).fit(x, y, batch_size=10, epochs=1, verbose=0, callbacks=[Leave()])
+
+
+def own_loop():
+    """A loop of the script's own, which knows no pipe."""
+    x, y = table(100)
+    model, optimizer = classifier(), momentum()
+    with told(strategy="pipe"):
+        for rows, labels in tf.data.Dataset.from_tensor_slices((x, y)).batch(20):
+            with tf.GradientTape() as tape:
+                loss = crossentropy()(labels, model(rows))
+            variables = model.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+    return result_of(model)

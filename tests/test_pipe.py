@@ -1,0 +1,101 @@
+"""Pipe-SGD: gradients that come K - 1 steps late, and nothing else is other than on one rank."""
+
+from collections import deque
+
+import numpy as np
+import pytest
+from compare import alike, same
+
+from matex_tf.errors import SettingError
+from matex_tf.settings import Settings
+
+RULES = ["momentum", "clipped", "schedule", "average", "accumulation", "scaled"]
+
+
+def simulated(x, y, width, warmup, rows=8, rate=0.125):
+    """Delayed gradient descent in NumPy: the weights after each of two epochs, at the end of which all is applied."""
+    weights, under_way, steps, found = np.zeros((3, 1)), deque(), 0, []
+    for _ in range(2):
+        for low in range(0, len(x), rows):
+            here = slice(low, low + rows)
+            under_way.append(2 * x[here].T @ (x[here] @ weights - y[here]) / rows)
+            steps += 1
+            if len(under_way) >= (width if steps > warmup else 1):
+                weights = weights - rate * under_way.popleft()
+        while under_way:
+            weights = weights - rate * under_way.popleft()
+        found.append(weights)
+    return found
+
+
+@pytest.mark.parametrize(("width", "warmup"), [(1, 0), (2, 0), (3, 0), (2, 3)])
+def test_equals_numpy(ranks, width, warmup):
+    """To the last bit, on numbers that are never rounded."""
+    results = ranks("pipe:exact", (2,), width=width, warmup=warmup)[2]
+    for x, y, found in results:
+        np.testing.assert_array_equal(found, simulated(x, y, width, warmup))
+        assert not np.array_equal(found[0], simulated(x, y, width + 1, warmup)[0])
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_optimizers(ranks, rule):
+    """Clipping, schedules, averages of weights, accumulation and loss scaling: those of the gradients that came."""
+    results = ranks("pipe:delayed", rule=rule)
+    same(results, rtol=1e-4, atol=1e-5)
+    alike({3: results[3]})
+
+
+@pytest.mark.parametrize(
+    "how", [{"width": 4}, {"warmup": 3}, {"sparse": True}, {"eager": True}], ids=lambda how: next(iter(how))
+)
+def test_trainings(ranks, how):
+    """Other widths; a warm-up; embeddings; without a graph."""
+    results = ranks("pipe:delayed", **how)
+    same(results, rtol=1e-4, atol=1e-5)
+    alike({3: results[3]})
+
+
+def test_width_one_is_sync(ranks):
+    """To the last bit, and so is a warm-up that does not end."""
+    for answers in ranks("pipe:width_one", (3,))[3]:
+        alike({3: answers})
+
+
+def test_settled_where_weights_are_looked_at(ranks):
+    """Two updates are under way after a step; none in validation, `evaluate`, a saved file, and behind `fit`."""
+    results = ranks("pipe:settled", (3,))
+    alike(results)
+    found = results[3][0][0]
+    assert [found[f"batch {batch}"] for batch in range(10)] == [0, 0, 1, 2, 4, 4, 5, 6, 7, 9]
+    assert (found["evaluate"], found["save"], found["fit"], found["train_on_batch"]) == (4, 9, 10, 11)
+    assert found["validation"] == [4, 10]
+
+
+@pytest.mark.parametrize("codec", ["bf16", "int8"])
+@pytest.mark.parametrize("feedback", [False, True])
+def test_with_codecs(ranks, codec, feedback):
+    """Between hosts gradients are rounded, the same on every rank, and little is lost by it."""
+    exact = ranks("pipe:delayed", units=3000)
+    same(exact, rtol=1e-4, atol=1e-5)
+    coded = ranks("pipe:delayed", (3,), units=3000, hosts="abc", codec=codec, error_feedback=feedback)
+    alike(coded)
+    off = [np.abs(a - b).max() for a, b in zip(coded[3][0]["weights"], exact[3][0]["weights"], strict=True)]
+    assert 0 < max(off) < 0.05, off
+
+
+def test_rank_that_leaves(ranks):
+    """Every rank is told, none waits for ever."""
+    for message in ranks.refused("pipe:leaves", (3,), error="RanksDisagree")[3]:
+        assert "different ways" in message and "rank 1" in message, message
+
+
+def test_own_loop(ranks):
+    """It trains as with sync, and a line says so."""
+    same(ranks("pipe:own_loop"))
+    assert any("works in fit" in outcome.output for outcome in ranks.last[3]) or ranks.last[3][0].output == ""
+
+
+def test_not_with_shrink():
+    """Steps that have begun cannot be taken back."""
+    with pytest.raises(SettingError, match="--faults shrink"):
+        Settings.read({"strategy": "pipe", "faults": "shrink"}, {})
