@@ -265,3 +265,49 @@ def test_ring_over_mpi(bare_ranks, name):
             np.testing.assert_array_equal(results[step], expected)
             assert buffers == 2 * 3
     assert np.isnan(expected[0]) and expected[-1] == -np.inf
+
+
+@pytest.mark.parametrize("hosts", ["abcd", "aabb", "abca"])
+@pytest.mark.parametrize(("name", "least", "most"), [("none", 0, 1e-6), ("bf16", 1e-4, 0.02), ("int8", 1e-4, 0.02)])
+def test_exchange_between_hosts(bare_ranks, hosts, name, least, most):
+    """The same bits on every rank, rounded as the codec says; whole numbers as they are."""
+    results = bare_ranks("coded:exchanged", (4,), meets=None, name=name, hosts=hosts)[4]
+    for off, bits in results:
+        assert bits == results[0][1]
+        assert all(least <= one <= most for one in off[:2]) and off[2] == 0, off
+
+
+def test_exchange_on_one_host(bare_ranks):
+    """What does not leave a host is not encoded."""
+    for off, _ in bare_ranks("coded:exchanged", (3,), meets=None, name="int8", hosts="aaa")[3]:
+        assert max(off) <= 1e-6
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_exchange_of_other_floats(bare_ranks, dtype):
+    """They are encoded as what they are added in."""
+    results = bare_ranks("coded:exchanged", (3,), meets=None, name="int8", hosts="abc", dtype=dtype)[3]
+    for off, bits in results:
+        assert bits == results[0][1] and max(off) <= 0.03, off
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_exchange_with_feedback(bare_ranks, name):
+    """Errors do not add up: after twenty steps no more is missing than after one."""
+    once, many, without = (
+        max(
+            bare_ranks("coded:exchanged", (3,), meets=None, name=name, hosts="abc", feedback=feedback, steps=steps)[3][
+                0
+            ][0]
+        )
+        for feedback, steps in ((True, 1), (True, 20), (False, 20))
+    )
+    assert many <= 4 * once and without >= 10 * once, (once, many, without)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_exchange_of_nan_and_infinity(bare_ranks, name):
+    """They arrive on every rank, at their places, and nowhere else."""
+    results = bare_ranks("coded:exchanged", (3,), meets=None, name=name, hosts="abc", special=True)[3]
+    for said, others_finite, bits in results:
+        assert np.isnan(said[0]) and said[1] == np.inf and others_finite and bits == results[0][2]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import numpy as np
+import dataclasses
+import zlib
 
-from matex_tf import world
-from matex_tf.exchange import codec
+import ml_dtypes
+import numpy as np
+from cases.exchange import on_hosts
+
+from matex_tf import settings, world
+from matex_tf.exchange import codec, party
 from matex_tf.exchange.coded import CodedRing
 from matex_tf.exchange.network import Lane
+from matex_tf.exchange.plan import Plan
 
 
 def part(rank, count):
@@ -34,3 +40,38 @@ def summed(name, count, pieces=3, steps=2):
         results.append(data)
     lane.close()
     return results, len(ring._free)
+
+
+def exchanged(name, hosts, feedback=False, dtype="float32", steps=1, special=False):
+    """Sums of gradients by the exchange, a small bucket, one of several chunks and whole numbers among them: what all
+    steps added up to, what they should have, and the bits of the last."""
+    ranks = on_hosts(hosts)
+    shapes = [(40_000,), (1 << 21,), (20_000,)]
+    dtypes = [np.dtype(getattr(ml_dtypes, dtype, dtype))] * 2 + [np.dtype("int32")]
+    before = settings.use(dataclasses.replace(settings.current(), codec=name, error_feedback=feedback, bucket_mb=16))
+    try:
+        empty = [np.empty(shape, kind) for shape, kind in zip(shapes, dtypes, strict=True)]
+        plan = Plan.of("sum coded", ["a", "b", "c"], empty, True)
+    finally:
+        settings.use(before)
+    given = [
+        [np.random.default_rng([rank, place]).normal(size=shape) * 100 for place, shape in enumerate(shapes)]
+        for rank in range(ranks.size)
+    ]
+    given = [[part.astype(kind) for part, kind in zip(parts, dtypes, strict=True)] for parts in given]
+    if special:
+        given[1][1][[5, 1 << 20]] = np.nan, np.inf
+    wide = [sum(parts[place].astype(np.float64) for parts in given) for place in range(3)]
+    totals, bits = [0.0, 0.0, 0.0], b""
+    for _ in range(steps):
+        got = party.sum_planned(ranks, plan, given[ranks.rank])
+        totals = [total + one.astype(np.float64) for total, one in zip(totals, got, strict=True)]
+        bits = b"".join(one.tobytes() for one in got)
+    largest = [float(np.nanmax(np.abs(np.where(np.isfinite(one), one, 0)))) for one in wide]
+    if special:
+        said = totals[1][[5, 1 << 20]].tolist()
+        totals[1][[5, 1 << 20]] = wide[1][[5, 1 << 20]] = 0
+        return said, bool(np.isfinite(totals[1]).all()), zlib.crc32(bits)
+    off = [float(np.abs(a - steps * b).max() / most) for a, b, most in zip(totals, wide, largest, strict=True)]
+    ranks.free()
+    return off, zlib.crc32(bits)

@@ -1,0 +1,242 @@
+"""One rank that trains with one strategy after the other, on handwritten digits, and times steps.
+
+python -m benchmarks.training MODEL ROWS ROUNDS STEPS ACCURACY "sync" "sync int8" "server" …     (under mpirun)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.step import models
+
+#: Ranks that compute and update, and exchange nothing.
+COMPUTE = "compute"
+#: A parameter server on rank 0, which is a yardstick and no strategy of matex_tf.
+SERVER = "server"
+#: Steps between two looks at the accuracy, and the most steps that there may be.
+LOOK, MOST = 10, 600
+
+
+def strategy(name: str, told: Any) -> Any:
+    """The strategy that is made here and nowhere else; None for one of matex_tf."""
+    import tensorflow as tf
+
+    from matex_tf import strategies, world
+
+    class Compute(strategies.Strategy):
+        keeps_alike = False
+
+    class Server(strategies.Strategy):
+        """Rank 0 gets all gradients, adds them up, and gives each rank as many bytes back as it got."""
+
+        comm: Any = None
+
+        def exchange(self, gradients: Sequence[Any], names: Sequence[str]) -> list[Any]:
+            def serve(*arrays: np.ndarray) -> list[np.ndarray]:
+                ranks = world.current()
+                self.comm = self.comm or ranks.split(0)
+                flat = np.concatenate([array.reshape(-1) for array in arrays])
+                if ranks.rank == 0:
+                    other = np.empty_like(flat)
+                    for source in range(1, ranks.size):
+                        self.comm.Recv(other, source)
+                        np.add(flat, other, out=flat)
+                    for target in range(1, ranks.size):
+                        self.comm.Send(flat, target)
+                else:
+                    self.comm.Send(flat, 0)
+                    self.comm.Recv(flat, 0)
+                ends = np.cumsum([array.size for array in arrays])[:-1]
+                parts = np.split(flat, ends)
+                return [part.reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
+
+            sums = tf.numpy_function(serve, list(gradients), [one.dtype for one in gradients], stateful=True)
+            for total, gradient in zip(sums, gradients, strict=True):
+                total.set_shape(gradient.shape)
+            return list(sums)
+
+    return {COMPUTE: Compute, SERVER: Server}[name](told) if name in (COMPUTE, SERVER) else None
+
+
+class Training:
+    """A model that is trained in one way.
+
+    Args:
+        name: a strategy and, if any, a codec: "pipe int8".
+        rows: of a rank in each batch.
+    """
+
+    def __init__(self, name: str, model_name: str, rows: int):
+        from matex_tf import settings
+
+        kind, _, codec = name.partition(" ")
+        self.name, self._x, self._y = name, *digits(model_name)
+        own = kind in (COMPUTE, SERVER)
+        before = settings.current()
+        changes: dict[str, Any] = {"strategy": "sync" if own else kind, "codec": codec or "none"}
+        self._told = dataclasses.replace(before, **changes)
+        self._strategy = strategy(kind, self._told)
+        self._before = before
+        self._begin()
+        self.model = models.in_keras(model_name)
+        from tensorflow import keras
+
+        models.compile_keras(self.model, keras.optimizers.SGD(0.02))
+        self.model.make_train_function()
+        self._batches = self._shared_out(rows)
+        self.steps(3)
+        self.end()
+
+    def _begin(self) -> None:
+        """Let the settings and the strategy be those of this training."""
+        from matex_tf import settings, strategies
+
+        settings.use(self._told)
+        if self._strategy is None:
+            self._strategy = strategies.create()
+        strategies.use(self._strategy)
+
+    def _shared_out(self, rows: int) -> Iterator[Any]:
+        """This rank's rows of each batch, for ever, as they come out of the pipeline of `fit`."""
+        import tensorflow as tf
+
+        from matex_tf import world
+        from matex_tf.patches.rows import Own
+
+        ranks = world.current()
+        order = np.random.RandomState(0).permutation(len(self._x))
+        whole = order[: len(order) // (rows * ranks.size) * rows * ranks.size].reshape(-1, ranks.size, rows)
+        mine = whole[:, ranks.rank]
+        share = tf.constant([0, rows, rows, rows * ranks.size])
+        data = tf.data.Dataset.from_tensor_slices(mine).map(
+            lambda here: Own.unknown(tf.gather(self._x, here), tf.gather(self._y, here))._replace(share=share)
+        )
+        return iter(data.repeat())
+
+    def steps(self, count: int) -> None:
+        """Run so many steps."""
+        self._begin()
+        for _ in range(count):
+            self.model.train_function(self._batches)
+
+    def end(self) -> None:
+        """Apply what is under way."""
+        from matex_tf import settings
+
+        self._begin()
+        self._strategy.settle(self.model)
+        settings.use(self._before)
+
+    def accuracy(self) -> float:
+        """Of all digits."""
+        parts = [self.model(self._x[low : low + 256]).numpy().argmax(1) for low in range(0, len(self._x), 256)]
+        return float((np.concatenate(parts) == self._y).mean())
+
+
+def digits(model_name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Scikit-learn's handwritten digits in the shape of a model's input, float32 and int32."""
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    images = (images / 16).astype(np.float32)
+    if model_name == "lenet":
+        large = np.kron(images.reshape(-1, 8, 8), np.ones((1, 3, 3), np.float32))
+        images = np.pad(large, ((0, 0), (2, 2), (2, 2)))[..., None]
+    else:
+        images = np.tile(images, (1, models.SHAPES[model_name][0] // images.shape[1]))
+    return images, labels.astype(np.int32)
+
+
+def sums(model: Any, codecs: Sequence[str], rounds: int) -> dict[str, float]:
+    """Median seconds of an exchange of a model's gradients alone, by codec."""
+    from matex_tf import settings, world
+    from matex_tf.exchange import party
+    from matex_tf.exchange.plan import Plan
+
+    ranks, random = world.current(), np.random.default_rng(0)
+    arrays = [random.normal(size=tuple(one.shape)).astype(np.float32) for one in model.trainable_variables]
+    labels, found = [one.path for one in model.trainable_variables], {}
+    for codec in codecs:
+        before = settings.use(dataclasses.replace(settings.current(), codec=codec))
+        plan = Plan.of("measure", labels, arrays, True)
+        settings.use(before)
+        seconds = []
+        for _ in range(rounds + 1):
+            ranks.meet("begin")
+            begin = time.perf_counter()
+            party.sum_planned(ranks, plan, arrays)
+            seconds.append(max(ranks.gather(time.perf_counter() - begin, "compare sums")))
+        found[codec] = statistics.median(seconds[1:])
+    return found
+
+
+def timed(training: Training, steps: int) -> float:
+    """Seconds of a step, of the slowest rank, with the pipe full."""
+    from matex_tf import world
+
+    ranks = world.current()
+    training.steps(2)
+    ranks.meet("begin")
+    begin = time.perf_counter()
+    training.steps(steps)
+    seconds = (time.perf_counter() - begin) / steps
+    training.end()
+    return float(max(ranks.gather(seconds, "compare steps")))
+
+
+def until(training: Training, target: float) -> tuple[float | None, int, float]:
+    """Seconds of training until this accuracy, None where it was not reached; steps; and the accuracy then."""
+    from matex_tf import world
+
+    ranks, spent, reached = world.current(), 0.0, 0.0
+    for steps in range(LOOK, MOST + 1, LOOK):
+        ranks.meet("begin")
+        begin = time.perf_counter()
+        training.steps(LOOK)
+        training.end()
+        spent += time.perf_counter() - begin
+        reached = ranks.share(training.accuracy(), "share the accuracy")
+        if reached >= target:
+            return spent, steps, reached
+    return None, MOST, reached
+
+
+def main() -> None:
+    model_name, (rows, rounds, steps) = sys.argv[1], map(int, sys.argv[2:5])
+    target, names = float(sys.argv[5]), sys.argv[6:]
+    from matex_tf import patches, world
+
+    ranks = world.init()
+    patches.install(seed=7)
+    trainings = [Training(name, model_name, rows) for name in (COMPUTE, *names)]
+    seconds: dict[str, list[float]] = {training.name: [] for training in trainings}
+    for _ in range(rounds):
+        for training in trainings:
+            seconds[training.name].append(timed(training, steps))
+    codecs = sorted({name.partition(" ")[2] or "none" for name in names})
+    alone = sums(trainings[0].model, codecs, rounds)
+    parameters = models.parameters(trainings[0].model)
+    found: list[dict[str, Any]] = []
+    for name in seconds:
+        figure: dict[str, Any] = {"strategy": name, "model": model_name, "parameters": parameters}
+        figure["seconds"] = statistics.median(seconds[name])
+        figure["spread"] = [min(seconds[name]), max(seconds[name])]
+        figure["exchange"] = alone.get(name.partition(" ")[2] or "none")
+        if target and name != COMPUTE:
+            fresh = Training(name, model_name, rows)
+            figure["until"], figure["steps"], figure["accuracy"] = until(fresh, target)
+        found.append(figure)
+    if ranks.rank == 0:
+        print("RESULT " + json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
