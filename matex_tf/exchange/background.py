@@ -75,11 +75,10 @@ class Background:
         Raises:
             RanksDisagree: a rank has posted more than another one.
         """
-        details = tuple(world.expected)
-        sums = Sums(_SETTLE, details)
+        sums = Sums(_SETTLE, ())
 
         def work() -> list[np.ndarray] | None:
-            return [] if self._party.agrees(*fingerprint(_SETTLE, details)) else None
+            return [] if self._party.agrees(*fingerprint(_SETTLE, ())) else None
 
         self._tasks.put((sums, work))
         sums.get(world)
@@ -109,13 +108,18 @@ def of(world: World, plan: Plan) -> Background:
 
 def _work(tasks: queue.SimpleQueue[tuple[Sums, Callable[[], Any]] | None]) -> None:
     failed: Exception | None = None
+    parted = False  # ranks have gone different ways: nobody may wait for another one here any more
     while (task := tasks.get()) is not None:
         sums, work = task
-        if failed is None:
+        result = None
+        if failed is None and not parted:
             try:
-                sums.future.set_result(work())
+                result = work()
+                parted = result is None
             except Exception as error:
                 failed = error
-        if failed is not None:
+        if failed is None:
+            sums.future.set_result(result)
+        else:
             sums.future.set_exception(MatexError(f"an exchange in the background failed: {failed}"))
-        del task, sums, work  # or the last sums are held until the next
+        del task, sums, work, result  # or the last sums are held until the next
