@@ -33,6 +33,7 @@ def test_equals_numpy(ranks, width, warmup):
     """To the last bit, on numbers that are never rounded."""
     results = ranks("pipe:exact", (2,), width=width, warmup=warmup)[2]
     for x, y, found in results:
+        assert found[0].dtype == np.float64
         np.testing.assert_array_equal(found, simulated(x, y, width, warmup))
         assert not np.array_equal(found[0], simulated(x, y, width + 1, warmup)[0])
 

@@ -97,12 +97,14 @@ def plain_loop(model, x, y, width, warmup):
         while under_way:
             apply()
         losses.append(total / len(x))
+    optimizer.finalize_variable_values(variables)  # as `fit` does at its end
     return losses
 
 
 def exact(width, warmup, rows=8):
     """A linear model on small whole numbers in float64, where no sum is rounded: weights after each epoch."""
     keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
     random = np.random.RandomState(1)
     x, y = (
         random.randint(-1, 2, (rows * 4, 3)).astype("float64"),
