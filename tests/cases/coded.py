@@ -67,11 +67,11 @@ def exchanged(name, hosts, feedback=False, dtype="float32", steps=1, special=Fal
         got = party.sum_planned(ranks, plan, given[ranks.rank])
         totals = [total + one.astype(np.float64) for total, one in zip(totals, got, strict=True)]
         bits = b"".join(one.tobytes() for one in got)
+    ranks.free()
     largest = [float(np.nanmax(np.abs(np.where(np.isfinite(one), one, 0)))) for one in wide]
     if special:
         said = totals[1][[5, 1 << 20]].tolist()
         totals[1][[5, 1 << 20]] = wide[1][[5, 1 << 20]] = 0
         return said, bool(np.isfinite(totals[1]).all()), zlib.crc32(bits)
     off = [float(np.abs(a - steps * b).max() / most) for a, b, most in zip(totals, wide, largest, strict=True)]
-    ranks.free()
     return off, zlib.crc32(bits)
