@@ -35,7 +35,7 @@ def test_equals_numpy(ranks, width, warmup):
     for x, y, found in results:
         assert found[0].dtype == np.float64
         np.testing.assert_array_equal(found, simulated(x, y, width, warmup))
-        assert not np.array_equal(found[0], simulated(x, y, width + 1, warmup)[0])
+        assert not np.array_equal(found[1], simulated(x, y, width + 1, warmup)[1])
 
 
 @pytest.mark.parametrize("rule", RULES)
