@@ -47,8 +47,9 @@ def sums(count: int, each: int, gbit: float, sizes: str, repeats: int) -> list[d
 
 
 def steps(count: int, gbit: float, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Steps of the MLP on `count` hosts of a rank each; see `benchmarks.step`."""
-    with tempfile.TemporaryDirectory() as folder, emulated.Hosts(count, gbit) as hosts:
+    """Steps of the MLP on `count` hosts of a rank each; see `benchmarks.step`. A core each where there are enough."""
+    cores = 1 if count <= len(os.sched_getaffinity(0)) else 0
+    with tempfile.TemporaryDirectory() as folder, emulated.Hosts(count, gbit, cores=cores) as hosts:
         file = Path(folder) / "steps.json"
         names = ",".join(f"{name}:1" for name in hosts.names)
         run(
@@ -117,6 +118,7 @@ def main() -> None:
         default="chained 32,funneled 16",
         help="as for scripts/bench step (default chained 32,funneled 16)",
     )
+    parser.add_argument("--step-hosts", type=int, default=4, help="hosts of a rank each, for steps (default 4)")
     parser.add_argument("--json", metavar="FILE", help="write the figures to this file")
     options = parser.parse_args()
     parts = options.parts.split(",")
@@ -138,12 +140,12 @@ def main() -> None:
             more = two["matex_tf"]["sent"] / one["matex_tf"]["sent"]
             print(f"{one['bytes']:,} bytes: 2 ranks a host send {more:.4f} times what 1 rank a host sends")
     if "steps" in parts:
-        found["steps"] = steps(4, options.gbit, options)
+        found["steps"] = steps(options.step_hosts, options.gbit, options)
         weights = 4 * found["steps"][0]["parameters"]
-        alone = sums(4, 1, options.gbit, str(weights), 3)[0]["matex_tf"]["seconds"]
+        alone = sums(options.step_hosts, 1, options.gbit, str(weights), 3)[0]["matex_tf"]["seconds"]
         found["sum_of_a_step"] = alone
         print(f"the {weights:,} bytes of a step's gradients alone take {1e3 * alone:.0f} ms")
-        show_steps(found["steps"], alone, f"a step of the 25 M MLP on 4 hosts, {rate}")
+        show_steps(found["steps"], alone, f"a step of the 25 M MLP on {options.step_hosts} hosts, {rate}")
     if options.json:
         Path(options.json).write_text(json.dumps(found, indent=1))
 
