@@ -173,6 +173,7 @@ def run_alone(target: Target, ending: Ending) -> int:
 
 def prepare(world: World, settings: Settings, output: Output) -> None:
     """Make this process ready to be one rank of many: packages, threads, seeds, output, patches."""
+    settings.check(world.size)
     output.redirect(settings.output, world.rank)
     world.say = output.say
     guard = faults.install(world, settings.faults, settings.notes)

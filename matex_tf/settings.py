@@ -73,9 +73,10 @@ class Settings:
     )
     strategy: str = _setting(
         "sync",
-        "What ranks exchange, with whom and when: `sync`, all ranks apply the same averaged gradients in "
-        "every step; `pipe`, a step applies those of an earlier step, which travel while it computes.",
-        choices=("sync", "pipe"),
+        "What ranks exchange, with whom and when (docs/strategies.md): `sync`, all ranks apply the same averaged "
+        "gradients in every step; `pipe`, a step applies those of an earlier step, which travel while it computes; or "
+        "`gossip`, each rank applies its own, and averages its weights with one other rank's.",
+        choices=("sync", "pipe", "gossip"),
     )
     pipe_width: int = _setting(
         2,
@@ -84,6 +85,28 @@ class Settings:
     )
     pipe_warmup: int = _setting(
         0, "With `--strategy pipe`: so many steps of plain sync come first, for each optimizer.", kind="count"
+    )
+    gossip_every: int = _setting(
+        1, "With `gossip`: weights are averaged with a partner after every so many steps.", kind="positive"
+    )
+    gossip_sync: bool = _setting(
+        False,
+        "With `gossip`: whether a step ends only when the partner's weights are there. `off` lets them travel while "
+        "the next step computes.",
+        kind="switch",
+    )
+    gossip_topology: str = _setting(
+        "dissemination",
+        "With `gossip`: who meets whom: `dissemination`, for any number of ranks; or `hypercube`, for 2, 4, 8, … "
+        "ranks.",
+        choices=("dissemination", "hypercube"),
+    )
+    ring_shuffle: str = _setting(
+        "auto",
+        "With `gossip`: whether rows that a rank has trained on go to the next rank while it computes: `auto`, where "
+        "each rank holds rows of its own; `on`, also for arrays that every rank holds, of which each then keeps a "
+        "part; or `off`.",
+        choices=("auto", "on", "off"),
     )
     codec: str = _setting(
         "none",
@@ -177,6 +200,29 @@ class Settings:
                 "back, or be kept, once its gradients travel. Take --strategy sync, or --faults abort."
             )
         return told
+
+    def check(self, ranks: int) -> None:
+        """Refuse settings that do not go together on so many ranks.
+
+        Raises:
+            SettingError: gossip as a hypercube of a number that is no power of two, where ranks may die, or with a
+                codec.
+        """
+        if self.strategy != "gossip":
+            return
+        if self.faults != "abort":
+            raise SettingError(
+                "--strategy gossip cannot go on without a rank: what that rank alone had learned would be lost. Take "
+                "--faults abort, or --strategy sync."
+            )
+        if self.codec != "none":
+            raise SettingError(
+                "--codec is for gradients that are summed; with --strategy gossip weights travel as they are."
+            )
+        if self.gossip_topology == "hypercube" and ranks & (ranks - 1):
+            raise SettingError(
+                f"--gossip-topology hypercube needs 2, 4, 8, … ranks, and here are {ranks}: take dissemination."
+            )
 
     def as_environment(self) -> dict[str, str]:
         """The settings that differ from their defaults, as environment variables."""

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from matex_tf import settings, world
 from matex_tf.errors import MatexError
-from matex_tf.patches import notes, split
+from matex_tf.patches import notes, ring, split
 from matex_tf.patches.rows import Own, at_least_one_row
 from matex_tf.patches.split import Share
 
@@ -48,6 +48,7 @@ class Feed:
         self._told = False
         self._owned = False  # whether the rank gets its own rows, and so did no work for others
         self._ranks = 0  # with batches of the script's size for each rank, how many those are
+        self._ring: ring.Ring | None = None  # where rows go round among the ranks
         self._last: Any = None  # a batch, for the ghost of a rank whose rows have ended
 
     def batches(self, iterator: Any, steps: int) -> Iterator[Batch]:
@@ -63,9 +64,12 @@ class Feed:
         spec = getattr(iterator, "element_spec", None)
         for _ in range(max(1, steps // self._ranks) if per_rank else steps):
             begin = time.perf_counter()
+            if self._ring is not None:
+                self._ring.before_batch()
             fetched = fetch(iterator, 1)
             if isinstance(spec, Own):
                 self._owned = True
+                self._go_round(fetched)
                 batch = self._own(fetched, spec)
             elif fetched and per_rank:
                 batch = functools.partial(_one_of, fetched + fetch(iterator, self._ranks - 1))
@@ -76,6 +80,13 @@ class Feed:
             if batch is None:
                 return
             yield batch
+
+    def _go_round(self, fetched: list[Own]) -> None:
+        """Rows that have been trained on travel while the next batch is."""
+        if fetched and self.kind == "train":
+            self._ring = ring.of(fetched[0].origin)
+            if self._ring is not None:
+                self._ring.after_batch(fetched[0].batch.numpy())
 
     def _own(self, fetched: list[Own], spec: Own) -> Batch | None:
         """A rank's own rows; a ghost where it has none any more and others have."""
@@ -115,8 +126,17 @@ class Feed:
         """Forget how many ranks there were."""
         self._ranks = 0
 
+    def end_fit(self) -> None:
+        """Let rows that travel arrive."""
+        if self._ring is not None:
+            self._ring.rest()
+            self._ring.close()
+            self._ring = None
+
     def begin_epoch(self) -> None:
-        """Start to measure."""
+        """Start to measure; an epoch begins with all rows in their places."""
+        if self._ring is not None:
+            self._ring.rest()
         self._fetched, self._waited, self._since = 0, 0.0, time.perf_counter()
 
     def end_epoch(self, model: Any) -> None:

@@ -3,7 +3,8 @@
 With w = rows / total of a rank, gradients and logged losses of ranks are added up as w L_r.
 - reduction="sum": a rank returns its sum divided by w, so that the sum over ranks is the sum over the batch.
 - a mask, or reduction="mean_with_sample_weight": the mean divides by the valid entries, or the weights, V of the whole
-  batch, times w; V is summed over ranks in the forward pass.
+  batch, times w; V is summed over ranks in the forward pass. Where a rank trains apart the mean stays that of its own
+  rows.
 
 Relies on (Keras 3.3 to 3.15, private): `losses.loss.reduce_values` and `losses.loss.apply_mask`, which
 `reduce_weighted_values` calls.
@@ -36,6 +37,8 @@ def apply(module: ModuleType) -> None:
             whole = tf.math.divide_no_nan(tf.cast(part.total, result.dtype), tf.cast(part.rows, result.dtype))
             return result * whole
         if given["reduction"] == "mean_with_sample_weight" and given.get("sample_weight") is not None:
+            if part.apart:
+                return result
             return result * _own_to_whole(tf.reduce_sum(given["sample_weight"]), part, "the loss's sample weights")
         return result
 
@@ -43,7 +46,12 @@ def apply(module: ModuleType) -> None:
         part = scope.current()
         given = _bound(mask_signature, args, kwargs)
         result = wrapped(*args, **kwargs)
-        if part is None or given["mask"] is None or given["reduction"] not in ("mean", "sum_over_batch_size"):
+        if (
+            part is None
+            or part.apart
+            or given["mask"] is None
+            or given["reduction"] not in ("mean", "sum_over_batch_size")
+        ):
             return result
         valid = tf.reduce_sum(tf.cast(given["mask"], result.dtype))
         return result * _own_to_whole(valid, part, "the loss's mask")

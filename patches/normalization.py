@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from matex_tf.exchange import op
-from matex_tf.patches import names, scope
+from matex_tf.patches import names, notes, scope
 
 _WHAT = "add up the statistics of a synchronized BatchNormalization"
 
@@ -27,6 +27,9 @@ def apply(module: ModuleType) -> None:
 def _moments(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     part = scope.current()
     if part is None:
+        return wrapped(*args, **kwargs)
+    if part.apart:
+        notes.say("BatchNormalization(synchronized=True) is over each rank's own rows: ranks do not wait in a step")
         return wrapped(*args, **kwargs)
     return _moments_of_all(part, *args, **kwargs)
 

@@ -24,8 +24,8 @@ import tensorflow as tf
 
 from matex_tf import settings, world
 from matex_tf.errors import MatexError
-from matex_tf.parts import Turns
-from matex_tf.patches import notes
+from matex_tf.parts import Turns, span
+from matex_tf.patches import notes, ring
 from matex_tf.patches.orphans import Orphans, found
 from matex_tf.patches.split import Share
 
@@ -37,10 +37,10 @@ class Own(NamedTuple):
         share: int32 (4,), see `split.Share`; its total is -1 where only the ranks together know it.
         whole: bool scalar, whether every rank holds the data, and so wants every rank's predictions.
         data: the rows, structured as Keras structures a batch.
-        origin: int64 (2,), the `Gatherer` or `Orphans`, or 0, and the generation of the world that the rows were taken
-            for.
+        origin: int64 (2,), the `Gatherer` or `Orphans`, or 0, or minus the `ring.Ring`, and the generation of the world
+            that the rows were taken for.
         batch: int64. Where ranks may die the indices of the rows of the whole batch; of shards the numbers of the epoch
-            and the batch; else empty.
+            and the batch; where rows go round what `Ring.after_batch` is told; else empty.
     """
 
     share: Any
@@ -69,7 +69,7 @@ class Own(NamedTuple):
         number, generation = map(int, self.origin.numpy())
         if generation == world.current().generation:
             return self
-        if not number:
+        if number <= 0:
             raise MatexError(
                 "a rank has died that held rows which no other rank has: train on arrays that every rank holds, on "
                 "the data and labels of a DataSet as they are, on a tf.data pipeline with --data exact, or without "
@@ -163,14 +163,16 @@ def pipeline(adapter: Any, original: Callable[[], Any], training: bool, asked: d
         )
     if not dense:
         return original()
-    if holding.sharded:
-        batches = _shard_indices(adapter, Turns(holding.counts), global_size, orphans)
-    else:
-        batches = _whole_indices(adapter, original, global_size, size if per_rank else 0)
     adapter._size = math.ceil(holding.total / size)
     adapter._partial_batch_size = holding.total % size
     # The arrays go in as elements: what a function of a pipeline captures of NumPy becomes part of a graph, up to 2 GB.
     elements = _as_elements(adapter._inputs)
+    if training and ring.wanted(elements, holding.sharded):
+        return _going_round(adapter, elements, holding, global_size)
+    if holding.sharded:
+        batches = _shard_indices(adapter, Turns(holding.counts), global_size, orphans)
+    else:
+        batches = _whole_indices(adapter, original, global_size, size if per_rank else 0)
     data = tf.data.Dataset.from_tensors(elements).repeat()
     origin = [0, ranks.generation]
     if orphans is not None and holding.sharded:
@@ -188,6 +190,29 @@ def pipeline(adapter: Any, original: Callable[[], Any], training: bool, asked: d
     options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
     gathered = tf.data.Dataset.zip((batches, data)).map(gather, num_parallel_calls=tf.data.AUTOTUNE)
     return gathered.with_options(options).prefetch(tf.data.AUTOTUNE)
+
+
+def _going_round(adapter: Any, elements: Any, holding: Holding, global_size: int) -> Any:
+    """A pipeline over rows that ranks pass on to one another; of what every rank holds, each takes a part first."""
+    ranks = world.current()
+    counts = holding.counts
+    if not holding.sharded:
+        parts = [span(holding.total, rank, ranks.size) for rank in range(ranks.size)]
+        counts = [high - low for low, high in parts]
+        low, high = parts[ranks.rank]
+        elements = tf.nest.map_structure(lambda leaf: None if leaf is None else leaf[low:high], elements)
+    held = adapter._matex_ring = ring.Ring(elements)  # lives as long as the data are walked over
+    notes.say("rows that a rank has trained on go to the next rank while it computes (--ring-shuffle)")
+    origin = tf.constant([-held.number, ranks.generation], tf.int64)
+
+    def gather(indices: Any, share: Any, told: Any) -> Own:
+        return Own(share, tf.constant(False), held.take(indices), origin, told)
+
+    options = tf.data.Options()  # nothing may be taken ahead: what is in a place changes from batch to batch
+    options.experimental_optimization.apply_default_optimizations = False
+    options.autotune.enabled = False
+    options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+    return _shard_indices(adapter, Turns(counts), global_size, goes_round=True).map(gather).with_options(options)
 
 
 def _whole_indices(adapter: Any, original: Callable[[], Any], global_size: int, per_rank: int) -> Any:
@@ -219,12 +244,25 @@ def _whole_indices(adapter: Any, original: Callable[[], Any], global_size: int, 
     return indices.map(own)
 
 
-def _shard_indices(adapter: Any, turns: Turns, global_size: int, orphans: Orphans | None) -> Any:
-    """Indices and share of this rank in each batch, of rows that only this rank holds."""
+def _shard_indices(
+    adapter: Any, turns: Turns, global_size: int, orphans: Orphans | None = None, goes_round: bool = False
+) -> Any:
+    """Indices and share of this rank in each batch, of rows that only this rank holds.
+
+    Third the numbers of epoch and batch where there are `orphans`, or what to tell a ring where rows go round.
+    """
     rank = world.current().rank if orphans is None else orphans.rank
     mine, shuffle = int(turns.counts[rank]), adapter._shuffle
     places = [turns.spans(batch, global_size) for batch in range(turns.batches(global_size))]
-    spans = np.array([[*place[rank], (place[:, 1] - place[:, 0]).sum()] for place in places], np.int32)
+    counts = [place[:, 1] - place[:, 0] for place in places]
+    last = len(places) - 1
+    spans = np.array(
+        [
+            [*place[rank], count.sum(), count.min(), i == last]
+            for i, (place, count) in enumerate(zip(places, counts, strict=True))
+        ],
+        np.int32,
+    )
 
     if orphans is not None:
         orphans.begin(global_size, bool(shuffle) and shuffle != "batch")
@@ -240,8 +278,13 @@ def _shard_indices(adapter: Any, turns: Turns, global_size: int, orphans: Orphan
     def own(epoch: Any, indices: Any) -> Any:
         def take(number: Any, span: Any) -> tuple[Any, Any, Any]:
             taken, share = _slice(indices, span[0], span[1], span[2])
-            batch = indices[:0] if orphans is None else tf.stack([epoch, number])
-            return (tf.random.shuffle(taken) if shuffle == "batch" else taken), share, batch
+            taken = tf.random.shuffle(taken) if shuffle == "batch" else taken
+            told = indices[:0]
+            if orphans is not None:
+                told = tf.stack([epoch, number])
+            elif goes_round:
+                told = tf.concat([tf.cast(span[4:5], tf.int64), taken[: span[3]]], 0)
+            return taken, share, told
 
         return tf.data.Dataset.from_tensor_slices(spans).enumerate().map(take)
 

@@ -24,11 +24,13 @@ class Part:
         rows: int32 scalar, rows of the batch that count for this rank; 0 where it only takes part as a ghost.
         total: int32 scalar, rows of the whole batch, over all ranks.
         taken: int32 scalar, rows that the step sees: `rows`, or 1 for a ghost.
+        apart: whether this rank applies its gradients by itself, so that they are those of its own rows alone.
     """
 
     rows: tf.Tensor
     total: tf.Tensor
     taken: tf.Tensor
+    apart: bool = dataclasses.field(default=False, kw_only=True)
 
     @property
     def weight(self) -> tf.Tensor:

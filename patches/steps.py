@@ -53,11 +53,11 @@ class SharedStep:
             if self.kind == "train":
                 strategy.before_step(model)
             logs = step(data, split.as_tensor(share))
+            if before is not None:
+                for variable, value in before:
+                    variable.assign(value)
             if self.kind == "train":
                 strategy.after_step(model)
-        if before is not None:
-            for variable, value in before:
-                variable.assign(value)
         remembered.rows += share.rows
         remembered.weight = share.rows / share.total if share.total else 0.0
         if self.kind == "train":
@@ -68,7 +68,7 @@ class SharedStep:
         if first and strategy.keeps_alike:
             weights.check_alike(model)
         if self.kind == "train":
-            _count_step()
+            _count_step(model)
         return logs
 
     def trace(self, data: Any) -> None:
@@ -105,7 +105,8 @@ class SharedStep:
             low, high, rows, total = tf.unstack(tf.convert_to_tensor(numbers))
             seeds.part_ways_in_graph()
             mine = split.take(data, slices, low, high)
-            with scope.within(scope.Part(rows, total, high - low)), metrics.watching(model) as results:
+            apart = self.kind == "train" and not strategies.current().averages
+            with scope.within(scope.Part(rows, total, high - low, apart=apart)), metrics.watching(model) as results:
                 logs = model_step(mine)
             state.of(model).sources = _sources(logs, results)
             return logs
@@ -139,11 +140,12 @@ class SharedStep:
 _trained = 0  # steps of all models
 
 
-def _count_step() -> None:
+def _count_step(model: Any) -> None:
     """End the script after as many training steps as the settings say, on every rank after the same one."""
     global _trained
     _trained += 1
     if _trained == settings.current().steps:
+        weights.merge_statistics(model)  # nothing may be under way when a process ends
         raise SystemExit(0)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from matex_tf import settings, world
+from matex_tf import settings, strategies, world
 from matex_tf.errors import MatexError
 from matex_tf.patches import metrics, names, notes, resuming, rows, sources, state, steps, weights
 
@@ -84,7 +84,12 @@ def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         finally:
             if model in _fitting:
                 _fitting.remove(model)
+    if isinstance(model.train_function, steps.StepFunction):
+        model.train_function.feed.end_fit()
+    if not strategies.current().keeps_alike and any(optimizer.use_ema for optimizer in weights.optimizers_of(model)):
+        state.of(model).unmerged = True  # Keras has put each rank's own moving averages in the place of its weights
     weights.merge_statistics(model)
+    strategies.current().end(model)
     ranks.where = f"the end of fit of {model.name}"
     ranks.meet("end a fit")
     return history

@@ -1,7 +1,7 @@
 """The weights of a model on all ranks: alike before the first step, and checked to stay so.
 
 Relies on (Keras 3.3 to 3.15): `Model.variables`, `Optimizer.variables`, public, and
-`BaseOptimizer._accumulated_gradients`, private.
+`BaseOptimizer._accumulated_gradients`, `Model._flatten_layers()` and `Layer._trainable_variables`, private.
 """
 
 from __future__ import annotations
@@ -36,10 +36,15 @@ def optimizers_of(model: Any) -> list[Any]:
 
 
 def trained_by_steps(model: Any) -> tuple[list[Any], list[Any]]:
-    """The variables of a model that steps change: trainable ones, and state such as moving statistics."""
-    metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
+    """The variables of a model that steps change: trainable ones, and state such as moving statistics.
+
+    Weights that were frozen are neither.
+    """
+    left_out = {id(variable) for metric in model.metrics for variable in metric.variables}
+    for layer in model._flatten_layers():
+        left_out.update(id(variable) for variable in layer._trainable_variables)
     kept = [variable for variable in model.non_trainable_variables if not seeds.is_generator_state(variable)]
-    return list(model.trainable_variables), [variable for variable in kept if id(variable) not in metrics]
+    return list(model.trainable_variables), [variable for variable in kept if id(variable) not in left_out]
 
 
 def share(model: Any) -> None:
@@ -64,7 +69,11 @@ def _accumulators(model: Any) -> list[Any]:
     """Gradient accumulators in which each rank gathers its own part, to be exchanged with the next update."""
     from keras import optimizers
 
-    if not optimizer_hook.accumulates_own_part() or world.current().guard is not None:
+    if (
+        not strategies.current().averages
+        or not optimizer_hook.accumulates_own_part()
+        or world.current().guard is not None
+    ):
         return []
     return [
         accumulator

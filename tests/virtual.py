@@ -101,3 +101,42 @@ def coded_allreduce(
                 sum_so_far = slices[here][number] + over_the_wire(sum_so_far, left_over[sender][number])
         result[:] = over_the_wire(sum_so_far, left_over[(number - 1) % size][number])
     return total
+
+
+class VirtualMail:
+    """What `matex_tf.exchange.mail.Mail` is for one of several ranks in one process.
+
+    All ranks post before one of them waits; waiting moves everybody's transfers on.
+    """
+
+    def __init__(self, rank: int, size: int, office: dict[Any, Any]):
+        """Args: office: empty, and the same for all ranks."""
+        self.lane = VirtualLane(rank, size, office.setdefault("queues", {}))
+        self._under_way = office.setdefault("under way", [])
+        self._random = office.setdefault("random", np.random.default_rng(0))
+
+    def post(self, steps: Any) -> VirtualMail.Letter:
+        letter = VirtualMail.Letter(self, steps)
+        self._under_way.append(letter)
+        return letter
+
+    class Letter:
+        def __init__(self, mail: VirtualMail, steps: Any):
+            self._mail, self._steps, self._messages, self.over = mail, steps, [], False
+
+        def wait(self, look: Any) -> None:
+            under_way = self._mail._under_way
+            while not self.over:
+                order = self._mail._random.permutation(len(under_way))
+                moved = [under_way[place]._move() for place in order]
+                assert any(moved), "ranks wait for one another"
+                under_way[:] = [letter for letter in under_way if not letter.over]
+
+        def _move(self) -> bool:
+            if not all([test() for test in self._messages]):
+                return False
+            try:
+                self._messages = next(self._steps)
+            except StopIteration:
+                self.over = True
+            return True

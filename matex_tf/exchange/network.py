@@ -111,7 +111,7 @@ class Lane:
                 if self.progress():
                     begin = time.perf_counter()
                 else:
-                    _sleep(begin)
+                    pause(begin)
 
     def send(self, data: np.ndarray, to: int, tag: int) -> Any:
         """Start to send."""
@@ -135,7 +135,7 @@ class Lane:
             begin = time.perf_counter()
             while self._under_way:
                 if not self.progress():
-                    _sleep(begin)
+                    pause(begin)
         return self._agreed
 
     @property
@@ -276,7 +276,7 @@ def _unfold(lane: Lane, data: np.ndarray, tag: int) -> Steps:
         yield [lane.send(data, lane.rank + power, tag)]
 
 
-def _sleep(begin: float) -> None:
+def pause(begin: float) -> None:
     """Give the core away at first, then sleep for an eighth of what the wait has taken so far: late by no more than
     that, and at little cost."""
     waited = time.perf_counter() - begin

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from matex_tf import settings
+from matex_tf.strategies.gossip import Gossip
 from matex_tf.strategies.pipe import Pipe
 from matex_tf.strategies.strategy import Strategy
 from matex_tf.strategies.sync import Sync
 
 #: By name; `Settings.strategy` has the same names.
-STRATEGIES: dict[str, type[Strategy]] = {strategy.name: strategy for strategy in (Sync, Pipe)}
+STRATEGIES: dict[str, type[Strategy]] = {strategy.name: strategy for strategy in (Sync, Pipe, Gossip)}
 
 _current: Strategy | None = None
 

@@ -92,3 +92,6 @@ class Strategy:
         When this returns nothing is under way, all that was computed has been applied, and every rank has the same
         weights. `state` of `begin` is averaged by the caller. May be called when nothing has happened since.
         """
+
+    def end(self, model: Any) -> None:
+        """After the last `settle` of a `fit`: nothing more will be asked for until the next `begin`."""

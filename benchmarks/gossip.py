@@ -1,0 +1,179 @@
+"""Gossip beside sync: what a rank sends, milliseconds a step on emulated hosts, and accuracy at the end.
+
+steps     a dense network whose weights take long to send and little time to compute, on 2, 4 and 8 hosts of one rank
+digits    the convnet of examples/digits.py on 4 and 8 ranks of this machine, five seeds
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import hosts as emulated
+from benchmarks.cluster import ROOT, run, table
+from matex_tf import launch
+
+MODES = {
+    "alone": ["--strategy", "gossip", "--gossip-every", "1000000"],
+    "sync": [],
+    "gossip": ["--strategy", "gossip"],
+    "gossip, waits": ["--strategy", "gossip", "--gossip-sync", "on"],
+}
+
+
+def train_steps(width: int, steps: int) -> dict[str, Any]:
+    """On a rank: train a network of four layers, one row a rank; seconds of each step but the first few."""
+    import keras
+    import numpy as np
+
+    from matex_tf import world
+
+    ranks = world.current()
+    keras.utils.set_random_seed(7)
+    body = [keras.layers.Dense(width, activation="relu") for _ in range(4)]
+    model = keras.Sequential([keras.Input((width,)), *body, keras.layers.Dense(10)])
+    model.compile(keras.optimizers.SGD(1e-4), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    rows = ranks.size * (steps + 5)
+    x, y = np.zeros((rows, width), np.float32), np.zeros(rows, np.int32)
+    ends: list[float] = []
+    note = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: ends.append(time.perf_counter()))
+    model.fit(x, y, batch_size=ranks.size, verbose=0, callbacks=[note], shuffle=False)
+    seconds = np.diff(ends)[4:-1]
+    slowest = np.array(ranks.gather(seconds, "gather the times of steps")).max(axis=0)
+    return {"bytes": 4 * model.count_params(), "milliseconds": 1e3 * float(np.median(slowest))}
+
+
+def train_digits(seeds: int, epochs: int) -> list[dict[str, Any]]:
+    """On a rank: train once for each seed."""
+    import keras
+    import numpy as np
+    from keras import layers
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    from matex_tf import strategies
+
+    images, labels = load_digits(return_X_y=True)
+    images = (images / 16).astype(np.float32).reshape(-1, 8, 8, 1)
+    x, x_test, y, y_test = train_test_split(images, labels, test_size=0.2, random_state=7)
+    results = []
+    for seed in range(seeds):
+        keras.utils.set_random_seed(seed)
+        model = keras.Sequential(
+            [
+                layers.Input((8, 8, 1)),
+                layers.Conv2D(32, 3, padding="same", activation="tanh"),
+                layers.Conv2D(64, 3, activation="tanh"),
+                layers.AveragePooling2D(2),
+                layers.Flatten(),
+                layers.Dense(64, activation="tanh"),
+                layers.Dense(10),
+            ]
+        )
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.05, momentum=0.9), loss, metrics=["accuracy"])
+        model.fit(x, y, batch_size=64, epochs=epochs, verbose=0)
+        accuracy = model.evaluate(x_test, y_test, verbose=0)[1]
+        spreads = getattr(strategies.current(), "spreads", {})
+        results.append({"accuracy": float(accuracy), "spread": spreads.get(model, 0.0)})
+    return results
+
+
+def on_ranks(count: int, mode: Sequence[str], arguments: Sequence[str], hosts: emulated.Hosts | None = None) -> Any:
+    """Run this module on ranks; what the first of them found."""
+    names = ",".join(f"{name}:1" for name in hosts.names) if hosts else ""
+    line = launch.mpirun_line(launch.find_mpirun(), count, names)
+    words = [sys.executable, "-m", "matex_tf", *mode, "--notes", "off", "--threads", "1", "-m", "benchmarks.gossip"]
+    command = [*line, *words, *arguments]
+    if hosts is not None:
+        printed = run(hosts, command)
+    else:
+        done = subprocess.run(
+            command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, errors="replace"
+        )
+        if done.returncode:
+            sys.exit(f"{' '.join(command)} failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+        printed = done.stdout
+    return json.loads(next(text for text in printed.splitlines() if text.startswith("RESULT "))[len("RESULT ") :])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/bench gossip", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--parts", default="steps,digits", help="of steps,digits (default both)")
+    parser.add_argument("--hosts", default="2,4,8", help="numbers of hosts (default 2,4,8)")
+    parser.add_argument("--ranks", default="4,8", help="numbers of ranks for the digits (default 4,8)")
+    parser.add_argument("--gbit", type=float, default=1, help="rate of each link, in Gbit/s (default 1)")
+    parser.add_argument("--width", type=int, default=1024, help="of the layers of the network (default 1024)")
+    parser.add_argument("--steps", type=int, default=30, help="steps that are measured (default 30)")
+    parser.add_argument("--seeds", type=int, default=5, help="trainings on the digits (default 5)")
+    parser.add_argument("--epochs", type=int, default=10, help="of each of those (default 10)")
+    parser.add_argument("--json", metavar="FILE", help="write the figures to this file")
+    parser.add_argument("--rank", choices=("steps", "digits"), help=argparse.SUPPRESS)  # what a rank does
+    options = parser.parse_args()
+    sizes = ["--width", str(options.width), "--steps", str(options.steps)]
+    trainings = ["--seeds", str(options.seeds), "--epochs", str(options.epochs)]
+    if options.rank:
+        found = (
+            train_steps(options.width, options.steps)
+            if options.rank == "steps"
+            else train_digits(options.seeds, options.epochs)
+        )
+        print(f"RESULT {json.dumps(found)}", flush=True)
+        return
+    figures: dict[str, Any] = {}
+    if "steps" in options.parts.split(","):
+        if reason := emulated.unavailable():
+            print(f"scripts/bench gossip: steps skipped, {reason}.")
+        else:
+            figures["steps"] = steps(options, sizes)
+    if "digits" in options.parts.split(","):
+        figures["digits"] = digits(options, trainings)
+    if options.json:
+        Path(options.json).write_text(json.dumps(figures, indent=1))
+
+
+def steps(options: argparse.Namespace, sizes: Sequence[str]) -> list[dict[str, Any]]:
+    """Milliseconds a step by number of hosts."""
+    rows, figures = [], []
+    for count in map(int, options.hosts.split(",")):
+        with emulated.Hosts(count, options.gbit) as hosts:
+            found = {name: on_ranks(count, mode, ["--rank", "steps", *sizes], hosts) for name, mode in MODES.items()}
+        figures.append({"hosts": count, **found})
+        rows.append((str(count), *(f"{found[name]['milliseconds']:.0f}" for name in MODES)))
+    nbytes = figures[0]["sync"]["bytes"]
+    title = f"milliseconds a step, {nbytes:,} bytes of weights, links of {options.gbit:g} Gbit/s"
+    table(title, ["hosts", *MODES], rows)
+    print(f"to send the weights once takes {nbytes * 8 / options.gbit / 1e6:.0f} ms at that rate")
+    return figures
+
+
+def digits(options: argparse.Namespace, trainings: Sequence[str]) -> list[dict[str, Any]]:
+    """Accuracy on the test rows by number of ranks."""
+    rows, figures = [], []
+    for count in map(int, options.ranks.split(",")):
+        for name in ("sync", "gossip", "gossip, waits"):
+            found = on_ranks(count, MODES[name], ["--rank", "digits", *trainings])
+            figures.append({"ranks": count, "strategy": name, "trainings": found})
+            accuracies = [100 * one["accuracy"] for one in found]
+            spread = 100 * statistics.mean(one["spread"] for one in found)
+            rows.append(
+                (
+                    f"{count} {name}", f"{statistics.mean(accuracies):.2f}",
+                    f"{min(accuracies):.2f} to {max(accuracies):.2f}", f"{spread:.2g}" if name != "sync" else "",
+                )
+            )  # fmt: skip
+    columns = ["ranks", "accuracy, %", "least and most", "spread of weights before the last averaging, %"]
+    table(f"digits, test rows, {options.seeds} seeds, {options.epochs} epochs", columns, rows)
+    return figures
+
+
+if __name__ == "__main__":
+    main()

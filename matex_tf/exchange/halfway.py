@@ -1,0 +1,182 @@
+"""Two ranks meet halfway: each sends what it has, and moves to the average of that and of what it gets from another.
+
+Arrays travel in buckets, each a message of its own, while the ranks compute. With what was sent called w and what was
+received called v, a rank is given (v - w) / 2, to be added to what it has by then. A rank sends one message for each
+bucket, and one of 16 bytes that says where it is, and receives as many: that does not depend on the number of ranks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from matex_tf.errors import MatexError, RanksDisagree
+from matex_tf.exchange.bucket import Bucket, empty, pack
+from matex_tf.exchange.mail import swap
+from matex_tf.exchange.network import Steps
+from matex_tf.world import name_ranks
+
+_HEAD_TAG = 1 << 13
+_GOES_ON, _STOPS = 0, 1
+
+
+class Partners(Protocol):
+    """Who meets whom, such as `matex_tf.strategies.partners.Partners`."""
+
+    def of(self, step: int, rank: int) -> tuple[int, int]:
+        """Whom a rank sends to and whom it receives from."""
+
+
+class Halfway:
+    """One rank's part in the meetings about a list of arrays.
+
+    Attributes:
+        turns: exchanges that were begun; the same on every rank, as all partners follow from it.
+        under_way: whether the last one has not been finished.
+        moves: for each array, how far the last exchange moves it; views of a buffer that the next one overwrites.
+    """
+
+    def __init__(
+        self,
+        mail: Any,
+        rank: int,
+        partners: Partners,
+        shapes: Sequence[tuple[int, ...]],
+        dtypes: Sequence[np.dtype],
+        limit: int,
+        look: Callable[[Sequence[int], float], None] = lambda partners, seconds: None,
+    ):
+        """What shall be averaged.
+
+        Args:
+            mail: what messages go by, see `matex_tf.exchange.mail.Mail`.
+            rank, partners: who this is, and with whom it meets.
+            shapes, dtypes: of the arrays, all of floating point, in the order of layers.
+            limit: bytes of a bucket.
+            look: told now and then for whom this rank waits (one of those), and for how many seconds; may raise.
+        """
+        self._mail, self._rank, self._partners, self._look = mail, rank, partners, look
+        # Buckets go from the last array to the first, as gradients come; weights are needed the other way round.
+        self._buckets = pack(shapes, dtypes, limit)[::-1]
+        self._sent = [empty(bucket.size, bucket.dtype) for bucket in self._buckets]
+        self._received = [empty(bucket.size, bucket.dtype) for bucket in self._buckets]
+        for sent, received in zip(self._sent, self._received, strict=True):
+            sent[:], received[:] = 0, 0  # also between arrays, where nothing is ever written
+        self._said, self._heard = np.zeros(2, np.int64), np.zeros(2, np.int64)
+        self._letters: list[Any] = []
+        self._to = self._source = rank
+        self.turns = 0
+        self.under_way = False
+        self.moves = _views(self._buckets, self._received, shapes)
+        self._own = _views(self._buckets, self._sent, shapes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that a rank sends, and receives, in one exchange."""
+        return sum(sent.nbytes for sent in self._sent) + self._said.nbytes
+
+    @property
+    def messages(self) -> int:
+        """Messages that a rank sends, and receives, in one exchange."""
+        return len(self._buckets) + 1
+
+    def begin(self, arrays: Sequence[np.ndarray]) -> None:
+        """Copy the arrays, and begin to send them and to receive a partner's. Does not wait."""
+        for own, array in zip(self._own, arrays, strict=True):
+            np.copyto(own, array)
+        self._greet(_GOES_ON)
+        for tag, (sent, received) in enumerate(zip(self._sent, self._received, strict=True)):
+            self._letters.append(
+                self._mail.post(_halfway(self._mail.lane, sent, received, self._to, self._source, tag))
+            )
+        self.turns += 1
+        self.under_way = True
+
+    def finish(self) -> None:
+        """Wait for what was begun; `moves` are there then.
+
+        Raises:
+            RanksDisagree: the partner is elsewhere in its script.
+            MatexError: the partner did not come for too long.
+        """
+        self._hear(_GOES_ON, self.turns - 1)
+        while self._letters:
+            self._letters.pop(0).wait(self._waiting)
+        self.under_way = False
+
+    def stop(self) -> None:
+        """Tell the next partner that no weights follow for now, and hear the same.
+
+        Raises:
+            RanksDisagree: the partner goes on.
+        """
+        self._greet(_STOPS)
+        self._hear(_STOPS, self.turns)
+
+    def _greet(self, kind: int) -> None:
+        """Begin to say, and to hear, who does what."""
+        self._to, self._source = self._partners.of(self.turns, self._rank)
+        self._said[:] = self.turns, kind
+        lane = self._mail.lane
+        self._letters = [self._mail.post(swap(lane, self._said, self._heard, self._to, self._source, _HEAD_TAG))]
+
+    def _hear(self, kind: int, turn: int) -> None:
+        self._letters.pop(0).wait(self._waiting)
+        if tuple(self._heard) == (turn, kind):
+            return
+        theirs, their_kind = map(int, self._heard)
+        doing = f"after {theirs} exchanges goes on to train", f"after {theirs} exchanges has stopped training"
+        mine = f"after {turn} exchanges goes on to train", f"after {turn} exchanges has stopped training"
+        raise RanksDisagree(
+            f"the ranks have gone different ways. rank {self._source} {doing[their_kind]}; rank {self._rank} "
+            f"{mine[kind]}. Every rank must take the same steps: look for a loop that one rank leaves early, or a "
+            "branch that depends on what a rank sees of its own batches."
+        )
+
+    def _waiting(self, seconds: float) -> None:
+        self._look(sorted({self._source, self._to}), seconds)
+
+
+def _halfway(lane: Any, mine: np.ndarray, theirs: np.ndarray, to: int, source: int, tag: int) -> Steps:
+    """Swap, and make of what was received how far it is to the middle."""
+    yield from swap(lane, mine, theirs, to, source, tag)
+    with np.errstate(all="ignore"):
+        np.subtract(theirs, mine, out=theirs)
+        np.multiply(theirs, theirs.dtype.type(0.5), out=theirs)
+
+
+def _views(buckets: Sequence[Bucket], flat: Sequence[np.ndarray], shapes: Sequence[tuple[int, ...]]) -> Any:
+    views: list[Any] = [None] * len(shapes)
+    for bucket, memory in zip(buckets, flat, strict=True):
+        for member, start, size in zip(bucket.members, bucket.starts, bucket.sizes, strict=True):
+            views[member] = memory[start : start + size].reshape(shapes[member])
+    return views
+
+
+class Patience:
+    """Says which rank is missing, as `--stall-seconds` has it, and gives up, as `--stall-abort-seconds` has it."""
+
+    def __init__(self, tell_after: float, end_after: float, say: Callable[[str], None]):
+        """Args: seconds until a line says so, and until the rank counts as dead; 0 for never."""
+        self._tell_after, self._end_after, self._say = tell_after, end_after, say
+        self._told = False
+
+    def look(self, partners: Sequence[int], seconds: float) -> None:
+        """To be called now and then by a rank that waits for one of these.
+
+        Raises:
+            MatexError: that one counts as dead.
+        """
+        who = name_ranks(partners) if len(partners) == 1 else f"one of {name_ranks(partners)}"
+        self._told = self._told and seconds > self._tell_after
+        if self._tell_after and seconds >= self._tell_after and not self._told:
+            self._told = True
+            since = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
+            self._say(f"{who} missing since {since} ({seconds:.0f} s) from gossip")
+        if self._end_after and seconds >= self._end_after:
+            raise MatexError(
+                f"{who} missing for {seconds:.0f} s from gossip, which counts as dead (--stall-abort-seconds)."
+            )

@@ -1,0 +1,111 @@
+"""Messages between two ranks that travel while both compute: a thread that drives them, on a communicator of its own.
+
+A transfer is a generator, as in `matex_tf.exchange.network`: it starts messages, yields them, and is continued when
+they are complete. MPI moves bytes only while someone asks it to; that is what the thread is for.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from matex_tf.exchange.network import Lane, Steps, pause
+
+_LOOK_SECONDS = 0.5
+
+
+class Letter:
+    """One transfer that was posted."""
+
+    def __init__(self, steps: Steps):
+        self._steps = steps
+        self._over = threading.Event()
+        self.error: Exception | None = None
+
+    def travel(self) -> Steps:
+        """The transfer, and at its end the news that it is over."""
+        yield from self._steps
+        self._over.set()
+
+    def fail(self, error: Exception) -> None:
+        """Nothing comes of this transfer."""
+        self.error = self.error or error
+        self._over.set()
+
+    def wait(self, look: Callable[[float], None]) -> None:
+        """Wait until the transfer is over.
+
+        Args:
+            look: called now and then with the seconds waited so far; may raise, and so end the wait.
+
+        Raises:
+            Exception: what the transfer raised.
+        """
+        begin = time.perf_counter()
+        while not self._over.wait(_LOOK_SECONDS):
+            look(time.perf_counter() - begin)
+        if self.error is not None:
+            raise self.error
+
+
+class Mail:
+    """The thread, and the lane that it drives."""
+
+    def __init__(self, comm: Any):
+        """Args: comm: an mpi4py communicator, which this owns from now on."""
+        self.lane = Lane(comm)
+        self._posted: queue.SimpleQueue[Letter | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="matex_tf mail", daemon=True)
+        self._thread.start()
+
+    def post(self, steps: Steps) -> Letter:
+        """Begin a transfer; does not wait. Transfers begin in the order in which they are posted."""
+        letter = Letter(steps)
+        self._posted.put(letter)
+        return letter
+
+    def close(self) -> None:
+        """End the thread and give the communicator back; nothing may be under way."""
+        self._posted.put(None)
+        self._thread.join()
+        self.lane.close()
+
+    def _run(self) -> None:
+        under_way: list[tuple[Letter, Steps, list[Any]]] = []
+        begin = time.perf_counter()
+        while True:
+            while not under_way or not self._posted.empty():
+                letter = self._posted.get()
+                if letter is None:
+                    return
+                under_way.append((letter, letter.travel(), []))
+                begin = time.perf_counter()
+            still: list[tuple[Letter, Steps, list[Any]]] = []
+            for letter, steps, messages in under_way:
+                try:
+                    if all([arrived(message) for message in messages]):
+                        begin = time.perf_counter()
+                        messages = next(steps)
+                    still.append((letter, steps, messages))
+                except StopIteration:
+                    pass
+                except Exception as error:
+                    letter.fail(error)
+            under_way = still
+            if under_way:
+                pause(begin)
+
+
+def arrived(message: Any) -> bool:
+    """Whether an MPI request is complete; asking moves it on."""
+    return bool(message.Test())
+
+
+def swap(lane: Any, mine: np.ndarray, theirs: np.ndarray, to: int, source: int, tag: int) -> Steps:
+    """Send a flat array to one rank and receive another of the same size from another."""
+    yield [lane.receive(theirs, source, tag), lane.send(mine, to, tag)]

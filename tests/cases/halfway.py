@@ -1,0 +1,81 @@
+"""Meetings of real ranks, without Keras: messages that travel while a rank does something else."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from matex_tf import world
+from matex_tf.exchange.halfway import Halfway, Patience
+from matex_tf.exchange.mail import Mail
+
+
+class Around:
+    """Partners that are further away in each turn."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def of(self, step, rank):
+        away = 1 + step % (self.size - 1)
+        return (rank + away) % self.size, (rank - away) % self.size
+
+
+def meet(turns=6, length=300_000, limit=1 << 20):
+    """Weights after some turns, and the mean of all; what was sent."""
+    ranks = world.current()
+    mail = Mail(ranks.split(0, ranks.rank))
+    shapes, dtypes = [(length,), (3, 4), ()], [np.dtype("float32")] * 3
+    halfway = Halfway(mail, ranks.rank, Around(ranks.size), shapes, dtypes, limit)
+    mine = [np.full(shape, float(ranks.rank), np.float32) for shape in shapes]
+    expected = np.arange(ranks.size, dtype=np.float32)
+    for turn in range(turns):
+        halfway.begin(mine)
+        for array in mine:
+            array += 1  # the next step
+        halfway.finish()
+        for array, move in zip(mine, halfway.moves, strict=True):
+            array += move
+        sources = [Around(ranks.size).of(turn, rank)[1] for rank in range(ranks.size)]
+        expected = (expected + expected[sources]) / 2 + 1
+    halfway.stop()
+    mail.close()
+    return all((array == expected[ranks.rank]).all() for array in mine)
+
+
+def travels():
+    """How long a rank waits for what has had time to travel, and for a rank that comes late; and what it says then."""
+    ranks = world.current()
+    mail = Mail(ranks.split(0, ranks.rank))
+    said = []
+    patience = Patience(1, 0, said.append)
+    halfway = Halfway(
+        mail, ranks.rank, Around(ranks.size), [(2_000_000,)], [np.dtype("float32")], 1 << 20, patience.look
+    )
+    mine = [np.zeros(2_000_000, np.float32)]
+    waited = []
+    for turn in range(2):
+        ranks.meet("begin")
+        if turn and ranks.rank == 0:
+            time.sleep(2)
+        halfway.begin(mine)
+        if not turn:
+            time.sleep(1)
+        begin = time.perf_counter()
+        halfway.finish()
+        waited.append(time.perf_counter() - begin)
+    halfway.stop()
+    mail.close()
+    return waited, said
+
+
+def stops():
+    """Rank 0 stops one turn before the others."""
+    ranks = world.current()
+    mail = Mail(ranks.split(0, ranks.rank))
+    halfway = Halfway(mail, ranks.rank, Around(ranks.size), [(5,)], [np.dtype("float32")], 1 << 20)
+    for _ in range(3 - (ranks.rank == 0)):
+        halfway.begin([np.zeros(5, np.float32)])
+        halfway.finish()
+    halfway.stop()
