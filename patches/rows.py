@@ -212,7 +212,8 @@ def _going_round(adapter: Any, elements: Any, holding: Holding, global_size: int
     options.experimental_optimization.apply_default_optimizations = False
     options.autotune.enabled = False
     options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
-    return batch_indices.of_shards(adapter, Turns(counts), global_size, goes_round=True).map(gather).with_options(options)
+    batches = batch_indices.of_shards(adapter, Turns(counts), global_size, goes_round=True)
+    return batches.map(gather).with_options(options)
 
 
 def _as_elements(inputs: Any) -> Any:
