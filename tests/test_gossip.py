@@ -301,7 +301,7 @@ def test_real_data(ranks):
     """Four ranks learn to read digits by gossip about as well as in sync."""
     gossip, sync = (ranks("gossip:digits", (4,), meets=None, name=name)[4] for name in ("gossip", "sync"))
     assert len(set(gossip)) == len(set(sync)) == 1
-    assert gossip[0] > 0.85 and abs(gossip[0] - sync[0]) < 0.03, (gossip, sync)
+    assert gossip[0] > 0.8 and abs(gossip[0] - sync[0]) < 0.03, (gossip, sync)
 
 
 def test_training_on_shards(ranks):

@@ -39,6 +39,7 @@ class Sums:
         """
         sums = self.future.result()
         if sums is None:
+            world.meet(self._what, self._details)  # others may be anywhere, and find out where they next meet
             raise world.disagreement(self._what, self._details)
         return sums
 
@@ -54,12 +55,19 @@ class Background:
         self.stop = weakref.finalize(self, self._tasks.put, None)
 
     def post(self, world: World, plan: Plan, arrays: Sequence[np.ndarray]) -> Sums:
-        """Begin to sum the arrays of a plan, behind what was posted before; does not wait.
+        """Begin to sum the arrays of a plan, behind what was posted before; does not wait for the sums.
+
+        The ranks meet first, as they do for all else: if only their threads met, a rank that went another way would wait
+        for the others in one place, and they for it in the other.
 
         Args:
             arrays: they must not change until the sums are there.
+
+        Raises:
+            RanksDisagree: on every rank, where one is about to do something else.
         """
         expected = tuple(world.expected)
+        world.meet(f"{plan.what}, in the background")
         sums = Sums(plan.what, (*expected, *plan.described))
         given = [arrays]  # a list, so that the tensors are let go when they have been summed
 
@@ -75,6 +83,7 @@ class Background:
         Raises:
             RanksDisagree: a rank has posted more than another one.
         """
+        world.meet(_SETTLE)
         sums = Sums(_SETTLE, ())
 
         def work() -> list[np.ndarray] | None:
