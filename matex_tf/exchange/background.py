@@ -57,8 +57,8 @@ class Background:
     def post(self, world: World, plan: Plan, arrays: Sequence[np.ndarray]) -> Sums:
         """Begin to sum the arrays of a plan, behind what was posted before; does not wait for the sums.
 
-        The ranks meet first, as they do for all else: if only their threads met, a rank that went another way would wait
-        for the others in one place, and they for it in the other.
+        The ranks meet first, as they do for all else: if only their threads met, a rank that went another way would
+        wait for the others in one place, and they for it in the other.
 
         Args:
             arrays: they must not change until the sums are there.
