@@ -102,6 +102,7 @@ def test_ranks_are_killed(three, tmp_path, count):
 
 
 @needs_hosts
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("back", [False, True])
 def test_a_link_is_cut(tmp_path, back):
     """A host that falls silent counts as dead. Its own ranks end, and do not go on beside the others, nor end them when

@@ -170,6 +170,7 @@ def the_same(values):
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("options", [{}, {"gossip_sync": True}, {"gossip_every": 2}, {"bucket_mb": 1}], ids=str)
 def test_training(ranks, options):
     """Ranks part ways within an epoch, and are alike, to the bit, behind each epoch's end and when fit returns."""
@@ -271,6 +272,7 @@ RINGS = {
 }
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("name", RINGS)
 def test_ring(ranks, name):
     """Over a whole run each row is on one rank, is used once an epoch, moves on, and no rank holds more than before."""
