@@ -4,7 +4,7 @@ import pytest
 
 pytestmark = pytest.mark.variants(2)
 
-#: What ranks that differ are told: the kind of error where TensorFlow executes eagerly, and words of the message.
+#: What ranks that differ are told: the kind of error, and words of the message.
 TOLD = {
     "shape": ("FailedPrecondition", ["float32 (3,)", "float32 (4,)"]),
     "dimensions": ("FailedPrecondition", ["(3,)", "(3, 1)"]),
@@ -63,12 +63,28 @@ def test_ranks_that_differ(ranks, how):
         assert not [word for word in words if word not in told[1]], told
 
 
-@pytest.mark.parametrize("how", ["shape", "splits"])
-def test_ranks_that_differ_in_a_graph(ranks, how):
-    """The same where TensorFlow has the last word on the kind of error."""
-    for told in ranks("horovod:differ", (3,), meets=None, how=how, graph=True)[3]:
-        assert told[0] in ("UnknownError", "InvalidArgumentError"), told
-        assert not [word for word in TOLD[how][1] if word not in told[1]], told
+@pytest.mark.parametrize("graph", ["function", "session"])
+@pytest.mark.parametrize("how", list(TOLD))
+def test_ranks_that_differ_in_a_graph(ranks, how, graph):
+    """The same error from a tf.function and from a session, in as few words."""
+    kind, words = TOLD[how]
+    for told in ranks("horovod:differ", (3,), meets=None, how=how, graph=graph)[3]:
+        assert told[0].startswith(kind), told
+        assert not [word for word in words if word not in told[1]], told
+        assert "Traceback" not in told[1], told
+
+
+@pytest.mark.parametrize("how", ["eager", "session"])
+@pytest.mark.parametrize("case", ["ops", "gradients", "errors"])
+def test_process_sets(ranks, case, how):
+    """Every op among the even ranks and among the odd ones at the same time."""
+    right(ranks(f"horovod_sets:{case}", (4,), meets=None, session=how == "session"))
+
+
+@pytest.mark.parametrize("case", ["numbers", "training"])
+def test_sets_that_come_and_go(ranks, case):
+    """Numbers of sets, and what optimizers and tapes do with a set."""
+    right(ranks(f"horovod_sets:{case}", (4,), meets=None))
 
 
 def test_what_a_joined_rank_cannot_do(ranks):
@@ -86,6 +102,11 @@ def test_threads_in_any_order(ranks):
 def test_session(ranks):
     """A graph of TensorFlow 1."""
     assert ranks("horovod:in_a_session", meets=None) == {1: [[True] * 3], 3: [[True] * 3] * 3}
+
+
+def test_session_of_many(ranks):
+    """48 collectives at once, with two threads of TensorFlow."""
+    assert ranks("horovod:many_in_a_session", (3,), meets=None) == {3: [[True] * 2] * 3}
 
 
 def test_who_we_are(ranks):

@@ -40,6 +40,15 @@ def test_optimizer_of_a_session(ranks, passes, count):
         assert values == [(True, count)] * size
 
 
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("where", ["session", "eager"])
+def test_adasum_optimizer(ranks, passes, where):
+    """Moves combined by Adasum, against NumPy: in sessions, eagerly and in a tf.function."""
+    for size, values in ranks("horovod_training:adasum_optimizer", (4,), meets=None, passes=passes, where=where).items():
+        for rank, wrong in enumerate(values):
+            assert wrong == {}, f"rank {rank} of {size}: {wrong}"
+
+
 def test_functions_of_keras(ranks):
     """Collectives of horovod.keras."""
     assert ranks("horovod_training:keras_functions", meets=None) == {1: [[True] * 5], 3: [[True] * 5] * 3}

@@ -59,7 +59,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
     Args:
         comm: None, the ranks of the whole job, or an mpi4py communicator of all of them.
-        process_sets: process sets to add at once, or "dynamic", which is how they can be added anyway.
+        process_sets: process sets, or lists of ranks, to add at once; or "dynamic", which is how they can be added anyway.
 
     Raises:
         NotImplementedError: comm is a part of the job.
@@ -81,7 +81,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
             start_timeline(name)
     if process_sets is not None and not isinstance(process_sets, str):
         for process_set in process_sets:
-            if process_set.process_set_id is None:
+            if getattr(process_set, "process_set_id", None) is None:
                 sets.add_process_set(process_set)
 
 

@@ -181,8 +181,8 @@ class Desk:
         text = "; ".join(f"{world_module.name_ranks(ranks)}: {what}" for what, ranks in doing.items())
         error = Mismatch(
             f"the ranks wait for different collectives. {text}. Every rank must call the same, in one order. (In the "
-            "graph of a session TensorFlow picks the order of those that do not depend on one another, and runs "
-            "TF_NUM_INTEROP_THREADS of them at once: use the grouped ones, or set that to their number.)"
+            "graph of a session TensorFlow picks the order of those that do not depend on one another, and runs some "
+            "tens of them at once: use the grouped ones.)"
         )
         if self.ranks.rank in others:
             self._end(mine[0], error=error)

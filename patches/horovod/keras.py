@@ -11,7 +11,7 @@ import tensorflow as tf
 from matex_tf.patches.horovod import basics, callbacks, elastic, functions, gradients, missing, ops, util
 from matex_tf.patches.horovod import optimizer as optimizers
 from matex_tf.patches.horovod.basics import *  # noqa: F403
-from matex_tf.patches.horovod.basics import Average, Sum
+from matex_tf.patches.horovod.basics import Adasum, Average, Sum
 from matex_tf.patches.horovod.compression import Compression
 from matex_tf.patches.horovod.functions import broadcast_global_variables
 from matex_tf.patches.horovod.process_sets import (
@@ -62,6 +62,11 @@ def DistributedOptimizer(
     Raises:
         ValueError: op is neither Average nor Sum; or an option that cannot be.
     """
+    if op == Adasum:
+        raise ValueError(
+            "op == Adasum is not supported with optimizers of Keras, nor was it by Horovod: in a training loop of your "
+            "own give op=hvd.Adasum to hvd.DistributedGradientTape, or take an optimizer of tf.compat.v1.train."
+        )
     if op not in (Average, Sum):
         raise ValueError("op currently only supports Average and Sum")
     gradients.check_options(gradient_predivide_factor, op, num_groups, groups)

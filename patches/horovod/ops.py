@@ -14,9 +14,8 @@ import tensorflow as tf
 
 from matex_tf import errors, trace
 from matex_tf.errors import MatexError
-from matex_tf.patches.horovod import basics
+from matex_tf.patches.horovod import basics, graphs
 from matex_tf.patches.horovod.basics import OP_NAMES, Adasum, Average, Sum
-from matex_tf.patches.horovod.exceptions import BadArgument
 from matex_tf.patches.horovod.process_sets import ProcessSet, by_id, global_process_set
 from matex_tf.patches.horovod.requests import Call
 
@@ -33,26 +32,29 @@ def run(call: Call, tensors: Sequence[tf.Tensor], dtypes: Sequence[tf.DType], am
         dtypes: of the results.
 
     Raises:
-        tf.errors.FailedPreconditionError: on every rank, where ranks came with different things. In a graph TensorFlow
-            makes it tf.errors.UnknownError.
-        tf.errors.InvalidArgumentError: on every rank, where one had an argument that cannot be.
+        tf.errors.FailedPreconditionError: on every rank, where ranks came with different things.
+        tf.errors.InvalidArgumentError: on every rank, where one had an argument that cannot be; on a rank that is not
+            in the process set.
     """
-    desk = among.desk
+    try:
+        desk = among.desk
+    except MatexError as error:
+        raise graphs.as_op_error(error) from error
     if tf.executing_eagerly():
         try:
             with trace.span("op"):
                 results = desk.perform(call, [_array(tensor) for tensor in tensors])
         except MatexError as error:
-            kind = (
-                tf.errors.InvalidArgumentError if isinstance(error, BadArgument) else tf.errors.FailedPreconditionError
-            )
-            raise kind(None, None, str(error)) from error
+            raise graphs.as_op_error(error) from error
         return [tf.convert_to_tensor(result, dtype) for result, dtype in zip(results, dtypes, strict=True)]
 
     def perform(*arrays: np.ndarray) -> list[np.ndarray]:
         try:
             with trace.span("op"):
                 return among.desk.perform(call, [np.asarray(array) for array in arrays])
+        except MatexError as error:
+            errors.last_raised = error
+            raise graphs.to_be_recognized(error) from None
         except Exception as error:
             errors.last_raised = error
             raise

@@ -7,6 +7,7 @@ from typing import Any
 
 from matex_tf.patches.horovod import basics
 from matex_tf.patches.horovod.desk import Desk
+from matex_tf.patches.horovod.exceptions import BadArgument
 from matex_tf.patches.horovod.requests import Call
 
 
@@ -62,7 +63,8 @@ class ProcessSet:
         """Where its collectives are done.
 
         Raises:
-            ValueError: it was not added, or this rank is not in it.
+            ValueError: it was not added.
+            BadArgument: this rank is not in it.
         """
         everyone = basics.desk()  # says so where there was no init
         if self.process_set_id is None or self.process_set_id not in _known:
@@ -73,7 +75,7 @@ class ProcessSet:
             return everyone
         desk = _known[self.process_set_id][1]
         if desk is None:
-            raise ValueError(f"rank {basics.rank()} is not in {self}, and cannot take part in its collectives.")
+            raise BadArgument(f"rank {basics.rank()} is not in {self}, and cannot take part in its collectives.")
         return desk
 
     def __str__(self) -> str:
@@ -87,14 +89,12 @@ global_process_set = ProcessSet([])
 global_process_set.process_set_id = 0
 
 _known: dict[int, tuple[ProcessSet, Desk | None]] = {}
-_next_id = 1
+_free: list[int] = []  # numbers of sets that were removed, the next to be given first
 
 
 def begin(everyone: Desk) -> None:
     """Know all ranks, and no other set."""
-    global _next_id
     end()
-    _next_id = 1
     global_process_set.ranks = list(range(everyone.ranks.size))
     _known[0] = global_process_set, everyone
 
@@ -105,6 +105,7 @@ def end() -> None:
         if process_set is not global_process_set:
             process_set.process_set_id = None
     _known.clear()
+    _free.clear()
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
@@ -113,7 +114,6 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     Raises:
         ValueError: ranks that are not there, or a set that is.
     """
-    global _next_id
     everyone = basics.desk()
     added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     if not added.ranks or len(set(added.ranks)) < len(added.ranks) or not 0 <= min(added.ranks) <= max(
@@ -125,7 +125,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     call = Call("add_process_set", params=f"ranks {added.ranks}")
     ranks = everyone.perform(call, objects=[added.ranks])
     member = added.included()
-    added.process_set_id, _next_id = _next_id, _next_id + 1
+    added.process_set_id = _free.pop(0) if _free else len(_known)
     _known[added.process_set_id] = added, Desk(ranks) if member else None
     return added
 
@@ -138,6 +138,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     basics.desk().perform(Call("barrier", f"remove {process_set.ranks}"))
     _, desk = _known.pop(number)
     process_set.process_set_id = None
+    _free.append(number)
     if desk is not None and desk.ranks is not basics.desk().ranks:
         desk.close()
     return True

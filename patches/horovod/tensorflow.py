@@ -31,6 +31,7 @@ from matex_tf.patches.horovod.ops import (
     rank_op,
     size_op,
 )
+from matex_tf.patches.horovod.optimizer_adasum import DistributedAdasumOptimizer
 from matex_tf.patches.horovod.optimizer_v1 import DistributedOptimizerV1
 from matex_tf.patches.horovod.process_sets import (
     ProcessSet,
@@ -199,13 +200,10 @@ def DistributedOptimizer(
     Args:
         optimizer: of Keras, or of `tf.compat.v1.train`.
         use_locking: see `tf.compat.v1.train.Optimizer`.
+        op: Average, Sum or, for one of `tf.compat.v1.train`, Adasum, see `DistributedAdasumOptimizer`.
 
     The rest as in `horovod.keras.DistributedOptimizer`.
     """
-    if op == Adasum:
-        raise NotImplementedError(
-            "DistributedOptimizer averages or sums: for Adasum give op=hvd.Adasum to DistributedGradientTape."
-        )
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         from matex_tf.patches.horovod import keras as of_keras
 
@@ -215,6 +213,12 @@ def DistributedOptimizer(
             scale_local_gradients,
         )  # fmt: skip
     gradients.check_options(gradient_predivide_factor, op, num_groups, groups)
+    if op == Adasum:
+        if average_aggregated_gradients:
+            raise ValueError("Adasum does not support average_aggregated_gradients == True")
+        if process_set is not global_process_set:
+            raise NotImplementedError("Adasum does not support process sets yet")
+        return DistributedAdasumOptimizer(optimizer, compression, name, use_locking, backward_passes_per_step)
     reduction = Reduction(
         op, compression, sparse_as_dense, gradient_predivide_factor, process_set, scale_local_gradients
     )

@@ -228,6 +228,79 @@ def session_optimizer(passes):
         return close([session.run(w)], [np.array([1.0, 2.0]) - moved]), int(session.run(count))
 
 
+def combined(moves):
+    """Adasum of the moves of ranks, a power of two: neighbours first."""
+    while len(moves) > 1:
+        pairs = [(moves[i], moves[i + 1]) for i in range(0, len(moves), 2)]
+        moves = [
+            (1 - a @ b / (2 * (a @ a) or 1)) * a + (1 - a @ b / (2 * (b @ b) or 1)) * b for a, b in pairs
+        ]  # fmt: skip
+    return moves[0]
+
+
+@script
+def adasum_optimizer(passes, where):
+    """op=hvd.Adasum: what each rank's optimizer, momentum and all, makes of its gradients is combined."""
+    rank, size, results = hvd.rank(), hvd.size(), {}
+    draw = np.random.RandomState(4)
+    grads = draw.normal(size=(4, size, 3)).astype("float32")
+    expected, speeds = np.array([1.0, 2.0, 3.0]), np.zeros((size, 3))
+    own, shown = np.tile(expected, (size, 1)), []
+    for step in range(4):
+        speeds = 0.9 * speeds + grads[step]
+        own = own - 0.1 * speeds
+        if step % passes == passes - 1:
+            expected = expected + combined(list(own - expected))
+            own = np.tile(expected, (size, 1))
+        shown.append(own[rank].copy())
+
+    def optimizer():
+        plain = tf.compat.v1.train.MomentumOptimizer(0.1, 0.9)
+        return hvd.DistributedOptimizer(plain, op=hvd.Adasum, backward_passes_per_step=passes)
+
+    if where == "eager":
+        w, made = tf.Variable([1.0, 2.0, 3.0]), optimizer()
+        for function in (False, True):
+            w.assign([1.0, 2.0, 3.0])
+            made = optimizer()
+            apply = lambda grad: made.apply_gradients([(grad, w)])  # noqa: E731, B023
+            apply = tf.function(apply) if function else apply
+            got = []
+            for step in range(4):
+                apply(tf.constant(grads[step, rank]))
+                got.append(w.numpy())
+            results[f"function {function}"] = close(got, shown)
+    else:
+        for resource in (True, False):
+            with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+                start = tf.constant([1.0, 2.0, 3.0]) + (rank if resource else 0)
+                w = tf.compat.v1.get_variable("w", initializer=start, use_resource=resource)
+                x = tf.compat.v1.placeholder(tf.float32, [3])
+                count = tf.compat.v1.train.get_or_create_global_step()
+                train = optimizer().minimize(tf.reduce_sum(w * x), global_step=count)
+                session.run(tf.compat.v1.global_variables_initializer())
+                if resource:
+                    session.run(hvd.broadcast_global_variables(0))
+                got = []
+                for step in range(4):
+                    session.run(train, {x: grads[step, rank]})
+                    got.append(session.run(w))
+                results[f"resource {resource}"] = close(got, shown)
+                results[f"steps {resource}"] = int(session.run(count)) == 4
+    for options in ({"average_aggregated_gradients": True}, {"process_set": hvd.ProcessSet([0])}):
+        try:
+            hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1), op=hvd.Adasum, **options)
+            results[str(options)] = "went through"
+        except (ValueError, NotImplementedError):
+            results[str(options)] = True
+    try:
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), op=hvd.Adasum)
+        results["of Keras"] = "went through"
+    except ValueError as error:
+        results["of Keras"] = "DistributedGradientTape" in str(error)
+    return {name: value for name, value in results.items() if value is not True}
+
+
 @script
 def batch_norm():
     """SyncBatchNormalization gives what BatchNormalization gives one process, moving statistics too."""

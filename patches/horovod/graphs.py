@@ -1,0 +1,87 @@
+"""What a graph takes from a collective, and gives back here: the kind of its error, and a thread to wait in.
+
+TensorFlow makes most exceptions of a `tf.numpy_function` an `UnknownError`, with a page of traceback for a message. And a
+session runs as many ops at once as it has threads, which are as few as the rank has cores: where more collectives than
+that wait for one another, each rank in an order of its own, none would ever end.
+
+Relies on (TensorFlow 2.16 to 2.21): `tensorflow.python.eager.core._status_to_exception`, `BaseSession.__init__(target,
+graph, config)` and `BaseSession._do_call` of `tensorflow.python.client.session`, private.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import tensorflow as tf
+import wrapt
+
+from matex_tf.errors import MatexError
+from matex_tf.patches import names
+from matex_tf.patches.horovod import basics
+from matex_tf.patches.horovod.exceptions import BadArgument, Mismatch
+
+#: Collectives that a session runs at once.
+THREADS = 64
+
+#: The line of a traceback that says what was raised.
+_RAISED = re.compile(rf"^{re.escape(Mismatch.__module__)}\.(Mismatch|BadArgument): (.*)$", re.MULTILINE)
+
+
+def as_op_error(error: MatexError) -> tf.errors.OpError:
+    """The error that Horovod has in place of one of matex_tf."""
+    kind = tf.errors.InvalidArgumentError if isinstance(error, BadArgument) else tf.errors.FailedPreconditionError
+    return kind(None, None, str(error))
+
+
+def to_be_recognized(error: MatexError) -> MatexError:
+    """The same error, of a class that is known by its name when it comes out of a graph."""
+    return error if isinstance(error, BadArgument | Mismatch) else Mismatch(str(error))
+
+
+def _recognized(error: Any) -> Any:
+    """What an error that came out of a graph was when it was raised; None where it was not one of a collective."""
+    if not isinstance(error, tf.errors.UnknownError | tf.errors.InvalidArgumentError):
+        return None
+    raised = _RAISED.findall(error.message)
+    if not raised:
+        return None
+    kind, text = raised[-1]
+    known = as_op_error(BadArgument(text) if kind == "BadArgument" else Mismatch(text))
+    return type(known)(error.node_def, error.op, text)
+
+
+def _status_to_exception(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    error = wrapped(*args, **kwargs)
+    return _recognized(error) or error
+
+
+def _do_call(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
+    try:
+        return wrapped(*args, **kwargs)
+    except tf.errors.OpError as error:
+        known = _recognized(error)
+        if known is None:
+            raise
+        raise known from None
+
+
+def _with_threads(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
+    def arguments(target: str = "", graph: Any = None, config: Any = None) -> tuple[str, Any, Any]:
+        return target, graph, config
+
+    target, graph, config = arguments(*args, **kwargs)
+    if target or not names.aside or not basics.is_initialized() or basics.size() == 1:
+        return wrapped(*args, **kwargs)
+    own = tf.compat.v1.ConfigProto()
+    if config is not None:
+        own.CopyFrom(config)
+    if not own.session_inter_op_thread_pool:
+        # One pool for all sessions of the rank. It has the last word over inter_op_parallelism_threads.
+        own.session_inter_op_thread_pool.add(num_threads=THREADS, global_name="matex_tf")
+    return wrapped(target, graph, own)
+
+
+wrapt.wrap_function_wrapper("tensorflow.python.eager.core", "_status_to_exception", _status_to_exception)
+wrapt.wrap_function_wrapper("tensorflow.python.client.session", "BaseSession._do_call", _do_call)
+wrapt.wrap_function_wrapper("tensorflow.python.client.session", "BaseSession.__init__", _with_threads)
