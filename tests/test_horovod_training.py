@@ -44,7 +44,9 @@ def test_optimizer_of_a_session(ranks, passes, count):
 @pytest.mark.parametrize("where", ["session", "eager"])
 def test_adasum_optimizer(ranks, passes, where):
     """Moves combined by Adasum, against NumPy: in sessions, eagerly and in a tf.function."""
-    for size, values in ranks("horovod_training:adasum_optimizer", (4,), meets=None, passes=passes, where=where).items():
+    for size, values in ranks(
+        "horovod_training:adasum_optimizer", (4,), meets=None, passes=passes, where=where
+    ).items():
         for rank, wrong in enumerate(values):
             assert wrong == {}, f"rank {rank} of {size}: {wrong}"
 

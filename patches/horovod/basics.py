@@ -59,7 +59,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
     Args:
         comm: None, the ranks of the whole job, or an mpi4py communicator of all of them.
-        process_sets: process sets, or lists of ranks, to add at once; or "dynamic", which is how they can be added anyway.
+        process_sets: process sets, or lists of ranks, to add at once; or "dynamic", as they can be added anyway.
 
     Raises:
         NotImplementedError: comm is a part of the job.

@@ -1,8 +1,8 @@
 """What a graph takes from a collective, and gives back here: the kind of its error, and a thread to wait in.
 
-TensorFlow makes most exceptions of a `tf.numpy_function` an `UnknownError`, with a page of traceback for a message. And a
-session runs as many ops at once as it has threads, which are as few as the rank has cores: where more collectives than
-that wait for one another, each rank in an order of its own, none would ever end.
+TensorFlow makes most exceptions of a `tf.numpy_function` an `UnknownError`, with a page of traceback for a message. And
+a session runs as many ops at once as it has threads, which are as few as the rank has cores: where more collectives
+than that wait for one another, each rank in an order of its own, none would ever end.
 
 Relies on (TensorFlow 2.16 to 2.21): `tensorflow.python.eager.core._status_to_exception`, `BaseSession.__init__(target,
 graph, config)` and `BaseSession._do_call` of `tensorflow.python.client.session`, private.

@@ -28,10 +28,10 @@ def starts(rows, size):
 
 
 def calls(mine):
-    """By name: the rows that the rank at a place gives, the call, what rank `me` gets, and the gradient of what it gave.
+    """By name: the rows that the rank at a place gives, the call, what this rank gets, and the gradient of what it gave.
 
-    What is expected is made from a list over the places of the set: of arrays, or of the upstream gradients, which are one
-    number for each place.
+    What is expected is made from a list over the places of the set: of arrays, or of the upstream gradients, which are
+    one number for each place.
     """
     size, me = len(mine.ranks), mine.rank()
 
@@ -147,9 +147,10 @@ def gradients(session):
 
 @script
 def errors(session):
-    """A set of others, one that is not known, and members that differ: the other set goes on, and the next op is right."""
+    """A set of others, one that is not known, and members that differ: the other set and the next op are right."""
     even, odd, mine = even_and_odd()
     other = odd if mine is even else even
+    theirs = other.ranks[0]
     fake = hvd.ProcessSet([0])
     fake.process_set_id = 10
     last = hvd.rank() == even.ranks[-1]  # the odd one out among the even ranks
@@ -174,7 +175,7 @@ def errors(session):
             ("not a member", "InvalidArgumentError", "is not in", lambda: hvd.allreduce([1.0], process_set=other)),
             ("gather", "InvalidArgumentError", "is not in", lambda: hvd.allgather([1.0], process_set=other)),
             ("unknown", "ValueError", "is not known", lambda: hvd.allreduce([1.0], process_set=fake)),
-            ("root", "InvalidArgumentError", "there is no rank", lambda: hvd.broadcast([1.0], other.ranks[0], process_set=mine)),
+            ("root", "InvalidArgumentError", "there is no rank", lambda: hvd.broadcast([1.0], theirs, process_set=mine)),
         ):  # fmt: skip
             got = told(make)
             results[name] = True if got[0] == kind and words in got[1] else got
