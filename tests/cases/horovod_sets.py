@@ -28,7 +28,7 @@ def starts(rows, size):
 
 
 def calls(mine):
-    """By name: the rows that the rank at a place gives, the call, what this rank gets, and the gradient of what it gave.
+    """By name: the rows that the rank at a place gives, the call, what this rank gets, and the gradient of its rows.
 
     What is expected is made from a list over the places of the set: of arrays, or of the upstream gradients, which are
     one number for each place.
@@ -175,7 +175,7 @@ def errors(session):
             ("not a member", "InvalidArgumentError", "is not in", lambda: hvd.allreduce([1.0], process_set=other)),
             ("gather", "InvalidArgumentError", "is not in", lambda: hvd.allgather([1.0], process_set=other)),
             ("unknown", "ValueError", "is not known", lambda: hvd.allreduce([1.0], process_set=fake)),
-            ("root", "InvalidArgumentError", "there is no rank", lambda: hvd.broadcast([1.0], theirs, process_set=mine)),
+            ("root", "InvalidArgumentError", "no rank", lambda: hvd.broadcast([1.0], theirs, process_set=mine)),
         ):  # fmt: skip
             got = told(make)
             results[name] = True if got[0] == kind and words in got[1] else got
