@@ -48,29 +48,37 @@ class DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
                 self._steps = _variable(tf.zeros([], tf.int64), f"{self._name}/step_count")
         steps = self._steps
 
-        def begin() -> tf.Tensor:
-            return _after([start.assign(variable) for start, variable in zip(starts, moved, strict=True)])
+        # Variables that are no resources can be neither read nor written inside tf.cond: values go in and out.
+        def read() -> list[tf.Tensor]:
+            return [variable.read_value() for variable in moved]
 
-        def combine() -> tf.Tensor:
-            moves = [variable.read_value() - start.read_value() for start, variable in zip(starts, moved, strict=True)]
+        # The first step begins with what a broadcast may have put there since the variables were initialized.
+        before, first = read(), tf.equal(steps.read_value(), 0)
+
+        def begin() -> tf.Tensor:
+            # A copy, as what is read of a variable that is no resource is its memory, which the optimizer writes to.
+            copies = [tf.raw_ops.DeepCopy(x=value) for value in before]
+            return _after([start.assign(value) for start, value in zip(starts, copies, strict=True)])
+
+        begun = tf.cond(first, begin, lambda: tf.constant(True))
+        with tf.control_dependencies(_graph_only([begun])):
+            applied = self._optimizer.apply_gradients(pairs, global_step=global_step)
+        with tf.control_dependencies(_graph_only([applied])):
+            now, last = read(), tf.equal(steps.read_value() % self._passes, self._passes - 1)
+
+        def combine() -> list[tf.Tensor]:
+            moves = [value - start.read_value() for start, value in zip(starts, now, strict=True)]
             labels = [f"the move of {gradients.variable_name(variable)}" for variable in moved]
             sums = gradients.grouped(
                 moves, Adasum, self._compression, 1.0, 1.0, None, global_process_set, labels
             )  # fmt: skip
-            ends = [start.assign_add(total) for start, total in zip(starts, sums, strict=True)]
-            return _after([variable.assign(end) for variable, end in zip(moved, ends, strict=True)])
+            done = [start.assign_add(total) for start, total in zip(starts, sums, strict=True)]
+            with tf.control_dependencies(_graph_only(done)):
+                return [start.read_value() for start in starts]
 
-        def wait() -> tf.Tensor:
-            return tf.constant(True)
-
-        # The first step begins with what a broadcast may have put there since the variables were initialized.
-        begun = tf.cond(tf.equal(steps.read_value(), 0), begin, wait)
-        with tf.control_dependencies(_graph_only([begun])):
-            applied = self._optimizer.apply_gradients(pairs, global_step=global_step)
-        with tf.control_dependencies(_graph_only([applied])):
-            last = tf.equal(steps.read_value() % self._passes, self._passes - 1)
-            combined = tf.cond(last, combine, wait)
-        with tf.control_dependencies(_graph_only([combined])):
+        ends = tf.nest.flatten(tf.cond(last, combine, lambda: [tf.identity(value) for value in now]))
+        assigned = [variable.assign(end) for variable, end in zip(moved, ends, strict=True)]
+        with tf.control_dependencies(_graph_only(assigned)):
             counted = steps.assign_add(1)
         return None if tf.executing_eagerly() else tf.group(counted, name=name)
 
