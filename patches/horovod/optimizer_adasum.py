@@ -31,7 +31,7 @@ class DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """Pairs of gradient and variable, the rank's own."""
-        return self._optimizer.compute_gradients(*args, **kwargs)  # type: ignore[no-any-return]
+        return self._optimizer.compute_gradients(*args, **kwargs)
 
     @ops.as_it_is
     def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
