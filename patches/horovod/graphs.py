@@ -4,8 +4,8 @@ TensorFlow makes most exceptions of a `tf.numpy_function` an `UnknownError`, wit
 a session runs as many ops at once as it has threads, which are as few as the rank has cores: where more collectives
 than that wait for one another, each rank in an order of its own, none would ever end.
 
-Relies on (TensorFlow 2.16 to 2.21): `tensorflow.python.eager.core._status_to_exception`, `BaseSession.__init__(target,
-graph, config)` and `BaseSession._do_call` of `tensorflow.python.client.session`, private.
+Relies on (TensorFlow 2.16 to 2.21): `Context.call_function` of `tensorflow.python.eager.context`, `BaseSession._do_call` and
+`BaseSession.__init__(target, graph, config)` of `tensorflow.python.client.session`, private.
 """
 
 from __future__ import annotations
@@ -51,12 +51,7 @@ def _recognized(error: Any) -> Any:
     return type(known)(error.node_def, error.op, text)
 
 
-def _status_to_exception(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    error = wrapped(*args, **kwargs)
-    return _recognized(error) or error
-
-
-def _do_call(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
+def _with_known_errors(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     try:
         return wrapped(*args, **kwargs)
     except tf.errors.OpError as error:
@@ -82,6 +77,6 @@ def _with_threads(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
     return wrapped(target, graph, own)
 
 
-wrapt.wrap_function_wrapper("tensorflow.python.eager.core", "_status_to_exception", _status_to_exception)
-wrapt.wrap_function_wrapper("tensorflow.python.client.session", "BaseSession._do_call", _do_call)
+wrapt.wrap_function_wrapper("tensorflow.python.eager.context", "Context.call_function", _with_known_errors)
+wrapt.wrap_function_wrapper("tensorflow.python.client.session", "BaseSession._do_call", _with_known_errors)
 wrapt.wrap_function_wrapper("tensorflow.python.client.session", "BaseSession.__init__", _with_threads)

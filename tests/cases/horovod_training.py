@@ -259,11 +259,14 @@ def adasum_optimizer(passes, where):
         return hvd.DistributedOptimizer(plain, op=hvd.Adasum, backward_passes_per_step=passes)
 
     if where == "eager":
-        w, made = tf.Variable([1.0, 2.0, 3.0]), optimizer()
+        w = tf.Variable([1.0, 2.0, 3.0])
         for function in (False, True):
             w.assign([1.0, 2.0, 3.0])
             made = optimizer()
-            apply = lambda grad: made.apply_gradients([(grad, w)])  # noqa: E731, B023
+
+            def apply(grad, made=made):
+                made.apply_gradients([(grad, w)])
+
             apply = tf.function(apply) if function else apply
             got = []
             for step in range(4):
