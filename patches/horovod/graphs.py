@@ -4,8 +4,8 @@ TensorFlow makes most exceptions of a `tf.numpy_function` an `UnknownError`, wit
 a session runs as many ops at once as it has threads, which are as few as the rank has cores: where more collectives
 than that wait for one another, each rank in an order of its own, none would ever end.
 
-Relies on (TensorFlow 2.16 to 2.21): `Context.call_function` of `tensorflow.python.eager.context`, `BaseSession._do_call`
-and `BaseSession.__init__(target, graph, config)` of `tensorflow.python.client.session`, private.
+Relies on (TensorFlow 2.16 to 2.21), all private: `Context.call_function` of `tensorflow.python.eager.context`;
+`BaseSession._do_call` and `BaseSession.__init__(target, graph, config)` of `tensorflow.python.client.session`.
 """
 
 from __future__ import annotations
