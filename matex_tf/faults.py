@@ -16,6 +16,7 @@ import atexit
 import contextlib
 import itertools
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -207,7 +208,7 @@ class Guard:
 
 def lost(error: BaseException) -> bool:
     """Whether an error may mean that a rank has died. MPI does not always say it in so many words."""
-    if isinstance(error, RankLost):
+    if isinstance(error, (RankLost, pickle.UnpicklingError)):  # a message of zeros that a dead rank has left
         return True
     from mpi4py import MPI
 
