@@ -169,9 +169,13 @@ class Checkpoints:
             self._mark("over").unlink(missing_ok=True)
             self._mark("begun").touch()
         except OSError as error:
-            raise MatexError(
-                f"{self.path} cannot hold checkpoints ({error.strerror}): give another directory as --checkpoint-dir."
-            ) from None
+            raise self.unusable(error) from None
+
+    def unusable(self, error: OSError) -> MatexError:
+        """The error for a directory that cannot be made or written to."""
+        return MatexError(
+            f"{self.path} cannot hold checkpoints ({error.strerror}): give another directory as --checkpoint-dir."
+        )
 
     def _mark(self, name: str) -> Path:
         return self.path / name

@@ -306,7 +306,6 @@ def run(command: Sequence[str], local: bool = True, survive: bool = False, watch
         shutil.rmtree(os.path.join(tempfile.gettempdir(), f"ompi.{job.pid}"), ignore_errors=True)
     if watch:
         watch.close()
-    if watch:
         watch.stopped = stopped
     if stopped:
         return 128 + stopped

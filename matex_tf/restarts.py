@@ -93,9 +93,7 @@ def _locked(kept: Checkpoints) -> Iterator[None]:
         kept.path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(kept.path / "lock", os.O_RDWR | os.O_CREAT)
     except OSError as error:
-        raise MatexError(
-            f"{kept.path} cannot hold checkpoints ({error.strerror}): give another directory as --checkpoint-dir."
-        ) from None
+        raise kept.unusable(error) from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

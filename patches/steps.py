@@ -50,8 +50,6 @@ class SharedStep:
         before = _values(self._put_back()) if share.rows == 0 else None
         strategy = strategies.current()
         with trace.span("step", world.current().where), op.collecting():
-            if self.kind == "train":
-                strategy.before_step(model)
             logs = step(data, split.as_tensor(share))
             if before is not None:
                 for variable, value in before:
