@@ -226,7 +226,12 @@ class Hosts:
         shape = (
             f"root tbf rate {self._gbit * 1e9:.0f}bit burst {max(65536, self._gbit * 1e9 / 8 * 1e-3):.0f} latency 50ms"
         )
-        links = ["link add br0 type bridge", f"addr add {self.address(HEAD)}/24 dev br0", "link set br0 up"]
+        # Without an address of its own a bridge has that of one of its ports, and another when that one goes.
+        links = [
+            "link add br0 address 02:00:0a:4d:00:fe type bridge",
+            f"addr add {self.address(HEAD)}/24 dev br0",
+            "link set br0 up",
+        ]
         for name in self.names:
             links += [f"link add {name} type veth peer name eth0 netns {self._pids[name]}"]
             links += [f"link set {name} master br0 up"]

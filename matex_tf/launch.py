@@ -13,14 +13,13 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from matex_tf import ulfm
 from matex_tf.errors import MissingPackage, SettingError
-from matex_tf.watch import Watch, kill
+from matex_tf.watch import Watch, kill, remove_session
 
 #: What goes to other hosts: names, and beginnings of names.
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "http_proxy", "https_proxy", "no_proxy")
@@ -302,8 +301,8 @@ def run(command: Sequence[str], local: bool = True, survive: bool = False, watch
                 stopped = stopped or info.si_signo
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    if job.returncode == -signal.SIGKILL:  # what mpirun would have removed
-        shutil.rmtree(os.path.join(tempfile.gettempdir(), f"ompi.{job.pid}"), ignore_errors=True)
+    if job.returncode == -signal.SIGKILL:
+        remove_session(job.pid)
     if watch:
         watch.close()
         watch.stopped = stopped

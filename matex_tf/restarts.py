@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from matex_tf import checkpoints, launch
@@ -16,7 +16,7 @@ from matex_tf.checkpoints import Checkpoints
 from matex_tf.errors import MatexError
 from matex_tf.launch import Mpirun
 from matex_tf.settings import Settings
-from matex_tf.watch import Watch
+from matex_tf.watch import Watch, kill, remove_session
 
 _SECONDS_TO_ANSWER = 30.0  # in which a host must start a program
 _SECONDS_TO_END = 5.0
@@ -125,15 +125,18 @@ def _left(ranks: int, hosts: str, mpirun: Mpirun, settings: Settings) -> tuple[i
 def _answers(host: str, mpirun: Mpirun) -> bool:
     """Whether mpirun can start a program on a host."""
     command = [*launch.mpirun_line(mpirun, 1, f"{host}:1"), "true"]
-    for _ in range(_TRIES):
-        nothing = subprocess.DEVNULL
-        asked = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)
-        for seconds, stop in ((_SECONDS_TO_ANSWER, asked.terminate), (_SECONDS_TO_END, asked.kill)):
-            try:
-                asked.wait(seconds)
-                break
-            except subprocess.TimeoutExpired:
-                stop()  # by SIGKILL mpirun leaves files behind
-        if asked.wait() == 0:
-            return True
+    return any(_ends_well(command) for _ in range(_TRIES))
+
+
+def _ends_well(command: Sequence[str]) -> bool:
+    """Whether an mpirun ends with code 0, and in time."""
+    nothing = subprocess.DEVNULL
+    job = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)
+    for seconds, stop in ((_SECONDS_TO_ANSWER, job.terminate), (_SECONDS_TO_END, lambda: kill(job.pid))):
+        try:
+            return job.wait(seconds) == 0
+        except subprocess.TimeoutExpired:
+            stop()
+    job.wait()
+    remove_session(job.pid)
     return False

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
+import tempfile
 import threading
 import time
 
@@ -110,3 +112,8 @@ def kill(pid: int) -> None:
     for one in family:
         with contextlib.suppress(ProcessLookupError):
             os.kill(one, signal.SIGKILL)
+
+
+def remove_session(pid: int) -> None:
+    """Remove the directory of an mpirun of Open MPI 5 that was killed, which it would have removed itself."""
+    shutil.rmtree(os.path.join(tempfile.gettempdir(), f"ompi.{pid}"), ignore_errors=True)
