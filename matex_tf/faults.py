@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 from matex_tf import partition, trace
 from matex_tf.errors import MatexError, RankLost
 from matex_tf.output import Output
+from matex_tf.settings import Settings
 from matex_tf.watch import ENDS_WITHOUT
 from matex_tf.world import World, name_ranks
 
@@ -49,12 +50,15 @@ class Guard:
 
     Attributes:
         on_change: called with the former ranks of the survivors once ranks have been left behind.
+        shares_batches: whether the survivors take over the rows of the dead, which is said where a rank dies.
     """
 
-    def __init__(self, world: World, notes: bool = True):
-        """Args: notes: whether to print what happened."""
+    def __init__(self, world: World, notes: bool = True, least: int = 1):
+        """Args: notes: whether to print what happened. least: ranks without which the job ends."""
         self._world = world
         self._notes = notes
+        self._least = least
+        self.shares_batches = True
         self._completed = 0
         self._last: Any = None
         self._inside = False
@@ -197,12 +201,15 @@ class Guard:
             dead = [rank for rank in range(before) if rank not in survivors]
             places = ", ".join(sorted({hosts[rank] for rank in dead}))
             left = f"{world.size} rank{'s go' if world.size > 1 else ' goes'} on"
+            part = f", each with 1/{world.size} of a batch instead of 1/{before}" if self.shares_batches else ""
             lines = (
                 f"{name_ranks(dead)} of {before} on {places} died{' in ' + where if where else ''}",
-                f"{left}, each with 1/{world.size} of a batch instead of 1/{before}",
+                left + part,
                 f"recovered in {time.perf_counter() - begin:.2f} s",
             )
             print("\n".join(f"matex_tf: {line}" for line in lines), file=sys.stderr, flush=True)
+        if world.size < self._least:
+            raise MatexError(f"--min-ranks asks for {self._least} ranks, and {world.size} of {before} are left.")
         return max(said) > self._completed, value
 
 
@@ -215,20 +222,20 @@ def lost(error: BaseException) -> bool:
     return isinstance(error, MPI.Exception)
 
 
-def install(world: World, wanted: str, notes: bool = True) -> Guard | None:
+def install(world: World, told: Settings) -> Guard | None:
     """Carry on when ranks die, where that is wanted and can be had.
 
     Args:
-        wanted: the setting `faults`.
+        told: `faults`, `min_ranks` and `notes` of them.
 
     Raises:
         MatexError: it is wanted, and this MPI job cannot do it.
     """
-    if wanted != "shrink" or world.alone:
+    if told.faults != "shrink" or world.alone:
         return None
     if not available():
         raise MatexError(
             "--faults shrink needs an MPI with ULFM that was started for it: matex-tf run does that with Open MPI 5 "
             "(mpirun --with-ft ulfm by hand), or take --faults abort."
         )
-    return Guard(world, notes)
+    return Guard(world, told.notes, told.min_ranks)

@@ -24,6 +24,8 @@ Run a Horovod script on N ranks; a door to matex-tf run, which shows what every 
   -H H1:4,H2:4, --hosts           hosts, and the ranks that each has room for
   --hostfile FILE                 the same in a file, with lines such as `H1 slots=4`
   --timeline-filename FILE        a timeline of the run (matex-tf run --trace)
+  --min-np N                      ranks without which an elastic script ends, where ranks die
+                                  (matex-tf run --faults shrink --min-ranks)
   --fusion-threshold-mb N         megabytes of a bucket (matex-tf run --bucket-mb)
   --output-filename DIR           a directory for what each rank prints (matex-tf run --output)
   -v, --version                   the version
@@ -41,6 +43,7 @@ _WITH_VALUE = {
     *("--autotune-warmup-samples", "--autotune-steps-per-sample", "--autotune-bayes-opt-max-samples"),
     *("--autotune-gaussian-process-noise", "--stall-check-warning-time-seconds", "--mpi-args"),
     *("--stall-check-shutdown-time-seconds", "--binding-args", "--num-nccl-streams", "--thread-affinity"),
+    *("--max-np", "--max-num-proc"),
     *("--gloo-timeout-seconds", "--log-level", "--elastic-timeout", "--reset-limit", "--config-file"),
 }
 _WITHOUT_VALUE = {
@@ -52,10 +55,6 @@ _WITHOUT_VALUE = {
     *("--no-log-hide-timestamp", "-prefix-timestamp", "--prefix-output-with-timestamp"),
 }
 _NOT_HERE = {
-    "--min-np": "a job keeps the ranks that it was started with",
-    "--max-np": "a job keeps the ranks that it was started with",
-    "--min-num-proc": "a job keeps the ranks that it was started with",
-    "--max-num-proc": "a job keeps the ranks that it was started with",
     "--slots-per-host": "give the slots of each host to -H",
     "--host-discovery-script": "a job keeps the hosts that it was started with: give them to -H",
     "--blacklist-cooldown-range": "a job keeps the hosts that it was started with",
@@ -64,6 +63,8 @@ _NOT_HERE = {
     "--check-build": "matex-tf doctor says what there is",
 }
 _AS_RUN = {
+    "--min-np": "--min-ranks",
+    "--min-num-proc": "--min-ranks",
     "-np": "-n",
     "--num-proc": "-n",
     "-H": "--hosts",
@@ -106,6 +107,8 @@ def translate(words: list[str]) -> tuple[list[str], list[str]]:
                 run += ["--hosts", read_hostfile(value)]
         else:
             raise SettingError(f"horovodrun has no option {word}; matex-tf horovodrun --help lists them.")
+    if "--min-ranks" in run:
+        run += ["--faults", "shrink"]
     if "--output" not in run:
         run += ["--output", "all"]
     return [*run, *_target(words)], ignored

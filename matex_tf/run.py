@@ -176,7 +176,7 @@ def prepare(world: World, settings: Settings, output: Output) -> None:
     settings.check(world.size)
     output.redirect(settings.output, world.rank)
     world.say = output.say
-    guard = faults.install(world, settings.faults, settings.notes)
+    guard = faults.install(world, settings)
     if guard is not None:
         guard.on_change.append(lambda survivors: output.speak_up() if world.rank == 0 else None)
     check_packages()

@@ -143,6 +143,9 @@ class Settings:
         "With `--faults restart`, the directory of the checkpoints, which all hosts must see. Removed when the job "
         "ends well. Empty for `.matex-checkpoints/NAME` in the working directory, NAME being that of the script.",
     )
+    min_ranks: int = _setting(
+        1, "With `--faults shrink`, the job ends where fewer ranks than this are left.", kind="count"
+    )
     max_restarts: int = _setting(
         3, "With `--faults restart`, how often `matex-tf run` starts the job again.", kind="count"
     )

@@ -80,6 +80,16 @@ def test_down_to_one(tmp_path):
     assert not job.left()
 
 
+def test_fewer_ranks_than_are_wanted(tmp_path):
+    """Where `--min-ranks` are not left the job ends."""
+    (tmp_path / "script.py").write_text(ONE_BY_ONE)
+    job = Job([LAUNCHER, "run", "-n", "4", "--faults", "shrink", "--min-ranks", "3", "script.py"], tmp_path)
+    ended = job.end()
+    assert ended.code != 0 and "is rank 0" not in ended.out, ended
+    assert "3 ranks go on" in ended.err and "--min-ranks asks for 3 ranks, and 2 of 3 are left" in ended.err, ended
+    assert not job.left()
+
+
 @pytest.mark.parametrize("others", ["world.meet('go on')", "time.sleep(60)"])
 def test_an_error_is_no_death(tmp_path, others):
     """An exception, or sys.exit, ends all ranks, wherever they are, within seconds."""

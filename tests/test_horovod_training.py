@@ -201,7 +201,7 @@ def test_command_line(given, words, ignored):
     ("given", "words"),
     [
         (["-np"], "-np needs a value"),
-        (["--min-np", "2", "python", "x.py"], "keeps the ranks"),
+        (["--host-discovery-script", "x.sh", "python", "x.py"], "keeps the hosts"),
         (["--what", "python", "x.py"], "no option --what"),
         (["-np", "2", "bash", "x.sh"], "can start Python"),
         (["-np", "2"], "no command"),

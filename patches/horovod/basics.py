@@ -85,6 +85,16 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
                 sets.add_process_set(process_set)
 
 
+def begin_anew() -> None:
+    """Ranks have been left behind: go on with those that are left, without their process sets."""
+    global _desk
+    from matex_tf.patches.horovod import process_sets as sets
+
+    if _desk is not None:
+        _desk = Desk(world.current())
+        sets.begin(_desk)
+
+
 def _check_comm(comm: Any, size: int) -> None:
     if comm is None:
         return

@@ -21,12 +21,13 @@ from typing import Any
 
 import numpy as np
 
+from matex_tf import faults
 from matex_tf import world as world_module
 from matex_tf.collectives import Collectives
 from matex_tf.errors import MatexError, RanksDisagree
 from matex_tf.exchange import party
 from matex_tf.exchange.plan import Plan
-from matex_tf.patches.horovod.exceptions import BadArgument, Mismatch
+from matex_tf.patches.horovod.exceptions import BadArgument, HorovodInternalError, Mismatch
 from matex_tf.patches.horovod.requests import PREFIX, Call, Request
 from matex_tf.world import World
 
@@ -81,6 +82,7 @@ class Desk:
 
         Raises:
             Mismatch, BadArgument, RanksDisagree: on every rank.
+            HorovodInternalError: a rank has died, in a job that can go on without it.
         """
         request, plan = call.of(arrays, self.ranks.size)
         ticket = Ticket(request, [*arrays, *objects], plan)
@@ -90,6 +92,8 @@ class Desk:
             while not ticket.ended:
                 self._try_oldest()
         if ticket.error is not None:
+            if world_module.current().guard is not None and faults.lost(ticket.error):
+                raise HorovodInternalError(f"{request.what} failed, as a rank has died") from ticket.error
             raise ticket.error
         return ticket.result
 

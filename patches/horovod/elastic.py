@@ -1,7 +1,8 @@
 """`hvd.elastic`: states that can be committed and restored, and functions that run on them.
 
-A job of matex_tf keeps the ranks that it was started with: where one dies all end. So `run` brings the state of rank 0
-to every rank, and calls the function, once. `recovered` is the one place that decides what follows a failed collective.
+Under `--faults shrink` a function that `run` was given is a transaction (see `matex_tf.faults`): where a rank dies in
+it the others leave it behind, go back to their last commit, take over that of the lowest rank that is left, and call
+the function again. In other jobs it is called once, and a rank that dies ends them all.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from matex_tf import world
+from matex_tf.errors import RankLost
 from matex_tf.patches.horovod import basics, functions, missing
 from matex_tf.patches.horovod.callbacks import shared_variables
-from matex_tf.patches.horovod.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from matex_tf.patches.horovod.exceptions import HorovodInternalError
 
 
 class State:
@@ -179,13 +182,11 @@ class TensorFlowState(_Variables):
         return self.variables
 
 
-def recovered(state: State, error: Exception) -> bool:
-    """Whether the job can go on from `state` after a function under `run` raised `error`; here, it cannot."""
-    return False
-
-
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """A function that first brings its state, the first argument, to what it is on rank 0.
+
+    Under `--faults shrink` it is called again, after `state.restore()` and `state.on_reset()`, where a rank has died or
+    where it raised `HorovodInternalError`.
 
     Args:
         func: takes a `State`, and more.
@@ -193,19 +194,27 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
-        skip_sync = False
-        while True:
+        def call() -> Any:
+            state.sync()
+            return func(state, *args, **kwargs)
+
+        ranks = world.current()
+        if ranks.guard is None:
+            return call()
+
+        def attempt() -> Any:
             try:
-                if not skip_sync:
-                    state.sync()
-                return func(state, *args, **kwargs)
-            except (HorovodInternalError, HostsUpdatedInterrupt) as error:
-                if not recovered(state, error):
-                    raise
-                if isinstance(error, HorovodInternalError):
-                    state.restore()
-                skip_sync = getattr(error, "skip_sync", False)
+                return call()
+            except HorovodInternalError as error:
+                raise RankLost(str(error)) from error
+
+        def undo() -> None:
+            basics.begin_anew()
+            state.restore()
             state.on_reset()
+
+        ranks.guard.shares_batches = False
+        return ranks.guard.transaction(attempt, lambda: ranks.meet("end an elastic function"), undo)[0]
 
     return wrapper
 

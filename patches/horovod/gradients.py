@@ -93,12 +93,12 @@ def grouped(
         for number, place in enumerate(sparse):
             values, indices = joined[2 * number], joined[2 * number + 1]
             if op == Average:
-                values = _divided(values, len(among.ranks))
+                values = _divided(values, ops.count(among))
             result[place] = tf.IndexedSlices(values, indices, tensors[place].dense_shape)
     return result
 
 
-def _divided(gradient: Any, size: int) -> Any:
+def _divided(gradient: Any, size: Any) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(gradient.values / tf.cast(size, gradient.dtype), gradient.indices, gradient.dense_shape)
     return gradient / tf.cast(size, gradient.dtype)

@@ -16,16 +16,19 @@ from typing import Any
 import tensorflow as tf
 import wrapt
 
+from matex_tf import errors
 from matex_tf.errors import MatexError
 from matex_tf.patches import names
 from matex_tf.patches.horovod import basics
-from matex_tf.patches.horovod.exceptions import BadArgument, Mismatch
+from matex_tf.patches.horovod.exceptions import BadArgument, HorovodInternalError, Mismatch
 
 #: Collectives that a session runs at once.
 THREADS = 64
 
 #: The line of a traceback that says what was raised.
-_RAISED = re.compile(rf"^{re.escape(Mismatch.__module__)}\.(Mismatch|BadArgument): (.*)$", re.MULTILINE)
+_RAISED = re.compile(
+    rf"^{re.escape(Mismatch.__module__)}\.(Mismatch|BadArgument|HorovodInternalError): (.*)$", re.MULTILINE
+)
 
 
 def as_op_error(error: MatexError) -> tf.errors.OpError:
@@ -47,6 +50,8 @@ def _recognized(error: Any) -> Any:
     if not raised:
         return None
     kind, text = raised[-1]
+    if kind == HorovodInternalError.__name__:
+        return HorovodInternalError(text)
     known = as_op_error(BadArgument(text) if kind == "BadArgument" else Mismatch(text))
     return type(known)(error.node_def, error.op, text)
 
@@ -58,7 +63,7 @@ def _with_known_errors(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> A
         known = _recognized(error)
         if known is None:
             raise
-        raise known from None
+        raise known from (errors.last_raised if isinstance(known, HorovodInternalError) else None)
 
 
 def _with_threads(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from matex_tf import errors, trace
+from matex_tf import errors, trace, world
 from matex_tf.errors import MatexError
 from matex_tf.patches.horovod import basics, graphs
 from matex_tf.patches.horovod.basics import OP_NAMES, Adasum, Average, Sum
+from matex_tf.patches.horovod.exceptions import HorovodInternalError
 from matex_tf.patches.horovod.process_sets import ProcessSet, by_id, global_process_set
 from matex_tf.patches.horovod.requests import Call
 
@@ -55,6 +56,9 @@ def run(call: Call, tensors: Sequence[tf.Tensor], dtypes: Sequence[tf.DType], am
         except MatexError as error:
             errors.last_raised = error
             raise graphs.to_be_recognized(error) from None
+        except HorovodInternalError as error:
+            errors.last_raised = error.__cause__
+            raise HorovodInternalError(str(error)) from None
         except Exception as error:
             errors.last_raised = error
             raise
@@ -90,16 +94,24 @@ def dense(tensors: Sequence[Any], what: str) -> list[tf.Tensor]:
     return result
 
 
-def scaled(tensor: tf.Tensor, factor: float, divisor: int = 1) -> tf.Tensor:
+def count(among: ProcessSet) -> Any:
+    """The number of ranks, to divide by: an int, or in a graph a tensor where ranks may be left behind."""
+    if tf.executing_eagerly() or world.current().guard is None:
+        return len(among.ranks)
+    return _value(lambda: np.array(len(among.ranks), np.int32))
+
+
+def scaled(tensor: tf.Tensor, factor: float, divisor: Any = 1) -> tf.Tensor:
     """tensor * factor / divisor in the tensor's dtype: integers by way of float64, short floats by way of float32."""
-    if factor == 1.0 and divisor == 1:
+    whole = isinstance(divisor, int) and divisor == 1
+    if factor == 1.0 and whole:
         return tensor
     dtype = tensor.dtype
     wide = tf.float64 if dtype.is_integer else tf.float32 if dtype in _HALVES else dtype
     result = tf.cast(tensor, wide)
     if factor != 1.0:
         result = result * tf.cast(factor, wide)
-    if divisor != 1:
+    if not whole:
         result = result / tf.cast(divisor, wide)
     return tf.cast(result, dtype)
 
@@ -154,7 +166,8 @@ def allreduce(
 
     parts = [scaled(tensor, prescale) for tensor in given]
     sums = _with_gradient(forward, backward, parts)
-    return [scaled(total, postscale, size if op == Average else 1) for total in sums]
+    divisor = count(among) if op == Average else 1
+    return [scaled(total, postscale, divisor) for total in sums]
 
 
 @as_it_is
