@@ -213,7 +213,7 @@ def draw(recoveries: list[dict[str, Any]], path: str) -> None:
         axes.plot(seconds, [place] * len(seconds), "k.")
     axes.set_yticks(range(len(WAYS)), [title for title, _ in WAYS.values()])
     axes.set_xlabel("seconds from the death of a rank to the next new step")
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=150, bbox_inches="tight")
 
 
 if __name__ == "__main__":

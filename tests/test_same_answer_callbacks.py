@@ -46,6 +46,7 @@ def test_terminate_on_nan(ranks):
     assert reference["batches"] == [["epoch", 0], ["batch", 0], ["batch", 1], ["batch", 2]]
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("when", ["epoch", "batch"])
 def test_stop_training_on_one_rank(ranks, when):
     """`stop_training` set on one rank stops all, after the same batch."""
@@ -64,6 +65,7 @@ def test_checkpoint(ranks, name):
     assert reference["files"]
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("save_freq", ["epoch", 3])
 def test_backup_and_restore(ranks, save_freq):
     """A training that breaks off goes on where it was, on every rank; the backup is removed at the end."""

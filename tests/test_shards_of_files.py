@@ -36,6 +36,7 @@ def test_a_label_that_is_no_class(bare_ranks):
         assert "one_hot" in message and "-1" in message
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize(
     "options", [{}, {"block": 4}, {"block": 4, "shuffle": True}, {"shuffle": True}, {"batch": 2, "block": 7}]
 )
