@@ -6,6 +6,9 @@ is moved by (v - w) / 2: so it is the average of the two, and what the step has 
 permutation of the ranks, so the moves of all ranks add up to nothing, and the mean over the ranks is what their
 gradients make of it.
 
+With a codec a rank sends how far w is from the weights that all ranks had when they were averaged last, encoded; what
+holds then stands in `matex_tf.exchange.halfway`.
+
 Optimizers keep their slots to themselves. Statistics of the data (moving means and variances) travel with the weights.
 """
 
@@ -42,7 +45,6 @@ class Gossip(Strategy):
 
     def __init__(self, told: settings.Settings):
         super().__init__(told)
-        self._variables: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self._rounds: weakref.WeakKeyDictionary[Any, Rounds] = weakref.WeakKeyDictionary()
         self.spreads: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 
@@ -63,19 +65,19 @@ class Gossip(Strategy):
                 f"{model.name} has no weights before its first step, and ranks could not gossip about them: call "
                 "model.build(…) with the shape of its inputs before fit."
             )
-        self._variables[model] = [v for v in (*trainable, *state) if tf.as_dtype(v.dtype).is_floating]
+        if not world.current().alone:
+            floating = [v for v in (*trainable, *state) if tf.as_dtype(v.dtype).is_floating]
+            self._rounds[model] = Rounds(floating, self.told)
 
     def after_step(self, model: Any) -> None:
-        if model not in self._rounds:
-            if world.current().alone:
-                return
-            self._rounds[model] = Rounds(self._variables[model], self.told)
-        self._rounds[model].after_step()
+        if model in self._rounds:
+            self._rounds[model].after_step()
 
     def settle(self, model: Any) -> None:
         if model in self._rounds:
             self._rounds[model].rest()
             self.spreads[model] = average(self._rounds[model].variables)
+            self._rounds[model].refer()
 
     def end(self, model: Any) -> None:
         if model in self._rounds:
@@ -108,7 +110,10 @@ class Rounds:
             [np.dtype(tf.as_dtype(variable.dtype).as_numpy_dtype) for variable in variables],
             told.bucket_mb * plan.MEGABYTE,
             Patience(told.stall_seconds, told.stall_abort_seconds, ranks.say).look,
+            told.codec,
+            told.error_feedback,
         )
+        self.refer()
         self._read = tf.function(self._read_weights, autograph=False)
         self._move = tf.function(self._move_weights, autograph=False)
 
@@ -129,6 +134,11 @@ class Rounds:
         self._finish()
         with trace.span("wait", "gossip"):
             self.halfway.stop()
+
+    def refer(self) -> None:
+        """With a codec, send how far weights are from what they are now; to be called where all ranks have the same."""
+        if self._told.codec != "none":
+            self.halfway.refer([np.asarray(variable.numpy()) for variable in self.variables])
 
     def close(self) -> None:
         """Give memory, thread and communicator back; after `rest`."""
