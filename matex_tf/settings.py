@@ -105,7 +105,7 @@ class Settings:
         "auto",
         "With `gossip`: whether rows that a rank has trained on go to the next rank while it computes: `auto`, where "
         "each rank holds rows of its own; `on`, also for arrays that every rank holds, of which each then keeps a "
-        "part; or `off`.",
+        "part; or `off`. With `--faults shrink` rows stay where they are.",
         choices=("auto", "on", "off"),
     )
     codec: str = _setting(
@@ -206,14 +206,14 @@ class Settings:
         """Refuse settings that do not go together on so many ranks.
 
         Raises:
-            SettingError: gossip as a hypercube of a number that is no power of two, or where ranks may die.
+            SettingError: gossip as a hypercube of a number that is no power of two, or to be started again.
         """
         if self.strategy != "gossip":
             return
-        if self.faults != "abort":
+        if self.faults == "restart":
             raise SettingError(
-                "--strategy gossip cannot go on without a rank: what that rank alone had learned would be lost. Take "
-                "--faults abort, or --strategy sync."
+                "--strategy gossip cannot be started again from a checkpoint: that has the weights of one rank, and "
+                "each has its own. Take --faults shrink, --faults abort, or --strategy sync."
             )
         if self.gossip_topology == "hypercube" and ranks & (ranks - 1):
             raise SettingError(

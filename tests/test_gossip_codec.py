@@ -237,6 +237,13 @@ def test_training(ranks, options):
         assert values[0]["history"]["accuracy"][-1] > 0.5
 
 
+def test_several_fits(ranks):
+    """Behind a fit and in `train_on_batch` as well all ranks are alike."""
+    values = ranks("gossip:goes_on", (3,), meets=None, codec="int8", error_feedback=True)[3]
+    assert all(value["logs"] == values[0]["logs"] for value in values)
+    the_same([value["weights"] for value in values])
+
+
 def test_real_data(ranks):
     """Four ranks learn to read digits about as well as without a codec, and stay about as close to one another."""
     chosen = {"none": {}, "bf16": {"codec": "bf16"}, "int8": {"codec": "int8", "error_feedback": True}}

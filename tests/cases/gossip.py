@@ -95,10 +95,10 @@ def linear(rows=53, batch=8, epochs=2, **chosen):
     return np.array(watch.batches)
 
 
-def goes_on():
+def goes_on(**chosen):
     """Two fits, `train_on_batch`, a frozen half and a fit on other data, with one model."""
     x, y = table()
-    with strategy():
+    with strategy(**chosen):
         model = compiled(classifier())
         model.fit(x, y, batch_size=25, epochs=1, verbose=0)
         model.fit(x, y, batch_size=10, epochs=1, verbose=0)
