@@ -105,18 +105,19 @@ class Settings:
         "auto",
         "With `gossip`: whether rows that a rank has trained on go to the next rank while it computes: `auto`, where "
         "each rank holds rows of its own; `on`, also for arrays that every rank holds, of which each then keeps a "
-        "part; or `off`.",
+        "part; or `off`. With `--faults shrink` rows stay where they are.",
         choices=("auto", "on", "off"),
     )
     codec: str = _setting(
         "none",
-        "What gradients look like on the wire between nodes: `none`, as they are; `bf16`, the upper half of each "
-        "float32; `int8`, 8 bits each and a scale for 512 of them.",
+        "What gradients look like on the wire between nodes, and with `gossip` weights between any two ranks: `none`, "
+        "as they are; `bf16`, the upper half of each float32; `int8`, 8 bits each and a scale for 512 of them.",
         choices=("none", "bf16", "int8"),
     )
     error_feedback: bool = _setting(
         False,
-        "Whether what a codec could not say of a gradient is kept, and added to the gradient of the next step.",
+        "Whether what a codec could not say of a gradient is kept, and added to the gradient of the next step; with "
+        "`gossip` of a weight, and to what is sent of it next.",
         kind="switch",
     )
     bucket_mb: int = _setting(
@@ -208,19 +209,14 @@ class Settings:
         """Refuse settings that do not go together on so many ranks.
 
         Raises:
-            SettingError: gossip as a hypercube of a number that is no power of two, where ranks may die, or with a
-                codec.
+            SettingError: gossip as a hypercube of a number that is no power of two, or to be started again.
         """
         if self.strategy != "gossip":
             return
-        if self.faults != "abort":
+        if self.faults == "restart":
             raise SettingError(
-                "--strategy gossip cannot go on without a rank: what that rank alone had learned would be lost. Take "
-                "--faults abort, or --strategy sync."
-            )
-        if self.codec != "none":
-            raise SettingError(
-                "--codec is for gradients that are summed; with --strategy gossip weights travel as they are."
+                "--strategy gossip cannot be started again from a checkpoint: that has the weights of one rank, and "
+                "each has its own. Take --faults shrink, --faults abort, or --strategy sync."
             )
         if self.gossip_topology == "hypercube" and ranks & (ranks - 1):
             raise SettingError(

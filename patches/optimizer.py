@@ -53,7 +53,9 @@ def say_what_changes() -> None:
             notes.say(f"--strategy {told.strategy}: {note}")
         if told.codec != "none":
             feedback = ", with error feedback" if told.error_feedback else ""
-            notes.say(f"--codec {told.codec}: gradients are rounded between nodes{feedback}")
+            what = "what ranks send of their weights is" if told.strategy == "gossip" else "gradients are"
+            where = "" if told.strategy == "gossip" else " between nodes"
+            notes.say(f"--codec {told.codec}: {what} rounded{where}{feedback}")
 
 
 def strategy() -> strategies.Strategy:

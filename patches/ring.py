@@ -119,6 +119,9 @@ def wanted(elements: Any, sharded: bool) -> bool:
     if any(tf.as_dtype(leaf.dtype) == tf.string for leaf in tf.nest.flatten(elements) if leaf is not None):
         notes.say("rows hold text, and stay on their ranks: --ring-shuffle passes on numbers")
         return False
+    if world.current().guard is not None:
+        notes.say("rows stay on their ranks: with --faults shrink those that travel would be lost with a rank")
+        return False
     return True
 
 

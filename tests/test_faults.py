@@ -195,13 +195,13 @@ if matex_tf.rank() == 0:
 """
 
 
-def read_and_trained(folder, server, kind):
+def read_and_trained(folder, server, kind, *settings):
     """History and evaluation of three ranks that train on a file of 95 rows."""
     rng = np.random.default_rng(1)
     np.savez(folder / "rows.npz", x=rng.random((95, 2)), y=np.stack([rng.random(95), np.arange(95)], 1))
     (folder / "script.py").write_text(READ % kind)
     line = launch.mpirun_line(launch.find_mpirun(), 3, survive=True)
-    ended = Job([*line, *warm.command(server.path), "--faults", "shrink", "script.py"], folder).end(150)
+    ended = Job([*line, *warm.command(server.path), "--faults", "shrink", *settings, "script.py"], folder).end(150)
     if kind == "changed":
         return ended
     assert ended.code == 0, ended

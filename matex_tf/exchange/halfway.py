@@ -3,6 +3,24 @@
 Arrays travel in buckets, each a message of its own, while the ranks compute. With what was sent called w and what was
 received called v, a rank is given (v - w) / 2, to be added to what it has by then. A rank sends one message for each
 bucket, and one of 16 bytes that says where it is, and receives as many: that does not depend on the number of ranks.
+
+With a codec Q a rank sends Q(w - r), and is given (Q(v - r) - Q(w - r)) / 2, where the reference r is the same on all
+ranks: arrays that all of them had at the same time, such as their last average. So what is rounded is how far a rank
+has come since then, not its weights. What holds, for any Q:
+
+- Each rank is moved by half of what it was sent less half of what it has sent, as its partner reads that. Senders and
+  receivers are a permutation, so all moves add up to nothing, and the mean over the ranks stays what it was, up to the
+  rounding of the sums themselves.
+- Ranks with equal arrays send the same bytes, and do not move.
+- What a rank says of its arrays is off by no more than the codec's error of w - r, so by nothing where it is at r.
+
+With error feedback a rank sends Q(w - r + e) and keeps e, what that could not say, for the next exchange: DeepSqueeze
+(arXiv 1907.07346), for partners that change. The moves add up to nothing as before; and all that a rank has sent, added
+up, is all that it had to say less one e, so errors do not add up either. But ranks with equal arrays may have
+another e each, and then move, by up to twice the codec's error.
+
+Coding differences to what the receiver knows of the sender, as CHOCO-SGD (arXiv 1902.00340) does, wants the same
+partners for ever: here each message comes from another rank, so what sender and receiver share is what all have.
 """
 
 from __future__ import annotations
@@ -15,6 +33,7 @@ import numpy as np
 
 from matex_tf.errors import MatexError, RanksDisagree
 from matex_tf.exchange.bucket import Bucket, empty, pack
+from matex_tf.exchange.codec import Codec, create
 from matex_tf.exchange.mail import swap
 from matex_tf.exchange.network import Steps
 from matex_tf.world import name_ranks
@@ -37,6 +56,7 @@ class Halfway:
         turns: exchanges that were begun; the same on every rank, as all partners follow from it.
         under_way: whether the last one has not been finished.
         moves: for each array, how far the last exchange moves it; views of a buffer that the next one overwrites.
+        reference: for each array that a codec encodes, what its differences are taken to; zeros at first.
     """
 
     def __init__(
@@ -48,6 +68,8 @@ class Halfway:
         dtypes: Sequence[np.dtype],
         limit: int,
         look: Callable[[Sequence[int], float], None] = lambda partners, seconds: None,
+        codec: str = "none",
+        feedback: bool = False,
     ):
         """What shall be averaged.
 
@@ -57,6 +79,11 @@ class Halfway:
             shapes, dtypes: of the arrays, all of floating point, in the order of layers.
             limit: bytes of a bucket.
             look: told now and then for whom this rank waits (one of those), and for how many seconds; may raise.
+            codec: by name, see `matex_tf.exchange.codec`; "none" for none. Used where it makes a bucket shorter.
+            feedback: whether what the codec could not say is kept for the next exchange.
+
+        Raises:
+            SettingError: there is no codec of this name.
         """
         self._mail, self._rank, self._partners, self._look = mail, rank, partners, look
         # Buckets go from the last array to the first, as gradients come; weights are needed the other way round.
@@ -65,6 +92,8 @@ class Halfway:
         self._received = [empty(bucket.size, bucket.dtype) for bucket in self._buckets]
         for sent, received in zip(self._sent, self._received, strict=True):
             sent[:], received[:] = 0, 0  # also between arrays, where nothing is ever written
+        coder = None if codec == "none" else create(codec)
+        self._coded = [_coded_part(coder, bucket, feedback) for bucket in self._buckets]
         self._said, self._heard = np.zeros(2, np.int64), np.zeros(2, np.int64)
         self._letters: list[Any] = []
         self._to = self._source = rank
@@ -72,25 +101,41 @@ class Halfway:
         self.under_way = False
         self.moves = _views(self._buckets, self._received, shapes)
         self._own = _views(self._buckets, self._sent, shapes)
+        self.reference = _views(self._buckets, [part.reference if part else None for part in self._coded], shapes)
 
     @property
     def nbytes(self) -> int:
         """Bytes that a rank sends, and receives, in one exchange."""
-        return sum(sent.nbytes for sent in self._sent) + self._said.nbytes
+        parts = zip(self._coded, self._sent, strict=True)
+        return sum((part.outgoing if part else sent).nbytes for part, sent in parts) + self._said.nbytes
 
     @property
     def messages(self) -> int:
         """Messages that a rank sends, and receives, in one exchange."""
         return len(self._buckets) + 1
 
+    def refer(self, arrays: Sequence[np.ndarray]) -> None:
+        """With a codec, send how far arrays are from these from now on. Nothing may be under way.
+
+        Args:
+            arrays: all of them, the same bits on every rank. NaN and infinities in them count as 0.
+        """
+        for reference, array in zip(self.reference, arrays, strict=True):
+            if reference is not None:
+                np.copyto(reference, array)
+                reference[~np.isfinite(reference)] = 0
+        for part in self._coded:
+            if part is not None and part.residual is not None:
+                part.residual[:] = 0
+
     def begin(self, arrays: Sequence[np.ndarray]) -> None:
         """Copy the arrays, and begin to send them and to receive a partner's. Does not wait."""
         for own, array in zip(self._own, arrays, strict=True):
             np.copyto(own, array)
         self._greet(_GOES_ON)
-        for tag, (sent, received) in enumerate(zip(self._sent, self._received, strict=True)):
+        for tag, (sent, received, part) in enumerate(zip(self._sent, self._received, self._coded, strict=True)):
             self._letters.append(
-                self._mail.post(_halfway(self._mail.lane, sent, received, self._to, self._source, tag))
+                self._mail.post(_halfway(self._mail.lane, sent, received, part, self._to, self._source, tag))
             )
         self.turns += 1
         self.under_way = True
@@ -140,17 +185,59 @@ class Halfway:
         self._look(sorted({self._source, self._to}), seconds)
 
 
-def _halfway(lane: Any, mine: np.ndarray, theirs: np.ndarray, to: int, source: int, tag: int) -> Steps:
+class _Coded:
+    """What a codec needs for one bucket.
+
+    Attributes:
+        outgoing, incoming: the bucket on the wire; uint8.
+        reference: of the bucket's size and dtype.
+        residual: float32, what earlier exchanges could not say; None without error feedback.
+    """
+
+    def __init__(self, codec: Codec, bucket: Bucket, feedback: bool):
+        """Args: codec: one for all buckets, as one thread encodes them one after the other."""
+        self._codec = codec
+        self.outgoing, self.incoming = (np.empty(codec.nbytes(bucket.size), np.uint8) for _ in range(2))
+        self.reference = np.zeros(bucket.size, bucket.dtype)
+        self.residual = np.zeros(bucket.size, np.float32) if feedback else None
+
+    def encode(self, mine: np.ndarray) -> None:
+        """Fill `outgoing`; overwrites what it is given."""
+        with np.errstate(all="ignore"):
+            np.subtract(mine, self.reference, out=mine)
+        self._codec.encode(mine, self.outgoing, self.residual)
+
+    def decode(self, mine: np.ndarray, theirs: np.ndarray) -> None:
+        """What both sides have said, as either reads it."""
+        self._codec.decode(self.outgoing, mine)
+        self._codec.decode(self.incoming, theirs)
+
+
+def _coded_part(codec: Codec | None, bucket: Bucket, feedback: bool) -> _Coded | None:
+    shorter = codec is not None and codec.nbytes(bucket.size) < bucket.nbytes
+    return _Coded(codec, bucket, feedback) if codec is not None and shorter else None
+
+
+def _halfway(
+    lane: Any, mine: np.ndarray, theirs: np.ndarray, coded: _Coded | None, to: int, source: int, tag: int
+) -> Steps:
     """Swap, and make of what was received how far it is to the middle."""
-    yield from swap(lane, mine, theirs, to, source, tag)
+    if coded is None:
+        yield from swap(lane, mine, theirs, to, source, tag)
+    else:
+        coded.encode(mine)
+        yield from swap(lane, coded.outgoing, coded.incoming, to, source, tag)
+        coded.decode(mine, theirs)
     with np.errstate(all="ignore"):
         np.subtract(theirs, mine, out=theirs)
         np.multiply(theirs, theirs.dtype.type(0.5), out=theirs)
 
 
-def _views(buckets: Sequence[Bucket], flat: Sequence[np.ndarray], shapes: Sequence[tuple[int, ...]]) -> Any:
+def _views(buckets: Sequence[Bucket], flat: Sequence[np.ndarray | None], shapes: Sequence[tuple[int, ...]]) -> Any:
     views: list[Any] = [None] * len(shapes)
     for bucket, memory in zip(buckets, flat, strict=True):
+        if memory is None:
+            continue
         for member, start, size in zip(bucket.members, bucket.starts, bucket.sizes, strict=True):
             views[member] = memory[start : start + size].reshape(shapes[member])
     return views

@@ -18,6 +18,9 @@ from matex_tf.exchange.network import Lane, Steps, pause
 
 _LOOK_SECONDS = 0.5
 
+#: Messages that nobody waits for any more, since a rank has died: MPI may still read and write the memory they lie in.
+_left_behind: list[Any] = []
+
 
 class Letter:
     """One transfer that was posted."""
@@ -75,6 +78,12 @@ class Mail:
         self._thread.join()
         self.lane.close()
 
+    def abandon(self) -> None:
+        """End the thread, and leave the communicator and what is under way as they are: a rank may have died. Needs no
+        other rank; more than one call does no harm."""
+        self._posted.put(None)
+        self._thread.join()
+
     def _run(self) -> None:
         under_way: list[tuple[Letter, Steps, list[Any]]] = []
         begin = time.perf_counter()
@@ -82,6 +91,7 @@ class Mail:
             while not under_way or not self._posted.empty():
                 letter = self._posted.get()
                 if letter is None:
+                    _left_behind.extend(messages for _, _, messages in under_way)
                     return
                 under_way.append((letter, letter.travel(), []))
                 begin = time.perf_counter()
@@ -95,6 +105,7 @@ class Mail:
                 except StopIteration:
                     pass
                 except Exception as error:
+                    _left_behind.append(messages)
                     letter.fail(error)
             under_way = still
             if under_way:

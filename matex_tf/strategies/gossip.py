@@ -6,20 +6,28 @@ is moved by (v - w) / 2: so it is the average of the two, and what the step has 
 permutation of the ranks, so the moves of all ranks add up to nothing, and the mean over the ranks is what their
 gradients make of it.
 
+With a codec a rank sends how far w is from the weights that all ranks had when they were averaged last, encoded; what
+holds then stands in `matex_tf.exchange.halfway`.
+
 Optimizers keep their slots to themselves. Statistics of the data (moving means and variances) travel with the weights.
+
+Where a rank has died (`matex_tf.faults`) all that are left drop what was under way, and begin anew with partners that
+follow from their number. For that each step ends in a collective, as with any strategy, so that all of them have done
+the same steps; and ranks meet before they wait for one another's weights.
 """
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from matex_tf import settings, trace, world
-from matex_tf.errors import MatexError
+from matex_tf.errors import MatexError, RankLost, RanksDisagree
 from matex_tf.exchange import plan
 from matex_tf.exchange.halfway import Halfway, Patience
 from matex_tf.exchange.mail import Mail
@@ -57,25 +65,27 @@ class Gossip(Strategy):
         )
 
     def begin(self, model: Any, trainable: Sequence[Any], state: Sequence[Any]) -> None:
-        self.end(model)
+        if model in self._rounds:  # of a fit, or of a first step, that did not come to its end
+            self._rounds.pop(model).close()
         if not trainable:
             raise MatexError(
                 f"{model.name} has no weights before its first step, and ranks could not gossip about them: call "
                 "model.build(…) with the shape of its inputs before fit."
             )
         self._variables[model] = [v for v in (*trainable, *state) if tf.as_dtype(v.dtype).is_floating]
+        if not world.current().alone:
+            self._rounds[model] = Rounds(self._variables[model], self.told, alike=True)
 
     def after_step(self, model: Any) -> None:
-        if model not in self._rounds:
+        if model not in self._rounds:  # in `train_on_batch`, behind a fit
             if world.current().alone:
                 return
-            self._rounds[model] = Rounds(self._variables[model], self.told)
+            self._rounds[model] = Rounds(self._variables[model], self.told, alike=False)
         self._rounds[model].after_step()
 
     def settle(self, model: Any) -> None:
         if model in self._rounds:
-            self._rounds[model].rest()
-            self.spreads[model] = average(self._rounds[model].variables)
+            self.spreads[model] = self._rounds[model].settle()
 
     def end(self, model: Any) -> None:
         if model in self._rounds:
@@ -89,34 +99,49 @@ class Gossip(Strategy):
 class Rounds:
     """The meetings about one model, in one `fit`."""
 
-    def __init__(self, variables: Sequence[Any], told: settings.Settings):
+    def __init__(self, variables: Sequence[Any], told: settings.Settings, alike: bool):
         """Begin them. Collective.
 
         Args:
-            variables: of Keras, of floating point, alike on all ranks.
+            variables: of Keras, of floating point.
+            alike: whether all ranks have the same values of them now. If not, what a codec encodes is the values
+                themselves, until they have been averaged.
         """
-        ranks = world.current()
         self.variables = list(variables)
         self._told = told
-        self._steps = 0
+        self._read = tf.function(self._read_weights, autograph=False)
+        self._move = tf.function(self._move_weights, autograph=False)
+        self._open()
+        if alike and told.codec != "none":
+            self.halfway.refer([np.asarray(variable.numpy()) for variable in variables])
+
+    def _open(self) -> None:
+        """Meet among the ranks that there are, from the first step on. Collective."""
+        ranks, told = world.current(), self._told
         self._mail = Mail(ranks.split(0, ranks.rank))
+        # Who is left of the ranks of a hypercube may be none any more.
+        kind = "dissemination" if ranks.size & (ranks.size - 1) else told.gossip_topology
         self.halfway = Halfway(
             self._mail,
             ranks.rank,
-            Partners(ranks.size, max(0, told.seed), told.gossip_topology),
-            [tuple(variable.shape) for variable in variables],
-            [np.dtype(tf.as_dtype(variable.dtype).as_numpy_dtype) for variable in variables],
+            Partners(ranks.size, max(0, told.seed), kind),
+            [tuple(variable.shape) for variable in self.variables],
+            [np.dtype(tf.as_dtype(variable.dtype).as_numpy_dtype) for variable in self.variables],
             told.bucket_mb * plan.MEGABYTE,
-            Patience(told.stall_seconds, told.stall_abort_seconds, ranks.say).look,
+            # Where ranks may die, they are found to be missing where all meet.
+            Patience(told.stall_seconds, 0 if ranks.guard else told.stall_abort_seconds, ranks.say).look,
+            told.codec,
+            told.error_feedback,
         )
-        self._read = tf.function(self._read_weights, autograph=False)
-        self._move = tf.function(self._move_weights, autograph=False)
+        self._steps, self._generation = 0, ranks.generation
 
     def after_step(self) -> None:
         """Meet, where it is time for it."""
+        self._without_the_dead()
         self._steps += 1
-        if self._steps % self._told.gossip_every:
+        if self._steps % self._told.gossip_every or world.current().alone:
             return
+        self._all_here()
         if self._told.gossip_sync:
             self._begin()
             self._finish()
@@ -124,15 +149,58 @@ class Rounds:
             self._finish()
             self._begin()
 
-    def rest(self) -> None:
-        """Take in what is under way, and hear that the next partner has stopped as well."""
-        self._finish()
-        with trace.span("wait", "gossip"):
-            self.halfway.stop()
+    def settle(self) -> float:
+        """Take in what is under way, and give all ranks the average of their weights, the same bits. Collective.
+
+        Returns:
+            How far they were from it; see `Gossip.spreads`.
+        """
+
+        def averages() -> tuple[list[np.ndarray], float]:
+            self._without_the_dead()
+            self._rest()
+            return average(self.variables)
+
+        ranks = world.current()
+        if ranks.guard is None:
+            means, spread = averages()
+        else:  # what is sent to a rank that is behind is the end of a meeting, and not all weights
+            means, spread = ranks.guard.transaction(averages, lambda: ranks.meet("have averaged weights"))[0]
+        for variable, mean in zip(self.variables, means, strict=True):
+            variable.assign(mean)
+        self.halfway.refer(means)
+        return spread
 
     def close(self) -> None:
-        """Give memory, thread and communicator back; after `rest`."""
-        self._mail.close()
+        """Give memory, thread and communicator back; after `settle`."""
+        if world.current().guard is not None:  # giving it back is collective, and a rank may have died
+            self._mail.abandon()
+        else:
+            self._mail.close()
+
+    def _without_the_dead(self) -> None:
+        """Where ranks have died, drop what is under way, as all others do, and begin anew. Collective."""
+        if self._generation != world.current().generation:
+            reference = self.halfway.reference
+            self._mail.abandon()
+            self._open()
+            self.halfway.refer(reference)
+
+    def _all_here(self) -> None:
+        """Where ranks may die, wait for all of them: then nobody waits for weights of one that has not come, and so is
+        not taken for missing by the others."""
+        ranks = world.current()
+        if ranks.guard is not None:
+            ranks.meet("gossip")
+
+    def _rest(self) -> None:
+        """Take in what is under way, and hear that the next partner has stopped as well."""
+        if world.current().alone:
+            return
+        self._all_here()
+        self._finish()
+        with trace.span("wait", "gossip"), _of_the_dead():
+            self.halfway.stop()
 
     def _begin(self) -> None:
         with trace.span("pack", "gossip"):
@@ -141,7 +209,7 @@ class Rounds:
     def _finish(self) -> None:
         if not self.halfway.under_way:
             return
-        with trace.span("wait", "gossip"):
+        with trace.span("wait", "gossip"), _of_the_dead():
             self.halfway.finish()
         with trace.span("apply", "gossip"):
             self._move()
@@ -162,14 +230,26 @@ class Rounds:
             (variable.value if isinstance(variable.value, tf.Variable) else variable).assign_add(move)
 
 
-def average(variables: Sequence[Any]) -> float:
-    """Give all ranks the average of these variables, the same bits on each. Collective.
+@contextlib.contextmanager
+def _of_the_dead() -> Iterator[None]:
+    """Where ranks may die they have just met: a partner that is elsewhere has left half a message when it died."""
+    try:
+        yield
+    except RanksDisagree as error:
+        if world.current().guard is None:
+            raise
+        raise RankLost(str(error)) from error
+
+
+def average(variables: Sequence[Any]) -> tuple[list[np.ndarray], float]:
+    """The average over all ranks of these variables, the same bits on each. Collective.
 
     Returns:
-        How far they were from it; see `Gossip.spreads`.
+        Arrays of the variables' shapes and dtypes; and how far the ranks were from them, see `Gossip.spreads`.
     """
     ranks = world.current()
     ranks.meet("average weights", [f"{v.path} {v.dtype} {tuple(v.shape)}" for v in variables])
+    means: list[np.ndarray] = []
     apart = whole = 0.0
     for variable in variables:
         own = np.asarray(variable.numpy())
@@ -177,6 +257,6 @@ def average(variables: Sequence[Any]) -> float:
         ranks.sum_in_place(mean)
         apart += float(((own.reshape(-1) - mean) ** 2).sum())
         whole += float((mean**2).sum())
-        variable.assign(mean.reshape(own.shape).astype(own.dtype))
+        means.append(mean.reshape(own.shape).astype(own.dtype))
     everyone = ranks.gather(apart, "say how far apart weights were")
-    return float(np.sqrt(np.mean(everyone) / whole)) if whole else 0.0
+    return means, float(np.sqrt(np.mean(everyone) / whole)) if whole else 0.0

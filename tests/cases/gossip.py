@@ -29,13 +29,16 @@ class Watch(keras.callbacks.Callback):
 
     def __init__(self):
         super().__init__()
-        self.batches, self.epochs, self.spreads = [], [], []
+        self.batches, self.epochs, self.spreads, self.references = [], [], [], []
 
     def _weights(self):
         return np.concatenate([np.array(weight).reshape(-1) for weight in self.model.get_weights()])
 
     def on_train_batch_end(self, batch, logs=None):
         self.batches.append(self._weights())
+        if batch == 0 and settings.current().codec != "none":
+            held = strategies.current()._rounds[self.model].halfway.reference
+            self.references.append(np.concatenate([array.reshape(-1) for array in held]))
 
     def on_epoch_end(self, epoch, logs=None):
         self.epochs.append(self._weights())
@@ -64,7 +67,7 @@ def train(kind="plain", optimizer=None, rows=101, shard=False, fit=None, **chose
         x, y = x[ranks.rank :: ranks.size], y[ranks.rank :: ranks.size]
     with strategy(**chosen):
         model = compiled(model_of(kind), momentum(**(optimizer or {})))
-        watch = Watch()
+        watch, start = Watch(), [np.array(weight).reshape(-1) for weight in model.get_weights()]
         options = {"batch_size": 25, "epochs": 3, "verbose": 0, "validation_data": table(40, seed=1), **(fit or {})}
         history = model.fit(x, y, callbacks=[watch], **options)
         travelled = [variable.path for variable in sum(weights.trained_by_steps(model), [])]
@@ -73,6 +76,7 @@ def train(kind="plain", optimizer=None, rows=101, shard=False, fit=None, **chose
             "slots": [np.array(v.numpy()) for v in model.optimizer.variables][2:],
             "batches": watch.batches, "epochs": watch.epochs, "spreads": watch.spreads,
             "evaluate": numbers(model.evaluate(*table(40, seed=1), verbose=0)), "travelled": travelled,
+            "start": np.concatenate(start), "references": watch.references,
         }  # fmt: skip
     return result
 
@@ -91,10 +95,10 @@ def linear(rows=53, batch=8, epochs=2, **chosen):
     return np.array(watch.batches)
 
 
-def goes_on():
+def goes_on(**chosen):
     """Two fits, `train_on_batch`, a frozen half and a fit on other data, with one model."""
     x, y = table()
-    with strategy():
+    with strategy(**chosen):
         model = compiled(classifier())
         model.fit(x, y, batch_size=25, epochs=1, verbose=0)
         model.fit(x, y, batch_size=10, epochs=1, verbose=0)
@@ -193,19 +197,21 @@ def ring(rows=101, epochs=4, shard=True, batch=25, uneven=False, fit=None, **cho
     return {"trained": trained, "held": held, "memory": sorted({len(rows) for rows in held})}
 
 
-def digits(name="gossip", epochs=6):
-    """Accuracy of a small convnet on scikit-learn's digits, on rows that it was not trained on."""
+def digits(name="gossip", epochs=6, **chosen):
+    """Accuracy of a small convnet on scikit-learn's digits, on rows that it was not trained on; how far apart weights
+    were before they were averaged last."""
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
     images = (images / 16).astype("float32").reshape(-1, 8, 8, 1)
-    before = settings.use(settings.Settings(strategy=name, seed=1, notes=False))
+    before = settings.use(settings.Settings(strategy=name, seed=1, notes=False, **chosen))
     try:
         keras.utils.set_random_seed(7)
         body = [keras.layers.Conv2D(16, 3, activation="tanh"), keras.layers.AveragePooling2D(2), keras.layers.Flatten()]
         model = compiled(keras.Sequential([keras.Input((8, 8, 1)), *body, keras.layers.Dense(10)]), momentum(0.05))
         model.fit(images[:1400], labels[:1400], batch_size=64, epochs=epochs, verbose=0)
-        return numbers(model.evaluate(images[1400:], labels[1400:], verbose=0))[1]
+        spread = getattr(strategies.current(), "spreads", {}).get(model, 0.0)
+        return numbers(model.evaluate(images[1400:], labels[1400:], verbose=0))[1], spread
     finally:
         settings.use(before)
 

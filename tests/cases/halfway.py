@@ -9,6 +9,13 @@ import numpy as np
 from matex_tf import world
 from matex_tf.exchange.halfway import Halfway, Patience
 from matex_tf.exchange.mail import Mail
+from matex_tf.strategies.partners import Partners
+
+
+def weights_of(size, shapes, seed=0):
+    """Weights of each rank."""
+    random = np.random.default_rng(seed)
+    return [[np.asarray(random.normal(size=shape), np.float32) for shape in shapes] for _ in range(size)]
 
 
 class Around:
@@ -42,6 +49,24 @@ def meet(turns=6, length=300_000, limit=1 << 20):
     halfway.stop()
     mail.close()
     return all((array == expected[ranks.rank]).all() for array in mine)
+
+
+def coded(shapes, codec, feedback, turns=5):
+    """Bytes of an exchange, and the weights of this rank after some; they are those of `test_gossip.weights_of`."""
+    ranks = world.current()
+    mail = Mail(ranks.split(0, ranks.rank))
+    dtypes, partners = [np.dtype("float32")] * len(shapes), Partners(ranks.size, 3)
+    halfway = Halfway(mail, ranks.rank, partners, shapes, dtypes, 1 << 20, codec=codec, feedback=feedback)
+    halfway.refer(weights_of(1, shapes, seed=9)[0])
+    mine = weights_of(ranks.size, shapes)[ranks.rank]
+    for _ in range(turns):
+        halfway.begin(mine)
+        halfway.finish()
+        for array, move in zip(mine, halfway.moves, strict=True):
+            array += move
+    halfway.stop()
+    mail.close()
+    return halfway.nbytes, mine
 
 
 def travels():
