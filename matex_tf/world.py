@@ -262,6 +262,16 @@ class World:
             self._apart.append(comm)
         return comm
 
+    def split_node(self) -> tuple[Any, bool]:
+        """A communicator of the ranks of this node, and whether it is one of its own, to be freed. Collective.
+
+        On one node, where ranks may die, it is that of the world: Open MPI 5.0.11 was seen to crash in ranks that are
+        in MPI_Comm_split when another one dies.
+        """
+        if self.guard is not None and len(self.nodes) == 1:
+            return self._comm, False
+        return self.split(self.node), True
+
     def whole(self, operation: Callable[[], _Result]) -> _Result:
         """Run several collectives as one: if a rank dies in one of them, the others run them all again.
 

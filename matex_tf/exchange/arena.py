@@ -58,7 +58,7 @@ class Node:
         self.rank, self.size = world.local_rank, world.local_size
         self.host = world.host
         self._directory = directory or DIRECTORY
-        self._comm = world.split(world.node)
+        self._comm, self._own = world.split_node()
         self._processes = [_watched(pid) for pid in self._comm.allgather(os.getpid())]
 
     def segment(self, size: int) -> Segment:
@@ -110,7 +110,8 @@ class Node:
 
     def close(self) -> None:
         """Give the communicator back."""
-        self._comm.Free()
+        if self._own:
+            self._comm.Free()
         self._processes = []
 
     def _create(self, size: int, named: bool) -> tuple[int, str]:
