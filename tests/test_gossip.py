@@ -170,7 +170,7 @@ def the_same(values):
             np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("options", [{}, {"gossip_sync": True}, {"gossip_every": 2}, {"bucket_mb": 1}], ids=str)
 def test_training(ranks, options):
     """Ranks part ways within an epoch, and are alike, to the bit, behind each epoch's end and when fit returns."""

@@ -130,7 +130,7 @@ CASES = {
 }
 
 
-@pytest.mark.variants(4)
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("name", CASES)
 def test_a_death(name, tmp_path, server, undisturbed):
     """Wherever it comes: every row is used once in every epoch, and all end alike, with about the same loss."""
@@ -151,6 +151,7 @@ def compare(found, undisturbed, tolerance=0.2):
     np.testing.assert_allclose(found["evaluate"], undisturbed["evaluate"], rtol=tolerance)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(
     "settings",
     [

@@ -44,6 +44,7 @@ def test_model(ranks, model):
     same(ranks(f"models:{model}"))
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("model", ["own_train_step", "gan"])
 def test_model_on_more(ranks, model):
     """The same for the other sizes."""
@@ -70,6 +71,7 @@ def test_embeddings(ranks, optimizer, config, rtol):
     same(ranks("models:embeddings", sizes, optimizer=optimizer, **config), rtol=rtol)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(("layer", "sequences"), [("LSTM", False), ("SimpleRNN", True)])
 def test_recurrent(ranks, layer, sequences):
     """Recurrent models with masked steps; a masked loss divides by the valid steps of the whole batch."""
