@@ -144,6 +144,7 @@ class Parser:
         self._check_counts(tokens, begins, high, path, number)
         try:
             read = self._frame(data)
+            self._check_sizes(read)
         except (ValueError, TypeError, OverflowError) as error:
             self._blame(data, path, number)
             raise DataError(f"{path}, data rows {number} to {number + len(begins) - 1}: {error}") from None
@@ -158,9 +159,6 @@ class Parser:
             texts: list[Any] = self.texts(data) if any(label is None for label in plain) else [None] * len(plain)
             labels = [text if label is None else label for label, text in zip(plain, texts, strict=True)]
         x = self._inputs(read)
-        if x is None:
-            self._blame(data, path, number)
-            raise DataError(f"{path}, data rows {number} to {number + len(begins) - 1}: no {self._dtype}.")
         return Rows(x, labels, _facts(labels, self.chosen.y))
 
     def _frame(self, data: bytes) -> Any:
@@ -182,17 +180,21 @@ class Parser:
         read = frame(data, self.delimiter, self.count, usecols=sorted(set(columns)), dtype=str, na_filter=False)
         return [read[column].to_numpy(object) for column in columns]
 
-    def _inputs(self, read: Any) -> np.ndarray | None:
-        """The inputs in their dtype; None where a whole number does not fit in."""
+    def _check_sizes(self, read: Any) -> None:
+        """Raises: OverflowError: a whole number of the inputs does not fit into their dtype."""
+        shorter = [column for column, wide in self._given.items() if wide != self._dtype]
+        if not shorter or not len(read):
+            return
+        values, limits = read[shorter].to_numpy(), np.iinfo(self._dtype)
+        if values.min() < limits.min or values.max() > limits.max:
+            raise OverflowError(f"a number is no {self._dtype}")
+
+    def _inputs(self, read: Any) -> np.ndarray:
         columns = list(self.chosen.x)
         if list(read.columns) != columns:
             read = read[columns]
         # By way of float64 for integers too, as where pandas knows the dtype: a piece of whole numbers is no exception.
         values = read.to_numpy(np.float64 if self._dtype.kind == "f" else None)
-        if values.dtype != self._dtype and self._dtype.kind in "iu" and values.size:
-            limits = np.iinfo(self._dtype)
-            if values.min() < limits.min or values.max() > limits.max:
-                return None
         return np.ascontiguousarray(values, dtype=self.chosen.dtype)
 
     @staticmethod

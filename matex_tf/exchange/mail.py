@@ -74,8 +74,7 @@ class Mail:
 
     def close(self) -> None:
         """End the thread and give the communicator back; nothing may be under way."""
-        self._posted.put(None)
-        self._thread.join()
+        self.abandon()
         self.lane.close()
 
     def abandon(self) -> None:

@@ -44,9 +44,8 @@ class Reduction:
             labels: the variables' names, for messages.
             local: for each, whether its variable is the rank's own, and so not reduced.
         """
-        size = len(self.process_set.ranks)
         result = list(gradients)
-        if not self.process_set.included() or size == 1:
+        if not self.process_set.included() or len(self.process_set.ranks) == 1:
             return result
         for place, gradient in enumerate(result):
             if isinstance(gradient, tf.IndexedSlices) and self.sparse_as_dense:
@@ -61,7 +60,7 @@ class Reduction:
             result[place] = total
         for place, gradient in enumerate(result):
             if local[place] and self.scale_local and gradient is not None:
-                result[place] = _divided(gradient, size)
+                result[place] = _divided(gradient, ops.count(self.process_set))
         return result
 
 

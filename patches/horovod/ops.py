@@ -272,7 +272,6 @@ def reducescatter(
     given = dense(tensors, "reducescatter")
     if op not in (Average, Sum):
         raise NotImplementedError("hvd.reducescatter knows the ops Average and Sum.")
-    size = len(among.ranks)
     call_name = graph_name(name, "Reducescatter", given)
     params = f"{OP_NAMES[op]} with factors {float(prescale)}, {float(postscale)}"
     call = Call("reducescatter", call_name, params=params, check=_has_rows)
@@ -285,11 +284,12 @@ def reducescatter(
 
     def backward(upstream: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         # What is scaled outside, by 1 / size for Average, has its own gradient; Horovod has a factor of size beside it.
-        grads = [grad * tf.cast(size, grad.dtype) for grad in upstream]
+        grads = [grad * tf.cast(count(among), grad.dtype) for grad in upstream]
         return allgather(grads, among=among, name=_again(call_name))
 
     own = _with_gradient(forward, backward, [scaled(tensor, prescale) for tensor in given])
-    return [scaled(rows, postscale, size if op == Average else 1) for rows in own]
+    divisor = count(among) if op == Average else 1
+    return [scaled(rows, postscale, divisor) for rows in own]
 
 
 @as_it_is
