@@ -5,6 +5,7 @@ survivors complete a transaction, or none does and they run it again. No message
 
 - A transaction ends in a collective in which every rank waits for every other. So a rank that has completed it knows
   that all others have done their own part of it, and no two ranks are more than one transaction apart.
+- What comes behind that collective in a transaction is the rank's own work, which cannot fail with another rank.
 - Whoever meets a failure revokes the communicators, which brings every other rank here as well, at its next collective
   at the latest. The survivors shrink and tell each other how many transactions they have completed. Where they differ,
   those that are behind are given the result of the last one, the same on all ranks, and have completed it too.
@@ -62,6 +63,7 @@ class Guard:
         self._completed = 0
         self._last: Any = None
         self._inside = False
+        self._counted = False  # the transaction that is under way
         self._vain = 0
         self.on_change: list[Callable[[list[int]], None]] = []
         self._processes = world.gather((world.host, os.getpid()), "prepare to carry on")
@@ -84,34 +86,55 @@ class Guard:
         prepare: Callable[[], _Result],
         commit: Callable[[], _Committed],
         undo: Callable[[], None] = lambda: None,
+        catch_up: Callable[[_Committed], _Result] | None = None,
     ) -> tuple[_Result, _Committed]:
         """Run what a rank does for itself, and the collective that makes it count, on all survivors or on none.
 
         Args:
-            prepare: the rank's own part; may have collectives in it.
-            commit: a collective in which every rank waits for every other, with the same result on every rank.
+            prepare: the rank's own part; may have collectives in it. It may call `count` behind the last of them, and
+                what it does from there on is its own work.
+            commit: a collective in which every rank waits for every other, with the same result on every rank; where
+                `prepare` has counted the transaction it only gives that result.
             undo: called before `prepare` is run again.
+            catch_up: given another rank's result of `commit`, where that rank has counted the transaction and this one
+                has met a failure instead: does what `prepare` has not come to, and gives its result.
         """
         if self._inside:
             return prepare(), commit()
         while True:
-            self._inside = True
+            self._inside, self._counted = True, False
+            prepared = False
             try:
                 result = prepare()
+                prepared = True
                 committed = commit()
             except Exception as error:
-                if not lost(error) or self._vain > _VAIN:
+                if not lost(error) or self._vain > _VAIN or self._counted:
                     raise
                 settled, committed = self._recover()
                 if not settled:
                     undo()
                     continue
+                if not prepared and catch_up is not None:
+                    result = catch_up(committed)
             finally:
                 self._inside = False
-            self._completed += 1
+            if not self._counted:
+                self._completed += 1
             self._last = committed
             self._vain = 0
             return result, committed
+
+    @property
+    def inside(self) -> bool:
+        """Whether a transaction is under way."""
+        return self._inside
+
+    def count(self) -> None:
+        """In a transaction, behind its last collective, in which every rank has waited for every other: it counts."""
+        self._counted = True
+        self._completed += 1
+        self._last = None
 
     def _leave(self) -> None:
         """Leave without MPI_Finalize where ranks have died: it may wait for them. So may mpirun, for those that are

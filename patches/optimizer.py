@@ -21,7 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from matex_tf import settings, strategies, world
-from matex_tf.patches import names, notes, scope
+from matex_tf.patches import late, names, notes, scope
 from matex_tf.patches.inside import Inside
 
 _waiting: list[list[str]] = []  # the names of the gradients that the next `_clip_gradients` shall exchange
@@ -95,6 +95,8 @@ def delay(instance: Any, grads: Sequence[Any], variables: Sequence[Any], apply: 
 
 def _apply(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     """The whole update of an optimizer, where a strategy delays it; its counter of updates then counts those."""
+    if late.put_off(instance, lambda: wrapped(*args, **kwargs)):
+        return None
     if exchanged or not strategy().delays:
         return wrapped(*args, **kwargs)
     grads, variables = apply_arguments(*args, **kwargs)
@@ -131,7 +133,7 @@ def _weigh(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 def _exchange(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     if not _waiting or exchanged:
         return wrapped(*args, **kwargs)
-    return wrapped(strategy().exchange(args[0] if args else kwargs["grads"], _waiting[-1]))
+    return wrapped(_sum(args[0] if args else kwargs["grads"], _waiting[-1]))
 
 
 def _weigh_and_exchange(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -139,7 +141,11 @@ def _weigh_and_exchange(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> 
     if exchanged:
         return wrapped(grads)
     labels = [f"number {position} of {instance.name}" for position in range(len(grads))]
-    return wrapped(strategy().exchange(weighted(grads), labels))
+    return wrapped(_sum(weighted(grads), labels))
+
+
+def _sum(grads: Sequence[Any], labels: Sequence[str]) -> list[Any]:
+    return late.through_gate(strategy().exchange(grads, labels))
 
 
 def _arguments(grads: Sequence[Any], trainable_variables: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -191,7 +197,7 @@ def average(grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
 
 def average_named(grads: Sequence[Any], labels: Sequence[str]) -> list[Any]:
     """The same for gradients whose shapes are known, with the names of their variables."""
-    return strategy().exchange(weighted(grads), labels)
+    return _sum(weighted(grads), labels)
 
 
 def mark(gradient: Any) -> Any:

@@ -1,8 +1,12 @@
 """Steps that are run again where a rank has died in them; see `matex_tf.faults`.
 
 A step ends in a sum of the metrics' states over all ranks. So every rank knows what a rank that dies later had
-gathered, and nothing of it is lost. Before a step the values of all variables are kept: not as copies, since TensorFlow
-copies a value that someone still holds when it is about to change it.
+gathered, and nothing of it is lost. Where the metrics can be updated before the weights are (see `late`), that sum is
+made in the step's graph, right behind the sum of the gradients, and the step counts before the weights change.
+
+Before a step the values of all variables are kept: not as copies, since TensorFlow copies a value that someone still
+holds when it is about to change it. Once a step counts they are let go. A rank that has not heard that it counts takes
+the weights of one that has.
 
 Relies on (TensorFlow 2.16 to 2.21): `ReadVariableOp` gives a variable's own memory, and updates of variables leave
 memory alone that is held elsewhere.
@@ -11,15 +15,16 @@ memory alone that is held elsewhere.
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
-from matex_tf import world
-from matex_tf.exchange import party
-from matex_tf.patches import metrics, seeds, state, weights
+from matex_tf import settings, world
+from matex_tf.exchange import op, party
+from matex_tf.patches import late, metrics, seeds, state, weights
 from matex_tf.patches.feed import Batch
 from matex_tf.patches.split import Share
 
@@ -39,65 +44,175 @@ def whole(work: Callable[[], _Result], what: str) -> _Result:
     return ranks.guard.transaction(work, lambda: ranks.meet(what))[0]
 
 
-def step(model: Any, batch: Batch, trace: Callable[[Any], Any], run: Callable[[Any, Share], _Result]) -> _Result:
+class Runs(Protocol):
+    """What runs a step of a model: `steps.SharedStep`."""
+
+    def trace(self, data: Any) -> None:
+        """Make what the step needs, the variables of optimizers among it, from rows."""
+
+    def __call__(self, data: Any, share: Share) -> Any:
+        """Run the step on a share of a batch."""
+
+    def finish(self) -> Any:
+        """Do what the call that an error has cut short had left to do, and give its result."""
+
+
+@dataclasses.dataclass
+class _Counted:
+    """What a step that counts has come to, the same on every rank.
+
+    Attributes:
+        metrics: see `ModelState.committed`.
+        trained: the values of `_trained`; as arrays, where another rank has sent them.
+    """
+
+    metrics: np.ndarray
+    trained: list[Any]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"metrics": self.metrics, "trained": [np.asarray(value) for value in self.trained]}
+
+
+class _Step:
+    """One step of a model, which may have to be run again."""
+
+    def __init__(self, model: Any, batch: Batch, runs: Runs):
+        self._model = model
+        self._batch = batch
+        self._runs = runs
+        self._notes = state.of(model)
+        self._values: list[tuple[Any, tf.Tensor]] | None = None
+        self._before: dict[str, Any] = {}
+        self._may_count = False
+        self._metrics: np.ndarray | None = None
+
+    def prepare(self) -> Any:
+        """The step, on this rank's rows among the ranks that there are."""
+        ranks, notes = world.current(), self._notes
+        data, share = self._batch()
+        self._runs.trace(data)  # what it makes has to be there before values are kept
+        if notes.before_merge is not None:
+            metrics.unmerge(self._model)
+        if notes.generation != ranks.generation:
+            _take_over(self._model)
+        self._values = values(self._model)
+        self._before = copy.copy(vars(notes))
+        # There are meetings behind the first step, and behind the last of those that were asked for.
+        self._may_count = not notes.begin and not settings.current().steps
+        return self._runs(data, share)
+
+    def count(self, total: np.ndarray) -> None:
+        """The ranks have exchanged gradients and metrics; called in the graph of the step."""
+        if self._may_count:
+            self._metrics, self._values = total, None
+            world.current().guard.count()
+
+    def commit(self) -> _Counted:
+        """Have the step count, if it does not yet."""
+        total = sum_of_metrics(self._model) if self._metrics is None else self._metrics
+        return _Counted(total, [_held(variable) for variable in _trained(self._model)])
+
+    def catch_up(self, counted: _Counted) -> Any:
+        """The step counts, and this rank has not heard of it: all is done but for the sums of the gradients."""
+        for variable, value in zip(_trained(self._model), counted.trained, strict=True):
+            variable.assign(value)
+        return self._runs.finish()
+
+    def undo(self) -> None:
+        """Let everything be as it was."""
+        if self._values is None:
+            return
+        for variable, value in self._values:
+            variable.assign(value)
+        known = {id(variable) for variable, _ in self._values}
+        for variable in weights.variables_of(self._model):
+            if id(variable) not in known and not seeds.is_generator_state(variable):
+                variable.assign(tf.zeros_like(variable.value))  # what an optimizer has made in a first, eager step
+        for metric in metrics.leaves(self._model):
+            if not known.issuperset(map(id, metric._variables)):  # made by this step
+                metric.reset_state()
+        vars(self._notes).update(self._before)
+
+
+_step: _Step | None = None  # the one that runs
+
+
+def step(model: Any, batch: Batch, runs: Runs) -> Any:
     """Run a step of a model, again where a rank dies in it.
 
     Args:
         batch: gives this rank's rows of the batch, and their share, among the ranks that there are.
-        trace: makes what the step needs, the variables of optimizers among it, from rows.
-        run: runs the step on them.
+        runs: runs the step on them.
     """
-    ranks, remembered = world.current(), state.of(model)
-    kept: dict[str, Any] = {}
-
-    def prepare() -> _Result:
-        data, share = batch()
-        trace(data)  # what it makes has to be there before values are kept
-        if remembered.before_merge is not None:
-            metrics.unmerge(model)
-        if remembered.generation != ranks.generation:
-            _take_over(model)
-        kept["values"] = values(model)
-        kept["state"] = copy.copy(vars(remembered))
-        return run(data, share)
-
-    def undo() -> None:
-        if not kept:
-            return
-        for variable, value in kept["values"]:
-            variable.assign(value)
-        known = {id(variable) for variable, _ in kept["values"]}
-        for variable in weights.variables_of(model):
-            if id(variable) not in known and not seeds.is_generator_state(variable):
-                variable.assign(tf.zeros_like(variable.value))  # what an optimizer has made in a first, eager step
-        for metric in metrics.leaves(model):
-            if not known.issuperset(map(id, metric._variables)):  # made by this step
-                metric.reset_state()
-        vars(remembered).update(kept["state"])
-
-    result, remembered.committed = ranks.guard.transaction(prepare, lambda: sum_of_metrics(model), undo)
+    global _step
+    guard = world.current().guard
+    outer, this = _step, _Step(model, batch, runs)
+    _step = this if outer is None and not guard.inside else None
+    try:
+        result, counted = guard.transaction(this.prepare, this.commit, this.undo, this.catch_up)
+    finally:
+        _step = outer
+    state.of(model).committed = counted.metrics
     return result
+
+
+def count_behind(model: Any) -> Callable[[list[Any]], list[Any]]:
+    """For the graph of a step: what sums the metrics behind the gradients; see `late.update_behind_metrics`."""
+
+    def count(own: np.ndarray) -> list[np.ndarray]:
+        total = _sum(own)
+        if _step is not None:
+            _step.count(total)
+        return [np.array(0, np.int32)]
+
+    def gate(gradients: list[Any]) -> list[Any]:
+        there = [one for one in tf.nest.flatten(gradients, expand_composites=True) if one is not None]
+        parts = [tf.reshape(tf.cast(variable.value, tf.float64), [-1]) for variable in _adding(model)]
+        with tf.control_dependencies(there):
+            own = tf.concat([tf.zeros([0], tf.float64), *parts], 0)
+            done = op.call(count, [own], [tf.int32], lambda arrays: [np.array(0, np.int32)])
+        return late.behind(done, gradients)
+
+    return gate
 
 
 def values(model: Any) -> list[tuple[Any, tf.Tensor]]:
     """Every variable that a step may change, with its value."""
     found = {id(v): v for v in weights.variables_of(model)}
     found.update((id(v), v) for metric in metrics.leaves(model) for v in metric._variables)
-    return [(v, tf.raw_ops.ReadVariableOp(resource=v.value.handle, dtype=v.value.dtype)) for v in found.values()]
+    return [(variable, _held(variable)) for variable in found.values()]
+
+
+def _held(variable: Any) -> tf.Tensor:
+    return tf.raw_ops.ReadVariableOp(resource=variable.value.handle, dtype=variable.value.dtype)
+
+
+def _trained(model: Any) -> list[Any]:
+    """The variables of a model that are changed by gradients, and are the same on every rank."""
+    found = {id(variable): variable for variable in model.trainable_variables}
+    for optimizer in weights.optimizers_of(model):
+        found.update((id(variable), variable) for variable in optimizer.variables)
+    return list(found.values())
+
+
+def _adding(model: Any) -> list[Any]:
+    return [
+        variable for metric in metrics.leaves(model) if metrics.is_additive(metric) for variable in metric._variables
+    ]
 
 
 def own_metrics(model: Any) -> list[tuple[Any, np.ndarray]]:
     """The state of the metrics that can be added up."""
-    adding = [
-        variable for metric in metrics.leaves(model) if metrics.is_additive(metric) for variable in metric._variables
-    ]
-    return [(variable, np.asarray(variable.numpy())) for variable in adding]
+    return [(variable, np.asarray(variable.numpy())) for variable in _adding(model)]
 
 
 def sum_of_metrics(model: Any) -> np.ndarray:
     """The state of the metrics, summed over all ranks: what every rank then knows. float64, flat."""
-    flat = metrics.flatten(own_metrics(model))
-    return np.array(party.sum_arrays(world.current(), [flat], "count a step", ["the state of the metrics"])[0])
+    return _sum(metrics.flatten(own_metrics(model)))
+
+
+def _sum(own: np.ndarray) -> np.ndarray:
+    return np.array(party.sum_arrays(world.current(), [own], "count a step", ["the state of the metrics"])[0])
 
 
 def _take_over(model: Any) -> None:

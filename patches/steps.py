@@ -5,6 +5,7 @@ Keras' own versions fetch inside the graph. Here a batch is held outside, so tha
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import tensorflow as tf
 from matex_tf import settings, strategies, trace, world
 from matex_tf.errors import MatexError
 from matex_tf.exchange import op
-from matex_tf.patches import metrics, notes, recovery, resuming, scope, seeds, split, state, weights
+from matex_tf.patches import late, metrics, notes, recovery, resuming, scope, seeds, split, state, weights
 from matex_tf.patches.feed import Batch, Feed, own_rows
 from matex_tf.patches.rows import Own
 from matex_tf.patches.split import Share
@@ -28,6 +29,7 @@ class SharedStep:
         self.kind = kind
         self.steps = 0
         self._compiled: dict[tuple[bool, ...], Any] = {}
+        self._unfinished: Any = None  # logs and share of a step that has run and is not taken note of
 
     def __call__(self, data: Any, share: Share) -> Any:
         """Run the step on rows `share` of an eager batch; returns its logs, those of this rank."""
@@ -56,10 +58,8 @@ class SharedStep:
                     variable.assign(value)
             if self.kind == "train":
                 strategy.after_step(model)
-        remembered.rows += share.rows
-        remembered.weight = share.rows / share.total if share.total else 0.0
-        if self.kind == "train":
-            remembered.unmerged = True
+            self._unfinished = logs, share
+        logs = self.finish()
         if going_on and going_on.replaying:  # with what an optimizer has made in a first, eager step
             going_on.restore(last=True)
             return self(data, share)
@@ -67,6 +67,16 @@ class SharedStep:
             weights.check_alike(model)
         if self.kind == "train":
             _count_step(model)
+        return logs
+
+    def finish(self) -> Any:
+        """Take note of a step that has run; its logs, also where an error of its exchange has been raised since."""
+        (logs, share), self._unfinished = self._unfinished, None
+        remembered = state.of(self.model)
+        remembered.rows += share.rows
+        remembered.weight = share.rows / share.total if share.total else 0.0
+        if self.kind == "train":
+            remembered.unmerged = True
         return logs
 
     def trace(self, data: Any) -> None:
@@ -104,7 +114,11 @@ class SharedStep:
             seeds.part_ways_in_graph()
             mine = split.take(data, slices, low, high)
             apart = self.kind == "train" and not strategies.current().averages
-            with scope.within(scope.Part(rows, total, high - low, apart=apart)), metrics.watching(model) as results:
+            with contextlib.ExitStack() as inside:
+                inside.enter_context(scope.within(scope.Part(rows, total, high - low, apart=apart)))
+                results = inside.enter_context(metrics.watching(model))
+                if self._counts_early():
+                    inside.enter_context(late.update_behind_metrics(model, recovery.count_behind(model)))
                 logs = model_step(mine)
             state.of(model).sources = _sources(logs, results)
             return logs
@@ -125,6 +139,12 @@ class SharedStep:
             return (concrete if split.signature(data) == usual else compiled)(data, numbers)
 
         return call
+
+    def _counts_early(self) -> bool:
+        """Whether the metrics' states may be summed behind the gradients, for ranks that die; see `recovery`."""
+        strategy = strategies.current()
+        same = strategy.averages and strategy.keeps_alike and not strategy.delays
+        return self.kind == "train" and world.current().guard is not None and same and not self.model.run_eagerly
 
     def _put_back(self) -> list[Any]:
         """The variables that a step on a ghost's row must not change: metrics, moving statistics."""
@@ -216,7 +236,7 @@ class StepFunction:
     def _run(self, batch: Batch) -> Any:
         if world.current().guard is None:
             return self.step(*batch())
-        return recovery.step(self.model, batch, self.step.trace, self.step)
+        return recovery.step(self.model, batch, self.step)
 
     def _whole(self, logs: Any) -> Any:
         """Logs of `train_on_batch` and `test_on_batch`, over all ranks; metrics keep this rank's state."""

@@ -43,7 +43,12 @@ y = y[:900]
 layers = [keras.layers.Dense(600, activation="relu"), keras.layers.Dense(600, activation="relu")]
 model = keras.Sequential([keras.Input((64,)), *layers, keras.layers.Dense(10)])
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-model.compile(keras.optimizers.SGD(0.05, momentum=0.5), loss, metrics=["accuracy"])
+
+def confidence(y, logits):  # a metric of the script's own, which could look at weights
+    return tf.reduce_max(tf.nn.softmax(logits), axis=1)
+
+metrics = ["accuracy", confidence] if "OWN_METRIC" in os.environ else ["accuracy"]
+model.compile(keras.optimizers.SGD(0.05, momentum=0.5), loss, metrics=metrics)
 keep = keras.callbacks.ModelCheckpoint("kept.keras")
 first = model.fit(x[:600], y[:600], batch_size=50, epochs=2, validation_data=(x[600:], y[600:]), verbose=0,
                   callbacks=[keep])
@@ -107,11 +112,20 @@ def plan(number: int, seed: int) -> Run:
     return Run(number, ranks, deaths)
 
 
-def undisturbed(folder: Path, server: warm.Server) -> dict[str, Any]:
-    """What the script gives on one rank."""
+def undisturbed(folder: Path, server: warm.Server) -> list[dict[str, Any]]:
+    """What the script gives on one rank: for runs of even numbers, and for those of odd ones."""
     (folder / "train.py").write_text(SCRIPT)
-    subprocess.run([*warm.command(server.path), "train.py"], cwd=folder, check=True, env=_environ(), timeout=SECONDS)
-    return json.loads((folder / "result.").read_text())
+    results = []
+    for number in range(2):
+        command = [*warm.command(server.path), "train.py"]
+        subprocess.run(command, cwd=folder, check=True, env=_environ(**kind(number)), timeout=SECONDS)
+        results.append(json.loads((folder / "result.").read_text()))
+    return results
+
+
+def kind(number: int) -> dict[str, str]:
+    """What every second training has: a metric for which a step is counted behind its update of the weights."""
+    return {"OWN_METRIC": "1"} if number % 2 else {}
 
 
 def _environ(**more: str) -> dict[str, str]:
@@ -121,8 +135,12 @@ def _environ(**more: str) -> dict[str, str]:
     return {**kept, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1", **more}
 
 
-def execute(run: Run, expected: dict[str, Any], server: warm.Server) -> Run:
-    """Train once; what is amiss is in `run.failures`."""
+def execute(run: Run, expected: list[dict[str, Any]], server: warm.Server) -> Run:
+    """Train once; what is amiss is in `run.failures`.
+
+    Args:
+        expected: see `undisturbed`.
+    """
     folder = Path(tempfile.mkdtemp(prefix="matex-chaos-"))
     (folder / "train.py").write_text(SCRIPT)
     shutil.copy(Path(__file__).with_name("places.py"), folder)
@@ -131,7 +149,7 @@ def execute(run: Run, expected: dict[str, Any], server: warm.Server) -> Run:
     segments = set(os.listdir("/dev/shm"))
     begin = time.monotonic()
     with open(folder / "log", "wb") as log:
-        environ, nothing = _environ(CHAOS=json.dumps(run.deaths)), subprocess.DEVNULL
+        environ, nothing = _environ(CHAOS=json.dumps(run.deaths), **kind(run.number)), subprocess.DEVNULL
         job = subprocess.Popen(
             command, cwd=folder, env=environ, stdin=nothing, stdout=log, stderr=log, start_new_session=True
         )
@@ -145,7 +163,7 @@ def execute(run: Run, expected: dict[str, Any], server: warm.Server) -> Run:
             os.killpg(job.pid, signal.SIGKILL)
             job.wait()
     run.seconds = time.monotonic() - begin
-    _look_for_rests(run, folder, judge(run, folder, expected), segments)
+    _look_for_rests(run, folder, judge(run, folder, expected[run.number % 2]), segments)
     if run.failures:
         print(f"{run}\n  {'; '.join(run.failures)}\n  {folder}\n{(folder / 'log').read_text(errors='replace')[-3000:]}")
     else:

@@ -46,18 +46,20 @@ def plan(number: int, seed: int) -> chaos.Run:
     return chaos.Run(number, RANKS, deaths)
 
 
-def execute(run: chaos.Run, expected: dict[str, Any]) -> chaos.Run:
-    """Train once; what is amiss is in `run.failures`."""
+def execute(run: chaos.Run, expected: list[dict[str, Any]]) -> chaos.Run:
+    """Train once; what is amiss is in `run.failures`. `expected` is that of `chaos.execute`."""
     folder = Path(tempfile.mkdtemp(prefix="matex-chaos-"))
     (folder / "train.py").write_text(chaos.SCRIPT)
     shutil.copy(Path(chaos.__file__).with_name("places.py"), folder)
     flags = ["-n", str(RANKS), "--hosts", ",".join(f"h{n}:{EACH}" for n in range(1, RANKS // EACH + 1)), "-x", "CHAOS"]
     flags += ["--faults", "shrink", "--bucket-mb", "1", "--stall-abort-seconds", str(SILENT)]
+    kind = chaos.kind(run.number)
+    flags += [word for name in kind for word in ("-x", name)]
     by_place = [death for death in run.deaths if death["place"] in PLACES]
     begin = time.monotonic()
     with Hosts(RANKS // EACH) as hosts:
         line = [*hosts.on(folder=folder), LAUNCHER, "run", *flags, "train.py"]
-        job = Job(line, folder, CHAOS=json.dumps(by_place), TF_NUM_INTRAOP_THREADS="1", **hosts.environ)
+        job = Job(line, folder, CHAOS=json.dumps(by_place), TF_NUM_INTRAOP_THREADS="1", **kind, **hosts.environ)
         cut = _disturb(run, folder, hosts, job)
         log = ""
         try:
@@ -76,7 +78,7 @@ def execute(run: chaos.Run, expected: dict[str, Any]) -> chaos.Run:
         run.seconds = time.monotonic() - begin
         if found := left(hosts, job, 10):
             run.failures.append(f"left behind: {found}")
-    chaos.judge(run, folder, expected)
+    chaos.judge(run, folder, expected[run.number % 2])
     if run.failures:
         print(f"{run}\n  {'; '.join(run.failures)}\n  {folder}\n{log[-3000:]}")
     else:

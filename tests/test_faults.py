@@ -53,7 +53,6 @@ def expected(server, tmp_path_factory):
     return chaos.undisturbed(tmp_path_factory.mktemp("undisturbed"), server)
 
 
-@pytest.mark.variants(5)
 @pytest.mark.parametrize("number", range(RUNS))
 def test_chaos(number, server, expected):
     """Whoever dies, and wherever: the same losses, metrics, predictions and files, on every survivor."""
@@ -130,6 +129,59 @@ dies = [Die()] if "OMPI_COMM_WORLD_SIZE" in os.environ else []
 history = model.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0, callbacks=dies).history
 print("HISTORY", json.dumps(history), flush=True)
 """
+
+
+#: A step counts on rank 0, rank 1 dies, and the others have not heard that it does; a callback changes the optimizer.
+UNHEARD = """
+import json, os, signal
+import numpy as np, keras, matex_tf
+from matex_tf import errors, faults
+from matex_tf.patches import recovery
+rank = matex_tf.rank()
+sums, counts = [], []
+def summed(own, real=recovery._sum):
+    total = real(own)
+    sums.append(1)
+    if len(sums) == %d and rank:
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise errors.RankLost("it has not come through")
+    return total
+def count(guard, real=faults.Guard.count):
+    counts.append(1)
+    real(guard)
+recovery._sum, faults.Guard.count = summed, count
+x, y = np.random.RandomState(0).rand(2, 240, 4).astype("float32")
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
+model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", metrics=["mae"])
+class Slower(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        self.model.optimizer.learning_rate.assign(self.model.optimizer.learning_rate * 0.9)
+history = model.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0, callbacks=[Slower()]).history
+weights = [float(w) for w in model.get_weights()[0].ravel()]
+with open(f"result.{rank}", "w") as file:
+    json.dump([{"loss": history["loss"], "mae": history["mae"], "weights": weights}, len(counts)], file)
+"""
+
+
+def test_a_rank_that_has_not_heard_that_a_step_counts(tmp_path, server):
+    """It takes over the weights, and makes no step twice; the steps count before their weights change."""
+    results = []
+    for ranks, place in (1, 0), (4, 12):
+        (tmp_path / "script.py").write_text(UNHEARD % place)
+        line = launch.mpirun_line(launch.find_mpirun(), ranks, survive=True) if ranks > 1 else []
+        ended = Job([*line, *warm.command(server.path), "--faults", "shrink", "script.py"], tmp_path).end()
+        assert ended.code == 0, ended
+        files = sorted(tmp_path.glob("result.*"))
+        results += [json.loads(path.read_text()) for path in files]
+        for path in files:
+            path.unlink()
+    (expected, none), *survivors = results
+    assert none == 0 and sorted(counts for _, counts in survivors) == [28, 28, 29], results  # of 30, less the first
+    assert "rank 1 of 4" in ended.err and "3 ranks go on" in ended.err, ended
+    for found, _ in survivors:
+        assert chaos.differences(expected, found) == [], results
 
 
 def trained(folder, server, kind, ranks, *settings):
