@@ -24,11 +24,15 @@ import tensorflow as tf
 
 from matex_tf import settings, world
 from matex_tf.exchange import op, party
+from matex_tf.exchange.plan import Plan
 from matex_tf.patches import late, metrics, seeds, state, weights
 from matex_tf.patches.feed import Batch
 from matex_tf.patches.split import Share
 
 _Result = TypeVar("_Result")
+
+_read = tf.raw_ops.ReadVariableOp
+_WHAT, _LABELS = "count a step", ["the state of the metrics"]
 
 
 def whole(work: Callable[[], _Result], what: str) -> _Result:
@@ -47,6 +51,9 @@ def whole(work: Callable[[], _Result], what: str) -> _Result:
 class Runs(Protocol):
     """What runs a step of a model: `steps.SharedStep`."""
 
+    trained: list[Any] | None
+    changing: list[Any] | None
+
     def trace(self, data: Any) -> None:
         """Make what the step needs, the variables of optimizers among it, from rows."""
 
@@ -63,7 +70,7 @@ class _Counted:
 
     Attributes:
         metrics: see `ModelState.committed`.
-        trained: the values of `_trained`; as arrays, where another rank has sent them.
+        trained: the values of `trained_by_gradients`; as arrays, where another rank has sent them.
     """
 
     metrics: np.ndarray
@@ -95,11 +102,17 @@ class _Step:
             metrics.unmerge(self._model)
         if notes.generation != ranks.generation:
             _take_over(self._model)
-        self._values = values(self._model)
+        if self._runs.changing is None or notes.begin:  # a first step may make more
+            self._runs.changing = [(v, v.value.handle, v.value.dtype) for v in changing(self._model)]
+        self._values = [(v, _read(resource=handle, dtype=dtype)) for v, handle, dtype in self._runs.changing]
         self._before = copy.copy(vars(notes))
         # There are meetings behind the first step, and behind the last of those that were asked for.
         self._may_count = not notes.begin and not settings.current().steps
-        return self._runs(data, share)
+        begin = notes.begin
+        result = self._runs(data, share)
+        if begin:
+            self._runs.changing = None
+        return result
 
     def count(self, total: np.ndarray) -> None:
         """The ranks have exchanged gradients and metrics; called in the graph of the step."""
@@ -110,11 +123,12 @@ class _Step:
     def commit(self) -> _Counted:
         """Have the step count, if it does not yet."""
         total = sum_of_metrics(self._model) if self._metrics is None else self._metrics
-        return _Counted(total, [_held(variable) for variable in _trained(self._model)])
+        trained, self._runs.trained = self._runs.trained, None
+        return _Counted(total, read_trained(self._model) if trained is None else trained)
 
     def catch_up(self, counted: _Counted) -> Any:
         """The step counts, and this rank has not heard of it: all is done but for the sums of the gradients."""
-        for variable, value in zip(_trained(self._model), counted.trained, strict=True):
+        for variable, value in zip(trained_by_gradients(self._model), counted.trained, strict=True):
             variable.assign(value)
         return self._runs.finish()
 
@@ -159,8 +173,13 @@ def step(model: Any, batch: Batch, runs: Runs) -> Any:
 def count_behind(model: Any) -> Callable[[list[Any]], list[Any]]:
     """For the graph of a step: what sums the metrics behind the gradients; see `late.update_behind_metrics`."""
 
+    plan: Plan | None = None
+
     def count(own: np.ndarray) -> list[np.ndarray]:
-        total = _sum(own)
+        nonlocal plan
+        if plan is None:
+            plan = Plan.of(_WHAT, _LABELS, [own])
+        total = _sum(own, plan)
         if _step is not None:
             _step.count(total)
         return [np.array(0, np.int32)]
@@ -178,21 +197,31 @@ def count_behind(model: Any) -> Callable[[list[Any]], list[Any]]:
 
 def values(model: Any) -> list[tuple[Any, tf.Tensor]]:
     """Every variable that a step may change, with its value."""
+    return [(variable, _held(variable)) for variable in changing(model)]
+
+
+def changing(model: Any) -> list[Any]:
+    """Every variable that a step may change."""
     found = {id(v): v for v in weights.variables_of(model)}
     found.update((id(v), v) for metric in metrics.leaves(model) for v in metric._variables)
-    return [(variable, _held(variable)) for variable in found.values()]
+    return list(found.values())
 
 
 def _held(variable: Any) -> tf.Tensor:
-    return tf.raw_ops.ReadVariableOp(resource=variable.value.handle, dtype=variable.value.dtype)
+    return _read(resource=variable.value.handle, dtype=variable.value.dtype)
 
 
-def _trained(model: Any) -> list[Any]:
-    """The variables of a model that are changed by gradients, and are the same on every rank."""
+def trained_by_gradients(model: Any) -> list[Any]:
+    """The variables of a model that gradients change, which are the same on every rank."""
     found = {id(variable): variable for variable in model.trainable_variables}
     for optimizer in weights.optimizers_of(model):
         found.update((id(variable), variable) for variable in optimizer.variables)
     return list(found.values())
+
+
+def read_trained(model: Any) -> list[tf.Tensor]:
+    """The values of those; held, not copied."""
+    return [_held(variable) for variable in trained_by_gradients(model)]
 
 
 def _adding(model: Any) -> list[Any]:
@@ -208,11 +237,13 @@ def own_metrics(model: Any) -> list[tuple[Any, np.ndarray]]:
 
 def sum_of_metrics(model: Any) -> np.ndarray:
     """The state of the metrics, summed over all ranks: what every rank then knows. float64, flat."""
-    return _sum(metrics.flatten(own_metrics(model)))
+    own = metrics.flatten(own_metrics(model))
+    return _sum(own, Plan.of(_WHAT, _LABELS, [own]))
 
 
-def _sum(own: np.ndarray) -> np.ndarray:
-    return np.array(party.sum_arrays(world.current(), [own], "count a step", ["the state of the metrics"])[0])
+def _sum(own: np.ndarray, plan: Plan) -> np.ndarray:
+    ranks = world.current()
+    return np.array(own if ranks.alone else ranks.whole(lambda: party.sum_planned(ranks, plan, [own])[0]))
 
 
 def _take_over(model: Any) -> None:

@@ -21,7 +21,12 @@ from matex_tf.patches.split import Share
 
 
 class SharedStep:
-    """A model's `train_step` or `test_step`, on this rank's rows of a batch."""
+    """A model's `train_step` or `test_step`, on this rank's rows of a batch.
+
+    Attributes:
+        trained: the values of `recovery.trained_by_gradients` behind the last step, where its graph has read them.
+        changing: what `recovery` has found out that steps change, once.
+    """
 
     def __init__(self, model: Any, kind: str):
         """Args: kind: "train" or "test"."""
@@ -30,6 +35,8 @@ class SharedStep:
         self.steps = 0
         self._compiled: dict[tuple[bool, ...], Any] = {}
         self._unfinished: Any = None  # logs and share of a step that has run and is not taken note of
+        self.trained: list[Any] | None = None
+        self.changing: list[Any] | None = None
 
     def __call__(self, data: Any, share: Share) -> Any:
         """Run the step on rows `share` of an eager batch; returns its logs, those of this rank."""
@@ -52,7 +59,7 @@ class SharedStep:
         before = _values(self._put_back()) if share.rows == 0 else None
         strategy = strategies.current()
         with trace.span("step", world.current().where), op.collecting():
-            logs = step(data, split.as_tensor(share))
+            logs, self.trained = step(data, split.as_tensor(share))
             if before is not None:
                 for variable, value in before:
                     variable.assign(value)
@@ -121,7 +128,7 @@ class SharedStep:
                     inside.enter_context(late.update_behind_metrics(model, recovery.count_behind(model)))
                 logs = model_step(mine)
             state.of(model).sources = _sources(logs, results)
-            return logs
+            return logs, recovery.read_trained(model) if self._counts_early() else None
 
         if model.run_eagerly:
             return step

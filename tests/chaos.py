@@ -59,7 +59,7 @@ result = {
     "second": second.history,
     "evaluate": model.evaluate(x, y, verbose=0),
     "predict": [float(v) for v in np.abs(model.predict(x, verbose=0)).sum(0)],
-    "kept": float(sum(np.abs(w).sum() for w in keras.models.load_model("kept.keras").get_weights())),
+    "kept": float(sum(np.abs(w).sum() for w in keras.models.load_model("kept.keras", compile=False).get_weights())),
 }
 for part in result.values():
     if isinstance(part, dict):

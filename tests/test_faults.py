@@ -139,8 +139,8 @@ from matex_tf import errors, faults
 from matex_tf.patches import recovery
 rank = matex_tf.rank()
 sums, counts = [], []
-def summed(own, real=recovery._sum):
-    total = real(own)
+def summed(own, plan, real=recovery._sum):
+    total = real(own, plan)
     sums.append(1)
     if len(sums) == %d and rank:
         if rank == 1:
