@@ -1,8 +1,8 @@
 """The checkpoints of a job that is started again when a rank dies: each is there whole, or not there.
 
 A checkpoint is written by one rank, to a draft beside its place, which is flushed to disk and moved there. It ends in
-its length and a checksum. Of the fit that is under way the newest two are kept, and what each fit left that is
-complete.
+its length and a checksum. The newest two of the fit that is under way are kept, and what each fit left at its end; of
+an elastic function of a Horovod script, its newest two commits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KEPT = 2
 _MAGIC = b"matex_tf checkpoint 1\n"
 _END = struct.Struct("<QI")  # bytes of the content, and their crc32
 _CHUNK = 1 << 20
-_NAME = re.compile(r"fit-(\d+)\.(?:done|epoch-(\d+)\.step-(\d+))")
+_NAME = re.compile(r"(fit|elastic)-(\d+)\.(?:done|epoch-(\d+)\.step-(\d+))")
 
 
 class Damaged(MatexError):
@@ -45,11 +45,13 @@ class Place:
     Attributes:
         fit: which of the script's calls of `fit`, from 1.
         epoch, step: what was about to begin, from 0; both -1 where the fit was complete.
+        what: "fit", or "elastic" for a function of a Horovod script, whose commits are counted as epochs.
     """
 
     fit: int
     epoch: int = -1
     step: int = -1
+    what: str = "fit"
 
     @property
     def done(self) -> bool:
@@ -59,15 +61,22 @@ class Place:
     @property
     def name(self) -> str:
         """The name of the file."""
-        return f"fit-{self.fit:04d}" + (".done" if self.done else f".epoch-{self.epoch:06d}.step-{self.step:09d}")
+        return f"{self.what}-{self.fit:04d}" + (
+            ".done" if self.done else f".epoch-{self.epoch:06d}.step-{self.step:09d}"
+        )
 
     @classmethod
     def of(cls, name: str) -> Place | None:
         """The place of a file; None where it is no checkpoint."""
         found = _NAME.fullmatch(name)
-        return cls(*(int(number) for number in found.groups() if number is not None)) if found else None
+        if found is None:
+            return None
+        what, fit, epoch, step = found.groups()
+        return cls(int(fit), int(epoch or -1), int(step or -1), what)
 
     def __str__(self) -> str:
+        if self.what == "elastic":
+            return f"commit {self.epoch} of elastic function {self.fit}"
         if self.done:
             return f"the end of fit {self.fit}"
         return f"step {self.step + 1} of epoch {self.epoch + 1} of fit {self.fit}"
@@ -212,19 +221,20 @@ class Checkpoints:
         mark.write_text(str(drawn))
         return drawn
 
-    def places(self, fit: int) -> list[Place]:
-        """The checkpoints of a fit, the best first: its end, then the newest."""
+    def places(self, fit: int, what: str = "fit") -> list[Place]:
+        """The checkpoints of a fit, or of what it is, the best first: its end, then the newest."""
         found = [Place.of(path.name) for path in self.path.iterdir()]
-        return sorted((place for place in found if place and place.fit == fit), key=lambda p: (p.done, p), reverse=True)
+        mine = [place for place in found if place and (place.fit, place.what) == (fit, what)]
+        return sorted(mine, key=lambda place: (place.done, place), reverse=True)
 
-    def find(self, fit: int) -> tuple[Place, Any] | None:
+    def find(self, fit: int, what: str = "fit") -> tuple[Place, Any] | None:
         """The best checkpoint of a fit that can be read; those that cannot are removed, with a line."""
-        for place in self.places(fit):
+        for place in self.places(fit, what):
             path = self.path / place.name
             try:
                 return place, read(path)
             except (Damaged, OSError, pickle.UnpicklingError, EOFError, AttributeError, ImportError) as error:
-                older = "; an older one takes its place" if len(self.places(fit)) > 1 else ""
+                older = "; an older one takes its place" if len(self.places(fit, what)) > 1 else ""
                 self.say(f"{str(error).rstrip('.')}{older}")
                 with contextlib.suppress(OSError):
                     path.unlink()
@@ -255,7 +265,7 @@ class Checkpoints:
             place, state = job
             try:
                 write(self.path / place.name, state())
-                inside = [other for other in self.places(place.fit) if not other.done]
+                inside = [other for other in self.places(place.fit, place.what) if not other.done]
                 for old in inside if place.done else inside[KEPT:]:
                     (self.path / old.name).unlink()
             except OSError as error:  # a full disk is no reason to stop training

@@ -211,6 +211,22 @@ def under_way(model: Any) -> Fit | None:
     return _under_way if _under_way is not None and _under_way.model is model else None
 
 
+def fitting() -> bool:
+    """Whether a `fit` is under way that has checkpoints of its own."""
+    return _under_way is not None
+
+
+def fits() -> int:
+    """How many calls of `fit` there have been."""
+    return _fits
+
+
+def go_on_behind(number: int) -> None:
+    """The script has got past so many calls of `fit` without making them again."""
+    global _fits
+    _fits = number
+
+
 def replaying(model: Any) -> bool:
     """Whether this model is on its way to where it was."""
     this = under_way(model)

@@ -69,6 +69,52 @@ print("rank", hvd.rank(), "tried", tries, flush=True)
 """
 
 
+#: Two functions, the first with commits around a `fit`; a rank dies in the first job, behind the third commit of one.
+AGAIN = """
+import os, signal, sys
+import keras, numpy as np, tensorflow as tf
+import horovod.tensorflow.keras as hvd
+hvd.init()
+keras.utils.set_random_seed(1)
+x = np.random.default_rng(hvd.rank()).normal(size=(48, 3)).astype("float32")
+model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2)])
+model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9)), "mse")
+began = []
+
+def may_die(where):
+    if sys.argv[1] == where and hvd.rank() == 1 and not os.path.exists("died"):
+        with open("died", "w"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+@hvd.elastic.run
+def fits(state):
+    began.append(("fits", state.epoch))
+    while state.epoch < 5:
+        if state.epoch == 4:
+            may_die("fits")
+        model.fit(x, x[:, :2], batch_size=8, epochs=1, shuffle=False, verbose=0)
+        state.epoch += 1
+        state.commit()
+
+@hvd.elastic.run
+def loop(state):
+    began.append(("loop", state.batch))
+    for state.batch in range(state.batch, 10):
+        if state.batch == 7:
+            may_die("loop")
+        model.train_on_batch(x[:8], x[:8, :2])
+        if state.batch % 3 == 2:
+            state.batch += 1
+            state.commit()
+            state.batch -= 1
+
+fits(hvd.elastic.KerasState(model, epoch=0))
+loop(hvd.elastic.KerasState(model, batch=0))
+total = float(sum(abs(w).sum() for w in model.get_weights()))
+print(f"rank {hvd.rank()} of {hvd.size()} ended {total:.5f} {int(model.optimizer.iterations)} {began}", flush=True)
+"""
+
+
 def run(tmp_path, text, *words):
     """What a script prints on 4 ranks that may die."""
     (tmp_path / "script.py").write_text(text)
@@ -94,3 +140,30 @@ def test_a_rank_asks_for_it(tmp_path):
     ended = run(tmp_path, RAISE)
     assert sorted(re.findall(r"rank (\d) tried \[0, 3\]", ended.out)) == ["0", "1", "2", "3"], ended
     assert "died" not in ended.err
+
+
+def trained_again(folder, dies):
+    """What each rank of a job that may start again has come to: weights, updates, and where its functions began."""
+    (folder / "script.py").write_text(AGAIN)
+    flags = ["--faults", "restart", "--checkpoint-seconds", "0", "--output", "all"]
+    job = Job([LAUNCHER, "run", "-n", "2", *flags, "script.py", dies], folder)
+    ended = job.end(120)
+    found = re.findall(r"rank \d of 2 ended (.*) (\d+) \[\('fits', (\d)\), \('loop', (\d)\)\]", ended.out)
+    assert ended.code == 0 and len(found) == 2 and found[0] == found[1] and not job.left(), ended
+    return found[0], ended.err
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The weights and updates of a job in which nobody dies."""
+    return trained_again(tmp_path_factory.mktemp("undisturbed"), "nowhere")[0]
+
+
+@pytest.mark.parametrize("dies", ["fits", "loop"])
+def test_a_job_starts_again(tmp_path, undisturbed, dies):
+    """It goes on from the last commit that was written, and ends as one in which nobody died."""
+    (*weights, fits, batch), said = trained_again(tmp_path, dies)
+    assert undisturbed == (*weights, "0", "0") and weights[1] == "40"
+    # A commit may come while the one before is still being written, and is not written then.
+    assert (fits in "234" and batch == "0") if dies == "fits" else (fits in "45" and batch in "36"), (fits, batch)
+    assert f"elastic function {1 if dies == 'fits' else 2} goes on from its commit " in said, said

@@ -2,7 +2,8 @@
 
 Under `--faults shrink` a function that `run` was given is a transaction (see `matex_tf.faults`): where a rank dies in
 it the others leave it behind, go back to their last commit, take over that of the lowest rank that is left, and call
-the function again. In other jobs it is called once, and a rank that dies ends them all.
+the function again. Under `--faults restart` commits are written, see `commits`. In other jobs it is called once, and a
+rank that dies ends them all.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import tensorflow as tf
 
 from matex_tf import world
 from matex_tf.errors import RankLost
-from matex_tf.patches.horovod import basics, functions, missing
+from matex_tf.patches.horovod import basics, commits, functions, missing
 from matex_tf.patches.horovod.callbacks import shared_variables
 from matex_tf.patches.horovod.exceptions import HorovodInternalError
 
@@ -49,6 +50,7 @@ class State:
     def commit(self) -> None:
         """Save, and see whether hosts have changed."""
         self.save()
+        commits.committed(self)
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
@@ -97,6 +99,21 @@ class ObjectState(State):
             self._saved_state = self._bcast_object(self._saved_state)
             self._set_attributes()
 
+    def given(self) -> tuple[list[tf.Tensor], dict[str, Any]]:
+        """What was kept last: values of variables, and objects."""
+        return [], self._saved_state
+
+    def make_variables(self) -> None:
+        """Have all variables that a step makes."""
+
+    def take(self, values: list[Any], objects: dict[str, Any]) -> str | None:
+        """Be as `given` was in an earlier job; or what is different."""
+        if objects.keys() != self._saved_state.keys():
+            return f"it has {sorted(self._saved_state)}, and had {sorted(objects)}"
+        self._saved_state = objects
+        self._set_attributes()
+        return None
+
     def _set_attributes(self) -> None:
         for name, value in self._saved_state.items():
             setattr(self, name, value)
@@ -127,6 +144,21 @@ class _Variables(ObjectState):
             variable.assign(value)
         super().restore()
 
+    def given(self) -> tuple[list[tf.Tensor], dict[str, Any]]:
+        """What was kept last: values of variables, and objects."""
+        return self._values, self._saved_state
+
+    def take(self, values: list[Any], objects: dict[str, Any]) -> str | None:
+        """Be as `given` was in an earlier job; or what is different."""
+        variables = functions.own_variables(self._variables())
+        shapes, known = [value.shape for value in values], [tuple(variable.shape) for variable in variables]
+        if shapes != known:
+            return f"its {len(known)} variables have other shapes than the {len(shapes)} that it had"
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+        self._keep()
+        return super().take(values, objects)
+
     def sync(self) -> None:
         """Bring rank 0's variables and objects to every rank."""
         functions.broadcast_variables(self._variables(), 0)
@@ -149,6 +181,11 @@ class TensorFlowKerasState(_Variables):
             raise ValueError("Model must be built first. Run `model.build(input_shape)`.")
         self.model, self.optimizer, self.backend = model, optimizer or model.optimizer, backend
         super().__init__(**kwargs)
+
+    def make_variables(self) -> None:
+        """Have the variables of the optimizer."""
+        if self.optimizer is not None and not self.optimizer.built:
+            self.optimizer.build(self.model.trainable_variables)
 
     def _variables(self) -> list[Any]:
         own = self.optimizer.variables if self.optimizer is not None else []
@@ -186,7 +223,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """A function that first brings its state, the first argument, to what it is on rank 0.
 
     Under `--faults shrink` it is called again, after `state.restore()` and `state.on_reset()`, where a rank has died or
-    where it raised `HorovodInternalError`.
+    where it raised `HorovodInternalError`. Under `--faults restart` it goes on from the last commit that was written.
 
     Args:
         func: takes a `State`, and more.
@@ -199,6 +236,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
             return func(state, *args, **kwargs)
 
         ranks = world.current()
+        commits.begin(state)
         if ranks.guard is None:
             return call()
 
