@@ -91,6 +91,7 @@ class _Step:
         self._values: list[tuple[Any, tf.Tensor]] | None = None
         self._before: dict[str, Any] = {}
         self._may_count = False
+        self._ghost: np.ndarray | None = None
         self._metrics: np.ndarray | None = None
 
     def prepare(self) -> Any:
@@ -108,11 +109,17 @@ class _Step:
         self._before = copy.copy(vars(notes))
         # There are meetings behind the first step, and behind the last of those that were asked for.
         self._may_count = not notes.begin and not settings.current().steps
-        begin = notes.begin
+        # The row of a ghost shall not count, and is taken back out of its metrics behind the step only.
+        self._ghost = None if share.rows else metrics.flatten(own_metrics(self._model))
+        self._runs.trained, begin = None, notes.begin
         result = self._runs(data, share)
         if begin:
             self._runs.changing = None
         return result
+
+    def own(self, state: np.ndarray) -> np.ndarray:
+        """This rank's part of the sum of the metrics; called in the graph of the step, with what they have become."""
+        return state if self._ghost is None or self._ghost.size != state.size else self._ghost
 
     def count(self, total: np.ndarray) -> None:
         """The ranks have exchanged gradients and metrics; called in the graph of the step."""
@@ -124,7 +131,7 @@ class _Step:
         """Have the step count, if it does not yet."""
         total = sum_of_metrics(self._model) if self._metrics is None else self._metrics
         trained, self._runs.trained = self._runs.trained, None
-        return _Counted(total, read_trained(self._model) if trained is None else trained)
+        return _Counted(total, trained or read_trained(self._model))
 
     def catch_up(self, counted: _Counted) -> Any:
         """The step counts, and this rank has not heard of it: all is done but for the sums of the gradients."""
@@ -179,7 +186,7 @@ def count_behind(model: Any) -> Callable[[list[Any]], list[Any]]:
         nonlocal plan
         if plan is None:
             plan = Plan.of(_WHAT, _LABELS, [own])
-        total = _sum(own, plan)
+        total = _sum(own if _step is None else _step.own(own), plan)
         if _step is not None:
             _step.count(total)
         return [np.array(0, np.int32)]

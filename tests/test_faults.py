@@ -151,7 +151,7 @@ def count(guard, real=faults.Guard.count):
     counts.append(1)
     real(guard)
 recovery._sum, faults.Guard.count = summed, count
-x, y = np.random.RandomState(0).rand(2, 240, 4).astype("float32")
+x, y = np.random.RandomState(0).rand(2, 242, 4).astype("float32")  # the last batch has no row for two ranks
 keras.utils.set_random_seed(1)
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
 model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", metrics=["mae"])
@@ -178,7 +178,7 @@ def test_a_rank_that_has_not_heard_that_a_step_counts(tmp_path, server):
         for path in files:
             path.unlink()
     (expected, none), *survivors = results
-    assert none == 0 and sorted(counts for _, counts in survivors) == [28, 28, 29], results  # of 30, less the first
+    assert none == 0 and sorted(counts for _, counts in survivors) == [30, 30, 31], results  # of 32, less the first
     assert "rank 1 of 4" in ended.err and "3 ranks go on" in ended.err, ended
     for found, _ in survivors:
         assert chaos.differences(expected, found) == [], results
