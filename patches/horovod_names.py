@@ -39,6 +39,10 @@ MODULES = {
     "horovod.common.exceptions": "exceptions",
     "horovod.common.process_sets": "process_sets",
     "horovod.common.util": "util",
+    "horovod.runner": "",
+    "horovod.runner.common": "",
+    "horovod.runner.common.util": "",
+    "horovod.runner.common.util.env": "environment",
 }
 VERSION = "0.28.1"
 
@@ -66,7 +70,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if name != "horovod" and not getattr(sys.modules.get("horovod"), _MADE, False):
             return None
         part = name.split(".")[1] if "." in name else ""
-        if part in _ELSEWHERE:
+        if part in _ELSEWHERE and name not in MODULES:
             raise ModuleNotFoundError(f"matex_tf has no {name}: {_ELSEWHERE[part]}", name=name)
         return importlib.machinery.ModuleSpec(name, self, is_package=True) if name in MODULES else None
 
@@ -84,6 +88,8 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             module.__dict__.update({name: value for name, value in vars(behind).items() if not name.startswith("__")})
 
         def missing(name: str) -> Any:
+            if f"{module.__name__}.{name}" in MODULES:
+                return importlib.import_module(f"{module.__name__}.{name}")
             if own:
                 return getattr(behind, name)
             instead = (

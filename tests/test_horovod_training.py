@@ -67,6 +67,11 @@ def test_example(tmp_path):
     assert found and float(found[1]) > 0.9, f"{ended.out}\n{ended.err}"
 
 
+def test_gradients_that_were_computed(ranks):
+    """What `_compute_gradients` has reduced is not reduced again where it is applied."""
+    assert ranks("horovod_training:computed_gradients", (3,), meets=None) == {3: [{}] * 3}
+
+
 NAMES = """
 import sys
 if sys.argv[1] == "explicit":
@@ -78,7 +83,17 @@ except ImportError as error:
 else:
     import horovod, horovod.keras, horovod.tensorflow.keras.callbacks
     from horovod.tensorflow import elastic
+    if not hasattr(hvd, "real"):
+        from horovod.common.util import is_version_greater_equal_than as later
+        from horovod.runner.common.util.env import get_env_rank_and_size
+        assert get_env_rank_and_size() == (0, 1) and later("2.16.0+cpu", "2.9") and not later("2.9.1", "2.10.0")
     hvd.init()
+    if not hasattr(hvd, "real"):
+        assert hvd.mpi_ops._basics._get_process_set_ids_and_ranks() == {0: [0]} and hvd.mpi_ops._basics.rank() == 0
+        try:
+            import horovod.runner.launch
+        except ModuleNotFoundError as error:
+            assert "matex-tf run" in str(error), error
     print(hvd.__name__, getattr(hvd, "real", False), hvd.size(), horovod.__version__)
 """
 

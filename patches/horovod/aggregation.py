@@ -21,7 +21,7 @@ class Aggregation:
         if passes < 1:
             raise ValueError("backward_passes_per_step must be > 0")
         self.passes, self._average, self._sparse_as_dense = passes, average, sparse_as_dense
-        self.count: tf.Variable | None = None
+        self.counter: tf.Variable | None = None
         self._sums: list[tf.Variable | None] = []
 
     def add(self, gradients: Sequence[Any], shapes: Sequence[Any]) -> list[tf.Operation]:
@@ -35,9 +35,9 @@ class Aggregation:
             ValueError: one is sparse.
         """
         dense = [self._dense(gradient) for gradient in gradients]
-        if self.count is None:
+        if self.counter is None:
             with tf.init_scope():
-                self.count = _variable(tf.zeros([], tf.int32))
+                self.counter = _variable(tf.zeros([], tf.int32))
                 self._sums = [
                     None if gradient is None else _variable(tf.zeros(shape, gradient.dtype))
                     for gradient, shape in zip(dense, shapes, strict=True)
@@ -47,11 +47,11 @@ class Aggregation:
             for total, gradient in zip(self._sums, dense, strict=True)
             if total is not None and gradient is not None
         ]
-        return [*done, self.count.assign_add(1)]
+        return [*done, self.counter.assign_add(1)]
 
     def step(self, update: Callable[[list[Any]], Any], skip: Callable[[], Any]) -> Any:
         """Call `update` with the sums in every `passes`-th pass, `skip` in the others."""
-        count = self.count
+        count = self.counter
         assert count is not None
 
         def last() -> tf.Tensor:

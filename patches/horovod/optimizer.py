@@ -34,6 +34,7 @@ class _How:
         self.local: set[int] = set()
         self.aggregation = Aggregation(passes, average, reduction.sparse_as_dense) if passes != 1 else None
         self.reduced_outside = 0
+        self.reduced: list[Any] = []  # by `_compute_gradients`, and not applied yet
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """The gradients of all ranks."""
@@ -73,8 +74,9 @@ class _Distributed:
             with tf.init_scope():
                 self.build(variables)  # type: ignore[attr-defined]
         if how.aggregation is None:
-            reduced = gradients if how.reduced_outside else how.reduce(gradients, variables)
-            return apply(reduced, trainable_variables)
+            mine, how.reduced = how.reduced, []
+            done = how.reduced_outside or (mine and {id(g) for g in gradients} <= {id(g) for g in mine})
+            return apply(gradients if done else how.reduce(gradients, variables), trainable_variables)
         how.aggregation.add(gradients, [variable.shape for variable in variables])
 
         def update(sums: list[Any]) -> None:
@@ -85,6 +87,32 @@ class _Distributed:
 
         how.aggregation.step(update, skip)
         return None
+
+    def _compute_gradients(self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None) -> list[Any]:
+        """Gradients and variables in pairs; the gradients are those of all ranks, which `apply_gradients` leaves alone.
+
+        With `backward_passes_per_step` they are the rank's own, and `apply_gradients` does the rest.
+
+        Args:
+            loss: a tensor that `tape` has seen, or a function that gives it.
+            var_list: the variables, or a function that gives them.
+            grad_loss: the gradient of the loss; 1 where it is None.
+        """
+        if callable(loss):
+            with tf.GradientTape() as tape:
+                loss = loss()
+        if tape is None:
+            raise ValueError("`tape` is required when a `Tensor` loss is passed.")
+        variables = list(var_list() if callable(var_list) else var_list)
+        gradients = tape.gradient(loss, variables, grad_loss)
+        how = _how(self)
+        if how.aggregation is None:
+            gradients = how.reduced = how.reduce(gradients, variables)
+        return list(zip(gradients, variables, strict=True))
+
+    @property
+    def _agg_helper(self) -> Aggregation | None:
+        return _how(self).aggregation
 
     def register_local_var(self, var: Any) -> None:
         """Leave the gradient of this variable to the rank."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from matex_tf.patches.horovod import gradients, missing, ops
+from matex_tf.patches.horovod import basics, gradients, missing, ops
 from matex_tf.patches.horovod.basics import *  # noqa: F403
 from matex_tf.patches.horovod.basics import Adasum, Average
 from matex_tf.patches.horovod.compression import Compression
@@ -84,6 +84,18 @@ __all__ = [
     "remove_process_set",
     "size_op",
 ]
+
+
+class _Basics:
+    """The queries as attributes of one object, as `hvd.mpi_ops._basics` of Horovod has them."""
+
+    _get_process_set_ids_and_ranks = staticmethod(get_process_set_ids_and_ranks)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(basics, name)
+
+
+_basics = _Basics()
 
 
 def allreduce(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any
 
@@ -48,3 +49,12 @@ def split_list(values: list[Any], count: int) -> list[list[Any]]:
     """A list in `count` parts, as even as can be."""
     each, more = divmod(len(values), count)
     return [values[i * each + min(i, more) : (i + 1) * each + min(i + 1, more)] for i in range(count)]
+
+
+def is_version_greater_equal_than(ver: str, target: str) -> bool:
+    """Whether a version, such as "2.16.1", is another one or later."""
+
+    def numbers(version: str) -> list[int]:
+        return [int(part) for part in re.findall(r"\d+", version.split("+")[0])[:3]]
+
+    return numbers(ver) >= numbers(target)

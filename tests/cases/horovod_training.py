@@ -462,3 +462,39 @@ def keras_functions():
         int(hvd_keras.broadcast(rank, 0)) == 0,
         hvd_keras.reducescatter([1.0] * size, op=hvd_keras.Sum).numpy().tolist() == [size],
     ]
+
+
+@script
+def computed_gradients():
+    """`_compute_gradients` gives the gradients of all ranks, applied as they are; local ones are the rank's."""
+    rank, size = hvd.rank(), hvd.size()
+    model = network(seed=1)
+    opt = hvd_keras.PartialDistributedOptimizer(keras.optimizers.SGD(1.0), local_layers=model.layers[:1])
+    weights, local = model.trainable_variables, {id(v) for v in model.layers[0].trainable_variables}
+    before = [np.array(weight) for weight in weights]
+    x = tf.constant(np.random.RandomState(rank).normal(size=(4, 6)), tf.float32)
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            value = tf.reduce_mean(model(x) ** 2)
+        own = tape.gradient(value, weights)
+        with tf.GradientTape() as tape:
+            value = tf.reduce_mean(model(x) ** 2)
+        pairs = opt._compute_gradients(value, weights, tape=tape)
+        opt.apply_gradients(pairs)
+        return own, [gradient for gradient, _ in pairs]
+
+    own, reduced = step()
+    results = {}
+    for place, (weight, mine, got) in enumerate(zip(weights, own, reduced, strict=True)):
+        mean = hvd.allreduce(mine)
+        expected = mine / size if id(weight) in local else mean
+        results[f"gradient {place}"] = close([np.array(got)], [np.array(expected)])
+        results[f"move {place}"] = close([before[place] - np.array(weight)], [np.array(expected)])
+    sums = hvd_keras.DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=3)
+    single = tf.Variable([1.0])
+    for _ in range(4):
+        sums.apply_gradients([(tf.constant([1.0]), single)])
+    results["passes"] = int(sums._agg_helper.counter) == 1 and float(single[0]) == -2.0
+    return {name: value for name, value in results.items() if value is not True}
