@@ -1,7 +1,8 @@
 """Gossip beside sync: what a rank sends, milliseconds a step on emulated hosts, and accuracy at the end.
 
-steps     a dense network whose weights take long to send and little time to compute, on 2, 4 and 8 hosts of one rank
-digits    the convnet of examples/digits.py on 4 and 8 ranks of this machine, five seeds
+steps     a dense network whose weights take long to send, on 2, 4 and 8 hosts of one rank, each with an accelerator
+          that computes for --compute milliseconds a step (emulated, see benchmarks/accelerator.py)
+digits    the convnet of examples/digits.py on 4 and 8 ranks of this machine, five seeds; pipe and codecs, too
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import accelerator
 from benchmarks import hosts as emulated
 from benchmarks.cluster import ROOT, run, table
 from matex_tf import launch
@@ -27,9 +29,17 @@ MODES = {
     "gossip": ["--strategy", "gossip"],
     "gossip, waits": ["--strategy", "gossip", "--gossip-sync", "on"],
 }
+#: What is compared by the accuracy that it ends with.
+TRAININGS = {
+    **{name: MODES[name] for name in ("sync", "gossip", "gossip, waits")},
+    "gossip int8": ["--strategy", "gossip", "--codec", "int8"],
+    "pipe": ["--strategy", "pipe"],
+    "pipe bf16": ["--strategy", "pipe", "--codec", "bf16"],
+    "pipe int8": ["--strategy", "pipe", "--codec", "int8"],
+}
 
 
-def train_steps(width: int, steps: int) -> dict[str, Any]:
+def train_steps(width: int, steps: int, compute: float) -> dict[str, Any]:
     """On a rank: train a network of four layers, one row a rank; seconds of each step but the first few."""
     import keras
     import numpy as np
@@ -40,6 +50,7 @@ def train_steps(width: int, steps: int) -> dict[str, Any]:
     keras.utils.set_random_seed(7)
     body = [keras.layers.Dense(width, activation="relu") for _ in range(4)]
     model = keras.Sequential([keras.Input((width,)), *body, keras.layers.Dense(10)])
+    model = accelerator.slowed(model, compute)
     model.compile(keras.optimizers.SGD(1e-4), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     rows = ranks.size * (steps + 5)
     x, y = np.zeros((rows, width), np.float32), np.zeros(rows, np.int32)
@@ -112,17 +123,18 @@ def main() -> None:
     parser.add_argument("--ranks", default="4,8", help="numbers of ranks for the digits (default 4,8)")
     parser.add_argument("--gbit", type=float, default=1, help="rate of each link, in Gbit/s (default 1)")
     parser.add_argument("--width", type=int, default=1024, help="of the layers of the network (default 1024)")
+    parser.add_argument("--compute", type=float, default=300, metavar="MS", help="of a step (default 300)")
     parser.add_argument("--steps", type=int, default=30, help="steps that are measured (default 30)")
     parser.add_argument("--seeds", type=int, default=5, help="trainings on the digits (default 5)")
     parser.add_argument("--epochs", type=int, default=10, help="of each of those (default 10)")
     parser.add_argument("--json", metavar="FILE", help="write the figures to this file")
     parser.add_argument("--rank", choices=("steps", "digits"), help=argparse.SUPPRESS)  # what a rank does
     options = parser.parse_args()
-    sizes = ["--width", str(options.width), "--steps", str(options.steps)]
+    sizes = ["--width", str(options.width), "--steps", str(options.steps), "--compute", str(options.compute)]
     trainings = ["--seeds", str(options.seeds), "--epochs", str(options.epochs)]
     if options.rank:
         found = (
-            train_steps(options.width, options.steps)
+            train_steps(options.width, options.steps, options.compute / 1e3)
             if options.rank == "steps"
             else train_digits(options.seeds, options.epochs)
         )
@@ -149,7 +161,7 @@ def steps(options: argparse.Namespace, sizes: Sequence[str]) -> list[dict[str, A
         figures.append({"hosts": count, **found})
         rows.append((str(count), *(f"{found[name]['milliseconds']:.0f}" for name in MODES)))
     nbytes = figures[0]["sync"]["bytes"]
-    title = f"milliseconds a step, {nbytes:,} bytes of weights, links of {options.gbit:g} Gbit/s"
+    title = f"milliseconds a step: {nbytes:,} bytes, {options.gbit:g} Gbit/s, {options.compute:g} ms of computing"
     table(title, ["hosts", *MODES], rows)
     print(f"to send the weights once takes {nbytes * 8 / options.gbit / 1e6:.0f} ms at that rate")
     return figures
@@ -159,15 +171,15 @@ def digits(options: argparse.Namespace, trainings: Sequence[str]) -> list[dict[s
     """Accuracy on the test rows by number of ranks."""
     rows, figures = [], []
     for count in map(int, options.ranks.split(",")):
-        for name in ("sync", "gossip", "gossip, waits"):
-            found = on_ranks(count, MODES[name], ["--rank", "digits", *trainings])
+        for name, mode in TRAININGS.items():
+            found = on_ranks(count, mode, ["--rank", "digits", *trainings])
             figures.append({"ranks": count, "strategy": name, "trainings": found})
             accuracies = [100 * one["accuracy"] for one in found]
             spread = 100 * statistics.mean(one["spread"] for one in found)
             rows.append(
                 (
                     f"{count} {name}", f"{statistics.mean(accuracies):.2f}",
-                    f"{min(accuracies):.2f} to {max(accuracies):.2f}", f"{spread:.2g}" if name != "sync" else "",
+                    f"{min(accuracies):.2f} to {max(accuracies):.2f}", f"{spread:.2g}" if "gossip" in name else "",
                 )
             )  # fmt: skip
     columns = ["ranks", "accuracy, %", "least and most", "spread of weights before the last averaging, %"]

@@ -1,7 +1,8 @@
 """Training steps and time to an accuracy by strategy and codec, on hosts that are emulated on this machine.
 
 Each host has a link of a given rate (network namespaces and `tc tbf`, see benchmarks/hosts.py) and one rank; all share
-the cores of this machine. After Pipe-SGD (arXiv 1811.03619), Figure 4.
+the cores of this machine, or with --compute have accelerators that are emulated, too. After Pipe-SGD (arXiv
+1811.03619), Figure 4.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ def measure(model: str, options: argparse.Namespace, names: Sequence[str]) -> li
         where = ",".join(f"{name}:1" for name in hosts.names)
         line = launch.mpirun_line(launch.find_mpirun(), options.hosts, where)
         accuracy = options.accuracy if model in options.until.split(",") else 0
-        numbers = [str(number) for number in (options.rows, options.rounds, STEPS[model], accuracy)]
-        printed = run(hosts, [*line, sys.executable, "-m", "benchmarks.training", model, *numbers, *names])
+        figures = (options.compute / 1e3, options.rows, options.rounds, STEPS[model], accuracy)
+        words = ["benchmarks.training", model, *map(str, figures), *names]
+        printed = run(hosts, [*line, sys.executable, "-m", *words])
     return list(json.loads(next(x for x in printed.splitlines() if x.startswith("RESULT "))[len("RESULT ") :]))
 
 
@@ -78,6 +80,7 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=4, help="hosts of one rank (default 4)")
     parser.add_argument("--models", default="mlp,lenet", help="of mlp,lenet (default both)")
     parser.add_argument("--rows", type=int, default=16, help="rows of a rank in each batch (default 16)")
+    parser.add_argument("--compute", type=float, default=0, metavar="MS", help="emulate so much computing a step")
     parser.add_argument("--rounds", type=int, default=5, help="in which strategies take turns (default 5)")
     parser.add_argument("--only", default=",".join(COMPARED), help="strategies and codecs (default all)")
     parser.add_argument("--until", default="lenet", help="models that train to an accuracy (default lenet)")

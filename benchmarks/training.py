@@ -1,6 +1,6 @@
 """One rank that trains with one strategy after the other, on handwritten digits, and times steps.
 
-python -m benchmarks.training MODEL ROWS ROUNDS STEPS ACCURACY "sync" "sync int8" "server" …     (under mpirun)
+python -m benchmarks.training MODEL COMPUTE ROWS ROUNDS STEPS ACCURACY "sync" "sync int8" "server" …     (under mpirun)
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import accelerator
 from benchmarks.step import models
 
 #: Ranks that compute and update, and exchange nothing.
@@ -72,9 +73,10 @@ class Training:
     Args:
         name: a strategy and, if any, a codec: "pipe int8".
         rows: of a rank in each batch.
+        compute: seconds of computing that are emulated, see `accelerator`.
     """
 
-    def __init__(self, name: str, model_name: str, rows: int):
+    def __init__(self, name: str, model_name: str, rows: int, compute: float):
         from matex_tf import settings
 
         kind, _, codec = name.partition(" ")
@@ -86,7 +88,7 @@ class Training:
         self._strategy = strategy(kind, self._told)
         self._before = before
         self._begin()
-        self.model = models.in_keras(model_name)
+        self.model = accelerator.slowed(models.in_keras(model_name), compute)
         from tensorflow import keras
 
         models.compile_keras(self.model, keras.optimizers.SGD(0.02))
@@ -210,13 +212,13 @@ def until(training: Training, target: float) -> tuple[float | None, int, float]:
 
 
 def main() -> None:
-    model_name, (rows, rounds, steps) = sys.argv[1], map(int, sys.argv[2:5])
-    target, names = float(sys.argv[5]), sys.argv[6:]
+    model_name, compute, (rows, rounds, steps) = sys.argv[1], float(sys.argv[2]), map(int, sys.argv[3:6])
+    target, names = float(sys.argv[6]), sys.argv[7:]
     from matex_tf import patches, world
 
     ranks = world.init()
     patches.install(seed=7)
-    trainings = [Training(name, model_name, rows) for name in (COMPUTE, *names)]
+    trainings = [Training(name, model_name, rows, compute) for name in (COMPUTE, *names)]
     seconds: dict[str, list[float]] = {training.name: [] for training in trainings}
     for _ in range(rounds):
         for training in trainings:
@@ -231,7 +233,7 @@ def main() -> None:
         figure["spread"] = [min(seconds[name]), max(seconds[name])]
         figure["exchange"] = alone.get(name.partition(" ")[2] or "none")
         if target and name != COMPUTE:
-            fresh = Training(name, model_name, rows)
+            fresh = Training(name, model_name, rows, compute)
             figure["until"], figure["steps"], figure["accuracy"] = until(fresh, target)
         found.append(figure)
     if ranks.rank == 0:
