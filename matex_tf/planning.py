@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from matex_tf import forecast, launch, links, timeline
 from matex_tf import settings as settings_module
@@ -37,6 +37,8 @@ memory.
   --ranks N             predict for so many ranks too
   --scaling weak|strong whether with more ranks each keeps its rows, so that the global batch grows (weak, the default),
                         or the global batch stays, so that each computes less
+  --cores shared|spare  whether computing takes all cores, so that adding and encoding take their time from it (shared,
+                        the default), or leaves some, as accelerators do
   --steps N             steps that the script trains, of which the first three are not counted. Default: 20
   --compute TIME        of a step, forward and backward, on one rank, instead of running a script
   --update TIME         to apply gradients. Default: 0
@@ -46,7 +48,7 @@ memory.
 
 _FLAGS = (
     *("-n", "--hosts", "--network", "--per-node", "--ranks", "--scaling", "--compute", "--update"),
-    *("--parameters", "--png", "--json"),
+    *("--parameters", "--cores", "--png", "--json"),
 )
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 _BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
@@ -76,6 +78,7 @@ class Asked:
     compute: float = 0.0
     update: float = 0.0
     parameters: float = 0.0
+    cores: str = "shared"
     png: str = ""
     json: str = ""
 
@@ -131,10 +134,11 @@ class Asked:
             rate, _, latency = value.partition(",")
             bits = _amount(flag, rate, _BITS, "25Gbit,5us")
             self.network = _amount(flag, latency, _SECONDS, "25Gbit,5us"), 8 / bits
-        elif flag == "--scaling":
-            if value not in ("weak", "strong"):
-                raise SettingError(f"--scaling is {value!r}; it can be weak or strong.")
-            self.scaling = value
+        elif flag in ("--scaling", "--cores"):
+            known = ("weak", "strong") if flag == "--scaling" else ("shared", "spare")
+            if value not in known:
+                raise SettingError(f"{flag} is {value!r}; it can be {known[0]} or {known[1]}.")
+            setattr(self, flag.removeprefix("--"), value)
         elif flag == "--per-node":
             self.per_node = _whole(flag, value, 1)
         elif flag == "--ranks":
@@ -185,6 +189,7 @@ def command(words: Sequence[str]) -> int:
         name = "matex-tf"
     if asked.network is not None:
         machine = forecast.with_network(machine, *asked.network, asked.per_node)
+    machine = replace(machine, busy=asked.cores == "shared")
     known = linked or asked.network is not None
     rows = [
         forecast.predict(job, machine, size, asked.scaling)

@@ -123,6 +123,29 @@ def test_without_a_script(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "matex-tf.plan.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_cores(tmp_path, monkeypatch):
+    """Where computing leaves cores, what an exchange adds and encodes takes no time from it."""
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "--compute",
+        "500ms",
+        "--parameters",
+        "25M",
+        "--network",
+        "100Gbit,5us",
+        "-n",
+        "4",
+        "--json",
+        "figures.json",
+    ]
+    found = []
+    for cores in ("shared", "spare"):
+        assert main(["plan", *words, "--cores", cores]) == 0
+        rows = json.loads((tmp_path / "figures.json").read_text())["rows"]
+        found.append(next(row["seconds"]["pipe int8"] for row in rows if row["ranks"] == 4))
+    assert found[0] > found[1] == pytest.approx(0.5), found
+
+
 def test_script(tmp_path):
     """It is run for as many steps as asked for, on the ranks asked for; nothing is left behind."""
     (tmp_path / "train.py").write_text(SCRIPT)
@@ -170,6 +193,7 @@ def test_script(tmp_path):
         (["--threads", "1", "--steps=2", "train.py"], "5 or more"),
         (["--trace", "x.json", "train.py"], "no --trace"),
         (["--scaling", "none", "train.py"], "weak or strong"),
+        (["--cores", "2", "train.py"], "shared or spare"),
         (["--fast", "train.py"], "no flag --fast"),
         (["-n", "2"], "no script"),
         (["nowhere.py"], "no script nowhere.py"),

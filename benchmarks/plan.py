@@ -1,0 +1,109 @@
+"""What `matex-tf plan` predicts beside what is measured: every strategy, on emulated hosts of one rank each.
+
+Hosts have links of given rates and accelerators that compute for --compute milliseconds a step; links, accelerators and
+hosts are emulated on this machine, see benchmarks/hosts.py and benchmarks/accelerator.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks import hosts as emulated
+from benchmarks.cluster import run, table
+from benchmarks.training import SERVER
+from matex_tf import launch
+from matex_tf.forecast import STRATEGIES
+
+STEPS = 10  # of a turn of a strategy
+
+
+def train(model_name: str, rows: int, compute: float) -> None:
+    """On a rank, the script that is planned: trains for as long as it may."""
+    import numpy as np
+    from tensorflow import keras
+
+    from benchmarks import accelerator
+    from benchmarks.step import models
+    from matex_tf import world
+
+    model = accelerator.slowed(models.in_keras(model_name), compute)
+    models.compile_keras(model, keras.optimizers.SGD(0.02))
+    batch = rows * world.current().size
+    x, y = models.rows(model_name, batch)
+    model.fit(np.tile(x, (64, 1)), np.tile(y, 64), batch_size=batch, verbose=0)
+
+
+def compare(count: int, gbit: float, options: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of a step by strategy, predicted and measured, on so many hosts."""
+    compute = str(options.compute / 1e3)
+    with tempfile.TemporaryDirectory() as folder, emulated.Hosts(count, gbit) as hosts:
+        names = ",".join(f"{name}:1" for name in hosts.names)
+        planned = Path(folder) / "plan.json"
+        flags = ["--hosts", names, "--json", str(planned), "--png", str(Path(folder) / "plan.png"), "--threads", "1"]
+        flags += ["--cores", "spare"]  # an accelerator leaves them to the exchange
+        script = ["-m", "benchmarks.plan", "--rank", options.model, str(options.rows), compute]
+        run(hosts, [str(Path(sys.executable).with_name("matex-tf")), "plan", *flags, *script])
+        predicted = next(row["seconds"] for row in json.loads(planned.read_text())["rows"] if row["ranks"] == count)
+        line = launch.mpirun_line(launch.find_mpirun(), count, names)
+        figures = (options.model, compute, options.rows, options.rounds, STEPS, 0)
+        wanted = [name for name in STRATEGIES if name in predicted and name != SERVER]
+        words = [sys.executable, "-m", "benchmarks.training", *map(str, figures), *wanted]
+        printed = run(hosts, [*line, *words])
+    found = json.loads(next(text for text in printed.splitlines() if text.startswith("RESULT "))[len("RESULT ") :])
+    measured = {one["strategy"]: one["seconds"] for one in found if one["strategy"] in wanted}
+    return {"hosts": count, "gbit": gbit, "predicted": {name: predicted[name] for name in wanted}, "measured": measured}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/bench plan", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--hosts", default="2,3,4,8", help="numbers of hosts (default 2,3,4,8)")
+    parser.add_argument("--gbit", default="0.25,0.5,1", help="rates of the links, in Gbit/s (default 0.25,0.5,1)")
+    parser.add_argument("--model", default="wide", help="of benchmarks/step/models.py (default wide)")
+    parser.add_argument("--rows", type=int, default=1, help="of a rank in each batch (default 1)")
+    parser.add_argument("--compute", type=float, default=100, metavar="MS", help="of a step (default 100)")
+    parser.add_argument("--rounds", type=int, default=3, help="in which strategies take turns (default 3)")
+    parser.add_argument("--json", metavar="FILE", help="write the figures to this file")
+    parser.add_argument("--rank", nargs=3, metavar=("MODEL", "ROWS", "COMPUTE"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rank:
+        train(options.rank[0], int(options.rank[1]), float(options.rank[2]))
+        return
+    if reason := emulated.unavailable():
+        print(f"scripts/bench plan: skipped, {reason}.")
+        return
+    figures = [
+        compare(count, gbit, options)
+        for gbit in map(float, options.gbit.split(","))
+        for count in map(int, options.hosts.split(","))
+    ]
+    show(figures, options.compute)
+    if options.json:
+        Path(options.json).write_text(json.dumps(figures, indent=1))
+
+
+def show(figures: list[dict[str, Any]], compute: float) -> None:
+    """A table, the median error, and whether the best was named."""
+    names = list(figures[0]["measured"])
+    rows, errors, losses = [], [], []
+    for figure in figures:
+        predicted, measured = figure["predicted"], figure["measured"]
+        errors += [abs(predicted[name] / measured[name] - 1) for name in names]
+        named, best = min(predicted, key=predicted.get), min(measured, key=measured.get)
+        losses.append(measured[named] / measured[best] - 1)
+        cells = (f"{1e3 * predicted[name]:.0f} / {1e3 * measured[name]:.0f}" for name in names)
+        rows.append((f"{figure['hosts']} {figure['gbit']:g}", *cells, named, f"{100 * losses[-1]:.0f} %"))
+    columns = ["hosts, Gbit/s", *names, "named", "behind best"]
+    table(f"ms a step, predicted / measured; {compute:g} ms of computing", columns, rows)
+    error, worst = 100 * statistics.median(errors), 100 * max(errors)
+    print(f"error of {len(errors)} predictions: median {error:.1f} %, worst {worst:.0f} %")
+    print(f"the strategy that is named is behind the best by {100 * max(losses):.0f} % at most")
+
+
+if __name__ == "__main__":
+    main()
