@@ -26,11 +26,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from matex_tf import partition, trace
+from matex_tf.differences import name_ranks
 from matex_tf.errors import MatexError, RankLost
 from matex_tf.output import Output
 from matex_tf.settings import Settings
 from matex_tf.watch import ENDS_WITHOUT
-from matex_tf.world import World, name_ranks
+from matex_tf.world import World
 
 #: Recoveries in a row that found nobody dead, after which an error of MPI is taken for one.
 _VAIN = 3

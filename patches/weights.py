@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from matex_tf import strategies, world
+from matex_tf.differences import name_ranks
 from matex_tf.errors import RanksDisagree
 from matex_tf.patches import optimizer as optimizer_hook
 from matex_tf.patches import scope, seeds, state
-from matex_tf.world import name_ranks
 
 
 def variables_of(model: Any) -> list[Any]:

@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from matex_tf.differences import name_ranks
 from matex_tf.errors import DataError, MatexError, MissingPackage
-from matex_tf.world import World, name_ranks
+from matex_tf.world import World
 
 #: Inputs or labels: an array whose first axis runs over rows, or a tuple of such arrays (several inputs).
 Arrays = Any

@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from matex_tf.differences import fingerprint
 from matex_tf.errors import MatexError
 from matex_tf.exchange import party
 from matex_tf.exchange.party import Party
 from matex_tf.exchange.plan import Plan
-from matex_tf.world import World, fingerprint
+from matex_tf.world import World
 
 _SETTLE = "end what is under way"
 

@@ -31,12 +31,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from matex_tf.differences import name_ranks
 from matex_tf.errors import MatexError, RanksDisagree
 from matex_tf.exchange.bucket import Bucket, empty, pack
 from matex_tf.exchange.codec import Codec, create
 from matex_tf.exchange.mail import swap
 from matex_tf.exchange.network import Steps
-from matex_tf.world import name_ranks
 
 _HEAD_TAG = 1 << 13
 _GOES_ON, _STOPS = 0, 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from matex_tf.differences import name_ranks
 from matex_tf.errors import RankLost
 from matex_tf.exchange.arena import Node
-from matex_tf.world import name_ranks
 
 
 class Stalls:

@@ -24,6 +24,7 @@ import numpy as np
 from matex_tf import faults
 from matex_tf import world as world_module
 from matex_tf.collectives import Collectives
+from matex_tf.differences import difference, name_ranks
 from matex_tf.errors import MatexError, RanksDisagree
 from matex_tf.exchange import party
 from matex_tf.exchange.plan import Plan
@@ -155,7 +156,7 @@ class Desk:
         error = _misfit(versions, others)
         if error is None and any(joined) and not _joinable(common, joined):
             error = BadArgument(
-                f"{common.what} cannot be done while {world_module.name_ranks([r for r, j in enumerate(joined) if j])} "
+                f"{common.what} cannot be done while {name_ranks([r for r, j in enumerate(joined) if j])} "
                 f"has joined: after join() ranks take part in {' and '.join(JOINED)} of other ranks alone."
             )
         if error is not None:
@@ -182,7 +183,7 @@ class Desk:
         for rank, requests in enumerate(asked):
             first = "hvd.join" if rank not in others else requests[0].what
             doing.setdefault(first, []).append(rank)
-        text = "; ".join(f"{world_module.name_ranks(ranks)}: {what}" for what, ranks in doing.items())
+        text = "; ".join(f"{name_ranks(ranks)}: {what}" for what, ranks in doing.items())
         error = Mismatch(
             f"the ranks wait for different collectives. {text}. Every rank must call the same, in one order. (In the "
             "graph of a session TensorFlow picks the order of those that do not depend on one another, and runs some "
@@ -241,7 +242,7 @@ def _misfit(versions: list[Request], ranks: list[int]) -> MatexError | None:
     """The error that says in what requests of one key differ; None where they do not."""
     if all((one.kind, one.details) == (versions[0].kind, versions[0].details) for one in versions):
         return None
-    text = world_module.difference([(one.what, one.details, "") for one in versions], ranks)
+    text = difference([(one.what, one.details, "") for one in versions], ranks)
     return BadArgument(text) if any(one.fault for one in versions) else Mismatch(text)
 
 

@@ -15,9 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf import world
+from matex_tf.differences import name_ranks
 from matex_tf.patches import notes, optimizer, seeds, weights
 from matex_tf.patches.loops import position
-from matex_tf.world import name_ranks
 
 #: Variables that loops have updated; generators that have a stream for each rank. Variables have no hash, so by id.
 _trained: dict[int, weakref.ref[Any]] = {}
