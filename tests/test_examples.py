@@ -13,7 +13,7 @@ from jobs import LAUNCHER, Job
 
 from matex_tf.parts import Turns, span
 
-pytestmark = pytest.mark.variants(2)
+pytestmark = pytest.mark.variants(1)
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 

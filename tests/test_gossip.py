@@ -143,6 +143,7 @@ def test_patience():
     assert len(said) == 2
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("limit", [1 << 20, 1 << 16])
 def test_on_real_ranks(bare_ranks, limit):
     """The same by MPI, by a thread that drives the messages."""
@@ -186,6 +187,7 @@ def test_training(ranks, options):
         assert values[0]["history"]["accuracy"][-1] > 0.5, size
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("options", [{}, {"gossip_sync": True}, {"gossip_every": 3}], ids=str)
 def test_against_a_simulation(ranks, options):
     """Linear regression by SGD: what each rank holds after each step is what numpy makes of the paper's formulas."""
@@ -272,7 +274,7 @@ RINGS = {
 }
 
 
-@pytest.mark.variants(3)
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("name", RINGS)
 def test_ring(ranks, name):
     """Over a whole run each row is on one rank, is used once an epoch, moves on, and no rank holds more than before."""

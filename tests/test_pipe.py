@@ -38,7 +38,7 @@ def test_equals_numpy(ranks, width, warmup):
         assert not np.array_equal(found[1], simulated(x, y, width + 1, warmup)[1])
 
 
-@pytest.mark.variants(3)
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("rule", RULES)
 def test_optimizers(ranks, rule):
     """Clipping, schedules, averages of weights, accumulation and loss scaling: those of the gradients that came."""
@@ -81,7 +81,7 @@ def uncoded(ranks):
     return results[3][0]
 
 
-@pytest.mark.variants(3)
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("codec", ["bf16", "int8"])
 @pytest.mark.parametrize("feedback", [False, True])
 def test_with_codecs(ranks, uncoded, codec, feedback):

@@ -38,7 +38,7 @@ def test_data(ranks, kind):
     assert len(losses) == 3 and losses[-1] < losses[0]
 
 
-@pytest.mark.variants(4)
+@pytest.mark.variants(3)
 @pytest.mark.parametrize(
     ("parts", "options"),
     [
