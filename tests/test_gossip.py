@@ -241,6 +241,7 @@ def test_statistics_travel_and_frozen_weights_stay(ranks):
     assert sorted(names) == ["beta", "bias", "gamma", "kernel", "moving_mean", "moving_variance"]
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(
     "options",
     [{"gradient_accumulation_steps": 3}, {"use_ema": True}, {"clipnorm": 0.1, "weight_decay": 0.01}],

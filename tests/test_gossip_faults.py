@@ -130,7 +130,7 @@ CASES = {
 }
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("name", CASES)
 def test_a_death(name, tmp_path, server, undisturbed):
     """Wherever it comes: every row is used once in every epoch, and all end alike, with about the same loss."""

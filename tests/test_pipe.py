@@ -47,6 +47,7 @@ def test_optimizers(ranks, rule):
     alike({3: results[3]})
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize(
     "how", [{"width": 4}, {"warmup": 3}, {"sparse": True}, {"eager": True}], ids=lambda how: next(iter(how))
 )

@@ -59,6 +59,7 @@ def test_loss(ranks, loss):
     same(ranks("models:losses", **LOSSES[loss]))
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize(
     ("optimizer", "config", "rtol"),
     [("SGD", {"learning_rate": 0.5, "momentum": 0.9}, 1e-5), ("Adam", {"learning_rate": 0.05}, 1e-3),
@@ -135,6 +136,7 @@ def test_dropout(ranks):
     alike({size: [[run["weights"], run["history"]] for run, _ in values] for size, values in results.items()})
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("how", ["seed", "lazy", "set", "between"])
 def test_initial_weights(ranks, how):
     """Ranks with other weights start from those of rank 0, at every `fit`."""

@@ -6,7 +6,7 @@ from compare import same
 SCHEDULES = ["chained", "funneled", "concurrent"]
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("hosts", ["", "aabb"], ids=["one host", "2 + 2"])
 def test_any_order(bare_ranks, threads, hosts):
