@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -17,28 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import hosts as emulated
-from matex_tf import launch
-
-ROOT = Path(__file__).resolve().parents[1]
-
-
-def run(hosts: emulated.Hosts, command: Sequence[str]) -> str:
-    """Run a command on `head`; what it prints."""
-    environ = {**os.environ, **hosts.environ, "PYTHONPATH": str(ROOT)}
-    line = ["setpriv", "--pdeathsig", "TERM", *hosts.on(), *command]
-    done = subprocess.run(line, env=environ, capture_output=True, text=True, errors="replace")
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
-    return done.stdout
+from benchmarks import jobs
+from benchmarks.jobs import table
 
 
 def sums(count: int, each: int, gbit: float, sizes: str, repeats: int) -> list[dict[str, Any]]:
     """Sums over `count` hosts of `each` ranks; see `benchmarks.wire`."""
     with emulated.Hosts(count, gbit) as hosts:
-        names = ",".join(f"{name}:{each}" for name in hosts.names)
-        line = launch.mpirun_line(launch.find_mpirun(), count * each, names)
-        printed = run(hosts, [*line, sys.executable, "-m", "benchmarks.wire", sizes, str(repeats)])
-    figures = json.loads(next(text for text in printed.splitlines() if text.startswith("RESULT "))[len("RESULT ") :])
+        figures = jobs.on_ranks(count * each, ["-m", "benchmarks.wire", sizes, str(repeats)], hosts, each)
     for figure in figures:
         figure["limit_sent"] = 2 * (count - 1) / count * figure["bytes"]
         figure["limit_seconds"] = figure["limit_sent"] * 8 / (gbit * 1e9)
@@ -51,29 +36,10 @@ def steps(count: int, gbit: float, options: argparse.Namespace) -> list[dict[str
     cores = 1 if count <= len(os.sched_getaffinity(0)) else 0
     with tempfile.TemporaryDirectory() as folder, emulated.Hosts(count, gbit, cores=cores) as hosts:
         file = Path(folder) / "steps.json"
-        names = ",".join(f"{name}:1" for name in hosts.names)
-        run(
-            hosts,
-            [
-                *(sys.executable, "-m", "benchmarks.step", "-n", str(count), "--hosts", names, "--peers", "none"),
-                *("--models", "mlp", "--configurations", options.configurations, "--rounds", str(options.rounds)),
-                *("--steps", "2", "--json", str(file)),
-            ],
-        )
+        words = [sys.executable, "-m", "benchmarks.step", "-n", str(count), "--hosts", jobs.listed(hosts)]
+        words += ["--peers", "none", "--models", "mlp", "--configurations", options.configurations]
+        jobs.run([*words, "--rounds", str(options.rounds), "--steps", "2", "--json", str(file)], hosts)
         return list(json.loads(file.read_text()))
-
-
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; columns but the first are numbers."""
-    from rich.console import Console
-    from rich.table import Table
-
-    shown = Table(title=title)
-    for number, column in enumerate(columns):
-        shown.add_column(column, justify="right" if number else "left", no_wrap=True)
-    for row in rows:
-        shown.add_row(*row)
-    Console(highlight=False, width=150).print(shown)
 
 
 def show_sums(figures: Sequence[dict[str, Any]], title: str) -> None:

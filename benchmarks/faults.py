@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import jobs
 from matex_tf import launch, pictures
 
 _EPOCHS, _STEPS, _VICTIM = 3, 40, 1
@@ -98,22 +99,17 @@ def cost_rank(models: str, steps: int, rounds: int) -> None:
                         "spread": [min(ratios), max(ratios)]})  # fmt: skip
     ranks.guard = None
     if ranks.rank == 0:
-        print("RESULT " + json.dumps(figures), flush=True)
+        jobs.tell(figures)
     ranks.meet("end")
     os._exit(0)
 
 
 def cost(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Milliseconds of a step with either setting."""
-    line = launch.mpirun_line(launch.find_mpirun(), options.ranks, survive=True)
-    own = ["-m", "benchmarks.faults", "--as-rank", "--models", options.models, "--steps", str(options.steps)]
+    words = ["-m", "benchmarks.faults", "--as-rank", "--models", options.models, "--steps", str(options.steps)]
     threads = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [*line, sys.executable, *own, "--rounds", str(options.rounds)]
-    done = subprocess.run(command, env={**os.environ, **threads}, capture_output=True, text=True, errors="replace")
-    for text in done.stdout.splitlines():
-        if text.startswith("RESULT "):
-            return json.loads(text.removeprefix("RESULT "))
-    sys.exit(f"the job failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    words += ["--rounds", str(options.rounds)]
+    return list(jobs.on_ranks(options.ranks, words, survive=True, environ=threads))
 
 
 def recovery(how: str, ranks: int, death: int) -> dict[str, Any]:

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import accelerator
+from benchmarks import accelerator, jobs
 from benchmarks import hosts as emulated
-from benchmarks.cluster import ROOT, run, table
-from matex_tf import launch
+from benchmarks.jobs import table
 
 MODES = {
     "alone": ["--strategy", "gossip", "--gossip-every", "1000000"],
@@ -100,20 +96,8 @@ def train_digits(seeds: int, epochs: int) -> list[dict[str, Any]]:
 
 def on_ranks(count: int, mode: Sequence[str], arguments: Sequence[str], hosts: emulated.Hosts | None = None) -> Any:
     """Run this module on ranks; what the first of them found."""
-    names = ",".join(f"{name}:1" for name in hosts.names) if hosts else ""
-    line = launch.mpirun_line(launch.find_mpirun(), count, names)
-    words = [sys.executable, "-m", "matex_tf", *mode, "--notes", "off", "--threads", "1", "-m", "benchmarks.gossip"]
-    command = [*line, *words, *arguments]
-    if hosts is not None:
-        printed = run(hosts, command)
-    else:
-        done = subprocess.run(
-            command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, errors="replace"
-        )
-        if done.returncode:
-            sys.exit(f"{' '.join(command)} failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
-        printed = done.stdout
-    return json.loads(next(text for text in printed.splitlines() if text.startswith("RESULT "))[len("RESULT ") :])
+    words = ["-m", "matex_tf", *mode, "--notes", "off", "--threads", "1", "-m", "benchmarks.gossip", *arguments]
+    return jobs.on_ranks(count, words, hosts)
 
 
 def main() -> None:
@@ -138,7 +122,7 @@ def main() -> None:
             if options.rank == "steps"
             else train_digits(options.seeds, options.epochs)
         )
-        print(f"RESULT {json.dumps(found)}", flush=True)
+        jobs.tell(found)
         return
     figures: dict[str, Any] = {}
     if "steps" in options.parts.split(","):

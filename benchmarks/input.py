@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from benchmarks import jobs
 
 KINDS = ("arrays", "shard", "pydataset", "exact", "source")
 TITLES = {
@@ -144,22 +144,14 @@ def rank_main(kind: str, folder: Path, epochs: int) -> None:
             "fetched": int(everyone[:, 0, 2].max()),
             "used": [int(bytes_) for bytes_ in everyone[:, 0, 3]],
         }
-        print("RESULT " + json.dumps(result), flush=True)
+        jobs.tell(result)
 
 
 def measure(kind: str, folder: Path, ranks: int, epochs: int) -> dict[str, Any]:
     """Train on some ranks; returns what rank 0 printed."""
-    from matex_tf.launch import find_mpirun, mpirun_line
-
-    line = [*mpirun_line(find_mpirun(), ranks), sys.executable, "-m", "matex_tf", "--notes", "off", "--seed", "1"]
-    line += ["--data", "source"] if kind == "source" else []
-    line += [__file__, "--as-rank", kind, str(folder), "--epochs", str(epochs)]
-    environ = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
-    done = subprocess.run(line, capture_output=True, text=True, errors="replace", env=environ)
-    for text in done.stdout.splitlines():
-        if text.startswith("RESULT "):
-            return dict(json.loads(text.removeprefix("RESULT ")))
-    sys.exit(f"{kind} on {ranks} ranks failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    words = ["-m", "matex_tf", "--notes", "off", "--seed", "1", *(["--data", "source"] if kind == "source" else [])]
+    words += [__file__, "--as-rank", kind, str(folder), "--epochs", str(epochs)]
+    return dict(jobs.on_ranks(ranks, words, environ={"TF_CPP_MIN_LOG_LEVEL": "3"}))
 
 
 def show(figures: Sequence[dict[str, Any]], title: str) -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import hosts as emulated
-from benchmarks.cluster import run, table
+from benchmarks import jobs, training
+from benchmarks.jobs import table
 from benchmarks.training import SERVER
-from matex_tf import launch
 from matex_tf.forecast import STRATEGIES
 
 STEPS = 10  # of a turn of a strategy
@@ -41,21 +41,18 @@ def train(model_name: str, rows: int, compute: float) -> None:
 
 def compare(count: int, gbit: float, options: argparse.Namespace) -> dict[str, Any]:
     """Seconds of a step by strategy, predicted and measured, on so many hosts."""
-    compute = str(options.compute / 1e3)
+    compute = options.compute / 1e3
     with tempfile.TemporaryDirectory() as folder, emulated.Hosts(count, gbit) as hosts:
-        names = ",".join(f"{name}:1" for name in hosts.names)
         planned = Path(folder) / "plan.json"
-        flags = ["--hosts", names, "--json", str(planned), "--png", str(Path(folder) / "plan.png"), "--threads", "1"]
+        flags = ["--hosts", jobs.listed(hosts), "--threads", "1"]
+        flags += ["--json", str(planned), "--png", str(Path(folder) / "plan.png")]
         flags += ["--cores", "spare"]  # an accelerator leaves them to the exchange
-        script = ["-m", "benchmarks.plan", "--rank", options.model, str(options.rows), compute]
-        run(hosts, [str(Path(sys.executable).with_name("matex-tf")), "plan", *flags, *script])
+        script = ["-m", "benchmarks.plan", "--rank", options.model, str(options.rows), str(compute)]
+        jobs.run([str(Path(sys.executable).with_name("matex-tf")), "plan", *flags, *script], hosts)
         predicted = next(row["seconds"] for row in json.loads(planned.read_text())["rows"] if row["ranks"] == count)
-        line = launch.mpirun_line(launch.find_mpirun(), count, names)
-        figures = (options.model, compute, options.rows, options.rounds, STEPS, 0)
         wanted = [name for name in STRATEGIES if name in predicted and name != SERVER]
-        words = [sys.executable, "-m", "benchmarks.training", *map(str, figures), *wanted]
-        printed = run(hosts, [*line, *words])
-    found = json.loads(next(text for text in printed.splitlines() if text.startswith("RESULT "))[len("RESULT ") :])
+        words = training.words(options.model, compute, options.rows, options.rounds, STEPS, 0, wanted)
+        found = jobs.on_ranks(count, words, hosts)
     measured = {one["strategy"]: one["seconds"] for one in found if one["strategy"] in wanted}
     return {"hosts": count, "gbit": gbit, "predicted": {name: predicted[name] for name in wanted}, "measured": measured}
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from benchmarks import jobs
 
 COLUMNS = 28
 FORMATS = {"csv": "data.csv", "hdf5": "data.h5", "netcdf": "data.nc"}
@@ -122,20 +123,13 @@ def rank_main(kind: str, path: str, how: str, repeats: int) -> None:
             "bytes": max(rank[best][1] for rank in everyone),
             "rows": [rank[best][2] for rank in everyone],
         }
-        print("RESULT " + json.dumps(result), flush=True)
+        jobs.tell(result)
 
 
 def measure(kind: str, path: Path, how: str, ranks: int, repeats: int) -> dict[str, Any]:
     """Run one way of reading on some ranks; returns what rank 0 printed."""
-    from matex_tf.launch import find_mpirun, mpirun_line
-
-    command = [*mpirun_line(find_mpirun(), ranks), sys.executable, "-m", "benchmarks.readers"]
-    command += ["--as-rank", kind, str(path), how, "--repeats", str(repeats)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1])
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    if not lines:
-        sys.exit(f"{how} on {ranks} ranks failed:\n{done.stdout}\n{done.stderr}")
-    return dict(json.loads(lines[0].removeprefix("RESULT ")))
+    words = ["-m", "benchmarks.readers", "--as-rank", kind, str(path), how, "--repeats", str(repeats)]
+    return dict(jobs.on_ranks(ranks, words))
 
 
 def main() -> None:

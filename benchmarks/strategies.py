@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import hosts as emulated
-from benchmarks.cluster import run, table
+from benchmarks import jobs, training
+from benchmarks.jobs import table
 from benchmarks.training import COMPUTE, SERVER
-from matex_tf import launch, pictures
+from matex_tf import pictures
 from matex_tf.strategies import STRATEGIES
 
 #: What is compared; a strategy that this matex_tf does not have is left out.
@@ -28,13 +28,11 @@ STEPS = {"mlp": 4, "lenet": 15}
 def measure(model: str, options: argparse.Namespace, names: Sequence[str]) -> list[dict[str, Any]]:
     """Figures of one model, see `benchmarks.training`."""
     with emulated.Hosts(options.hosts, options.gbit) as hosts:
-        where = ",".join(f"{name}:1" for name in hosts.names)
-        line = launch.mpirun_line(launch.find_mpirun(), options.hosts, where)
         accuracy = options.accuracy if model in options.until.split(",") else 0
-        figures = (options.compute / 1e3, options.rows, options.rounds, STEPS[model], accuracy)
-        words = ["benchmarks.training", model, *map(str, figures), *names]
-        printed = run(hosts, [*line, sys.executable, "-m", *words])
-    return list(json.loads(next(x for x in printed.splitlines() if x.startswith("RESULT "))[len("RESULT ") :]))
+        words = training.words(
+            model, options.compute / 1e3, options.rows, options.rounds, STEPS[model], accuracy, names
+        )
+        return list(jobs.on_ranks(options.hosts, words, hosts))
 
 
 def show(figures: Sequence[dict[str, Any]], title: str) -> None:

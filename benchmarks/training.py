@@ -6,7 +6,6 @@ python -m benchmarks.training MODEL COMPUTE ROWS ROUNDS STEPS ACCURACY "sync" "s
 from __future__ import annotations
 
 import dataclasses
-import json
 import statistics
 import sys
 import time
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import accelerator
+from benchmarks import accelerator, jobs
 from benchmarks.step import models
 
 #: Ranks that compute and update, and exchange nothing.
@@ -65,6 +64,13 @@ def strategy(name: str, told: Any) -> Any:
             return list(sums)
 
     return {COMPUTE: Compute, SERVER: Server}[name](told) if name in (COMPUTE, SERVER) else None
+
+
+def words(
+    model: str, compute: float, rows: int, rounds: int, steps: int, accuracy: float, names: Sequence[str]
+) -> list[str]:
+    """What follows the interpreter's name, for a rank that does what this module does."""
+    return ["-m", "benchmarks.training", model, *map(str, (compute, rows, rounds, steps, accuracy)), *names]
 
 
 class Training:
@@ -237,7 +243,7 @@ def main() -> None:
             figure["until"], figure["steps"], figure["accuracy"] = until(fresh, target)
         found.append(figure)
     if ranks.rank == 0:
-        print("RESULT " + json.dumps(found), flush=True)
+        jobs.tell(found)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ python -m benchmarks.wire 1M,10M,100M 5      (under mpirun, on hosts of benchmar
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import time
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import jobs
 from matex_tf import world
 from matex_tf.exchange import party
 from matex_tf.exchange.plan import Plan
@@ -75,7 +75,7 @@ def main() -> None:
     ranks = world.init()
     figures = [measure(ranks, bytes_of(size), int(sys.argv[2])) for size in sys.argv[1].split(",")]
     if ranks.rank == 0:
-        print("RESULT " + json.dumps(figures), flush=True)
+        jobs.tell(figures)
 
 
 if __name__ == "__main__":

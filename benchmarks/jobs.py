@@ -1,0 +1,76 @@
+"""Jobs whose ranks measure something: how a benchmark starts them, and what the first rank tells it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import hosts as emulated
+from matex_tf import launch
+
+ROOT = Path(__file__).resolve().parents[1]
+_FOUND = "RESULT "
+
+
+def tell(found: Any) -> None:
+    """On a rank: hand what was found to the benchmark that started it."""
+    print(_FOUND + json.dumps(found), flush=True)
+
+
+def run(command: Sequence[str], hosts: emulated.Hosts | None = None, environ: Mapping[str, str] | None = None) -> str:
+    """Run a command, on `head` where there are hosts; what it prints. Ends the benchmark where the command fails."""
+    line = ["setpriv", "--pdeathsig", "TERM", *hosts.on(), *command] if hosts else list(command)
+    extra = {**(hosts.environ if hosts else {}), **(environ or {})}
+    done = subprocess.run(
+        line, env={**os.environ, **extra, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, errors="replace"
+    )
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    return done.stdout
+
+
+def on_ranks(
+    count: int,
+    words: Sequence[str],
+    hosts: emulated.Hosts | None = None,
+    each: int = 1,
+    survive: bool = False,
+    environ: Mapping[str, str] | None = None,
+) -> Any:
+    """Run Python on ranks; what the first of them told.
+
+    Args:
+        count: ranks.
+        words: what follows the interpreter's name.
+        hosts: emulated ones on which they run, `each` on one; None for this machine.
+        survive: as for `launch.mpirun_line`.
+    """
+    line = launch.mpirun_line(launch.find_mpirun(), count, listed(hosts, each) if hosts else "", survive=survive)
+    printed = run([*line, sys.executable, *words], hosts, environ)
+    told = [text for text in printed.splitlines() if text.startswith(_FOUND)]
+    if not told:
+        sys.exit(f"{' '.join(words)} told nothing:\n{printed[-3000:]}")
+    return json.loads(told[0].removeprefix(_FOUND))
+
+
+def listed(hosts: emulated.Hosts, each: int = 1) -> str:
+    """Hosts as `--hosts` wants them, with so many ranks on each."""
+    return ",".join(f"{name}:{each}" for name in hosts.names)
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table; columns but the first are numbers."""
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(title=title)
+    for number, column in enumerate(columns):
+        shown.add_column(column, justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        shown.add_row(*row)
+    Console(highlight=False, width=150).print(shown)
