@@ -38,7 +38,8 @@ def steps(count: int, gbit: float, options: argparse.Namespace) -> list[dict[str
         file = Path(folder) / "steps.json"
         words = [sys.executable, "-m", "benchmarks.step", "-n", str(count), "--hosts", jobs.listed(hosts)]
         words += ["--peers", "none", "--models", "mlp", "--configurations", options.configurations]
-        jobs.run([*words, "--rounds", str(options.rounds), "--steps", "2", "--json", str(file)], hosts)
+        words += ["--compute", str(options.compute), "--batch", str(options.batch), "--steps", "2"]
+        jobs.run([*words, "--rounds", str(options.rounds), "--json", str(file)], hosts)
         return list(json.loads(file.read_text()))
 
 
@@ -84,6 +85,8 @@ def main() -> None:
         default="chained 32,funneled 16",
         help="as for scripts/bench step (default chained 32,funneled 16)",
     )
+    parser.add_argument("--compute", type=float, default=0, metavar="MS", help="emulate so much computing a step")
+    parser.add_argument("--batch", type=int, default=0, help="rows of a rank in a step (default: the model's)")
     parser.add_argument("--step-hosts", type=int, default=4, help="hosts of a rank each, for steps (default 4)")
     parser.add_argument("--json", metavar="FILE", help="write the figures to this file")
     options = parser.parse_args()

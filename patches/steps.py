@@ -114,6 +114,7 @@ class SharedStep:
     def _compile(self, slices: tuple[bool, ...], data: Any) -> Any:
         model = self.model
         model_step = model.train_step if self.kind == "train" else model.test_step
+        counts_early = self._counts_early()
 
         @tf.autograph.experimental.do_not_convert
         def step(data: Any, numbers: Any) -> Any:
@@ -124,11 +125,11 @@ class SharedStep:
             with contextlib.ExitStack() as inside:
                 inside.enter_context(scope.within(scope.Part(rows, total, high - low, apart=apart)))
                 results = inside.enter_context(metrics.watching(model))
-                if self._counts_early():
+                if counts_early:
                     inside.enter_context(late.update_behind_metrics(model, recovery.count_behind(model)))
                 logs = model_step(mine)
             state.of(model).sources = _sources(logs, results)
-            return logs, recovery.read_trained(model) if self._counts_early() else None
+            return logs, recovery.read_trained(model) if counts_early else None
 
         if model.run_eagerly:
             return step

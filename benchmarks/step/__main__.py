@@ -46,11 +46,12 @@ class Kind:
     module: str
     arguments: Sequence[str] = ()
 
-    def start(self, model: str, batch: int, ranks: int, hosts: str, directory: Path) -> Job:
+    def start(self, model: str, batch: int, options: argparse.Namespace, directory: Path) -> Job:
         """Start its ranks; returns when they wait for their turn."""
+        ranks, hosts = options.ranks, options.hosts
         # Of one version and with the same options everywhere; each environment's own, for its libraries.
         mpirun = dataclasses.replace(launch.find_mpirun(), path=str(self.python.parent / "mpirun"))
-        line = launch.mpirun_line(mpirun, ranks, hosts, names=["STEP_TURNS"] if hosts else [])
+        line = launch.mpirun_line(mpirun, ranks, hosts, names=["STEP_TURNS", "STEP_COMPUTE"] if hosts else [])
         line += [str(self.python), "-m", f"benchmarks.step.{self.module}", model, str(batch), *self.arguments]
         environ: Mapping[str, str] = {
             **THREADS,
@@ -58,6 +59,7 @@ class Kind:
             "PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(peers.ROOT),
             "STEP_PORTS": ",".join(map(str, free_ports(ranks))),
+            "STEP_COMPUTE": str(options.compute / 1e3),
         }
         # Workers of MultiWorkerMirroredStrategy take one that has no heartbeat for lost; without work they sleep.
         return Job(self.name, line, environ, directory, ranks, rests=self.name == "mirrored")
@@ -104,7 +106,7 @@ def measure(model: str, options: argparse.Namespace, jobs: Sequence[Kind]) -> li
     with tempfile.TemporaryDirectory(prefix="step-", dir=memory) as folder, contextlib.ExitStack() as stack:
         running: list[tuple[Kind, Job]] = []
         for kind in jobs:
-            job = kind.start(model, batch, options.ranks, options.hosts, Path(folder))
+            job = kind.start(model, batch, options, Path(folder))
             stack.callback(job.end)
             running.append((kind, job))
             print(f"  {model}: {kind.name} is ready", file=sys.stderr, flush=True)
@@ -141,6 +143,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9, help="rounds that count (default 9), behind one that does not")
     parser.add_argument("--steps", type=int, default=0, help="steps of a turn (default: the model's)")
     parser.add_argument("--batch", type=int, default=0, help="rows of a rank (default: the model's)")
+    parser.add_argument("--compute", type=float, default=0, metavar="MS", help="emulate so much computing a step")
     parser.add_argument("--json", metavar="FILE", help="write the figures to this file")
     parser.add_argument("--plot", metavar="FILE.png", help="draw the figures to this file")
     options = parser.parse_args()
@@ -148,6 +151,8 @@ def main() -> None:
     for known, given in (({"horovod", "mirrored", "ddp"}, wanted), (set(models.BATCH), options.models.split(","))):
         if unknown := set(given) - known:
             parser.error(f"{', '.join(sorted(unknown))} is none of {', '.join(sorted(known))}")
+    if options.compute and wanted:
+        parser.error("--compute is for this package alone: add --peers none")
     if {"horovod", "mirrored"} & set(wanted):
         peers.need(peers.TENSORFLOW)
     if "ddp" in wanted:

@@ -2,17 +2,21 @@
 
 python -m benchmarks.step.matex MODEL BATCH lockstep
 python -m benchmarks.step.matex MODEL BATCH "chained 32" "funneled 32" …
+
+With STEP_COMPUTE an accelerator is emulated that computes for so many seconds a step.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from benchmarks import accelerator
 from benchmarks.step import models
 from benchmarks.step.turns import LOCK_STEP, Rank
 
@@ -20,6 +24,13 @@ from benchmarks.step.turns import LOCK_STEP, Rank
 PATCHED = "patched lock step"
 #: This package's step with an op in which the ranks meet, and nothing is summed: what the op costs, whatever it does.
 MEET = "meet"
+
+
+def the_model(name: str) -> Any:
+    """A model, compiled."""
+    model = accelerator.slowed(models.in_keras(name), float(os.environ.get("STEP_COMPUTE", "0")))
+    models.compile_keras(model)
+    return model
 
 
 def meeting(told: Any) -> Any:
@@ -57,8 +68,7 @@ def exchanging(name: str, model_name: str, batch: int, rank: Rank) -> tuple[Any,
     else:
         schedule, _, bucket = name.partition(" ")
         settings.use(dataclasses.replace(before, schedule=schedule, bucket_mb=int(bucket)))
-    model = models.in_keras(model_name)
-    models.compile_keras(model)
+    model = the_model(model_name)
     # As arrays given to `fit` come out of the pipeline: the rank's own rows of a batch.
     share = tf.constant([0, batch, batch, batch * world.size()])
     own = Own.unknown(*models.rows(model_name, batch))._replace(share=share)
@@ -77,8 +87,7 @@ def plain(model_name: str, batch: int) -> tuple[Any, Callable[[], Any]]:
     """A model of Keras, and its step; also for Keras 2."""
     import tensorflow as tf
 
-    model = models.in_keras(model_name)
-    models.compile_keras(model)
+    model = the_model(model_name)
     batches = iter(tf.data.Dataset.from_tensors(models.rows(model_name, batch)).repeat())
     model.make_train_function()
     function = model.train_function
