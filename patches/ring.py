@@ -127,4 +127,4 @@ def wanted(elements: Any, sharded: bool) -> bool:
 
 def of(origin: Any) -> Ring | None:
     """The ring that a batch came from, by the `origin` of its `rows.Own`; None where it is none."""
-    return _rings.get(-int(origin[0]))
+    return _rings.get(-int(origin.numpy()[0])) if _rings else None
