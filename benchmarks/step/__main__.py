@@ -146,7 +146,14 @@ def main() -> None:
     parser.add_argument("--compute", type=float, default=0, metavar="MS", help="emulate so much computing a step")
     parser.add_argument("--json", metavar="FILE", help="write the figures to this file")
     parser.add_argument("--plot", metavar="FILE.png", help="draw the figures to this file")
+    parser.add_argument("--read", metavar="FILE,…", help="measure nothing: show and plot the JSON of earlier runs")
     options = parser.parse_args()
+    if options.read:
+        figures = report.read(options.read.split(","))
+        report.show(figures, "training steps of earlier runs, milliseconds")
+        if options.plot:
+            report.plot(figures, options.plot)
+        return
     wanted = [name for name in options.peers.split(",") if name not in ("", "none")]
     for known, given in (({"horovod", "mirrored", "ddp"}, wanted), (set(models.BATCH), options.models.split(","))):
         if unknown := set(given) - known:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from matex_tf import pictures
 
@@ -78,6 +80,11 @@ def figures(model: str, parameters: int, ranks: int, rows: int, measured: Sequen
     return result
 
 
+def read(files: Sequence[str]) -> list[Figure]:
+    """The figures of earlier runs, from their JSON files."""
+    return [Figure(**figure) for file in files for figure in json.loads(Path(file).read_text())]
+
+
 def show(figures: Sequence[Figure], title: str) -> None:
     """Print the table."""
     from rich.console import Console
@@ -111,7 +118,7 @@ def show(figures: Sequence[Figure], title: str) -> None:
         table.add_row(
             name, figure.framework, figure.exchange, f"{figure.milliseconds:.2f}", f"{low:.2f} to {high:.2f}", *cells
         )
-    Console(highlight=False, width=160).print(table)
+    Console(highlight=False, width=180).print(table)
 
 
 def plot(figures: Sequence[Figure], path: str) -> None:
