@@ -1,8 +1,8 @@
 """Two ranks meet halfway: each sends what it has, and moves to the average of that and of what it gets from another.
 
-Arrays travel in buckets, each a message of its own, while the ranks compute. With what was sent called w and what was
+Arrays travel in buckets, in pieces of a megabyte, while the ranks compute. With what was sent called w and what was
 received called v, a rank is given (v - w) / 2, to be added to what it has by then. A rank sends one message for each
-bucket, and one of 16 bytes that says where it is, and receives as many: that does not depend on the number of ranks.
+piece, and one of 16 bytes that says where it is, and receives as many: that does not depend on the number of ranks.
 
 With a codec Q a rank sends Q(w - r), and is given (Q(v - r) - Q(w - r)) / 2, where the reference r is the same on all
 ranks: arrays that all of them had at the same time, such as their last average. So what is rounded is how far a rank
@@ -35,7 +35,7 @@ from matex_tf.differences import name_ranks
 from matex_tf.errors import MatexError, RanksDisagree
 from matex_tf.exchange.bucket import Bucket, empty, pack
 from matex_tf.exchange.codec import Codec, create
-from matex_tf.exchange.mail import swap
+from matex_tf.exchange.mail import pieces, swap
 from matex_tf.exchange.network import Steps
 
 _HEAD_TAG = 1 << 13
@@ -106,13 +106,18 @@ class Halfway:
     @property
     def nbytes(self) -> int:
         """Bytes that a rank sends, and receives, in one exchange."""
-        parts = zip(self._coded, self._sent, strict=True)
-        return sum((part.outgoing if part else sent).nbytes for part, sent in parts) + self._said.nbytes
+        return sum(self._lengths) + self._said.nbytes
 
     @property
     def messages(self) -> int:
         """Messages that a rank sends, and receives, in one exchange."""
-        return len(self._buckets) + 1
+        return sum(map(pieces, self._lengths)) + 1
+
+    @property
+    def _lengths(self) -> list[int]:
+        """Bytes of each bucket on the wire."""
+        parts = zip(self._coded, self._sent, strict=True)
+        return [(part.outgoing if part else sent).nbytes for part, sent in parts]
 
     def refer(self, arrays: Sequence[np.ndarray]) -> None:
         """With a codec, send how far arrays are from these from now on. Nothing may be under way.

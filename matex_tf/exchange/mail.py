@@ -17,6 +17,9 @@ import numpy as np
 from matex_tf.exchange.network import Lane, Steps, pause
 
 _LOOK_SECONDS = 0.5
+#: Bytes of a message, and how many of a transfer, and transfers, are on their way at a time. What else the ranks say to
+#: one another goes by the same wire, and waits behind what was given to it before.
+PIECE, _AHEAD, _AT_ONCE = 1 << 20, 2, 2
 
 #: Messages that nobody waits for any more, since a rank has died: MPI may still read and write the memory they lie in.
 _left_behind: list[Any] = []
@@ -62,6 +65,7 @@ class Mail:
     def __init__(self, comm: Any):
         """Args: comm: an mpi4py communicator, which this owns from now on."""
         self.lane = Lane(comm)
+        self._abandoned = False
         self._posted: queue.SimpleQueue[Letter | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="matex_tf mail", daemon=True)
         self._thread.start()
@@ -80,6 +84,7 @@ class Mail:
     def abandon(self) -> None:
         """End the thread, and leave the communicator and what is under way as they are: a rank may have died. Needs no
         other rank; more than one call does no harm."""
+        self._abandoned = True
         self._posted.put(None)
         self._thread.join()
 
@@ -87,13 +92,15 @@ class Mail:
         under_way: list[tuple[Letter, Steps, list[Any]]] = []
         begin = time.perf_counter()
         while True:
-            while not under_way or not self._posted.empty():
+            while not under_way or (len(under_way) < _AT_ONCE and not self._posted.empty()):
                 letter = self._posted.get()
                 if letter is None:
-                    _left_behind.extend(messages for _, _, messages in under_way)
-                    return
+                    break
                 under_way.append((letter, letter.travel(), []))
                 begin = time.perf_counter()
+            if self._abandoned:
+                _left_behind.extend(under_way)
+                return
             still: list[tuple[Letter, Steps, list[Any]]] = []
             for letter, steps, messages in under_way:
                 try:
@@ -104,7 +111,7 @@ class Mail:
                 except StopIteration:
                     pass
                 except Exception as error:
-                    _left_behind.append(messages)
+                    _left_behind.append((messages, error))  # whose traceback has those that were begun before
                     letter.fail(error)
             under_way = still
             if under_way:
@@ -116,6 +123,17 @@ def arrived(message: Any) -> bool:
     return bool(message.Test())
 
 
+def pieces(nbytes: int) -> int:
+    """How many messages a transfer of so many bytes takes."""
+    return max(1, -(-nbytes // PIECE))
+
+
 def swap(lane: Any, mine: np.ndarray, theirs: np.ndarray, to: int, source: int, tag: int) -> Steps:
     """Send a flat array to one rank and receive another of the same size from another."""
-    yield [lane.receive(theirs, source, tag), lane.send(mine, to, tag)]
+    step, on_their_way = PIECE // mine.itemsize, []
+    for low in range(0, pieces(mine.nbytes) * step, step):
+        here = slice(low, low + step)
+        on_their_way.append([lane.receive(theirs[here], source, tag), lane.send(mine[here], to, tag)])
+        if len(on_their_way) == _AHEAD:
+            yield on_their_way.pop(0)
+    yield from on_their_way
