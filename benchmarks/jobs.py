@@ -68,9 +68,9 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     from rich.console import Console
     from rich.table import Table
 
-    shown = Table(title=title)
+    shown = Table()
     for number, column in enumerate(columns):
         shown.add_column(column, justify="right" if number else "left", no_wrap=True)
     for row in rows:
         shown.add_row(*row)
-    Console(highlight=False, width=150).print(shown)
+    Console(highlight=False, width=150).print(title, shown, sep="\n")
