@@ -20,8 +20,6 @@ from benchmarks.jobs import table
 from benchmarks.training import SERVER
 from matex_tf.forecast import STRATEGIES
 
-STEPS = 10  # of a turn of a strategy
-
 
 def train(model_name: str, rows: int, compute: float) -> None:
     """On a rank, the script that is planned: trains for as long as it may."""
@@ -51,7 +49,7 @@ def compare(count: int, gbit: float, options: argparse.Namespace) -> dict[str, A
         jobs.run([str(Path(sys.executable).with_name("matex-tf")), "plan", *flags, *script], hosts)
         predicted = next(row["seconds"] for row in json.loads(planned.read_text())["rows"] if row["ranks"] == count)
         wanted = [name for name in STRATEGIES if name in predicted and name != SERVER]
-        words = training.words(options.model, compute, options.rows, options.rounds, STEPS, 0, wanted)
+        words = training.words(options.model, compute, options.rows, options.rounds, options.steps, 0, wanted)
         found = jobs.on_ranks(count, words, hosts)
     measured = {one["strategy"]: one["seconds"] for one in found if one["strategy"] in wanted}
     return {"hosts": count, "gbit": gbit, "predicted": {name: predicted[name] for name in wanted}, "measured": measured}
@@ -64,7 +62,8 @@ def main() -> None:
     parser.add_argument("--model", default="wide", help="of benchmarks/step/models.py (default wide)")
     parser.add_argument("--rows", type=int, default=1, help="of a rank in each batch (default 1)")
     parser.add_argument("--compute", type=float, default=100, metavar="MS", help="of a step (default 100)")
-    parser.add_argument("--rounds", type=int, default=3, help="in which strategies take turns (default 3)")
+    parser.add_argument("--rounds", type=int, default=2, help="in which strategies take turns (default 2)")
+    parser.add_argument("--steps", type=int, default=5, help="of a turn (default 5)")
     parser.add_argument("--json", metavar="FILE", help="write the figures to this file")
     parser.add_argument("--rank", nargs=3, metavar=("MODEL", "ROWS", "COMPUTE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -74,11 +73,11 @@ def main() -> None:
     if reason := emulated.unavailable():
         print(f"scripts/bench plan: skipped, {reason}.")
         return
-    figures = [
-        compare(count, gbit, options)
-        for gbit in map(float, options.gbit.split(","))
-        for count in map(int, options.hosts.split(","))
-    ]
+    figures = []
+    for gbit in map(float, options.gbit.split(",")):
+        for count in map(int, options.hosts.split(",")):
+            figures.append(compare(count, gbit, options))
+            print(f"  {count} hosts at {gbit:g} Gbit/s are measured", file=sys.stderr, flush=True)
     show(figures, options.compute)
     if options.json:
         Path(options.json).write_text(json.dumps(figures, indent=1))
