@@ -15,6 +15,8 @@ from matex_tf import launch
 
 ROOT = Path(__file__).resolve().parents[1]
 _FOUND = "RESULT "
+#: What mpirun (Open MPI 5) says, now and then, where others start or network interfaces come and go beside it.
+_UNLUCKY = "listener thread failed to start"
 
 
 def tell(found: Any) -> None:
@@ -26,9 +28,11 @@ def run(command: Sequence[str], hosts: emulated.Hosts | None = None, environ: Ma
     """Run a command, on `head` where there are hosts; what it prints. Ends the benchmark where the command fails."""
     line = ["setpriv", "--pdeathsig", "TERM", *hosts.on(), *command] if hosts else list(command)
     extra = {**(hosts.environ if hosts else {}), **(environ or {})}
-    done = subprocess.run(
-        line, env={**os.environ, **extra, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, errors="replace"
-    )
+    environ = {**os.environ, **extra, "PYTHONPATH": str(ROOT)}
+    for _ in range(3):
+        done = subprocess.run(line, env=environ, capture_output=True, text=True, errors="replace")
+        if _UNLUCKY not in done.stderr:
+            break
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
     return done.stdout

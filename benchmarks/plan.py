@@ -73,14 +73,14 @@ def main() -> None:
     if reason := emulated.unavailable():
         print(f"scripts/bench plan: skipped, {reason}.")
         return
-    figures = []
+    figures: list[dict[str, Any]] = []
     for gbit in map(float, options.gbit.split(",")):
         for count in map(int, options.hosts.split(",")):
             figures.append(compare(count, gbit, options))
             print(f"  {count} hosts at {gbit:g} Gbit/s are measured", file=sys.stderr, flush=True)
+            if options.json:
+                Path(options.json).write_text(json.dumps(figures, indent=1))
     show(figures, options.compute)
-    if options.json:
-        Path(options.json).write_text(json.dumps(figures, indent=1))
 
 
 def show(figures: list[dict[str, Any]], compute: float) -> None:
