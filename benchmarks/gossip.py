@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from benchmarks.jobs import table
 TRAININGS = {
     "sync": [],
     "gossip": ["--strategy", "gossip"],
-    "gossip, waits": ["--strategy", "gossip", "--gossip-sync", "on"],
+    "gossip that waits": ["--strategy", "gossip", "--gossip-sync", "on"],
     "gossip int8": ["--strategy", "gossip", "--codec", "int8"],
     "pipe": ["--strategy", "pipe"],
     "pipe bf16": ["--strategy", "pipe", "--codec", "bf16"],
@@ -76,6 +77,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="of 8 steps, of which the median counts (default 5)")
     parser.add_argument("--seeds", type=int, default=5, help="trainings on the digits (default 5)")
     parser.add_argument("--epochs", type=int, default=10, help="of each of those (default 10)")
+    parser.add_argument("--only", metavar="NAME,…", help=f"of {', '.join(TRAININGS)} (default all)")
     parser.add_argument("--json", metavar="FILE", help="write the figures to this file")
     parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -114,12 +116,14 @@ def digits(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Accuracy on the test rows by number of ranks."""
     rows, figures = [], []
     for count in map(int, options.ranks.split(",")):
-        for name, mode in TRAININGS.items():
+        for name in options.only.split(",") if options.only else TRAININGS:
+            mode = TRAININGS[name]
             words = ["-m", "matex_tf", *mode, "--notes", "off", "--threads", "1", "-m", "benchmarks.gossip"]
             words += ["--as-rank", "--seeds", str(options.seeds), "--epochs", str(options.epochs)]
             found = jobs.on_ranks(count, words)
             figures.append({"ranks": count, "strategy": name, "trainings": found})
             accuracies = [100 * one["accuracy"] for one in found]
+            print(f"  {count} ranks, {name}: {statistics.mean(accuracies):.2f} %", file=sys.stderr, flush=True)
             spread = 100 * statistics.mean(one["spread"] for one in found)
             rows.append(
                 (
