@@ -41,7 +41,8 @@ _UNCOUNTED = 2
 
 @dataclass
 class Figure:
-    """What was measured for one size; seconds are medians, ratios the medians of the ratios of each round."""
+    """What was measured for one size; seconds are medians, ratios the medians of the ratios of each round. CPU seconds
+    are those of a rank, the mean over ranks."""
 
     bytes: int
     seconds: float
@@ -50,6 +51,8 @@ class Figure:
     mpi_over_ours: float
     ours_over_limit: float
     gigabytes_per_second: float
+    cpu_seconds: float
+    mpi_cpu_seconds: float
 
 
 def command(words: Sequence[str]) -> int:
@@ -135,15 +138,17 @@ def measure(ranks: World, size: int, repeat: int) -> Figure:
     plan = Plan("benchmark", ["array"], [mine.shape], [mine.dtype], size)
     comm = ranks.split(0)
     limit = _wire_limit(ranks, mine, total) if len(ranks.nodes) > 1 else _memory_limit(ranks.size, mine, total)
-    rounds: list[tuple[float, float, float]] = []
+    rounds: list[tuple[float, ...]] = []
     for _ in range(_UNCOUNTED + repeat):
         ours = _timed(ranks, lambda: party.sum_planned(ranks, plan, [mine]))
         mpi = _timed(ranks, lambda: comm.Allreduce(mine, total))
         ranks.meet("begin")
-        rounds.append((ours, mpi, limit()))
+        rounds.append((ours[0], mpi[0], limit(), ours[1], mpi[1]))
     comm.Free()
-    everyone = np.array(ranks.gather(rounds[_UNCOUNTED:], "gather figures")).max(axis=0)  # the slowest rank of a round
+    gathered = np.array(ranks.gather(rounds[_UNCOUNTED:], "gather figures"))
+    everyone = gathered[:, :, :3].max(axis=0)  # the slowest rank of a round
     ours, mpi, least = (statistics.median(column) for column in everyone.T)
+    cpu, mpi_cpu = (statistics.median(column) for column in gathered[:, :, 3:].mean(axis=0).T)
     return Figure(
         4 * count,
         ours,
@@ -152,14 +157,17 @@ def measure(ranks: World, size: int, repeat: int) -> Figure:
         statistics.median(everyone[:, 1] / everyone[:, 0]),
         statistics.median(everyone[:, 0] / everyone[:, 2]),
         4 * count / ours / 1e9,
+        cpu,
+        mpi_cpu,
     )
 
 
-def _timed(ranks: World, work: Callable[[], Any]) -> float:
+def _timed(ranks: World, work: Callable[[], Any]) -> tuple[float, float]:
+    """Seconds, and CPU seconds of this rank."""
     ranks.meet("begin")
-    begin = time.perf_counter()
+    begin, cpu = time.perf_counter(), time.process_time()
     work()
-    return time.perf_counter() - begin
+    return time.perf_counter() - begin, time.process_time() - cpu
 
 
 def _memory_limit(size: int, source: np.ndarray, target: np.ndarray) -> Callable[[], float]:
@@ -205,11 +213,22 @@ def _show(ranks: World, figures: Sequence[Figure]) -> None:
     nodes = "+".join(str(len(node)) for node in ranks.nodes)
     title = f"allreduce, float32, {ranks.size} ranks ({nodes} on {len(ranks.nodes)} nodes), milliseconds"
     table = Table(box=box.SIMPLE_HEAD)
-    for column in ("bytes", "matex_tf", "MPI_Allreduce", "limit", "MPI / ours", "ours / limit", "GB/s"):
+    for column in (
+        "bytes",
+        "matex_tf",
+        "MPI_Allreduce",
+        "limit",
+        "MPI / ours",
+        "ours / limit",
+        "GB/s",
+        "CPU",
+        "MPI CPU",
+    ):
         table.add_column(column, justify="right", no_wrap=True)
     for f in figures:
         times = [f"{1e3 * seconds:.3f}" for seconds in (f.seconds, f.mpi_seconds, f.limit_seconds)]
         ratios = [f"{f.mpi_over_ours:.2f}", f"{f.ours_over_limit:.2f}", f"{f.gigabytes_per_second:.2f}"]
+        ratios += [f"{1e3 * f.cpu_seconds:.3f}", f"{1e3 * f.mpi_cpu_seconds:.3f}"]
         table.add_row(f"{f.bytes:,}", *times, *ratios)
     console = Console(highlight=False, width=100)  # the same in a file as on a narrow terminal
     console.print(title)

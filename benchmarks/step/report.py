@@ -139,7 +139,7 @@ def plot(figures: Sequence[Figure], path: str) -> None:
             xerr=sides,
             color=["#1f77b4" if mine else "#9a9a9a" for mine in own],
         )
-        panel.set_title(f"{model}, {bars[0].parameters:,} weights, {bars[0].ranks} ranks", fontsize=10)
+        panel.set_title(f"{model}, {bars[0].parameters:,} weights, {bars[0].ranks} ranks", fontsize=9)
         panel.set_xlabel("ms a step over lock step")
         panel.axvline(0, color="black", linewidth=0.6)
     canvas.tight_layout()

@@ -1,0 +1,32 @@
+"""What a step asks of TensorFlow by hand."""
+
+from __future__ import annotations
+
+from cases.common import classifier, compiled, table
+from tensorflow.python import pywrap_tfe
+
+
+def eager_ops():
+    """Ops that run by themselves, not in a graph, for each batch that is trained on and evaluated."""
+    x, y = table(rows=240)
+    model = compiled(classifier())
+    calls = 0
+    execute = pywrap_tfe.TFE_Py_FastPathExecute
+
+    def counting(*args):
+        nonlocal calls
+        calls += 1
+        return execute(*args)
+
+    def ops(batches, work):
+        nonlocal calls
+        work(x[: 8 * batches], y[: 8 * batches], batch_size=8, verbose=0)  # whatever is made the first time
+        calls = 0
+        work(x[: 8 * batches], y[: 8 * batches], batch_size=8, verbose=0)
+        return calls
+
+    pywrap_tfe.TFE_Py_FastPathExecute = counting
+    try:
+        return [(ops(30, work) - ops(10, work)) / 20 for work in (model.fit, model.evaluate)]
+    finally:
+        pywrap_tfe.TFE_Py_FastPathExecute = execute
