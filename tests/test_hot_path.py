@@ -2,7 +2,6 @@
 
 
 def test_a_step_runs_one_graph(ranks):
-    """One op fetches the batch, and the rest is one call of the step's graph: each op by hand takes as long as much of a
-    small step."""
+    """One op fetches the batch, and the rest is one call of the step's graph: an op by hand is dear in a small step."""
     for size, found in ranks("hot_path:eager_ops", (2,)).items():
         assert found == [[1.0, 1.0]] * size
