@@ -26,7 +26,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 RANKS = 4
 START_SECONDS = 180.0
-CASE_SECONDS = float(os.environ.get("MATEX_TEST_SECONDS", "60"))
+CASE_SECONDS = float(os.environ.get("MATEX_TEST_SECONDS", "120"))
 GRACE_SECONDS = 5.0  # what the other ranks of a group have left when one has failed
 THREADS = {
     "TF_NUM_INTRAOP_THREADS": "1",
