@@ -156,22 +156,20 @@ def measure(kind: str, folder: Path, ranks: int, epochs: int) -> dict[str, Any]:
 
 def show(figures: Sequence[dict[str, Any]], title: str) -> None:
     """Print the table."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title)
-    for column in ("data", "ranks", "MB fetched", "of one rank's", "CPU s", "of one rank's", "seconds", "spread"):
-        table.add_column(column, justify="left" if column == "data" else "right", no_wrap=True)
+    columns = ["data", "ranks", "MB fetched", "of one rank's", "CPU s", "of one rank's", "seconds", "spread"]
+    rows = []
     one: dict[str, Any] = {}
     for figure in figures:
         one = figure if figure["ranks"] == 1 else one
         parts = [f"{figure[name] / one[name]:.3f}" if one else "" for name in ("fetched", "cpu")]
         low, high = figure["spread"]
-        table.add_row(
-            TITLES[figure["kind"]], str(figure["ranks"]), f"{figure['fetched'] / 1e6:.1f}", parts[0],
-            f"{figure['cpu']:.2f}", parts[1], f"{figure['seconds']:.2f}", f"{low:.2f} to {high:.2f}",
+        rows.append(
+            (
+                TITLES[figure["kind"]], str(figure["ranks"]), f"{figure['fetched'] / 1e6:.1f}", parts[0],
+                f"{figure['cpu']:.2f}", parts[1], f"{figure['seconds']:.2f}", f"{low:.2f} to {high:.2f}",
+            )
         )  # fmt: skip
-    Console(highlight=False, width=130).print(table)
+    jobs.table(title, columns, rows)
 
 
 def main() -> None:
