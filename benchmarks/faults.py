@@ -107,9 +107,8 @@ def cost_rank(models: str, steps: int, rounds: int) -> None:
 def cost(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Milliseconds of a step with either setting."""
     words = ["-m", "benchmarks.faults", "--as-rank", "--models", options.models, "--steps", str(options.steps)]
-    threads = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2", "TF_CPP_MIN_LOG_LEVEL": "3"}
     words += ["--rounds", str(options.rounds)]
-    return list(jobs.on_ranks(options.ranks, words, survive=True, environ=threads))
+    return list(jobs.on_ranks(options.ranks, words, survive=True, environ={"TF_CPP_MIN_LOG_LEVEL": "3"}))
 
 
 def recovery(how: str, ranks: int, death: int) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from matex_tf import launch
 
 ROOT = Path(__file__).resolve().parents[1]
 _FOUND = "RESULT "
+#: One thread computes on each rank, and one more may wait, as `matex-tf run` has it where a rank has a core.
+THREADS = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2"}
 #: What mpirun (Open MPI 5) says, now and then, where others start or network interfaces come and go beside it.
 _UNLUCKY = "listener thread failed to start"
 
@@ -54,8 +56,9 @@ def on_ranks(
         hosts: emulated ones on which they run, `each` on one; None for this machine.
         survive: as for `launch.mpirun_line`.
     """
-    line = launch.mpirun_line(launch.find_mpirun(), count, listed(hosts, each) if hosts else "", survive=survive)
-    printed = run([*line, sys.executable, *words], hosts, environ)
+    where = listed(hosts, each) if hosts else ""
+    line = launch.mpirun_line(launch.find_mpirun(), count, where, names=list(THREADS), survive=survive)
+    printed = run([*line, sys.executable, *words], hosts, {**THREADS, **(environ or {})})
     told = [text for text in printed.splitlines() if text.startswith(_FOUND)]
     if not told:
         sys.exit(f"{' '.join(words)} told nothing:\n{printed[-3000:]}")

@@ -21,18 +21,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import peers
+from benchmarks.jobs import THREADS
 from benchmarks.step import models, report
 from benchmarks.step.turns import Job
 from matex_tf import launch
 
-#: One thread computes on each rank, in every framework; mpirun binds each rank to one core where there are enough.
-THREADS = {
-    "OMP_NUM_THREADS": "1",
-    "TF_NUM_INTRAOP_THREADS": "1",
-    "TF_NUM_INTEROP_THREADS": "2",
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-    "GLOO_SOCKET_IFNAME": "lo",
-}
+#: In every framework; mpirun binds each rank to one core where there are enough.
+COMMON = {**THREADS, "TF_CPP_MIN_LOG_LEVEL": "3", "GLOO_SOCKET_IFNAME": "lo"}
 CONFIGURATIONS = "chained 32,funneled 32,concurrent 32"
 
 
@@ -51,10 +46,10 @@ class Kind:
         ranks, hosts = options.ranks, options.hosts
         # Of one version and with the same options everywhere; each environment's own, for its libraries.
         mpirun = dataclasses.replace(launch.find_mpirun(), path=str(self.python.parent / "mpirun"))
-        line = launch.mpirun_line(mpirun, ranks, hosts, names=["STEP_TURNS", "STEP_COMPUTE"] if hosts else [])
+        line = launch.mpirun_line(mpirun, ranks, hosts, names=["STEP_TURNS", "STEP_COMPUTE", *COMMON] if hosts else [])
         line += [str(self.python), "-m", f"benchmarks.step.{self.module}", model, str(batch), *self.arguments]
         environ: Mapping[str, str] = {
-            **THREADS,
+            **COMMON,
             **os.environ,
             "PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(peers.ROOT),

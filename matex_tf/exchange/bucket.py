@@ -59,7 +59,8 @@ def pack(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[np.dtype], limit: i
 
     Args:
         shapes, dtypes: of the tensors, in the order of the optimizer's variables.
-        limit: bytes of a bucket. A tensor larger than that has one of its own.
+        limit: bytes of a bucket. A tensor as large as that has one of its own; small ones before and behind it are
+            together.
 
     Returns:
         The buckets, in the order in which they will be complete.
@@ -70,18 +71,18 @@ def pack(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[np.dtype], limit: i
 
     def close(dtype: np.dtype) -> None:
         buckets.append(_layout(open_buckets.pop(dtype), shapes, dtype))
+        del filled[dtype]
 
     for position in reversed(range(len(shapes))):
         dtype = np.dtype(dtypes[position])
         size = _padded(shapes[position], dtype) * dtype.itemsize
-        if dtype in open_buckets and filled[dtype] + size > limit:
+        if size >= limit:
+            buckets.append(_layout([position], shapes, dtype))
+            continue
+        if filled.get(dtype, 0) + size > limit:
             close(dtype)
-        if dtype not in open_buckets:
-            open_buckets[dtype], filled[dtype] = [], 0
-        open_buckets[dtype].append(position)
-        filled[dtype] += size
-        if filled[dtype] >= limit:
-            close(dtype)
+        open_buckets.setdefault(dtype, []).append(position)
+        filled[dtype] = filled.get(dtype, 0) + size
     for dtype in list(open_buckets):
         close(dtype)
     return buckets
