@@ -39,3 +39,9 @@ def test_gradients_that_are_kept(ranks, how):
     """A tensor that a script keeps, or that a variable takes over, is not overwritten by later exchanges."""
     for value in ranks("schedules:kept_gradients", (3,), how=how)[3]:
         assert value == (True, True, 3 * 3 + 1)
+
+
+@pytest.mark.parametrize("how", SCHEDULES)
+def test_sums_during_backward(ranks, how):
+    """What the last layers' gradients come to is there before the first layers' are made."""
+    assert ranks("schedules:overlapping", (3,), how=how)[3] == [0, 0, 0]

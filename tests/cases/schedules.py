@@ -149,3 +149,56 @@ def kept_gradients(how):
     shift = sum(range(world.size()))
     right = all((now.numpy() == then).all() for now, then in zip(held, copies, strict=True))
     return right, float(copies[-1].max()) == 7 * world.size() + shift, float(taken_over.numpy().max()) - shift
+
+
+def overlapping(how, steps=4):
+    """A layer whose backward pass ends when the gradients of the layers behind it have been added up: where no sum is
+    made before all gradients are there, it waits in vain. In how many steps it was so."""
+    import keras
+    import tensorflow as tf
+
+    from matex_tf.exchange.party import Party
+
+    summed, in_vain = threading.Event(), 0
+
+    def wait(values):
+        nonlocal in_vain
+        in_vain += not summed.wait(20)
+        summed.clear()
+        return values
+
+    @tf.custom_gradient
+    def gate(tensor):
+        def backward(upstream):
+            after = tf.numpy_function(wait, [upstream], upstream.dtype, stateful=False)
+            after.set_shape(upstream.shape)
+            return after
+
+        return tf.identity(tensor), backward
+
+    class Gate(keras.layers.Layer):
+        def call(self, inputs):
+            return gate(inputs)
+
+    def seen(sum_of):
+        def summing(self, *args):
+            sums = sum_of(self, *args)
+            p, number = next((one, args[place + 1]) for place, one in enumerate(args) if isinstance(one, Plan))
+            if number == 0 and len(p.buckets) > 1:
+                summed.set()
+            return sums
+
+        return summing
+
+    before = Party.sum, Party.sum_apart
+    Party.sum, Party.sum_apart = seen(Party.sum), seen(Party.sum_apart)
+    try:
+        with scheduled(how, 4000):
+            layers = keras.layers
+            model = keras.Sequential([keras.Input((8,)), layers.Dense(8), Gate(), layers.Dense(300), layers.Dense(1)])
+            model.compile("sgd", "mse", jit_compile=False)
+            rows = steps * world.size()
+            model.fit(np.ones((rows, 8), np.float32), np.ones(rows, np.float32), batch_size=world.size(), verbose=0)
+    finally:
+        Party.sum, Party.sum_apart = before
+    return in_vain
