@@ -189,6 +189,9 @@ class Settings:
         Args:
             flags: setting name to text, as given on a command line.
             environ: the environment; `os.environ` where it is None.
+
+        Raises:
+            SettingError: a value that a setting cannot have, or settings that do not go together.
         """
         environ = os.environ if environ is None else environ
         values = {}
@@ -198,27 +201,30 @@ class Settings:
             elif variable_name(field.name) in environ:
                 values[field.name] = _parse(field, environ[variable_name(field.name)], variable_name(field.name))
         told = cls(**values)
-        if told.strategy == "pipe" and told.faults != "abort":
-            raise SettingError(
-                f"--strategy pipe and --faults {told.faults} do not go together: a step that has begun cannot be taken "
-                "back, or be kept, once its gradients travel. Take --strategy sync, or --faults abort."
-            )
+        told.check()
         return told
 
-    def check(self, ranks: int) -> None:
-        """Refuse settings that do not go together on so many ranks.
+    def check(self, ranks: int = 0) -> None:
+        """Refuse settings that do not go together.
+
+        Args:
+            ranks: how many there are; 0 where nobody knows yet.
 
         Raises:
-            SettingError: gossip as a hypercube of a number that is no power of two, or to be started again.
+            SettingError: a pipe that shall survive, gossip that shall be started again, or gossip as a hypercube of a
+                number that is no power of two.
         """
-        if self.strategy != "gossip":
-            return
-        if self.faults == "restart":
+        if self.strategy == "pipe" and self.faults != "abort":
+            raise SettingError(
+                f"--strategy pipe and --faults {self.faults} do not go together: a step that has begun cannot be taken "
+                "back, or be kept, once its gradients travel. Take --strategy sync, or --faults abort."
+            )
+        if self.strategy == "gossip" and self.faults == "restart":
             raise SettingError(
                 "--strategy gossip cannot be started again from a checkpoint: that has the weights of one rank, and "
                 "each has its own. Take --faults shrink, --faults abort, or --strategy sync."
             )
-        if self.gossip_topology == "hypercube" and ranks & (ranks - 1):
+        if self.strategy == "gossip" and self.gossip_topology == "hypercube" and ranks & (ranks - 1):
             raise SettingError(
                 f"--gossip-topology hypercube needs 2, 4, 8, … ranks, and here are {ranks}: take dissemination."
             )

@@ -90,8 +90,8 @@ class Feed:
 
     def _own(self, fetched: list[Own], spec: Own) -> Batch | None:
         """A rank's own rows; a ghost where it has none any more and others have."""
-        if fetched and fetched[0].told().total >= 0:
-            return functools.partial(_gathered, fetched[0])
+        if fetched and (share := fetched[0].told()).total >= 0:
+            return functools.partial(_gathered, fetched[0], share)
         rows = split.rows_of(fetched[0].data) if fetched else -1
         counts = world.current().gather(rows, "count the rows of a batch")
         if max(counts) < 0:
@@ -203,10 +203,11 @@ _quick_ones: weakref.WeakKeyDictionary[Any, Callable[[], Any] | None] = weakref.
 
 def own_rows(own: Own) -> tuple[Any, Share]:
     """Rows to predict for, and their share; those of a pipeline or a shard are nobody else's."""
+    share = own.told()
     if bool(own.whole):
-        return _gathered(own)
-    if own.told().total >= 0:
-        return own.data, own.told()
+        return _gathered(own, share)
+    if share.total >= 0:
+        return own.data, share
     rows = split.rows_of(own.data)
     return tf.nest.map_structure(at_least_one_row, own.data), Share(0, max(rows, 1), rows, rows)
 
@@ -217,10 +218,10 @@ def _part_of(data: Any) -> tuple[Any, Share]:
     return data, Share.of(split.rows_of(data), ranks.rank, ranks.size)
 
 
-def _gathered(own: Own) -> tuple[Any, Share]:
-    """A batch of which every rank has gathered its own rows."""
-    own = own.again()
-    return own.data, own.told()
+def _gathered(own: Own, share: Share) -> tuple[Any, Share]:
+    """A batch of which every rank has gathered its own rows: this share, or another where a rank has died since."""
+    now = own.again()
+    return now.data, share if now is own else now.told()
 
 
 def _unchanging(data: Any, share: Share, generation: int) -> tuple[Any, Share]:

@@ -159,6 +159,7 @@ def undisturbed(tmp_path_factory):
     return trained_again(tmp_path_factory.mktemp("undisturbed"), "nowhere")[0]
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("dies", ["fits", "loop"])
 def test_a_job_starts_again(tmp_path, undisturbed, dies):
     """It goes on from the last commit that was written, and ends as one in which nobody died."""

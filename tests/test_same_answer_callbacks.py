@@ -4,11 +4,11 @@ import pytest
 from compare import same
 
 CHECKPOINTS = {
-    "weights only": {"filepath": "{epoch:02d}.weights.h5", "save_weights_only": True},
     "whole models": {"filepath": "sub/{epoch:02d}-{val_loss:.3f}.keras"},
-    "the best": {"filepath": "best.keras", "save_best_only": True, "monitor": "val_accuracy", "mode": "max"},
     "every seven batches": {"filepath": "{epoch:02d}.{batch:04d}.weights.h5", "save_weights_only": True,
                             "save_freq": 7},
+    "the best": {"filepath": "best.keras", "save_best_only": True, "monitor": "val_accuracy", "mode": "max"},
+    "weights only": {"filepath": "{epoch:02d}.weights.h5", "save_weights_only": True},
 }  # fmt: skip
 
 
@@ -58,6 +58,7 @@ def test_stop_training_on_one_rank(ranks, when):
         assert reference["batches"][-1] == ["batch", 2]
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_checkpoint(ranks, name):
     """Each way of ModelCheckpoint: the files of one rank, written by one, read by all."""

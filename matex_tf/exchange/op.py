@@ -89,8 +89,9 @@ def _chained(tensors: Sequence[tf.Tensor], plan: Plan) -> list[tf.Tensor]:
 def _apart(tensors: Sequence[tf.Tensor], plan: Plan, threads: int) -> list[tf.Tensor]:
     """Two ops for each bucket: one that hands it to a thread, and, behind all of those, one that waits for the sums.
 
-    TensorFlow may have no more than one thread that runs ops. None is held up while there is a gradient to compute:
-    posting does not wait, and nothing is collected before all is posted.
+    No thread of TensorFlow's is held up while there is a gradient to compute: posting does not wait, and nothing is
+    collected before all is posted. With one thread for ops nothing deadlocks, and nothing overlaps: TensorFlow takes
+    what computes first.
     """
     results: list[tf.Tensor | None] = [None] * len(tensors)
     owned = [[tensors[member] for member in bucket.members] for bucket in plan.buckets]
