@@ -18,7 +18,7 @@ from benchmarks import hosts as emulated
 from benchmarks import jobs, training
 from benchmarks.jobs import table
 from benchmarks.training import SERVER
-from matex_tf.forecast import STRATEGIES
+from matex_tf.forecast import STRATEGIES, best
 
 
 def train(model_name: str, rows: int, compute: float) -> None:
@@ -90,8 +90,8 @@ def show(figures: list[dict[str, Any]], compute: float) -> None:
     for figure in figures:
         predicted, measured = figure["predicted"], figure["measured"]
         errors += [abs(predicted[name] / measured[name] - 1) for name in names]
-        named, best = min(predicted, key=predicted.get), min(measured, key=measured.get)
-        losses.append(measured[named] / measured[best] - 1)
+        named = best(predicted)
+        losses.append(measured[named] / min(measured.values()) - 1)
         cells = (f"{1e3 * predicted[name]:.0f} / {1e3 * measured[name]:.0f}" for name in names)
         rows.append((f"{figure['hosts']} {figure['gbit']:g}", *cells, named, f"{100 * losses[-1]:.0f} %"))
     columns = ["hosts, Gbit/s", *names, "named", "behind best"]
