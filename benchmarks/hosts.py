@@ -223,9 +223,9 @@ class Hosts:
 
     def _connect(self) -> None:
         """A bridge on `head`, and a link from it to each host."""
-        shape = (
-            f"root tbf rate {self._gbit * 1e9:.0f}bit burst {max(65536, self._gbit * 1e9 / 8 * 1e-3):.0f} latency 50ms"
-        )
+        # What does not fit into a burst, such as 64 KB and headers of one call to send, is cut up by the CPU.
+        burst = max(1 << 17, self._gbit * 1e9 / 8 * 1e-3)
+        shape = f"root tbf rate {self._gbit * 1e9:.0f}bit burst {burst:.0f} latency 50ms"
         # Without an address of its own a bridge has that of one of its ports, and another when that one goes.
         links = [
             "link add br0 address 02:00:0a:4d:00:fe type bridge",
