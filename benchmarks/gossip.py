@@ -2,7 +2,8 @@
 
 steps     a dense network whose weights take long to send, on 2, 4 and 8 hosts of one rank, each with an accelerator
           that computes for --compute milliseconds a step (emulated, see benchmarks/accelerator.py)
-digits    the convnet of examples/digits.py on 4 and 8 ranks of this machine, five seeds; pipe and codecs, too
+digits    the convnet of examples/digits.py on 4 and 8 ranks of this machine, five seeds; pipe, too, and codecs on
+          emulated hosts of one rank, since gradients are encoded between nodes
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def test_buckets():
     shapes = [(1000,), (10,), (100,), (3,), (500,), (200,), (4,)]
     single, double = np.dtype("float32"), np.dtype("float64")
     buckets = pack(shapes, [single, single, single, double, single, single, single], 1024)
-    assert [bucket.members for bucket in buckets] == [(4,), (6, 5), (0,), (3,), (2, 1)]
+    assert [bucket.members for bucket in buckets] == [(6, 5), (4,), (3,), (2, 1), (0,)]
     for bucket in buckets:
         assert all(start * bucket.dtype.itemsize % 64 == 0 for start in bucket.starts) and bucket.nbytes % 64 == 0
         seen = [

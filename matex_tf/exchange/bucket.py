@@ -85,7 +85,7 @@ def pack(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[np.dtype], limit: i
         filled[dtype] = filled.get(dtype, 0) + size
     for dtype in list(open_buckets):
         close(dtype)
-    return buckets
+    return sorted(buckets, key=lambda bucket: -bucket.members[-1])
 
 
 def _layout(members: Sequence[int], shapes: Sequence[tuple[int, ...]], dtype: np.dtype) -> Bucket:

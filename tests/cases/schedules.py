@@ -183,7 +183,7 @@ def overlapping(how, steps=4):
     def seen(sum_of):
         def summing(self, *args):
             sums = sum_of(self, *args)
-            p, number = next((one, args[place + 1]) for place, one in enumerate(args) if isinstance(one, Plan))
+            p, number, _ = args[-3:]
             if number == 0 and len(p.buckets) > 1:
                 summed.set()
             return sums
