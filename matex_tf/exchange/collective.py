@@ -201,7 +201,7 @@ class Channel(Meeting):
                 self._await_all()
                 if shared is None:
                     take_out(number - 1)
-            self._reduce(chunk, parts[number & 1][:-1], arrays, place(number), coding)
+            self._reduce(chunk, parts[number & 1][:-1], arrays, place(number), coding, len(chunks) - 1)
             if number + 1 < len(chunks):
                 pack(number + 1)
             self._advance()
@@ -265,8 +265,9 @@ class Channel(Meeting):
         arrays: Sequence[np.ndarray],
         total: np.ndarray,
         coding: Coding | None,
+        others: int,
     ) -> None:
-        """Add up this rank's slice of a chunk, and send it on its way to the other nodes."""
+        """Add up this rank's slice of a chunk, one of several, and send it on its way to the other nodes."""
         here = chunk.slice
         if here is None:
             return
@@ -284,4 +285,4 @@ class Channel(Meeting):
         if self._lane is not None:
             self._lane.finish(IN_FLIGHT - 1)
             put_back = (lambda: np.copyto(total, sums, casting="unsafe")) if short else None
-            self._lane.start(sums, put_back, *self._coded(coding, chunk.low, sums))
+            self._lane.start(sums, put_back, *self._coded(coding, chunk.low, sums), others)

@@ -24,7 +24,8 @@ Coded = Callable[["Lane", np.ndarray, int, np.ndarray | None], Steps]
 
 #: Up to how many bytes an algorithm is used, the fewest messages first; the last takes what is left.
 DOUBLING_BYTES, HALVING_BYTES = 1 << 15, 1 << 18
-#: From how many bytes an array goes in so many pieces: while one is added up, the others are on the wire.
+#: From how many bytes an array that comes alone goes in so many pieces: while one is added up, the others are on the
+#: wire.
 DIVIDED_BYTES, PIECES = 1 << 19, 4
 _TAGS = 1 << 14  # MPI promises 32767
 _AGREE_TAG = _TAGS  # no transfer has it
@@ -52,6 +53,7 @@ class Lane:
         then: Callable[[], None] | None = None,
         coded: Coded | None = None,
         residual: np.ndarray | None = None,
+        others: int = 0,
     ) -> None:
         """Begin to sum a flat array over the lane, in place.
 
@@ -60,8 +62,10 @@ class Lane:
             then: called once the sums are there.
             coded: what sums pieces that would not go by `doubling`: few bytes are not worth encoding.
             residual: for `coded`, float32 of the size of `data`; None without error feedback.
+            others: arrays that are summed at the same time, the same on every rank of the lane: the more there are, the
+                fewer pieces keep the wire busy, and each costs time of its own.
         """
-        count = PIECES if data.nbytes >= DIVIDED_BYTES else 1
+        count = -(-PIECES // (1 + others)) if data.nbytes >= DIVIDED_BYTES else 1
         pieces = np.array_split(data, count)
         residuals = [None] * count if residual is None else np.array_split(residual, count)
         left = len(pieces)
