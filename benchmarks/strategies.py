@@ -42,7 +42,7 @@ def show(figures: Sequence[dict[str, Any]], title: str) -> None:
     rows = []
     for figure in figures:
         name, own = figure["strategy"], figure["seconds"]
-        alone = figure["exchange"] if name not in (COMPUTE, SERVER) and not name.startswith("gossip") else None
+        alone = figure["exchange"]
         reached = figure.get("until")
         rows.append(
             (

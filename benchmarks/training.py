@@ -163,8 +163,8 @@ def digits(model_name: str) -> tuple[np.ndarray, np.ndarray]:
     return images, labels.astype(np.int32)
 
 
-def sums(model: Any, codecs: Sequence[str], rounds: int) -> dict[str, float]:
-    """Median seconds of an exchange of a model's gradients alone, by codec."""
+def sums(model: Any, names: Sequence[str], rounds: int) -> dict[str, float]:
+    """Median seconds of a strategy's exchange of a model's gradients alone."""
     from matex_tf import settings, world
     from matex_tf.exchange import party
     from matex_tf.exchange.plan import Plan
@@ -172,9 +172,10 @@ def sums(model: Any, codecs: Sequence[str], rounds: int) -> dict[str, float]:
     ranks, random = world.current(), np.random.default_rng(0)
     arrays = [random.normal(size=tuple(one.shape)).astype(np.float32) for one in model.trainable_variables]
     labels, found = [one.path for one in model.trainable_variables], {}
-    for codec in codecs:
-        before = settings.use(dataclasses.replace(settings.current(), codec=codec))
-        plan = Plan.of("measure", labels, arrays, True)
+    for name in names:
+        strategy, _, codec = name.partition(" ")
+        before = settings.use(dataclasses.replace(settings.current(), codec=codec or "none"))
+        plan = Plan.of("measure", labels, arrays, coded=True, at_once=strategy == "pipe")
         settings.use(before)
         seconds = []
         for _ in range(rounds + 1):
@@ -182,7 +183,7 @@ def sums(model: Any, codecs: Sequence[str], rounds: int) -> dict[str, float]:
             begin = time.perf_counter()
             party.sum_planned(ranks, plan, arrays)
             seconds.append(max(ranks.gather(time.perf_counter() - begin, "compare sums")))
-        found[codec] = statistics.median(seconds[1:])
+        found[name] = statistics.median(seconds[1:])
     return found
 
 
@@ -229,15 +230,15 @@ def main() -> None:
     for _ in range(rounds):
         for training in trainings:
             seconds[training.name].append(timed(training, steps))
-    codecs = sorted({name.partition(" ")[2] or "none" for name in names})
-    alone = sums(trainings[0].model, codecs, rounds)
+    summing = [name for name in names if name.split()[0] in ("sync", "pipe")]
+    alone = sums(trainings[0].model, summing, rounds)
     parameters = models.parameters(trainings[0].model)
     found: list[dict[str, Any]] = []
     for name in seconds:
         figure: dict[str, Any] = {"strategy": name, "model": model_name, "parameters": parameters}
         figure["seconds"] = statistics.median(seconds[name])
         figure["spread"] = [min(seconds[name]), max(seconds[name])]
-        figure["exchange"] = alone.get(name.partition(" ")[2] or "none")
+        figure["exchange"] = alone.get(name)
         if target and name != COMPUTE:
             fresh = Training(name, model_name, rows, compute)
             figure["until"], figure["steps"], figure["accuracy"] = until(fresh, target)

@@ -123,7 +123,7 @@ class Settings:
     bucket_mb: int = _setting(
         32,
         "Megabytes of a bucket: gradients that are exchanged together. Smaller ones start sooner, while backward "
-        "goes on; larger ones cost fewer messages.",
+        "goes on; larger ones cost fewer messages. `pipe` has one bucket of each dtype.",
         kind="positive",
     )
     faults: str = _setting(

@@ -61,7 +61,7 @@ def _at_once(tensors: Sequence[tf.Tensor], what: str, labels: Sequence[str], cod
         if world.current().alone:
             return list(arrays)
         if plan is None or plan.shapes != [array.shape for array in arrays]:
-            plan = Plan.of(what, labels, arrays, coded)
+            plan = Plan.of(what, labels, arrays, coded, at_once=True)
         return party.sum_planned(world.current(), plan, arrays)
 
     return call(exchange, tensors, [tensor.dtype for tensor in tensors])

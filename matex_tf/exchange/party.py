@@ -296,7 +296,7 @@ def sum_arrays(world: World, arrays: Sequence[np.ndarray], what: str, labels: Se
     """
     if world.alone or not arrays:
         return list(arrays)
-    plan = Plan.of(what, labels, arrays)
+    plan = Plan.of(what, labels, arrays, at_once=True)
     return world.whole(lambda: sum_planned(world, plan, arrays))
 
 

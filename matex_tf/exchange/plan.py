@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -88,14 +89,18 @@ class Plan:
         return [total[start:stop].reshape(shape) for start, stop, shape in self._parts[number]]
 
     @classmethod
-    def of(cls, what: str, labels: Sequence[str], arrays: Sequence[Any], coded: bool = False) -> Plan:
+    def of(
+        cls, what: str, labels: Sequence[str], arrays: Sequence[Any], coded: bool = False, at_once: bool = False
+    ) -> Plan:
         """The plan for these arrays or TensorFlow tensors, with buckets as the settings say.
 
         Args:
             coded: whether they may be encoded, where the settings have a codec: gradients, and nothing else.
+            at_once: whether all of them are there at the same time, and so in one bucket of each dtype: where a bucket
+                ends, the wire is idle until the next has begun.
         """
         told = settings.current()
-        limit = told.bucket_mb * MEGABYTE
+        limit = sys.maxsize if at_once else told.bucket_mb * MEGABYTE
         coding = (told.codec, told.error_feedback) if coded else ()
         dtypes = [np.dtype(getattr(array.dtype, "as_numpy_dtype", array.dtype)) for array in arrays]
         return cls(what, labels, [tuple(map(int, array.shape)) for array in arrays], dtypes, limit, *coding)

@@ -74,7 +74,7 @@ class Pipe(Sync):
             nonlocal plan
             ranks = world.current()
             if plan is None or plan.shapes != [array.shape for array in arrays]:
-                plan = Plan.of(WHAT, labels, arrays, True)
+                plan = Plan.of(WHAT, labels, arrays, coded=True, at_once=True)
             line = self._under_way.setdefault(
                 id(key), _UnderWay(lambda sums: apply(whole([tf.convert_to_tensor(one) for one in sums])))
             )
