@@ -146,11 +146,11 @@ def test_patience():
     assert len(said) == 2
 
 
-@pytest.mark.variants(1)
-@pytest.mark.parametrize("limit", [1 << 20, 1 << 16])
-def test_on_real_ranks(bare_ranks, limit):
-    """The same by MPI, by a thread that drives the messages."""
-    for values in bare_ranks("halfway:meet", (2, 3, 4), meets=None, limit=limit).values():
+@pytest.mark.variants(2)
+@pytest.mark.parametrize(("limit", "at_once"), [(1 << 20, False), (1 << 20, True), (1 << 16, False), (1 << 16, True)])
+def test_on_real_ranks(bare_ranks, limit, at_once):
+    """The same by MPI, by a thread that drives the messages; also where a turn begins before the last has ended."""
+    for values in bare_ranks("halfway:meet", (2, 3, 4), meets=None, limit=limit, at_once=at_once).values():
         assert values == [True] * len(values)
 
 

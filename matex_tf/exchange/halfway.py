@@ -26,7 +26,7 @@ partners for ever: here each message comes from another rank, so what sender and
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -55,6 +55,7 @@ class Halfway:
     Attributes:
         turns: exchanges that were begun; the same on every rank, as all partners follow from it.
         under_way: whether the last one has not been finished.
+        parts: the arrays of each bucket, in the order in which they travel.
         moves: for each array, how far the last exchange moves it; views of a buffer that the next one overwrites.
         reference: for each array that a codec encodes, what its differences are taken to; zeros at first.
     """
@@ -88,6 +89,7 @@ class Halfway:
         self._mail, self._rank, self._partners, self._look = mail, rank, partners, look
         # Buckets go from the last array to the first, as gradients come; weights are needed the other way round.
         self._buckets = pack(shapes, dtypes, limit)[::-1]
+        self.parts = [bucket.members for bucket in self._buckets]
         self._sent = [empty(bucket.size, bucket.dtype) for bucket in self._buckets]
         self._received = [empty(bucket.size, bucket.dtype) for bucket in self._buckets]
         for sent, received in zip(self._sent, self._received, strict=True):
@@ -135,15 +137,24 @@ class Halfway:
 
     def begin(self, arrays: Sequence[np.ndarray]) -> None:
         """Copy the arrays, and begin to send them and to receive a partner's. Does not wait."""
-        for own, array in zip(self._own, arrays, strict=True):
-            np.copyto(own, array)
+        self.greet()
+        for part, members in enumerate(self.parts):
+            self.send(part, [arrays[member] for member in members])
+
+    def greet(self) -> None:
+        """Begin an exchange, whose parts are to be sent, all of them, from the first to the last."""
         self._greet(_GOES_ON)
-        for tag, (sent, received, part) in enumerate(zip(self._sent, self._received, self._coded, strict=True)):
-            self._letters.append(
-                self._mail.post(_halfway(self._mail.lane, sent, received, part, self._to, self._source, tag))
-            )
         self.turns += 1
         self.under_way = True
+
+    def send(self, part: int, arrays: Sequence[np.ndarray]) -> None:
+        """Copy the arrays of a part, and begin to send them and to receive a partner's. Does not wait."""
+        for member, array in zip(self.parts[part], arrays, strict=True):
+            np.copyto(self._own[member], array)
+        swapped = _halfway(
+            self._mail.lane, self._sent[part], self._received[part], self._coded[part], self._to, self._source, part
+        )
+        self._letters.append(self._mail.post(swapped))
 
     def finish(self) -> None:
         """Wait for what was begun; `moves` are there then.
@@ -152,10 +163,39 @@ class Halfway:
             RanksDisagree: the partner is elsewhere in its script.
             MatexError: the partner did not come for too long.
         """
-        self._hear(_GOES_ON, self.turns - 1)
-        while self._letters:
-            self._letters.pop(0).wait(self._waiting)
+        for _ in self.arriving():
+            pass
         self.under_way = False
+
+    def turn(self) -> Iterator[int]:
+        """Finish what was begun, and begin the next exchange, a part at a time: while the later parts of the one are on
+        the wire, the first of the other are on their way to it.
+
+        Yields:
+            Each part as soon as its `moves` are there; the next may be asked for when it has been sent.
+
+        Raises:
+            As `finish`.
+        """
+        arriving = self.arriving()
+        self.greet()
+        return arriving
+
+    def arriving(self) -> Iterator[int]:
+        """Each part of what was begun, when its `moves` are there. Hears at once what the partner does.
+
+        Raises:
+            As `finish`.
+        """
+        self._hear(_GOES_ON, self.turns - 1)
+        letters, waiting = self._letters, self._waiting
+
+        def wait() -> Iterator[int]:
+            for part, letter in enumerate(letters):
+                letter.wait(waiting)
+                yield part
+
+        return wait()
 
     def stop(self) -> None:
         """Tell the next partner that no weights follow for now, and hear the same.
@@ -186,8 +226,11 @@ class Halfway:
             "branch that depends on what a rank sees of its own batches."
         )
 
-    def _waiting(self, seconds: float) -> None:
-        self._look(sorted({self._source, self._to}), seconds)
+    @property
+    def _waiting(self) -> Callable[[float], None]:
+        """What to call while waiting for the partners of now."""
+        partners = sorted({self._source, self._to})
+        return lambda seconds: self._look(partners, seconds)
 
 
 class _Coded:

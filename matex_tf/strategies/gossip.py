@@ -145,7 +145,9 @@ class Rounds:
         if self._told.gossip_sync:
             self._begin()
             self._finish()
-        else:
+        elif self.halfway.under_way and world.current().guard is None:
+            self._turn()
+        else:  # where a rank may die in between, no part of the weights is moved before all can be
             self._finish()
             self._begin()
 
@@ -203,28 +205,53 @@ class Rounds:
             self.halfway.stop()
 
     def _begin(self) -> None:
-        with trace.span("pack", "gossip"):
-            self._read()
+        self.halfway.greet()
+        for part in range(len(self.halfway.parts)):
+            self._send(part)
 
     def _finish(self) -> None:
         if not self.halfway.under_way:
             return
         with trace.span("wait", "gossip"), _of_the_dead():
             self.halfway.finish()
-        with trace.span("apply", "gossip"):
-            self._move()
+        for part in range(len(self.halfway.parts)):
+            self._apply(part)
 
-    def _read_weights(self) -> None:
-        def begin(*values: np.ndarray) -> np.ndarray:
-            self.halfway.begin(values)
+    def _turn(self) -> None:
+        """Finish, and begin anew, a part at a time."""
+        with trace.span("wait", "gossip"):
+            parts = self.halfway.turn()
+        while True:
+            with trace.span("wait", "gossip"):
+                part = next(parts, None)
+            if part is None:
+                return
+            self._apply(part)
+            self._send(part)
+
+    def _send(self, part: int) -> None:
+        with trace.span("pack", "gossip"):
+            self._read(part)
+
+    def _apply(self, part: int) -> None:
+        with trace.span("apply", "gossip"):
+            self._move(part)
+
+    def _read_weights(self, part: int) -> None:
+        def send(*values: np.ndarray) -> np.ndarray:
+            self.halfway.send(part, values)
             return np.array(0, np.int32)
 
-        tf.numpy_function(begin, [tf.convert_to_tensor(v.value) for v in self.variables], tf.int32, stateful=True)
+        tf.numpy_function(send, [tf.convert_to_tensor(v.value) for v in self._of(part)], tf.int32, stateful=True)
 
-    def _move_weights(self) -> None:
-        dtypes = [tf.as_dtype(variable.dtype) for variable in self.variables]
-        moves = tf.numpy_function(lambda: self.halfway.moves, [], dtypes, stateful=True)
-        for variable, move in zip(self.variables, moves, strict=True):
+    def _of(self, part: int) -> list[Any]:
+        return [self.variables[member] for member in self.halfway.parts[part]]
+
+    def _move_weights(self, part: int) -> None:
+        variables, members = self._of(part), self.halfway.parts[part]
+        dtypes = [tf.as_dtype(variable.dtype) for variable in variables]
+        moves = tf.numpy_function(lambda: [self.halfway.moves[one] for one in members], [], dtypes, stateful=True)
+        for variable, move in zip(variables, moves, strict=True):
             move.set_shape(variable.shape)
             # In place where Keras shows TensorFlow's own variable.
             (variable.value if isinstance(variable.value, tf.Variable) else variable).assign_add(move)

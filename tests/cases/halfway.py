@@ -29,21 +29,27 @@ class Around:
         return (rank + away) % self.size, (rank - away) % self.size
 
 
-def meet(turns=6, length=300_000, limit=1 << 20):
-    """Weights after some turns, and the mean of all; what was sent."""
+def meet(turns=6, length=300_000, limit=1 << 20, at_once=False):
+    """Whether weights are the expected ones after some turns; `at_once`: a turn's parts are sent while those of the one
+    before arrive."""
     ranks = world.current()
     mail = Mail(ranks.split(0, ranks.rank))
-    shapes, dtypes = [(length,), (3, 4), ()], [np.dtype("float32")] * 3
+    shapes, dtypes = [(length,), (3, 4), (), (2, length)], [np.dtype("float32")] * 4
     halfway = Halfway(mail, ranks.rank, Around(ranks.size), shapes, dtypes, limit)
     mine = [np.full(shape, float(ranks.rank), np.float32) for shape in shapes]
     expected = np.arange(ranks.size, dtype=np.float32)
     for turn in range(turns):
-        halfway.begin(mine)
+        if not (at_once and turn):
+            halfway.begin(mine)
         for array in mine:
             array += 1  # the next step
-        halfway.finish()
-        for array, move in zip(mine, halfway.moves, strict=True):
-            array += move
+        goes_on = at_once and turn < turns - 1
+        for part in halfway.turn() if goes_on else halfway.arriving():
+            own = [mine[member] for member in halfway.parts[part]]
+            for array, member in zip(own, halfway.parts[part], strict=True):
+                array += halfway.moves[member]
+            if goes_on:
+                halfway.send(part, own)
         sources = [Around(ranks.size).of(turn, rank)[1] for rank in range(ranks.size)]
         expected = (expected + expected[sources]) / 2 + 1
     halfway.stop()
