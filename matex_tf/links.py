@@ -37,7 +37,7 @@ def measure(ranks: World, rounds: int = ROUNDS) -> Machine:
     gamma = _gamma(ranks, rounds)
     machine = Machine(
         alpha=0.0, beta=0.0, gamma=gamma, node_ranks=max(map(len, ranks.nodes)), pieces=network.PIECES,
-        divided=network.DIVIDED_BYTES, busy=True, codecs=codecs,
+        piece=network.PIECE_BYTES, busy=True, codecs=codecs,
     )  # fmt: skip
     if len(ranks.nodes) < ranks.size:
         node_sync, node_beta = _inside(ranks, rounds)

@@ -42,8 +42,8 @@ class Machine:
         node_ranks: ranks of a node.
         node_sync, node_beta: seconds that an exchange inside a node costs, and for each byte of gradients: to copy in
             and to add.
-        pieces: in how many pieces a ring has its bytes under way; while one is added another is on the wire.
-        divided: from how many bytes it has.
+        pieces: in how many pieces a ring has its bytes under way at most; while one is added another is on the wire.
+        piece: the least bytes of a message of such a piece.
         busy: whether ranks have no core to spare, so that the work of an exchange takes its time from computing.
         codecs: by name.
     """
@@ -56,7 +56,7 @@ class Machine:
     node_sync: float = 0.0
     node_beta: float = 0.0
     pieces: int = 1
-    divided: int = 0
+    piece: int = 1
     busy: bool = False
     codecs: Mapping[str, CodecCost] = field(default_factory=dict)
 
@@ -114,9 +114,10 @@ def ring(nodes: int, nbytes: float, machine: Machine, codec: CodecCost | None = 
     """
     if nodes == 1:
         return NOTHING
-    hops, pieces = nodes - 1, machine.pieces if nbytes >= machine.divided else 1
+    hops, ratio = nodes - 1, codec.ratio if codec else 1
+    pieces = max(1, min(machine.pieces, int(nbytes * ratio / nodes / machine.piece)))
     piece = nbytes / nodes / pieces
-    wire = piece * machine.beta * (codec.ratio if codec else 1)
+    wire = piece * machine.beta * ratio
     gather = piece * (codec.encode + codec.add if codec else machine.gamma)  # at work in a hop of the first way round
     whole = piece * (codec.encode + codec.decode if codec else 0)
     spread = piece * (codec.decode if codec else 0)
@@ -149,7 +150,7 @@ def hierarchical(ranks: int, nbytes: float, machine: Machine, codec: CodecCost |
         cost += Cost(machine.node_sync + nbytes * machine.node_beta, nbytes * machine.node_beta)
     if nodes > 1:
         lane = Machine(
-            machine.alpha, machine.beta * local, machine.gamma, pieces=machine.pieces, divided=machine.divided
+            machine.alpha, machine.beta * local, machine.gamma, pieces=machine.pieces, piece=machine.piece
         )
         between = fastest(nodes, nbytes / local, lane, codec)
         cost += Cost(machine.sync) + doubling(nodes, 0, machine) + between

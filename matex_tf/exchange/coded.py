@@ -58,6 +58,10 @@ class CodedRing:
         self.codec = codec
         self._free: list[np.ndarray] = []  # buffers that no transfer uses: several may be under way
 
+    def nbytes(self, count: int) -> int:
+        """Bytes of so many numbers as encoded."""
+        return self.codec.nbytes(count)
+
     def __call__(self, lane: Lane, data: np.ndarray, tag: int, residual: np.ndarray | None = None) -> Steps:
         """Sum a flat array of floats over the lane, in place. 2 (n-1)/n of its bytes as encoded, 2 (n-1) messages in
         a row.

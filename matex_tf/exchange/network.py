@@ -12,25 +12,33 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from matex_tf import trace
 
 Steps = Generator[list[Any], None, None]
-#: A ring that encodes what it sends, see `coded.CodedRing`: lane, data, tag, what earlier sums have left over.
-Coded = Callable[["Lane", np.ndarray, int, np.ndarray | None], Steps]
 
 #: Up to how many bytes an algorithm is used, the fewest messages first; the last takes what is left.
 DOUBLING_BYTES, HALVING_BYTES = 1 << 15, 1 << 18
-#: From how many bytes an array that comes alone goes in so many pieces: while one is added up, the others are on the
-#: wire.
-DIVIDED_BYTES, PIECES = 1 << 19, 4
+#: In how many pieces an array goes at most that comes alone, and the least bytes of a message of one: while one is added
+#: up, the others are on the wire.
+PIECES, PIECE_BYTES = 4, 1 << 16
 _TAGS = 1 << 14  # MPI promises 32767
 _AGREE_TAG = _TAGS  # no transfer has it
 _HEAD = 3  # numbers before the data of an agreement: the two that are compared, and whether they differ somewhere
 _YIELD_SECONDS, _LONGEST_SLEEP = 3e-4, 1e-3
+
+
+class Coded(Protocol):
+    """A ring that encodes what it sends, see `coded.CodedRing`."""
+
+    def __call__(self, lane: Lane, data: np.ndarray, tag: int, residual: np.ndarray | None = None) -> Steps:
+        """Sum over the lane; the residual is what earlier sums have left over."""
+
+    def nbytes(self, count: int) -> int:
+        """Bytes of so many numbers as encoded."""
 
 
 class Lane:
@@ -65,7 +73,8 @@ class Lane:
             others: arrays that are summed at the same time, the same on every rank of the lane: the more there are, the
                 fewer pieces keep the wire busy, and each costs time of its own.
         """
-        count = -(-PIECES // (1 + others)) if data.nbytes >= DIVIDED_BYTES else 1
+        nbytes = data.nbytes if coded is None else coded.nbytes(data.size)
+        count = max(1, min(-(-PIECES // (1 + others)), nbytes // (self.size * PIECE_BYTES)))
         pieces = np.array_split(data, count)
         residuals = [None] * count if residual is None else np.array_split(residual, count)
         left = len(pieces)
