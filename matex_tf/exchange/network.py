@@ -22,8 +22,8 @@ Steps = Generator[list[Any], None, None]
 
 #: Up to how many bytes an algorithm is used, the fewest messages first; the last takes what is left.
 DOUBLING_BYTES, HALVING_BYTES = 1 << 15, 1 << 18
-#: In how many pieces an array goes at most that comes alone, and the least bytes of a message of one: while one is added
-#: up, the others are on the wire.
+#: In how many pieces an array goes at most that comes alone, and the least bytes of a message of one: while one is
+#: added up, the others are on the wire.
 PIECES, PIECE_BYTES = 4, 1 << 16
 _TAGS = 1 << 14  # MPI promises 32767
 _AGREE_TAG = _TAGS  # no transfer has it
