@@ -45,7 +45,8 @@ state = hvd.elastic.TensorFlowKerasState(model, optimizer, batch=0)
 state.register_reset_callbacks([lambda: resets.append(hvd.size())])
 weights = train(state)
 assert all(one == weights[0] for one in weights), weights
-print("rank", hvd.rank(), "of", hvd.size(), "ended", state.batch, int(optimizer.iterations.numpy()), resets, began, flush=True)
+updates = int(optimizer.iterations.numpy())
+print("rank", hvd.rank(), "of", hvd.size(), "ended", state.batch, updates, resets, began, flush=True)
 """
 
 #: A rank raises the error by itself: nobody has died, and all go back.
@@ -111,7 +112,8 @@ def loop(state):
 fits(hvd.elastic.KerasState(model, epoch=0))
 loop(hvd.elastic.KerasState(model, batch=0))
 total = float(sum(abs(w).sum() for w in model.get_weights()))
-print(f"rank {hvd.rank()} of {hvd.size()} ended {total:.5f} {int(model.optimizer.iterations.numpy())} {began}", flush=True)
+updates = int(model.optimizer.iterations.numpy())
+print(f"rank {hvd.rank()} of {hvd.size()} ended {total:.5f} {updates} {began}", flush=True)
 """
 
 
