@@ -1,6 +1,7 @@
 """Ranks that die: the others carry on, and end with the answer of a training in which none did."""
 
 import json
+import re
 import sys
 
 import chaos
@@ -15,17 +16,22 @@ pytestmark = pytest.mark.timeout(240)
 
 RUNS, SEED = 10, 1
 
-#: Every rank but the last dies, one after the other; without Keras, so that it takes no time.
+#: Every rank but the last dies, one after the other; without Keras, so that it takes no time. Nobody knows whether a
+#: rank that dies behind a gathering had been the only one to see its end: the others then gather again, without it.
 ONE_BY_ONE = """
 import os, signal
 import matex_tf
 world = matex_tf.init()
-first = world.rank
+first, seen = world.rank, None
 for step in range(8):
     world.where = f"step {step}"
     if step == 2 * first + 1 and first < 3:
         os.kill(os.getpid(), signal.SIGKILL)
-    assert world.gather(first, "look who is there") == list(range((step + 1) // 2 if step < 6 else 3, 4)), step
+    there, before = zip(*world.gather((first, seen), "look who is there"))
+    assert len(set(before)) == 1, (step, before)
+    dead, dies_next = min((step + 1) // 2, 3), step in (0, 2, 4)
+    assert there in [(0, 1, 2, 3)[dead:], (0, 1, 2, 3)[dead + dies_next :]], (step, there)
+    seen = there
 print("rank", first, "is rank", world.rank, "of", world.size, flush=True)
 """
 
@@ -75,8 +81,9 @@ def test_down_to_one(tmp_path):
     job = Job([LAUNCHER, "run", "-n", "4", "--faults", "shrink", "script.py"], tmp_path)
     ended = job.end()
     assert ended.code == 0 and "rank 3 is rank 0 of 1" in ended.out, ended
-    for line in ("rank 0 of 4 on", "rank 0 of 3 on", "rank 0 of 2 on", "1 rank goes on", "died in step 5"):
+    for line in ("rank 0 of 4 on", "rank 0 of 3 on", "rank 0 of 2 on", "1 rank goes on"):
         assert line in ended.err, ended.err
+    assert re.search("died in step [45]\n", ended.err), ended.err
     assert not job.left()
 
 
