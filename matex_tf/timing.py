@@ -149,9 +149,7 @@ def hierarchical(ranks: int, nbytes: float, machine: Machine, codec: CodecCost |
     if local > 1:
         cost += Cost(machine.node_sync + nbytes * machine.node_beta, nbytes * machine.node_beta)
     if nodes > 1:
-        lane = Machine(
-            machine.alpha, machine.beta * local, machine.gamma, pieces=machine.pieces, piece=machine.piece
-        )
+        lane = Machine(machine.alpha, machine.beta * local, machine.gamma, pieces=machine.pieces, piece=machine.piece)
         between = fastest(nodes, nbytes / local, lane, codec)
         cost += Cost(machine.sync) + doubling(nodes, 0, machine) + between
     return cost
