@@ -25,6 +25,12 @@ from matex_tf.errors import MissingPackage, RanksDisagree
 #: Environment variables that a launcher sets for each process of an MPI job.
 MPI_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS")
 
+#: Bytes of a message between nodes. Over TCP Open MPI asks the receiver first where a message is longer than a limit,
+#: 64 KB by itself; question and answer wait behind what travels on the same connection, which took up to half of the
+#: time of an exchange (5.0.11). So messages are no longer than this, and the limit is that.
+MESSAGE_BYTES = 1 << 20
+_EAGER_LIMIT = {"OMPI_MCA_btl_tcp_eager_limit": str(MESSAGE_BYTES + 4096)}  # with what MPI writes in front
+
 _SPIN_SECONDS = 2e-4
 _LONGEST_SLEEP = 1e-3
 _MOST_ELEMENTS = 1 << 28  # counts of older MPI libraries are 32-bit
@@ -414,6 +420,8 @@ def adopt(world: World) -> None:
 
 
 def _world_communicator() -> Any:
+    for name, value in _EAGER_LIMIT.items():
+        os.environ.setdefault(name, value)
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError, OSError) as error:

@@ -124,11 +124,11 @@ class TimedLane:
         self.rank, self.size = rank, size
         self._scale = scale
 
-    def send(self, data: np.ndarray, to: int, tag: int) -> Send:
-        return Send(to, data.nbytes * self._scale, tag)
+    def send(self, data: np.ndarray, to: int, tag: int) -> list[Send]:
+        return [Send(to, data.nbytes * self._scale, tag)]
 
-    def receive(self, data: np.ndarray, source: int, tag: int) -> Receive:
-        return Receive(source, tag)
+    def receive(self, data: np.ndarray, source: int, tag: int) -> list[Receive]:
+        return [Receive(source, tag)]
 
 
 class Meter:

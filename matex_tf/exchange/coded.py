@@ -84,7 +84,7 @@ class CodedRing:
             mine, theirs = (rank - step) % size, (rank - step - 1) % size
             sent, received = outgoing[: lengths[mine]], incoming[: lengths[theirs]]
             codec.encode(slices[mine], sent, left_over[mine])
-            yield [lane.receive(received, left, tag), lane.send(sent, right, tag)]
+            yield [*lane.receive(received, left, tag), *lane.send(sent, right, tag)]
             codec.add(received, slices[theirs])
         whole = (rank + 1) % size
         codec.encode(slices[whole], outgoing[: lengths[whole]], left_over[whole])
@@ -92,7 +92,7 @@ class CodedRing:
         for step in range(size - 1):
             mine, theirs = (rank + 1 - step) % size, (rank - step) % size
             sent, received = outgoing[: lengths[mine]], incoming[: lengths[theirs]]
-            yield [lane.receive(received, left, tag), lane.send(sent, right, tag)]
+            yield [*lane.receive(received, left, tag), *lane.send(sent, right, tag)]
             codec.decode(received, slices[theirs])
             outgoing, incoming = incoming, outgoing
         self._free += [outgoing, incoming]

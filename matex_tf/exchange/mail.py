@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from matex_tf.exchange.network import Lane, Steps, pause
+from matex_tf.world import MESSAGE_BYTES
 
 _LOOK_SECONDS = 0.5
 #: Bytes of a message, and how many of a transfer, and transfers, are on their way at a time. What else the ranks say to
 #: one another goes by the same wire, and waits behind what was given to it before.
-PIECE, _AHEAD, _AT_ONCE = 1 << 20, 2, 2
+PIECE, _AHEAD, _AT_ONCE = MESSAGE_BYTES, 2, 2
 
 #: Messages that nobody waits for any more, since a rank has died: MPI may still read and write the memory they lie in.
 _left_behind: list[Any] = []
@@ -133,7 +134,7 @@ def swap(lane: Any, mine: np.ndarray, theirs: np.ndarray, to: int, source: int, 
     step, on_their_way = PIECE // mine.itemsize, []
     for low in range(0, pieces(mine.nbytes) * step, step):
         here = slice(low, low + step)
-        on_their_way.append([lane.receive(theirs[here], source, tag), lane.send(mine[here], to, tag)])
+        on_their_way.append([*lane.receive(theirs[here], source, tag), *lane.send(mine[here], to, tag)])
         if len(on_their_way) == _AHEAD:
             yield on_their_way.pop(0)
     yield from on_their_way

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from matex_tf import trace
+from matex_tf.world import MESSAGE_BYTES
 
 Steps = Generator[list[Any], None, None]
 
@@ -126,13 +127,13 @@ class Lane:
                 else:
                     pause(begin)
 
-    def send(self, data: np.ndarray, to: int, tag: int) -> Any:
-        """Start to send."""
-        return self.comm.Isend(_bytes(data), to, tag)
+    def send(self, data: np.ndarray, to: int, tag: int) -> list[Any]:
+        """Start to send, in messages of `MESSAGE_BYTES` and one of the rest."""
+        return [self.comm.Isend(message, to, tag) for message in _messages(data)]
 
-    def receive(self, data: np.ndarray, source: int, tag: int) -> Any:
-        """Start to receive."""
-        return self.comm.Irecv(_bytes(data), source, tag)
+    def receive(self, data: np.ndarray, source: int, tag: int) -> list[Any]:
+        """Start to receive as many bytes, or fewer where all of them fit one message."""
+        return [self.comm.Irecv(message, source, tag) for message in _messages(data)]
 
     def agree(self, numbers: tuple[int, int], data: np.ndarray | None = None) -> bool:
         """Whether every rank of the lane gives the same numbers; where they do, sum `data` over the lane as well.
@@ -177,24 +178,24 @@ class Lane:
 
         power = _power(self.size)
         if self.rank >= power:
-            yield [self.send(mine, self.rank - power, _AGREE_TAG)]
-            yield [self.receive(theirs, self.rank - power, _AGREE_TAG)]
+            yield self.send(mine, self.rank - power, _AGREE_TAG)
+            yield self.receive(theirs, self.rank - power, _AGREE_TAG)
             said[2] = heard[2]
             if own is not None and not said[2]:
                 np.copyto(own, theirs[head : head + nbytes].view(own.dtype))
         else:
             beyond = self.rank + power < self.size
             if beyond:
-                yield [self.receive(theirs, self.rank + power, _AGREE_TAG)]
+                yield self.receive(theirs, self.rank + power, _AGREE_TAG)
                 merge()
             distance = 1
             while distance < power:
                 partner = self.rank ^ distance
-                yield [self.receive(theirs, partner, _AGREE_TAG), self.send(mine, partner, _AGREE_TAG)]
+                yield [*self.receive(theirs, partner, _AGREE_TAG), *self.send(mine, partner, _AGREE_TAG)]
                 merge()
                 distance *= 2
             if beyond:
-                yield [self.send(mine, self.rank + power, _AGREE_TAG)]
+                yield self.send(mine, self.rank + power, _AGREE_TAG)
         if data is not None and own is not None:
             np.copyto(data, own)
         self._agreed = not said[2]
@@ -221,11 +222,11 @@ def ring(lane: Lane, data: np.ndarray, tag: int) -> Steps:
     for step in range(size - 1):
         mine, theirs = slices[(rank - step) % size], slices[(rank - step - 1) % size]
         part = received[: theirs.size]
-        yield [lane.receive(part, left, tag), lane.send(mine, right, tag)]
+        yield [*lane.receive(part, left, tag), *lane.send(mine, right, tag)]
         _add(theirs, part)
     for step in range(size - 1):
         mine, theirs = slices[(rank + 1 - step) % size], slices[(rank - step) % size]
-        yield [lane.receive(theirs, left, tag), lane.send(mine, right, tag)]
+        yield [*lane.receive(theirs, left, tag), *lane.send(mine, right, tag)]
 
 
 def doubling(lane: Lane, data: np.ndarray, tag: int) -> Steps:
@@ -237,7 +238,7 @@ def doubling(lane: Lane, data: np.ndarray, tag: int) -> Steps:
         while distance < _power(lane.size):
             partner = place ^ distance
             # The partner overwrites nothing of mine: what it sends is received apart, and added when both are done.
-            yield [lane.receive(received, partner, tag), lane.send(data, partner, tag)]
+            yield [*lane.receive(received, partner, tag), *lane.send(data, partner, tag)]
             _add(data, received)
             distance *= 2
     yield from _unfold(lane, data, tag)
@@ -256,15 +257,15 @@ def halving(lane: Lane, data: np.ndarray, tag: int) -> Steps:
             partner = place ^ distance
             keep, give = ((low, middle), (middle, high)) if place < partner else ((middle, high), (low, middle))
             part = received[: keep[1] - keep[0]]
-            yield [lane.receive(part, partner, tag), lane.send(data[give[0] : give[1]], partner, tag)]
+            yield [*lane.receive(part, partner, tag), *lane.send(data[give[0] : give[1]], partner, tag)]
             _add(data[keep[0] : keep[1]], part)
             way.append((partner, keep, give))
             low, high = keep
             distance //= 2
         for partner, kept, given in reversed(way):
             yield [
-                lane.receive(data[given[0] : given[1]], partner, tag),
-                lane.send(data[kept[0] : kept[1]], partner, tag),
+                *lane.receive(data[given[0] : given[1]], partner, tag),
+                *lane.send(data[kept[0] : kept[1]], partner, tag),
             ]
     yield from _unfold(lane, data, tag)
 
@@ -273,10 +274,10 @@ def _fold(lane: Lane, data: np.ndarray, received: np.ndarray, tag: int) -> Gener
     """Ranks beyond the largest power of two give what they have to one below; this rank's place, None for those."""
     power = _power(lane.size)
     if lane.rank >= power:
-        yield [lane.send(data, lane.rank - power, tag)]
+        yield lane.send(data, lane.rank - power, tag)
         return None
     if lane.rank + power < lane.size:
-        yield [lane.receive(received, lane.rank + power, tag)]
+        yield lane.receive(received, lane.rank + power, tag)
         _add(data, received)
     return lane.rank
 
@@ -284,9 +285,9 @@ def _fold(lane: Lane, data: np.ndarray, received: np.ndarray, tag: int) -> Gener
 def _unfold(lane: Lane, data: np.ndarray, tag: int) -> Steps:
     power = _power(lane.size)
     if lane.rank >= power:
-        yield [lane.receive(data, lane.rank - power, tag)]
+        yield lane.receive(data, lane.rank - power, tag)
     elif lane.rank + power < lane.size:
-        yield [lane.send(data, lane.rank + power, tag)]
+        yield lane.send(data, lane.rank + power, tag)
 
 
 def pause(begin: float) -> None:
@@ -308,7 +309,9 @@ def _add(total: np.ndarray, part: np.ndarray) -> None:
         np.add(total, part, out=total)
 
 
-def _bytes(data: np.ndarray) -> Any:
+def _messages(data: np.ndarray) -> list[Any]:
     from mpi4py import MPI
 
-    return [data.view(np.uint8), MPI.BYTE]
+    flat = data.view(np.uint8)
+    starts = range(0, max(flat.size, 1), MESSAGE_BYTES)
+    return [[flat[start : start + MESSAGE_BYTES], MPI.BYTE] for start in starts]
