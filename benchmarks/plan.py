@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -44,7 +45,7 @@ def compare(count: int, gbit: float, options: argparse.Namespace) -> dict[str, A
         planned = Path(folder) / "plan.json"
         flags = ["--hosts", jobs.listed(hosts), "--threads", "1"]
         flags += ["--json", str(planned), "--png", str(Path(folder) / "plan.png")]
-        flags += ["--cores", "spare"]  # an accelerator leaves them to the exchange
+        flags += ["--cores", f"{len(os.sched_getaffinity(0))}/{count}"]  # accelerators leave them to the exchange
         script = ["-m", "benchmarks.plan", "--rank", options.model, str(options.rows), str(compute)]
         jobs.run([str(Path(sys.executable).with_name("matex-tf")), "plan", *flags, *script], hosts)
         predicted = next(row["seconds"] for row in json.loads(planned.read_text())["rows"] if row["ranks"] == count)

@@ -40,6 +40,7 @@ class Job:
         compute, update: seconds of a step, on one rank, forward and backward and applying.
         nbytes: of gradients, as float32.
         buckets: in how many parts they are exchanged.
+        work: seconds of a step in which a rank's cores are at work, without the exchange; a mean over the ranks.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Job:
     update: float
     nbytes: float
     buckets: int = 1
+    work: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -87,18 +89,24 @@ def predict(job: Job, machine: Machine, ranks: int, scaling: str = "weak") -> Ro
 
 
 def _step(strategy: str, job: Job, compute: float, machine: Machine, ranks: int, codec: CodecCost | None) -> float:
+    own = compute + job.update
     if ranks == 1:
-        return compute + job.update
+        return own
     if strategy == "server":
         return timing.parameter_server(ranks, job.nbytes, compute, job.update, machine)
     if strategy == "gossip":
-        sent = timing.message(job.nbytes, machine, codec)
+        exchange = timing.message(job.nbytes, machine, codec)
         average = job.nbytes * (codec.add if codec else machine.gamma)
-        return timing.gossip(compute, job.update, sent, average, busy=machine.busy)
-    exchange = exchange_of(job, machine, ranks, codec)
-    if strategy == "pipe":
-        return timing.pipe(compute, job.update, exchange, 2, busy=machine.busy)
-    return timing.overlapped(compute, job.update, exchange, job.buckets, busy=machine.busy)
+        step = timing.gossip(compute, job.update, exchange, average, busy=machine.busy)
+        exchange += Cost(average, average)
+        own += average
+    else:
+        exchange = exchange_of(job, machine, ranks, codec)
+        if strategy == "pipe":
+            step = timing.pipe(compute, job.update, exchange, 2, busy=machine.busy)
+        else:
+            step = timing.overlapped(compute, job.update, exchange, job.buckets, busy=machine.busy)
+    return timing.crowded(step, own, job.work, exchange.work, machine.cores, machine.crowd)
 
 
 def exchange_of(job: Job, machine: Machine, ranks: int, codec: CodecCost | None = None) -> Cost:

@@ -18,17 +18,17 @@ import numpy as np
 
 from matex_tf import world
 from matex_tf.errors import DataError, MatexError
-from matex_tf.exchange import codec, network, party
+from matex_tf.exchange import codec, mail, network, party
 from matex_tf.exchange.network import Lane
 from matex_tf.exchange.plan import Plan
 from matex_tf.settings import Settings
-from matex_tf.timing import CodecCost, Machine, doubling, hierarchical
+from matex_tf.timing import CodecCost, Cost, Machine, doubling, hierarchical
 from matex_tf.world import World
 
 ROUNDS = 9
 _UNCOUNTED = 2
 _FEW = 64  # bytes: what takes a message's latency and no more
-_SOME, _MANY = 1 << 20, 1 << 24  # bytes, whose difference tells what a byte takes
+_SOME, _MORE, _MANY = 1 << 20, 1 << 22, 1 << 24  # bytes, whose differences tell what a byte takes
 
 
 def measure(ranks: World, rounds: int = ROUNDS) -> Machine:
@@ -45,10 +45,32 @@ def measure(ranks: World, rounds: int = ROUNDS) -> Machine:
     if len(ranks.nodes) > 1:
         alpha, beta = _link(ranks, rounds)
         machine = dataclasses.replace(machine, alpha=alpha, beta=beta)
-        # What an exchange takes beyond the formula, so that the formula is right where it was measured.
-        whole = max(ranks.gather(_sum_seconds(ranks, _SOME, rounds), "compare exchanges"))
-        machine = dataclasses.replace(machine, sync=max(0.0, whole - hierarchical(ranks.size, _SOME, machine).seconds))
+        machine = _beyond_formulas(ranks, machine, rounds)
     return machine
+
+
+def _beyond_formulas(ranks: World, machine: Machine, rounds: int) -> Machine:
+    """The machine with what exchanges take besides what it has: so formulas are right where they were measured."""
+    mine = [_sum_costs(ranks, nbytes, rounds) for nbytes in (_SOME, _MORE)]
+    everyone = ranks.gather([(cost.seconds, cost.work) for cost in mine], "compare exchanges")
+    costs = np.array(everyone)
+    some, more = map(Cost, costs[..., 0].max(axis=0).tolist(), costs[..., 1].mean(axis=0).tolist())
+    unit = dataclasses.replace(machine, alpha_work=1.0), dataclasses.replace(machine, beta_work=1.0)
+
+    def known(nbytes: int, one: Machine = machine) -> Cost:
+        return hierarchical(ranks.size, nbytes, one)
+
+    def counted(nbytes: int) -> list[float]:
+        """Messages and bytes of an exchange."""
+        return [known(nbytes, one).work - known(nbytes).work for one in unit]
+
+    left = [some.work - known(_SOME).work, more.work - known(_MORE).work]
+    (messages, some_bytes), (more_messages, more_bytes) = counted(_SOME), counted(_MORE)
+    growth = more_messages / messages
+    beta_work = max(0.0, (left[1] - left[0] * growth) / (more_bytes - some_bytes * growth))
+    alpha_work = max(0.0, (left[0] - some_bytes * beta_work) / messages)
+    sync = max(0.0, some.seconds - known(_SOME).seconds)
+    return dataclasses.replace(machine, sync=sync, alpha_work=alpha_work, beta_work=beta_work)
 
 
 def _gamma(ranks: World, rounds: int) -> float:
@@ -72,7 +94,9 @@ def _codec(ranks: World, name: str, rounds: int) -> CodecCost:
 def _inside(ranks: World, rounds: int) -> tuple[float, float]:
     """An exchange among the ranks of each node, all nodes at once."""
     node = World(ranks.split(ranks.node, ranks.local_rank), ranks.host)
-    few, some, many = (0.0 if node.alone else _sum_seconds(node, nbytes, rounds) for nbytes in (_FEW, _SOME, _MANY))
+    few, some, many = (
+        0.0 if node.alone else _sum_costs(node, nbytes, rounds).seconds for nbytes in (_FEW, _SOME, _MANY)
+    )
     node.free()
     everyone = np.array(ranks.gather((few, some, many), "compare the nodes")).max(axis=0)
     return float(everyone[0]), _slope(everyone[1], everyone[2])
@@ -89,22 +113,29 @@ def _link(ranks: World, rounds: int) -> tuple[float, float]:
         source, target = np.ones(_MANY // 4, np.float32), np.ones(_MANY // 4, np.float32)
         right, left = (lane.rank + 1) % nodes, (lane.rank - 1) % nodes
 
-        def swap() -> None:
+        def agree() -> None:
             lane.start(few)
             lane.finish()
 
-        def send(nbytes: int) -> Callable[[], Any]:
+        def send(nbytes: int) -> Callable[[], None]:
             sent, came = source[: nbytes // 4], target[: nbytes // 4]
-            return lambda: comm.Sendrecv(sent, right, recvbuf=came, source=left)
 
-        seconds = [_median(comm.Barrier, work, rounds) for work in (swap, send(_SOME), send(_MANY))]
+            def work() -> None:
+                for messages in mail.swap(lane, sent, came, right, left, 0):
+                    begin = time.perf_counter()
+                    while not all(map(mail.arrived, messages)):
+                        network.pause(begin)
+
+            return work
+
+        seconds = [_median(comm.Barrier, work, rounds).seconds for work in (agree, send(_SOME), send(_MANY))]
         link = (seconds[0] / doubling(nodes, 0, Machine(1.0, 0.0, 0.0)).seconds, seconds[1], seconds[2])
         lane.close()
     alpha, some, many = np.array(ranks.gather(link, "compare the links")).max(axis=0)
     return float(alpha), _slope(some, many)
 
 
-def _sum_seconds(ranks: World, nbytes: int, rounds: int) -> float:
+def _sum_costs(ranks: World, nbytes: int, rounds: int) -> Cost:
     arrays = [np.ones(nbytes // 4, np.float32)]
     plan = Plan("measure", ["array"], [arrays[0].shape], [arrays[0].dtype], nbytes)
     return _median(lambda: ranks.meet("begin"), lambda: party.sum_planned(ranks, plan, arrays), rounds)
@@ -116,17 +147,19 @@ def _slope(some: float, many: float) -> float:
 
 
 def _slowest(ranks: World, work: Callable[[], Any], rounds: int) -> float:
-    return max(ranks.gather(_median(lambda: ranks.meet("begin"), work, rounds), "compare"))
+    return max(ranks.gather(_median(lambda: ranks.meet("begin"), work, rounds).seconds, "compare"))
 
 
-def _median(begin: Callable[[], Any], work: Callable[[], Any], rounds: int) -> float:
-    seconds = []
+def _median(begin: Callable[[], Any], work: Callable[[], Any], rounds: int) -> Cost:
+    """Of the seconds that work takes, and of those in which this process was at work."""
+    seconds, at_work = [], []
     for _ in range(_UNCOUNTED + rounds):
         begin()
-        start = time.perf_counter()
+        start, process = time.perf_counter(), time.process_time()
         work()
         seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[_UNCOUNTED:])
+        at_work.append(time.process_time() - process)
+    return Cost(statistics.median(seconds[_UNCOUNTED:]), statistics.median(at_work[_UNCOUNTED:]))
 
 
 def read(path: str) -> tuple[Machine, list[int]]:

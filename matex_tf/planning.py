@@ -37,8 +37,9 @@ memory.
   --ranks N             predict for so many ranks too
   --scaling weak|strong whether with more ranks each keeps its rows, so that the global batch grows (weak, the default),
                         or the global batch stays, so that each computes less
-  --cores shared|spare  whether computing takes all cores, so that adding and encoding take their time from it (shared,
-                        the default), or leaves some, as accelerators do
+  --cores shared|spare|N/M  whether computing takes all cores, so that an exchange takes its time from it (shared, the
+                        default), or leaves some, as accelerators do (spare), or each M ranks have N cores between them
+                        and accelerators compute (2/8)
   --steps N             steps that the script trains, of which the first three are not counted. Default: 20
   --compute TIME        of a step, forward and backward, on one rank, instead of running a script
   --update TIME         to apply gradients. Default: 0
@@ -134,11 +135,15 @@ class Asked:
             rate, _, latency = value.partition(",")
             bits = _amount(flag, rate, _BITS, "25Gbit,5us")
             self.network = _amount(flag, latency, _SECONDS, "25Gbit,5us"), 8 / bits
-        elif flag in ("--scaling", "--cores"):
-            known = ("weak", "strong") if flag == "--scaling" else ("shared", "spare")
-            if value not in known:
-                raise SettingError(f"{flag} is {value!r}; it can be {known[0]} or {known[1]}.")
-            setattr(self, flag.removeprefix("--"), value)
+        elif flag == "--scaling":
+            if value not in ("weak", "strong"):
+                raise SettingError(f"{flag} is {value!r}; it can be weak or strong.")
+            self.scaling = value
+        elif flag == "--cores":
+            found = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", value)
+            if value not in ("shared", "spare") and found is None:
+                raise SettingError(f"{flag} is {value!r}; it can be shared, spare, or cores and ranks as in 2/8.")
+            self.cores = value
         elif flag == "--per-node":
             self.per_node = _whole(flag, value, 1)
         elif flag == "--ranks":
@@ -189,7 +194,8 @@ def command(words: Sequence[str]) -> int:
         name = "matex-tf"
     if asked.network is not None:
         machine = forecast.with_network(machine, *asked.network, asked.per_node)
-    machine = replace(machine, busy=asked.cores == "shared")
+    cores, _, crowd = asked.cores.partition("/")
+    machine = replace(machine, busy=cores == "shared", cores=int(cores) if crowd else 0, crowd=int(crowd or 1))
     known = linked or asked.network is not None
     rows = [
         forecast.predict(job, machine, size, asked.scaling)
@@ -245,12 +251,13 @@ def job_of(steps: Sequence[timeline.Step], name: str, ranks: int) -> Job:
         return 1e-6 * statistics.median(max(step.parts.get(part, 0.0) for step in same) for same in together)
 
     nbytes = statistics.median(max(step.nbytes for step in same) for same in together)
-    return Job(name, ranks, slowest("compute"), slowest("apply"), nbytes)
+    work = 1e-6 * statistics.median(statistics.fmean(step.work for step in same) for same in together)
+    return Job(name, ranks, slowest("compute"), slowest("apply"), nbytes, work=work)
 
 
 def _in_buckets(job: Job, settings: Settings) -> Job:
     buckets = -(-int(job.nbytes) // (settings.bucket_mb * MEGABYTE))
-    return Job(job.name, job.ranks, job.compute, job.update, job.nbytes, max(1, buckets))
+    return replace(job, buckets=max(1, buckets))
 
 
 def _run(asked: Asked, words: Sequence[str], what: str) -> None:

@@ -37,6 +37,7 @@ class Step:
         nbytes: of what was exchanged.
         parts: microseconds by part. Where exchanges have threads of their own, parts overlap and add up to more.
         spans: part, begin, length and what, for the picture.
+        work: microseconds in which the rank's cores were at work, all its threads together, for anything but exchanges.
     """
 
     rank: int
@@ -46,6 +47,7 @@ class Step:
     nbytes: int = 0
     parts: dict[str, float] = field(default_factory=dict)
     spans: list[tuple[str, float, float, str]] = field(default_factory=list)
+    work: float = 0.0
 
 
 def read(path: str) -> list[Step]:
@@ -78,7 +80,8 @@ def _steps(rank: int, spans: Sequence[dict[str, Any]]) -> list[Step]:
         begin, end = outer["ts"], outer["ts"] + outer["dur"]
         while first < len(inner) and inner[first]["ts"] < begin:
             first += 1
-        step = Step(rank, outer.get("args", {}).get("what", ""), begin, outer["dur"])
+        details = outer.get("args", {})
+        step = Step(rank, details.get("what", ""), begin, outer["dur"], work=details.get("cpu", 0.0))
         held, last = 0.0, begin  # while TensorFlow's own ops waited for an exchange
         position = first
         while position < len(inner) and inner[position]["ts"] < end:
@@ -94,10 +97,12 @@ def _steps(rank: int, spans: Sequence[dict[str, Any]]) -> list[Step]:
             elif name == "exchange":
                 found = re.search(r", (\d+) bytes$", span.get("args", {}).get("what", ""))
                 step.nbytes += int(found[1]) if found else 0
+                step.work -= span.get("tdur", 0.0)
             position += 1
         if last > begin:
             step.parts["apply"] = end - last
             step.spans.append(("apply", last, end - last, ""))
+        step.work = max(0.0, step.work)
         step.parts["other"] = max(0.0, held - sum(step.parts.get(name, 0.0) for name in _EXCHANGE))
         step.parts["compute"] = max(0.0, last - begin - held) if last > begin else step.length
         steps.append(step)

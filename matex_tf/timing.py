@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,10 @@ class Machine:
             and to add.
         pieces: in how many pieces a ring has its bytes under way at most; while one is added another is on the wire.
         piece: the least bytes of a message of such a piece.
+        alpha_work, beta_work: seconds that a rank's core is at work for a message that it sends and one that it
+            receives, and for a byte of each.
         busy: whether ranks have no core to spare, so that the work of an exchange takes its time from computing.
+        cores, crowd: so many cores are what so many ranks have between them; 0 for as many as they want.
         codecs: by name.
     """
 
@@ -57,7 +60,11 @@ class Machine:
     node_beta: float = 0.0
     pieces: int = 1
     piece: int = 1
+    alpha_work: float = 0.0
+    beta_work: float = 0.0
     busy: bool = False
+    cores: int = 0
+    crowd: int = 1
     codecs: Mapping[str, CodecCost] = field(default_factory=dict)
 
 
@@ -85,12 +92,20 @@ NOTHING = Cost(0.0)
 Allreduce = Callable[[int, float, Machine], Cost]
 
 
+def transfers(messages: float, nbytes: float, machine: Machine) -> Cost:
+    """So many messages one after the other, each beside one that is received, of so many bytes in all: m alpha + n
+    beta."""
+    return Cost(
+        messages * machine.alpha + nbytes * machine.beta, messages * machine.alpha_work + nbytes * machine.beta_work
+    )
+
+
 def doubling(nodes: int, nbytes: float, machine: Machine) -> Cost:
     """Recursive doubling: log2 p (alpha + n beta + n gamma). Where p is no power of two, those beyond it hand their
     bytes to others first, and get the sum last: 2 (alpha + n beta) + n gamma more."""
     rounds, beyond = _rounds(nodes)
-    work = (rounds + beyond) * nbytes * machine.gamma
-    return Cost((rounds + 2 * beyond) * (machine.alpha + nbytes * machine.beta) + work, work)
+    messages, work = rounds + 2 * beyond, (rounds + beyond) * nbytes * machine.gamma
+    return Cost(work, work) + transfers(messages, messages * nbytes, machine)
 
 
 def rabenseifner(nodes: int, nbytes: float, machine: Machine) -> Cost:
@@ -99,8 +114,7 @@ def rabenseifner(nodes: int, nbytes: float, machine: Machine) -> Cost:
     rounds, beyond = _rounds(nodes)
     part = 1 - 1 / (1 << rounds)
     work = (part + beyond) * nbytes * machine.gamma
-    wire = 2 * (part + beyond) * nbytes * machine.beta
-    return Cost(2 * (rounds + beyond) * machine.alpha + wire + work, work)
+    return Cost(work, work) + transfers(2 * (rounds + beyond), 2 * (part + beyond) * nbytes, machine)
 
 
 def ring(nodes: int, nbytes: float, machine: Machine, codec: CodecCost | None = None) -> Cost:
@@ -127,7 +141,8 @@ def ring(nodes: int, nbytes: float, machine: Machine, codec: CodecCost | None = 
     second_way = hop + spread + (hops - 1) * max(pieces * wire, hop + spread)
     through_core = max(pieces * work + hop, pieces * (hops * gather + whole) + hop + second_way)
     hop_by_hop = 2 * hops * hop + work + (pieces - 1) * max(wire, gather)
-    return Cost(max(through_wire, through_core if pieces > 1 else 0, hop_by_hop), pieces * work)
+    transferring = transfers(2 * hops * pieces, 2 * hops * pieces * piece * ratio, machine).work
+    return Cost(max(through_wire, through_core if pieces > 1 else 0, hop_by_hop), pieces * work + transferring)
 
 
 def fastest(nodes: int, nbytes: float, machine: Machine, codec: CodecCost | None = None) -> Cost:
@@ -149,8 +164,7 @@ def hierarchical(ranks: int, nbytes: float, machine: Machine, codec: CodecCost |
     if local > 1:
         cost += Cost(machine.node_sync + nbytes * machine.node_beta, nbytes * machine.node_beta)
     if nodes > 1:
-        lane = Machine(machine.alpha, machine.beta * local, machine.gamma, pieces=machine.pieces, piece=machine.piece)
-        between = fastest(nodes, nbytes / local, lane, codec)
+        between = fastest(nodes, nbytes / local, replace(machine, beta=machine.beta * local), codec)
         cost += Cost(machine.sync) + doubling(nodes, 0, machine) + between
     return cost
 
@@ -159,7 +173,7 @@ def message(nbytes: float, machine: Machine, codec: CodecCost | None = None) -> 
     """One message to a partner and one from another, without what is done with what came: alpha + n beta, and the
     codec."""
     encode = nbytes * codec.encode if codec else 0.0
-    return Cost(encode + machine.alpha + nbytes * machine.beta * (codec.ratio if codec else 1), encode)
+    return Cost(encode, encode) + transfers(1, nbytes * (codec.ratio if codec else 1), machine)
 
 
 def sync(compute: float, update: float, exchange: Cost) -> float:
@@ -234,6 +248,40 @@ def parameter_server(ranks: int, nbytes: float, compute: float, update: float, m
     wire, work = nbytes * machine.beta, nbytes * machine.gamma
     gathered = machine.alpha + wire + (ranks - 2) * max(wire, work) + work
     return compute + gathered + update + machine.alpha + (ranks - 1) * wire
+
+
+def crowded(step: float, own: float, own_work: float, exchange_work: float, cores: int, ranks: int) -> float:
+    """A step of ranks that have few cores between them, whose accelerators do most of what is computed.
+
+    At least all the work of all ranks on all cores. And what a rank's core has to do for its own computing waits for
+    that of others: with rho the part of the time in which the m cores are at work, it takes 1 / (1 - rho^m) as long,
+    the usual approximation for a queue of m servers (M/M/m, exact for one and two: Gunther, Analyzing Computer System
+    Performance with Perl::PDQ). The shorter the step, the larger rho; this is the step at which the two agree.
+
+    Args:
+        step: with as many cores as ranks want.
+        own: of that, computing and updating.
+        own_work, exchange_work: seconds in which a rank's core is at work for its computing and updating, and for its
+            exchange.
+        cores, ranks: how many cores how many ranks have between them; 0 cores for as many as they want.
+    """
+    work = ranks * (own_work + exchange_work)
+    if not cores or work == 0:
+        return step
+
+    def needed(seconds: float) -> float:
+        return own + own_work * (1 / (1 - (work / (cores * seconds)) ** cores) - 1)
+
+    low = max(step, work / cores * (1 + 1e-9))
+    if needed(low) <= low:
+        return low
+    high = 2 * low
+    while needed(high) > high:
+        high *= 2
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if needed(middle) > middle else (low, middle)
+    return high
 
 
 def efficiency(compute: float, update: float, step: float) -> float:

@@ -18,22 +18,27 @@ from matex_tf.world import World
 MOST = 1_000_000
 
 _nothing = contextlib.nullcontext()
-_spans: list[tuple[str, str, int, int, int]] | None = None  # name, what, thread, begin and end in nanoseconds
+#: Name, what, thread; begin and length in nanoseconds, and those in which the thread, and the process, were at work.
+_Recorded = tuple[str, str, int, int, int, int, int]
+_spans: list[_Recorded] | None = None
 _zero = 0
 
 
 class _Span:
-    __slots__ = ("_name", "_what", "_begin")
+    __slots__ = ("_name", "_what", "_begin", "_thread", "_process")
 
     def __init__(self, name: str, what: str):
         self._name, self._what = name, what
 
     def __enter__(self) -> None:
+        self._thread, self._process = time.thread_time_ns(), time.process_time_ns()
         self._begin = time.monotonic_ns()
 
     def __exit__(self, *exception: object) -> None:
         if _spans is not None and len(_spans) < MOST:
-            _spans.append((self._name, self._what, threading.get_ident(), self._begin, time.monotonic_ns()))
+            length = time.monotonic_ns() - self._begin
+            work = time.thread_time_ns() - self._thread, time.process_time_ns() - self._process
+            _spans.append((self._name, self._what, threading.get_ident(), self._begin, length, *work))
 
 
 def span(name: str, what: str = "") -> Any:
@@ -64,7 +69,7 @@ def write(world: World, path: str) -> None:
     """
     global _spans
     mine, _spans = _spans or [], None
-    everyone = world.gather([(*span[:3], span[3] - _zero, span[4] - span[3]) for span in mine], "gather the timeline")
+    everyone = world.gather([(*span[:3], span[3] - _zero, *span[4:]) for span in mine], "gather the timeline")
     failure = ""
     if world.rank == 0:
         try:
@@ -77,12 +82,12 @@ def write(world: World, path: str) -> None:
         raise MatexError(failure)
 
 
-def _events(everyone: list[list[tuple[str, str, int, int, int]]], hosts: list[str]) -> list[dict[str, Any]]:
+def _events(everyone: list[list[_Recorded]], hosts: list[str]) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = []
     for rank, spans in enumerate(everyone):
         events.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank} {hosts[rank]}"}})
         threads = {ident: number for number, ident in enumerate(dict.fromkeys(span[2] for span in spans))}
-        for name, what, thread, begin, length in spans:
+        for name, what, thread, begin, length, own, all_threads in spans:
             event = {
                 "ph": "X",
                 "name": name,
@@ -90,6 +95,8 @@ def _events(everyone: list[list[tuple[str, str, int, int, int]]], hosts: list[st
                 "tid": threads[thread],
                 "ts": begin / 1e3,
                 "dur": length / 1e3,
+                "tdur": own / 1e3,
             }
-            events.append({**event, "args": {"what": what}} if what else event)
+            details = {**({"what": what} if what else {}), **({"cpu": all_threads / 1e3} if name == "step" else {})}
+            events.append({**event, "args": details} if details else event)
     return events

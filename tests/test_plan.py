@@ -78,7 +78,10 @@ def test_job_of_a_timeline():
     first = slow + [step(0, compute, 10) for compute in (100, 120, 300, 140)]
     second = slow + [step(1, compute, 12) for compute in (110, 90, 90, 200)]
     second = [Step(1, s.what, s.begin, s.length, s.nbytes, s.parts) for s in second]
+    for one in first:
+        one.work = 40.0
     job = planning.job_of([*first, *second], "train.py", 2)
+    assert job.work == pytest.approx(20e-6)  # the mean of 40 and 0
     assert job.compute == pytest.approx(160e-6)  # between 120 and 200, of 110, 120, 300 and 200
     assert (job.update, job.nbytes, job.ranks) == (pytest.approx(12e-6), 1000, 2)
     with pytest.raises(MatexError, match="exchanged no gradients"):
@@ -99,6 +102,7 @@ def test_links(bare_ranks, hosts):
         assert all(value > 0 for value in cost.values())
     assert (machine["node_beta"] > 0) == (machine["node_sync"] > 0) == (nodes < size)
     assert (machine["alpha"] > 0) == (machine["beta"] > 0) == (nodes > 1)
+    assert (machine["alpha_work"] + machine["beta_work"] > 0) == (nodes > 1)
     assert machine["sync"] >= 0 and machine["busy"]
 
 
@@ -193,7 +197,7 @@ def test_script(tmp_path):
         (["--threads", "1", "--steps=2", "train.py"], "5 or more"),
         (["--trace", "x.json", "train.py"], "no --trace"),
         (["--scaling", "none", "train.py"], "weak or strong"),
-        (["--cores", "2", "train.py"], "shared or spare"),
+        (["--cores", "2", "train.py"], "cores and ranks as in 2/8"),
         (["--fast", "train.py"], "no flag --fast"),
         (["-n", "2"], "no script"),
         (["nowhere.py"], "no script nowhere.py"),

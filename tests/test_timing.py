@@ -1,6 +1,7 @@
 """The formulas, against a simulation that runs the algorithms of the network message by message."""
 
 import dataclasses
+import heapq
 
 import numpy as np
 import pytest
@@ -266,6 +267,61 @@ def test_codec_of_a_message():
     plain, encoded = timing.message(1e8, GIGABIT), timing.message(1e8, GIGABIT, CODEC)
     assert encoded.seconds == pytest.approx((plain.seconds - GIGABIT.alpha) * 0.26 + GIGABIT.alpha + 1e8 * 0.8e-9)
     assert (plain.work, encoded.work) == (0, pytest.approx(0.08))
+
+
+def test_work_of_transfers():
+    """Every message and every byte that is sent is work, and takes no longer for that."""
+    working = dataclasses.replace(GIGABIT, alpha_work=1e-3, beta_work=1e-9)
+    n = 1e6
+    for formula, messages, nbytes in (
+        (timing.doubling, 3, 3 * n),
+        (timing.rabenseifner, 6, 2 * 7 / 8 * n),
+        (timing.ring, 14, 2 * 7 / 8 * n),
+        (lambda ranks, nbytes, machine: timing.message(nbytes, machine), 1, n),
+    ):
+        plain, found = formula(8, n, GIGABIT), formula(8, n, working)
+        assert found.seconds == plain.seconds
+        assert found.work - plain.work == pytest.approx(messages * 1e-3 + nbytes * 1e-9)
+    coded = timing.ring(8, n, working, CODEC).work - timing.ring(8, n, GIGABIT, CODEC).work
+    assert coded == pytest.approx(14 * 1e-3 + 2 * 7 / 8 * n * CODEC.ratio * 1e-9)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    own=TIMES, part=st.floats(0, 1), exchange=st.floats(0, 1), longer=st.floats(0, 1), cores=st.integers(1, 8),
+    ranks=st.integers(1, 32),
+)  # fmt: skip
+def test_crowded(own, part, exchange, longer, cores, ranks):
+    """No shorter than with cores to spare, nor than all work on all cores; longer by what its own work waits."""
+    step, own_work = own + longer, own * part
+    found = timing.crowded(step, own, own_work, exchange, cores, ranks)
+    least = ranks * (own_work + exchange) / cores
+    assert found >= step and found >= least
+    rho = least / found
+    if found > 1.000001 * max(step, least):
+        assert own + own_work * (1 / (1 - rho**cores) - 1) == pytest.approx(found, rel=1e-3)
+    assert timing.crowded(step, own, own_work, exchange, 0, ranks) == step
+    assert timing.crowded(step, own, own_work, exchange, cores, ranks + 1) >= found
+    assert timing.crowded(step, own, 0, 0, cores, ranks) == step
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks", "work"), [(1, 4, 0.1), (1, 8, 0.07), (2, 8, 0.1), (2, 8, 0.17), (4, 16, 0.17)]
+)
+def test_crowded_is_a_queue(cores, ranks, work):
+    """Ranks whose accelerators compute between bursts of work, which go to cores in the order in which they come."""
+    random, steps, bursts = np.random.default_rng(0), 300, 10
+    free = [0.0] * cores
+    waiting = [(float(random.exponential((1 - work) / bursts)), rank) for rank in range(ranks)]
+    done = [0] * ranks
+    while min(done) < steps * bursts:
+        came, rank = heapq.heappop(waiting)
+        core = int(np.argmin(free))
+        free[core] = max(came, free[core]) + random.exponential(work / bursts)
+        done[rank] += 1
+        heapq.heappush(waiting, (free[core] + random.exponential((1 - work) / bursts), rank))
+    expected = max(free) / (sum(done) / ranks / bursts)
+    assert timing.crowded(1.0, 1.0, work, 0.0, cores, ranks) == pytest.approx(expected, rel=0.1)
 
 
 def test_efficiency():
