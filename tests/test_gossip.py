@@ -71,7 +71,7 @@ def test_weights_come_together(kind):
             np.testing.assert_allclose(array, middle, atol=1e-5)
 
 
-@pytest.mark.parametrize(("limit", "piece", "each"), [(1 << 20, 1 << 20, 2), (1024, 1 << 20, 3), (1 << 20, 512, 4)])
+@pytest.mark.parametrize(("limit", "piece", "each"), [(1 << 20, 1 << 20, 3), (1024, 1 << 20, 5), (1 << 20, 512, 5)])
 def test_messages_do_not_depend_on_the_number_of_ranks(limit, piece, each, monkeypatch):
     """Counted where they are sent: the same messages and bytes a rank and step, whatever p."""
     monkeypatch.setattr(mail, "PIECE", piece)

@@ -2,7 +2,9 @@
 
 Arrays travel in buckets, in pieces of a megabyte, while the ranks compute. With what was sent called w and what was
 received called v, a rank is given (v - w) / 2, to be added to what it has by then. A rank sends one message for each
-piece, and one of 16 bytes that says where it is, and receives as many: that does not depend on the number of ranks.
+piece, one of 16 bytes that says where it is, and for each bucket one of a byte that asks for it; and receives as many:
+that does not depend on the number of ranks. A bucket that its receiver has not asked for yet would go by the same wire
+as what that one still waits for from another rank, and make it late, and so all that follows.
 
 With a codec Q a rank sends Q(w - r), and is given (Q(v - r) - Q(w - r)) / 2, where the reference r is the same on all
 ranks: arrays that all of them had at the same time, such as their last average. So what is rounded is how far a rank
@@ -38,7 +40,7 @@ from matex_tf.exchange.codec import Codec, create
 from matex_tf.exchange.mail import pieces, swap
 from matex_tf.exchange.network import Steps
 
-_HEAD_TAG = 1 << 13
+_HEAD_TAG, _ASK_TAG = 1 << 14, 1 << 13  # others are numbers of buckets; to ask for one adds to that
 _GOES_ON, _STOPS = 0, 1
 
 
@@ -108,12 +110,12 @@ class Halfway:
     @property
     def nbytes(self) -> int:
         """Bytes that a rank sends, and receives, in one exchange."""
-        return sum(self._lengths) + self._said.nbytes
+        return sum(self._lengths) + len(self._lengths) + self._said.nbytes
 
     @property
     def messages(self) -> int:
         """Messages that a rank sends, and receives, in one exchange."""
-        return sum(map(pieces, self._lengths)) + 1
+        return sum(map(pieces, self._lengths)) + len(self._lengths) + 1
 
     @property
     def _lengths(self) -> list[int]:
@@ -269,7 +271,9 @@ def _coded_part(codec: Codec | None, bucket: Bucket, feedback: bool) -> _Coded |
 def _halfway(
     lane: Any, mine: np.ndarray, theirs: np.ndarray, coded: _Coded | None, to: int, source: int, tag: int
 ) -> Steps:
-    """Swap, and make of what was received how far it is to the middle."""
+    """Ask for a bucket and be asked for one, swap them, and make of what was received how far it is to the middle."""
+    ask, asked = np.zeros(1, np.uint8), np.empty(1, np.uint8)
+    yield [*lane.receive(asked, to, tag + _ASK_TAG), *lane.send(ask, source, tag + _ASK_TAG)]
     if coded is None:
         yield from swap(lane, mine, theirs, to, source, tag)
     else:
