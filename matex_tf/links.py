@@ -121,10 +121,8 @@ def _link(ranks: World, rounds: int) -> tuple[float, float]:
             sent, came = source[: nbytes // 4], target[: nbytes // 4]
 
             def work() -> None:
-                for messages in mail.swap(lane, sent, came, right, left, 0):
-                    begin = time.perf_counter()
-                    while not all(map(mail.arrived, messages)):
-                        network.pause(begin)
+                lane.begin(mail.swap(lane, sent, came, right, left, 0))
+                lane.finish()
 
             return work
 

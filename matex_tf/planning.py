@@ -65,6 +65,7 @@ class Asked:
         flags: settings, by name.
         words: the script and its arguments; empty where compute and parameters are given.
         network: alpha and beta; None where links are to be measured.
+        busy, cores, crowd: see `Machine`.
     """
 
     flags: dict[str, str] = field(default_factory=dict)
@@ -79,7 +80,9 @@ class Asked:
     compute: float = 0.0
     update: float = 0.0
     parameters: float = 0.0
-    cores: str = "shared"
+    busy: bool = True
+    cores: int = 0
+    crowd: int = 1
     png: str = ""
     json: str = ""
 
@@ -143,7 +146,8 @@ class Asked:
             found = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", value)
             if value not in ("shared", "spare") and found is None:
                 raise SettingError(f"{flag} is {value!r}; it can be shared, spare, or cores and ranks as in 2/8.")
-            self.cores = value
+            self.busy = value == "shared"
+            self.cores, self.crowd = map(int, found.groups()) if found else (0, 1)
         elif flag == "--per-node":
             self.per_node = _whole(flag, value, 1)
         elif flag == "--ranks":
@@ -194,8 +198,7 @@ def command(words: Sequence[str]) -> int:
         name = "matex-tf"
     if asked.network is not None:
         machine = forecast.with_network(machine, *asked.network, asked.per_node)
-    cores, _, crowd = asked.cores.partition("/")
-    machine = replace(machine, busy=cores == "shared", cores=int(cores) if crowd else 0, crowd=int(crowd or 1))
+    machine = replace(machine, busy=asked.busy, cores=asked.cores, crowd=asked.crowd)
     known = linked or asked.network is not None
     rows = [
         forecast.predict(job, machine, size, asked.scaling)

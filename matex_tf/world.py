@@ -29,7 +29,7 @@ MPI_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "M
 #: 64 KB by itself; question and answer wait behind what travels on the same connection, which took up to half of the
 #: time of an exchange (5.0.11). So messages are no longer than this, and the limit is that.
 MESSAGE_BYTES = 1 << 20
-_EAGER_LIMIT = {"OMPI_MCA_btl_tcp_eager_limit": str(MESSAGE_BYTES + 4096)}  # with what MPI writes in front
+_EAGER_LIMIT = MESSAGE_BYTES + 4096  # with what MPI writes in front
 
 _SPIN_SECONDS = 2e-4
 _LONGEST_SLEEP = 1e-3
@@ -420,8 +420,7 @@ def adopt(world: World) -> None:
 
 
 def _world_communicator() -> Any:
-    for name, value in _EAGER_LIMIT.items():
-        os.environ.setdefault(name, value)
+    os.environ.setdefault("OMPI_MCA_btl_tcp_eager_limit", str(_EAGER_LIMIT))
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError, OSError) as error:

@@ -93,8 +93,12 @@ class Lane:
 
         for piece, left_over in zip(pieces, residuals, strict=True):
             self._tag = (self._tag + 1) % _TAGS
-            self._under_way.append((steps(piece, left_over, self._tag), []))
+            self.begin(steps(piece, left_over, self._tag))
         self.progress()
+
+    def begin(self, steps: Steps) -> None:
+        """Let a transfer be one of those under way."""
+        self._under_way.append((steps, []))
 
     def progress(self) -> bool:
         """Go on with every transfer whose messages have come; whether there was any."""
@@ -145,7 +149,7 @@ class Lane:
             data: flat, at most `together_bytes`; summed in place. Garbage where the ranks do not agree.
         """
         with trace.span("agree" if data is None else "network"):
-            self._under_way.append((self._agreeing(numbers, data), []))
+            self.begin(self._agreeing(numbers, data))
             begin = time.perf_counter()
             while self._under_way:
                 if not self.progress():
