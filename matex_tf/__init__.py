@@ -1,20 +1,26 @@
 """Train an unmodified TensorFlow or Keras script on many MPI ranks."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from matex_tf.world import init, local_rank, rank, size
+if TYPE_CHECKING:
+    from matex_tf.patches.loops.updates import average
+    from matex_tf.readers import DataSet
+    from matex_tf.world import init, local_rank, rank, size
 
 __version__ = "0.1.0"
 __all__ = ["DataSet", "average", "init", "local_rank", "rank", "size"]
 
+#: Where the names come from: numpy is imported when it is needed, not before the threads are set.
+_FROM = {"DataSet": "matex_tf.readers", "average": "matex_tf.patches.loops.updates"}
+
 
 def __getattr__(name: str) -> Any:
-    if name == "DataSet":  # numpy is imported when it is needed, not before the threads are set
-        from matex_tf.readers import DataSet
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
 
-        return DataSet
-    if name == "average":
-        from matex_tf.patches.loops.updates import average
+    return getattr(importlib.import_module(_FROM.get(name, "matex_tf.world")), name)
 
-        return average
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matex_tf import ulfm
+from matex_tf import starting, ulfm
 from matex_tf.errors import MissingPackage, SettingError
 from matex_tf.watch import Watch, kill, remove_session
 
@@ -221,7 +221,10 @@ def _openmpi(
             options += ["--mca", "mpi_abort_delay", "1"]
             for name, value in _GIVE_UP.items():
                 options += ["--prtemca" if version >= (5,) else "--mca", f"oob_tcp_{name}", str(value)]
-        for name in sorted({*passed_on(os.environ, bool(hosts)), *names}):
+        given = {*passed_on(os.environ, bool(hosts)), *names}
+        if starting.settle_hashes(dict(os.environ)):
+            given = (given - {starting.HASH_SEED}) | {f"{starting.HASH_SEED}={starting.OUR_HASH_SEED}"}
+        for name in sorted(given):
             options += ["-x", name]
     elif "OMP_NUM_THREADS" not in os.environ:
         options += ["-x", f"OMP_NUM_THREADS={threads or max(1, here.threads // ranks)}"]
@@ -269,6 +272,7 @@ def run(command: Sequence[str], local: bool = True, survive: bool = False, watch
         watch: looks at what mpirun says; one is made where it is needed and not given.
     """
     environ = {name: value for name, value in os.environ.items() if name not in ("MATEX_TF", STDIN)}
+    starting.settle_hashes(environ)
     direct = local and os.path.exists("/proc/self/fd/0") and not os.isatty(0)
     if direct:
         environ[STDIN] = f"/proc/{os.getpid()}/fd/0"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import dataclasses
 import importlib.machinery
 import importlib.util
 import os
@@ -20,9 +21,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matex_tf import checkpoints, faults, trace
+from matex_tf import checkpoints, faults, starting, trace
 from matex_tf import settings as settings_module
 from matex_tf import world as world_module
+from matex_tf.differences import name_ranks
 from matex_tf.ending import Ending, own_traceback, rank_in_environment
 from matex_tf.errors import MatexError, MissingPackage, SettingError
 from matex_tf.output import Output
@@ -142,14 +144,14 @@ def join() -> World:
         MissingPackage: there should be one, but no MPI to make it.
     """
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
-    if not world_module.started_by_mpi():
+    if not starting.started_by_mpi():
         if tasks.isdigit() and int(tasks) > 1:
             raise MissingPackage(
                 f"srun started {tasks} tasks without MPI, so each would train alone: give srun --mpi=pmix (or "
                 "--mpi=pmi2; srun --mpi=list shows what there is)."
             )
         return World()
-    if world_module.size_in(os.environ) == 1 and "OMPI_COMM_WORLD_SIZE" in os.environ:
+    if starting.alone_in(os.environ):
         return World()
     return world_module.init()
 
@@ -180,6 +182,7 @@ def prepare(world: World, settings: Settings, output: Output) -> None:
     if guard is not None:
         guard.on_change.append(lambda survivors: output.speak_up() if world.rank == 0 else None)
     check_packages()
+    check_alike(world, settings)
     threads = set_threads(world, settings.threads)
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     shared_out = set_gpus(world)
@@ -216,6 +219,35 @@ def check_packages() -> None:
     backend = os.environ.get("KERAS_BACKEND", "tensorflow")
     if backend != "tensorflow":
         raise SettingError(f"KERAS_BACKEND is {backend!r}, and matex_tf trains with TensorFlow: set it to tensorflow.")
+
+
+#: Settings that may differ between ranks: what a rank has of its node, and where its words go.
+_OF_A_RANK = ("threads", "output", "trace", "notes", "checkpoint_dir")
+
+
+def check_alike(world: World, settings: Settings) -> None:
+    """See that the ranks are processes of one kind: they hash text alike, and have the same settings.
+
+    Raises:
+        SettingError: they do not.
+    """
+    told = {name: value for name, value in dataclasses.asdict(settings).items() if name not in _OF_A_RANK}
+    everyone = world.gather((starting.hash_mark(), told), "compare hashes and settings")
+    others = [rank for rank, (mark, _) in enumerate(everyone) if mark != everyone[0][0]]
+    if others:
+        raise SettingError(
+            f"text hashes otherwise on {name_ranks(others)} than on rank 0, so a set is in another order there, and a "
+            f"vocabulary made from it another: give all ranks the same {starting.HASH_SEED} (python -R, -E and -I "
+            "ignore it)."
+        )
+    for name, value in everyone[0][1].items():
+        differing = [rank for rank, (_, other) in enumerate(everyone) if other[name] != value]
+        if differing:
+            raise SettingError(
+                f"{settings_module.flag_name(name)} is {everyone[differing[0]][1][name]!r} on {name_ranks(differing)}, "
+                f"and {value!r} on rank 0: give all ranks the same, as a flag, or as "
+                f"{settings_module.variable_name(name)} in the environment of each."
+            )
 
 
 def set_threads(world: World, wanted: int) -> int:

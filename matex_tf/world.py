@@ -21,9 +21,7 @@ import numpy as np
 
 from matex_tf.differences import difference, fingerprint
 from matex_tf.errors import MissingPackage, RanksDisagree
-
-#: Environment variables that a launcher sets for each process of an MPI job.
-MPI_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS")
+from matex_tf.starting import size_in, started_by_mpi
 
 #: Bytes of a message between nodes. Over TCP Open MPI asks the receiver first where a message is longer than a limit,
 #: 64 KB by itself; question and answer wait behind what travels on the same connection, which took up to half of the
@@ -386,19 +384,6 @@ def _row_type(row_bytes: int) -> Any:
 
 
 _current: World | None = None
-
-
-def started_by_mpi(environ: Any = os.environ) -> bool:
-    """Whether a launcher (mpirun, srun) started this process as one of an MPI job."""
-    return any(name in environ for name in MPI_VARIABLES)
-
-
-def size_in(environ: Any) -> int:
-    """The number of ranks that the launcher says it started; 1 where it does not say."""
-    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
-        if environ.get(name, "").isdigit():
-            return int(environ[name])
-    return 1
 
 
 def init() -> World:

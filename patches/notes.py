@@ -6,6 +6,12 @@ import sys
 
 from matex_tf import settings, world
 
+#: Why data differ between ranks that should have the same.
+LIKELY = (
+    "look for a shuffle or a generator without a seed, a seed from the clock, os.urandom or uuid, or files in the "
+    "order of os.listdir or glob, which is another on each host: sort them"
+)
+
 _said: set[str] = set()
 
 

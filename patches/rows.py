@@ -266,7 +266,7 @@ def _tell(holding: Holding) -> None:
     counts = ", ".join(map(str, holding.counts[:16])) + (", …" if size > 16 else "")
     notes.say(
         f"each rank holds rows of its own ({counts}): {holding.total} rows an epoch, each used once. Where all ranks "
-        "should hold the same data, look for shuffling that no seed governs."
+        f"should hold the same data, {notes.LIKELY}."
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from jobs import BIN, LAUNCHER, Job
 
-from matex_tf import launch
+from matex_tf import launch, starting
 from matex_tf._autostart import command
 
 pytestmark = pytest.mark.timeout(150)
@@ -26,6 +26,7 @@ import matex_tf
 facts = {
     "rank": matex_tf.rank(), "size": matex_tf.size(), "argv": sys.argv, "name": __name__, "path": sys.path[0],
     "random": random.random(), "mark": os.environ.get("MATEX_TF"), "matex": "matex_tf.patches.seeds" in sys.modules,
+    "words": list(set("the order of words in a set is that of their hashes".split())),
     "threads": [os.environ.get(n) for n in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")],
 }
 with open(f"facts.{matex_tf.rank()}", "w") as file:
@@ -63,6 +64,13 @@ def facts(folder, ranks):
     import json
 
     return [json.loads((folder / f"facts.{rank}").read_text()) for rank in range(ranks)]
+
+
+def words_of_one(seed="0"):
+    """The order of the words in a set, in a Python that is no rank."""
+    text = 'print(*set("the order of words in a set is that of their hashes".split()))'
+    environ = {**os.environ, "PYTHONHASHSEED": seed}
+    return subprocess.run([PYTHON, "-c", text], env=environ, capture_output=True, text=True).stdout.split()
 
 
 def test_dry_run(tmp_path):
@@ -105,6 +113,9 @@ def test_dry_run_on_hosts(tmp_path):
     passed = [words[i + 1] for i, word in enumerate(words) if word == "-x"]
     assert {"MATEX_BATCH", "PYTHONPATH", "PATH", "DATA", "CUDA_VISIBLE_DEVICES"} <= set(passed)
     assert "MATEX_TF" not in passed
+    assert "PYTHONHASHSEED=0" in passed
+    words = shlex.split(Job(line, tmp_path, **given, PYTHONHASHSEED="5").end().out)
+    assert "PYTHONHASHSEED" in words and "PYTHONHASHSEED=0" not in words
 
 
 def test_dry_run_under_slurm(tmp_path):
@@ -148,6 +159,7 @@ def test_run_on_four(tmp_path):
     assert all(f["argv"] == ["sub/script.py", "--batch", "x y"] and f["name"] == "__main__" for f in seen)
     assert all(f["path"] == str(tmp_path / "sub") for f in seen)
     assert len({f["random"] for f in seen}) == 1
+    assert all(f["words"] == words_of_one() for f in seen)
     share = str(max(1, launch.cores().threads // 4))
     assert all(f["threads"] == [share, str(max(2, int(share))), share] for f in seen)
     assert re.findall("hello from .", ended.out) == ["hello from 0"]
@@ -166,14 +178,17 @@ def test_plain_mpirun_all_output(tmp_path):
     assert {"[0] hello from 0", "[1] hello from 1"} <= set(ended.out.splitlines())
     assert {"[0] a word from C++ of 0", "[1] a word from C++ of 1"} <= set(ended.err.splitlines())
     assert facts(tmp_path, 2)[0]["random"] == facts(tmp_path, 2)[1]["random"] == 0.4523795535098186
+    assert all(f["words"] == words_of_one() for f in facts(tmp_path, 2))
     assert job.left() == []
 
 
 def test_output_in_a_directory(tmp_path):
     """A file for each rank, and nothing of the script in the terminal."""
     script(tmp_path, SHOW)
-    ended = Job([LAUNCHER, "run", "-n", "2", "--output", "logs/here", "-m", "script"], tmp_path).end()
+    line = [LAUNCHER, "run", "-n", "2", "--output", "logs/here", "-m", "script"]
+    ended = Job(line, tmp_path, PYTHONHASHSEED="5").end()
     assert ended.code == 0, ended.err
+    assert all(f["words"] == words_of_one("5") for f in facts(tmp_path, 2)), "the user's own seed stays"
     assert "hello" not in ended.out and "C++" not in ended.err
     for rank in range(2):
         text = (tmp_path / "logs" / "here" / f"rank.{rank}.log").read_text()
@@ -183,9 +198,11 @@ def test_output_in_a_directory(tmp_path):
 def test_by_environment_alone(tmp_path):
     """`MATEX_TF=1 mpirun -n 2 python SCRIPT`: no launcher, no module; children of the script are ordinary processes."""
     script(tmp_path, SHOW)
-    ended = Job([*mpirun(2), PYTHON, "-W", "ignore", "script.py", "a"], tmp_path, MATEX_TF="1").end()
+    line = [*mpirun(2), PYTHON, "-W", "ignore", "script.py", "a"]
+    ended = Job(line, tmp_path, MATEX_TF="1", PYTHONHASHSEED="random").end()
     assert ended.code == 0, ended.err
     seen = facts(tmp_path, 2)
+    assert all(f["words"] == words_of_one() for f in seen)
     assert all(f["size"] == 2 and f["matex"] and f["mark"] is None and f["argv"] == ["script.py", "a"] for f in seen)
 
 
@@ -333,6 +350,37 @@ def test_clear_start_errors(tmp_path):
         assert ended.code == code, ended.err
         assert ended.err.count("matex_tf: error:") == 1 and message in ended.err
         assert "Traceback" not in ended.err and "never" not in ended.out
+
+
+def test_ranks_of_different_kinds(tmp_path):
+    """A Python that takes no hash seed, and a setting that one rank alone has: refused in words."""
+    script(tmp_path, "print('never')")
+    odd = 'test "$OMPI_COMM_WORLD_RANK" = 1 && export MATEX_BATCH=per-rank; exec "$0" -m matex_tf script.py'
+    cases = [
+        ([*mpirun(2), PYTHON, "-I", "-X", "utf8", "-m", "matex_tf", "script.py"], "text hashes otherwise on rank 1"),
+        (
+            [*mpirun(2), "sh", "-c", odd, PYTHON],
+            "--batch is 'per-rank' on rank 1, and 'global' on rank 0",
+        ),
+    ]
+    for line, message in cases:
+        ended = Job(line, tmp_path).end()
+        assert ended.code == 2, ended.err
+        assert ended.err.count("matex_tf: error:") == 1 and message in ended.err
+        assert "never" not in ended.out
+
+
+def test_start_again_with_a_hash_seed(monkeypatch):
+    """The whole command line of Python is kept; where nothing would change, nothing is started."""
+    started = []
+    monkeypatch.setattr(os, "execv", lambda *words: started.append(words))
+    line = ["python3", "-W", "ignore", "-Xdev", "-m", "matex_tf", "--seed", "3", "a.py", "-m"]
+    given = {"PMIX_RANK": "1"}
+    for environ in ({}, {**given, "PYTHONHASHSEED": "3"}, {"OMPI_COMM_WORLD_SIZE": "1"}, given):
+        monkeypatch.setattr(os, "environ", dict(environ))
+        starting.start_again_with_hash_seed(line)
+    assert started == [(sys.executable, [sys.executable, *line[1:]])]
+    assert os.environ["PYTHONHASHSEED"] == "0"
 
 
 def test_doctor(tmp_path):

@@ -108,7 +108,7 @@ class Walk:
         counts = ", ".join(str(rows) for rows, _ in held[:16])
         notes.say(
             f"{self._place()}: each rank has batches of its own ({counts} rows in the first): together they are the "
-            "batch. Where all ranks should have the same data, look for shuffling that no seed governs."
+            f"batch. Where all ranks should have the same data, {notes.LIKELY}."
         )
         return _OWN_BATCHES
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+
 import keras
 import numpy as np
 import pandas as pd
@@ -398,3 +402,26 @@ def not_at_the_source(kind):
             model.fit(data, verbose=0)
     finally:
         settings.use(before)
+
+
+def generators_without_a_seed():
+    """Numbers of generators that a script makes without a seed, and whether a thread and tempfile have their own."""
+    from matex_tf.patches import seeds
+
+    seeds.use(3)  # as a job begins
+    try:
+        drawn = [
+            np.random.default_rng().random(),
+            np.random.RandomState().rand(),
+            np.random.Generator(np.random.PCG64()).random(),
+            random.Random().random(),
+            float(tf.random.Generator.from_non_deterministic_state().uniform([])),
+        ]
+        np.random.seed()
+        random.seed()
+        drawn += [np.random.rand(), random.random()]
+        with ThreadPoolExecutor(1) as threads:
+            apart = [threads.submit(lambda: np.random.default_rng().random()).result(), tempfile.mktemp()]
+        return drawn, apart
+    finally:
+        seeds.use(0)

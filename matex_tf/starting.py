@@ -1,0 +1,64 @@
+"""What a process can tell from its environment of how it was started, and one order of sets on all ranks.
+
+Imports nothing that takes time: Python may have to be started again, with `PYTHONHASHSEED` set. Without it each process
+hashes text in a way of its own, so that a vocabulary that is numbered in the order of a set is another on each rank.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, MutableMapping, Sequence
+
+#: Environment variables that a launcher sets for each process of an MPI job.
+MPI_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS")
+
+HASH_SEED = "PYTHONHASHSEED"
+#: The same for all jobs, so that ranks need not ask one another, and a job that goes on from a checkpoint has it too.
+OUR_HASH_SEED = "0"
+
+#: Text whose hash shows whether two processes hash alike.
+_PROBE = "the order of a set"
+
+
+def started_by_mpi(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether a launcher (mpirun, srun) started this process as one of an MPI job."""
+    return any(name in environ for name in MPI_VARIABLES)
+
+
+def size_in(environ: Mapping[str, str]) -> int:
+    """The number of ranks that the launcher says it started; 1 where it does not say."""
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+        if environ.get(name, "").isdigit():
+            return int(environ[name])
+    return 1
+
+
+def alone_in(environ: Mapping[str, str]) -> bool:
+    """Whether the launcher says that it started one rank."""
+    return size_in(environ) == 1 and "OMPI_COMM_WORLD_SIZE" in environ
+
+
+def settle_hashes(environ: MutableMapping[str, str]) -> bool:
+    """Set `PYTHONHASHSEED` where it is not, or is "random"; whether that was so."""
+    if environ.get(HASH_SEED, "") not in ("", "random"):
+        return False
+    environ[HASH_SEED] = OUR_HASH_SEED
+    return True
+
+
+def start_again_with_hash_seed(line: Sequence[str]) -> None:
+    """Where this is one rank of several that would hash each in its own way, start Python again. Before MPI starts.
+
+    Args:
+        line: the command line of this interpreter, `sys.orig_argv`.
+    """
+    if not started_by_mpi(os.environ) or alone_in(os.environ) or sys.flags.ignore_environment or not sys.executable:
+        return
+    if settle_hashes(os.environ):
+        os.execv(sys.executable, [sys.executable, *line[1:]])
+
+
+def hash_mark() -> int:
+    """A number that is the same in processes that hash text alike."""
+    return hash(_PROBE)
