@@ -14,7 +14,7 @@ import tempfile
 from dataclasses import dataclass
 from typing import Any
 
-from matex_tf import launch
+from matex_tf import launch, ties
 from matex_tf.errors import MissingPackage
 
 _OLDEST_TENSORFLOW = (2, 16)
@@ -192,7 +192,13 @@ def allreduce(mpirun: launch.Mpirun) -> Finding:
     what, advice = "Allreduce on 2 ranks", "run it by hand to see more: mpirun -n 2 python -m mpi4py.bench helloworld."
     try:
         done = subprocess.run(
-            line, capture_output=True, text=True, errors="replace", timeout=_SECONDS, stdin=subprocess.DEVNULL
+            line,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SECONDS,
+            stdin=subprocess.DEVNULL,
+            preexec_fn=ties.begin_tied(),
         )
     except subprocess.TimeoutExpired:
         return Finding(what, f"not done after {_SECONDS} s", "bad", advice)

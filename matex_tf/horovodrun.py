@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from matex_tf import launch
 from matex_tf.errors import SettingError
 
 USAGE = """usage: horovodrun [-np N] [-H H1:4,H2:4 | --hostfile FILE] [options] python SCRIPT [ARGS ...]
@@ -137,17 +137,19 @@ def read_hostfile(path: str) -> str:
     """Hosts and slots as `-H` has them, from lines such as `H1 slots=4` or `H1:4`.
 
     Raises:
-        SettingError: it cannot be read, or has no host.
+        SettingError: it cannot be read, has no host, or one that cannot be.
     """
     try:
         lines = Path(path).read_text().splitlines()
     except OSError as error:
         raise SettingError(f"--hostfile {path} cannot be read: {error.strerror}.") from None
     hosts = []
-    for line in lines:
+    for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
         if not words:
             continue
+        if not launch.is_host(words[0].partition(":")[0]):
+            raise SettingError(f"--hostfile {path}, line {number}: {words[0]!r} cannot be the name of a host.")
         counts = [word.partition("=")[2] for word in words[1:] if word.startswith("slots=")]
         hosts.append(f"{words[0]}:{counts[0]}" if counts else words[0])
     if not hosts:
@@ -170,7 +172,8 @@ def install() -> str:
         f"#!{sys.executable}\n{_MADE_BY}\n"
         'import sys\n\nfrom matex_tf.cli import main\n\nsys.exit(main(["horovodrun", *sys.argv[1:]]))\n'
     )
-    place.chmod(place.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    readable = place.stat().st_mode & 0o444
+    place.chmod(place.stat().st_mode | readable >> 2)  # whoever may read it may start it
     return f"{place} starts matex-tf horovodrun"
 
 

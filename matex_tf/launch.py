@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matex_tf import starting, ulfm
+from matex_tf import starting, ties, ulfm
 from matex_tf.errors import MissingPackage, SettingError
 from matex_tf.watch import Watch, kill, remove_session
 
@@ -116,11 +116,20 @@ def cores() -> Cores:
     return Cores(len(mine), len(siblings), len(mine) == os.cpu_count())
 
 
+#: What the name of a host may look like. One that begins with a hyphen would be an option of ssh.
+_HOST = re.compile(r"([\w.]([\w.-]*[\w.])?@)?\w([\w.-]*\w)?\.?", re.ASCII)
+
+
+def is_host(name: str) -> bool:
+    """Whether this can be the name or the address (IPv4) of a host, or USER@ and that."""
+    return bool(_HOST.fullmatch(name))
+
+
 def slots(hosts: str) -> int:
     """The ranks that `--hosts` has room for: 8 for "H1:4,H2:4".
 
     Raises:
-        SettingError: it cannot be read.
+        SettingError: it cannot be read, or has what cannot be the name of a host.
     """
     return sum(_counts(hosts))
 
@@ -131,6 +140,8 @@ def _counts(hosts: str) -> list[int]:
         name, _, count = host.partition(":")
         if not name or (count and not count.isdigit()) or count == "0":
             raise SettingError(f"--hosts is {hosts!r}; it must look like H1:4,H2:4.")
+        if not is_host(name):
+            raise SettingError(f"--hosts is {hosts!r}, and {name!r} cannot be the name of a host.")
         counts.append(int(count or 1))
     return counts
 
@@ -261,7 +272,8 @@ def passed_on(environ: Mapping[str, str], devices: bool = True) -> list[str]:
 def run(command: Sequence[str], local: bool = True, survive: bool = False, watch: Watch | None = None) -> int:
     """Run mpirun to its end, with this process's stdin, passing signals on; returns the exit code.
 
-    Ctrl-C in a terminal reaches mpirun by itself; a signal that was sent to this process alone is sent on. Open MPI 5
+    Ctrl-C in a terminal reaches mpirun by itself; a signal that was sent to this process alone is sent on, and where
+    this process is killed mpirun gets SIGTERM (`matex_tf.ties`): call it from a thread that lives as long. Open MPI 5
     never tells rank 0 that its input has ended, and garbles what is longer than a pipe (openpmix/prrte #2579): so
     rank 0 of a local job opens a file or a pipe by itself, see `matex_tf.run`.
 
@@ -286,7 +298,8 @@ def run(command: Sequence[str], local: bool = True, survive: bool = False, watch
             env=environ,
             stdin=subprocess.DEVNULL if direct else None,
             stderr=watch.source if watch else None,
-            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
+            restore_signals=False,  # SIGPIPE would end mpirun in the middle of cleaning up, once this process is gone
+            preexec_fn=ties.begin_tied(lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before)),
         )
         if watch:
             os.close(watch.source)

@@ -6,6 +6,7 @@ File descriptors and not `sys.stdout`, so that what TensorFlow's C++ prints goes
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from pathlib import Path
 from matex_tf.errors import SettingError
 
 _PUMP_SECONDS = 5.0
+#: Who can write to the directory could make a link of a log, to a file of this user.
+_LOG = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW
 
 
 class Output:
@@ -45,9 +48,10 @@ class Output:
         else:
             try:
                 Path(where).mkdir(parents=True, exist_ok=True)
-                log = os.open(Path(where) / f"rank.{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+                log = os.open(Path(where) / f"rank.{rank}.log", _LOG, 0o666)  # less the user's umask
             except OSError as error:
-                raise SettingError(f"--output {where}: {error.strerror}.") from None
+                reason = "the log would be a symbolic link" if error.errno == errno.ELOOP else error.strerror
+                raise SettingError(f"--output {where}: {reason}.") from None
             self._point(log, log)
             os.close(log)
 

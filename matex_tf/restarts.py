@@ -8,10 +8,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from matex_tf import checkpoints, launch
+from matex_tf import checkpoints, launch, ties
 from matex_tf.checkpoints import Checkpoints
 from matex_tf.errors import MatexError
 from matex_tf.launch import Mpirun
@@ -128,10 +128,10 @@ def _answers(host: str, mpirun: Mpirun) -> bool:
     return any(_ends_well(command) for _ in range(_TRIES))
 
 
-def _ends_well(command: Sequence[str]) -> bool:
+def _ends_well(command: list[str]) -> bool:
     """Whether an mpirun ends with code 0, and in time."""
     nothing = subprocess.DEVNULL
-    job = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)
+    job = ties.start(command, stdin=nothing, stdout=nothing, stderr=nothing)
     for seconds, stop in ((_SECONDS_TO_ANSWER, job.terminate), (_SECONDS_TO_END, lambda: kill(job.pid))):
         try:
             return job.wait(seconds) == 0

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matex_tf import checkpoints, faults, starting, trace
+from matex_tf import checkpoints, faults, starting, ties, trace
 from matex_tf import settings as settings_module
 from matex_tf import world as world_module
 from matex_tf.differences import name_ranks
@@ -87,6 +87,8 @@ def main(arguments: Sequence[str]) -> int:
         arguments: settings, then the script and its arguments.
     """
     os.environ.pop("MATEX_TF", None)
+    if world_module.started_by_mpi():
+        ties.end_with_launcher()
     take_stdin()
     if list(arguments[:1]) in (["-h"], ["--help"]):
         print(f"{USAGE}\n\n{settings_module.help_text()}")

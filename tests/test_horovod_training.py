@@ -234,6 +234,9 @@ def test_hostfile(tmp_path):
     (tmp_path / "hosts").write_text("a slots=4  # the first\n\nb:2\nc\n")
     words, _ = translate(["--hostfile", str(tmp_path / "hosts"), "python", "x.py"])
     assert words[:2] == ["--hosts", "a:4,b:2,c"]
+    (tmp_path / "hosts").write_text("a slots=4\n-oProxyCommand=x slots=2\n")
+    with pytest.raises(SettingError, match="hosts, line 2: '-oProxyCommand=x' cannot be the name of a host"):
+        translate(["--hostfile", str(tmp_path / "hosts"), "python", "x.py"])
 
 
 def test_another_horovodrun_stays(tmp_path):

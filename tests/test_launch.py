@@ -183,16 +183,34 @@ def test_plain_mpirun_all_output(tmp_path):
 
 
 def test_output_in_a_directory(tmp_path):
-    """A file for each rank, and nothing of the script in the terminal."""
+    """A file for each rank, for those whom the user's umask leaves, and nothing of the script in the terminal."""
     script(tmp_path, SHOW)
     line = [LAUNCHER, "run", "-n", "2", "--output", "logs/here", "-m", "script"]
-    ended = Job(line, tmp_path, PYTHONHASHSEED="5").end()
+    before = os.umask(0o027)
+    job = Job(line, tmp_path, PYTHONHASHSEED="5")
+    os.umask(before)
+    ended = job.end()
     assert ended.code == 0, ended.err
     assert all(f["words"] == words_of_one("5") for f in facts(tmp_path, 2)), "the user's own seed stays"
+    assert (tmp_path / "logs").stat().st_mode & 0o777 == 0o750
     assert "hello" not in ended.out and "C++" not in ended.err
     for rank in range(2):
-        text = (tmp_path / "logs" / "here" / f"rank.{rank}.log").read_text()
+        log = tmp_path / "logs" / "here" / f"rank.{rank}.log"
+        text = log.read_text()
+        assert log.stat().st_mode & 0o777 == 0o640
         assert f"hello from {rank}" in text and f"C++ of {rank}" in text
+
+
+def test_a_link_in_the_place_of_a_log(tmp_path):
+    """Whoever can write to the directory cannot make a job overwrite another file of its user."""
+    from matex_tf.errors import SettingError
+    from matex_tf.output import Output
+
+    (tmp_path / "mine").write_text("kept")
+    (tmp_path / "rank.0.log").symlink_to(tmp_path / "mine")
+    with pytest.raises(SettingError, match="symbolic link"):
+        Output().redirect(str(tmp_path), 0)
+    assert (tmp_path / "mine").read_text() == "kept"
 
 
 def test_by_environment_alone(tmp_path):
@@ -320,6 +338,9 @@ def test_signal_to_the_launcher(tmp_path, number, code):
         (["run", "-n"], "-n needs a value"),
         (["run", "-n", "none", "script.py"], "-n is 'none'"),
         (["run", "--hosts", "a:x", "script.py"], "it must look like H1:4,H2:4"),
+        (["run", "--hosts", "a:1,-oProxyCommand=touch x:1", "s.py"], "'-oProxyCommand=touch x' cannot be the name of"),
+        (["run", "--hosts=me@-h:1", "script.py"], "'me@-h' cannot be the name of a host"),
+        (["bench", "allreduce", "--hosts", "a;b"], "'a;b' cannot be the name of a host"),
         (["run", "-x", "NOT_THERE", "script.py"], "-x NOT_THERE: there is no such variable"),
         (["run", "--frobnicate", "script.py"], "no flag --frobnicate"),
         (["run", "--batch", "odd", "script.py"], "--batch is 'odd'; it can be global or per-rank"),

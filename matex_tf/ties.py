@@ -1,0 +1,113 @@
+"""What ties the processes of a job to the one that started them: they end with it, however it ends.
+
+Two ties, for SIGKILL leaves nobody time to clean up. The kernel sends mpirun a SIGTERM once `matex-tf run` is gone,
+and mpirun then ends its daemons and ranks on all hosts as for any SIGTERM. Each rank watches the process that started
+it (mpirun, its daemon on another host, or what a batch system has in their place) and ends once that is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+_SEGMENTS = "/dev/shm/sm_segment."  # seen in Open MPI 5.0.11
+_PAUSE = 0.5  # between looks at the parent, where the kernel has no better way
+#: What tells a rank from others of its machine. A shell that a launcher has started in front of it has the same.
+_OWN = ("PMIX_NAMESPACE", "PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
+
+
+def begin_tied(before: Callable[[], object] = lambda: None) -> Callable[[], None]:
+    """What a child of this thread does before it becomes another program, for `preexec_fn` of subprocess: it gets
+    SIGTERM when this thread ends, be it by SIGKILL. Without effect where the kernel is not Linux.
+
+    Args:
+        before: what it does first.
+    """
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    parent = os.getpid()
+
+    def tie() -> None:
+        before()
+        if prctl is not None:
+            prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGTERM))
+            if os.getppid() != parent:  # it has ended before the kernel was asked
+                os._exit(128 + signal.SIGTERM)
+
+    return tie
+
+
+def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+    """A process that ends with this thread. Args: as of `subprocess.Popen`."""
+    return subprocess.Popen(command, preexec_fn=begin_tied(), **options)
+
+
+def end_with_launcher() -> None:
+    """From now on this rank ends, by SIGKILL, once the process that started it is gone; with it what it has started
+    in its process group, such as workers that read data."""
+    parent = os.getppid()
+    launcher, own = _launcher(parent)
+    descriptor = -1
+    if hasattr(os, "pidfd_open"):
+        try:
+            descriptor = os.pidfd_open(launcher)
+        except OSError:
+            if os.getppid() != parent:
+                _end(own)
+    threading.Thread(target=_watch, args=(descriptor, parent, own), name="matex_tf launcher", daemon=True).start()
+
+
+def _watch(descriptor: int, parent: int, own: list[int]) -> None:
+    import select
+
+    if descriptor >= 0:
+        while not select.select([descriptor], [], [])[0]:
+            continue
+    else:
+        while os.getppid() == parent:
+            time.sleep(_PAUSE)
+    _end(own)
+
+
+def _end(own: list[int]) -> None:
+    with contextlib.suppress(OSError):
+        _remove_segments()
+    if os.getpgrp() in own:  # and not that of a launcher which has made none
+        os.killpg(0, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _remove_segments() -> None:
+    """Remove the files of Open MPI's shared memory that this rank has mapped; mpirun would have done it."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+        paths = {line.split(maxsplit=5)[-1].rstrip("\n") for line in file if _SEGMENTS in line}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def _launcher(parent: int) -> tuple[int, list[int]]:
+    """The closest ancestor that is not of this rank itself, and the processes that are: this one, and a shell in front
+    of it, which does not end with the launcher."""
+    mine = [os.environ.get(name) for name in _OWN]
+    own, process = [os.getpid()], parent
+    while process > 1:
+        try:
+            with open(f"/proc/{process}/environ", "rb") as file:
+                pairs = dict(word.partition("=")[::2] for word in file.read().decode(errors="replace").split("\0"))
+            if [pairs.get(name) for name in _OWN] != mine:
+                break
+            with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
+                above = int(file.read().rpartition(")")[2].split()[1])
+        except OSError:  # it belongs to somebody else, or has ended
+            break
+        own.append(process)
+        process = above
+    return process, own
