@@ -59,9 +59,15 @@ class Target:
             raise SettingError(f"{words[0]} is no setting. {USAGE}")
         return cls(words[0], tuple(words[1:]))
 
+    @property
+    def is_pytest(self) -> bool:
+        """Whether this is pytest, which is given a plugin that lets the ranks meet between tests."""
+        return self.name in ("pytest", "py.test") if self.is_module else os.path.basename(self.name) == "pytest"
+
     def run(self) -> None:
         """Run it in this process as `__main__`, as Python itself would."""
-        sys.argv[:] = [self.name, *self.arguments]
+        plugin = ("-p", "matex_tf.pytest_plugin") if self.is_pytest else ()
+        sys.argv[:] = [self.name, *plugin, *self.arguments]
         if self.is_module:
             runpy.run_module(self.name, run_name="__main__", alter_sys=True)
             return
