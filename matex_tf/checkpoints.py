@@ -1,182 +1,82 @@
 """The checkpoints of a job that is started again when a rank dies: each is there whole, or not there.
 
-A checkpoint is written by one rank, to a draft beside its place, which is flushed to disk and moved there. It ends in
-its length and a checksum. The newest two of the fit that is under way are kept, and what each fit left at its end; of
-an elastic function of a Horovod script, its newest two commits.
+One rank writes them, to a directory of their own in `--checkpoint-dir`. The newest two of the fit that is under way are
+kept, and what each fit left at its end; of an elastic function of a Horovod script, its newest two commits. What a job
+has not made it does not remove.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pickle
-import queue
-import re
-import shutil
-import struct
-import threading
-import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+from matex_tf.background_writer import BackgroundWriter
+from matex_tf.checkpoint_files import Damaged, Place, draft_of, is_draft, read, write
 from matex_tf.errors import MatexError
+from matex_tf.private import Folder
 from matex_tf.settings import Settings
 from matex_tf.world import World
 
 #: How many checkpoints of the fit that is under way are kept.
 KEPT = 2
 
-_MAGIC = b"matex_tf checkpoint 1\n"
-_END = struct.Struct("<QI")  # bytes of the content, and their crc32
-_CHUNK = 1 << 20
-_NAME = re.compile(r"(fit|elastic)-(\d+)\.(?:done|epoch-(\d+)\.step-(\d+))")
+#: The directory of the checkpoints of all jobs, in that of `--checkpoint-dir` or in the working directory.
+DIRECTORY = ".matex-checkpoints"
 
-
-class Damaged(MatexError):
-    """A checkpoint is not what was written."""
-
-
-@dataclass(frozen=True, order=True)
-class Place:
-    """Where in a script a checkpoint was taken.
-
-    Attributes:
-        fit: which of the script's calls of `fit`, from 1.
-        epoch, step: what was about to begin, from 0; both -1 where the fit was complete.
-        what: "fit", or "elastic" for a function of a Horovod script, whose commits are counted as epochs.
-    """
-
-    fit: int
-    epoch: int = -1
-    step: int = -1
-    what: str = "fit"
-
-    @property
-    def done(self) -> bool:
-        """Whether the fit was complete."""
-        return self.epoch < 0
-
-    @property
-    def name(self) -> str:
-        """The name of the file."""
-        return f"{self.what}-{self.fit:04d}" + (
-            ".done" if self.done else f".epoch-{self.epoch:06d}.step-{self.step:09d}"
-        )
-
-    @classmethod
-    def of(cls, name: str) -> Place | None:
-        """The place of a file; None where it is no checkpoint."""
-        found = _NAME.fullmatch(name)
-        if found is None:
-            return None
-        what, fit, epoch, step = found.groups()
-        return cls(int(fit), int(epoch or -1), int(step or -1), what)
-
-    def __str__(self) -> str:
-        if self.what == "elastic":
-            return f"commit {self.epoch} of elastic function {self.fit}"
-        if self.done:
-            return f"the end of fit {self.fit}"
-        return f"step {self.step + 1} of epoch {self.epoch + 1} of fit {self.fit}"
-
-
-class _Checked:
-    """A file that counts and sums up what is written to it."""
-
-    def __init__(self, file: BinaryIO):
-        self._file = file
-        self.size = self.sum = 0
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        self.sum = zlib.crc32(view, self.sum)
-        self.size += view.nbytes
-        return self._file.write(view)
-
-
-def write(path: Path, state: Any) -> None:
-    """Put a file in place, whole, whatever happens meanwhile.
-
-    Args:
-        state: anything that can be pickled.
-    """
-    draft = path.with_name(f".{path.name}.draft")
-    with open(draft, "wb") as file:
-        file.write(_MAGIC)
-        checked = _Checked(file)
-        pickle.dump(state, checked, protocol=5)
-        file.write(_END.pack(checked.size, checked.sum))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
-    _flush_folder(path.parent)
-
-
-def _flush_folder(path: Path) -> None:
-    """Let the new name be on disk too, where the file system can do that."""
-    with contextlib.suppress(OSError):
-        folder = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-def read(path: Path) -> Any:
-    """What `write` was given.
-
-    Raises:
-        Damaged: the file is cut off, or its checksum is wrong.
-        OSError: it cannot be read.
-    """
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size - len(_MAGIC) - _END.size
-        if file.read(len(_MAGIC)) != _MAGIC or size < 0:
-            raise Damaged(f"{path} is no checkpoint of this version, or cut off.")
-        found, left = 0, size
-        while left > 0 and (data := file.read(min(_CHUNK, left))):
-            found = zlib.crc32(data, found)
-            left -= len(data)
-        told, expected = _END.unpack(file.read(_END.size))
-        if told != size:
-            raise Damaged(f"{path} is cut off: it has {size} bytes of content, and should have {told}.")
-        if found != expected:
-            raise Damaged(f"{path} is damaged: its checksum is wrong.")
-        file.seek(len(_MAGIC))
-        return pickle.load(file)
+_BEGUN, _OVER, _SEED, LOCK = "job.begun", "job.over", "job.seed", "job.lock"
+_MARKS = {_BEGUN, _OVER, _SEED, LOCK, draft_of(_SEED)}
 
 
 class Checkpoints:
     """A directory of checkpoints, and the thread that writes to it.
 
     Attributes:
+        base: the directory in which it is.
         path: the directory.
         resumed: whether to go on from what is there.
         say: prints a line for the user.
     """
 
-    def __init__(self, path: Path, resumed: bool, say: Callable[[str], None]):
-        self.path = path
+    def __init__(self, base: Path, script: str, resumed: bool, say: Callable[[str], None]):
+        """Args: base: absolute. script: its name, or that of a module."""
+        self.base = base
+        self._names = (DIRECTORY, Path(os.path.abspath(script)).stem or "script")
+        self.path = base.joinpath(*self._names)
         self.resumed = resumed
         self.say = say
-        self._jobs: queue.Queue[tuple[Place, Callable[[], Any]] | None] = queue.Queue()
-        self._thread: threading.Thread | None = None
+        self._opened: Folder | None = None
+        self._writer = BackgroundWriter("checkpoints", self._not_written)
+
+    @property
+    def folder(self) -> Folder:
+        """The directory, open.
+
+        Raises:
+            MatexError: it cannot be made, or others could change what is in it.
+        """
+        if self._opened is None:
+            try:
+                self._opened = Folder(self.base, self._names, "--checkpoint-dir")
+            except OSError as error:
+                raise self.unusable(error) from None
+        return self._opened
 
     def open(self) -> None:
         """Make the directory, and clear away drafts; without `resumed`, all checkpoints. For one rank.
 
         Raises:
-            MatexError: the directory cannot be made or written to.
+            MatexError: the directory cannot be made or written to, or others could change what is in it.
         """
+        folder = self.folder
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            for path in self.path.iterdir():
-                if path.name.endswith(".draft") or (Place.of(path.name) and not self.resumed):
-                    path.unlink()
-            self._mark("over").unlink(missing_ok=True)
-            self._mark("begun").touch()
+            for name in folder.names():
+                if is_draft(name) or (Place.of(name) and not self.resumed):
+                    folder.remove(name)
+            folder.remove(_OVER)
+            folder.touch(_BEGUN)
         except OSError as error:
             raise self.unusable(error) from None
 
@@ -186,114 +86,108 @@ class Checkpoints:
             f"{self.path} cannot hold checkpoints ({error.strerror}): give another directory as --checkpoint-dir."
         )
 
-    def _mark(self, name: str) -> Path:
-        return self.path / name
-
     @property
     def begun(self) -> bool:
-        """Whether the ranks of the job have come to their script."""
-        return self._mark("begun").exists()
+        """Whether the ranks of the job have come to their script. Any rank may ask."""
+        return (self.path / _BEGUN).exists()
 
     @property
     def over(self) -> bool:
         """Whether the script has ended by itself, at its end or with an error."""
-        return self._mark("over").exists()
+        return self.folder.has(_OVER)
 
     @property
     def empty(self) -> bool:
         """Whether there is no checkpoint."""
-        return not any(Place.of(path.name) for path in self.path.iterdir())
+        return not any(map(Place.of, self.folder.names()))
 
     def forget_begin(self) -> None:
         """The job is about to be started."""
-        self._mark("begun").unlink(missing_ok=True)
+        self.folder.remove(_BEGUN)
 
     def end(self) -> None:
-        """The script has ended by itself, at its end or with an error: it shall not be started again."""
-        with contextlib.suppress(OSError):
-            self._mark("over").touch()
+        """The script has ended by itself, at its end or with an error: it shall not be started again. Any rank may."""
+        with contextlib.suppress(OSError, MatexError):
+            self.folder.touch(_OVER)
 
     def seed(self, drawn: int) -> int:
-        """The seed of the job that wrote the checkpoints, or else this one, which is kept."""
-        mark = self._mark("seed")
-        if self.resumed and mark.exists():
-            return int(mark.read_text())
-        mark.write_text(str(drawn))
+        """The seed of the job that wrote the checkpoints, or else this one, which is kept.
+
+        Raises:
+            MatexError: it cannot be written.
+        """
+        if self.resumed and self.folder.has(_SEED):
+            try:
+                return int(read(self.folder, _SEED))
+            except (Damaged, OSError) as error:
+                self.say(f"{str(error).rstrip('.')}; random numbers are others than before")
+        try:
+            write(self.folder, _SEED, drawn)
+        except OSError as error:
+            raise self.unusable(error) from None
         return drawn
 
     def places(self, fit: int, what: str = "fit") -> list[Place]:
         """The checkpoints of a fit, or of what it is, the best first: its end, then the newest."""
-        found = [Place.of(path.name) for path in self.path.iterdir()]
+        found = map(Place.of, self.folder.names())
         mine = [place for place in found if place and (place.fit, place.what) == (fit, what)]
         return sorted(mine, key=lambda place: (place.done, place), reverse=True)
 
     def find(self, fit: int, what: str = "fit") -> tuple[Place, Any] | None:
-        """The best checkpoint of a fit that can be read; those that cannot are removed, with a line."""
-        for place in self.places(fit, what):
-            path = self.path / place.name
+        """The best checkpoint of a fit that can be read; those that are damaged are removed, with a line."""
+        places = self.places(fit, what)
+        for place in places:
             try:
-                return place, read(path)
-            except (Damaged, OSError, pickle.UnpicklingError, EOFError, AttributeError, ImportError) as error:
-                older = "; an older one takes its place" if len(self.places(fit, what)) > 1 else ""
+                return place, read(self.folder, place.name)
+            except (Damaged, OSError) as error:
+                older = "; an older one takes its place" if place != places[-1] else ""
                 self.say(f"{str(error).rstrip('.')}{older}")
-                with contextlib.suppress(OSError):
-                    path.unlink()
+                if isinstance(error, Damaged):
+                    with contextlib.suppress(OSError):
+                        self.folder.remove(place.name)
         return None
 
     @property
     def busy(self) -> bool:
         """Whether a checkpoint is still being written."""
-        return self._jobs.unfinished_tasks > 0
+        return self._writer.busy
 
     def save(self, place: Place, state: Callable[[], Any]) -> None:
         """Write a checkpoint, in the background; those that it replaces are removed when it is there.
 
         Args:
-            state: gives what to write; called in the background.
+            state: gives what to write, a plain value; called in the background.
         """
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._write_all, name="checkpoints", daemon=True)
-            self._thread.start()
-        self._jobs.put((place, state))
+
+        def job() -> None:
+            write(self.folder, place.name, state())
+            inside = [other for other in self.places(place.fit, place.what) if not other.done]
+            for old in inside if place.done else inside[KEPT:]:
+                self.folder.remove(old.name)
+
+        self._writer.do(str(place), job)
+
+    def _not_written(self, place: str, error: BaseException) -> None:
+        """A full disk, too little memory: no reason to stop training."""
+        why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}".rstrip(": ")
+        self.say(f"the checkpoint of {place} could not be written to {self.path}: {why}")
 
     def finish(self) -> None:
         """Wait until all checkpoints are written."""
-        self._jobs.join()
-
-    def _write_all(self) -> None:
-        while job := self._jobs.get():
-            place, state = job
-            try:
-                write(self.path / place.name, state())
-                inside = [other for other in self.places(place.fit, place.what) if not other.done]
-                for old in inside if place.done else inside[KEPT:]:
-                    (self.path / old.name).unlink()
-            except OSError as error:  # a full disk is no reason to stop training
-                self.say(f"the checkpoint of {place} could not be written to {self.path}: {error.strerror}")
-            finally:
-                del job, state
-                self._jobs.task_done()
+        self._writer.finish()
 
     def remove(self) -> None:
-        """Remove the directory, and that of all jobs where it is empty."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        if self.path.parent.name == DEFAULT:
-            with contextlib.suppress(OSError):
-                self.path.parent.rmdir()
+        """Remove what this user's jobs of this script have written, then the directories if nothing else is in them."""
+        with contextlib.suppress(OSError, MatexError):
+            for name in self.folder.names():
+                if Place.of(name) or is_draft(name) or name in _MARKS:
+                    self.folder.remove(name)
+            self.folder.remove_if_empty()
 
 
-#: The directory, in the working directory, of the checkpoints of jobs that were given none.
-DEFAULT = ".matex-checkpoints"
-
-
-def folder(wanted: str, script: str) -> Path:
-    """The directory of a job's checkpoints, absolute.
-
-    Args:
-        wanted: the setting `checkpoint_dir`.
-        script: the name of the script, or of the module.
-    """
-    return Path(wanted or os.path.join(DEFAULT, Path(script).stem)).absolute()
+def directory(wanted: str) -> Path:
+    """The absolute directory that holds `DIRECTORY`. Args: wanted: the setting `checkpoint_dir`."""
+    return Path(wanted).absolute()
 
 
 #: The checkpoints of this job; None where it is not started again.
@@ -308,10 +202,10 @@ def join(world: World, settings: Settings, script: str) -> Checkpoints:
     """Open the checkpoints of this job. Every rank must call.
 
     Raises:
-        MatexError: the directory cannot be written to, or is another one on another host.
+        MatexError: the directory cannot be written to, can be changed by others, or is another one on another host.
     """
     global current
-    current = Checkpoints(folder(settings.checkpoint_dir, script), settings.resume, lambda line: world.say(line))
+    current = Checkpoints(directory(settings.checkpoint_dir), script, settings.resume, lambda line: world.say(line))
     failure = None
     if world.rank == 0:
         try:

@@ -40,9 +40,10 @@ def run(line: Line, ranks: int, hosts: str, settings: Settings, script: str, mpi
     Raises:
         MatexError: another job has its checkpoints in the same directory.
     """
-    path = checkpoints.folder(settings.checkpoint_dir, script)
-    kept = Checkpoints(path, settings.resume, lambda text: None)
-    flags = {"checkpoint_dir": str(path)}
+    base = checkpoints.directory(settings.checkpoint_dir)
+    kept = Checkpoints(base, script, settings.resume, lambda text: None)
+    path = kept.path
+    flags = {"checkpoint_dir": str(base)}
     os.environ[checkpoints.RESTARTS] = "0"
     with _locked(kept):
         for number in range(settings.max_restarts + 1):
@@ -89,24 +90,34 @@ def _say(settings: Settings, text: str) -> None:
 @contextlib.contextmanager
 def _locked(kept: Checkpoints) -> Iterator[None]:
     """Keep other jobs away from the directory."""
-    try:
-        kept.path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(kept.path / "lock", os.O_RDWR | os.O_CREAT)
-    except OSError as error:
-        raise kept.unusable(error) from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
+    descriptor = _lock(kept)
+    if descriptor is None:
         raise MatexError(
             f"another job has its checkpoints in {kept.path}: wait for its end, or give each a --checkpoint-dir."
-        ) from None
-    except OSError:
-        pass  # a file system without locks
+        )
     try:
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock(kept: Checkpoints) -> int | None:
+    """The descriptor of a lock on the directory; None where another job has it."""
+    try:
+        while True:
+            descriptor = kept.folder.lock_file(checkpoints.LOCK)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return None
+            except OSError:
+                return descriptor  # a file system without locks
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
+            os.close(descriptor)  # of a job that has just ended, and has removed the file
+    except OSError as error:
+        raise kept.unusable(error) from None
 
 
 def _left(ranks: int, hosts: str, mpirun: Mpirun, settings: Settings) -> tuple[int, str]:

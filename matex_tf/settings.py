@@ -141,8 +141,9 @@ class Settings:
     )
     checkpoint_dir: str = _setting(
         "",
-        "With `--faults restart`, the directory of the checkpoints, which all hosts must see. Removed when the job "
-        "ends well. Empty for `.matex-checkpoints/NAME` in the working directory, NAME being that of the script.",
+        "With `--faults restart`, the directory that gets the checkpoints, as `.matex-checkpoints/NAME` in it, NAME "
+        "being that of the script. All hosts must see it. When the job ends well, what it has written there is "
+        "removed, and nothing else. Empty for the working directory.",
     )
     min_ranks: int = _setting(
         1, "With `--faults shrink`, the job ends where fewer ranks than this are left.", kind="count"

@@ -1,7 +1,7 @@
 """What has to be kept of a training so that it can go on where it was, in another job; see `resuming`.
 
 The values of variables are held, not copied: TensorFlow copies a value that someone holds when it is about to change
-it.
+it. All else is plain values (see `matex_tf.plain`), and so is what of callbacks is kept, see `callback_state`.
 
 Relies on (TensorFlow 2.16 to 2.21): see `recovery`; `context.context()._rng`, private, done without where it is gone;
 (Keras 3.3 to 3.15): `CallbackList.callbacks` and `keras.src.random.seed_generator.global_seed_generator`.
@@ -9,27 +9,14 @@ Relies on (TensorFlow 2.16 to 2.21): see `recovery`; `context.context()._rng`, p
 
 from __future__ import annotations
 
-import collections
-import pickle
 import random
-import sys
-import types
 import zlib
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from matex_tf import world
-from matex_tf.errors import MatexError
-from matex_tf.patches import metrics, recovery, seeds, state, weights
-
-#: What attributes of callbacks are made of that are kept.
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), np.ndarray, np.generic)
-_WITH_STATE = (random.Random, np.random.Generator, np.random.RandomState)
-_HOLDERS = (list, tuple, set, frozenset, collections.deque)
-#: Attributes that belong to the job and not to the training, by the class that has them.
-_OF_THE_JOB = {"CSVLogger": ("append", "append_header")}
+from matex_tf import plain, world
+from matex_tf.patches import callback_state, metrics, recovery, seeds, state, weights
 
 
 def take(model: Any, callbacks: list[Any], python_draws: bool) -> dict[str, Any] | None:
@@ -48,7 +35,7 @@ def take(model: Any, callbacks: list[Any], python_draws: bool) -> dict[str, Any]
     total = None if merged else recovery.sum_of_metrics(model)
     held = recovery.values(model)
     differing = _differing(model, held, merged)
-    own = pickle.dumps((remembered.rows, _draws(python_draws)))
+    own = plain.dumps((remembered.rows, _draws(python_draws)))
     owned = _of_each(own)
     if ranks.rank:
         return None
@@ -61,12 +48,12 @@ def take(model: Any, callbacks: list[Any], python_draws: bool) -> dict[str, Any]
         "own": owned,
         "unmerged": remembered.unmerged,
         "stop_training": bool(getattr(model, "stop_training", False)),
-        "callbacks": pickle.dumps([(type(one).__name__, _attributes(one)) for one in callbacks], protocol=5),
+        "callbacks": callback_state.take(callbacks),
     }
 
 
 def settled(taken: dict[str, Any]) -> dict[str, Any]:
-    """The same with NumPy's arrays in place of TensorFlow's tensors, to be pickled."""
+    """The same with NumPy's arrays in place of TensorFlow's tensors, to be written."""
     return {**taken, "values": [np.asarray(value) for value in taken["values"]]}
 
 
@@ -135,32 +122,6 @@ def _global_generator(make: bool) -> Any:
     return seed_generator.global_seed_generator()
 
 
-def _attributes(callback: Any) -> dict[str, Any]:
-    """The plain attributes of a callback."""
-    left = {"_model", "model", "params", *_OF_THE_JOB.get(type(callback).__name__, ())}
-    return {name: value for name, value in vars(callback).items() if name not in left and _is_plain(value)}
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, np.ndarray) and value.dtype.hasobject:
-        return False
-    if isinstance(value, (*_PLAIN, *_WITH_STATE)) or _has_a_name(value):
-        return True
-    if tf.is_tensor(value):  # in logs of older versions of Keras
-        return hasattr(value, "numpy")
-    if type(value) in (dict, collections.OrderedDict):
-        return all(_is_plain(part) for pair in value.items() for part in pair)
-    return type(value) in _HOLDERS and all(map(_is_plain, value))
-
-
-def _has_a_name(value: Any) -> bool:
-    """Whether this is a function that a module has under its name, such as the `monitor_op` of `EarlyStopping`."""
-    if not isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
-        return isinstance(value, np.ufunc)
-    module = sys.modules.get(value.__module__ or "")
-    return value.__module__ != "__main__" and getattr(module, value.__qualname__, None) is value
-
-
 def fits(model: Any, kept: dict[str, Any]) -> str:
     """In what a model differs from the one that was kept; empty where it is the same."""
     variables = [_described(variable) for variable, _ in recovery.values(model)]
@@ -196,13 +157,13 @@ def give_back(model: Any, callbacks: list[Any], kept: dict[str, Any]) -> None:
     for place, values in kept["differing"].items():
         _give_own(variables[place], values)
     own = kept["own"][ranks.rank] if ranks.size == kept["ranks"] else None
-    rows, draws = pickle.loads(own or kept["own"][0])
+    rows, draws = plain.loads(own or kept["own"][0])
     remembered.rows = rows
     remembered.unmerged = kept["unmerged"]
     remembered.accumulators_whole = True
     model.stop_training = kept["stop_training"]
     _set_draws(draws)
-    _give_callbacks(callbacks, pickle.loads(kept["callbacks"]))
+    callback_state.give_back(callbacks, kept["callbacks"])
 
 
 def _give_metrics(model: Any, kept: dict[str, Any]) -> None:
@@ -227,14 +188,3 @@ def _give_own(variable: Any, values: list[np.ndarray]) -> None:
         variable.assign(np.mean(values, axis=0, dtype=np.float64).astype(values[0].dtype))
     else:
         variable.assign(values[0])
-
-
-def _give_callbacks(callbacks: list[Any], kept: list[tuple[str, dict[str, Any]]]) -> None:
-    names = [type(callback).__name__ for callback in callbacks]
-    if names != [name for name, _ in kept]:
-        raise MatexError(
-            f"the callbacks of a fit are {', '.join(names)}, and were {', '.join(name for name, _ in kept)} in the "
-            "run that wrote the checkpoint: a script must do the same when it is run again."
-        )
-    for callback, (_, attributes) in zip(callbacks, kept, strict=True):
-        vars(callback).update(attributes)

@@ -23,7 +23,7 @@ class Die(keras.callbacks.Callback):
         for number, (who, *place) in enumerate(DIES):
             mark = Path(f"died.{number}")
             if rank == str(who) and place == [self.fit, self.epoch, batch] and not mark.exists():
-                while not glob.glob(f".matex-checkpoints/*/fit-000{self.fit}.epoch*"):
+                while not glob.glob(f"**/.matex-checkpoints/*/fit-000{self.fit}.epoch*", recursive=True):
                     time.sleep(0.01)
                 mark.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -113,6 +113,16 @@ two.compile(run_eagerly=True)
 third = two.fit(x, y, batch_size=60, epochs=3, verbose=0, callbacks=[Die(3)])
 finish(first=first.history, stopped=stop.stopped_epoch, weights=weights, second=second.history, third=third.history,
        two=size(two.get_weights()))
+"""
+)
+
+#: One `fit`, in which nobody dies.
+ONE_FIT = (
+    _HEAD
+    + """
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(2)])
+model.compile("sgd", loss)
+model.fit(x, y, batch_size=32, epochs=2, verbose=0)
 """
 )
 

@@ -1,106 +1,23 @@
 """`--faults restart`: when a rank dies the job starts again and ends with the answer of one in which none died."""
 
 import json
+import signal
 import sys
 from pathlib import Path
 
+import foreign
 import pytest
 import restart_scripts
 import warm
 from chaos import differences
 from jobs import Ended, Job
 
-from matex_tf import checkpoints
-from matex_tf.checkpoints import Checkpoints, Damaged, Place
+from matex_tf.checkpoints import Checkpoints
 
 pytestmark = pytest.mark.timeout(600)
 
 AGAIN = Path(__file__).with_name("again.py")
-
-
-def opened(path: Path, resumed: bool = False) -> tuple[Checkpoints, list[str]]:
-    """Checkpoints in a directory, and what they say."""
-    said: list[str] = []
-    made = Checkpoints(path, resumed, said.append)
-    made.open()
-    return made, said
-
-
-def test_a_checkpoint_is_whole(tmp_path):
-    """What was written is read; a file that is cut off or changed anywhere is known by it."""
-    path = tmp_path / "file"
-    state = {"values": [bytes(range(256)) * 20], "step": 3}
-    checkpoints.write(path, state)
-    assert checkpoints.read(path) == state and [p.name for p in tmp_path.iterdir()] == ["file"]
-    whole = path.read_bytes()
-    for size in (0, 10, 40, len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:size])
-        with pytest.raises(Damaged, match=r"cut off|damaged"):
-            checkpoints.read(path)
-    for place in range(0, len(whole), 97):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
-        with pytest.raises(Damaged):
-            checkpoints.read(path)
-
-
-def test_a_writer_that_dies(tmp_path, monkeypatch):
-    """Whatever happens while a checkpoint is written, the one that was there stays as it was."""
-    path = tmp_path / "fit-0001.done"
-    checkpoints.write(path, "before")
-    for step in ("fsync", "replace"):
-        with monkeypatch.context() as patch:
-
-            def dies(*_):
-                raise KeyboardInterrupt
-
-            patch.setattr(checkpoints.os, step, dies)
-            with pytest.raises(KeyboardInterrupt):
-                checkpoints.write(path, "after")
-        assert checkpoints.read(path) == "before"
-    opened(tmp_path, resumed=True)
-    assert not list(tmp_path.glob(".*")), "drafts are cleared away"
-
-
-def test_two_are_kept(tmp_path):
-    """Of the fit that is under way the newest two; of one that is complete, its end."""
-    store, _ = opened(tmp_path)
-    for epoch, step in ((0, 10), (0, 20), (1, 5), (11, 0)):
-        store.save(Place(1, epoch, step), lambda at=(epoch, step): at)
-    store.finish()
-    assert store.places(1) == [Place(1, 11, 0), Place(1, 1, 5)]
-    store.save(Place(1), lambda: "end")
-    store.save(Place(2, 0, 3), lambda: "next")
-    store.finish()
-    assert store.places(1) == [Place(1)] and store.find(1) == (Place(1), "end")
-    assert opened(tmp_path, resumed=True)[0].find(2) == (Place(2, 0, 3), "next")
-    assert opened(tmp_path)[0].find(2) is None, "a job that does not resume begins anew"
-
-
-def test_a_damaged_one_falls_back(tmp_path):
-    """To the older one, with a line that says so; in the end to none."""
-    store, said = opened(tmp_path)
-    for step in (1, 2):
-        store.save(Place(1, 0, step), lambda step=step: step)
-    store.finish()
-    newest = tmp_path / Place(1, 0, 2).name
-    newest.write_bytes(newest.read_bytes()[:-3])
-    assert store.find(1) == (Place(1, 0, 1), 1)
-    assert newest.name in said[0] and "an older one takes its place" in said[0]
-    (tmp_path / Place(1, 0, 1).name).write_bytes(b"")
-    assert store.find(1) is None and len(said) == 2 and not store.places(1)
-
-
-def test_a_disk_that_is_full(tmp_path):
-    """Training goes on without the checkpoint, and a line says why."""
-    store, said = opened(tmp_path)
-
-    def full():
-        raise OSError(28, "No space left on device")
-
-    store.save(Place(1, 0, 1), full)
-    store.save(Place(1, 0, 2), lambda: 2)
-    store.finish()
-    assert "No space left on device" in said[0] and store.find(1) == (Place(1, 0, 2), 2)
+MARKS = ["job.begun", "job.over", "job.seed"]
 
 
 @pytest.fixture(scope="module")
@@ -112,8 +29,12 @@ def server(tmp_path_factory):
 
 def run(server: warm.Server, folder: Path, ranks: int, *settings: str, dies: object = (), **environ: str) -> Ended:
     """Run script.py of a folder, with checkpoints as often as can be."""
+    return start(server, folder, ranks, *settings, dies=dies, **environ).end(200)
+
+
+def start(server: warm.Server, folder: Path, ranks: int, *settings: str, dies: object = (), **environ: str) -> Job:
     line = [sys.executable, str(AGAIN), str(server.path), str(ranks), "--seed", "5", "--checkpoint-seconds", "0.001"]
-    return Job([*line, *settings, "script.py"], folder, DIES=json.dumps(dies), **environ).end(200)
+    return Job([*line, *settings, "script.py"], folder, DIES=json.dumps(dies), **environ)
 
 
 def alone(server: warm.Server, folder: Path) -> dict:
@@ -133,7 +54,8 @@ def test_in_the_middle_of_an_epoch(server, tmp_path):
     """A rank dies in the first fit, rank 0 in the second: losses, History, weights, logs are those of one rank."""
     (tmp_path / "script.py").write_text(restart_scripts.TWO_FITS)
     expected = alone(server, tmp_path / "alone")
-    ended = run(server, tmp_path, 3, dies=[[1, 1, 1, 4], [0, 2, 2, 3]])
+    theirs = foreign.fill(tmp_path / "results")
+    ended = run(server, tmp_path, 3, "--checkpoint-dir", "results", dies=[[1, 1, 1, 4], [0, 2, 2, 3]])
     assert ended.code == 0, ended
     assert [differences(expected, found) for found in results(tmp_path)] == [[], [], []]
     for line in (
@@ -141,7 +63,7 @@ def test_in_the_middle_of_an_epoch(server, tmp_path):
         *("rank 0 on ", "restart 2 of 3", "fit 1 was complete", " of fit 2, ", "s after the death"),
     ):
         assert line in ended.err, ended.err
-    assert not (tmp_path / ".matex-checkpoints").exists()
+    assert foreign.found(tmp_path / "results") == theirs
 
 
 def test_what_is_kept(server, tmp_path):
@@ -160,15 +82,20 @@ def test_max_restarts_and_resume(server, tmp_path):
     newest is damaged, on one rank too."""
     (tmp_path / "script.py").write_text(restart_scripts.TWO_FITS)
     expected = alone(server, tmp_path / "alone")
-    ended = run(server, tmp_path, 3, "--max-restarts", "0", dies=[[2, 1, 2, 5]])
+    results_in = tmp_path / "results"
+    theirs = foreign.fill(results_in)
+    settings = ["--max-restarts", "0", "--checkpoint-dir", "results"]
+    ended = run(server, tmp_path, 3, *settings, dies=[[2, 1, 2, 5]])
     assert ended.code != 0 and "0 restarts were allowed" in ended.err and "--resume on" in ended.err, ended
-    store = Checkpoints(tmp_path / ".matex-checkpoints" / "script", True, print)
+    assert foreign.found(results_in).items() > theirs.items()
+    store = Checkpoints(results_in, "script.py", True, print)
     newest, older = store.places(1)
     path = store.path / newest.name
     path.write_bytes(path.read_bytes()[:-100])
     for path in tmp_path.glob("result.*"):
         path.unlink()
-    ended = run(server, tmp_path, 1, "--max-restarts", "0", "--resume", "on")
+    ended = run(server, tmp_path, 1, *settings, "--resume", "on")
+    assert foreign.found(results_in) == theirs
     assert ended.code == 0 and f"goes on at {older}" in ended.err and "an older one takes its place" in ended.err, ended
     assert [differences(expected, found) for found in results(tmp_path)] == [[]]
 
@@ -176,10 +103,47 @@ def test_max_restarts_and_resume(server, tmp_path):
 def test_errors_are_not_restarted(server, tmp_path):
     """An exception of the script ends the job; another model than that of the checkpoint is an error in words."""
     (tmp_path / "script.py").write_text(restart_scripts.ANOTHER)
-    ended = run(server, tmp_path, 2)
+    theirs = foreign.fill(tmp_path / "results")
+    into = ["--checkpoint-dir", "results"]
+    ended = run(server, tmp_path, 2, *into)
     assert ended.code == 1 and "an error of the script" in ended.err and "restart 1" not in ended.err, ended
-    ended = run(server, tmp_path, 2, "--max-restarts", "0", dies=[[1, 1, 1, 4]])
+    assert foreign.found(tmp_path / "results").items() > theirs.items()
+    ended = run(server, tmp_path, 2, *into, "--max-restarts", "0", dies=[[1, 1, 1, 4]])
     assert ended.code not in (0, 1), ended
-    ended = run(server, tmp_path, 2, "--resume", "on", UNITS="3")
+    ended = run(server, tmp_path, 2, *into, "--resume", "on", UNITS="3")
+    assert foreign.found(tmp_path / "results").items() > theirs.items()
     assert ended.code == 1 and "kernel float32 (8, 3) where the checkpoint has kernel float32 (8, 2)" in ended.err
     assert "restart 1" not in ended.err, ended
+
+
+WAITS = """
+import time
+from pathlib import Path
+Path("waits").write_text("now")
+time.sleep(60)
+"""
+
+
+def test_ctrl_c(server, tmp_path):
+    """The files of others stay where a job is interrupted."""
+    (tmp_path / "script.py").write_text(WAITS)
+    theirs = foreign.fill(tmp_path / "results")
+    job = start(server, tmp_path, 2, "--checkpoint-dir", "results")
+    job.await_file(tmp_path / "waits")
+    job.process.send_signal(signal.SIGINT)
+    ended = job.end(60)
+    assert ended.code != 0 and "restart 1" not in ended.err, ended
+    assert foreign.found(tmp_path / "results") == theirs
+
+
+def test_without_a_launcher(server, tmp_path):
+    """Nobody starts the job again: its one rank removes what is its own where it ends well, and nothing where not."""
+    theirs = foreign.fill(tmp_path / "results")
+    line = [*warm.command(server.path), "--faults", "restart", "--checkpoint-dir", "results"]
+    for error in ("raise ValueError", ""):
+        (tmp_path / "script.py").write_text(f"{restart_scripts.ONE_FIT}\n{error}")
+        ended = Job([*line, "script.py"], tmp_path).end(60)
+        found = foreign.found(tmp_path / "results")
+        mine = [name.rpartition("/")[2] for name in found.keys() - theirs.keys()]
+        assert ended.code == bool(error) and sorted(mine) == ["fit-0001.done", *MARKS] * bool(error), ended
+        assert found.items() >= theirs.items()

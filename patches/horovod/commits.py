@@ -6,11 +6,10 @@ has checkpoints of its own, see `resuming`: a commit in the middle of a `fit` is
 
 from __future__ import annotations
 
-import pickle
 import time
 from typing import Any
 
-from matex_tf import checkpoints, settings, world
+from matex_tf import checkpoints, plain, settings, world
 from matex_tf.checkpoints import Place
 from matex_tf.errors import MatexError
 from matex_tf.patches import notes, resuming
@@ -43,7 +42,7 @@ class _Kept:
         failure = None
         self.state.make_variables()
         if found is not None:
-            failure = self.state.take(found[1]["variables"], pickle.loads(found[1]["objects"]))
+            failure = self.state.take(found[1]["variables"], plain.loads(found[1]["objects"]))
         failure = ranks.share(failure, "take over a commit")
         if failure:
             raise MatexError(
@@ -60,13 +59,21 @@ class _Kept:
             return
         if time.monotonic() - self._written < settings.current().checkpoint_seconds:
             return
+        self._written = time.monotonic()
         variables, objects = self.state.given()
-        pickled, fits = pickle.dumps(objects), resuming.fits()
+        refused = list(filter(None, (plain.holds(value, f"state.{name}") for name, value in objects.items())))
+        if refused:
+            notes.say(
+                f"commits of elastic function {self._number} are not written while {refused[0]}: on disk go numbers, "
+                "text, arrays, and lists, tuples, sets and dicts of those; after a death the function goes on from an "
+                "earlier commit, or begins anew"
+            )
+            return
+        written, fits = plain.dumps(objects), resuming.fits()  # now: the script may change them meanwhile
         store.save(
             Place(self._number, self._commits, 0, "elastic"),
-            lambda: {"variables": [value.numpy() for value in variables], "objects": pickled, "fits": fits},
+            lambda: {"variables": [value.numpy() for value in variables], "objects": written, "fits": fits},
         )
-        self._written = time.monotonic()
 
 
 _functions = 0
