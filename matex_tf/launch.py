@@ -6,6 +6,7 @@ Knows Open MPI (4 and 5) and the Hydra of MPICH and Intel MPI; another mpirun is
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -17,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matex_tf import starting, ties, ulfm
+from matex_tf import loopback, starting, ties, ulfm
 from matex_tf.errors import MissingPackage, SettingError
 from matex_tf.watch import Watch, kill, remove_session
 
@@ -237,7 +238,9 @@ def _openmpi(
             given = (given - {starting.HASH_SEED}) | {f"{starting.HASH_SEED}={starting.OUR_HASH_SEED}"}
         for name in sorted(given):
             options += ["-x", name]
-    elif "OMP_NUM_THREADS" not in os.environ:
+    elif not survive and not any(name.startswith("OMPI_MCA_btl_tcp_if_") for name in os.environ):
+        options += ["--mca", "btl_tcp_if_include", loopback.INTERFACE]
+    if not elsewhere and "OMP_NUM_THREADS" not in os.environ:
         options += ["-x", f"OMP_NUM_THREADS={threads or max(1, here.threads // ranks)}"]
     return options
 
@@ -253,6 +256,10 @@ def _hydra(flavour: str, ranks: int, hosts: str, threads: int) -> list[str]:
         options += ["-genv", "OMP_NUM_THREADS", str(threads or max(1, cores().threads // ranks))]
     if flavour == "MPICH":
         options += ["-bind-to", "none"]
+        if not hosts and not in_batch_system():
+            options += ["-iface", loopback.INTERFACE]
+            for name in ("FI_TCP_IFACE", "UCX_NET_DEVICES"):  # of the two libraries that MPICH talks through
+                options += [] if name in os.environ else ["-genv", name, loopback.INTERFACE]
     return options
 
 
@@ -301,6 +308,8 @@ def run(command: Sequence[str], local: bool = True, survive: bool = False, watch
             restore_signals=False,  # SIGPIPE would end mpirun in the middle of cleaning up, once this process is gone
             preexec_fn=ties.begin_tied(lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before)),
         )
+        if local and loopback.INTERFACE in itertools.takewhile("-n".__ne__, command):
+            loopback.narrow_when_up(job.pid)
         if watch:
             os.close(watch.source)
         stopped, waited = 0, 0.0

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matex_tf import checkpoints, faults, starting, ties, trace
+from matex_tf import checkpoints, faults, loopback, starting, ties, trace
 from matex_tf import settings as settings_module
 from matex_tf import world as world_module
 from matex_tf.differences import name_ranks
@@ -106,6 +106,8 @@ def main(arguments: Sequence[str]) -> int:
         settings_module.use(settings)
         target = Target.read(rest)
         world = join()
+        if os.environ.get(loopback.PARAMETER) == loopback.INTERFACE:
+            loopback.narrow_own()
     except MatexError as error:
         return ending.failed_to_start(error)
     world.restarts = settings.faults == "restart"

@@ -7,6 +7,8 @@ silence, each further one after two: that is what Open MPI gives the request for
 
 from __future__ import annotations
 
+from matex_tf import loopback
+
 #: Seconds in which all ranks of a silent host are found dead where `--stall-abort-seconds` does not say.
 SILENT_HOST_SECONDS = 30.0
 #: A silence below this may be a core that others use.
@@ -24,7 +26,7 @@ def options(elsewhere: bool, ranks_a_host: int, seconds: float) -> list[str]:
     # Without Open MPI's own shared memory: its files stay behind where a rank is killed.
     found = ["--with-ft", "ulfm", "--mca", "btl", "self,tcp"]
     if not elsewhere:
-        return [*found, "--mca", "btl_tcp_if_include", "lo"]
+        return [*found, "--mca", "btl_tcp_if_include", loopback.INTERFACE]
     wanted = silence(ranks_a_host, seconds)
     for name, value in {
         "mpi_ft_detector": "1",
