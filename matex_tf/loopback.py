@@ -3,8 +3,8 @@
 Open MPI listens on all addresses of a machine, also where all ranks are on it, and no parameter of it says otherwise
 (5.0.11: `prte_if_include` and `btl_tcp_if_include` choose what is announced, not what is listened on). MPICH's mpirun
 does so too. So their sockets are tied to the loopback interface here, which the kernel allows whoever owns them:
-SO_BINDTODEVICE, from Linux 5.7 on without any privilege. What reaches them then are connections to 127.0.0.1, so that is
-what ranks must announce to one another: `PARAMETER`, which `matex-tf run` gives to jobs on one machine.
+SO_BINDTODEVICE, from Linux 5.7 on without any privilege. What reaches them then are connections to 127.0.0.1, so that
+is what ranks must announce to one another: `PARAMETER`, which `matex-tf run` gives to jobs on one machine.
 """
 
 from __future__ import annotations
