@@ -78,5 +78,8 @@ class Turns:
 #: "shard" where they come from a part of the files, "source" where `--data source` has dealt out the elements.
 OWN_ROWS = "_matex_own_rows"
 
+#: Whether this process holds a part of the rows of some files, which other ranks do not have.
+holding = False
+
 #: Told of each batch that a `DataSet` gives to a loop of the script's own: rows of this rank, rows of the batch.
 on_batch: Callable[[int, int], None] | None = None

@@ -41,6 +41,13 @@ class Settings:
         "the work behind it, and a batch may hold other rows than on one rank.",
         choices=("exact", "source"),
     )
+    rows: str = _setting(
+        "auto",
+        "Whose rows data hold (docs/data.md): `auto`, the ranks compare them; `shared`, every rank has all rows, and "
+        "each batch is shared out whatever differs; or `own`, each rank has rows of its own, and together they are the "
+        "batch.",
+        choices=("auto", "shared", "own"),
+    )
     shard_loops: bool = _setting(
         True,
         "Whether batched tf.data pipelines that a script iterates by itself are shared out by rows, and arrays that it "

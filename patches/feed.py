@@ -1,12 +1,12 @@
 """The batches of a step function: fetched outside the graph, each with this rank's share of it.
 
 What an iterator yields is one of three things: a batch that every rank has (its share is a slice), `rows.Own` (the
-rank's own rows, and how many the batch has in all), or `Own` of unknown total (a pipeline that was sharded before
-batching: the ranks count their rows together, and go on until none has any left). Rows are shared out when the step
-runs, and again where it has to be run again because a rank has died.
+rank's own rows, and how many the batch has in all), or rows of the rank's own, as is known of their pipeline, or
+found from the first batch: the ranks count their rows together, and go on until none has any left. Rows are shared out
+when the step runs, and again where it has to be run again because a rank has died.
 
 Relies on (TensorFlow 2.16 to 2.21, private, done without where they are gone): `OwnedIterator._iterator_resource`,
-`_flat_output_types` and `_flat_output_shapes`.
+`_flat_output_types`, `_flat_output_shapes` and `_dataset`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import tensorflow as tf
 from matex_tf import settings, world
 from matex_tf.errors import MatexError
 from matex_tf.patches import notes, ring, split
+from matex_tf.patches.guesses import batch as guesses
+from matex_tf.patches.guesses.pipeline import Made
 from matex_tf.patches.rows import Own, at_least_one_row
 from matex_tf.patches.split import Share
 
@@ -33,6 +35,10 @@ Batch = Callable[[], tuple[Any, Share]]
 #: Part of an epoch's time, waited for input, from which on a line says so; and the seconds that it must be at least.
 _MUCH = 0.1
 _MUCH_SECONDS = 1.0
+#: What is known of what pipelines of Keras are made of; and what the first batch of each has told since.
+made_of: weakref.WeakKeyDictionary[Any, Made] = weakref.WeakKeyDictionary()
+_findings: weakref.WeakKeyDictionary[Any, guesses.Finding] = weakref.WeakKeyDictionary()
+
 _HINT = "; a tf.data pipeline does all of its work on every rank, and --data source shares out the work (docs/data.md)"
 
 
@@ -50,6 +56,7 @@ class Feed:
         self._ranks = 0  # with batches of the script's size for each rank, how many those are
         self._ring: ring.Ring | None = None  # where rows go round among the ranks
         self._last: Any = None  # a batch, for the ghost of a rank whose rows have ended
+        self._own_on_batch = False  # whether the ranks have given rows of their own to `train_on_batch`
 
     def batches(self, iterator: Any, steps: int) -> Iterator[Batch]:
         """The batches of one execution, fewer where the data end.
@@ -71,6 +78,9 @@ class Feed:
                 self._owned = True
                 self._go_round(fetched)
                 batch = self._own(fetched, spec)
+            elif self._find(iterator, fetched).own:
+                self._owned = True
+                batch = self._counted(fetched[0] if fetched else None, spec)
             elif fetched and per_rank:
                 batch = functools.partial(_one_of, fetched + fetch(iterator, self._ranks - 1))
             else:
@@ -88,22 +98,35 @@ class Feed:
             if self._ring is not None:
                 self._ring.after_batch(fetched[0].batch.numpy())
 
+    def _find(self, iterator: Any, fetched: list[Any]) -> guesses.Finding:
+        """Whether batches are the rank's own, from the first one of each pipeline."""
+        dataset = getattr(iterator, "_dataset", iterator)
+        if dataset not in _findings:
+            purpose = {"train": "fit", "test": "evaluate"}[self.kind]
+            data = fetched[0] if fetched else None
+            found = guesses.look(data, made_of.get(dataset, guesses.UNKNOWN), f"compare the first batch of {purpose}")
+            guesses.tell(found, f"the data of {purpose}")
+            _findings[dataset] = found
+        return _findings[dataset]
+
     def _own(self, fetched: list[Own], spec: Own) -> Batch | None:
-        """A rank's own rows; a ghost where it has none any more and others have."""
+        """A rank's own rows, of a batch whose size is known or has to be counted."""
         if fetched and (share := fetched[0].told()).total >= 0:
             return functools.partial(_gathered, fetched[0], share)
-        rows = split.rows_of(fetched[0].data) if fetched else -1
+        return self._counted(fetched[0].data if fetched else None, spec.data)
+
+    def _counted(self, data: Any, spec: Any) -> Batch | None:
+        """A rank's own rows, None where it has none any more; a ghost where others have."""
+        rows = -1 if data is None else split.rows_of(data)
         counts = world.current().gather(rows, "count the rows of a batch")
         if max(counts) < 0:
             return None
-        if fetched:
-            self._last = fetched[0].data
-        if rows > 0:
-            data = fetched[0].data
-        elif self._last is not None:
+        if data is not None:
+            self._last = data
+        if rows <= 0 and self._last is not None:
             data = tf.nest.map_structure(one_row, self._last)
-        else:
-            data = tf.nest.map_structure(zeros, spec.data)
+        elif rows <= 0:
+            data = tf.nest.map_structure(zeros, spec)
         share = Share(0, max(rows, 1), max(rows, 0), sum(count for count in counts if count > 0))
         return functools.partial(_unchanging, data, share, world.current().generation)
 
@@ -114,12 +137,16 @@ class Feed:
         if not fetched:
             return None
         data, rows = fetched[0], split.rows_of(fetched[0])
-        held = ranks.gather((rows, split.checksum(data)), f"compare the batches of {self.kind}_on_batch")
-        if len(set(held)) == 1:
+        # A few labels may be the same by chance: what has been the rank's own stays so.
+        purpose = f"compare the batches of {self.kind}_on_batch"
+        found = guesses.look(data, guesses.UNKNOWN, purpose, known_as_own=self._own_on_batch)
+        if not self._own_on_batch:
+            self._own_on_batch = found.own
+            guesses.tell(found, f"{self.kind}_on_batch")
+        if not found.own:
             return functools.partial(_part_of, data)
-        notes.say(f"each rank gives rows of its own to {self.kind}_on_batch: together they are the batch")
         padded = data if rows else tf.nest.map_structure(at_least_one_row, data)
-        share = Share(0, max(rows, 1), rows, sum(count for count, _ in held))
+        share = Share(0, max(rows, 1), rows, sum(found.counts))
         return functools.partial(_unchanging, padded, share, ranks.generation)
 
     def begin_fit(self) -> None:

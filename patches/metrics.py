@@ -30,10 +30,14 @@ _additive: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 def apply(module: ModuleType) -> None:
     """Patch keras.src.metrics.reduction_metrics."""
     names.method(module, "Mean.update_state", _update_mean)
+    names.method(module, "Sum.update_state", _update_mean)
 
 
 def _update_mean(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """A mean over the batch counts as much as the rows that this rank had in it; values of rows count one each."""
+    """A mean over the batch counts as much as the rows that this rank had in it; values of rows count one each.
+
+    So a sum of such means over the batches is that of one rank, too.
+    """
     part = scope.current()
     values, sample_weight = _mean_arguments(*args, **kwargs)
     if part is not None and sample_weight is None and not part.has_rows(values):

@@ -15,7 +15,6 @@ from __future__ import annotations
 import itertools
 import math
 import weakref
-import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -26,6 +25,7 @@ from matex_tf import settings, world
 from matex_tf.errors import MatexError
 from matex_tf.parts import Turns, span
 from matex_tf.patches import batch_indices, notes, ring
+from matex_tf.patches.guesses import sample
 from matex_tf.patches.orphans import Orphans, found
 from matex_tf.patches.split import Share
 
@@ -237,16 +237,24 @@ def _sparse(leaf: Any) -> bool:
 
 
 def compare(leaves: list[Any]) -> Holding:
-    """Compare the arrays that the ranks hold.
+    """Compare the arrays that the ranks hold: in memory they are the same, unless the script has made them differ.
 
     Raises:
         RanksDisagree: dtypes or columns differ.
+        MatexError: ranks that shall have the same rows have other numbers of them.
     """
-    ranks = world.current()
+    ranks, told = world.current(), settings.current().rows
     rows = int(leaves[0].shape[0])
     ranks.meet("compare the columns of the data", [_column(i, leaf) for i, leaf in enumerate(leaves)])
-    held = ranks.gather((rows, _checksum(leaves, rows)), "compare the rows of the data")
-    return Holding([count for count, _ in held], len(set(held)) > 1)
+    prints = [sample.of(sample.rows(leaf), leaf.shape) for leaf in leaves if not _sparse(leaf)]
+    held = ranks.gather((rows, prints), "compare the rows of the data")
+    counts = [count for count, _ in held]
+    if told == "shared" and len(set(counts)) > 1:
+        numbers = ", ".join(map(str, counts[:16]))
+        raise MatexError(f"--rows shared, but the ranks have other numbers of rows ({numbers}): take --rows auto.")
+    others = [one for count, one in held[1:] if count == rows]
+    same = len(set(counts)) == 1 and all(all(map(sample.alike, held[0][1], one)) for one in others)
+    return Holding(counts, ranks.size > 1 and (told == "own" or (told == "auto" and not same)))
 
 
 def _tell(holding: Holding) -> None:
@@ -266,7 +274,7 @@ def _tell(holding: Holding) -> None:
     counts = ", ".join(map(str, holding.counts[:16])) + (", …" if size > 16 else "")
     notes.say(
         f"each rank holds rows of its own ({counts}): {holding.total} rows an epoch, each used once. Where all ranks "
-        f"should hold the same data, {notes.LIKELY}."
+        f"should hold the same data, take --rows shared, and {notes.LIKELY}."
     )
 
 
@@ -275,21 +283,3 @@ def _column(position: int, leaf: Any) -> str:
     if dtype is None:
         dtype = "table of " + ", ".join(map(str, leaf.dtypes)) if hasattr(leaf, "dtypes") else type(leaf).__name__
     return f"array {position}: {getattr(dtype, 'name', dtype)}, rows of shape {tuple(leaf.shape[1:])}"
-
-
-def _checksum(leaves: list[Any], rows: int) -> int:
-    """A checksum over up to 64 rows, spread evenly."""
-    chosen = np.unique(np.linspace(0, rows - 1, num=min(rows, 64)).astype(int)) if rows else np.array([], int)
-    total = 0
-    for leaf in leaves:
-        if hasattr(leaf, "iloc"):
-            sample = leaf.iloc[chosen].to_numpy()
-        elif isinstance(leaf, tf.Tensor):
-            sample = tf.gather(leaf, chosen).numpy()
-        elif _sparse(leaf):
-            continue
-        else:
-            sample = np.asarray(leaf[chosen])
-        content = repr(sample.tolist()).encode() if sample.dtype.hasobject else np.ascontiguousarray(sample).tobytes()
-        total = zlib.crc32(content, total)
-    return total

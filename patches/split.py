@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from matex_tf.parts import span
@@ -101,12 +102,14 @@ def describe(data: Any) -> list[str]:
 
 
 def checksum(data: Any) -> int:
-    """A checksum over the dense leaves of an eager batch."""
+    """A checksum over an eager batch."""
     total = 0
-    for leaf in tf.nest.flatten(data):
-        if isinstance(leaf, tf.Tensor):
-            value = leaf.numpy()
-            total = zlib.crc32(repr(value).encode() if value.dtype.hasobject else value.tobytes(), total)
+    for leaf in tf.nest.flatten(data, expand_composites=True):
+        if isinstance(leaf, (tf.Tensor, np.ndarray)):
+            value = np.asarray(leaf)
+            objects = value.dtype.hasobject
+            content = repr(value.tolist()).encode() if objects else np.ascontiguousarray(value).tobytes()
+            total = zlib.crc32(content, total)
     return total
 
 

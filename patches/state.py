@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from matex_tf.patches.guesses.batch import Finding
+from matex_tf.patches.guesses.pipeline import Made
+
 
 @dataclasses.dataclass
 class ModelState:
@@ -22,6 +25,8 @@ class ModelState:
         weight: this rank's part of the last batch, 0 to 1.
         committed: the state of the metrics over all ranks, as of the last step, where ranks may die; see `recovery`.
         generation: of the world that gathered it.
+        predicts: what is known of the data that `predict` walks over; None outside of it.
+        finding: what their first batch has told.
         rows: rows that this rank has put into metrics since they were reset.
     """
 
@@ -33,6 +38,8 @@ class ModelState:
     weight: float = 1.0
     committed: np.ndarray | None = None
     generation: int = 0
+    predicts: Made | None = None
+    finding: Finding | None = None
     rows: int = 0
 
 

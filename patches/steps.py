@@ -16,6 +16,7 @@ from matex_tf.errors import MatexError
 from matex_tf.exchange import op
 from matex_tf.patches import late, metrics, notes, recovery, resuming, scope, seeds, split, state, weights
 from matex_tf.patches.feed import Batch, Feed, own_rows
+from matex_tf.patches.guesses import batch as guesses
 from matex_tf.patches.rows import Own
 from matex_tf.patches.split import Share
 
@@ -95,12 +96,6 @@ class SharedStep:
         state.of(self.model).begin = False
         ranks = world.current()
         ranks.meet("compare the columns of the data", split.describe(data))
-        same_batch = settings.current().batch == "global" and share.high - share.low < split.rows_of(data)
-        if same_batch and len(set(ranks.gather(split.checksum(data), "compare the first batch"))) > 1:
-            notes.say(
-                "the first batch differs between ranks: rows may be used twice or not at all. Give shuffles a seed, "
-                "and do not split the data by rank; matex_tf shares out every batch."
-            )
         if self.model.run_eagerly and not self.model.built:
             _build(self.model, split.take(data, slices, share.low, share.high))
         weights.share(self.model)
@@ -283,6 +278,10 @@ class PredictFunction:
             rows, share = own_rows(data)
             return split.first_rows(self._run(rows, share), share)
 
+        if not isinstance(data, Own) and self._find(data).own:
+            rows = split.rows_of(data)
+            return self._run(data, Share(0, rows, rows, rows))
+
         def predict() -> Any:
             if isinstance(data, Own):
                 rows, share = own_rows(data)
@@ -292,6 +291,18 @@ class PredictFunction:
             return _gather(self._run(rows, share), share)
 
         return recovery.whole(predict, "predict a batch")
+
+    def _find(self, data: Any) -> guesses.Finding:
+        """Whether a batch is the rank's own: of a `predict` the first one tells, of `predict_on_batch` each."""
+        remembered = state.of(self.model)
+        if remembered.predicts is None:
+            found = guesses.look(data, guesses.UNKNOWN, "compare the batches of predict_on_batch")
+            guesses.tell(found, "predict_on_batch")
+            return found
+        if remembered.finding is None:
+            remembered.finding = guesses.look(data, remembered.predicts, "compare the first batch of predict")
+            guesses.tell(remembered.finding, "the data of predict")
+        return remembered.finding
 
     def _run(self, data: Any, share: Share) -> Any:
         slices = split.sliceable(data)

@@ -15,9 +15,12 @@ from typing import Any
 
 from matex_tf import settings, strategies, world
 from matex_tf.errors import MatexError
-from matex_tf.patches import metrics, names, notes, resuming, rows, sources, state, steps, weights
+from matex_tf.patches import feed, metrics, names, notes, resuming, rows, sources, state, steps, weights
+from matex_tf.patches.guesses import batch as guesses
+from matex_tf.patches.guesses import pipeline
 
 _fitting: list[Any] = []  # models whose `fit` is about to make the iterator of its training data
+_predicting: list[Any] = []  # models whose `predict` is
 _making: list[tuple[bool, dict[str, Any]]] = []  # epoch iterators that are being made: for training?, arguments
 
 
@@ -121,7 +124,15 @@ def _predict(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
             "arrays, or take --data exact."
         )
     weights.merge_statistics(model)
-    return wrapped(*args, **kwargs)
+    notes_of = state.of(model)
+    notes_of.predicts, notes_of.finding = guesses.UNKNOWN, None
+    _predicting.append(model)
+    try:
+        return wrapped(*args, **kwargs)
+    finally:
+        notes_of.predicts = notes_of.finding = None
+        if model in _predicting:
+            _predicting.remove(model)
 
 
 def _logs_of_all(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
@@ -151,6 +162,7 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
     """What walks over the data of one `fit`, `evaluate` or `predict`; its pipeline is made here, once."""
     training = bool(_fitting)
     fitted = _fitting.pop() if training else None
+    predicting = _predicting.pop() if _predicting else None
     sources.check_batched(kwargs.get("x"))
     _making.append((training, kwargs))
     try:
@@ -165,11 +177,26 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
         iterator._num_batches = adapter.num_batches
         return result
     mark = sources.found(iterator._distributed_dataset)
-    if mark:
+    made = guesses.UNKNOWN
+    if not mark and type(adapter).__name__ == "TFDatasetAdapter" and settings.current().rows != "shared":
+        made = pipeline.look(kwargs["x"])
+    counts = world.current().gather(iterator._num_batches, "count the batches of the data")
+    own = mark or settings.current().rows == "own" or made.source is pipeline.Source.OWN
+    if own or (len(set(counts)) > 1 and settings.current().rows == "auto"):
         with sources.paused():
             iterator._distributed_dataset = iterator._distributed_dataset.map(rows.Own.unknown)
-        counts = world.current().gather(iterator._num_batches, "count the batches of the data")
         iterator._num_batches = None if None in counts else max(counts)
+        if not mark:
+            what = "fit" if training else "evaluate or predict"
+            notes.say(
+                f"the data of {what}: each rank has rows of its own, since their pipelines are made of other rows: "
+                "together they are the batch. --rows shared says that they are not (docs/data.md)."
+            )
+        mark = mark or "shard"
+    else:
+        feed.made_of[iterator._distributed_dataset] = made
+        if predicting is not None:
+            state.of(predicting).predicts = made
     if training and mark == "source":
         notes.say("--data source: each rank does its part of the pipeline's work; batches may hold other rows")
     elif training and type(adapter).__name__ == "TFDatasetAdapter" and not mark:

@@ -71,6 +71,7 @@ class Shard:
         self.rows = window[low:high]
         self.turns = Turns(self.counts)
         self._at = 0
+        parts.holding = parts.holding or ranks.size > 1
 
     def __len__(self) -> int:
         return len(self.rows)

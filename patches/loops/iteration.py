@@ -4,7 +4,7 @@ Eager loops go through a `Walk`. A loop inside a tf.function is traced once, so 
 graph; an iterator that is passed to a tf.function knows that it is one to share out.
 
 Relies on (TensorFlow 2.16 to 2.21, private): `tensorflow.python.data.ops.iterator_ops.OwnedIterator`, its
-`_next_internal`, `get_next_as_optional` and `_type_spec`, `IteratorSpec` and its `_from_components`;
+`_next_internal`, `get_next_as_optional`, `_dataset` and `_type_spec`, `IteratorSpec` and its `_from_components`;
 `tensorflow.python.autograph.operators.control_flow.for_loop_registry`. Public: `tf.data.Dataset.__iter__`.
 """
 
@@ -19,6 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from matex_tf import parts, world
+from matex_tf.exchange import op
 from matex_tf.patches import names, scope, split
 from matex_tf.patches.loops import batched, position, walk
 
@@ -40,7 +41,8 @@ def apply(module: ModuleType) -> None:
         """AutoGraph's `for` over a dataset."""
         if not walk.shares_out(dataset, batched.is_batched(dataset)) or batched.caller() is None:
             return original(dataset, extra_test, body, *rest, **options)
-        result = original(dataset, extra_test, lambda batch: body(own_rows(batch)), *rest, **options)
+        rows_of = counted_rows if walk.is_own(dataset) else own_rows
+        result = original(dataset, extra_test, lambda batch: body(rows_of(batch)), *rest, **options)
         position.leave_in_graph()
         return result
 
@@ -66,6 +68,17 @@ def own_rows(data: Any) -> Any:
     return split.take(data, slices, begin, end)
 
 
+def counted_rows(data: Any) -> Any:
+    """A batch of the rank's own rows, in a graph; the position is set to them. Ranks must have as many batches."""
+    having = [leaf for leaf in tf.nest.flatten(data) if _composite(leaf) or leaf.shape.rank != 0]
+    if not having:
+        return data
+    (total,) = op.sum_over_ranks([tf.cast(_rows(having[0]), tf.int64)], "count the rows of a batch", ["rows"])
+    rows, total = tf.cast(_rows(having[0]), tf.int32), tf.cast(total, tf.int32)
+    position.enter_in_graph(rows, tf.maximum(total, 1), tf.maximum(rows, 1))
+    return data
+
+
 def _composite(leaf: Any) -> bool:
     return isinstance(leaf, (tf.SparseTensor, tf.RaggedTensor))
 
@@ -85,36 +98,44 @@ class SharedIterator(_iterators.OwnedIterator):  # type: ignore[misc, name-defin
     """An iterator over batches, of which the script gets this rank's rows."""
 
     _walk: walk.Walk | None = None  # in a graph there is none
+    _take: Any = staticmethod(own_rows)
 
     def _next_internal(self) -> Any:
         if not tf.executing_eagerly():
-            return own_rows(super()._next_internal())
+            return self._take(super()._next_internal())
         if self._walk is None or threading.current_thread() is not threading.main_thread():
             return super()._next_internal()
         return self._walk.next(super()._next_internal)
 
     def get_next_as_optional(self) -> Any:
         optional = super().get_next_as_optional()
-        return optional if tf.executing_eagerly() else _OwnRows(optional)
+        return optional if tf.executing_eagerly() else _TakenRows(optional, self._take)
 
     @property
     def _type_spec(self) -> Any:
-        return SharedIteratorSpec(self.element_spec)
+        own = walk.is_own(self._dataset) if self._dataset is not None else False
+        return OwnIteratorSpec(self.element_spec) if own else SharedIteratorSpec(self.element_spec)
 
     def __del__(self) -> None:
         if self._walk is not None and not sys.is_finalizing():
             self._walk.close()
 
 
-class _OwnRows:
+class OwnIterator(SharedIterator):
+    """The same over batches of the rank's own rows, in a graph."""
+
+    _take = staticmethod(counted_rows)
+
+
+class _TakenRows:
     """An optional batch, of which this rank gets its rows."""
 
-    def __init__(self, optional: Any):
+    def __init__(self, optional: Any, take: Any):
         self.has_value = optional.has_value
-        self._optional = optional
+        self._optional, self._take = optional, take
 
     def get_value(self, name: str | None = None) -> Any:
-        return own_rows(self._optional.get_value(name))
+        return self._take(self._optional.get_value(name))
 
 
 class SharedIteratorSpec(_iterators.IteratorSpec):  # type: ignore[misc, name-defined]
@@ -130,6 +151,21 @@ class SharedIteratorSpec(_iterators.IteratorSpec):  # type: ignore[misc, name-de
     @staticmethod
     def from_value(value: Any) -> Any:
         return SharedIteratorSpec(value.element_spec)
+
+
+class OwnIteratorSpec(SharedIteratorSpec):
+    """The same for batches of the rank's own rows."""
+
+    @property
+    def value_type(self) -> Any:
+        return OwnIterator
+
+    def _from_components(self, components: Any) -> Any:
+        return OwnIterator(components=components, element_spec=self._element_spec)
+
+    @staticmethod
+    def from_value(value: Any) -> Any:
+        return OwnIteratorSpec(value.element_spec)
 
 
 def _iterate(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:

@@ -19,12 +19,16 @@ import tensorflow as tf
 from matex_tf import settings, world
 from matex_tf.parts import OWN_ROWS
 from matex_tf.patches import feed, notes, sources, split
+from matex_tf.patches.guesses import batch, pipeline
 from matex_tf.patches.loops import alike, position
 from matex_tf.patches.split import Share
 
 _LOOKING, _SHARED, _OWN_BATCHES = "looking", "shared", "own"
 #: For each pipeline, the loops over it that are to be shared out.
 _known: weakref.WeakKeyDictionary[Any, set[tuple[str, int]]] = weakref.WeakKeyDictionary()
+#: What each pipeline is made of, once it is known; and those of which ranks have batches of their own.
+_made: weakref.WeakKeyDictionary[Any, pipeline.Made] = weakref.WeakKeyDictionary()
+_own: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class Walk:
@@ -39,6 +43,7 @@ class Walk:
         self._site = site
         self._shared_sites = _known.setdefault(dataset, set())
         self._batches = 0
+        self._dataset = dataset
         self._mode = _OWN_BATCHES if sources.found(dataset, OWN_ROWS) else ""
         self._before = position.OUTSIDE, 1, 1, 1
         self._touched = 0
@@ -63,6 +68,8 @@ class Walk:
         try:
             data = fetch()
         except tf.errors.OutOfRangeError:
+            if first and not self._mode:
+                self._mode = self._look(None)
             data = self._at_end()
             if data is None:
                 raise
@@ -100,17 +107,16 @@ class Walk:
         return f"{os.path.basename(self._site[0])}:{self._site[1]}"
 
     def _look(self, data: Any) -> str:
-        """Whether the ranks have the same first batch, and so the same data."""
-        ranks = world.current()
-        held = ranks.gather((split.rows_of(data), split.checksum(data)), "compare the first batch of a loop")
-        if len(set(held)) == 1:
-            return _SHARED if self._site in self._shared_sites else _LOOKING
-        counts = ", ".join(str(rows) for rows, _ in held[:16])
-        notes.say(
-            f"{self._place()}: each rank has batches of its own ({counts} rows in the first): together they are the "
-            f"batch. Where all ranks should have the same data, {notes.LIKELY}."
-        )
-        return _OWN_BATCHES
+        """Whether the ranks have the same batches, or each has its own; data: the first, or None without any."""
+        dataset = self._dataset
+        if dataset in _own:
+            return _OWN_BATCHES
+        finding = batch.look(data, made_of(dataset), "compare the first batch of a loop")
+        batch.tell(finding, f"the loop at {self._place()}")
+        if finding.own:
+            _own.add(dataset)
+            return _OWN_BATCHES
+        return _SHARED if self._site in self._shared_sites else _LOOKING
 
     def _own(self, data: Any, rows: int) -> Any:
         """A batch of the rank's own rows: the ranks count them together. -1: there are none any more."""
@@ -145,6 +151,24 @@ class Walk:
         self.close()
         alike.merge_statistics()
         return None
+
+
+def made_of(dataset: Any) -> pipeline.Made:
+    """What is known of a pipeline before it is read. All ranks come here."""
+    if dataset not in _made:
+        _made[dataset] = pipeline.look(dataset)
+    return _made[dataset]
+
+
+def is_own(dataset: Any) -> bool:
+    """Whether a pipeline is known to yield the rank's own rows before it is read. All ranks come here."""
+    told = settings.current().rows
+    if told == "own" or sources.found(dataset, OWN_ROWS) or dataset in _own:
+        return True
+    if told == "shared":
+        return False
+    with tf.init_scope():
+        return made_of(dataset).source is pipeline.Source.OWN
 
 
 def shares_out(dataset: Any, batched: bool) -> bool:
