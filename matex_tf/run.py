@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matex_tf import checkpoints, faults, loopback, starting, ties, trace
+from matex_tf import checkpoints, children, faults, loopback, starting, ties, trace
 from matex_tf import settings as settings_module
 from matex_tf import world as world_module
 from matex_tf.differences import name_ranks
@@ -108,6 +108,8 @@ def main(arguments: Sequence[str]) -> int:
         world = join()
         if os.environ.get(loopback.PARAMETER) == loopback.INTERFACE:
             loopback.narrow_own()
+        if not world.alone:
+            children.part()
     except MatexError as error:
         return ending.failed_to_start(error)
     world.restarts = settings.faults == "restart"

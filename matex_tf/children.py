@@ -1,0 +1,88 @@
+"""Processes that a script starts are no ranks: they get an environment without what makes a process one.
+
+With a rank's variables a child that imports mpi4py joins the job as a second process of that rank, and takes it down or
+waits for ever; an mpirun in a script refuses to start. MPI has read them once it has started. From then on they are in
+`os.environ`, where the script and its libraries find them, but not in the environment of the process itself, which is
+what children get: those of `os.system`, `subprocess`, `multiprocessing`, and of C and C++. Where a script hands on
+`os.environ` or a copy of it by itself, they are taken out on the way. Children that `fork` makes have `os.environ` as
+their parent had it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+import wrapt
+
+#: Beginnings of names that launchers and MPI libraries set for a rank: Open MPI, PMIx, PRRTE, Slurm and Hydra.
+_BEGINNINGS = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDI_", "MPI_LOCAL", "ORTE_", "OPAL_MCA_")
+#: Those among them that are the user's: parameters, where an MPI is installed, and what builds programs.
+_USERS = ("_MCA_", "_PREFIX", "ALLOW_RUN_AS_ROOT")
+_COMPILERS = ("OMPI_CC", "OMPI_CXX", "OMPI_FC", "OMPI_CFLAGS", "OMPI_CXXFLAGS", "OMPI_FCFLAGS", "OMPI_LDFLAGS")
+#: Parameters that Open MPI (4 and 5) sets by itself.
+_PARAMETERS = (
+    *("OMPI_MCA_PREFIXES", "OMPI_MCA_cpu_type", "OMPI_MCA_initial_wdir", "OMPI_MCA_num_procs", "OMPI_MCA_ess"),
+    *("OMPI_MCA_orte_", "OMPI_MCA_pmix", "OMPI_MCA_shmem_RUNTIME", "OMPI_MCA_mpi_ft_enable"),
+    *("OPAL_MCA_PREFIXES", "PMIX_MCA_PREFIXES", "PRTE_MCA_PREFIXES"),
+)
+#: What the launcher tells ranks.
+_OURS = ("MATEX_TF", "MATEX_STDIN", "MATEX_RESTARTS", "MATEX_DIED")
+
+_taken: dict[str, str] = {}
+
+
+def of_a_rank(name: str) -> bool:
+    """Whether a variable of this name makes a process a rank."""
+    if name in _OURS or name.startswith(_PARAMETERS):
+        return True
+    if not name.startswith(_BEGINNINGS) or name in _COMPILERS:
+        return False
+    return not any(part in name for part in _USERS)
+
+
+def part() -> None:
+    """From now on children of this process are none of the job. To be called once MPI has started."""
+    if not _taken:
+        wrapt.wrap_function_wrapper(subprocess, "Popen.__init__", _popen)
+        for name, place in (("execve", 2), ("posix_spawn", 2), ("posix_spawnp", 2)):
+            if hasattr(os, name):
+                wrapt.wrap_function_wrapper(os, name, _with_env_at(place))
+    for name in [name for name in os.environ if of_a_rank(name)]:
+        _taken[name] = os.environ[name]
+        os.unsetenv(name)  # and not del os.environ[name]: the script still finds it there
+
+
+def clean(environ: Any) -> Any:
+    """An environment that a script gives to a child, without what this rank has of the launcher."""
+    if not isinstance(environ, Mapping):
+        return environ
+    return {name: value for name, value in environ.items() if _taken.get(_text(name)) != _text(value)}
+
+
+def _text(word: Any) -> Any:
+    return os.fsdecode(word) if isinstance(word, (bytes, os.PathLike)) else word
+
+
+def _popen(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    place = 10  # of `env` in subprocess.Popen
+    if len(args) > place:
+        return wrapped(*_cleaned(args, place), **kwargs)
+    if kwargs.get("env") is not None:
+        kwargs = {**kwargs, "env": clean(kwargs["env"])}
+    return wrapped(*args, **kwargs)
+
+
+def _with_env_at(place: int) -> Any:
+    def wrapper(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        if "env" in kwargs:
+            return wrapped(*args, **{**kwargs, "env": clean(kwargs["env"])})
+        return wrapped(*_cleaned(args, place), **kwargs)
+
+    return wrapper
+
+
+def _cleaned(args: Any, place: int) -> tuple[Any, ...]:
+    return tuple(clean(arg) if number == place else arg for number, arg in enumerate(args))
