@@ -7,7 +7,6 @@ speed at which every node sends to the next.
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 import sys
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf import launch, world
+from matex_tf import launch, whole, world
 from matex_tf.errors import MatexError, SettingError
 from matex_tf.exchange import party
 from matex_tf.exchange.plan import Plan
@@ -74,7 +73,7 @@ def command(words: Sequence[str]) -> int:
             hosts = value
         else:
             passed += [flag, value]
-    _options(passed)
+    whole.require(_options(passed)[2], "--json")
     line = launch.mpirun_line(launch.find_mpirun(), ranks or max(2, launch.default_ranks(hosts)), hosts, 0)
     line += [sys.executable, "-m", "matex_tf.bench", *passed]
     return launch.run(line, local=not hosts and not launch.in_batch_system())
@@ -125,9 +124,9 @@ def main(words: Sequence[str]) -> int:
     if ranks.rank == 0:
         _show(ranks, figures)
         if path:
-            with open(path, "w", encoding="utf-8") as file:
-                nodes = [len(node) for node in ranks.nodes]
-                json.dump({"ranks_of_nodes": nodes, "figures": [asdict(figure) for figure in figures]}, file, indent=1)
+            nodes = [len(node) for node in ranks.nodes]
+            found = {"ranks_of_nodes": nodes, "figures": [asdict(figure) for figure in figures]}
+            whole.put_json(path, found, indent=1)
     return 0
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf import world
+from matex_tf import whole, world
 from matex_tf.errors import DataError, MatexError
 from matex_tf.exchange import codec, mail, network, party
 from matex_tf.exchange.network import Lane
@@ -180,8 +180,7 @@ def main(words: Sequence[str]) -> int:
     machine = measure(ranks)
     if ranks.rank == 0:
         nodes = [len(node) for node in ranks.nodes]
-        with open(words[0], "w", encoding="utf-8") as file:
-            json.dump({"ranks_of_nodes": nodes, "machine": dataclasses.asdict(machine)}, file, indent=1)
+        whole.put_json(words[0], {"ranks_of_nodes": nodes, "machine": dataclasses.asdict(machine)}, indent=1)
     ranks.meet("end")
     return 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import statistics
@@ -12,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 
-from matex_tf import forecast, launch, links, timeline
+from matex_tf import forecast, launch, links, timeline, whole
 from matex_tf import settings as settings_module
 from matex_tf.errors import MatexError, SettingError
 from matex_tf.exchange.plan import MEGABYTE
@@ -184,6 +183,8 @@ def command(words: Sequence[str]) -> int:
         return 0 if words else 2
     asked = Asked.read(words)
     settings = Settings.read(asked.flags)
+    whole.require(asked.json, "--json")
+    whole.require(asked.png, "--png")
     if asked.words:
         target = Target.read(asked.words)
         if not target.is_module and not os.path.exists(target.name):
@@ -208,9 +209,8 @@ def command(words: Sequence[str]) -> int:
     if not known:
         print("all ranks are on one node, so there was no link to measure; for more ranks give --network 25Gbit,5us")
     if asked.json:
-        with open(asked.json, "w", encoding="utf-8") as file:
-            found = {"job": asdict(job), "machine": asdict(machine), "scaling": asked.scaling}
-            json.dump({**found, "rows": [asdict(row) for row in rows]}, file, indent=1)
+        found = {"job": asdict(job), "machine": asdict(machine), "scaling": asked.scaling}
+        whole.put_json(asked.json, {**found, "rows": [asdict(row) for row in rows]}, indent=1)
     png = asked.png or f"{os.path.splitext(name)[0]}.plan.png"
     forecast.draw(job, rows, png)
     print(f"drawn: {png}")

@@ -211,7 +211,7 @@ def prepare(world: World, settings: Settings, output: Output) -> None:
     from matex_tf.patches import horovod_names
 
     if settings.trace:
-        trace.start(world)
+        trace.start(world, os.path.abspath(settings.trace))
     if shared_out:
         horovod_names.remember_devices(listed)
     patches.install(seed=seed)

@@ -6,12 +6,12 @@ What takes time is put in a `with span(name, what)` block. Off, such a block cos
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from typing import Any
 
-from matex_tf.errors import MatexError
+from matex_tf import whole
+from matex_tf.errors import MatexError, SettingError
 from matex_tf.world import World
 
 #: Spans that a rank keeps; those after that are left out.
@@ -51,9 +51,25 @@ def span(name: str, what: str = "") -> Any:
     return _nothing if _spans is None else _Span(name, what)
 
 
-def start(world: World) -> None:
-    """Begin to record. Collective: the clocks of the nodes are set to the end of a meeting."""
+def start(world: World, path: str) -> None:
+    """Begin to record. Collective: the clocks of the nodes are set to the end of a meeting.
+
+    Args:
+        path: where the timeline is to be written at the end.
+
+    Raises:
+        SettingError: it cannot be written there; on every rank.
+    """
     global _spans, _zero
+    failure = ""
+    if world.rank == 0:
+        try:
+            whole.require(path, "--trace")
+        except SettingError as error:
+            failure = str(error)
+    failure = world.share(failure, "see where the timeline goes")
+    if failure:
+        raise SettingError(failure)
     world.meet("start the timeline")
     _spans, _zero = [], time.monotonic_ns()
     # Ranks of a node have one clock, and its first rank's zero is as good as any.
@@ -73,8 +89,7 @@ def write(world: World, path: str) -> None:
     failure = ""
     if world.rank == 0:
         try:
-            with open(path, "w", encoding="utf-8") as file:
-                json.dump({"traceEvents": _events(everyone, world.hosts), "displayTimeUnit": "ms"}, file)
+            whole.put_json(path, {"traceEvents": _events(everyone, world.hosts), "displayTimeUnit": "ms"})
         except OSError as error:
             failure = f"the timeline cannot be written to {path}: {error.strerror}."
     failure = world.share(failure, "end the timeline")

@@ -115,5 +115,11 @@ def kill(pid: int) -> None:
 
 
 def remove_session(pid: int) -> None:
-    """Remove the directory of an mpirun of Open MPI 5 that was killed, which it would have removed itself."""
-    shutil.rmtree(os.path.join(tempfile.gettempdir(), f"ompi.{pid}"), ignore_errors=True)
+    """Remove the directory of an mpirun of Open MPI 5 that was killed, which it would have removed itself.
+
+    Not one of this name that belongs to another user, which root could remove.
+    """
+    path = os.path.join(tempfile.gettempdir(), f"ompi.{pid}")
+    with contextlib.suppress(OSError):
+        if os.lstat(path).st_uid == os.geteuid():
+            shutil.rmtree(path, ignore_errors=True)

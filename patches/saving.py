@@ -1,5 +1,7 @@
 """Models and weights are written by rank 0, once; every rank sees the file when the call returns.
 
+One file gets its name when it is whole (see `matex_tf.whole`): a full disk, or a death, leaves the one that was there.
+
 Relies on (Keras 3.3 to 3.15): `saving_api.save_model(model, filepath, ...)`, `saving_api.save_weights(model,
 filepath, ...)`, `Model.save_weights(filepath)` and `Model.export(filepath)`, all public.
 """
@@ -7,14 +9,13 @@ filepath, ...)`, `Model.save_weights(filepath)` and `Model.export(filepath)`, al
 from __future__ import annotations
 
 import os
-import shutil
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from matex_tf import world
+from matex_tf import whole, world
 from matex_tf.errors import MatexError
 from matex_tf.patches import names, notes, weights
 from matex_tf.patches.inside import Inside
@@ -25,6 +26,8 @@ before_writing: list[Callable[[], None]] = []
 
 #: While this rank writes by itself, whatever the others do.
 alone = Inside()
+#: While a file is written beside its place: Keras' methods call its functions.
+_writing = Inside()
 
 
 def apply(module: ModuleType) -> None:
@@ -59,27 +62,29 @@ def _save(wrapped: Any, args: Any, kwargs: Any, position: int, bound: bool = Fal
         place = position - bound
         return wrapped(*arguments[:place], target, *arguments[place + 1 :], **kwargs)
 
-    may_replace = kwargs.get("overwrite", True) is True and len(args) <= position + 1
-    whole = world.current().carries_on and may_replace and "://" not in os.fspath(path)
-    return by_one_rank(
-        lambda: _put_whole(path, write) if whole else write(path), f"write {os.fspath(path)}", os.fspath(path)
-    )
+    whole_file = not _writing and not (bound and wrapped.__name__ == "export")
+    if whole_file and _is_one_file(os.fspath(path), args[position + 1 :], kwargs):
+        return by_one_rank(lambda: _put(path, write), f"write {os.fspath(path)}", os.fspath(path))
+    return by_one_rank(lambda: write(path), f"write {os.fspath(path)}", os.fspath(path))
 
 
-def _put_whole(path: str | os.PathLike[str], write: Callable[[str], Any]) -> Any:
-    """Write beside `path`, then move the whole file there: a rank that dies leaves the old file or the new one.
+def _is_one_file(path: str, more: Sequence[Any], kwargs: Any) -> bool:
+    """Whether Keras writes one file, and does not ask before it replaces one.
 
-    What it leaves beside it has the same name each time, and is gone with the next file that is written.
+    Not directories, and not weights in several files: what is in them cannot get its name at once.
+
+    Args:
+        more: arguments after the path: `overwrite`, and `zipped` or `max_shard_size`.
     """
-    folder, name = os.path.split(os.fspath(path))
-    draft = os.path.join(folder, f".matex-writing-{name}")
-    result = write(draft)
-    if os.path.isfile(draft):
-        os.replace(draft, path)
-    elif os.path.isdir(draft):
-        shutil.rmtree(path, ignore_errors=True)
-        os.replace(draft, path)
-    return result
+    overwrite, apart = (*more, True, None)[0], kwargs.get("zipped", kwargs.get("max_shard_size", None))
+    asks = not kwargs.get("overwrite", overwrite) and os.path.exists(path)
+    apart = more[1] if len(more) > 1 else apart
+    return path.endswith((".keras", ".h5", ".hdf5")) and "://" not in path and not asks and apart in (None, True)
+
+
+def _put(path: str | os.PathLike[str], write: Callable[[str], Any]) -> Any:
+    with _writing():
+        return whole.put(path, write)
 
 
 def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) -> Any:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from jobs import BIN, LAUNCHER, Job
 
-from matex_tf import launch, starting
+from matex_tf import launch, starting, watch
 from matex_tf._autostart import command
 
 pytestmark = pytest.mark.timeout(150)
@@ -450,3 +450,15 @@ def test_mpirun_flavours(monkeypatch):
         line = launch.mpirun_line(launch.Mpirun("mpirun", flavour, version), 1000)
         assert line[-2:] == ["-n", "1000"]
         assert ("--oversubscribe" in line) == (version == (4, 1, 6))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+def test_session_of_another_user(tmp_path, monkeypatch):
+    """A directory that is called as that of an mpirun, and is not this user's, stays."""
+    monkeypatch.setattr(watch.tempfile, "tempdir", str(tmp_path))
+    for pid, user in ((1, 0), (2, 65533)):
+        (tmp_path / f"ompi.{pid}" / "sub").mkdir(parents=True)
+        os.chown(tmp_path / f"ompi.{pid}", user, -1)
+        watch.remove_session(pid)
+    watch.remove_session(3)
+    assert [path.name for path in tmp_path.iterdir()] == ["ompi.2"]

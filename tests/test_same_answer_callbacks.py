@@ -102,6 +102,13 @@ def test_saving_where_that_is_impossible(ranks):
     assert results[largest] == [results[1][0], *["MatexError"] * (largest - 1)]
 
 
+def test_a_disk_that_is_full(ranks):
+    """Every rank hears of it, the files of before are as they were, and nothing is left beside them."""
+    for rank, (errors, kept, left) in enumerate(ranks("callbacks:no_room", (2,), meets=None)[2]):
+        assert len(errors) == 2 and (rank == 0 or errors == ["MatexError"] * 2), errors
+        assert kept == {"a.keras": True, "b.keras": True} and left == sorted(kept)
+
+
 def test_numpy_files(ranks):
     """In a callback rank 0 writes and every rank reads what it wrote; elsewhere the file is whole."""
     reference = same(ranks("callbacks:numpy_files"))

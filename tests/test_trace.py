@@ -37,9 +37,11 @@ def test_timeline(ranks, tmp_path, schedule, capsys):
 
 
 def test_file_that_cannot_be_written(ranks):
-    """Every rank says so."""
+    """Every rank says so, before the run; and at its end where the directory has gone meanwhile."""
     for text in ranks.refused("traced:nowhere", (3,))[3]:
-        assert "/nowhere/timeline.json" in text
+        assert "/nowhere/timeline.json" in text and "--trace" in text
+    for text in ranks.refused("traced:vanishes", (2,))[2]:
+        assert "of 0/timeline.json" in text and "No such file" in text
 
 
 @pytest.mark.parametrize(

@@ -255,8 +255,9 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
         mark_cycles: taken and ignored; there are no cycles here.
     """
     global _timeline
-    trace.start(desk().ranks)
-    _timeline = os.path.abspath(file_path)
+    path = os.path.abspath(file_path)
+    trace.start(desk().ranks, path)
+    _timeline = path
 
 
 def stop_timeline() -> None:
