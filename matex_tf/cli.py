@@ -12,6 +12,7 @@ from matex_tf import settings as settings_module
 from matex_tf.errors import MatexError, SettingError
 from matex_tf.run import Target
 from matex_tf.settings import Settings
+from matex_tf.sign import Sign
 
 USAGE = """usage: matex-tf COMMAND ...
 
@@ -139,7 +140,11 @@ def run(words: list[str]) -> int:
         return 0
     if settings.faults == "restart":
         return restarts.run(line, ranks, hosts, settings, target.name, mpirun)
-    return launch.run(line(ranks, hosts, {}), local=not hosts and not launch.in_batch_system(), survive=survive)
+    local = not hosts and not launch.in_batch_system()
+    if ranks == 1 and local:  # the code of mpirun is that of the script, however it ends
+        return launch.run(line(ranks, hosts, {}))
+    with Sign() as sign:
+        return launch.run(line(ranks, hosts, {}), local=local, survive=survive, sign=sign)
 
 
 def doctor(words: list[str]) -> int:

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from matex_tf import partition, trace
+from matex_tf import partition, sign, trace
 from matex_tf.differences import name_ranks
 from matex_tf.errors import MatexError, RankLost
 from matex_tf.output import Output
@@ -44,7 +44,12 @@ _Committed = TypeVar("_Committed")
 
 def available(environ: Any = os.environ) -> bool:
     """Whether this process belongs to an MPI job that survives the death of a rank."""
-    return environ.get("OMPI_MCA_mpi_ft_enable") in ("1", "true")
+    return _on("mpi_ft_enable", environ)
+
+
+def _on(parameter: str, environ: Any) -> bool:
+    """Whether a parameter of Open MPI is on."""
+    return environ.get(f"OMPI_MCA_{parameter}") in ("1", "true")
 
 
 class Guard:
@@ -139,13 +144,17 @@ class Guard:
 
     def _leave(self) -> None:
         """Leave without MPI_Finalize where ranks have died: it may wait for them. So may mpirun, for those that are
-        out of reach."""
-        if self._world.generation:
+        out of reach. With heartbeats in a thread MPI_Finalize of Open MPI 5.0.11 waits for ever, whoever has died."""
+        if self._world.generation or _on("mpi_ft_detector", os.environ):
             Output.flush()
             missing = sum(partition.alive(self._left_behind)) if self._world.rank == 0 else 0
             if missing:
                 ranks = f"{missing} rank{'s' * (missing > 1)}"
                 print(f"{ENDS_WITHOUT}{ranks} that may be alive, out of reach", file=sys.stderr, flush=True)
+            sign.give()
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, 2)  # Open MPI complains of ranks that have left before
+            self._world.part()
             os._exit(0)
 
     def end(self, code: int) -> None:

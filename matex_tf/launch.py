@@ -20,6 +20,7 @@ from pathlib import Path
 
 from matex_tf import loopback, starting, ties, ulfm
 from matex_tf.errors import MissingPackage, SettingError
+from matex_tf.sign import Sign
 from matex_tf.watch import Watch, kill, remove_session
 
 #: What goes to other hosts: names, and beginnings of names.
@@ -42,6 +43,12 @@ _SECONDS_TO_STOP = 6.0
 
 #: A host that has gone silent (no power, no network) is given up after 10 + 5 · 2 seconds, instead of never.
 _GIVE_UP = {"keepalive_time": 10, "keepalive_intvl": 2, "keepalive_probes": 5}
+
+_NO_SIGN = (
+    "mpirun has ended with code 0, but no rank has said that the script came to its end. Likely reasons: a host or a "
+    "node of the batch job was lost, all ranks have died, or the script left by os._exit or os.exec. What the script "
+    "has saved is left: start it again (--faults restart does so by itself, from its last checkpoint)."
+)
 
 _LOST_HOST = (
     "mpirun has lost its daemon (prted) on a host, and then Open MPI ends all ranks, --faults shrink or not. What the "
@@ -276,7 +283,13 @@ def passed_on(environ: Mapping[str, str], devices: bool = True) -> list[str]:
     )
 
 
-def run(command: Sequence[str], local: bool = True, survive: bool = False, watch: Watch | None = None) -> int:
+def run(
+    command: Sequence[str],
+    local: bool = True,
+    survive: bool = False,
+    watch: Watch | None = None,
+    sign: Sign | None = None,
+) -> int:
     """Run mpirun to its end, with this process's stdin, passing signals on; returns the exit code.
 
     Ctrl-C in a terminal reaches mpirun by itself; a signal that was sent to this process alone is sent on, and where
@@ -289,14 +302,16 @@ def run(command: Sequence[str], local: bool = True, survive: bool = False, watch
         local: whether rank 0 is on this machine for sure.
         survive: whether ranks go on when one dies; mpirun then ends with code 0 whatever else happens.
         watch: looks at what mpirun says; one is made where it is needed and not given.
+        sign: what rank 0 gives at the end of the script; without it code 0 becomes another. None where mpirun's own
+            code is enough.
     """
     environ = {name: value for name, value in os.environ.items() if name not in ("MATEX_TF", STDIN)}
     starting.settle_hashes(environ)
     direct = local and os.path.exists("/proc/self/fd/0") and not os.isatty(0)
     if direct:
         environ[STDIN] = f"/proc/{os.getpid()}/fd/0"
-    if watch is None and (survive or not local):
-        watch = Watch(survive)
+    if watch is None and (survive or not local or sign):
+        watch = Watch(survive, sign)
     stops = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, stops | {signal.SIGCHLD})
     try:
@@ -336,6 +351,10 @@ def run(command: Sequence[str], local: bool = True, survive: bool = False, watch
         return 128 + stopped
     if watch and watch.lost_host:
         print(f"matex_tf: error: {_LOST_HOST}", file=sys.stderr, flush=True)
+    code = job.returncode if job.returncode >= 0 else 128 - job.returncode
     if watch and watch.seconds >= 0 and job.returncode in (0, -signal.SIGKILL):
-        return watch.code
-    return job.returncode if job.returncode >= 0 else 128 - job.returncode
+        code = watch.code
+    if code == 0 and sign and not sign.given:
+        print(f"matex_tf: error: {_NO_SIGN}", file=sys.stderr, flush=True)
+        return 1
+    return code

@@ -16,6 +16,7 @@ from matex_tf.checkpoints import Checkpoints
 from matex_tf.errors import MatexError
 from matex_tf.launch import Mpirun
 from matex_tf.settings import Settings
+from matex_tf.sign import Sign
 from matex_tf.watch import Watch, kill, remove_session
 
 _SECONDS_TO_ANSWER = 30.0  # in which a host must start a program
@@ -48,10 +49,11 @@ def run(line: Line, ranks: int, hosts: str, settings: Settings, script: str, mpi
     with _locked(kept):
         for number in range(settings.max_restarts + 1):
             kept.forget_begin()
-            watch = Watch()
             begin = time.time()
             local = not hosts and not launch.in_batch_system()
-            code = launch.run(line(ranks, hosts, flags), local=local, watch=watch)
+            with Sign() as sign:
+                watch = Watch(sign=sign)
+                code = launch.run(line(ranks, hosts, flags), local=local, watch=watch, sign=sign)
             if not _died(code, watch, kept):
                 break
             died = time.time()

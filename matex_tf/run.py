@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matex_tf import checkpoints, children, faults, loopback, starting, ties, trace
+from matex_tf import checkpoints, children, faults, loopback, sign, starting, ties, trace
 from matex_tf import settings as settings_module
 from matex_tf import world as world_module
 from matex_tf.differences import name_ranks
@@ -96,6 +96,7 @@ def main(arguments: Sequence[str]) -> int:
     if world_module.started_by_mpi():
         ties.end_with_launcher()
     take_stdin()
+    sign.take()
     if list(arguments[:1]) in (["-h"], ["--help"]):
         print(f"{USAGE}\n\n{settings_module.help_text()}")
         return 0
@@ -136,6 +137,8 @@ def main(arguments: Sequence[str]) -> int:
         ending.failed(error)
     ending.finished()
     checkpoints.leave(world)
+    if world.rank == 0:
+        sign.reach()
     return 0
 
 
@@ -178,10 +181,15 @@ def run_alone(target: Target, ending: Ending) -> int:
         target.run()
     except MatexError as error:
         return ending.failed_to_start(error)
+    except SystemExit as error:
+        if error.code in (None, 0):
+            sign.reach()
+        raise
     except Exception as error:
         tb = own_traceback(error.__traceback__)
         sys.excepthook(type(error), error.with_traceback(tb), tb)
         return 1
+    sign.reach()
     return 0
 
 

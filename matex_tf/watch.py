@@ -15,6 +15,8 @@ import tempfile
 import threading
 import time
 
+from matex_tf.sign import Sign, Strip
+
 LOST_DAEMON = rb"^(?:PRTE|ORTE) has lost communication with a remote daemon"
 
 #: Lines of Open MPI (5 and, as ORTE, 4) after which the job cannot end well.
@@ -57,10 +59,11 @@ class Watch:
         stopped: the signal that this process was told to end by; 0 where it was not.
     """
 
-    def __init__(self, survive: bool = False) -> None:
-        """Args: survive: whether ranks go on when one dies."""
+    def __init__(self, survive: bool = False, sign: Sign | None = None) -> None:
+        """Args: survive: whether ranks go on when one dies. sign: what to look for, and not to copy."""
         self._failed = GIVEN_UP if survive else FAILED
         self._survive = survive
+        self._strip = Strip(sign)
         self.code = 1
         self.lost_host = False
         self.dead: list[str] = []
@@ -93,12 +96,15 @@ class Watch:
             self.dead += [f"rank {rank.decode()} on {node.decode()}" for rank, node in _RANK.findall(held)]
             self.dead += [f"host {node.decode()}" for node in _HOST.findall(held)]
             held = held[held.rfind(b"\n") + 1 :]
-            try:
-                while data:
-                    data = data[os.write(2, data) :]
-            except OSError:
-                continue  # nobody reads any more
+            self._hand_on(self._strip(data))
+        self._hand_on(self._strip(b"", last=True))
         os.close(self._from)
+
+    @staticmethod
+    def _hand_on(data: bytes) -> None:
+        with contextlib.suppress(OSError):  # nobody reads any more
+            while data:
+                data = data[os.write(2, data) :]
 
 
 def kill(pid: int) -> None:

@@ -333,6 +333,17 @@ class World:
         self.first_ranks = [self.first_ranks[rank] for rank, _, _ in everyone]
         return [rank for rank, _, _ in everyone], [words for _, _, words in everyone], shared
 
+    def part(self) -> None:
+        """Wait until all ranks that are left are about to end, so that none is taken for dead where others still hear
+        of the last thing that they did together. Needs ULFM."""
+        from mpi4py import MPI
+
+        try:
+            _wait(self._comm.Ibarrier())
+        except MPI.Exception:  # another one has died, or has seen one die, and is gone
+            with contextlib.suppress(MPI.Exception):
+                self._comm.Revoke()
+
     def subset(self, ranks: Sequence[int], host: str = "") -> World | None:
         """A world of some of these ranks; None on a rank that is not among them. Every rank must call it.
 

@@ -54,11 +54,11 @@ def answer():
     return weights.tolist()
 
 
-def start(hosts, folder, *settings):
+def start(hosts, folder, *settings, **environ):
     """The job, once it waits in step 5."""
     (folder / "script.py").write_text(STEPS)
     line = [*hosts.on(folder=folder), LAUNCHER, "run", "-n", "6", "--hosts", "h1:2,h2:2,h3:2", "--faults", "shrink"]
-    job = Job([*line, *settings, "script.py"], folder, **hosts.environ)
+    job = Job([*line, *settings, "script.py"], folder, **hosts.environ, **environ)
     for rank in range(6):
         job.await_file(folder / f"ready.{rank}", 90)
     return job
@@ -98,6 +98,18 @@ def test_ranks_are_killed(three, tmp_path, count):
     dead = {2, 3} if count == 2 else {2, 3} - {int(path.name[4:]) for path in tmp_path.glob("end.*")}
     assert len(dead) == count
     survived(tmp_path, sorted({0, 1, 2, 3, 4, 5} - dead))
+    assert left(three, job, 10) == []
+
+
+@needs_hosts
+def test_nobody_dies(three, tmp_path):
+    """The job ends, and its good end is heard of where the launcher has no file in common with rank 0."""
+    (tmp_path / "go").touch()
+    (tmp_path / "on").touch()
+    job = start(three, tmp_path, TMPDIR="/run/tmp")
+    ended = job.end(30)
+    assert ended.code == 0 and "died" not in ended.err and "\x1e" not in ended.err, ended
+    survived(tmp_path, range(6))
     assert left(three, job, 10) == []
 
 

@@ -14,6 +14,7 @@ from jobs import BIN, LAUNCHER, Job
 
 from matex_tf import launch, starting, watch
 from matex_tf._autostart import command
+from matex_tf.sign import Sign, Strip
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -145,6 +146,52 @@ def test_what_mpirun_says_of_several_hosts(said, then, code, capfd):
     assert launch.run(["sh", "-c", f'printf "%s\\n" "$0" >&2; {then}', said], local=False) == code
     assert time.monotonic() - begin < 10
     assert capfd.readouterr().err == said + "\n"
+
+
+#: What gives the sign: in the file that the launcher has made, or in a line on stderr.
+IN_THE_FILE = 'printf %s "${MATEX_END%%:*}" >"${MATEX_END#*:}"'
+IN_A_LINE = """printf 'before\\036matex_tf: end %s\\nafter\\n' "${MATEX_END%%:*}" >&2"""
+
+
+@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize(
+    ("does", "code", "said"),
+    [
+        (IN_THE_FILE, 0, ""),
+        (IN_A_LINE, 0, "beforeafter\n"),
+        (f"{IN_A_LINE}; exit 3", 3, "beforeafter\n"),
+        ("exit 0", 1, "matex_tf: error: mpirun has ended with code 0, but no rank has said"),
+        ("printf '\\036matex_tf: end' >&2", 1, "\x1ematex_tf: endmatex_tf: error: mpirun has ended with code 0"),
+        ("printf '\\036matex_tf: end 0123456789abcdef0123456789abcdef\\n' >&2", 1, "\x1ematex_tf: end 0123"),
+    ],
+)
+def test_code_0_needs_a_sign(does, code, said, local, capfd):
+    """mpirun's own code 0 does not say that the script came to its end; the line that does is not shown."""
+    with Sign() as sign:
+        assert launch.run(["sh", "-c", does], local=local, sign=sign) == code
+    shown = capfd.readouterr().err
+    assert shown.startswith(said) and (code == 1 or shown == said)
+
+
+def test_a_sign_in_pieces():
+    """However the line is cut on its way, it is found and taken out, and all else is handed on."""
+    for size in range(1, 80):
+        with Sign() as sign:
+            strip = Strip(sign)
+            text = b"a\x1e" + b"\x1ematex_tf: e" + sign.line + sign.line[:20] + b"b" + sign.line[:-1]
+            parts = [strip(text[at : at + size]) for at in range(0, len(text), size)]
+            assert b"".join([*parts, strip(b"", last=True)]) == text.replace(sign.line, b"")
+            assert sign.heard and sign.given
+
+
+@pytest.mark.parametrize("line", ["os.kill(os.getpid(), 9)", "os._exit(0)", "os.execv('/bin/true', ['true'])"])
+def test_no_rank_comes_to_its_end(tmp_path, line):
+    """With ULFM mpirun ends with code 0 whatever becomes of its ranks; the job does not."""
+    script(tmp_path, f"import os, matex_tf\nmatex_tf.init().meet('start')\n{line}")
+    job = Job([LAUNCHER, "run", "-n", "2", "--faults", "shrink", "script.py"], tmp_path)
+    ended = job.end()
+    assert ended.code == 1 and "no rank has said that the script came to its end" in ended.err, ended
+    assert job.left() == []
 
 
 def test_run_on_four(tmp_path):
