@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 class MatexError(Exception):
@@ -32,11 +33,59 @@ class RankLost(MatexError):
 
 
 class DataError(MatexError):
-    """A file, or what a script asked of it, is not as it should be; says which file, row or name."""
+    """A file, or what a script asked of it, is not as it should be; says which file, row or name.
+
+    Args:
+        message: what is wrong. Of a long one the middle is left out, and what a terminal would obey is written as
+            Python writes it: much of a message comes from a file that may be damaged or hostile.
+    """
+
+    def __init__(self, message: str):
+        super().__init__(shortened(_harmless(message), MESSAGE_LENGTH))
 
 
 class NameMoved(MatexError):
     """Keras or TensorFlow no longer has a name that a patch relies on."""
+
+
+#: Characters of a message about data, and of a value that is quoted in one.
+MESSAGE_LENGTH = 1000
+QUOTED_LENGTH = 80
+_LISTED_LENGTH = 300
+
+
+def shortened(text: str, most: int = QUOTED_LENGTH) -> str:
+    """A text of at most so many characters: of a longer one its beginning, `…`, and a little of its end."""
+    if len(text) <= most:
+        return text
+    end = most // 4
+    return f"{text[: most - end - 1]}…{text[-end:]}"
+
+
+def quoted(value: Any) -> str:
+    """A value as Python writes it, shortened, for a message."""
+    if isinstance(value, (str, bytes)) and len(value) > QUOTED_LENGTH:
+        return f"{value[: QUOTED_LENGTH - 20]!r}… ({len(value)} characters)"
+    try:
+        return shortened(repr(value))
+    except Exception:  # a value of the script's own, which may do anything
+        return f"a {type(value).__name__}"
+
+
+def listed(names: Iterable[Any], between: str = ", ") -> str:
+    """Names for a message, as many as fit, and how many more there are."""
+    waiting, shown, length = [str(name) for name in names], [], 0
+    for name in waiting:
+        shown.append(shortened(name))
+        length += len(shown[-1])
+        if length > _LISTED_LENGTH:
+            break
+    more = len(waiting) - len(shown)
+    return between.join(shown) + (f" and {more} more" if more else "")
+
+
+def _harmless(text: str) -> str:
+    return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
 #: What the runtime raised last inside a TensorFlow op. TensorFlow turns an exception of an op into one of its own and

@@ -55,6 +55,11 @@ class Output:
             self._point(log, log)
             os.close(log)
 
+    @property
+    def stderr(self) -> int:
+        """Where the launcher reads what is not to be missed, from whichever rank."""
+        return self._real[1]
+
     def say(self, line: str) -> None:
         """Print a line that is not to be missed, from whichever rank, wherever its output goes."""
         self.flush()

@@ -197,7 +197,7 @@ def prepare(world: World, settings: Settings, output: Output) -> None:
     """Make this process ready to be one rank of many: packages, threads, seeds, output, patches."""
     settings.check(world.size)
     output.redirect(settings.output, world.rank)
-    world.say = output.say
+    world.say, world.say_to = output.say, output.stderr
     guard = faults.install(world, settings)
     if guard is not None:
         guard.on_change.append(lambda survivors: output.speak_up() if world.rank == 0 else None)

@@ -177,6 +177,18 @@ class Settings:
         "several hosts a host that is silent counts as dead after this, or after 30 seconds.",
         kind="count",
     )
+    csv_line_mb: int = _setting(
+        64,
+        "Megabytes of the longest line, and of the longest row, of a CSV file that `DataSet` reads. A longer one is an "
+        "error before it takes memory.",
+        kind="positive",
+    )
+    unpack_ratio: int = _setting(
+        100,
+        "How many times as long as a packed file (gzip) what is in it may be, for `DataSet`. What unpacks to more than "
+        "this, and to more than 256 MB, is an error before it fills memory or disk.",
+        kind="positive",
+    )
     steps: int = _setting(
         0,
         "End the script after so many training steps, as `sys.exit()` would, to measure a few. 0 lets it train to its "

@@ -60,6 +60,7 @@ class World:
         guard: what carries on where a rank has died (`matex_tf.faults`); None where all ranks end with it.
         restarts: whether the job is started again where a rank has died (`matex_tf.checkpoints`).
         say: prints a line for the user, from whichever rank.
+        say_to: the file descriptor that such lines are written to.
         generation: how often ranks have been left behind; with it `rank`, `size` and what follows from them change.
         first_ranks: the rank that each had before any was left behind.
         where: where this rank is in its script, such as "train step 3 of cnn"; shown where ranks disagree.
@@ -81,6 +82,7 @@ class World:
         self.guard: Any = None
         self.restarts = False
         self.say: Callable[[str], None] = lambda line: print(f"matex_tf: {line}", file=sys.stderr, flush=True)
+        self.say_to = 2
         self.generation = 0
         self.host = host or socket.gethostname()
         self._settle(comm, [self.host] if comm is None else comm.allgather(self.host))

@@ -19,8 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf.errors import DataError, MatexError
-from matex_tf.readers import pairs
+from matex_tf.errors import DataError, MatexError, quoted, shortened
+from matex_tf.readers import pairs, reading
+from matex_tf.readers.hdf5_storage import Storage
+from matex_tf.readers.limits import room
 from matex_tf.readers.table import Arrays, Joined, Table, Wanted, Watched, together
 from matex_tf.world import World
 
@@ -76,15 +78,42 @@ class ArrayFile(ABC):
         path: where it is.
         kind: what the format calls an array.
         watched: the file, or the files, as they were when they were opened.
+        sources: other files that have rows of it, in the same way.
         columns: by name.
+        notes: what should be known of it.
         only: the names of inputs and labels where the format knows them, so that nothing is searched.
     """
 
     path: str
     kind: str = "array"
-    watched: tuple[Watched, ...]
     columns: dict[str, Column]
     only: tuple[str, str | None] | None = None
+
+    def __init__(self, watched: Sequence[Watched]):
+        self.watched = tuple(watched)
+        self.sources: tuple[Watched, ...] = ()
+        self.notes: tuple[str, ...] = ()
+
+    @property
+    def everything(self) -> tuple[Watched, ...]:
+        """All files that have rows of it."""
+        return self.watched + self.sources
+
+    def check(self, names: Sequence[str]) -> None:  # noqa: B027
+        """See that the rows of some columns are all there, which are then read.
+
+        Raises:
+            DataError: they are not: a library would make them up.
+        """
+
+    def take_note(self, name: str, storage: Storage) -> None:
+        """Take what is known of where a column is stored. Raises: DataError: its rows are not all there."""
+        if storage.fault:
+            raise DataError(f"{self.path}: {self.kind} {shortened(name)} {storage.fault}.")
+        known = {file.path for file in self.everything}
+        self.sources += tuple(Watched(path) for path in sorted(storage.files - known))
+        if storage.note:
+            self.notes += (f"{self.kind} {shortened(name)}: {storage.note}",)
 
     @abstractmethod
     def fill(self, columns: Sequence[Column], out: Sequence[np.ndarray], start: int, stop: int) -> None:
@@ -100,6 +129,7 @@ def pieces(column: Column, start: int, stop: int) -> Iterator[tuple[int, int]]:
     rows = max(step, PIECE_BYTES // column.row_bytes // step * step)
     while start < stop:
         end = min(stop, (start + rows) // step * step if step > 1 else start + rows)
+        reading.goes_on()
         yield start, end
         start = end
 
@@ -125,22 +155,28 @@ def fill_each(
 
 
 @contextlib.contextmanager
-def data_errors(path: str, what: str, watched: Sequence[Watched] = ()) -> Iterator[None]:
-    """A block of calls to a library, whose every exception becomes a DataError.
+def data_errors(path: str, doing: str, files: Sequence[Watched] = ()) -> Iterator[None]:
+    """A block of calls to a library, whose every exception becomes a DataError, and which is given up if it never ends.
 
     What a library raises on a damaged file is no closed list: KeyError, ValueError, OverflowError, MemoryError and
     RecursionError have all been seen. Nothing but calls to it belongs in the block. A file that has changed is
     reported as that.
+
+    Args:
+        path: the file.
+        doing: what is done, in words that fit after "cannot be" and "is being": "read as HDF5".
+        files: that may have changed.
     """
     try:
-        yield
+        with reading.watched(path, doing):
+            yield
     except MatexError:
         raise
     except Exception as error:
-        for file in watched:
+        for file in files:
             file.check()
-        text = " ".join((str(error) or type(error).__name__).split())
-        raise DataError(f"{path} {what}: {text[:300]}.") from None
+        text = " ".join((str(error)[:5000] or type(error).__name__).split())
+        raise DataError(f"{path} cannot be {doing}: {shortened(text.rstrip('.'), 300)}.") from None
 
 
 class ArrayTable(Table):
@@ -180,7 +216,9 @@ class ArrayTable(Table):
             _cast(file, column, wanted.dtype if position < len(inputs) else None)
             for position, column in enumerate(self._columns)
         ]
-        length = sum(watched.bytes for watched in file.watched)
+        file.check(self.names)
+        self.notes = file.notes
+        length = sum(watched.bytes for watched in file.everything)
         for column in self._columns:
             check_plausible(file.path, file.kind, column, length)
 
@@ -200,11 +238,13 @@ def read_columns(
     """
     if not 0 <= start <= stop <= rows:
         raise DataError(f"{file.path} has {rows} rows: there are no rows {start} to {stop}.")
-    with data_errors(file.path, f"cannot be read (rows {start} to {stop})", file.watched):
-        arrays = [np.empty((stop - start, *column.shape), dtype) for column, dtype in zip(columns, dtypes, strict=True)]
+    with data_errors(file.path, f"read (rows {start} to {stop})", file.everything):
+        arrays = [
+            room(file.path, stop - start, column.shape, dtype) for column, dtype in zip(columns, dtypes, strict=True)
+        ]
         if start < stop:
             file.fill(columns, arrays, start, stop)
-    for watched in file.watched:
+    for watched in file.everything:
         watched.check()
     return arrays
 
@@ -250,7 +290,7 @@ def decode(array: np.ndarray, what: str) -> np.ndarray:
     try:
         return np.char.decode(array, "utf-8").astype(native(array.dtype))
     except UnicodeDecodeError as error:
-        raise DataError(f"{what} holds text that is no UTF-8 ({error.object[:40]!r}).") from None
+        raise DataError(f"{what} holds text that is no UTF-8 ({quoted(error.object)}).") from None
 
 
 def read_exactly(file: Any, place: int, count: int) -> np.ndarray:

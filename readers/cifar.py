@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf.errors import DataError
-from matex_tf.readers import pickles
+from matex_tf.errors import DataError, quoted
+from matex_tf.readers import pickles, reading
 from matex_tf.readers.arrays import data_errors, open_each
 from matex_tf.readers.table import Arrays, Table, Wanted, Watched
 from matex_tf.world import World
@@ -55,7 +55,9 @@ def find(directory: str, part: str, classes: int = 10) -> list[str]:
         DataError: they are not there; the names that were looked for are listed. Nothing is ever downloaded.
     """
     if (classes, part) not in _FILES:
-        raise DataError(f"CIFAR has 10 or 100 classes and the parts train and test: there is no {part!r} of {classes}.")
+        raise DataError(
+            f"CIFAR has 10 or 100 classes and the parts train and test: there is no {quoted(part)} of {classes}."
+        )
     inner, archive = _ARCHIVES[classes]
     names = _FILES[classes, part]
     for place in (directory, os.path.join(directory, inner)):
@@ -74,7 +76,7 @@ class CifarTable(Table):
         """Args: latest: what was read last, shared by the tables of several files: ranges are read in their order."""
         self.path, self.paths, self._wanted, self._latest = path, (path,), wanted, latest
         if wanted.x is not None:
-            raise DataError(f"{path} is a file of CIFAR, whose inputs have no name: x={wanted.x!r} is not in it.")
+            raise DataError(f"{path} is of CIFAR, whose inputs have no name: x={quoted(wanted.x)} is not in it.")
         self._watched = Watched(path)
         self.labelled = wanted.y is not False
         self.names = ("data", "labels") if self.labelled else ("data",)
@@ -95,11 +97,12 @@ class CifarTable(Table):
         """All rows of the file."""
         self._watched.check()
         if not (self._latest and self._latest[0] == self.path):
-            with data_errors(self.path, "cannot be read", [self._watched]), builtins.open(self.path, "rb") as file:
+            with data_errors(self.path, "read", [self._watched]), builtins.open(self.path, "rb") as file:
                 raw = file.read()
             self._watched.check()
             try:
-                loaded = self._take(pickles.load(raw))
+                with reading.watched(self.path, "unpickled"):
+                    loaded = self._take(pickles.load(raw))
             except DataError as error:
                 raise DataError(f"{self.path} is no file of CIFAR: {error}.") from None
             self._latest[:] = [self.path, *loaded]
@@ -117,7 +120,7 @@ class CifarTable(Table):
         there = [name for name in _LABELS if name in content]
         name = self._wanted.y if self._wanted.y is not None else (there or ["labels"])[0]
         if name not in there:
-            raise DataError(f"it has no {name!r}; it has {', '.join(there) or 'no labels'}")
+            raise DataError(f"it has no {quoted(name)}; it has {', '.join(there) or 'no labels'}")
         values = content[name]
         if isinstance(values, np.ndarray):
             values = values.tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf.errors import DataError
+from matex_tf.errors import DataError, listed, quoted
 from matex_tf.readers.table import Wanted
 
 #: Names of a label column, in any case, that are found by themselves; the first that is there is taken.
 LABEL_NAMES = ("label", "labels", "target", "class", "y")
-
-_SHOWN_NAMES = 30
 
 
 class Kind(enum.IntEnum):
@@ -48,10 +47,15 @@ class Chosen:
     dtype: np.dtype
     names: tuple[str, ...]
 
-    @property
+    @functools.cached_property
     def needed(self) -> list[int]:
         """All columns that are read, in the order of the file."""
         return sorted({*self.x, *self.y})
+
+    @functools.cached_property
+    def place(self) -> dict[int, int]:
+        """Where each of `needed` stands in it."""
+        return {column: place for place, column in enumerate(self.needed)}
 
     def labels(self, columns: Sequence[np.ndarray], rows: int, kind: Kind) -> np.ndarray | None:
         """Label columns as one array: (rows,), or (rows, columns) where there are several; None without labels."""
@@ -81,32 +85,32 @@ def choose(names: Sequence[str] | None, count: int, wanted: Wanted, path: str) -
     Raises:
         DataError: a column is not there, or there is none for the inputs.
     """
-    shown = tuple(repr(name) for name in names) if names is not None else tuple(str(i) for i in range(count))
+    shown = tuple(map(quoted, names)) if names is not None else tuple(str(i) for i in range(count))
+    places: dict[str, list[int]] = {}
+    for place, name in enumerate(names or ()):
+        places.setdefault(name, []).append(place)
 
     def position(name: Any, what: str) -> int:
         if isinstance(name, str):
             if names is None:
                 raise DataError(
-                    f"{path} has no header, so {what}={name!r} names no column: give a position, 0 to {count - 1} (or "
-                    "header=True, if the first row has names)."
+                    f"{path} has no header, so {what}={quoted(name)} names no column: give a position, 0 to "
+                    f"{count - 1} (or header=True, if the first row has names)."
                 )
-            found = [i for i, other in enumerate(names) if other == name]
+            found = places.get(name, [])
             if len(found) == 1:
                 return found[0]
             if found:
-                raise DataError(f"{path} has {len(found)} columns named {name!r}: give {what} as a position.")
-            more = f" and {count - _SHOWN_NAMES} more" if count > _SHOWN_NAMES else ""
-            raise DataError(
-                f"{path} has no column {name!r}, which {what} names: it has {', '.join(shown[:_SHOWN_NAMES])}{more}."
-            )
+                raise DataError(f"{path} has {len(found)} columns named {quoted(name)}: give {what} as a position.")
+            raise DataError(f"{path} has no column {quoted(name)}, which {what} names: it has {listed(shown)}.")
         try:
             place = operator.index(name)
         except TypeError:
             place = count
         if isinstance(name, (bool, np.bool_)) or not -count <= place < count:
             raise DataError(
-                f"{path} has {count} columns, and {what}={name!r} is none of them: give a name, or a position from 0 "
-                f"to {count - 1} (negative ones count from the last)."
+                f"{path} has {count} columns, and {what}={quoted(name)} is none of them: give a name, or a position "
+                f"from 0 to {count - 1} (negative ones count from the last)."
             )
         return place % count
 
@@ -114,7 +118,7 @@ def choose(names: Sequence[str] | None, count: int, wanted: Wanted, path: str) -
         if isinstance(asked, (str, bytes)) or not isinstance(asked, (Sequence, np.ndarray)):
             asked = [asked]
         if len(asked) == 0:
-            raise DataError(f"{what}={asked!r} names no column of {path}.")
+            raise DataError(f"{what}={quoted(asked)} names no column of {path}.")
         return tuple(position(name, what) for name in asked)
 
     if wanted.y is None:
@@ -124,10 +128,11 @@ def choose(names: Sequence[str] | None, count: int, wanted: Wanted, path: str) -
         y = ()
     else:
         y = positions(wanted.y, "y")
-    x = positions(wanted.x, "x") if wanted.x is not None else tuple(i for i in range(count) if i not in y)
+    labels = set(y)
+    x = positions(wanted.x, "x") if wanted.x is not None else tuple(i for i in range(count) if i not in labels)
     if not x:
         raise DataError(
-            f"{path} has the column{'s' * (count > 1)} {', '.join(shown[:_SHOWN_NAMES])} and no other for the inputs: "
+            f"{path} has the column{'s' * (count > 1)} {listed(shown)} and no other for the inputs: "
             "name them with x=, or say y=False if there are no labels."
         )
     dtype = np.dtype(np.float32 if wanted.dtype is None else wanted.dtype)

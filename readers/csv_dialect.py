@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from matex_tf.errors import DataError
+from matex_tf import settings
+from matex_tf.errors import DataError, quoted
 from matex_tf.readers.csv_parse import fields, is_missing, is_number
-from matex_tf.readers.csv_scan import Read, Tokens
+from matex_tf.readers.csv_scan import Read, Tokens, whole_lines
 from matex_tf.readers.table import Wanted
 
 #: What is looked for between fields where the script does not say; the first of equals is taken.
 DELIMITERS = (",", ";", "\t", "|", " ")
 
 _FIRST_BYTES = 16 << 10
-_MOST_BYTES = 64 << 20  # a row that is longer than this is none
 _SAMPLE_ROWS = 20
 
 
@@ -35,7 +35,9 @@ def check_delimiter(delimiter: str | None) -> None:
     if delimiter is None:
         return
     if len(delimiter) != 1:
-        raise DataError(f"the delimiter {delimiter!r} is not one character: patterns and longer ones are not read.")
+        raise DataError(
+            f"the delimiter {quoted(delimiter)} is not one character: patterns and longer ones are not read."
+        )
     if not delimiter.isascii() or delimiter in '"\r\n\0' or delimiter.isalnum() or delimiter in "+-.":
         raise DataError(f"{delimiter!r} cannot be a delimiter: it is part of fields, quotes or ends of rows.")
 
@@ -85,20 +87,31 @@ def _sample(
     read: Read, begin: int, size: int, candidates: Sequence[str], path: str, rows: int = 2
 ) -> tuple[bytes, dict[str, list[tuple[int, int, int]]]]:
     """The first text of a file; and for each delimiter its whole rows there: first byte, last, number of fields."""
-    count = _FIRST_BYTES
+    count, most = _FIRST_BYTES, settings.current().csv_line_mb << 20
     while True:
         text = read(0, begin, min(begin + count, size))
         if begin == 0 and text[:2] in (b"\xff\xfe", b"\xfe\xff"):
             raise DataError(f"{path} is UTF-16, and CSV files must be UTF-8: convert it (iconv -f utf-16 -t utf-8).")
         over = begin + count >= size
         if not over:
-            text = text[: text.rfind(b"\n") + 1]
+            text = text[: whole_lines(text)]
         found = {candidate: _records(text, candidate) for candidate in candidates}
         if over or max(map(len, found.values())) >= rows:
             return text, found
-        if count >= _MOST_BYTES:
-            raise DataError(f"{path} has a row of more than {_MOST_BYTES >> 20} MB: no row of a CSV file is that long.")
-        count *= 4
+        if count > most * (rows if text else 1):
+            raise too_long(
+                f"{path} has a line or a row that begins in its first {begin + count} bytes and does not end"
+            )
+        count = min(4 * count, count + most)
+
+
+def too_long(what: str) -> DataError:
+    """The error for a line or a row above the limit. Args: what: of which file, and where."""
+    most = settings.current().csv_line_mb
+    return DataError(
+        f"{what}: the most is {most} MB. If this is no damage, and no file of another kind, say --csv-line-mb (or "
+        "MATEX_CSV_LINE_MB)."
+    )
 
 
 def _records(text: bytes, delimiter: str) -> list[tuple[int, int, int]]:

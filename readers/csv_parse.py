@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf.errors import DataError
+from matex_tf.errors import DataError, quoted
+from matex_tf.readers import csv_wide
 from matex_tf.readers.columns import Chosen, Facts, Kind
 from matex_tf.readers.csv_scan import Tokens
 
@@ -79,6 +80,11 @@ def fields(rows: bytes, delimiter: str, count: int, path: str) -> list[list[str]
     if b"\0" in rows:
         raise DataError(f"{path}: the first rows have NUL bytes: this is no CSV text in UTF-8.")
     try:
+        if count > csv_wide.MOST_COLUMNS:
+            tokens = Tokens(rows, delimiter.encode())
+            wide = csv_wide.Fields(tokens, tokens.starts(), len(rows), count)
+            texts: list[list[str]] = wide.read(range(count), dtype=str, na_filter=False).tolist()
+            return texts
         read: list[list[str]] = frame(rows, delimiter, count, dtype=str, na_filter=False).to_numpy(object).tolist()
     except ValueError as error:
         raise DataError(f"{path}: the first rows are no CSV text ({error}).") from None
@@ -142,6 +148,8 @@ class Parser:
 
         self._check_text(data, where)
         self._check_counts(tokens, begins, high, path, number)
+        if self.count > csv_wide.MOST_COLUMNS:
+            return self._wide(csv_wide.Fields(tokens, begins, high, self.count), path, number)
         try:
             read = self._frame(data)
             self._check_sizes(read)
@@ -161,6 +169,24 @@ class Parser:
         x = self._inputs(read)
         return Rows(x, labels, _facts(labels, self.chosen.y))
 
+    def _wide(self, fields: csv_wide.Fields, path: str, number: int) -> Rows:
+        """`rows` where there are very many columns."""
+        labels = [np.asarray(column, object) for column in fields.read(self.chosen.y, dtype=str, na_filter=False).T]
+        try:
+            x = fields.read(self.chosen.x, dtype=next(iter(self._given.values())))
+            limits = np.iinfo(self._dtype) if self._dtype.kind in "iu" else None
+            if limits is not None and x.size and (x.min() < limits.min or x.max() > limits.max):
+                raise OverflowError(f"a number is no {self._dtype}")
+        except (ValueError, TypeError, OverflowError) as error:
+            texts = fields.read(self.chosen.x, dtype=str, na_filter=False)
+            for row, column in np.ndindex(texts.shape):
+                if not self._is_input(texts[row, column]):
+                    raise self._no_number(path, number + row, self.chosen.x[column], texts[row, column]) from None
+            raise DataError(f"{path}, data rows {number} to {number + len(texts) - 1}: {error}") from None
+        with np.errstate(over="ignore"):
+            x = x.astype(self.chosen.dtype, copy=False)
+        return Rows(x, labels, _facts(labels, self.chosen.y))
+
     def _frame(self, data: bytes) -> Any:
         """The rows as a frame, whose inputs are numbers.
 
@@ -170,7 +196,8 @@ class Parser:
         needed = self.chosen.needed
         if self._dtype.kind == "f":
             read = frame(data, self.delimiter, self.count, usecols=needed)
-            if all(isinstance(read.dtypes[i], np.dtype) and read.dtypes[i].kind in "iuf" for i in self._given):
+            kinds = read.dtypes
+            if all(isinstance(kinds[i], np.dtype) and kinds[i].kind in "iuf" for i in self._given):
                 return read
         return frame(data, self.delimiter, self.count, usecols=needed, dtype=self._given)
 
@@ -235,22 +262,28 @@ class Parser:
     def _blame(self, data: bytes, path: str, number: int) -> None:
         """Raises: DataError: naming the first input that is no number of the inputs' dtype."""
         columns = sorted(set(self.chosen.x))
-        whole = self._dtype.kind in "iu"
         read = frame(data, self.delimiter, self.count, usecols=columns, dtype=str, na_filter=False)
         worst: tuple[int, int, str] | None = None
         for column in columns:
             texts = read[column].tolist()[: worst[0] if worst else None]
             for row, text in enumerate(texts):
-                if not (self._fits(text) if whole else text in MISSING or is_number(text)):
+                if not self._is_input(text):
                     worst = row, column, text
                     break
         if worst is not None:
             row, column, text = worst
-            what = f"no {self._dtype}" if whole and (is_number(text) or is_missing(text)) else "no number"
-            raise DataError(
-                f"{path}, data row {number + row}: column {self.chosen.names[column]} has {text[:60]!r}, which is "
-                f"{what}; inputs must be numbers (leave columns out with x=)."
-            )
+            raise self._no_number(path, number + row, column, text)
+
+    def _no_number(self, path: str, row: int, column: int, text: str) -> DataError:
+        whole = self._dtype.kind in "iu"
+        what = f"no {self._dtype}" if whole and (is_number(text) or is_missing(text)) else "no number"
+        return DataError(
+            f"{path}, data row {row}: column {self.chosen.names[column]} has {quoted(text)}, which is {what}; "
+            "inputs must be numbers (leave columns out with x=)."
+        )
+
+    def _is_input(self, text: str) -> bool:
+        return self._fits(text) if self._dtype.kind in "iu" else text in MISSING or is_number(text)
 
     def _fits(self, text: str) -> bool:
         limits = np.iinfo(self._dtype)

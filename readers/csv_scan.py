@@ -181,13 +181,22 @@ def behind_newline(read: Read, file: int, at: int, begin: int, size: int) -> int
     return size
 
 
-def blocks(read: Read, part: Part) -> Iterator[tuple[int, bytes]]:
-    """The text of a part in pieces that end behind a newline, each with the byte at which it begins."""
+def blocks(read: Read, part: Part, most: int) -> Iterator[tuple[int, bytes]]:
+    """The text of a part in pieces that end after the end of a line, each with the byte at which it begins.
+
+    Args:
+        most: bytes of the longest line.
+
+    Raises:
+        LineTooLong: a line is longer.
+    """
     at, window = part.low, BLOCK_BYTES
     while at < part.high:
         text = read(part.file, at, min(at + window, part.high))
         if at + len(text) < part.high:
-            end = text.rfind(b"\n") + 1
+            end = whole_lines(text)
+            if end == 0 and len(text) > most:
+                raise LineTooLong(at)
             if end == 0:
                 window *= 2
                 continue
@@ -196,10 +205,35 @@ def blocks(read: Read, part: Part) -> Iterator[tuple[int, bytes]]:
         at, window = at + len(text), BLOCK_BYTES
 
 
-def scan(read: Read, part: Part, delimiter: bytes, inside: bool, step: int) -> Found:
-    """Find the rows of a part."""
+def whole_lines(text: bytes) -> int:
+    """Where the last whole line of a text ends that goes on; 0 where there is none."""
+    # A CR ends a line by itself, unless it stands before LF, as the last one may do.
+    return text.rfind(b"\n") + 1 or text.rfind(b"\r", 0, len(text) - 1) + 1
+
+
+class LineTooLong(Exception):
+    """A line is longer than the limit. Args: place: the byte at which it begins."""
+
+    def __init__(self, place: int):
+        self.place = place
+
+
+def scan(read: Read, part: Part, delimiter: bytes, inside: bool, step: int, most: int) -> Found:
+    """Find the rows of a part.
+
+    Args:
+        read: of the text.
+        part: which part.
+        delimiter: between fields.
+        inside: whether it begins inside a quoted field.
+        step: least distance of the rows that are remembered.
+        most: bytes of the longest line.
+
+    Raises:
+        LineTooLong: a line is longer. A row of several lines may be longer as well: see `Index.longest`.
+    """
     rows, cell, entries = 0, -1, []
-    for at, text in blocks(read, part):
+    for at, text in blocks(read, part, most):
         tokens = Tokens(text, delimiter, inside)
         part.quotes |= b'"' in text
         inside = tokens.ends_inside
@@ -259,6 +293,14 @@ class Index:
         self.counts = [max(0, count - self._header) for count in counts]
         self._begins = np.concatenate([[0], np.cumsum(self.counts)])
         self.rows = int(self._begins[-1])
+
+    def longest(self, file: int) -> tuple[int, int]:
+        """The longest row of a file, and its bytes: those of up to two steps may be too many."""
+        if not len(self._bytes[file]):
+            return 0, 0
+        lengths = np.diff(self._bytes[file], append=self._sizes[file])
+        at = int(lengths.argmax())
+        return int(np.append(self._rows[file], self.records[file])[at + 1]) - 1 - self._header, int(lengths[at])
 
     def place(self, row: int) -> tuple[int, int]:
         """The file of a row, and the row's number in it, from 0, not counting the header."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
+import os
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from matex_tf.errors import DataError
+from matex_tf.readers import reading
+from matex_tf.readers.limits import most_unpacked, unpacks_to_too_much
 from matex_tf.readers.table import Watched, unreadable
 
 #: Bytes of text that a rank keeps from the scan for rows until they are parsed. A part that is larger is read twice:
@@ -18,6 +22,8 @@ KEEP_BYTES = 1 << 30
 
 _BOM = b"\xef\xbb\xbf"
 _UNPACK_BYTES = 4 << 20
+_READ_BYTES = 64 << 20  # that are read by one call
+_LEFT_FREE = 256 << 20  # of the disk that has temporary files: the job and others need some
 
 
 class Source:
@@ -78,15 +84,38 @@ class Source:
         """Unpack a gzip file, once, into memory, or into a temporary file where it is larger than `KEEP_BYTES`.
 
         Raises:
-            DataError: it is truncated or damaged.
+            DataError: it is truncated or damaged, unpacks to more than the limit, or to more than there is room for.
         """
+        most = most_unpacked(self.bytes[file])
         spool = tempfile.SpooledTemporaryFile(max_size=KEEP_BYTES // max(1, sum(self.packed)))  # noqa: SIM115
-        with self._packed_errors(file), gzip.open(self.paths[file], "rb") as text:
-            while block := text.read(_UNPACK_BYTES):
-                spool.write(block)
-        self._watched[file].check()
-        self.sizes[file] = spool.tell()
         self._spools[file] = spool
+        try:
+            with self._packed_errors(file), gzip.open(self.paths[file], "rb") as text:
+                while block := text.read(_UNPACK_BYTES):
+                    reading.goes_on()
+                    self.sizes[file] += len(block)
+                    if self.sizes[file] > most:
+                        raise unpacks_to_too_much(self.paths[file], self.bytes[file])
+                    self._put(file, block)
+            self._watched[file].check()
+        except BaseException:
+            self.drop_all()  # of a temporary file nothing is left once it is closed
+            raise
+
+    def _put(self, file: int, block: bytes) -> None:
+        """Raises: DataError: there is no room for it."""
+        try:
+            if self.sizes[file] > KEEP_BYTES // max(1, sum(self.packed)):
+                status = os.statvfs(tempfile.gettempdir())
+                if status.f_bavail * status.f_frsize < _LEFT_FREE:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._spools[file].write(block)
+        except OSError as error:
+            raise DataError(
+                f"{self.paths[file]} has been unpacked to {self.sizes[file]} bytes so far, and a temporary file cannot "
+                f"take more ({error.strerror}; TMPDIR is {os.environ.get('TMPDIR', 'not set')}): set TMPDIR to a "
+                "directory with room, or unpack the file yourself."
+            ) from None
 
     def _find(self, file: int, low: int, high: int) -> tuple[bytes | None, int]:
         """Kept text from `low` on and where it ends; or None, and where there is kept text again."""
@@ -115,11 +144,13 @@ class Source:
     def _from_disk(self, file: int, low: int, count: int) -> bytes:
         pieces = []
         try:
-            with open(self.paths[file], "rb", buffering=0) as disk:
+            doing = f"read (bytes {low} to {low + count})"
+            with reading.watched(self.paths[file], doing), open(self.paths[file], "rb", buffering=0) as disk:
                 disk.seek(low)
-                while count > 0 and (piece := disk.read(count)):
+                while count > 0 and (piece := disk.read(min(count, _READ_BYTES))):
                     pieces.append(piece)
                     count -= len(piece)
+                    reading.goes_on()
         except OSError as error:
             raise unreadable(self.paths[file], error) from None
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -139,7 +170,8 @@ class Source:
     def _packed_errors(self, file: int) -> Iterator[None]:
         """Errors of the gzip module as DataErrors."""
         try:
-            yield
+            with reading.watched(self.paths[file], "unpacked"):
+                yield
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise DataError(f"{self.paths[file]} is not whole: it cannot be unpacked as gzip ({error}).") from None
         except OSError as error:

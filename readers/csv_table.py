@@ -11,12 +11,14 @@ a rank has been passed can still be read, but slowly: that rank unpacks the file
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from matex_tf.errors import DataError
+from matex_tf import settings
+from matex_tf.errors import DataError, quoted
 from matex_tf.parts import span
 from matex_tf.readers import csv_dialect, csv_scan
 from matex_tf.readers.columns import Chosen, Facts, Kind, agree, choose
@@ -24,6 +26,7 @@ from matex_tf.readers.csv_dialect import Dialect
 from matex_tf.readers.csv_parse import Parser, as_kind
 from matex_tf.readers.csv_scan import INDEX_ENTRIES, STEP_BYTES, Index, Part, Piece, Tokens
 from matex_tf.readers.csv_source import KEEP_BYTES, Source
+from matex_tf.readers.limits import room
 from matex_tf.readers.table import Table, Wanted, together
 from matex_tf.world import World
 
@@ -65,7 +68,7 @@ class CsvTable(Table):
         if first is not None and count and (first.start, first.stop) == (start, stop):
             self._kept.clear()
             return first.x, self._chosen.labels(first.y, count, self.kind)
-        x = np.empty((count, len(self._chosen.x)), self._chosen.dtype)
+        x = room(self.paths[0], count, (len(self._chosen.x),), self._chosen.dtype)
         columns = [np.empty(count, self.kind.dtype) for _ in self._chosen.y]
         for piece in self._pieces(start, stop):
             rows = slice(piece.start - start, piece.stop - start)
@@ -218,10 +221,12 @@ def _find_rows(source: Source, owner: dict[int, int], dialect: Dialect, ranks: W
     delimiter = dialect.delimiter.encode()
     step = max(STEP_BYTES, sum(source.sizes) // INDEX_ENTRIES)
     parts: list[Part] = []
+    most = settings.current().csv_line_mb << 20
     with together(ranks, "find the rows of CSV files"):
         parts = own_parts(source, owner, ranks.rank, ranks.size)
         for part in parts:
-            part.outside = csv_scan.scan(source.read, part, delimiter, False, step)
+            with _line_errors(source.paths[part.file]):
+                part.outside = csv_scan.scan(source.read, part, delimiter, False, step, most)
             if part.low <= len(b"\xef\xbb\xbf") and part.file and dialect.names is not None:
                 _check_header(source, part, dialect)
     everyone = _in_order(ranks.gather(parts, "count the rows of CSV files"))
@@ -229,7 +234,8 @@ def _find_rows(source: Source, owner: dict[int, int], dialect: Dialect, ranks: W
         with together(ranks, "find the rows of CSV files again"):
             for part in parts:
                 if part.quotes:
-                    part.inside = csv_scan.scan(source.read, part, delimiter, True, step)
+                    with _line_errors(source.paths[part.file]):
+                        part.inside = csv_scan.scan(source.read, part, delimiter, True, step, most)
         everyone = _in_order(ranks.gather(parts, "count the rows of CSV files again"))
     index = Index(everyone, source.sizes, dialect.names is not None)
     for file, unclosed in enumerate(index.unclosed):
@@ -238,7 +244,19 @@ def _find_rows(source: Source, owner: dict[int, int], dialect: Dialect, ranks: W
                 f"{source.paths[file]}, data row {index.counts[file]}: a quoted field begins in this row, and the file "
                 "ends before its closing quote."
             )
+    for file, path in enumerate(source.paths):
+        row, length = index.longest(file)
+        if length > most + 2 * step:
+            raise csv_dialect.too_long(f"{path}, data row {row + 1} has {length >> 20} MB")
     return index
+
+
+@contextlib.contextmanager
+def _line_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except csv_scan.LineTooLong as error:
+        raise csv_dialect.too_long(f"{path} has a line that begins at byte {error.place} and does not end") from None
 
 
 def own_parts(source: Source, owner: dict[int, int], rank: int, size: int) -> list[Part]:
@@ -269,7 +287,7 @@ def _check_header(source: Source, part: Part, dialect: Dialect) -> None:
     assert dialect.names is not None
     if tuple(names) == dialect.names:
         return
-    other = [f"{a!r}, not {b!r}" for a, b in zip(names, dialect.names, strict=False) if a != b]
+    other = [f"{quoted(a)}, not {quoted(b)}" for a, b in zip(names, dialect.names, strict=False) if a != b]
     more = f"{len(names)} columns, not {len(dialect.names)}" if len(names) != len(dialect.names) else other[0]
     raise DataError(
         f"{path} has another header than {source.paths[0]} ({more}): files that are read as one table must have the "

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from matex_tf import world
-from matex_tf.errors import DataError
+from matex_tf.errors import DataError, listed, quoted
 from matex_tf.readers import formats
 from matex_tf.readers.shard import Shard
 from matex_tf.readers.table import Arrays, Names, Table, Wanted, together
@@ -76,7 +76,7 @@ class DataSet:
         ranks = world.current()
         name = data_name.upper()
         if name not in NAMES:
-            raise DataError(f"{data_name!r} is no data set that DataSet knows: name one of {', '.join(NAMES)}.")
+            raise DataError(f"{quoted(data_name)} is no data set that DataSet knows: name one of {', '.join(NAMES)}.")
         self._batch_sizes = {"train": train_batch_size, "validation": test_batch_size, "test": test_batch_size}
         wanted = _wanted(x, y, dtype, delim)
 
@@ -86,7 +86,7 @@ class DataSet:
 
         whole = table("train", train_file)
         if whole is None:
-            raise DataError(f"DataSet({data_name!r}) needs train_file=, the file with the rows to train on.")
+            raise DataError(f"DataSet({quoted(data_name)}) needs train_file=, the file with the rows to train on.")
         held_out = table("validation", validation_file), table("test", test_file)
         rows = _parts(whole.rows, valid_pct, test_pct, held_out)
         self.training = Shard(whole, rows[0], ranks, one_hot=one_hot, normalize=normalize)
@@ -221,7 +221,7 @@ def expand(path: Any, ranks: World) -> list[str]:
         missing = sorted(set(everyone[0]) ^ set(everyone[odd]))
         raise DataError(
             f"rank {odd} (host {ranks.hosts[odd]}) finds other files than rank 0 for {path}: "
-            f"{', '.join(missing[:4]) or 'another order'}."
+            f"{listed(missing) or 'another order'}."
         )
     return found
 
@@ -278,7 +278,7 @@ def _wanted(x: Names, y: Names, dtype: Any, delimiter: str | None, header: bool 
     try:
         kind = None if dtype is None else np.dtype(dtype)
     except TypeError:
-        raise DataError(f"{dtype!r} is no dtype.") from None
+        raise DataError(f"{quoted(dtype)} is no dtype.") from None
     return Wanted(x, y, kind, delimiter, header)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 
-from matex_tf.errors import DataError
+from matex_tf.errors import DataError, listed, quoted
+from matex_tf.readers import reading
 from matex_tf.readers.signature import is_hdf5
 from matex_tf.readers.table import Table, Wanted, Watched, library, together
 from matex_tf.world import World
@@ -21,6 +22,9 @@ FORMATS = {
     "cifar": "cifar",
 }
 
+#: What packs files, by their first bytes, and is not unpacked here.
+PACKERS = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"7z\xbc\xaf": "7-Zip"}
+
 #: Other names that users have for them.
 ALIASES = {"h5": "hdf5", "pnetcdf": "netcdf", "nc": "netcdf", "npy": "numpy", "npz": "numpy", "mnist": "idx",
            "tsv": "csv", "cifar10": "cifar", "cifar100": "cifar"}  # fmt: skip
@@ -34,7 +38,7 @@ def name_of(format: str) -> str:
     """
     name = ALIASES.get(format.lower(), format.lower())
     if name not in FORMATS:
-        raise DataError(f"{format!r} is no format: name one of {', '.join(sorted({*FORMATS, *ALIASES}))}.")
+        raise DataError(f"{quoted(format)} is no format: name one of {', '.join(sorted({*FORMATS, *ALIASES}))}.")
     return name
 
 
@@ -63,7 +67,10 @@ def _is_netcdf(path: str) -> bool:
         return True
     h5py = library("h5py", path)
     try:
-        with h5py.File(path, "r", locking="best-effort") as file:
+        with (
+            reading.watched(path, "opened to find its format"),
+            h5py.File(path, "r", locking="best-effort") as file,
+        ):
             return "_NCProperties" in file.attrs
     except Exception:  # a damaged file: the reader of HDF5 says what is wrong with it
         return False
@@ -80,6 +87,9 @@ def _by_head(path: str, head: bytes) -> str:
         return "idx"
     if head.startswith(b"\x80") and head[1:2] in b"\x02\x03\x04\x05":
         return "cifar"
+    for start, packer in PACKERS.items():
+        if head.startswith(start):
+            raise DataError(f"{path} is packed by {packer}, and only gzip is unpacked here: unpack it first.")
     if head[257:262] == b"ustar":
         raise DataError(f"{path} is a tar archive: unpack it, and name the files that were in it.")
     if b"\0" in head:
@@ -109,8 +119,8 @@ def open_table(paths: Sequence[str], format: str | None, wanted: Wanted, ranks: 
     with together(ranks, "find the format of the data"):
         kinds = {path: name_of(format) if format else by_content(path) for path in paths}
         if len(set(kinds.values())) > 1:
-            listed = "; ".join(f"{path}: {kind}" for path, kind in list(kinds.items())[:8])
-            raise DataError(f"files that are read as one table must have one format ({listed}).")
+            each = listed((f"{path}: {kind}" for path, kind in kinds.items()), "; ")
+            raise DataError(f"files that are read as one table must have one format ({each}).")
         found = kinds[paths[0]]
     if len(set(ranks.gather(found, "compare the formats of the data"))) > 1:
         raise DataError(f"{paths[0]} has other formats on other ranks: is it the same file on every host?")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from matex_tf.errors import DataError
+from matex_tf.errors import DataError, listed
 from matex_tf.readers import hdf5_classes, signature
 from matex_tf.readers.arrays import (
     ArrayFile,
@@ -22,6 +21,7 @@ from matex_tf.readers.arrays import (
     native,
     open_each,
 )
+from matex_tf.readers.hdf5_storage import Storage
 from matex_tf.readers.table import Table, Wanted, Watched, library
 from matex_tf.world import World
 
@@ -47,8 +47,9 @@ def _open_one(path: str, wanted: Wanted) -> Table:
     classes = hdf5_classes.find(file.columns) if wanted.x is None and wanted.y in (None, False) else {}
     if not classes:
         return ArrayTable(file, wanted)
+    file.check(list(column.name for column in classes.values()))
     for column in classes.values():
-        check_plausible(path, file.kind, column, file.watched[0].bytes)
+        check_plausible(path, file.kind, column, sum(watched.bytes for watched in file.everything))
     return hdf5_classes.ClassTable(file, classes, labelled=wanted.y is not False, dtype=wanted.dtype)
 
 
@@ -60,17 +61,20 @@ class Hdf5File(ArrayFile):
     def __init__(self, path: str):
         """Raises: DataError: the file cannot be read, or is no HDF5 file."""
         self.path = path
-        self.watched = (Watched(path),)
+        super().__init__((Watched(path),))
         self._h5py = library("h5py", path)
         if not signature.is_hdf5(path):
             raise DataError(f"{path} is no HDF5 file: the signature is not there.")
-        with self._opened("cannot be read as HDF5") as file:
+        with self._opened("read as HDF5") as file:
             self.columns = {name: self._column(name, found) for name, found in self._datasets(file)}
 
     @contextlib.contextmanager
-    def _opened(self, what: str) -> Iterator[Any]:
+    def _opened(self, doing: str) -> Iterator[Any]:
         # Locks where the file system has them: a file that a program is still writing is refused, not half read.
-        with data_errors(self.path, what, self.watched), self._h5py.File(self.path, "r", locking="best-effort") as file:
+        with (
+            data_errors(self.path, doing, self.everything),
+            self._h5py.File(self.path, "r", locking="best-effort") as file,
+        ):
             yield file
 
     def _datasets(self, file: Any) -> Iterator[tuple[str, Any]]:
@@ -109,34 +113,22 @@ class Hdf5File(ArrayFile):
             shape += inner
         text = self._h5py.check_string_dtype(dtype)
         if dtype.names:
-            refused = f"is compound (fields {', '.join(dtype.names[:8])}): write a dataset for each field"
+            refused = f"is compound (fields {listed(dtype.names)}): write a dataset for each field"
         elif text is not None and text.length is None:
             dtype = np.dtype(object)
         elif dtype.kind not in "biufcS":
             refused = "holds references, rows of varying length or opaque bytes, which make no array"
         else:
             dtype = native(np.dtype(dtype.str))  # by its str: enums lose their names and are numbers
-        refused = refused or self._unfit(found)
         return Column(name, found.shape[0], shape, dtype, (found.chunks or (1,))[0], refused)
 
-    def _unfit(self, found: Any) -> str:
-        """Why the bytes of a dataset cannot be trusted; empty where they can."""
-        if found.is_virtual:
-            # HDF5 gives the fill value for a source that is not there.
-            directory = os.path.dirname(os.path.abspath(found.file.filename))
-            for source in found.virtual_sources():
-                if source.file_name != "." and "%" not in source.file_name:
-                    place = os.path.join(directory, source.file_name)
-                    if not (os.path.exists(place) or os.path.exists(source.file_name)):
-                        return f"is virtual, and takes rows from {source.file_name}, which is not there"
-        elif found.chunks is None and not found.external and found.dtype.kind != "O":
-            stored, promised = found.id.get_storage_size(), found.size * found.id.get_type().get_size()
-            if stored not in (0, promised):
-                return f"is damaged: its shape {found.shape} makes {promised} bytes, and {stored} are stored"
-        return ""
+    def check(self, names: Sequence[str]) -> None:
+        with self._opened("read as HDF5") as file:
+            for name in names:
+                self.take_note(name, Storage(self._h5py, file[name]))
 
     def fill(self, columns: Sequence[Column], out: Sequence[np.ndarray], start: int, stop: int) -> None:
-        with self._opened(f"cannot be read (rows {start} to {stop})") as file:
+        with self._opened(f"read (rows {start} to {stop})") as file:
             fill_each(columns, out, start, stop, lambda column, low, high: self._read(file, column, low, high))
 
     def fill_ranges(self, parts: Sequence[tuple[Column, np.ndarray, int, int]]) -> None:
@@ -145,7 +137,7 @@ class Hdf5File(ArrayFile):
         Args:
             parts: column, array for its rows, first row, one past the last.
         """
-        with self._opened("cannot be read") as file:
+        with self._opened("read") as file:
             for column, array, start, stop in parts:
                 fill_each([column], [array], start, stop, lambda c, low, high: self._read(file, c, low, high))
 

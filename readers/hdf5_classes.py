@@ -16,6 +16,7 @@ import numpy as np
 from matex_tf.errors import DataError
 from matex_tf.readers import pairs
 from matex_tf.readers.arrays import Column, data_errors
+from matex_tf.readers.limits import room
 from matex_tf.readers.table import Arrays, Table
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class ClassTable(Table):
         self.file, self.paths = file, (file.path,)
         self.classes, self._columns = tuple(columns), list(columns.values())
         self.names, self.labelled = tuple(column.name for column in self._columns), labelled
+        self.notes = file.notes
         self.turns = Turns([column.rows for column in self._columns])
         self.rows = int(self.turns.counts.sum())
         self._dtype = self._columns[0].dtype if dtype is None else np.dtype(dtype)
@@ -72,8 +74,8 @@ class ClassTable(Table):
         if not 0 <= start <= stop <= self.rows:
             raise DataError(f"{self.file.path} has {self.rows} rows: there are no rows {start} to {stop}.")
         first, last = self.turns.before(start), self.turns.before(stop)
-        with data_errors(self.file.path, f"cannot be read (rows {start} to {stop})", self.file.watched):
-            gathered = np.empty((stop - start, *self._columns[0].shape), self._dtype)
+        with data_errors(self.file.path, f"read (rows {start} to {stop})", self.file.everything):
+            gathered = room(self.file.path, stop - start, self._columns[0].shape, self._dtype)
             ends = np.cumsum(last - first)
             self.file.fill_ranges(
                 [
@@ -84,7 +86,7 @@ class ClassTable(Table):
             )
             labels, place = self.turns.sorted(first, last)
             inputs = gathered[place]
-        for watched in self.file.watched:
+        for watched in self.file.everything:
             watched.check()
         return inputs, labels if self.labelled else None
 

@@ -11,7 +11,8 @@ from typing import IO, cast
 
 import numpy as np
 
-from matex_tf.errors import DataError
+from matex_tf.errors import DataError, quoted
+from matex_tf.readers import reading
 from matex_tf.readers.arrays import ArrayTable, check_plausible, data_errors, open_each
 from matex_tf.readers.raw import Place, RawFile
 from matex_tf.readers.table import Table, Wanted, Watched, together
@@ -59,7 +60,7 @@ def find(directory: str, part: str) -> tuple[str, str]:
         DataError: they are not there; the names that were looked for are listed. Nothing is ever downloaded.
     """
     if part not in _PARTS:
-        raise DataError(f"MNIST has the parts train and test, and no {part!r}.")
+        raise DataError(f"MNIST has the parts train and test, and no {quoted(part)}.")
     if not os.path.isdir(directory):
         raise DataError(f"{directory} is no directory: MNIST's files are looked for in it, and never downloaded.")
     found = []
@@ -89,7 +90,7 @@ def _variants(name: str) -> list[str]:
 
 def _open_one(path: str, wanted: Wanted, packed: list[Place]) -> Table:
     if wanted.x is not None:
-        raise DataError(f"{path} holds one array without a name: x={wanted.x!r} is not in it.")
+        raise DataError(f"{path} holds one array without a name: x={quoted(wanted.x)} is not in it.")
     labels = _labels_beside(path, wanted)
     files = [Watched(one) for one in (path, labels) if one]
     names = [os.path.basename(one.path) for one in files]
@@ -106,7 +107,9 @@ def _labels_beside(path: str, wanted: Wanted) -> str | None:
         return None
     if wanted.y is not None:
         if not isinstance(wanted.y, (str, os.PathLike)):
-            raise DataError(f"{path} is an idx file: y is the path of another one, or False, and not {wanted.y!r}.")
+            raise DataError(
+                f"{path} is an idx file: y is the path of another one, or False, and not {quoted(wanted.y)}."
+            )
         return os.path.join(directory, os.fspath(wanted.y))
     if "images" not in name:
         return None
@@ -123,7 +126,7 @@ def _labels_beside(path: str, wanted: Wanted) -> str | None:
 def _place(watched: Watched) -> Place:
     """The array in an idx file."""
     path = watched.path
-    with data_errors(path, "cannot be read as idx", [watched]):
+    with data_errors(path, "read as idx", [watched]):
         with builtins.open(path, "rb") as file:
             packed = file.read(2) == _GZIP
         unpack = functools.partial(_unpacked, path) if packed else None
@@ -156,8 +159,9 @@ def _compare(place: Place, length: int) -> None:
 
 def _check_whole(place: Place) -> None:
     """Raises: DataError: a packed file cannot be unpacked to its end, or has not the length that its header says."""
-    with data_errors(place.path, "cannot be unpacked"), _unpacked(place.path) as stream:
+    with data_errors(place.path, "unpacked"), _unpacked(place.path) as stream:
         length, due = 0, place.offset + place.bytes
         while length <= due and (got := stream.read(1 << 20)):
             length += len(got)
+            reading.goes_on()
     _compare(place, length)

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf.errors import DataError
+from matex_tf.errors import DataError, shortened
 from matex_tf.readers import netcdf_classic, signature
 from matex_tf.readers.arrays import ArrayFile, ArrayTable, Column, data_errors, decode, fill_each, open_each
+from matex_tf.readers.hdf5_storage import Storage
 from matex_tf.readers.netcdf_packing import Packing
 from matex_tf.readers.table import Table, Wanted, Watched, library
 from matex_tf.world import World
@@ -109,8 +110,9 @@ class ClassicFile(ArrayFile):
 
     def __init__(self, path: str, watched: Watched):
         """Raises: DataError: the header is damaged."""
-        self.path, self.watched = path, (watched,)
-        with data_errors(path, "cannot be read as NetCDF", self.watched):
+        super().__init__((watched,))
+        self.path = path
+        with data_errors(path, "read as NetCDF", self.watched):
             self._stored = {one.name: one for one in netcdf_classic.parse(path, watched.bytes)}
             self.columns = _mark_auxiliary(
                 {
@@ -142,9 +144,10 @@ class Netcdf4File(ArrayFile):
 
     def __init__(self, path: str, watched: Watched):
         """Raises: DataError: the file cannot be read."""
-        self.path, self.watched = path, (watched,)
+        super().__init__((watched,))
+        self.path = path
         self._netcdf4 = library("netCDF4", path)
-        with self._opened("cannot be read as NetCDF") as dataset:
+        with self._opened("read as NetCDF") as dataset:
             found = {}
             for name, variable in self._walk(dataset, ""):
                 attributes = {key: variable.getncattr(key) for key in variable.ncattrs()}
@@ -161,15 +164,35 @@ class Netcdf4File(ArrayFile):
             self.columns = _mark_auxiliary(found)
 
     @contextlib.contextmanager
-    def _opened(self, what: str) -> Iterator[Any]:
+    def _opened(self, doing: str) -> Iterator[Any]:
         with (
-            data_errors(self.path, what, self.watched),
+            data_errors(self.path, doing, self.everything),
             _library_lock,
             self._netcdf4.Dataset(self.path, "r") as dataset,
         ):
             dataset.set_auto_maskandscale(False)
             dataset.set_auto_chartostring(False)
             yield dataset
+
+    def check(self, names: Sequence[str]) -> None:
+        # The library says nothing of where HDF5 stores a variable, nor of rows that only others of the dimension have.
+        h5py = library("h5py", self.path)
+        with (
+            data_errors(self.path, "read as HDF5", self.everything),
+            h5py.File(self.path, "r", locking="best-effort") as file,
+        ):
+            for name in names:
+                group, _, last = name.rpartition("/")
+                found = file[name] if name in file else file.get(f"{group}/_nc4_non_coord_{last}")
+                if not isinstance(found, h5py.Dataset):
+                    continue
+                column, written = self.columns[name], found.shape[0] if found.shape else 0
+                if written < column.rows and (column.dtype.kind != "f" or not written):
+                    raise DataError(
+                        f"{self.path}: variable {shortened(name)} was written up to row {written} of {column.rows}, "
+                        "and the rest would be fill values."
+                    )
+                self.take_note(name, Storage(h5py, found))
 
     def _walk(self, group: Any, prefix: str) -> Iterator[tuple[str, Any]]:
         for name, variable in group.variables.items():
@@ -178,7 +201,7 @@ class Netcdf4File(ArrayFile):
             yield from self._walk(inner, f"{prefix}{name}/")
 
     def fill(self, columns: Sequence[Column], out: Sequence[np.ndarray], start: int, stop: int) -> None:
-        with self._opened(f"cannot be read (rows {start} to {stop})") as dataset:
+        with self._opened(f"read (rows {start} to {stop})") as dataset:
 
             def read(column: Column, low: int, high: int) -> np.ndarray:
                 assert isinstance(column, Variable)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from matex_tf.errors import DataError
+from matex_tf.readers import reading
 from matex_tf.readers.arrays import PIECE_BYTES, read_exactly
 
 #: By the number of a type in the header.
@@ -217,6 +218,7 @@ def read_rows(path: str, variables: Sequence[Stored], start: int, stop: int) -> 
             rows = max(1, PIECE_BYTES // max(1, span if apart else base.stride))
             for low in range(start, stop, rows):
                 high = min(stop, low + rows)
+                reading.goes_on()
                 if apart:
                     block = np.stack([read_exactly(file, base.begin + r * base.stride, span) for r in range(low, high)])
                 else:

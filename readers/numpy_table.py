@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from matex_tf.errors import DataError
+from matex_tf.errors import DataError, quoted
 from matex_tf.readers.arrays import ArrayTable, data_errors, open_each
 from matex_tf.readers.raw import Place, RawFile
 from matex_tf.readers.table import Table, Wanted, Watched
@@ -50,16 +50,18 @@ def _open_one(path: str, wanted: Wanted) -> Table:
     with builtins.open(path, "rb") as file:
         head = file.read(6)
     if head.startswith(b"PK\x03\x04"):
-        with data_errors(path, "cannot be read as .npz", [watched]):
+        with data_errors(path, "read as .npz", [watched]):
             places = _members(path)
         return ArrayTable(RawFile(path, "array", [watched], places), wanted)
     if wanted.x is not None:
-        raise DataError(f"{path} holds one array without a name: x={wanted.x!r} is not in it.")
+        raise DataError(f"{path} holds one array without a name: x={quoted(wanted.x)} is not in it.")
     name = os.path.basename(path)
     places, files, labels = {name: _npy(path, watched)}, [watched], None
     if wanted.y is not None and wanted.y is not False:
         if not isinstance(wanted.y, (str, os.PathLike)):
-            raise DataError(f"{path} is a .npy file: y is the path of another one, or False, and not {wanted.y!r}.")
+            raise DataError(
+                f"{path} is a .npy file: y is the path of another one, or False, and not {quoted(wanted.y)}."
+            )
         other = os.path.join(os.path.dirname(path), os.fspath(wanted.y))
         labels = other if os.path.basename(other) == name else os.path.basename(other)
         files.append(Watched(other))
@@ -68,7 +70,7 @@ def _open_one(path: str, wanted: Wanted) -> Table:
 
 
 def _npy(path: str, watched: Watched) -> Place:
-    with data_errors(path, "cannot be read as .npy", [watched]), builtins.open(path, "rb") as file:
+    with data_errors(path, "read as .npy", [watched]), builtins.open(path, "rb") as file:
         return _place(file, path, path, watched.bytes)
 
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from matex_tf.errors import DataError
+from matex_tf.errors import DataError, listed, quoted
 
 #: Names of inputs, each with the names of labels that go with it. Compared in small letters.
 PAIRS = (
@@ -20,8 +20,6 @@ PAIRS = (
 
 #: Every name that stands for inputs or labels somewhere in `PAIRS`.
 USUAL = frozenset(name for sides in PAIRS for side in sides for name in side)
-
-_SHOWN = 20
 
 
 def choose(
@@ -44,7 +42,7 @@ def choose(
         DataError: a name is not there, or what is wanted cannot be told; the names that are there are listed.
     """
     names = list(names)
-    there = f"it has {_listed(names)}" if names else f"it has no {kind} at all"
+    there = f"it has {listed(names)}" if names else f"it has no {kind} at all"
     found = [name for name in names if usable[name]]
 
     def named(wanted: Any) -> str:
@@ -53,18 +51,18 @@ def choose(
                 raise DataError(f"{path} has no {kind} number {wanted}: {there}.")
             return names[wanted]
         if not isinstance(wanted, str):
-            raise DataError(f"{wanted!r} names no {kind} of {path}: name it by a str or by its position, an int.")
+            raise DataError(f"{quoted(wanted)} names no {kind} of {path}: name it by a str or by its position, an int.")
         exact = wanted.strip("/")
         if exact in names:
             return exact
         alike = [name for name in names if name.lower() == exact.lower()]
         if len(alike) != 1:
-            raise DataError(f"{path} has no {kind} {wanted!r}: {there}.")
+            raise DataError(f"{path} has no {kind} {quoted(wanted)}: {there}.")
         return alike[0]
 
     if isinstance(wanted_y, (list, tuple)):
         if len(wanted_y) != 1:
-            raise DataError(f"{path}: y is one {kind} (or False for no labels), not {list(wanted_y)!r}.")
+            raise DataError(f"{path}: y is one {kind} (or False for no labels), not {quoted(list(wanted_y))}.")
         wanted_y = wanted_y[0]
     labels = named(wanted_y) if wanted_y is not None and wanted_y is not False else None
     if wanted_x is not None:
@@ -89,7 +87,7 @@ def choose(
         return rest, False, labels
     if not rest:
         raise DataError(f"{path} has no {kind} for the inputs: {there}.")
-    several_pairs = f" ({', '.join(' and '.join(filter(None, pair)) for pair in pairs[:6])} would do)" if pairs else ""
+    several_pairs = f" ({listed(' and '.join(filter(None, pair)) for pair in pairs)} would do)" if pairs else ""
     raise DataError(f"{path}: which {kind}s are inputs and labels? Name them with x= and y={several_pairs}: {there}.")
 
 
@@ -113,15 +111,10 @@ def _labels_of(path: str, kind: str, inputs: Sequence[str], found: Sequence[str]
         usual = {name for _, side in PAIRS for name in side}
         partners = [name for name in others if _split(name)[0] == group and _split(name)[1] in usual]
     if len(partners) > 1:
-        raise DataError(f"{path}: which {kind} is the labels? Name it with y=: {_listed(partners)} would do.")
+        raise DataError(f"{path}: which {kind} is the labels? Name it with y=: {listed(partners)} would do.")
     return partners[0] if partners else None
 
 
 def _split(name: str) -> tuple[str, str]:
     group, _, last = name.rpartition("/")
     return group, last.lower()
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

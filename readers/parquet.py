@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from matex_tf.errors import DataError
+from matex_tf.errors import DataError, listed, quoted, shortened
+from matex_tf.readers import reading
+from matex_tf.readers.arrays import data_errors
 from matex_tf.readers.columns import Chosen, Kind, choose
-from matex_tf.readers.table import Table, Wanted, Watched, library, together, unreadable
+from matex_tf.readers.limits import room
+from matex_tf.readers.table import Table, Wanted, Watched, library, together
 from matex_tf.world import World
 
 #: Rows that are decoded at a time where a row group has more: pyarrow's copy and the arrays exist at once.
@@ -40,6 +44,11 @@ class ParquetTable(Table):
                 schemas.append(opened.schema_arrow)
                 self._metadata.append(opened.metadata)
                 counts = [opened.metadata.row_group(group).num_rows for group in range(opened.num_row_groups)]
+                if min(counts, default=0) < 0 or sum(counts) != opened.metadata.num_rows:
+                    raise DataError(
+                        f"{paths[file]} is damaged: its row groups have {sum(counts)} rows, and the file "
+                        f"{opened.metadata.num_rows}."
+                    )
             self._before.append(sum(rows for _, _, rows in self._groups))
             self._groups += [(file, group, rows) for group, rows in enumerate(counts)]
         self._ends = np.cumsum([rows for _, _, rows in self._groups], dtype=np.int64)
@@ -54,15 +63,15 @@ class ParquetTable(Table):
         for path, schema in zip(paths, schemas, strict=True):
             if tuple(schema.names) != names:
                 raise DataError(
-                    f"{path} has the columns {', '.join(schema.names)}, and {paths[0]} has {', '.join(names)}: files "
+                    f"{path} has the columns {listed(schema.names)}, and {paths[0]} has {listed(names)}: files "
                     "that are read as one table must have the same."
                 )
             kinds = {column: self._kind(schema.field(column), path) for column in self._chosen.needed}
             for column in self._chosen.x:
                 if kinds[column] is Kind.WORDS:
                     raise DataError(
-                        f"{path}: column {names[column]!r} has words, and inputs must be numbers (leave columns out "
-                        "with x=)."
+                        f"{path}: column {quoted(names[column])} has words, and inputs must be numbers (leave "
+                        "columns out with x=)."
                     )
             for column in self._chosen.y:
                 self.kind = max(self.kind, kinds[column])
@@ -70,7 +79,7 @@ class ParquetTable(Table):
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
         start, stop = max(0, start), min(stop, self.rows)
         count = max(0, stop - start)
-        x = np.empty((count, len(self._chosen.x)), self._chosen.dtype)
+        x = room(self.paths[0], count, (len(self._chosen.x),), self._chosen.dtype)
         labels = [np.empty(count, self.kind.dtype) for _ in self._chosen.y]
         at = 0
         for begin, batch in self._batches(start, stop):
@@ -95,6 +104,7 @@ class ParquetTable(Table):
                 for batch in opened.iter_batches(
                     BATCH_ROWS, row_groups=[group], columns=self._columns, use_threads=False
                 ):
+                    reading.goes_on()
                     low, high = max(start - at, 0), min(stop - at, batch.num_rows)
                     if low < high:
                         yield at + low, batch.slice(low, high - low)
@@ -107,17 +117,17 @@ class ParquetTable(Table):
 
     def _opened(self, file: int) -> Any:
         metadata = self._metadata[file] if file < len(self._metadata) else None
-        return _Opened(self._parquet, self._arrow, self._watched[file], metadata)
+        return _opened(self._parquet, self._watched[file], metadata)
 
     def _inputs(self, batch: Any, column: int, begin: int) -> np.ndarray:
-        values = batch.column(self._chosen.needed.index(column))
+        values = batch.column(self._chosen.place[column])
         if values.null_count and self._chosen.dtype.kind in "iu":
             raise self._error(column, begin, values, f"has no value, and the inputs are {self._chosen.dtype}")
         kind = "int64" if self._chosen.dtype.kind in "iu" else "float64"
         return self._cast(values, column, begin, kind)
 
     def _labels(self, batch: Any, column: int, begin: int) -> np.ndarray:
-        values = batch.column(self._chosen.needed.index(column))
+        values = batch.column(self._chosen.place[column])
         if self.kind is Kind.NUMBER:
             return self._cast(values, column, begin, "float64")
         if values.null_count:
@@ -165,36 +175,22 @@ class ParquetTable(Table):
             return Kind.NUMBER
         if types.is_string(kind) or types.is_large_string(kind):
             return Kind.WORDS
-        raise DataError(f"{path}: column {field.name!r} is {field.type}: a column must be of numbers or of words.")
+        raise DataError(
+            f"{path}: column {quoted(field.name)} is {shortened(str(field.type))}: it must be of numbers or of words."
+        )
 
 
-class _Opened:
-    """A Parquet file while it is read from; its errors are DataErrors."""
-
-    def __init__(self, parquet: Any, arrow: Any, watched: Watched, metadata: Any):
-        self._parquet, self._arrow, self._watched, self._metadata = parquet, arrow, watched, metadata
-
-    def __enter__(self) -> Any:
-        self._watched.check()
-        self._file = None
+@contextlib.contextmanager
+def _opened(parquet: Any, watched: Watched, metadata: Any) -> Iterator[Any]:
+    """A Parquet file while it is read from; what pyarrow raises becomes a DataError."""
+    watched.check()
+    with data_errors(watched.path, "read as Parquet", [watched]):
+        file = parquet.ParquetFile(watched.path, metadata=metadata, page_checksum_verification=True)
         try:
-            self._file = self._parquet.ParquetFile(self._watched.path, metadata=self._metadata)
-        except Exception as error:
-            self.__exit__(type(error), error, None)
-            raise
-        return self._file
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if self._file is not None:
-            self._file.close()
-        if error is None:
-            self._watched.check()
-            return
-        if isinstance(error, (self._arrow.ArrowException, ValueError)) or type(error) is OSError:
-            reason = str(error).splitlines()[0] if str(error) else repr(error)
-            raise DataError(f"{self._watched.path} is no whole Parquet file, or is damaged ({reason}).") from None
-        if isinstance(error, OSError):
-            raise unreadable(self._watched.path, error) from None
+            yield file
+        finally:
+            file.close()
+    watched.check()
 
 
 def open(paths: Sequence[str], wanted: Wanted, ranks: World) -> ParquetTable:

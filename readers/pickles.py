@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf.errors import DataError
+from matex_tf.errors import DataError, quoted
 
 #: Instructions that make objects of other classes, take them from elsewhere, or reach outside of the file.
 _FORBIDDEN = {
@@ -105,7 +105,7 @@ def _scalar(dtype: Any, raw: bytes) -> Any:
 def _encode(text: str, encoding: str = "utf-8") -> bytes:
     """How pickles of protocol 2 by Python 3 hold bytes."""
     if str(encoding) not in ("latin1", "latin-1", "utf-8"):
-        raise DataError(f"the pickle wants text encoded as {encoding!r}, which is not allowed")
+        raise DataError(f"the pickle wants text encoded as {quoted(encoding)}, which is not allowed")
     return text.encode("latin1" if "latin" in encoding else "utf-8")
 
 

@@ -17,6 +17,7 @@ from typing import IO, Any
 import numpy as np
 
 from matex_tf.errors import DataError
+from matex_tf.readers import reading
 from matex_tf.readers.arrays import PIECE_BYTES, ArrayFile, Column, decode, native, pieces, read_exactly
 from matex_tf.readers.table import Watched
 
@@ -71,7 +72,8 @@ class RawFile(ArrayFile):
         places: Mapping[str, Place],
         only: tuple[str, str | None] | None = None,
     ):
-        self.path, self.kind, self.watched, self.only = path, kind, tuple(watched), only
+        super().__init__(watched)
+        self.path, self.kind, self.only = path, kind, only
         self._places = dict(places)
         self.columns = {name: place.column(name) for name, place in places.items()}
 
@@ -148,6 +150,7 @@ class _Stream(_Source):
         return np.frombuffer(got, np.uint8)
 
     def _take(self, count: int) -> bytes:
+        reading.goes_on()
         got = self._stream.read(count)
         if not got:
             raise DataError(f"{self._path} is not whole: it ends after {self._at} bytes unpacked.")

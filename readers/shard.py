@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from matex_tf import parts
-from matex_tf.errors import DataError
+from matex_tf.errors import DataError, quoted
 from matex_tf.parts import Turns, span
 from matex_tf.readers.table import Arrays, Table
 from matex_tf.world import World
@@ -272,7 +272,9 @@ def _all_classes(found: list[Any], path: str) -> np.ndarray:
         return np.asarray(found)
     if any(value != int(value) or value < 0 for value in found):
         odd = next(value for value in found if value != int(value) or value < 0)
-        raise DataError(f"{path}: one_hot needs labels that are words or whole numbers from 0, and one is {odd}.")
+        raise DataError(
+            f"{path}: one_hot needs labels that are words or whole numbers from 0, and one is {quoted(odd)}."
+        )
     return np.arange(int(found[-1]) + 1)
 
 
@@ -283,8 +285,8 @@ def _one_hot(labels: np.ndarray, classes: np.ndarray, shard: Shard) -> np.ndarra
     if not known.all():
         at = int(np.flatnonzero(~known)[0])
         raise DataError(
-            f"{shard.paths[0]}: row {at} of rank {shard.rank}'s part has the label {labels[at]}, which is none of the "
-            f"{len(classes)} classes."
+            f"{shard.paths[0]}: row {at} of rank {shard.rank}'s part has the label {quoted(labels[at])}, which is none "
+            f"of the {len(classes)} classes."
         )
     vectors = np.zeros((len(labels), len(classes)), np.float32)
     vectors[np.arange(len(labels)), places] = 1.0

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from matex_tf.differences import name_ranks
-from matex_tf.errors import DataError, MatexError, MissingPackage
+from matex_tf.errors import DataError, MatexError, MissingPackage, listed
 from matex_tf.world import World
 
 #: Inputs or labels: an array whose first axis runs over rows, or a tuple of such arrays (several inputs).
@@ -56,6 +57,7 @@ class Table(ABC):
         names: what inputs and labels are made of, for messages: ("x", "y").
         labelled: whether there are labels.
         classes: what each class is called, where the file says so: label k is classes[k].
+        notes: what should be known of the rows, such as some that were never written.
     """
 
     paths: tuple[str, ...]
@@ -63,6 +65,7 @@ class Table(ABC):
     names: tuple[str, ...] = ()
     labelled: bool = True
     classes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @abstractmethod
     def read(self, start: int, stop: int) -> tuple[Arrays, Arrays | None]:
@@ -84,6 +87,7 @@ class Joined(Table):
         self.paths = tuple(path for table in tables for path in table.paths)
         self.rows = sum(table.rows for table in tables)
         self.names, self.labelled, self.classes = tables[0].names, tables[0].labelled, tables[0].classes
+        self.notes = tuple(note for table in tables for note in table.notes)
         self._ends = np.cumsum([table.rows for table in tables])
         first = _columns(tables[0].read(0, 0))
         for table in self.tables[1:]:
@@ -95,8 +99,8 @@ class Joined(Table):
                 )
             if table.classes != self.classes:
                 raise DataError(
-                    f"{self.paths[0]} has the classes {', '.join(self.classes)}, and {table.paths[0]} has "
-                    f"{', '.join(table.classes)}: files that are read as one table must have the same."
+                    f"{self.paths[0]} has the classes {listed(self.classes)}, and {table.paths[0]} has "
+                    f"{listed(table.classes)}: files that are read as one table must have the same."
                 )
 
     def read(self, start: int, stop: int) -> tuple[Arrays, Arrays | None]:
@@ -142,6 +146,8 @@ class Watched:
         """Raises: DataError: the file is missing, is no file, is empty, or may not be read."""
         self.path = path
         try:
+            if stat.S_ISFIFO(os.stat(path).st_mode):  # to open it would wait for somebody who writes to it
+                raise DataError(f"{path} is a pipe, and files are read more than once: write it to a file.")
             with open(path, "rb") as file:
                 self._seen = self._look(file.fileno())
         except OSError as error:

@@ -13,6 +13,7 @@ from matex_tf import parts
 from matex_tf.errors import DataError
 from matex_tf.readers import parquet
 from matex_tf.readers.table import Wanted
+from matex_tf.world import World
 
 SIZES = (1, 2, 3, 4)
 ROWS = 203
@@ -144,8 +145,13 @@ def test_files_that_do_not_fit(bare_ranks, tmp_path):
     write(tmp_path / "other", a=[1, 2], c=[1, 2])
     (tmp_path / "text").write_text("a,b\n1,2\n")
     (tmp_path / "cut").write_bytes((tmp_path / "a").read_bytes()[:-9])
-    for second, words in [("other", ["a, c", "a, b"]), ("text", ["no whole Parquet"]), ("cut", ["no whole Parquet"]),
-                          ("missing", ["no such file"])]:  # fmt: skip
+    damaged = ["cannot be read as Parquet"]
+    for second, words in [
+        ("other", ["a, c", "a, b"]),
+        ("text", damaged),
+        ("cut", damaged),
+        ("missing", ["no such file"]),
+    ]:
         paths = [str(tmp_path / "a"), str(tmp_path / second)]
         arguments = {"module": "parquet", "paths": paths, "wanted": {}}
         for messages in bare_ranks.refused("tables:shares", (1, 2), error="DataError", **arguments).values():
@@ -192,3 +198,16 @@ def test_flipped_bytes(tmp_path, flips):
 
     (result,) = on_threads(1, read)
     assert isinstance(result, DataError) or result == ((30, len(NUMBERS)), (30,)), result
+
+
+def test_page_checksums(tmp_path):
+    """Where the writer has left them, a flipped bit of a value is found."""
+    values = np.arange(1000.0)
+    options = {"compression": "none", "use_dictionary": False, "write_page_checksum": True}
+    pq.write_table(pa.table({"a": values, "label": values}), tmp_path / "a.parquet", **options)
+    content = bytearray((tmp_path / "a.parquet").read_bytes())
+    content[content.index(values[:50].tobytes()) + 77] ^= 1
+    (tmp_path / "a.parquet").write_bytes(content)
+    table = parquet.open([str(tmp_path / "a.parquet")], Wanted(), World())
+    with pytest.raises(DataError, match="a.parquet cannot be read as Parquet: .*CRC"):
+        table.read(0, 1000)
