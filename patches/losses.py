@@ -19,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from matex_tf.exchange import op
-from matex_tf.patches import names, scope
+from matex_tf.patches import coupled_losses, names, scope
 
 
 def apply(module: ModuleType) -> None:
@@ -31,7 +31,7 @@ def apply(module: ModuleType) -> None:
         part = scope.current()
         given = _bound(reduce_signature, args, kwargs)
         result = wrapped(*args, **kwargs)
-        if part is None or len(given["values"].shape) == 0:
+        if part is None or len(given["values"].shape) == 0 or coupled_losses.is_of_whole_batch(given["values"]):
             return result
         if given["reduction"] == "sum":
             whole = tf.math.divide_no_nan(tf.cast(part.total, result.dtype), tf.cast(part.rows, result.dtype))

@@ -24,6 +24,7 @@ class Part:
         rows: int32 scalar, rows of the batch that count for this rank; 0 where it only takes part as a ghost.
         total: int32 scalar, rows of the whole batch, over all ranks.
         taken: int32 scalar, rows that the step sees: `rows`, or 1 for a ghost.
+        gathered: what `whole_batch` has gathered in this step, so that it does so once.
         apart: whether this rank applies its gradients by itself, so that they are those of its own rows alone.
     """
 
@@ -31,6 +32,7 @@ class Part:
     total: tf.Tensor
     taken: tf.Tensor
     apart: bool = dataclasses.field(default=False, kw_only=True)
+    gathered: dict[Any, Any] = dataclasses.field(default_factory=dict, kw_only=True, compare=False, repr=False)
 
     @property
     def weight(self) -> tf.Tensor:
@@ -41,6 +43,11 @@ class Part:
     def weight_in_mean(self) -> tf.Tensor:
         """float32 scalar, how much a mean over the rows that the step sees counts in a metric's sum over ranks."""
         return self.weight
+
+    @property
+    def shared_out(self) -> tf.Tensor:
+        """Boolean scalar, whether each rank sees other rows of the batch."""
+        return tf.constant(True)
 
     @property
     def alive(self) -> tf.Tensor:

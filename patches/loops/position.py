@@ -48,6 +48,11 @@ class LoopPart(scope.Part):
         return tf.where(self.kind == SPLIT, super().weight, 1.0)
 
     @property
+    def shared_out(self) -> tf.Tensor:
+        """Boolean scalar, whether each rank sees other rows of the batch."""
+        return self.kind == SPLIT
+
+    @property
     def alive(self) -> tf.Tensor:
         """float32 scalar, 1 where the rank has rows."""
         return tf.cast((self.rows > 0) | (self.kind != SPLIT), tf.float32)

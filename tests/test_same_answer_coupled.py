@@ -1,0 +1,55 @@
+"""Losses and metrics that look across the rows of a batch: the values and the gradients of one rank."""
+
+import importlib.metadata
+
+import pytest
+from compare import same
+
+KERAS = tuple(map(int, importlib.metadata.version("keras").split(".")[:2]))
+
+LOSSES = {
+    "dice": {},
+    "dice_sum": {},
+    "dice_by_class": {},
+    "dice_by_row": {},
+    "dice_by_name": {},
+    "dice_function": {},
+    "tversky": {},
+    "tversky_by_name": {},
+    "circle": {},
+    "cosine_over_rows": {},
+    "hinge": {},
+    "squared_hinge": {},
+    "dice, weighted": {"weighted": True},
+    "circle, weighted": {"weighted": True},
+    "dice, masked": {"masked": True},
+    "dice, eager": {"eager": True},
+    "circle, eager": {"eager": True},
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_loss(ranks, name):
+    """Losses of Keras in `fit` and `evaluate`: weights, optimizer, history."""
+    kind = name.partition(",")[0]
+    if kind == "circle" and KERAS < (3, 6):
+        pytest.skip("this Keras does not have it")
+    if kind == "dice_by_class" and KERAS < (3, 8):
+        pytest.skip("Dice has no axis in this Keras")
+    same(ranks("coupled:loss", (1, 3), kind=kind, **LOSSES[name]), rtol=1e-4)
+
+
+def test_ghosts(ranks):
+    """More ranks than the last batch has rows."""
+    same(ranks("coupled:loss", (1, 4), kind="dice"), rtol=1e-4)
+
+
+def test_several_outputs(ranks):
+    """Each output has a loss across rows."""
+    same(ranks("coupled:several_outputs", (1, 3)), rtol=1e-4)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_loop(ranks, compiled):
+    """The same in a loop of the script's own."""
+    same(ranks("coupled:loop", (1, 3), compiled=compiled), rtol=1e-4)
