@@ -13,12 +13,16 @@ __all__ = ["DataSet", "average", "init", "local_rank", "rank", "size"]
 #: Where the names come from: numpy is imported when it is needed, not before the threads are set.
 _FROM = {"DataSet": "matex_tf.readers", "average": "matex_tf.patches.loops.updates"}
 
+#: What the script has asked for that tells it which rank it is.
+asked: set[str] = set()
+
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
+    asked.add(name)
     return getattr(importlib.import_module(_FROM.get(name, "matex_tf.world")), name)
 
 

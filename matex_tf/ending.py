@@ -113,7 +113,8 @@ def _own_error(error: BaseException) -> MatexError | None:
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, MatexError):
-            return seen
+            last = errors.last_raised  # AutoGraph puts lines of its own around the words
+            return last if isinstance(last, MatexError) and str(last) in str(seen) else seen
         seen = seen.__cause__
     if type(error).__module__.startswith("tensorflow") and isinstance(errors.last_raised, MatexError):
         return errors.last_raised

@@ -125,12 +125,12 @@ def main(arguments: Sequence[str]) -> int:
             checkpoints.join(world, settings, target.name)
         prepare(world, settings, output)
         target.run()
+    except BaseException as error:
+        ending.failed(error)  # which comes back for sys.exit(0)
+    try:
         from matex_tf import patches
 
         patches.finish()
-    except BaseException as error:
-        ending.failed(error)
-    try:
         if settings.trace:
             trace.write(world, trace_path)
     except BaseException as error:

@@ -55,6 +55,12 @@ class Settings:
         "and gradients are averaged with equal weights.",
         kind="switch",
     )
+    require_sharing: bool = _setting(
+        False,
+        "Whether a job of several ranks ends with an error at its first training step that is not shared out, which "
+        "each rank would do whole, and at its end where nothing was trained. `off` says so at the end.",
+        kind="switch",
+    )
     output: str = _setting(
         "first",
         "Whose output is shown: `first`, rank 0's; `all`, every rank's, each line behind its rank; or the name of a "

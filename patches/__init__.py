@@ -49,6 +49,11 @@ PATCHES = (
     ("keras.src.layers.preprocessing.discretization", "sources"),
     ("keras.src.layers.preprocessing.index_lookup", "sources"),
     ("keras.src.layers.preprocessing.text_vectorization", "sources"),
+    ("keras.src.backend", "others"),
+    ("keras.src.optimizers.base_optimizer", "others"),
+    ("tf_keras", "others"),
+    ("torch", "others"),
+    ("jax", "others"),
 )
 
 _installed = False
@@ -82,15 +87,26 @@ def installed() -> bool:
 
 
 def finish() -> None:
-    """What all ranks do when the script has ended."""
+    """What all ranks do when the script has ended.
+
+    Raises:
+        MatexError: see `account.finish`.
+    """
+    from matex_tf.patches import account
+
     if "matex_tf.patches.loops.alike" in sys.modules:
         from matex_tf.patches.loops import alike
 
         alike.check()
+    account.finish()
 
 
 def _applier(patch: str):  # type: ignore[no-untyped-def]
     def apply(module):  # type: ignore[no-untyped-def]
+        from matex_tf.patches import others
+
+        if patch != "others" and module.__name__.startswith("keras.") and others.backend() != "tensorflow":
+            return
         importlib.import_module(f"matex_tf.patches.{patch}").apply(module)
 
     return apply

@@ -14,7 +14,7 @@ import tensorflow as tf
 from matex_tf import settings, strategies, trace, world
 from matex_tf.errors import MatexError
 from matex_tf.exchange import op
-from matex_tf.patches import late, metrics, notes, recovery, resuming, scope, seeds, split, state, weights
+from matex_tf.patches import account, late, metrics, notes, recovery, resuming, scope, seeds, split, state, weights
 from matex_tf.patches.feed import Batch, Feed, own_rows
 from matex_tf.patches.guesses import batch as guesses
 from matex_tf.patches.rows import Own
@@ -107,6 +107,7 @@ class SharedStep:
         return self._compiled[slices]
 
     def _compile(self, slices: tuple[bool, ...], data: Any) -> Any:
+        account.shared(training=self.kind == "train")
         model = self.model
         model_step = model.train_step if self.kind == "train" else model.test_step
         counts_early = self._counts_early()
@@ -311,6 +312,7 @@ class PredictFunction:
         return self._compiled[slices](data, share.low, share.high)
 
     def _compile(self, slices: tuple[bool, ...], data: Any) -> Any:
+        account.shared(training=False)
         model = self.model
         predict_step = model.predict_step
         if model.jit_compile and not model.run_eagerly:

@@ -153,6 +153,13 @@ def _logs_of_all(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
 
 def _reset_metrics(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     metrics.forget(model)
+    for name in ("train", "test"):
+        function = getattr(model, f"{name}_function")
+        if function is not None and not isinstance(function, steps.StepFunction):
+            raise MatexError(
+                f"{model.name} ({type(model).__name__}) makes a {name}_function of its own, which cannot be shared out "
+                f"among ranks: give it a {name}_step, in place of make_{name}_function."
+            )
     if isinstance(model.train_function, steps.StepFunction):
         model.train_function.feed.begin_epoch()
     return wrapped(*args, **kwargs)

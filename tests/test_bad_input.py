@@ -16,6 +16,8 @@ REFUSED = [
     ("dtype", {"kind": "arrays"}, "RanksDisagree", ["rank 1", "int64", "float32"]),
     ("dtype", {"kind": "dataset"}, "RanksDisagree", ["rank 1", "int64", "float32"]),
     ("bypass", {}, "RanksDisagree", ["kernel", "optimizer"]),
+    ("own_function", {"which": "train"}, "MatexError", ["Own", "train_function of its own", "make_train_function"]),
+    ("own_function", {"which": "test"}, "MatexError", ["Own", "test_function of its own", "make_test_function"]),
     ("few_rows", {}, "MatexError", ["more ranks (3) than rows", "2"]),
     ("complex_gradient", {}, "MatexError", ["complex64", "wave"]),
     ("shorter_dataset", {"how": "dataset"}, "RanksDisagree", ["rank 1", "different ways"]),

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from matex_tf import parts, world
 from matex_tf.exchange import op
-from matex_tf.patches import names, scope, split
+from matex_tf.patches import account, names, scope, split
 from matex_tf.patches.loops import batched, position, walk
 
 _iterators = importlib.import_module("tensorflow.python.data.ops.iterator_ops")
@@ -64,6 +64,7 @@ def own_rows(data: Any) -> Any:
     low, high = ranks.rank * total // ranks.size, (ranks.rank + 1) * total // ranks.size
     begin = tf.where(high > low, low, tf.maximum(tf.minimum(low, total - 1), 0))
     end = tf.maximum(high, begin + 1)
+    account.shared(training=False)
     position.enter_in_graph(high - low, tf.maximum(total, 1), end - begin)
     return split.take(data, slices, begin, end)
 

@@ -7,6 +7,7 @@ another. So the position is kept in a TensorFlow variable, which is read when a 
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ OUTSIDE, WHOLE, SPLIT = 0, 1, 2
 _variable: Any = None  # int32 of shape (4,): kind, rows, total, taken
 _touches: Any = None  # int64 scalar
 _owner: object = None
+_graphs: weakref.WeakSet[Any] = weakref.WeakSet()  # in which batches are shared out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,12 +122,23 @@ def leave(owner: object, before: tuple[int, int, int, int]) -> None:
 
 def enter_in_graph(rows: tf.Tensor, total: tf.Tensor, taken: tf.Tensor) -> None:
     """Be at this rank's rows of a batch, in a compiled function."""
+    _graphs.add(tf.compat.v1.get_default_graph())
     _state().assign(tf.stack([tf.constant(SPLIT), rows, total, taken]))
 
 
 def leave_in_graph() -> None:
     """Be outside of any loop, in a compiled function."""
     _state().assign(tf.constant([OUTSIDE, 1, 1, 1]))
+
+
+def in_shared_loop() -> bool:
+    """Whether what runs or is traced now is at a batch of a loop that is shared out, or will be."""
+    if read()[0] != OUTSIDE or not settings.current().shard_loops:
+        return True
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None and graph not in _graphs:
+        graph = getattr(graph, "outer_graph", None)
+    return graph is not None
 
 
 def touch() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from matex_tf import world
-from matex_tf.patches import names, notes, optimizer
+from matex_tf.patches import account, names, notes, optimizer
 from matex_tf.patches.loops import alike, batched, position
 
 #: Averages tensors in the graph of a session; None where sessions are not patched.
@@ -66,6 +66,7 @@ def average(gradients: Any, variables: Any = None) -> Any:
             flat[place] = value
         return tf.nest.pack_sequence_as(gradients, flat)
     position.touch()
+    account.shared()
     averaged = optimizer.average_named([None if one is None else _dense(one) for one in flat], labels)
     return tf.nest.pack_sequence_as(gradients, averaged)
 
@@ -87,12 +88,21 @@ def _gradient(wrapped: Any, tape: Any, args: Any, kwargs: Any) -> Any:
     if not places:
         return gradients
     variables = [by[place] for place in places]
+    _take_note()
     alike.begin(variables)
     position.touch()
     own = optimizer.shaped([flat[place] for place in places], variables)
     for place, averaged in zip(places, optimizer.average_named(own, optimizer.paths(variables)), strict=True):
         flat[place] = optimizer.mark(averaged)
     return tf.nest.pack_sequence_as(gradients, flat)
+
+
+def _take_note() -> None:
+    """Note whether the training step that runs or is traced now is shared out."""
+    if position.in_shared_loop():
+        account.shared()
+    else:
+        account.trained("strategy" if tf.distribute.has_strategy() else "loop")
 
 
 def _recording() -> bool:
@@ -112,6 +122,7 @@ def _apply(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     grads = list(grads)
     if variables is not None:
         variables = list(variables)
+        _take_note()
         alike.begin(variables, instance)
     position.touch()
     if not all(grad is None or optimizer.is_marked(grad) for grad in grads):

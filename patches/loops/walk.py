@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from matex_tf import settings, world
 from matex_tf.parts import OWN_ROWS
-from matex_tf.patches import feed, notes, sources, split
+from matex_tf.patches import account, feed, notes, sources, split
 from matex_tf.patches.guesses import batch, pipeline
 from matex_tf.patches.loops import alike, position
 from matex_tf.patches.split import Share
@@ -92,6 +92,7 @@ class Walk:
             position.enter(position.WHOLE, max(rows, 1), max(rows, 1), max(rows, 1), self)
             return data
         notes.say(f"{self._place()}: each batch of this loop is shared out among {ranks.size} ranks (--shard-loops)")
+        account.shared(training=False)
         share = Share.of(rows, ranks.rank, ranks.size)
         position.enter(position.SPLIT, share.rows, share.total, share.high - share.low, self)
         return split.take(data, split.sliceable(data), share.low, share.high)
@@ -123,6 +124,7 @@ class Walk:
         counts = world.current().gather(rows, "count the rows of a batch")
         if max(counts) < 0:
             return None
+        account.shared(training=False)
         if rows >= 0:
             self._last = data
         # A step needs a row to work on; a loop that only looks at the data gets what there is.

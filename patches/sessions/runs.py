@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from matex_tf import settings, world
 from matex_tf.exchange import op
-from matex_tf.patches import names, notes, saving
+from matex_tf.patches import account, names, notes, saving
 from matex_tf.patches.guesses import batch as guesses
 from matex_tf.patches.sessions import share, turns, variables
 from matex_tf.patches.split import Share
@@ -62,6 +62,7 @@ def _run(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
         feeds, part = _own_feeds(graph, feeds, training=False)
         result = wrapped(fetches, feeds, **rest)
         if part is not None:
+            account.shared(training=False)
             return _of_all(graph, fetches, result, part)
         if any(variable.initializer.name in ops for variable in variables.of(graph)):
             variables.share(session)
@@ -81,6 +82,10 @@ def _train(wrapped: Any, session: Any, fetches: Any, feeds: Any, rest: Any, numb
         _begun.add(session)
         variables.share(session)
     mine, part = _own_feeds(session.graph, feeds, training=True)
+    if part is not None or not settings.current().shard_loops:
+        account.shared()
+    else:
+        account.trained("session")
     turns.begin(numbers)
     try:
         with variables.by_itself(), share.use(part), op.collecting():

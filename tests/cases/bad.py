@@ -233,3 +233,14 @@ def session(how):
                 break
             run.run(train, {x: table(10)[0]})
         v1.train.Saver().save(run, "model")
+
+
+def own_function(which):
+    """A model class that makes the function itself that Keras calls for each batch."""
+
+    def make(self, force=False):
+        setattr(self, f"{which}_function", lambda iterator: {"loss": 0.0})
+
+    kind = type("Own", (keras.Sequential,), {f"make_{which}_function": make})
+    model = compiled(kind([keras.Input((6,)), layers.Dense(3)]))
+    (model.fit if which == "train" else model.evaluate)(*table(), batch_size=25, verbose=0)

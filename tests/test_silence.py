@@ -1,0 +1,95 @@
+"""No job of several ranks does the work of one without a word."""
+
+import importlib.util
+
+import pytest
+from cases.silence import TORCH
+from jobs import LAUNCHER, Job
+
+NOTHING = "nothing was shared out: "
+LEGACY = pytest.mark.skipif(
+    importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras, which scripts/setup installs"
+)
+
+#: What trains, and how what is said at the end begins; "" for what is shared out.
+SAID = {
+    "nothing": NOTHING + "no training was seen",
+    "fit": "",
+    "predict": "",
+    "loop": "",
+    "loop_in_function": "",
+    "session": "",
+    "torch_with_its_own_ranks": "",
+    "loop_over_arrays": NOTHING + "a loop of the script's own trained on each of 3 ranks",
+    "loop_over_arrays_then_evaluate": "not all was shared out: a loop of the script's own",
+    "session_without_feeds": NOTHING + "runs of a session",
+    "torch": NOTHING
+    + "PyTorch trained on each of 3 ranks, on all rows, and 3 ranks did the work of one, and wrote its",
+    "jax": NOTHING + "JAX",
+    "torch_beside_fit": "not all was shared out: PyTorch",
+}
+SAID_LEGACY = {
+    "tf_keras": NOTHING + "tf_keras (Keras 2) trained on each of 3 ranks",
+    "tf_keras_legacy_optimizer": NOTHING + "tf_keras (Keras 2)",
+    "tf_keras_in_a_loop": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("what", "begins"),
+    [*SAID.items(), *(pytest.param(*one, marks=LEGACY, id="-".join(one)[:40]) for one in SAID_LEGACY.items())],
+)
+def test_what_was_not_shared_out_is_said(ranks, what, begins):
+    """At the end; with --require-sharing the first such step is an error on every rank."""
+    for said, raised in ranks("silence:summary", (3,), meets=None, what=what)[3]:
+        assert raised == ""
+        assert said.startswith(begins) and bool(said) == bool(begins), said
+    refused = bool(begins) and what != "nothing"
+    for _, raised in ranks("silence:summary", (3,), meets=None, what=what, require=True)[3]:
+        assert raised.startswith("MatexError: ") == refused, raised
+        assert ("--require-sharing: a training step of" in raised) == refused
+
+
+@pytest.mark.parametrize("text", ["from mpi4py import MPI", "rank = os.environ['SLURM_PROCID']"])
+def test_scripts_that_know_of_ranks(ranks, text):
+    """They are taken to divide their work by themselves: a softer line where they train, none where they do not."""
+    soft = ranks("silence:summary", (3,), meets=None, what="torch", text=text)[3]
+    assert all(said.startswith("what PyTorch trained was not shared out; the script knows") for said, _ in soft)
+    assert all(said == "" for said, _ in ranks("silence:summary", (3,), meets=None, what="nothing", text=text)[3])
+
+
+def test_jobs(tmp_path):
+    """What a job prints, and its code: at its import, at its end, also by sys.exit(0), and at its first step."""
+    (tmp_path / "torch.py").write_text(TORCH)
+    (tmp_path / "train.py").write_text("import sys, torch\ntorch.optim.SGD().step()\nprint('trained')\nsys.exit(0)")
+    (tmp_path / "plain.py").write_text("print('hello')")
+    (tmp_path / "ranks.py").write_text("import torch, matex_tf\nprint(matex_tf.size())")
+    run = [LAUNCHER, "run", "-n", "2"]
+    ended = Job([*run, "train.py"], tmp_path).end()
+    assert ended.code == 0 and "trained" in ended.out
+    assert ended.err.count("matex_tf: PyTorch is imported: what it trains, each rank trains whole") == 1
+    assert ended.err.count(f"matex_tf: {NOTHING}PyTorch trained on each of 2 ranks") == 1
+    ended = Job([*run, "--require-sharing", "on", "train.py"], tmp_path).end()
+    assert ended.code == 1 and "trained" not in ended.out
+    assert ended.err.count("matex_tf: error: --require-sharing: a training step of PyTorch is not shared out") == 1
+    for quiet in ("plain.py", "ranks.py"):
+        ended = Job([*run, quiet], tmp_path).end()
+        assert ended.code == 0 and "shared out:" not in ended.err
+
+
+@LEGACY
+def test_job_of_legacy_keras(tmp_path):
+    """TF_USE_LEGACY_KERAS=1 is said at the import, and the first step is refused in one sentence."""
+    (tmp_path / "train.py").write_text(
+        "import numpy as np, tensorflow as tf\n"
+        "model = tf.keras.Sequential([tf.keras.layers.Dense(1)])\n"
+        "model.compile('sgd', 'mse')\n"
+        "model.fit(np.ones([16, 4]), np.ones([16, 1]), verbose=0)\n"
+        "print('trained')\n"
+    )
+    line = [LAUNCHER, "run", "-n", "2", "--require-sharing", "on", "train.py"]
+    ended = Job(line, tmp_path, TF_USE_LEGACY_KERAS="1").end(120)
+    assert ended.code == 1 and "trained" not in ended.out
+    assert "matex_tf: tf_keras (Keras 2) is imported" in ended.err
+    assert "matex_tf: error: --require-sharing: a training step of tf_keras (Keras 2) is not" in ended.err
+    assert "Traceback" not in ended.err and "in user code" not in ended.err
