@@ -74,6 +74,7 @@ setup(
         "matex_tf.readers",
         "matex_tf.patches",
         "matex_tf.patches.guesses",
+        "matex_tf.patches.files",
         "matex_tf.patches.horovod",
         "matex_tf.patches.loops",
         "matex_tf.patches.sessions",

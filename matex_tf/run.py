@@ -121,9 +121,12 @@ def main(arguments: Sequence[str]) -> int:
     ending = Ending(world, output)
     trace_path = os.path.abspath(settings.trace)  # the script may go to another directory
     try:
+        from matex_tf.patches.files import callers
+
         if world.restarts:
             checkpoints.join(world, settings, target.name)
         prepare(world, settings, output)
+        callers.use(target.name, target.is_module)
         target.run()
     except BaseException as error:
         ending.failed(error)  # which comes back for sys.exit(0)

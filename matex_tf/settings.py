@@ -61,6 +61,12 @@ class Settings:
         "each rank would do whole, and at its end where nothing was trained. `off` says so at the end.",
         kind="switch",
     )
+    files: str = _setting(
+        "once",
+        "Who does what a script does to files, and starts its programs (docs/files.md): `once`, one of the ranks that "
+        "share a file system, while the others wait; or `every-rank`.",
+        choices=("once", "every-rank"),
+    )
     output: str = _setting(
         "first",
         "Whose output is shown: `first`, rank 0's; `all`, every rank's, each line behind its rank; or the name of a "

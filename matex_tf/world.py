@@ -29,6 +29,9 @@ from matex_tf.starting import size_in, started_by_mpi
 MESSAGE_BYTES = 1 << 20
 _EAGER_LIMIT = MESSAGE_BYTES + 4096  # with what MPI writes in front
 
+#: What a rank is about to do begins with this where the others may be elsewhere, see `World.meet_at`.
+CALL = "come to "
+
 _SPIN_SECONDS = 2e-4
 _LONGEST_SLEEP = 1e-3
 _MOST_ELEMENTS = 1 << 28  # counts of older MPI libraries are 32-bit
@@ -127,25 +130,49 @@ class World:
         if self._comm is None:
             return
         details = (*self.expected, *detail)
-        mine = fingerprint(what, details)
+        while not self._agree(*fingerprint(what, details)):
+            if error := self.disagreement(what, details):
+                raise error
+
+    def meet_at(self, call: str, detail: Sequence[str] = ()) -> Sequence[tuple[str, tuple[str, ...], str]] | None:
+        """The same for a call of the script's that the others may not come to: whoever is elsewhere goes on waiting.
+
+        Args:
+            call: what every rank would be about to do; `detail`: as for `meet`.
+
+        Returns:
+            None where all ranks are here for the same; otherwise, on every rank, what each is about to do, as
+            `RanksDisagree.everyone` has it. Ranks that are in `meet` or in an exchange wait there again.
+        """
+        if self._comm is None:
+            return None
+        what, details = CALL + call, tuple(detail)
+        return None if self._agree(*fingerprint(what, details)) else self._tell(what, details)
+
+    def _agree(self, what: int, detail: int) -> bool:
+        """Wait until every rank is here; whether all have these checksums."""
         if self.exchange is not None:  # they may be waiting there, in shared memory
-            if not self.exchange.agrees(*mine):
-                raise self.disagreement(what, details)
-            return
-        said = np.array([mine[0], mine[1], -mine[0], -mine[1]], np.int64)
+            return bool(self.exchange.agrees(what, detail))
+        said = np.array([what, detail, -what, -detail], np.int64)
         heard = np.empty_like(said)
         from mpi4py import MPI
 
         with self._lock:
             _wait(self._comm.Iallreduce(said, heard, op=MPI.MAX))
-            if heard[0] == -heard[2] and heard[1] == -heard[3]:
-                return
-        raise self.disagreement(what, details)
+        return bool(heard[0] == -heard[2] and heard[1] == -heard[3])
 
-    def disagreement(self, what: str, details: Sequence[str]) -> RanksDisagree:
-        """The error that says in what the ranks differ, the same on each; to be called where all know that they do."""
+    def _tell(self, what: str, details: Sequence[str]) -> list[tuple[str, tuple[str, ...], str]]:
         with self._lock:
-            everyone = self._comm.allgather((what, tuple(details), self.where))
+            return self._comm.allgather((what, tuple(details), self.where))  # type: ignore[no-any-return]
+
+    def disagreement(self, what: str, details: Sequence[str]) -> RanksDisagree | None:
+        """The error that says in what the ranks differ, the same on each; to be called where all know that they do.
+
+        None where one of them is in `meet_at`: it will come, and the others meet again for what they were about to do.
+        """
+        everyone = self._tell(what, details)
+        if any(doing.startswith(CALL) for doing, _, _ in everyone):
+            return None
         error = RanksDisagree(difference(everyone))
         error.everyone = everyone
         return error

@@ -11,6 +11,8 @@ import sys
 
 import wrapt
 
+from matex_tf import settings
+
 #: Names of modules, and the file that patches each.
 PATCHES = (
     ("tensorflow", "seeds"),
@@ -56,6 +58,14 @@ PATCHES = (
     ("jax", "others"),
 )
 
+#: The same for what goes on writing when the call has returned.
+FILES = (
+    *((module, "files.opened") for module in ("builtins", "pathlib", "gzip", "bz2", "lzma")),
+    *((module, "files.archives") for module in ("zipfile", "tarfile")),
+    ("sqlite3", "files.databases"),
+    *((module, "files.processes") for module in ("os", "subprocess")),
+)
+
 _installed = False
 
 
@@ -77,7 +87,7 @@ def install(seed: int | None = None) -> None:
     _installed = True
     dataset_names.install()
     horovod_names.install()
-    for module, patch in PATCHES:
+    for module, patch in (*PATCHES, *_of_files()):
         wrapt.register_post_import_hook(_applier(patch), module)
 
 
@@ -99,6 +109,15 @@ def finish() -> None:
 
         alike.check()
     account.finish()
+
+
+def _of_files() -> tuple[tuple[str, str], ...]:
+    """The patches of what a script does to files; none with `--files every-rank`."""
+    if settings.current().files != "once":
+        return ()
+    from matex_tf.patches.files import calls
+
+    return (*((module, "files.calls") for module in calls.modules()), *FILES)
 
 
 def _applier(patch: str):  # type: ignore[no-untyped-def]

@@ -18,14 +18,12 @@ from typing import Any
 from matex_tf import whole, world
 from matex_tf.errors import MatexError
 from matex_tf.patches import names, notes, weights
-from matex_tf.patches.inside import Inside
+from matex_tf.patches.inside import Inside, alone
 
 _SEEN_WITHIN_SECONDS = 5.0  # how long a network file system may take to show a new file
 #: What all ranks do before a model is written.
 before_writing: list[Callable[[], None]] = []
 
-#: While this rank writes by itself, whatever the others do.
-alone = Inside()
 #: While a file is written beside its place: Keras' methods call its functions.
 _writing = Inside()
 

@@ -41,7 +41,7 @@ class Sums:
         sums = self.future.result()
         if sums is None:
             world.meet(self._what, self._details)  # others may be anywhere, and find out where they next meet
-            raise world.disagreement(self._what, self._details)
+            raise world.disagreement(self._what, self._details) or MatexError(f"an exchange was lost: {self._what}.")
         return sums
 
 

@@ -133,9 +133,9 @@ class Party:
             RanksDisagree: on every rank.
         """
         expected = self._world.expected
-        total = self._sum(plan, number, arrays, expected)
-        if total is None:
-            raise self._world.disagreement(plan.what, [*expected, *plan.described])
+        while (total := self._sum(plan, number, arrays, expected)) is None:
+            if error := self._world.disagreement(plan.what, [*expected, *plan.described]):
+                raise error
         return plan.results(number, total)
 
     def sum_whole(self, plan: Plan, arrays: Sequence[np.ndarray], expected: Sequence[str]) -> list[np.ndarray] | None:
@@ -187,13 +187,15 @@ class Party:
         Raises:
             RanksDisagree: on every rank.
         """
-        with self._lock:
-            expected = self._world.expected
-            agreed, held = self._channel.meet(plan.what_sum, plan.detail_sum(expected), self._held())
-            if agreed:
-                plan.root, plan.chosen = self._take(plan.nbytes, held), True
-                return
-        raise self._world.disagreement(plan.what, [*expected, *plan.described])
+        expected = self._world.expected
+        while True:
+            with self._lock:
+                agreed, held = self._channel.meet(plan.what_sum, plan.detail_sum(expected), self._held())
+                if agreed:
+                    plan.root, plan.chosen = self._take(plan.nbytes, held), True
+                    return
+            if error := self._world.disagreement(plan.what, [*expected, *plan.described]):
+                raise error
 
     def sum_apart(self, channel: int, plan: Plan, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Sum one bucket of a plan that has begun, in a channel of its own; see `sum`.

@@ -1,0 +1,105 @@
+"""`zipfile.ZipFile` and `tarfile.open` for writing: the archive is real on one rank, a private file on the others.
+
+Closing is a meeting, so that whoever opens the archive afterwards finds it complete. Reading needs none.
+
+Relies on: `ZipFile.__init__` and `close`, `TarFile.__init__` and `close`, `tarfile.TarFile.open`, public.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from matex_tf.patches.files import callers, once, opened
+from matex_tf.patches.files.once import Call
+from matex_tf.patches.files.wrapping import wrap
+
+_CALL = "_matex_call"
+
+
+def apply(module: ModuleType) -> None:
+    """Patch zipfile or tarfile."""
+    if module.__name__ == "zipfile":
+        wrap(module, "ZipFile.__init__", _zip)
+        wrap(module, "ZipFile.close", _close)
+    else:
+        wrap(module, "TarFile.open", _tar)
+        wrap(module, "TarFile.close", _close)
+        module.open = module.TarFile.open  # type: ignore[attr-defined]
+
+
+def _zip(wrapped: Any, archive: Any, args: Any, kwargs: Any) -> Any:
+    def opening(path: Any) -> Any:
+        if "file" in kwargs:
+            return wrapped(*args, **{**kwargs, "file": path})
+        return wrapped(path, *args[1:], **kwargs)
+
+    file = args[0] if args else kwargs.get("file")
+    mode = args[1] if len(args) > 1 else kwargs.get("mode", "r")
+    where = callers.caller() if opened.writes(file, mode) else ""
+    if not where:
+        return opening(file)
+    call = _open("ZipFile", where, file, mode, opening)
+    archive.filename = os.fspath(file)
+    if call is not None:
+        setattr(archive, _CALL, call)
+    return None
+
+
+def _tar(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    file = args[0] if args else kwargs.get("name")
+    mode = args[1] if len(args) > 1 else kwargs.get("mode", "r")
+    given = args[2] if len(args) > 2 else kwargs.get("fileobj")
+    rest, named = args[2:], {name: value for name, value in kwargs.items() if name not in ("name", "mode")}
+    where = callers.caller() if given is None and opened.writes(file, mode) and "|" not in mode else ""
+    if not where:
+        return wrapped(*args, **kwargs)
+    archives = []
+
+    def opening(path: Any) -> None:
+        archives.append(wrapped(path, mode, *rest, **named))
+
+    call = _open("TarFile", where, file, mode, opening)
+    if call is not None:
+        setattr(archives[-1], _CALL, call)
+    return archives[-1]
+
+
+def _open(name: str, where: str, file: Any, mode: str, opening: Callable[[Any], Any]) -> Call | None:
+    """Open an archive for writing; the call, or None where this rank is on its own."""
+    path, call = os.fsdecode(file), opened.call_of(name, where, file, mode)
+    shared = True
+
+    def alone() -> None:
+        nonlocal shared
+        shared = False
+        opening(file)
+
+    def elsewhere(told: None) -> None:
+        handle, private = tempfile.mkstemp(prefix="matex-", suffix=os.path.basename(path))
+        os.close(handle)
+        try:
+            if mode.startswith("a") and os.path.exists(path):
+                shutil.copyfile(path, private)
+            elif mode.startswith(("a", "x")):
+                os.unlink(private)
+            opening(private)
+        finally:
+            if os.path.exists(private):
+                os.unlink(private)
+
+    once.do(call, lambda: opening(file), lambda told: None, elsewhere, alone)
+    if shared and mode.startswith("a"):
+        opened.meet_after("copy", call)
+    return call if shared else None
+
+
+def _close(wrapped: Any, archive: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    call = vars(archive).pop(_CALL, None)
+    opened.meet_after("close", call)
+    return result

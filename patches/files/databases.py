@@ -1,0 +1,101 @@
+"""`sqlite3.connect`: one rank has the database, the others a private copy in memory, in which they do the same.
+
+Each rank runs every statement, so each finds what it wrote; what reaches the file is one rank's. Committing and closing
+are meetings. The copies are made when the connection is, before anybody writes; a database of more than `LARGEST_COPY`
+bytes is not copied but opened by every rank, which is said.
+
+Relies on: `sqlite3.connect`, `Connection.backup`, `commit`, `close`, `executescript`, public.
+"""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+from typing import Any
+
+from matex_tf.patches import notes
+from matex_tf.patches.files import callers, once, opened
+from matex_tf.patches.files.once import Call
+from matex_tf.patches.files.wrapping import wrap
+
+#: Bytes of a database up to which the other ranks hold a copy of it.
+LARGEST_COPY = 1 << 28
+
+
+def apply(module: ModuleType) -> None:
+    """Patch sqlite3."""
+    wrap(module, "connect", _connect)
+
+
+def _connect(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    database = args[0] if args else kwargs.get("database")
+    rest, named = args[1:], {name: value for name, value in kwargs.items() if name != "database"}
+    where = callers.caller() if isinstance(database, (str, bytes, os.PathLike)) else ""
+    path = os.fsdecode(database) if where else ""
+    if not where or path in ("", ":memory:") or named.get("uri"):
+        return wrapped(*args, **kwargs)
+    call = opened.call_of("sqlite3", where, path)
+    import sqlite3
+
+    kind = named.pop("factory", rest[4] if len(rest) > 4 else sqlite3.Connection)
+    if len(rest) > 4:
+        rest = (*rest[:4], _meeting(kind), *rest[5:])
+    else:
+        named["factory"] = _meeting(kind)
+    size = -1  # of the database where ranks have come together
+
+    def act() -> Any:
+        connection = wrapped(database, *rest, **named)
+        connection.execute("PRAGMA schema_version").close()  # says what is wrong with the file
+        return connection
+
+    def tell(connection: Any) -> int:
+        nonlocal size
+        size = os.path.getsize(path)
+        return size
+
+    def elsewhere(told: int) -> Any:
+        nonlocal size
+        size = told
+        if size > LARGEST_COPY:
+            return wrapped(*args, **kwargs)
+        copy = wrapped(":memory:", *rest, **named)
+        if size:
+            source = wrapped(path)
+            try:
+                source.backup(copy)
+            finally:
+                source.close()
+        return copy
+
+    connection = once.do(call, act, tell, elsewhere, lambda: wrapped(*args, **kwargs))
+    if size > LARGEST_COPY:
+        notes.say(f"{path} is too large for a copy on each rank: every rank opens it, as with --files every-rank")
+    elif size >= 0:
+        connection.matex_call = call
+        opened.meet_after("copy", call)
+    return connection
+
+
+class _Meets:
+    """A connection whose commits and whose end are meetings."""
+
+    matex_call: Call | None = None
+
+    def commit(self) -> None:
+        super().commit()  # type: ignore[misc]
+        opened.meet_after("commit", self.matex_call)
+
+    def close(self) -> None:
+        super().close()  # type: ignore[misc]
+        opened.meet_after("close", self.matex_call)
+        self.matex_call = None
+
+    def __exit__(self, *error: Any) -> Any:
+        result = super().__exit__(*error)  # type: ignore[misc]
+        opened.meet_after("commit", self.matex_call)
+        return result
+
+
+def _meeting(kind: type) -> type:
+    return type(kind.__name__, (_Meets, kind), {})

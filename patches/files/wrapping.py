@@ -1,0 +1,39 @@
+"""Wrap functions such that they can still be sent to other processes, which find them by name."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import wrapt
+
+from matex_tf.patches import names
+
+
+class _Wrapper(wrapt.FunctionWrapper):  # type: ignore[misc]
+    """A function wrapper that pickle takes for the function that it stands in the place of."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _found, (self._self_module, self._self_path)
+
+
+def _found(module: str, path: str) -> Any:
+    found: Any = importlib.import_module(module)
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def wrap(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:
+    """Put `wrapper(wrapped, instance, args, kwargs)` around a function or a method of a module.
+
+    Raises:
+        NameMoved: it is not there.
+    """
+    names.require(module, path)
+    owner, name, original = wrapt.resolve_path(module, path)
+    wrapped: Any = _Wrapper(original, wrapper)
+    wrapped._self_module, wrapped._self_path = module.__name__, path
+    wrapt.apply_patch(owner, name, wrapped)

@@ -1,0 +1,57 @@
+"""Scripts that change files and start programs, run by every rank as `matex-tf run` runs a script."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from matex_tf import world
+from matex_tf.patches.files import callers
+
+
+def script(tmp, text, late=None, modules=(), **named):
+    """Run a script; what it calls `result`, and what is in its folder once all ranks have ended it.
+
+    Args:
+        text: of the script. It has a function `slow()`, in which the rank `late` sleeps, `meet()`, and its rank as
+            `number`.
+        late: a rank.
+        modules: names and texts of modules in its folder.
+        named: more names that the script has.
+    """
+    ranks = world.current()
+    path = os.path.join(tmp, "script.py")
+    if ranks.rank == 0:
+        for name, content in (("script", text), *modules):
+            Path(tmp, f"{name}.py").parent.mkdir(exist_ok=True)
+            Path(tmp, f"{name}.py").write_text(content)
+    ranks.meet("begin the script")
+    given = {"__name__": "__main__", "__file__": path, "slow": lambda: time.sleep(0.2 * (ranks.rank == late))}
+    given |= {"number": ranks.rank, "meet": ranks.meet, **named}
+    callers.use(path)
+    sys.path.insert(0, str(tmp))
+    try:
+        exec(compile(text, path, "exec"), given)
+    finally:
+        callers.use("")
+        sys.path.remove(str(tmp))
+        for name, _ in modules:
+            sys.modules.pop(name, None)
+    given.get("end", lambda: None)()
+    ranks.meet("end the script")
+    found = tree(tmp)
+    ranks.meet("remove what is there")
+    return given.get("result"), found
+
+
+def tree(folder):
+    """The files of a folder: names and contents, of archives and databases the names alone."""
+    found = {}
+    for path in sorted(Path(folder).rglob("*")):
+        if path.is_file() and path.suffix not in (".zip", ".tar", ".gz", ".tgz", ".db", ".png", ".npz", ".xlsx"):
+            found[str(path.relative_to(folder))] = path.read_bytes().decode(errors="replace")
+        else:
+            found[str(path.relative_to(folder))] = None
+    return found
