@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 from matex_tf import partition, sign, trace
 from matex_tf.differences import name_ranks
 from matex_tf.errors import MatexError, RankLost
+from matex_tf.lines import Line
 from matex_tf.output import Output
 from matex_tf.settings import Settings
 from matex_tf.watch import ENDS_WITHOUT
@@ -74,7 +75,7 @@ class Guard:
         self.on_change: list[Callable[[list[int]], None]] = []
         self._processes = world.gather((world.host, os.getpid()), "prepare to carry on")
         self._reach = partition.Reach(world) if len(world.nodes) > 1 else None
-        self._left_behind: list[tuple[int, list[str]]] = []  # how ranks of other hosts could be reached
+        self._left_behind: list[Line | None] = []  # to ranks of other hosts
         world.guard = self
         atexit.register(self._leave)  # what the script has registered runs before
 
@@ -193,9 +194,9 @@ class Guard:
         if self._reach is None or not dead:
             return
         dead_away = away = [rank for rank in dead if hosts[rank] != here]
-        reach = self._reach.ports(away)
+        lines = self._reach.lines(away)
         if away and not partition.goes_on(survivors, away):
-            away = [rank for rank, alive in zip(away, partition.alive(reach), strict=True) if alive]
+            away = [rank for rank, alive in zip(away, partition.alive(lines), strict=True) if alive]
             if away and not partition.goes_on(survivors, away):
                 print(
                     f"matex_tf: {name_ranks(survivors)} of {len(hosts)} on {here} cannot reach {name_ranks(away)}, "
@@ -203,12 +204,12 @@ class Guard:
                     file=sys.stderr,
                     flush=True,
                 )
-                partition.take_back()
+                self._reach.take_back()
                 os.kill(os.getpid(), signal.SIGKILL)  # an exit code would end the job once mpirun hears of it
         left = {hosts[rank] for rank in survivors}
-        silent = [known for rank, (_, known) in zip(dead_away, reach, strict=True) if hosts[rank] not in left]
-        partition.stop_listening(itertools.chain(*silent))
-        self._left_behind += reach
+        silent = [self._reach.addresses(rank) for rank in dead_away if hosts[rank] not in left]
+        self._reach.stop_listening(itertools.chain(*silent))
+        self._left_behind += lines
         self._reach.keep(survivors)
 
     def _recover(self) -> tuple[bool, Any]:

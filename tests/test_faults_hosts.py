@@ -1,9 +1,14 @@
 """Deaths in a job on three hosts with two ranks each, emulated on this machine by benchmarks/hosts.py."""
 
+import contextlib
 import json
 import os
+import shutil
 import signal
+import socket
+import struct
 import subprocess
+import threading
 import time
 
 import pytest
@@ -11,7 +16,9 @@ from hosts import Hosts, unavailable
 from jobs import LAUNCHER, Job
 from on_hosts import left
 
+from matex_tf import lines as lines_module
 from matex_tf import partition, ulfm
+from matex_tf.lines import Line
 
 needs_hosts = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "can run")
 pytestmark = pytest.mark.timeout(300)
@@ -162,14 +169,102 @@ def test_which_part_goes_on():
     assert partition.goes_on([0, 3], [1, 2]) and not partition.goes_on([1, 2], [0, 3])
 
 
-def test_who_is_alive():
-    """A port that nobody listens on belongs to a process that is gone; a stopped one still counts as alive."""
-    import socket
+@pytest.fixture
+def lines():
+    """Makes connections: a line of this process, and the other end."""
+    with contextlib.ExitStack() as opened:
 
-    with socket.create_server(("127.0.0.1", 0)) as listening, socket.create_server(("127.0.0.1", 0)) as closed:
-        port, gone = listening.getsockname()[1], closed.getsockname()[1]
-        closed.close()
-        assert partition.alive([(port, ["127.0.0.1"]), (gone, ["127.0.0.1"]), (gone, [])]) == [True, False, True]
+        def connection():
+            listener = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+            here = opened.enter_context(socket.create_connection(listener.getsockname()))
+            here.setblocking(False)
+            return Line(here), opened.enter_context(listener.accept()[0])
+
+        yield connection
+
+
+def test_who_is_alive(lines):
+    """Who has closed a line is gone. Who is silent, breaks it off by a reset, or has none, counts as alive, and
+    does so whenever it is asked."""
+    (gone, end), (silent, kept), (reset, broken) = lines(), lines(), lines()
+    end.close()
+    broken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    broken.close()
+    for seconds in (0.2, 0):
+        assert partition.alive([gone, silent, reset, None], seconds) == [False, True, True, True]
+    assert kept.fileno() >= 0
+
+
+def test_a_child_of_a_rank_holds_no_line(lines):
+    """Workers of a rank may live longer than it: they do not make it look alive."""
+    line, end = lines()
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):
+            signal.pause()
+        os._exit(0)
+    try:
+        line.socket.close()
+        end.settimeout(10)
+        assert end.recv(1) == b""
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_a_stranger_gets_no_line():
+    """Whoever connects without the number of the job, or says nothing, is no rank, and holds nobody up."""
+    with contextlib.ExitStack() as opened:
+        listeners = [opened.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
+        ports = [[listener.getsockname()] for listener in listeners]
+        strangers = [opened.enter_context(socket.create_connection(ports[0][0])) for _ in range(3)]
+        strangers[0].sendall(b"x" * 16 + (1).to_bytes(4, "little"))
+        strangers[1].sendall(b"token of the job")
+        made: list[dict[int, socket.socket]] = [{}, {}]
+
+        def meet(rank):
+            meeting = lines_module._Meeting(rank, b"token of the job", [1 - rank], [listeners[rank]])
+            made[rank] = meeting.make(ports, time.monotonic() + 30)
+
+        threads = [threading.Thread(target=meet, args=(rank,)) for rank in (0, 1)]
+        begin = time.monotonic()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert list(made[0]) == [1] and list(made[1]) == [0] and time.monotonic() - begin < 20
+        assert made[0][1].getpeername() == made[1][0].getsockname()
+        for found in made:
+            next(iter(found.values())).close()
+
+
+@needs_hosts
+@pytest.mark.skipif(not shutil.which("iptables"), reason="needs iptables (Debian: apt-get install iptables)")
+def test_a_firewall_refuses(three, tmp_path):
+    """A firewall that resets every connection of a host's ranks does not make the others look dead to them: they end,
+    and do not go on beside the others. While ranks run, they wait for nobody but MPI's connections."""
+    job = start(three, tmp_path)
+    listening = subprocess.check_output([*three.on("h1"), "ss", "-ltnpH"], text=True).splitlines()
+    of_ranks = [line for line in listening if '"python' in line]
+    assert len(of_ranks) == 4, "of each rank one of IPv4, one of IPv6: those of Open MPI"
+    rule = ["-p", "tcp", "-s", three.address("h2"), "-j", "REJECT", "--reject-with", "tcp-reset"]
+    try:
+        for name in ("h1", "h3"):
+            subprocess.run([*three.on(name), "iptables", "-I", "INPUT", *rule], check=True)
+        (tmp_path / "go").touch()
+        limit = time.monotonic() + 90
+        while ranks_of(three, "h2") and time.monotonic() < limit:
+            time.sleep(0.1)
+        alive = ranks_of(three, "h2")
+        (tmp_path / "on").touch()
+        ended = job.end(90)
+    finally:
+        for name in ("h1", "h3"):
+            subprocess.run([*three.on(name), "iptables", "-D", "INPUT", *rule], check=True)
+    assert not alive, ended
+    assert ended.code == 0 and "ranks 2-3 of 6 on h2 died in step" in ended.err, ended
+    survived(tmp_path, [0, 1, 4, 5])
+    assert left(three, job, 10) == []
 
 
 def test_silence():
