@@ -40,6 +40,7 @@ TASKS = ("SLURM_NTASKS", "PBS_NP", "LSB_DJOB_NUMPROC", "NSLOTS")
 STDIN = "MATEX_STDIN"
 
 _SECONDS_TO_STOP = 6.0
+_SSH_LOST = 255
 
 #: A host that has gone silent (no power, no network) is given up after 10 + 5 · 2 seconds, instead of never.
 _GIVE_UP = {"keepalive_time": 10, "keepalive_intvl": 2, "keepalive_probes": 5}
@@ -349,7 +350,8 @@ def run(
         watch.stopped = stopped
     if stopped:
         return 128 + stopped
-    if watch and watch.lost_host:
+    # Where the ssh to the daemon ends before its connection does, mpirun says so on stdout, and has the code of ssh.
+    if watch and (watch.lost_host or (survive and not local and job.returncode == _SSH_LOST)):
         print(f"matex_tf: error: {_LOST_HOST}", file=sys.stderr, flush=True)
     code = job.returncode if job.returncode >= 0 else 128 - job.returncode
     if watch and watch.seconds >= 0 and job.returncode in (0, -signal.SIGKILL):

@@ -155,7 +155,7 @@ def test_a_host_goes_down_and_says_so(tmp_path):
         job = start(made, tmp_path)
         made.kill("h2")
         ended = job.end(30)
-        assert ended.code == 1 and "lost its daemon (prted) on a host" in ended.err, ended
+        assert ended.code in (1, 255) and "lost its daemon (prted) on a host" in ended.err, ended
         assert left(made, job, 10) == []
 
 
