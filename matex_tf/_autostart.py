@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from matex_tf.starting import alone_in, settle_hashes, started_by_mpi
+from matex_tf.starting import settle_hashes, started_by_mpi
 
 _WITH_VALUE = "WX"  # interpreter flags that may have their value in the next word
 
@@ -54,8 +54,7 @@ def start() -> None:
     arguments = command(sys.orig_argv)
     os.environ.pop("MATEX_TF", None)
     if arguments is not None and sys.executable:
-        if not alone_in(os.environ):
-            settle_hashes(os.environ)
+        settle_hashes(os.environ)
         os.execv(sys.executable, [sys.executable, *arguments])
 
 

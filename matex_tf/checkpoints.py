@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from matex_tf import starting
 from matex_tf.background_writer import BackgroundWriter
 from matex_tf.checkpoint_files import Damaged, Place, draft_of, is_draft, read, write
 from matex_tf.errors import MatexError
@@ -114,15 +115,24 @@ class Checkpoints:
         """The seed of the job that wrote the checkpoints, or else this one, which is kept.
 
         Raises:
-            MatexError: it cannot be written.
+            MatexError: it cannot be written; or that job hashed text in another way.
         """
+        hashes = str(starting.hash_mark())
         if self.resumed and self.folder.has(_SEED):
             try:
-                return int(read(self.folder, _SEED))
-            except (Damaged, OSError) as error:
+                seed, before = read(self.folder, _SEED)
+            except (Damaged, OSError, TypeError, ValueError) as error:
                 self.say(f"{str(error).rstrip('.')}; random numbers are others than before")
+            else:
+                if before != hashes:
+                    raise MatexError(
+                        f"the checkpoints in {self.path} are of a job with another {starting.HASH_SEED}: a vocabulary "
+                        "that is made from a set would be another than that of the weights. Set it as before, or start "
+                        "without --resume."
+                    )
+                return int(seed)
         try:
-            write(self.folder, _SEED, drawn)
+            write(self.folder, _SEED, [drawn, hashes])
         except OSError as error:
             raise self.unusable(error) from None
         return drawn

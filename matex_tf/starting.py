@@ -48,14 +48,14 @@ def settle_hashes(environ: MutableMapping[str, str]) -> bool:
 
 
 def start_again_with_hash_seed(line: Sequence[str]) -> None:
-    """Where this is one rank of several that would hash each in its own way, start Python again. Before MPI starts.
+    """Where text would be hashed as in no other process, start Python again. Before MPI starts.
+
+    One rank too: a job may go on with another number of them.
 
     Args:
         line: the command line of this interpreter, `sys.orig_argv`.
     """
-    if not started_by_mpi(os.environ) or alone_in(os.environ) or sys.flags.ignore_environment or not sys.executable:
-        return
-    if settle_hashes(os.environ):
+    if sys.executable and not sys.flags.ignore_environment and settle_hashes(os.environ):
         os.execv(sys.executable, [sys.executable, *line[1:]])
 
 

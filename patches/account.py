@@ -108,8 +108,6 @@ def finish() -> None:
 def summary(size: int) -> str:
     """What the account comes to, in words; empty where all is well."""
     alone = {what: said for what, said in _trained.items() if what in OTHERS or not _trained_together}
-    if "keras" in alone:
-        alone.pop("jax", None)  # which Keras used
     if not alone:
         if _shared or not any(name in sys.modules for name in _FRAMEWORKS) or speaks_of_ranks():
             return ""
@@ -135,9 +133,10 @@ def speaks_of_ranks() -> bool:
 
 def of_the_script(path: str) -> bool:
     """Whether a file is the script's own, and not that of Python, an installed package or matex_tf."""
-    return not path.startswith(_INSTALLED) and not path.startswith("<")
+    return not path.startswith(("<", *_INSTALLED)) and not any(f"/{name}/" in path for name in _PACKAGES)
 
 
+_PACKAGES = ("site-packages", "dist-packages")
 _INSTALLED = tuple(
     {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {os.path.dirname(os.path.realpath(path)) + os.sep for path in (matex_tf.__file__, __file__)}

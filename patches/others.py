@@ -8,6 +8,7 @@ torch.optim.optimizer; `jax.grad` and `jax.value_and_grad`. What another version
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import sys
 from collections.abc import Callable
@@ -33,12 +34,13 @@ def apply(module: ModuleType) -> None:
         for optimizer in (module.optimizers.Optimizer, module.optimizers.legacy.Optimizer):
             _before(optimizer, "apply_gradients", _apply_gradients)
     elif module.__name__ == "torch":
-        register = getattr(module.optim.optimizer, "register_optimizer_step_pre_hook", None)
+        optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim hides it
+        register = getattr(optimizers, "register_optimizer_step_pre_hook", None)
         if register is not None:
-            register(lambda *_: None if _divided(module, "is_initialized") else account.trained("torch"))
+            register(functools.partial(_unless_divided, "torch"))
     else:
         for name in ("grad", "value_and_grad"):
-            _before(module, name, lambda *_: None if _divided(module, "is_initialized") else account.trained("jax"))
+            _before(module, name, functools.partial(_unless_divided, "jax"))
 
 
 def backend() -> str:
@@ -57,7 +59,7 @@ def _other_backend(module: ModuleType) -> None:
             "TensorFlow: set KERAS_BACKEND=tensorflow"
         )
     else:
-        _before(module.BaseOptimizer, "apply", lambda *_: account.trained("keras", backend=kind))
+        _before(module.BaseOptimizer, "apply", lambda *_, **__: account.trained("keras", backend=kind))
 
 
 def _before(owner: Any, name: str, note: Callable[..., None]) -> None:
@@ -83,13 +85,17 @@ def _apply_gradients(optimizer: Any, grads_and_vars: Any, *rest: Any, **options:
         account.trained("tf_keras")
 
 
-def _divided(module: ModuleType, name: str) -> bool:
-    """Whether the script has started the framework's own ranks."""
-    asks = getattr(getattr(module, "distributed", None), name, None)
+def _unless_divided(name: str, *_: Any, **__: Any) -> None:
+    """Training of another framework, unless the script has started the framework's own ranks."""
+    asks = getattr(getattr(sys.modules[name], "distributed", None), "is_initialized", None)
     try:
-        return bool(asks and asks())
-    except Exception:  # a framework that was built without it
-        return False
+        divided = bool(asks and asks())
+    except (AttributeError, RuntimeError):  # a framework that was built without it
+        divided = False
+    if backend() == name:
+        account.trained("keras", backend=name)
+    elif not divided:
+        account.trained(name)
 
 
 def _legacy(module: ModuleType) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 import foreign
 import pytest
 
-from matex_tf import background_writer, checkpoint_files, checkpoints
+from matex_tf import background_writer, checkpoint_files, checkpoints, starting
 from matex_tf.checkpoint_files import Damaged, Place
 from matex_tf.checkpoints import Checkpoints
 from matex_tf.errors import MatexError
@@ -369,3 +369,14 @@ def test_the_list_of_files_from_two_threads(tmp_path):
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_job_that_hashes_otherwise(tmp_path, monkeypatch):
+    """It keeps the seed that it had; it does not go on with weights of words that are numbered in another order."""
+    made, _ = opened(tmp_path)
+    assert made.seed(5) == 5
+    again, said = opened(tmp_path, True)
+    assert again.seed(7) == 5 and said == []
+    monkeypatch.setattr(starting, "hash_mark", lambda: 1)
+    with pytest.raises(MatexError, match="another PYTHONHASHSEED"):
+        again.seed(7)

@@ -3,7 +3,7 @@
 import importlib.util
 
 import pytest
-from cases.silence import TORCH
+from cases.silence import TORCH, write
 from jobs import LAUNCHER, Job
 
 NOTHING = "nothing was shared out: "
@@ -60,7 +60,7 @@ def test_scripts_that_know_of_ranks(ranks, text):
 
 def test_jobs(tmp_path):
     """What a job prints, and its code: at its import, at its end, also by sys.exit(0), and at its first step."""
-    (tmp_path / "torch.py").write_text(TORCH)
+    write(TORCH, tmp_path)
     (tmp_path / "train.py").write_text("import sys, torch\ntorch.optim.SGD().step()\nprint('trained')\nsys.exit(0)")
     (tmp_path / "plain.py").write_text("print('hello')")
     (tmp_path / "ranks.py").write_text("import torch, matex_tf\nprint(matex_tf.size())")

@@ -15,30 +15,39 @@ from cases.common import classifier, compiled, table
 from matex_tf import settings, world
 from matex_tf.patches import account, others
 
-#: A PyTorch and a JAX of a few lines.
-TORCH = """
-from types import SimpleNamespace
-
+#: A PyTorch and a JAX of a few lines, by file.
+TORCH = {
+    "torch/__init__.py": "from torch import distributed, optim",
+    "torch/distributed.py": "def is_initialized():\n    return False",
+    "torch/optim/__init__.py": "from torch.optim.optimizer import SGD\ndel optimizer",
+    "torch/optim/optimizer.py": """
 hooks = []
+register_optimizer_step_pre_hook = hooks.append
 
 
 class SGD:
     def step(self):
         for hook in hooks:
             hook(self, (), {})
-
-
-optim = SimpleNamespace(SGD=SGD, optimizer=SimpleNamespace(register_optimizer_step_pre_hook=hooks.append))
-distributed = SimpleNamespace(is_initialized=lambda: False)
-"""
-JAX = """
-def value_and_grad(function):
+""",
+}
+JAX = {
+    "jax.py": """
+def value_and_grad(function, has_aux=False):
     return lambda x: (function(x), 1.0)
 
 
-def grad(function):
+def grad(function, has_aux=False):
     return lambda x: 1.0
 """
+}
+
+
+def write(files, folder):
+    """Put the files of a module there."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
 
 
 def summary(what, tmp, text="", require=False):
@@ -149,10 +158,12 @@ def session_without_feeds(tmp):
     _session(False)
 
 
-def _imported(name, text, tmp):
-    """A module of this text; the hook on its import fires once in a process, and is called again here."""
-    (tmp / f"{name}.py").write_text(text)
-    sys.modules.pop(name, None)
+def _imported(name, files, tmp):
+    """A module of these files; the hook on its import fires once in a process, and is called again here."""
+    write(files, tmp)
+    for known in [known for known in sys.modules if known.partition(".")[0] == name]:
+        del sys.modules[known]
+    importlib.invalidate_caches()
     module = importlib.import_module(name)
     others.apply(module)
     return module
@@ -165,12 +176,13 @@ def torch(tmp):
 
 def jax(tmp):
     """JAX."""
-    assert _imported("jax", JAX, tmp).value_and_grad(lambda x: x)(2.0) == (2.0, 1.0)
+    assert _imported("jax", JAX, tmp).value_and_grad(lambda x: x, has_aux=False)(2.0) == (2.0, 1.0)
 
 
 def torch_with_its_own_ranks(tmp):
     """PyTorch that shares out by itself."""
-    _imported("torch", TORCH.replace("False", "True"), tmp).optim.SGD().step()
+    own = {**TORCH, "torch/distributed.py": "def is_initialized():\n    return True"}
+    _imported("torch", own, tmp).optim.SGD().step()
     fit(tmp)
 
 
