@@ -69,6 +69,8 @@ def of_shards(
     if orphans is not None:
         orphans.begin(global_size, bool(shuffle) and shuffle != "batch")
 
+    # AutoGraph would warn of `map`, which is wrapped, and has nothing to convert in these.
+    @tf.autograph.experimental.do_not_convert
     def permutation(_: Any) -> Any:
         if orphans is not None:
             epoch, indices = tf.numpy_function(orphans.next_epoch, [], (tf.int64, tf.int64))
@@ -77,6 +79,7 @@ def of_shards(
         mixed = tf.random.shuffle(indices) if shuffle and shuffle != "batch" else indices
         return tf.constant(0, tf.int64), mixed
 
+    @tf.autograph.experimental.do_not_convert
     def own(epoch: Any, indices: Any) -> Any:
         def take(number: Any, span: Any) -> tuple[Any, Any, Any]:
             taken, share = _slice(indices, span[0], span[1], span[2])

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf.errors import DataError, MatexError, quoted, shortened
+from matex_tf.errors import DataError, MatexError, listed, quoted, shortened
 from matex_tf.readers import pairs, reading
 from matex_tf.readers.hdf5_storage import Storage
 from matex_tf.readers.limits import room
@@ -199,6 +199,9 @@ class ArrayTable(Table):
             if columns[name].refused:
                 raise DataError(f"{file.path}: {file.kind} {name} {columns[name].refused}.")
         self.labelled = labels is not None
+        self.columns = tuple(inputs)
+        self.words = labels is not None and columns[labels].dtype.kind in "UO"
+        self.said = _said(columns, inputs, labels, wanted)
         self._several = several
         self._columns = [columns[name] for name in inputs]
         if labels is not None:
@@ -257,6 +260,20 @@ def check_plausible(path: str, kind: str, column: Column, length: int) -> None:
             f"{path} is damaged: {kind} {column.name} would have {column.rows} rows of {column.row_bytes} bytes, and "
             f"the file has {length} bytes."
         )
+
+
+def _said(columns: dict[str, Column], inputs: Sequence[str], labels: str | None, wanted: Wanted) -> str:
+    """Inputs and labels in words."""
+
+    def one(name: str) -> str:
+        shape = " x ".join(map(str, columns[name].shape)) or "one value"
+        return f"{shortened(name)} ({shape} a row, {_words(columns[name].dtype)})"
+
+    how = "by its name" if wanted.x is None else "as x= says"
+    x = f"input{'s' * (len(inputs) > 1)} {listed(map(one, inputs))} {how}"
+    if labels is None:
+        return f"{x}, no labels ({'y=False' if wanted.y is False else 'none was found; y= names them'})"
+    return f"{x}, labels {one(labels)} {'by its name' if wanted.y is None else 'as y= says'}"
 
 
 def _cast(file: ArrayFile, column: Column, wanted: np.dtype | None) -> np.dtype:

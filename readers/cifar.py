@@ -80,6 +80,9 @@ class CifarTable(Table):
         self._watched = Watched(path)
         self.labelled = wanted.y is not False
         self.names = ("data", "labels") if self.labelled else ("data",)
+        self.columns = ("data",)
+        labels = wanted.y or "labels (of CIFAR-100 the fine ones)"
+        self.said = f"input data (32 x 32 x 3 a row, uint8), {labels if self.labelled else 'no labels (y=False)'}"
         self.rows = len(self._load()[0])
         if self.rows == 0:
             raise DataError(f"{path} has no rows.")

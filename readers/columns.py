@@ -40,12 +40,26 @@ class Chosen:
         y: the labels; none where there are no labels.
         dtype: of the inputs.
         names: of all columns, as messages have them.
+        why: how the labels were found, in words.
+        columns: names of the inputs, as the file has them; positions where it has none.
     """
 
     x: tuple[int, ...]
     y: tuple[int, ...]
     dtype: np.dtype
     names: tuple[str, ...]
+    why: str = ""
+    columns: tuple[str | int, ...] = ()
+
+    @property
+    def said(self) -> str:
+        """Inputs and labels in words."""
+        inputs = f"{len(self.x)} input{'s' * (len(self.x) != 1)} ({listed(self.names[column] for column in self.x)})"
+        if not self.y:
+            return f"{inputs}, no labels ({self.why})"
+        return (
+            f"{inputs}, label{'s' * (len(self.y) > 1)} {listed(self.names[column] for column in self.y)} ({self.why})"
+        )
 
     @functools.cached_property
     def needed(self) -> list[int]:
@@ -79,7 +93,8 @@ def choose(names: Sequence[str] | None, count: int, wanted: Wanted, path: str) -
     Args:
         names: of the columns, or None where they have none.
         count: of the columns.
-        wanted: what was asked for. y=None: a column with one of `LABEL_NAMES`, or else the last; x=None: all others.
+        wanted: what was asked for. y=None: a column with one of `LABEL_NAMES`, or else the last, or the first where
+            `wanted.first` says so; x=None: all others.
         path: of the file, for messages.
 
     Raises:
@@ -123,11 +138,13 @@ def choose(names: Sequence[str] | None, count: int, wanted: Wanted, path: str) -
 
     if wanted.y is None:
         taken = set(positions(wanted.x, "x")) if wanted.x is not None else set()
-        y: tuple[int, ...] = tuple(i for i in (_label(names, count),) if i not in taken)
+        label, why = _label(names, count, wanted.first)
+        y: tuple[int, ...] = tuple(i for i in (label,) if i not in taken)
+        why = why if y else f"{why} would be the label, and is an input"
     elif wanted.y is False:
-        y = ()
+        y, why = (), "y=False"
     else:
-        y = positions(wanted.y, "y")
+        y, why = positions(wanted.y, "y"), "as y= says"
     labels = set(y)
     x = positions(wanted.x, "x") if wanted.x is not None else tuple(i for i in range(count) if i not in labels)
     if not x:
@@ -138,15 +155,19 @@ def choose(names: Sequence[str] | None, count: int, wanted: Wanted, path: str) -
     dtype = np.dtype(np.float32 if wanted.dtype is None else wanted.dtype)
     if dtype.kind not in "fiu":
         raise DataError(f"the columns of {path} cannot become {dtype}: inputs are floating-point numbers or integers.")
-    return Chosen(x, y, dtype, shown)
+    return Chosen(x, y, dtype, shown, why, tuple(names[i] if names is not None else i for i in x))
 
 
-def _label(names: Sequence[str] | None, count: int) -> int:
+def _label(names: Sequence[str] | None, count: int, first: bool) -> tuple[int, str]:
+    """The label column where nobody has named it, and why it is that."""
     lower = [name.strip().lower() for name in names or ()]
     for name in LABEL_NAMES:
         if name in lower:
-            return lower.index(name)
-    return count - 1
+            return lower.index(name), "by its name"
+    none = "the file has no names" if names is None else "none has a name that labels have"
+    return (
+        (0, f"the first column, as {none}") if first else (count - 1, f"the last column, as {none}: y= names another")
+    )
 
 
 @dataclass(frozen=True)
@@ -157,11 +178,13 @@ class Facts:
         kind: the greatest of the columns.
         missing: the first row that has no value in one of them, or has one such as "NA"; and that column.
         empty: the first row that has nothing in one of them; and that column.
+        gaps: rows that lack one of the inputs.
     """
 
     kind: Kind = Kind.INTEGER
     missing: tuple[int, int] | None = None
     empty: tuple[int, int] | None = None
+    gaps: int = 0
 
 
 def agree(facts: Sequence[Facts]) -> tuple[Kind, tuple[int, int] | None]:

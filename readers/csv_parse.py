@@ -13,6 +13,7 @@ from matex_tf.errors import DataError, quoted
 from matex_tf.readers import csv_wide
 from matex_tf.readers.columns import Chosen, Facts, Kind
 from matex_tf.readers.csv_scan import Tokens
+from matex_tf.readers.table import rows_with_gaps
 
 #: What stands for a missing number; those that pandas knows.
 MISSING = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A",
@@ -167,7 +168,7 @@ class Parser:
             texts: list[Any] = self.texts(data) if any(label is None for label in plain) else [None] * len(plain)
             labels = [text if label is None else label for label, text in zip(plain, texts, strict=True)]
         x = self._inputs(read)
-        return Rows(x, labels, _facts(labels, self.chosen.y))
+        return Rows(x, labels, _facts(labels, self.chosen.y, x))
 
     def _wide(self, fields: csv_wide.Fields, path: str, number: int) -> Rows:
         """`rows` where there are very many columns."""
@@ -185,7 +186,7 @@ class Parser:
             raise DataError(f"{path}, data rows {number} to {number + len(texts) - 1}: {error}") from None
         with np.errstate(over="ignore"):
             x = x.astype(self.chosen.dtype, copy=False)
-        return Rows(x, labels, _facts(labels, self.chosen.y))
+        return Rows(x, labels, _facts(labels, self.chosen.y, x))
 
     def _frame(self, data: bytes) -> Any:
         """The rows as a frame, whose inputs are numbers.
@@ -303,7 +304,7 @@ def _plain(column: Any) -> np.ndarray | None:
     return values
 
 
-def _facts(labels: list[np.ndarray], columns: tuple[int, ...]) -> Facts:
+def _facts(labels: list[np.ndarray], columns: tuple[int, ...], x: np.ndarray) -> Facts:
     kind, missing, empty = Kind.INTEGER, None, None
     for column, values in zip(columns, labels, strict=True):
         if values.dtype.kind == "b":
@@ -323,7 +324,7 @@ def _facts(labels: list[np.ndarray], columns: tuple[int, ...]) -> Facts:
             nothing = next((row for row in places.tolist() if not values[row].strip()), None)
             if nothing is not None:
                 empty = min(empty or (len(values), 0), (nothing, column))
-    return Facts(kind, missing, empty)
+    return Facts(kind, missing, empty, rows_with_gaps(x))
 
 
 def as_kind(values: np.ndarray, kind: Kind) -> np.ndarray | None:

@@ -27,7 +27,7 @@ from matex_tf.readers.csv_parse import Parser, as_kind
 from matex_tf.readers.csv_scan import INDEX_ENTRIES, STEP_BYTES, Index, Part, Piece, Tokens
 from matex_tf.readers.csv_source import KEEP_BYTES, Source
 from matex_tf.readers.limits import room
-from matex_tf.readers.table import Table, Wanted, together
+from matex_tf.readers.table import Table, Wanted, library, together
 from matex_tf.world import World
 
 #: Text that is parsed at a time: its arrays and pandas' copies of them exist at once.
@@ -56,6 +56,7 @@ class CsvTable(Table):
         self.rows = index.rows
         self.labelled = bool(chosen.y)
         self.kind = Kind.INTEGER
+        self.said, self.columns = chosen.said, chosen.columns
         self._source, self._index, self._chosen = source, index, chosen
         self._delimiter = dialect.delimiter.encode()
         self._parser = Parser(dialect.delimiter, dialect.count, chosen)
@@ -133,7 +134,9 @@ class CsvTable(Table):
                 facts.append(_in_whole(seen, piece.start))
                 if keep:
                     parsed.append(rows)
-        self.kind, lacking = agree(ranks.gather(_merged(facts), "compare the labels of CSV files"))
+        everyone = ranks.gather(_merged(facts), "compare the labels of CSV files")
+        self.kind, lacking = agree(everyone)
+        self.words, self.gaps = self.kind is Kind.WORDS, sum(seen.gaps for seen in everyone)
         if lacking is not None:
             file, row = self._index.place(lacking[0])
             raise DataError(
@@ -149,7 +152,7 @@ def _in_whole(facts: Facts, start: int) -> Facts:
     def moved(place: tuple[int, int] | None) -> tuple[int, int] | None:
         return None if place is None else (place[0] + start, place[1])
 
-    return Facts(facts.kind, moved(facts.missing), moved(facts.empty))
+    return Facts(facts.kind, moved(facts.missing), moved(facts.empty), facts.gaps)
 
 
 def _merged(facts: Sequence[Facts]) -> Facts:
@@ -157,7 +160,7 @@ def _merged(facts: Sequence[Facts]) -> Facts:
     kind = max((seen.kind for seen in facts), default=Kind.INTEGER)
     missing = min((seen.missing for seen in facts if seen.missing is not None), default=None)
     empty = min((seen.empty for seen in facts if seen.empty is not None), default=None)
-    return Facts(kind, missing, empty)
+    return Facts(kind, missing, empty, sum(seen.gaps for seen in facts))
 
 
 def open(paths: Sequence[str], wanted: Wanted, ranks: World) -> CsvTable:
@@ -174,6 +177,7 @@ def open(paths: Sequence[str], wanted: Wanted, ranks: World) -> CsvTable:
     """
     csv_dialect.check_delimiter(wanted.delimiter)
     with together(ranks, "open CSV files"):
+        library("pandas", paths[0])
         source = Source(paths)
         owner = _unpack(source, ranks)
     _compare_sizes(source, ranks)

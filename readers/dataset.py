@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import glob
+import operator
 import os
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from matex_tf import world
+from matex_tf import settings, world
 from matex_tf.errors import DataError, listed, quoted
 from matex_tf.readers import formats
 from matex_tf.readers.shard import Shard
@@ -96,6 +97,9 @@ class DataSet:
             shard = Shard(*found, ranks, one_hot=one_hot, normalize=normalize, scale_of=self.training)
             others.append(shard if len(found[1]) else None)
         self.validation, self.testing = others
+        for one in (whole, *held_out):
+            if one is not None:
+                say(one, one.rows, ranks)
         for shard in (self.training, self.validation, self.testing):
             if shard is not None:
                 _read_together(shard, ranks)
@@ -110,7 +114,7 @@ class DataSet:
         *,
         one_hot: bool | int = False,
         dtype: Any = None,
-        rows: slice | None = None,
+        rows: slice | range | int | None = None,
         normalize: float | bool = False,
         delimiter: str | None = None,
         header: bool | None = None,
@@ -125,7 +129,7 @@ class DataSet:
                 finds them; y=False: there are no labels.
             one_hot: whether labels become one-hot vectors (float32); a number of classes saves a pass over the labels.
             dtype: of the inputs.
-            rows: which rows of the whole, such as slice(0, 1000).
+            rows: which rows of the whole: slice(0, 1000), range(0, 1000), or 1000 for the first so many.
             normalize: what inputs are divided by; True for their largest absolute value.
             delimiter, header: of a CSV file; None finds out.
 
@@ -140,9 +144,12 @@ class DataSet:
         table = formats.open_table(paths, format, _wanted(x, y, dtype, delimiter, header), ranks)
         window = range(table.rows)
         if rows is not None:
-            window = window[rows]
+            window = window[_slice(rows)]
             if window.step < 0 or len(window) == 0:
-                raise DataError(f"{paths[0]} has {table.rows} rows, and {rows} takes none of them, or goes backwards.")
+                raise DataError(
+                    f"{paths[0]} has {table.rows} rows, and {quoted(rows)} takes none of them, or goes backwards."
+                )
+        say(table, len(window), ranks)
         return Shard(table, window, ranks, one_hot=one_hot, normalize=normalize)
 
     @property
@@ -201,6 +208,35 @@ class DataSet:
             name = "train_batch_size" if part == "train" else "test_batch_size"
             raise DataError(f"next_{part}_batch needs a batch size: give it one, or {name}= to DataSet.")
         return shard.next_batch(size)
+
+
+def say(table: Table, rows: int, ranks: World) -> None:
+    """Print what was found in files, on one rank. Args: rows: of them that are taken."""
+    if ranks.rank != 0 or not settings.current().notes:
+        return
+    more = f" and {len(table.paths) - 1} more" if len(table.paths) > 1 else ""
+    taken = f" of {table.rows}" if rows != table.rows else ""
+    gaps = f"; {table.gaps} rows lack an input (NaN)" if table.gaps else ""
+    ranks.say(f"{os.path.basename(table.paths[0])}{more}: {table.format}, {rows}{taken} rows, {table.said}{gaps}")
+    if table.words:
+        ranks.say("the labels are words, which no model takes: say one_hot=True, or number them by shard.classes")
+    for note in table.notes:
+        ranks.say(f"{os.path.basename(table.paths[0])}: {note}")
+
+
+def _slice(rows: Any) -> slice:
+    if isinstance(rows, slice):
+        return rows
+    if isinstance(rows, range):
+        return slice(rows.start, rows.stop, rows.step) if rows.step > 0 and rows.start >= 0 else slice(0, 0)
+    try:
+        if isinstance(rows, (bool, np.bool_)) or rows < 0:
+            raise TypeError
+        return slice(operator.index(rows))
+    except TypeError:
+        raise DataError(
+            f"rows={quoted(rows)} names no rows: give a slice, a range, or how many of the first."
+        ) from None
 
 
 def expand(path: Any, ranks: World) -> list[str]:

@@ -126,4 +126,5 @@ def open_table(paths: Sequence[str], format: str | None, wanted: Wanted, ranks: 
         raise DataError(f"{paths[0]} has other formats on other ranks: is it the same file on every host?")
     module = importlib.import_module(f"matex_tf.readers.{FORMATS[found]}")
     table: Table = module.open(paths, wanted, ranks)
+    table.format = found
     return table

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from matex_tf.errors import DataError
+from matex_tf.errors import DataError, listed
 from matex_tf.readers import pairs
 from matex_tf.readers.arrays import Column, data_errors
 from matex_tf.readers.limits import room
@@ -64,6 +64,9 @@ class ClassTable(Table):
         self.classes, self._columns = tuple(columns), list(columns.values())
         self.names, self.labelled = tuple(column.name for column in self._columns), labelled
         self.notes = file.notes
+        self.columns = self.names
+        of = f"one dataset of inputs for each of {len(self.classes)} classes ({listed(self.classes)})"
+        self.said = f"{of}, {'labels from 0 in this order' if labelled else 'no labels (y=False)'}"
         self.turns = Turns([column.rows for column in self._columns])
         self.rows = int(self.turns.counts.sum())
         self._dtype = self._columns[0].dtype if dtype is None else np.dtype(dtype)

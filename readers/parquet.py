@@ -75,6 +75,7 @@ class ParquetTable(Table):
                     )
             for column in self._chosen.y:
                 self.kind = max(self.kind, kinds[column])
+        self.said, self.columns, self.words = self._chosen.said, self._chosen.columns, self.kind is Kind.WORDS
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
         start, stop = max(0, start), min(stop, self.rows)

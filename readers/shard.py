@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf import parts
+from matex_tf import parts, settings
 from matex_tf.errors import DataError, quoted
 from matex_tf.parts import Turns, span
-from matex_tf.readers.table import Arrays, Table
+from matex_tf.readers.table import Arrays, Table, rows_with_gaps
 from matex_tf.world import World
 
 #: How much a pass over rows that are not kept reads at a time.
@@ -29,7 +29,7 @@ class Shard:
         counts: how many rows each rank holds; they differ by one at most.
         total_rows: how many all ranks hold together.
         paths: the files.
-        classes: for labels as one-hot vectors, what each position stands for; None otherwise.
+        columns: the inputs: names of columns, or of arrays; positions where the file has no names.
         ranks: whom the rows were shared out among, by the numbers that they had at the start of the job.
         generation: how often ranks had died by then.
     """
@@ -59,9 +59,10 @@ class Shard:
         self._like = scale_of or self
         self._kept: tuple[Arrays, Arrays | None] | None = None
         self._classes: np.ndarray | None = None
+        self._words: np.ndarray | None = None
         self._divisor: float | None = None
         self._window = window
-        self.paths = table.paths
+        self.paths, self.columns = table.paths, table.columns
         self.rank, self.size = ranks.rank, ranks.size
         self.ranks, self.generation = list(ranks.first_ranks), ranks.generation
         self.total_rows = len(window)
@@ -104,11 +105,21 @@ class Shard:
 
     @property
     def classes(self) -> np.ndarray | None:
-        """What the positions of a one-hot label stand for: numbers, or words in the order of the alphabet."""
-        if self._one_hot is False or not self._table.labelled:
+        """What the positions of a one-hot label stand for: numbers, or words in the order of the alphabet.
+
+        Of labels that are words, also without `one_hot`: `np.searchsorted(shard.classes, shard.labels)` numbers them.
+        Of an HDF5 file with a dataset for each class, their names. None for other labels.
+
+        Every rank must come here: the ranks compare what they hold.
+        """
+        if not self._table.labelled:
             return None
+        if self._one_hot is False and not self._table.words:
+            return np.asarray(self._table.classes) if self._table.classes else None
+        if self._one_hot is False and self._like._words is None:
+            self._like._words = self._like._found_classes(None)
         self._prepare()
-        return self._like._classes
+        return self._like._words if self._one_hot is False else self._like._classes
 
     def order(self, batch_size: int) -> np.ndarray:
         """The rows of the files in the order in which the ranks together use them, without shuffling.
@@ -176,6 +187,10 @@ class Shard:
         """Make `data` and `labels` of what `load` gave. Every rank must come here, see `data`."""
         self._prepare(raw)
         kept = self._finish(*raw)
+        gaps = rows_with_gaps(raw[0]) if self._table.gaps is None else 0
+        if gaps and settings.current().notes:
+            name = os.path.basename(self.paths[0])
+            self._ranks.say(f"{name}: {gaps} of the {len(self)} rows of rank {self.rank} lack an input (NaN)")
         again = copy.copy(self)  # for as long as the arrays live, and without holding on to them
         again._kept, again._like = None, again if self._like is self else self._like
         for column, array in enumerate(part for half in kept for part in (half if isinstance(half, tuple) else [half])):
@@ -213,11 +228,13 @@ class Shard:
                 self._divisor = float(self._normalize)
         if self._classes is None and self._one_hot is not False and self._table.labelled:
             if self._one_hot is True:
-                mine = sorted({value for _, y in self._blocks(raw) for value in np.unique(_single(y, self)).tolist()})
-                found = sorted(set().union(*self._ranks.gather(mine, "find the classes")))
-                self._classes = _all_classes(found, self.paths[0])
+                self._classes = self._found_classes(raw)
             else:
                 self._classes = np.arange(self._one_hot)
+
+    def _found_classes(self, raw: tuple[Arrays, Arrays | None] | None) -> np.ndarray:
+        mine = sorted({value for _, y in self._blocks(raw) for value in np.unique(_single(y, self)).tolist()})
+        return _all_classes(sorted(set().union(*self._ranks.gather(mine, "find the classes"))), self.paths[0])
 
     def _blocks(self, raw: tuple[Arrays, Arrays | None] | None) -> Any:
         if raw is not None:

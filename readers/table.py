@@ -39,6 +39,7 @@ class Wanted:
         dtype: of the inputs, a numpy dtype; None leaves it to the format.
         delimiter: what stands between two fields of a CSV file; None finds it.
         header: whether the first row of a CSV file has the names of its columns; None finds it.
+        first: whether the first column of a CSV file has the labels where nothing says which has, and not the last.
     """
 
     x: Names = None
@@ -46,6 +47,7 @@ class Wanted:
     dtype: np.dtype | None = None
     delimiter: str | None = None
     header: bool | None = None
+    first: bool = False
 
 
 class Table(ABC):
@@ -58,6 +60,11 @@ class Table(ABC):
         labelled: whether there are labels.
         classes: what each class is called, where the file says so: label k is classes[k].
         notes: what should be known of the rows, such as some that were never written.
+        format: one of `formats.FORMATS`.
+        said: inputs and labels in words, and why these.
+        columns: the inputs: names of columns of a file of columns, or of arrays; positions where there are no names.
+        words: whether the labels are words.
+        gaps: rows that lack an input; None where that shows only when they are read.
     """
 
     paths: tuple[str, ...]
@@ -66,6 +73,11 @@ class Table(ABC):
     labelled: bool = True
     classes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    format: str = ""
+    said: str = ""
+    columns: tuple[str | int, ...] = ()
+    words: bool = False
+    gaps: int | None = None
 
     @abstractmethod
     def read(self, start: int, stop: int) -> tuple[Arrays, Arrays | None]:
@@ -86,7 +98,9 @@ class Joined(Table):
         self.tables = list(tables)
         self.paths = tuple(path for table in tables for path in table.paths)
         self.rows = sum(table.rows for table in tables)
-        self.names, self.labelled, self.classes = tables[0].names, tables[0].labelled, tables[0].classes
+        first_one = tables[0]
+        self.names, self.labelled, self.classes = first_one.names, first_one.labelled, first_one.classes
+        self.said, self.columns, self.words = first_one.said, first_one.columns, first_one.words
         self.notes = tuple(note for table in tables for note in table.notes)
         self._ends = np.cumsum([table.rows for table in tables])
         first = _columns(tables[0].read(0, 0))
@@ -115,6 +129,20 @@ class Joined(Table):
         if len(pieces) == 1:
             return pieces[0]
         return join([x for x, _ in pieces]), join([y for _, y in pieces])
+
+
+def rows_with_gaps(arrays: Arrays) -> int:
+    """How many rows of inputs have a NaN."""
+    several: Sequence[np.ndarray] = arrays if isinstance(arrays, tuple) else (arrays,)
+    floats = [array for array in several if array.dtype.kind in "fc" and array.size]
+    if not floats:
+        return 0
+    step = max(1, (1 << 24) // max(1, sum(array[:1].size for array in floats)))
+    count = 0
+    for low in range(0, len(floats[0]), step):
+        parts = [np.isnan(array[low : low + step]) for array in floats]
+        count += int(np.any([part.reshape(len(part), -1).any(axis=1) for part in parts], axis=0).sum())
+    return count
 
 
 def join(parts: list[Any]) -> Any:
