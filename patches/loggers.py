@@ -1,6 +1,7 @@
 """Callbacks that write logs do so on rank 0; elsewhere they do nothing.
 
-Relies on (Keras 3.3 to 3.15): the public methods of `CSVLogger`, `TensorBoard` and `RemoteMonitor`.
+Relies on (Keras 3.3 to 3.15): the public methods of `CSVLogger`, `TensorBoard` and `RemoteMonitor`;
+`TensorBoard.embeddings_freq`, public.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from matex_tf import world
-from matex_tf.patches import names
+from matex_tf.patches import names, saving
 
 _CLASSES = {"csv_logger": "CSVLogger", "tensorboard": "TensorBoard", "remote_monitor": "RemoteMonitor"}
 
@@ -18,7 +19,9 @@ def apply(module: ModuleType) -> None:
     """Patch keras.src.callbacks.csv_logger, .tensorboard or .remote_monitor."""
     logger = _CLASSES[module.__name__.rpartition(".")[2]]
     for name, method in vars(names.require(module, logger)).items():
-        if name.startswith("on_") and callable(method):
+        if (logger, name) == ("TensorBoard", "on_epoch_end"):
+            names.wrap(module, f"{logger}.{name}", _with_embeddings)
+        elif name.startswith("on_") and callable(method):
             names.wrap(module, f"{logger}.{name}", _on_rank_0)
         elif name == "set_model":
             names.wrap(module, f"{logger}.{name}", _set_model)
@@ -26,6 +29,15 @@ def apply(module: ModuleType) -> None:
 
 def _on_rank_0(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     return wrapped(*args, **kwargs) if world.current().rank == 0 else None
+
+
+def _with_embeddings(wrapped: Any, board: Any, args: Any, kwargs: Any) -> Any:
+    """At the end of an epoch in which TensorBoard saves the model's weights, all ranks are there to prepare them."""
+    every, epoch = getattr(board, "embeddings_freq", 0), args[0] if args else kwargs["epoch"]
+    if not every or epoch % every:
+        return _on_rank_0(wrapped, board, args, kwargs)
+    saving.prepare(board.model)
+    return saving.by_one_rank(lambda: wrapped(*args, **kwargs), "write the embeddings for TensorBoard")
 
 
 def _set_model(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:

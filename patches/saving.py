@@ -48,11 +48,7 @@ def _save(wrapped: Any, args: Any, kwargs: Any, position: int, bound: bool = Fal
     arguments = args[1:] if bound else args
     if not isinstance(path, (str, os.PathLike)):
         return wrapped(*arguments, **kwargs)
-    if not alone and hasattr(model, "metrics"):
-        weights.merge_statistics(model)
-    if not alone:
-        for prepare in before_writing:
-            prepare()
+    prepare(model)
 
     def write(target: str | os.PathLike[str]) -> Any:
         if "filepath" in kwargs:
@@ -64,6 +60,16 @@ def _save(wrapped: Any, args: Any, kwargs: Any, position: int, bound: bool = Fal
     if whole_file and _is_one_file(os.fspath(path), args[position + 1 :], kwargs):
         return by_one_rank(lambda: _put(path, write), f"write {os.fspath(path)}", os.fspath(path))
     return by_one_rank(lambda: write(path), f"write {os.fspath(path)}", os.fspath(path))
+
+
+def prepare(model: Any) -> None:
+    """Let every rank have what is to be written, unless this rank writes by itself. Every rank must call."""
+    if alone:
+        return
+    if hasattr(model, "metrics"):
+        weights.merge_statistics(model)
+    for make_ready in before_writing:
+        make_ready()
 
 
 def _is_one_file(path: str, more: Sequence[Any], kwargs: Any) -> bool:

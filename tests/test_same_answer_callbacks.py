@@ -88,6 +88,13 @@ def test_tensorboard(ranks):
     assert len(reference["scalars"]) >= 8
 
 
+def test_tensorboard_embeddings(ranks):
+    """The weights that TensorBoard saves inside of a callback: those of one rank, written by one."""
+    pytest.importorskip("tensorboard.plugins.projector", reason="Keras needs it to show embeddings")
+    reference = same(written_once(ranks("callbacks:embeddings")))
+    assert reference["found"] and "board/train/keras_embedding.ckpt-0.weights.h5" in reference["names"]
+
+
 def test_saving(ranks):
     """`save`, `save_weights`, `export` and `np.save`: there when the call returns, whole, and the same when read."""
     reference = same(written_once(ranks("callbacks:saving")))

@@ -216,6 +216,23 @@ def tensorboard(tmp):
     return {"count": count, "scalars": scalars}
 
 
+def embeddings(tmp):
+    """TensorBoard with embeddings, whose weights it saves every second epoch: those that any rank then finds."""
+    watch_writes()
+    keras.utils.set_random_seed(3)
+    flat = [keras.layers.Embedding(10, 4), keras.layers.Flatten(), keras.layers.BatchNormalization(synchronized=True)]
+    model = keras.Sequential([keras.Input((3,)), *flat, keras.layers.Dense(3)])
+    x, y = np.arange(303).reshape(101, 3) % 10, np.arange(101) % 3
+    board = keras.callbacks.TensorBoard("board", embeddings_freq=2)
+    history = compiled(model).fit(x, y, batch_size=25, epochs=3, callbacks=[board], verbose=0)
+    last = Path("board", "train", "keras_embedding.ckpt-2.weights.h5")
+    found = []
+    if last.exists():
+        model.load_weights(last)
+        found = [np.array(weight) for weight in model.get_weights()]
+    return {"result": {"found": found, "names": files(tmp), "trained": result_of(model, history)}, "writes": writes(tmp)}
+
+
 def saving(tmp):
     """Models saved, read again and trained on; every rank sees the file when the call returns."""
     import tensorflow as tf
