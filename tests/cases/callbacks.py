@@ -230,7 +230,8 @@ def embeddings(tmp):
     if last.exists():
         model.load_weights(last)
         found = [np.array(weight) for weight in model.get_weights()]
-    return {"result": {"found": found, "names": files(tmp), "trained": result_of(model, history)}, "writes": writes(tmp)}
+    result = {"found": found, "names": files(tmp), "trained": result_of(model, history)}
+    return {"result": result, "writes": writes(tmp)}
 
 
 def saving(tmp):
