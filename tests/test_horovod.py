@@ -81,7 +81,7 @@ def test_process_sets(ranks, case, how):
     right(ranks(f"horovod_sets:{case}", (4,), meets=None, session=how == "session"))
 
 
-@pytest.mark.parametrize("case", ["numbers", "training"])
+@pytest.mark.parametrize("case", ["numbers", "training", "failures"])
 def test_sets_that_come_and_go(ranks, case):
     """Numbers of sets, and what optimizers and tapes do with a set."""
     right(ranks(f"horovod_sets:{case}", (4,), meets=None))
@@ -107,6 +107,41 @@ def test_session(ranks):
 def test_session_of_many(ranks):
     """48 collectives at once, with two threads of TensorFlow."""
     assert ranks("horovod:many_in_a_session", (3,), meets=None) == {3: [[True] * 2] * 3}
+
+
+@pytest.mark.parametrize("how", ["session", "function", "eager"])
+def test_backward_passes(ranks, how):
+    """Several of each collective at once, and second derivatives: none gets the gradient of another."""
+    right(ranks("horovod_names:backward_passes", (2,), meets=None, how=how))
+
+
+@pytest.mark.parametrize("v2", [True, False])
+def test_control_flow(ranks, v2):
+    """Loops and branches in a session's graph, as TensorFlow 2 makes them and as TensorFlow 1 did."""
+    right(ranks("horovod_names:control_flow", (2,), meets=None, v2=v2))
+
+
+def test_names_and_scopes(ranks):
+    """Names of collectives are unique in a graph, as names of ops are."""
+    right(ranks("horovod_names:names_and_scopes", (3,), meets=None))
+
+
+def test_functions_of_a_session(ranks):
+    """A function that is called in several places: right, or an error that says so."""
+    for silent, other, once in ranks("horovod_names:functions", (2,), meets=None)[2]:
+        assert not silent and not other and once
+
+
+def test_twice_at_a_time(ranks):
+    """One rank has two collectives of one name in flight, which nobody can tell apart."""
+    for told, after in ranks("horovod_names:twice_at_a_time", (3,), meets=None)[3]:
+        assert told[0] == "3.0" and told[1].startswith("InvalidArgumentError") and "of the name x at a time" in told[1]
+        assert after == 3.0
+
+
+def test_session_before_init(ranks):
+    """It has threads for its collectives."""
+    assert ranks("horovod_names:session_before_init", (3,), meets=None) == {3: [True] * 3}
 
 
 def test_who_we_are(ranks):

@@ -51,6 +51,7 @@ OP_NAMES = {Average: "average", Sum: "sum", Adasum: "adasum", Min: "min", Max: "
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 _desk: Desk | None = None  # of all ranks; None before init and after shutdown
+_left: dict[world.World, Desk] = {}  # by shutdown, for the next init, so that communicators do not add up
 _timeline = ""
 
 
@@ -63,7 +64,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
     Raises:
         NotImplementedError: comm is a part of the job.
-        ValueError: a process set that is there already.
+        ValueError: on every rank, a process set that cannot be or that is there already. None of them is added then.
     """
     global _desk
     from matex_tf.patches.horovod import process_sets as sets
@@ -71,8 +72,9 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     ranks = world.current()
     _check_comm(comm, ranks.size)
     if _desk is None or _desk.ranks is not ranks:
-        _desk = Desk(ranks)
+        _desk = _left.pop(ranks, None) or Desk(ranks)
         sets.begin(_desk)
+        sets.close_left()
         if not ranks.alone:
             notes.say(horovod_names.NOTE)
             _abort_on_exception(ranks)
@@ -80,9 +82,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         if name and name.upper() != "DYNAMIC":
             start_timeline(name)
     if process_sets is not None and not isinstance(process_sets, str):
-        for process_set in process_sets:
-            if getattr(process_set, "process_set_id", None) is None:
-                sets.add_process_set(process_set)
+        sets.add_all([one for one in process_sets if getattr(one, "process_set_id", None) is None])
 
 
 def begin_anew() -> None:
@@ -90,9 +90,11 @@ def begin_anew() -> None:
     global _desk
     from matex_tf.patches.horovod import process_sets as sets
 
+    _left.clear()
     if _desk is not None:
         _desk = Desk(world.current())
         sets.begin(_desk)
+    sets.forget_left()
 
 
 def _check_comm(comm: Any, size: int) -> None:
@@ -130,6 +132,8 @@ def shutdown() -> None:
 
     if _timeline:
         stop_timeline()
+    if _desk is not None and not _desk.ranks.alone:
+        _left[_desk.ranks] = _desk
     _desk = None
     sets.end()
 

@@ -8,6 +8,7 @@ nothing else is sent. Where they differ, all know it, and they lay open what the
     something that every rank has     is done next
     all have joined                   joining ends
     the same name, other tensors      is an error on every rank, and the next collective works
+    the same name twice on one rank   is an error on every rank
     nothing in common                 they try again for a second, then it is an error on every rank
 """
 
@@ -67,9 +68,9 @@ class Desk:
     def __init__(self, ranks: World):
         """Args: ranks: those that take part in every collective of this desk."""
         self.ranks = ranks
-        self._turn = threading.Lock()  # held by the thread that talks to other ranks
-        self._guard = threading.Lock()
+        self._changed = threading.Condition()  # of what follows
         self._pending: list[Ticket] = []
+        self._talking = False  # whether a thread talks to the other ranks, for all tickets
         self._collectives: Collectives | None = None
         self._stuck_since = 0.0
         self._openings = 0
@@ -86,17 +87,32 @@ class Desk:
             HorovodInternalError: a rank has died, in a job that can go on without it.
         """
         request, plan = call.of(arrays, self.ranks.size)
-        ticket = Ticket(request, [*arrays, *objects], plan)
-        with self._guard:
+        with self._changed:
+            if any(other.request.key == request.key for other in self._pending):
+                request = request.twice()  # which of them goes with which of another rank, nobody can tell
+            ticket = Ticket(request, [*arrays, *objects], plan)
             self._pending.append(ticket)
-        with self._turn:
-            while not ticket.ended:
-                self._try_oldest()
+        self._see_to(ticket)
         if ticket.error is not None:
             if world_module.current().guard is not None and faults.lost(ticket.error):
                 raise HorovodInternalError(f"{request.what} failed, as a rank has died") from ticket.error
             raise ticket.error
         return ticket.result
+
+    def _see_to(self, ticket: Ticket) -> None:
+        """Wait until a ticket has ended; it may be another thread that talks to the other ranks and ends it."""
+        with self._changed:
+            self._changed.wait_for(lambda: ticket.ended or not self._talking)
+            if ticket.ended:
+                return
+            self._talking = True
+        try:
+            while not ticket.ended:
+                self._try_oldest()
+        finally:
+            with self._changed:
+                self._talking = False
+                self._changed.notify_all()
 
     def close(self) -> None:
         """Give communicators back. Collective over its ranks, which must not be those of the job."""
@@ -124,17 +140,18 @@ class Desk:
             self._end(ticket, result)
 
     def _end(self, ticket: Ticket, result: Any = None, error: BaseException | None = None) -> None:
-        with self._guard:
-            self._pending.remove(ticket)
         self._stuck_since = 0.0
-        ticket.end(result, error)
+        with self._changed:
+            self._pending.remove(ticket)
+            ticket.end(result, error)
+            self._changed.notify_all()
 
     def _lay_open(self) -> None:
         """Settle with the other ranks, which do the same, what comes next."""
         self._openings += 1
         now = time.monotonic()
         self._stuck_since = self._stuck_since or now
-        with self._guard:
+        with self._changed:
             mine = list(self._pending)
         for ticket in mine:
             if ticket.request.kind == "join" and ticket.since < 0:
@@ -201,7 +218,7 @@ class Desk:
         """Carry out a collective that all ranks have agreed on."""
         if request.fault:
             raise BadArgument(request.fault)
-        if request.kind == "barrier":
+        if request.kind in ("barrier", "add_process_sets"):
             return []
         if request.kind == "join":
             assert ticket is not None

@@ -16,10 +16,10 @@ from typing import Any
 import tensorflow as tf
 import wrapt
 
-from matex_tf import errors
+from matex_tf import errors, world
 from matex_tf.errors import MatexError
 from matex_tf.patches import names
-from matex_tf.patches.horovod import basics
+from matex_tf.patches.horovod import naming
 from matex_tf.patches.horovod.exceptions import BadArgument, HorovodInternalError, Mismatch
 
 #: Collectives that a session runs at once.
@@ -66,12 +66,17 @@ def _with_known_errors(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> A
         raise known from (errors.last_raised if isinstance(known, HorovodInternalError) else None)
 
 
+def _run_by_session(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
+    naming.look_at_calls(session.graph)
+    return _with_known_errors(wrapped, session, args, kwargs)
+
+
 def _with_threads(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
     def arguments(target: str = "", graph: Any = None, config: Any = None) -> tuple[str, Any, Any]:
         return target, graph, config
 
     target, graph, config = arguments(*args, **kwargs)
-    if target or not names.aside or not basics.is_initialized() or basics.size() == 1:
+    if target or not names.aside or world.current().alone:  # whether or not hvd.init() was called yet
         return wrapped(*args, **kwargs)
     own = tf.compat.v1.ConfigProto()
     if config is not None:
@@ -83,5 +88,5 @@ def _with_threads(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
 
 
 wrapt.wrap_function_wrapper("tensorflow.python.eager.context", "Context.call_function", _with_known_errors)
-wrapt.wrap_function_wrapper("tensorflow.python.client.session", "BaseSession._do_call", _with_known_errors)
+wrapt.wrap_function_wrapper("tensorflow.python.client.session", "BaseSession._do_call", _run_by_session)
 wrapt.wrap_function_wrapper("tensorflow.python.client.session", "BaseSession.__init__", _with_threads)

@@ -5,7 +5,6 @@ Eagerly an op is a call; in a graph it is a stateful `tf.numpy_function`, which 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import tensorflow as tf
 
 from matex_tf import errors, trace, world
 from matex_tf.errors import MatexError
-from matex_tf.patches.horovod import basics, graphs
+from matex_tf.patches.horovod import basics, graphs, naming
 from matex_tf.patches.horovod.basics import OP_NAMES, Adasum, Average, Sum
 from matex_tf.patches.horovod.exceptions import HorovodInternalError
 from matex_tf.patches.horovod.process_sets import ProcessSet, by_id, global_process_set
@@ -70,15 +69,6 @@ def run(call: Call, tensors: Sequence[tf.Tensor], dtypes: Sequence[tf.DType], am
 def _array(tensor: tf.Tensor) -> np.ndarray:
     """An eager tensor's values, without a copy; TensorFlow gives no array for a scalar of some dtypes."""
     return np.asarray(tensor) if tensor.shape.rank else np.asarray(tensor.numpy())
-
-
-def graph_name(name: str | None, kind: str, tensors: Sequence[tf.Tensor]) -> str:
-    """The name by which ranks find one another: needed where a session runs ops in any order."""
-    if name is not None:
-        return name
-    if tf.executing_eagerly() or tf.inside_function():
-        return ""
-    return re.sub("[^a-zA-Z0-9_]", "_", f"Horovod{kind}_{tensors[0].name}")
 
 
 def dense(tensors: Sequence[Any], what: str) -> list[tf.Tensor]:
@@ -151,7 +141,7 @@ def allreduce(
     params = OP_NAMES[op]
     if prescale != 1.0 or postscale != 1.0:
         params += f" with prescale factor {float(prescale)}, postscale factor {float(postscale)}"
-    call_name = graph_name(name, "Allreduce", given)
+    call_name = naming.name_of(name, "Allreduce", given)
     call = Call("allreduce", call_name, how, params=params, labels=labels)
     dtypes = [tensor.dtype for tensor in given]
 
@@ -176,7 +166,7 @@ def allgather(
 ) -> list[tf.Tensor]:
     """Join each of some tensors along the first axis, in the order of ranks; rows may differ between ranks."""
     given = dense(tensors, "allgather")
-    call_name = graph_name(name, "Allgather", given)
+    call_name = naming.name_of(name, "Allgather", given)
     call = Call("allgather", call_name, check=_has_rows)
     dtypes = [*(tensor.dtype for tensor in given), tf.int32]
     counts: tf.Tensor = None
@@ -212,7 +202,7 @@ def broadcast(
         return []
     if root_rank not in among.ranks:
         raise tf.errors.InvalidArgumentError(None, None, f"there is no rank {root_rank} in {among} to broadcast from.")
-    call_name = graph_name(name, "Broadcast", given)
+    call_name = naming.name_of(name, "Broadcast", given)
     root = among.ranks.index(root_rank)
     call = Call("broadcast", call_name, root=root, params=f"from rank {root_rank}", labels=labels)
 
@@ -236,7 +226,7 @@ def alltoall(
     """Give `splits[r]` rows to rank r of the set; what this rank receives, and the rows from each rank."""
     given = dense([tensor], "alltoall")[0]
     size = len(among.ranks)
-    call_name = graph_name(name, "Alltoall", [given])
+    call_name = naming.name_of(name, "Alltoall", [given])
     if splits is None:
         rows = tf.shape(given)[0] if given.shape.rank else tf.constant(0)
         parts = tf.fill([size], rows // size)
@@ -272,7 +262,7 @@ def reducescatter(
     given = dense(tensors, "reducescatter")
     if op not in (Average, Sum):
         raise NotImplementedError("hvd.reducescatter knows the ops Average and Sum.")
-    call_name = graph_name(name, "Reducescatter", given)
+    call_name = naming.name_of(name, "Reducescatter", given)
     params = f"{OP_NAMES[op]} with factors {float(prescale)}, {float(postscale)}"
     call = Call("reducescatter", call_name, params=params, check=_has_rows)
 
@@ -303,9 +293,10 @@ def join() -> tf.Tensor:
 
 
 @as_it_is
-def barrier(name: str | None = None, among: ProcessSet = global_process_set) -> None:
-    """Wait until every rank is here."""
-    run(Call("barrier", name), [], [], among)
+def barrier(name: str | None = None, among: ProcessSet = global_process_set) -> Any:
+    """Wait until every rank is here. In a graph, the op that does it."""
+    done = run(Call("barrier", naming.name_of(name, "Barrier")), [], [], among)
+    return None if tf.executing_eagerly() else done[0]
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:

@@ -9,6 +9,7 @@ from matex_tf.patches.horovod import basics
 from matex_tf.patches.horovod.desk import Desk
 from matex_tf.patches.horovod.exceptions import BadArgument
 from matex_tf.patches.horovod.requests import Call
+from matex_tf.world import World
 
 
 class ProcessSet:
@@ -90,6 +91,8 @@ global_process_set.process_set_id = 0
 
 _known: dict[int, tuple[ProcessSet, Desk | None]] = {}
 _free: list[int] = []  # numbers of sets that were removed, the next to be given first
+#: Sets that a shutdown left behind, each beside the world that it is of: to be closed where that comes together again.
+_left: list[tuple[World, Desk]] = []
 
 
 def begin(everyone: Desk) -> None:
@@ -101,33 +104,71 @@ def begin(everyone: Desk) -> None:
 
 def end() -> None:
     """Forget all sets."""
-    for process_set, _ in _known.values():
+    for process_set, desk in _known.values():
         if process_set is not global_process_set:
             process_set.process_set_id = None
+            everyone = _known[0][1]
+            if desk is not None and everyone is not None:
+                _left.append((everyone.ranks, desk))
     _known.clear()
     _free.clear()
+
+
+def close_left() -> None:
+    """Give back the communicators of sets that a shutdown left behind. Every rank of the job must call it."""
+    everyone = basics.desk().ranks
+    for ranks, desk in list(_left):
+        if ranks is everyone:
+            _left.remove((ranks, desk))
+            _close(desk)
+
+
+def forget_left() -> None:
+    """Leave them as they are: ranks of theirs have died."""
+    _left.clear()
+
+
+def _close(desk: Desk) -> None:
+    if desk.ranks is not basics.desk().ranks:
+        desk.close()
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Make a process set known. Every rank of the job must call it, with the same ranks in the same order of calls.
 
     Raises:
-        ValueError: ranks that are not there, or a set that is.
+        ValueError: on every rank, ranks that are not there, or a set that is.
     """
+    return add_all([process_set])[0]
+
+
+def add_all(process_sets: Sequence[ProcessSet | Sequence[int]]) -> list[ProcessSet]:
+    """The same for several: all of them are added, or none is."""
     everyone = basics.desk()
-    added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
-    if not added.ranks or len(set(added.ranks)) < len(added.ranks) or not 0 <= min(added.ranks) <= max(
-        added.ranks
-    ) < everyone.ranks.size:  # fmt: skip
-        raise ValueError(f"a process set of ranks {added.ranks} cannot be: there are ranks 0 to {basics.size() - 1}.")
-    if any(added.ranks == known.ranks for known, _ in _known.values()):
-        raise ValueError(f"Attempted to add a duplicate process set: {added}")
-    call = Call("add_process_set", params=f"ranks {added.ranks}")
-    ranks = everyone.perform(call, objects=[added.ranks])
-    member = added.included()
-    added.process_set_id = _free.pop(0) if _free else len(_known)
-    _known[added.process_set_id] = added, Desk(ranks) if member else None
+    added = [one if isinstance(one, ProcessSet) else ProcessSet(one) for one in process_sets]
+    if not added:
+        return []
+    fault = _fault(added, everyone.ranks.size)
+    asked = ", ".join(f"ranks {one.ranks}" for one in added)
+    everyone.perform(Call("add_process_sets", params=asked, check=lambda arrays, size: fault))
+    for one in added:
+        ranks = everyone.perform(Call("add_process_set", params=f"ranks {one.ranks}"), objects=[one.ranks])
+        one.process_set_id = _free.pop(0) if _free else len(_known)
+        _known[one.process_set_id] = one, Desk(ranks) if one.included() else None
     return added
+
+
+def _fault(sets: Sequence[ProcessSet], size: int) -> str:
+    """What is wrong with sets to be added; empty where nothing is."""
+    there = [known.ranks for known, _ in _known.values()]
+    for one in sets:
+        ranks = one.ranks
+        if not ranks or len(set(ranks)) < len(ranks) or min(ranks) < 0 or max(ranks) >= size:
+            return f"a process set of ranks {ranks} cannot be: there are ranks 0 to {size - 1}"
+        if ranks in there:
+            return f"Attempted to add a duplicate process set: {one}"
+        there.append(ranks)
+    return ""
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
@@ -139,8 +180,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     _, desk = _known.pop(number)
     process_set.process_set_id = None
     _free.append(number)
-    if desk is not None and desk.ranks is not basics.desk().ranks:
-        desk.close()
+    if desk is not None:
+        _close(desk)
     return True
 
 

@@ -51,6 +51,12 @@ class Request:
         """The purpose, see `World.meet`."""
         return f"{PREFIX}{self.kind} {self.name}".rstrip()
 
+    def twice(self) -> Request:
+        """The same, to be refused: the rank has begun one of this name, and has not ended it."""
+        called = f"of the name {self.name}" if self.name else "without a name"
+        fault = f"two collectives {called} at a time: give each a name of its own, the same on every rank"
+        return dataclasses.replace(self, details=(f"refused: {fault}",), fault=fault)
+
 
 class Call:
     """A collective that may be repeated: makes the request for the tensors of the moment, and remembers the last one.
@@ -74,8 +80,7 @@ class Call:
     ):
         self.kind, self.name, self.how, self.root = kind, name or "", how, root
         self._params, self._labels, self._check = params, labels, check
-        self._key: Any = None
-        self._last: tuple[Request, Plan | None] | None = None
+        self._last: tuple[Any, tuple[Request, Plan | None]] | None = None  # one reference: threads may share a call
 
     def of(self, arrays: Sequence[np.ndarray], size: int) -> tuple[Request, Plan | None]:
         """The request for these tensors, and the plan of a sum that the exchange can do.
@@ -84,9 +89,10 @@ class Call:
             size: the number of ranks.
         """
         key = tuple((array.shape, array.dtype) for array in arrays), size
-        if self._last is None or key != self._key or self._check is not None:
-            self._key, self._last = key, self._make(arrays, size)
-        return self._last
+        last = self._last
+        if last is None or key != last[0] or self._check is not None:
+            last = self._last = key, self._make(arrays, size)
+        return last[1]
 
     def _make(self, arrays: Sequence[np.ndarray], size: int) -> tuple[Request, Plan | None]:
         shapes = tuple(array.shape for array in arrays)

@@ -10,6 +10,7 @@ import tensorflow as tf
 from cases.horovod import given, same, wrong
 from cases.horovod_script import hvd, script
 
+from matex_tf.patches.horovod import basics
 from matex_tf.patches.horovod import desk as desk_module
 
 DTYPES = (tf.uint8, tf.int8, tf.int32, tf.int64, tf.float16, tf.float32, tf.float64)
@@ -262,4 +263,41 @@ def training():
     weights = [tf.Variable([rank + 0.5])]
     hvd.broadcast_variables(weights, mine.ranks[-1], process_set=mine)
     results["variables"] = same(weights[0], [mine.ranks[-1] + 0.5], tf.float32)
+    return wrong(results)
+
+
+@script
+def failures():
+    """A list of sets with one that cannot be adds none, on every rank, and a rank's bad list is told to all of them."""
+    rank, size, results = hvd.rank(), hvd.size(), {}
+
+    def told(call):
+        try:
+            call()
+        except ValueError as error:
+            return str(error)
+        return "nothing"
+
+    numbers, everyone = hvd.get_process_set_ids_and_ranks, {0: list(range(size))}
+    first, rest = hvd.ProcessSet([0]), hvd.ProcessSet(range(1, size))
+    text = told(lambda: hvd.init(process_sets=[first, rest, reversed(range(1, size))]))
+    results["twice"] = "duplicate process set" in text
+    results["none added"] = numbers() == everyone and first.process_set_id is None
+    results["no such rank"] = "cannot be" in told(lambda: hvd.init(process_sets=[[0], [size]]))
+    text = told(lambda: hvd.add_process_set([0, 1] if rank else [0, size]))
+    results["of one rank"] = "refused" in text and f"[0, {size}]" in text
+    results["still none"] = numbers() == everyone
+    hvd.init(process_sets=[first, rest])
+    results["then"] = numbers() == {**everyone, 1: [0], 2: rest.ranks}
+    mine = rest if rank else first
+    results["sum"] = same(hvd.allreduce([1.0], op=hvd.Sum, process_set=mine), [len(mine.ranks)], tf.float32)
+    for _ in range(20):
+        hvd.shutdown()
+        hvd.init(process_sets=[first, rest])
+    results["sum of all"] = same(hvd.allreduce([1.0], op=hvd.Sum), [size], tf.float32)
+    results["sum after all"] = same(hvd.allreduce([1.0], op=hvd.Sum, process_set=mine), [len(mine.ranks)], tf.float32)
+    desks = [basics.desk(), mine.desk]
+    hvd.shutdown()
+    hvd.init(process_sets=[first, rest])
+    results["communicators given back"] = desks[1].ranks._comm is None and basics.desk() is desks[0]
     return wrong(results)

@@ -1,0 +1,54 @@
+"""Horovod's own tests of its names for TensorFlow, of release 0.28.1 (see suites.py)."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+FILES = (
+    "test/parallel/test_tensorflow.py",
+    "test/parallel/test_tensorflow_process_sets.py",
+    "test/parallel/test_tensorflow_process_sets_dynamic.py",
+    "test/parallel/test_process_sets_static.py",
+    "test/parallel/test_tensorflow2_keras.py",
+    "test/parallel/test_tensorflow2_keras_process_sets.py",
+    "test/parallel/test_adasum_tensorflow.py",
+)
+
+NEEDS = ("mock", "parameterized", "cloudpickle")
+
+#: Tests that do not pass, and why.
+EXPECTED: dict[str, str] = {}
+
+
+def prepare(checkout: Path) -> None:
+    """Serve what the tests import of Horovod's launcher."""
+    import horovod.runner  # noqa: F401
+
+    util = types.ModuleType("horovod.runner.util")
+    util.__path__ = []
+    threads: Any = types.ModuleType("horovod.runner.util.threads")
+    threads.in_thread = _in_thread
+    sys.modules.update({"horovod.runner.util": util, "horovod.runner.util.threads": threads})
+
+
+def _in_thread(target: Any, args: Any = (), name: Any = None, daemon: bool = True, silent: bool = False) -> Any:
+    raise NotImplementedError("the tests of this suite start no threads")
+
+
+def meet(name: str) -> None:
+    """Wait for all ranks; one that is left waiting in a collective of the test is told so, and comes here."""
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+
+    from matex_tf.errors import MatexError
+
+    hvd.init()
+    while True:
+        try:
+            hvd.barrier(name=f"after {name}")
+            return
+        except (MatexError, tf.errors.OpError, RuntimeError):
+            continue
