@@ -5,7 +5,8 @@ a session runs as many ops at once as it has threads, which are as few as the ra
 than that wait for one another, each rank in an order of its own, none would ever end.
 
 Relies on (TensorFlow 2.16 to 2.21), all private: `Context.call_function` of `tensorflow.python.eager.context`;
-`BaseSession._do_call` and `BaseSession.__init__(target, graph, config)` of `tensorflow.python.client.session`.
+`BaseSession._do_call`, `BaseSession._do_run(handle, target_list, fetch_list, …)` and
+`BaseSession.__init__(target, graph, config)` of `tensorflow.python.client.session`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import wrapt
 from matex_tf import errors, world
 from matex_tf.errors import MatexError
 from matex_tf.patches import names
-from matex_tf.patches.horovod import naming
+from matex_tf.patches.horovod import calls
 from matex_tf.patches.horovod.exceptions import BadArgument, HorovodInternalError, Mismatch
 
 #: Collectives that a session runs at once.
@@ -66,9 +67,15 @@ def _with_known_errors(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> A
         raise known from (errors.last_raised if isinstance(known, HorovodInternalError) else None)
 
 
-def _run_by_session(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
-    naming.look_at_calls(session.graph)
-    return _with_known_errors(wrapped, session, args, kwargs)
+def _with_a_look(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
+    def arguments(handle: Any, target_list: Any, fetch_list: Any, *more: Any, **named: Any) -> list[Any]:
+        return [*target_list, *(tensor.op for tensor in fetch_list)]
+
+    try:
+        calls.check(session.graph, arguments(*args, **kwargs))
+    except MatexError as error:
+        raise as_op_error(error) from None
+    return wrapped(*args, **kwargs)
 
 
 def _with_threads(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
@@ -88,5 +95,6 @@ def _with_threads(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
 
 
 wrapt.wrap_function_wrapper("tensorflow.python.eager.context", "Context.call_function", _with_known_errors)
-wrapt.wrap_function_wrapper("tensorflow.python.client.session", "BaseSession._do_call", _run_by_session)
+wrapt.wrap_function_wrapper("tensorflow.python.client.session", "BaseSession._do_call", _with_known_errors)
+wrapt.wrap_function_wrapper("tensorflow.python.client.session", "BaseSession._do_run", _with_a_look)
 wrapt.wrap_function_wrapper("tensorflow.python.client.session", "BaseSession.__init__", _with_threads)

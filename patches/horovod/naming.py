@@ -5,34 +5,25 @@ and a number where there is one already. Gradients are collectives too, and are 
 collective of a graph has a name of its own, the same on each rank that makes the same graph.
 
 The collective of a loop has one name for all iterations: such a loop runs one iteration at a time. A function that is
-traced once may be called in several places, all with the same names: a line says so before a session runs it.
+traced once may be called in several places, all with the same names: see `calls`.
 
 Eagerly and in a `tf.function` collectives come in program order, and need no name.
 
 Relies on (TensorFlow 2.16 to 2.21), all private: `while_v2._build_while_op(…, parallel_iterations, …)`;
 `Graph._get_control_flow_context`, `WhileContext._parallel_iterations`, `loop_enters` and `outer_context` of control
-flow as TensorFlow 1 had it; `FuncGraph.outer_graph`; `Graph._get_function` and the `graph` of what it gives.
+flow as TensorFlow 1 had it; `FuncGraph.outer_graph`.
 """
 
 from __future__ import annotations
 
-import collections
 import re
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 import wrapt
 
-from matex_tf.patches import notes
-
-#: Graphs of functions, branches and bodies of loops that have a collective in them, within the graph of a session.
-_with_collectives: weakref.WeakSet[Any] = weakref.WeakSet()
-#: Graphs of sessions with collectives, and their version when their functions were last looked at.
-_seen: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-
-_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+from matex_tf.patches.horovod import calls
 
 
 def in_session() -> bool:
@@ -67,9 +58,8 @@ def _run_in_order() -> None:
                 _one_at_a_time(context)
             context = context.outer_context
         if not graph.building_function:
-            _seen.setdefault(graph, -1)
             return
-        _with_collectives.add(graph)
+        calls.with_collectives.add(graph)
         graph = graph.outer_graph
 
 
@@ -84,39 +74,15 @@ def _loop_in_order(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         loop_vars: Any, cond_graph: Any, body_graph: Any, output_shapes: Any, parallel_iterations: int, *more: Any,
         **named: Any,
     ) -> Any:  # fmt: skip
-        alone = body_graph in _with_collectives or cond_graph in _with_collectives
-        own = 1 if alone else parallel_iterations
-        return wrapped(loop_vars, cond_graph, body_graph, output_shapes, own, *more, **named)
+        parts = [cond_graph, body_graph]
+        if any(part in calls.with_collectives for part in parts) or any(
+            calls.reached(op) for part in parts for op in part.get_operations()
+        ):
+            calls.with_collectives.update(parts)
+            parallel_iterations = 1
+        return wrapped(loop_vars, cond_graph, body_graph, output_shapes, parallel_iterations, *more, **named)
 
     return arguments(*args, **kwargs)
-
-
-def look_at_calls(graph: Any) -> None:
-    """Say where the graph of a session calls a function with collectives in more places than one."""
-    if not _with_collectives or _seen.get(graph) in (None, graph.version):
-        return
-    _seen[graph] = graph.version
-    places: collections.Counter[Any] = collections.Counter()
-    for part in [graph, *(part for part in _with_collectives if _outermost(part) is graph)]:
-        for op in part.get_operations():
-            if op.type in _CALLS:
-                called = getattr(part._get_function(op.get_attr("f").name), "graph", None)
-                if called is not None and called in _with_collectives:
-                    places[called] += 1
-    for called, times in places.items():
-        if times > 1:
-            name = re.sub("_[0-9]+$", "", called.name.removeprefix("__backward_"))
-            notes.say(
-                f"the graph of a session calls the function {name}, or its gradient, in several places, and it has "
-                "collectives of Horovod in it. Where one run takes several of them, ranks may do so in another order "
-                "and get wrong results: order them with tf.control_dependencies, or make a function for each"
-            )
-
-
-def _outermost(graph: Any) -> Any:
-    while graph.building_function:
-        graph = graph.outer_graph
-    return graph
 
 
 wrapt.wrap_function_wrapper("tensorflow.python.ops.while_v2", "_build_while_op", _loop_in_order)

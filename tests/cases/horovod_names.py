@@ -185,23 +185,45 @@ def names_and_scopes():
 
 @script
 def functions():
-    """A function that a session's graph calls in several places is never wrong without a word."""
-    size = hvd.size()
+    """A function that a session's graph calls in several places: in one run only in an order; so its gradient."""
+    size, steps, results = hvd.size(), 6, {}
 
-    def make():
-        @tf.function
-        def add_up(x):
-            return hvd.allreduce(x, op=hvd.Sum)
+    def traced():
+        return tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum))
 
-        return [add_up(tf.constant([float(k)])) for k in range(6)]
+    def several(ordered=False):
+        add_up, sums = traced(), []
+        for k in range(steps):
+            with tf.control_dependencies(sums if ordered else []):
+                sums.append(add_up(tf.constant(float(k))))
+        return sums
 
-    right = size * np.arange(6.0)[:, None]
-    results = in_session(make)
-    words = "two collectives of the name"
-    silent = [got for got in results if not isinstance(got, Exception) and not np.array_equal(got, right)]
-    other = [str(got)[:200] for got in results if isinstance(got, Exception) and words not in str(got)]
-    once = in_session(lambda: make()[2], runs=1)
-    return silent, other, np.array_equal(once[0], right[2])
+    def gradients():
+        x = tf.constant(1.0)
+        y = traced()(x)
+        return [tf.gradients(y * float(k), x)[0] for k in range(steps)]
+
+    def loop():
+        add_up = traced()
+        add_up(tf.constant(0.0))  # traced here, and used in the loop
+
+        def body(i, rows):
+            return i + 1, rows.write(i, add_up(tf.cast(i, tf.float32)))
+
+        empty = tf.TensorArray(tf.float32, steps)
+        return tf.while_loop(lambda i, rows: i < steps, body, (0, empty), parallel_iterations=10)[1].stack()
+
+    right = size * np.arange(float(steps))
+    for name, make in {"no order": several, "gradients": gradients}.items():
+        for number, got in enumerate(in_session(make, runs=2)):
+            results[f"{name} {number}"] = True if "in no order" in str(got) else str(got)
+    for name, make in {"order": lambda: several(True), "one": lambda: several()[2], "loop": loop}.items():
+        for number, got in enumerate(in_session(make)):
+            wanted = right[2] if name == "one" else right
+            results[f"{name} {number}"] = (
+                str(got) if isinstance(got, Exception) else same(np.array(got), wanted, tf.float32)
+            )
+    return wrong(results)
 
 
 @script
