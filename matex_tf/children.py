@@ -29,7 +29,7 @@ _PARAMETERS = (
     *("OPAL_MCA_PREFIXES", "PMIX_MCA_PREFIXES", "PRTE_MCA_PREFIXES"),
 )
 #: What the launcher tells ranks.
-_OURS = ("MATEX_TF", "MATEX_STDIN", "MATEX_RESTARTS", "MATEX_DIED")
+_OURS = ("MATEX_TF", "MATEX_STDIN", "MATEX_RESTARTS", "MATEX_DIED", "MATEX_END")
 
 _taken: dict[str, str] = {}
 

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from matex_tf import partition, sign, trace
+from matex_tf import namespaces, partition, sign, trace
 from matex_tf.differences import name_ranks
 from matex_tf.errors import MatexError, RankLost
 from matex_tf.lines import Line
@@ -73,7 +73,7 @@ class Guard:
         self._counted = False  # the transaction that is under way
         self._vain = 0
         self.on_change: list[Callable[[list[int]], None]] = []
-        self._processes = world.gather((world.host, os.getpid()), "prepare to carry on")
+        self._processes = world.gather(namespaces.process(), "prepare to carry on")
         self._reach = partition.Reach(world) if len(world.nodes) > 1 else None
         self._left_behind: list[Line | None] = []  # to ranks of other hosts
         world.guard = self
@@ -175,10 +175,16 @@ class Guard:
             self._world.leave_behind(-1 - code, lambda said: None, None)
 
     def _end_host(self) -> None:
-        for host, process in self._processes:
-            if host == self._world.host and process != os.getpid():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
+        for process in self._processes:
+            self._kill(process)
+
+    @staticmethod
+    def _kill(process: tuple[str, int, int]) -> None:
+        """Kill a rank, where its number means it here."""
+        mine = namespaces.process()
+        if process[:2] == mine[:2] and process != mine:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process[2], signal.SIGKILL)
 
     def _part_from(self, dead: list[int], survivors: list[int], hosts: list[str]) -> None:
         """See to it that ranks which count as dead are so, or that this part of the job ends and not theirs.
@@ -189,8 +195,7 @@ class Guard:
         here = self._world.host
         for rank in dead:
             if hosts[rank] == here:  # stopped, perhaps
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(self._processes[rank][1], signal.SIGKILL)
+                self._kill(self._processes[rank])
         if self._reach is None or not dead:
             return
         dead_away = away = [rank for rank in dead if hosts[rank] != here]

@@ -31,7 +31,7 @@ _SECONDS_MORE = 1.0
 def narrow_own() -> list[str]:
     """Let sockets of this process that listen do so for this machine alone; what still listens for others, as
     ADDRESS:PORT, where the kernel does not allow that."""
-    return _narrow(os.getpid(), os.dup)
+    return _narrow("self", os.dup)  # by its number /proc of another namespace may know another process
 
 
 def narrow(process: int) -> list[str]:
@@ -75,7 +75,7 @@ def _children(process: int) -> bool:
     return any(path.read_text() for path in Path(f"/proc/{process}/task").glob("*/children"))
 
 
-def _narrow(process: int, take: Callable[[int], int]) -> list[str]:
+def _narrow(process: int | str, take: Callable[[int], int]) -> list[str]:
     left = []
     for line in _sockets(process, take):
         if not _listens(line):
@@ -88,7 +88,7 @@ def _narrow(process: int, take: Callable[[int], int]) -> list[str]:
     return left
 
 
-def _sockets(process: int, take: Callable[[int], int]) -> Iterator[socket.socket]:
+def _sockets(process: int | str, take: Callable[[int], int]) -> Iterator[socket.socket]:
     for name in os.listdir(f"/proc/{process}/fd"):
         with contextlib.suppress(FileNotFoundError):  # closed since
             if not os.readlink(f"/proc/{process}/fd/{name}").startswith("socket:"):

@@ -133,14 +133,59 @@ def test_buckets():
 
 def test_an_ended_process_is_seen():
     """Also while nobody has asked for its exit code, as mpirun has not."""
+    from matex_tf import namespaces
     from matex_tf.exchange.arena import _watched
 
     process = subprocess.Popen(["sleep", "60"])
-    watched = _watched(process.pid)
+    machine, space, _ = namespaces.process()
+    watched = _watched(machine, space, process.pid)
     assert not watched.poll(0)
+    assert _watched(machine, space + 1, process.pid) is None, "its number is another's there"
     process.send_signal(signal.SIGKILL)
     assert watched.poll(5000)
     process.wait()
+
+
+def test_another_file_of_the_same_path(tmp_path):
+    """It is not taken for shared memory."""
+    from matex_tf import namespaces
+    from matex_tf.exchange.arena import _map
+
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for path in paths:
+        path.write_bytes(bytes(4096))
+    with paths[0].open() as file:
+        mark = namespaces.file(file.fileno())
+    assert len(_map(str(paths[0]), 4096, mark)) == 4096
+    assert _map(str(paths[1]), 4096, mark) is None
+
+
+@pytest.mark.skipif(
+    subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True).returncode != 0,
+    reason="this user may not make a PID namespace",
+)
+def test_ranks_in_pid_namespaces_of_their_own(tmp_path):
+    """As in two containers of one host name that share /dev/shm: they find the same memory, and take no number for the
+    process of the other."""
+    import sys
+
+    from jobs import Job
+
+    from matex_tf import launch
+
+    (tmp_path / "script.py").write_text(
+        "import os, numpy as np, matex_tf\n"
+        "from matex_tf.exchange import party\n"
+        "world = matex_tf.init()\n"
+        "total = party.sum_arrays(world, [np.arange(9.0) * (world.rank + 1)], 'add up', ['x'])[0]\n"
+        "print(world.rank, total[8], os.getpid() == 1, world.exchange._node._processes)\n"
+    )
+    run = f"{sys.executable} -m matex_tf --output all script.py"
+    shell = f"if [ $OMPI_COMM_WORLD_RANK = 0 ]; then exec unshare --pid --fork --kill-child {run}; else exec {run}; fi"
+    ended = Job([*launch.mpirun_line(launch.find_mpirun(), 2), "sh", "-c", shell], tmp_path).end()
+    assert ended.code == 0, ended.err
+    said = sorted(ended.out.splitlines())
+    assert said == ["[0] 0 24.0 True [None, None]", "[1] 1 24.0 False [None, None]"], ended
 
 
 @pytest.mark.parametrize("crowded", [False, True])

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from matex_tf import namespaces
 from matex_tf.errors import MatexError, RankLost
 from matex_tf.world import World
 
@@ -59,7 +60,7 @@ class Node:
         self.host = world.host
         self._directory = directory or DIRECTORY
         self._comm, self._own = world.split_node()
-        self._processes = [_watched(pid) for pid in self._comm.allgather(os.getpid())]
+        self._processes = [_watched(*mark) for mark in self._comm.allgather(namespaces.process())]
 
     def segment(self, size: int) -> Segment:
         """New shared memory, filled with zeros. Collective over the node.
@@ -70,22 +71,30 @@ class Node:
         Raises:
             NoRoom: on every rank of the node.
         """
-        # A file without a name is found through the first rank's descriptor; a container may forbid that.
+        # A file without a name is found through the first rank's descriptor; a container may forbid that, or mean
+        # another process by its number.
         for named in (False, True):
-            handle, path, failure = -1, "", ""
+            handle, path, mark, failure = -1, "", None, ""
             if self.rank == 0:
                 try:
                     handle, path = self._create(size, named)
+                    mark = namespaces.file(handle)
                 except OSError as error:
                     failure = self._describe(size, error)
-            path, failure = self._comm.bcast((path, failure))
+            path, mark, failure = self._comm.bcast((path, mark, failure))
             mapped = None
             if not failure:
+                rank = self.ranks[self.rank]
                 try:
-                    mapped = _map(path, size)
+                    mapped = _map(path, size, mark)
                 except OSError as error:
-                    rank = self.ranks[self.rank]
                     failure = f"{path} on {self.host} cannot be mapped by rank {rank}: {error.strerror}."
+                if not failure and mapped is None:
+                    failure = (
+                        f"{path} is another file for rank {rank} than for rank {self.ranks[0]}, though both are on "
+                        f"{self.host}: containers of one job share {self._directory} (docker run --ipc=host), or have "
+                        "a --hostname each."
+                    )
             failures = self._comm.allgather(failure)
             if handle >= 0:
                 os.close(handle)
@@ -160,9 +169,9 @@ class _Process:
             os.close(self._descriptor)
 
 
-def _watched(pid: int) -> Any:
-    """None where the process cannot be seen (another container), or is this one."""
-    if pid == os.getpid() or not hasattr(os, "pidfd_open"):
+def _watched(machine: str, space: int, pid: int) -> Any:
+    """None where the process cannot be seen (another container, where its number is another's here), or is this one."""
+    if (machine, space) != namespaces.process()[:2] or pid == os.getpid() or not hasattr(os, "pidfd_open"):
         return None
     try:
         return _Process(os.pidfd_open(pid))
@@ -170,9 +179,12 @@ def _watched(pid: int) -> Any:
         return None
 
 
-def _map(path: str, size: int) -> mmap.mmap:
-    handle = os.open(path, os.O_RDWR)
+def _map(path: str, size: int, mark: tuple[str, int, int]) -> mmap.mmap | None:
+    """None where the path is another file here than where it was made."""
+    handle = os.open(path, os.O_RDWR | os.O_NONBLOCK)  # whatever it may be, it is not waited for
     try:
+        if namespaces.file(handle) != mark:
+            return None
         flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
         return mmap.mmap(handle, size, flags=flags)
     finally:
