@@ -16,6 +16,7 @@ from matex_tf import settings
 #: Names of modules, and the file that patches each.
 PATCHES = (
     ("tensorflow", "seeds"),
+    ("tensorflow", "distribution"),
     ("tensorflow", "sources"),
     ("tensorflow", "loops.iteration"),
     ("tensorflow", "loops.updates"),

@@ -31,7 +31,7 @@ OTHERS = {
 OWN = {
     "strategy": (
         "a loop in the scope of a tf.distribute strategy",
-        "remove the strategy, whose place matex_tf takes, and iterate over the batched tf.data pipeline itself",
+        "remove the strategy, and iterate over the batched tf.data pipeline itself",
     ),
     "loop": (
         "a loop of the script's own",

@@ -1,0 +1,79 @@
+"""Scripts that are made for a tf.distribute strategy."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import keras
+import tensorflow as tf
+from cases.common import compiled, numbers, table
+from keras import layers
+
+#: What the script of a cluster has in its environment. Nobody listens there.
+TF_CONFIG = {"cluster": {"worker": ["localhost:1", "localhost:2"]}, "task": {"type": "worker", "index": 1}}
+
+
+def _strategy(name):
+    if name == "OneDeviceStrategy":
+        return tf.distribute.OneDeviceStrategy("/cpu:0")
+    if name == "MultiWorkerMirroredStrategy":
+        os.environ["TF_CONFIG"] = json.dumps(TF_CONFIG)
+        try:
+            return tf.distribute.MultiWorkerMirroredStrategy()
+        finally:
+            del os.environ["TF_CONFIG"]
+    return tf.distribute.MirroredStrategy()
+
+
+def _model():
+    keras.utils.set_random_seed(7)
+    return keras.Sequential([keras.Input((6,)), layers.Dense(8, activation="relu"), layers.Dense(3)])
+
+
+def fit(name):
+    """Model and compile in the scope; `fit` on arrays and on a pipeline. On one rank without the strategy's cluster."""
+    from matex_tf import world
+
+    strategy = tf.distribute.get_strategy() if world.size() == 1 and "Multi" in name else _strategy(name)
+    x, y = table()
+    with strategy.scope():
+        model = compiled(_model())
+    losses = model.fit(x, y, batch_size=25 * strategy.num_replicas_in_sync, epochs=2, verbose=0).history
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(25)
+    if world.size() > 1:  # on one rank Keras 3 takes no distributed pipeline
+        data = strategy.experimental_distribute_dataset(data)
+        assert strategy.cluster_resolver is None or strategy.cluster_resolver.task_id == 0
+    on_pipeline = model.fit(data, verbose=0).history
+    return losses, on_pipeline, model.evaluate(x, y, verbose=0), numbers(model.weights)
+
+
+def loop():
+    """The loop of TensorFlow's guide: distributed batches, `run`, `compute_average_loss`, `reduce`."""
+    strategy = tf.distribute.MirroredStrategy()
+    x, y = table()
+    data = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices((x, y)).batch(25))
+    with strategy.scope():
+        model = _model()
+        optimizer = keras.optimizers.SGD(0.1)
+        loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+        accuracy = keras.metrics.SparseCategoricalAccuracy()
+
+    def step(batch):
+        features, labels = batch
+        with tf.GradientTape() as tape:
+            scores = model(features, training=True)
+            loss = tf.nn.compute_average_loss(loss_of(labels, scores), global_batch_size=25)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        accuracy.update_state(labels, scores)
+        return loss
+
+    @tf.function
+    def train(batch):
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(step, args=(batch,)), axis=None)
+
+    for _ in range(2):
+        for batch in data:
+            train(batch)
+    return float(accuracy.result()), numbers(model.weights)
