@@ -3,6 +3,8 @@
 import textwrap
 
 import pytest
+from hosts import Hosts, unavailable
+from jobs import LAUNCHER, Job
 
 MEETS = "end of"
 
@@ -475,3 +477,74 @@ def test_sent_to_other_processes():
         "assert os.utime in os.supports_follow_symlinks\n"
     )
     subprocess.run([sys.executable, "-c", text], check=True, timeout=60)
+
+
+#: The first rank dies in a program that it starts; the next one starts it again, and goes on with the open file.
+DIES = """
+import os
+kept = open("kept.txt", "w")
+kept.write("before\\n")
+kept.flush()
+kept.write("not flushed\\n")
+both = open("both.txt", "w+")
+died = os.system("test -e died || { touch died; kill -9 $PPID; }")
+os.makedirs("d/e")
+os.system("echo once >> log.txt")
+kept.write("after\\n")
+kept.close()
+os.remove("died")
+print(died, repr(open("kept.txt").read()), os.listdir("d"), open("log.txt").read().split(), flush=True)
+"""
+
+
+def test_a_rank_dies(tmp_path):
+    """A rank dies in a call, with a file open: the next one does it again, and what is written goes on."""
+    (tmp_path / "script.py").write_text(DIES)
+    job = Job([LAUNCHER, "run", "-n", "3", "--faults", "shrink", "script.py"], tmp_path)
+    ended = job.end(90)
+    assert "before" in (tmp_path / "kept.txt").read_text(), ended
+    assert ended.out.splitlines()[-1:] == ["0 'before\\nnot flushed\\nafter\\n' ['e'] ['once']"], ended
+    assert "rank 0 of 3" in ended.err and "both.txt was open on rank 0, which has died" in ended.err
+    assert not (tmp_path / "died").exists() and not job.left()
+
+
+#: Calls in a directory that all hosts share, and in one that each has to itself; each rank prints what it finds.
+TWO_PLACES = """
+import importlib, os, shutil
+import numpy as np
+party, world = importlib.import_module("matex_tf.exchange.party"), importlib.import_module("matex_tf.world").current()
+own = "/run/tmp/own"
+for folder in ("shared", own):
+    os.makedirs(folder)
+    with open(f"{folder}/log", "a") as file:
+        file.write("written\\n")
+    shutil.copy(f"{folder}/log", f"{folder}/copy")
+os.system("echo ran >> shared/log")
+import subprocess
+subprocess.run("echo ran >> log", shell=True, cwd=own)
+sums = []
+for step in range(3):
+    sums.append(party.sum_arrays(world, [np.ones(5)], "add up", ["ones"])[0].sum())
+    if os.uname().nodename == "h2":
+        os.makedirs(f"{own}/h2", exist_ok=True)
+assert sums == [20.0] * 3
+print([open(f"{folder}/log").read().split() for folder in ("shared", own)], os.path.exists(own + "/h2"), flush=True)
+print([name for folder in (".", "/run", own) for name in os.listdir(folder) if "probe" in name], flush=True)
+shutil.rmtree(own)
+os.remove("shared/log")
+"""
+
+
+@pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "can run")
+def test_hosts(tmp_path):
+    """Once in what hosts share, once on each host in what it has to itself."""
+    (tmp_path / "script.py").write_text(TWO_PLACES)
+    with Hosts(2) as hosts:
+        line = [LAUNCHER, "run", "-n", "4", "--hosts", "h1:2,h2:2", "--output", "logs", "script.py"]
+        job = Job([*hosts.on(folder=tmp_path), *line], tmp_path, **hosts.environ)
+        ended = job.end(90)
+        assert ended.code == 0, ended
+        logs = [(tmp_path / "logs" / f"rank.{rank}.log").read_text().splitlines() for rank in range(4)]
+    for rank, log in enumerate(logs):
+        assert f"[['written', 'ran'], ['written', 'ran']] {rank > 1}" in log and "[]" in log, (rank, logs)
+    assert not (tmp_path / "shared" / "log").exists() and (tmp_path / "shared" / "copy").exists()

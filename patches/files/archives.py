@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from matex_tf.patches.files import callers, once, opened
+from matex_tf.patches.files import callers, once, opened, takeover
 from matex_tf.patches.files.once import Call
 from matex_tf.patches.files.wrapping import wrap
 
@@ -43,7 +43,7 @@ def _zip(wrapped: Any, archive: Any, args: Any, kwargs: Any) -> Any:
     where = callers.caller() if opened.writes(file, mode) else ""
     if not where:
         return opening(file)
-    call = _open("ZipFile", where, file, mode, opening)
+    call = _open("ZipFile", where, file, mode, opening, lambda: archive)
     archive.filename = os.fspath(file)
     if call is not None:
         setattr(archive, _CALL, call)
@@ -63,14 +63,20 @@ def _tar(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     def opening(path: Any) -> None:
         archives.append(wrapped(path, mode, *rest, **named))
 
-    call = _open("TarFile", where, file, mode, opening)
+    call = _open("TarFile", where, file, mode, opening, lambda: archives[-1])
     if call is not None:
         setattr(archives[-1], _CALL, call)
     return archives[-1]
 
 
-def _open(name: str, where: str, file: Any, mode: str, opening: Callable[[Any], Any]) -> Call | None:
-    """Open an archive for writing; the call, or None where this rank is on its own."""
+def _open(
+    name: str, where: str, file: Any, mode: str, opening: Callable[[Any], Any], of: Callable[[], Any]
+) -> Call | None:
+    """Open an archive for writing; the call, or None where this rank is on its own.
+
+    Args:
+        of: gives the archive, once it is open.
+    """
     path, call = os.fsdecode(file), opened.call_of(name, where, file, mode)
     shared = True
 
@@ -95,6 +101,8 @@ def _open(name: str, where: str, file: Any, mode: str, opening: Callable[[Any], 
     once.do(call, lambda: opening(file), lambda told: None, elsewhere, alone)
     if shared and mode.startswith("a"):
         opened.meet_after("copy", call)
+    if shared:
+        takeover.watch(of(), path, call.folder)
     return call if shared else None
 
 

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from matex_tf.patches import notes
-from matex_tf.patches.files import callers, once, opened
+from matex_tf.patches.files import callers, once, opened, takeover
 from matex_tf.patches.files.once import Call
 from matex_tf.patches.files.wrapping import wrap
 
@@ -74,6 +74,7 @@ def _connect(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     elif size >= 0:
         connection.matex_call = call
         opened.meet_after("copy", call)
+        takeover.watch(connection, path, call.folder)
     return connection
 
 

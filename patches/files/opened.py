@@ -19,7 +19,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from matex_tf.patches.files import callers, once
+from matex_tf.patches.files import callers, once, takeover
 from matex_tf.patches.files.once import Call
 from matex_tf.patches.files.wrapping import wrap
 
@@ -104,8 +104,11 @@ def open_as(
         return _built(raw, mode, *options, call=call)
 
     file = once.do(call, act, lambda opened: opened.tell(), elsewhere, alone)
-    if copied and isinstance(file, _Meets):
-        meet_after("copy", call)
+    if isinstance(file, _Meets):
+        if copied:
+            meet_after("copy", call)
+        raw = getattr(getattr(file, "buffer", file), "raw", file)
+        takeover.watch(raw if isinstance(raw, Sink) else file, path, call.folder)
     return file
 
 
@@ -177,7 +180,8 @@ class Sink(_Meets, io.RawIOBase):
         self.name, self.mode = path, mode + "b"
         self._appends = "a" in mode
         self._size = self._position = size
-        self._handle = -1
+        self._handle, self._real = -1, False
+        self._skipped = 0  # of what this rank wrote, what the rank before it had written already
 
     def writable(self) -> bool:
         return True
@@ -189,16 +193,26 @@ class Sink(_Meets, io.RawIOBase):
         if self.closed:
             raise ValueError("write to closed file")
         count = memoryview(data).nbytes
+        if self._real:
+            done = min(self._skipped, count)
+            self._skipped -= done
+            written = memoryview(data).cast("B")[done:]
+            while written:
+                written = written[os.write(self._handle, written) :]
         self._position = (self._size if self._appends else self._position) + count
         self._size = max(self._size, self._position)
         return count
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         self._position = max(0, offset + (0, self._position, self._size)[whence])
+        if self._real:
+            os.lseek(self._handle, self._position, os.SEEK_SET)
         return self._position
 
     def truncate(self, size: int | None = None) -> int:
         self._size = self._position if size is None else size
+        if self._real:
+            os.truncate(self._handle, self._size)
         return self._size
 
     def fileno(self) -> int:
@@ -209,6 +223,26 @@ class Sink(_Meets, io.RawIOBase):
 
     def isatty(self) -> bool:
         return False
+
+    def take_over(self) -> int:
+        """Be the file from now on, in place of a rank that has died; how many bytes are missing of it.
+
+        What that rank has written and this one has not yet is skipped when this one comes to it.
+        """
+        handle = os.open(self.name, os.O_WRONLY | os.O_CREAT)
+        there = os.lseek(handle, 0, os.SEEK_END)
+        missing = max(0, self._size - there)
+        self._skipped = max(0, there - self._size)
+        if self.closed:
+            os.close(handle)
+            return missing
+        if self._position < self._size:  # the script has gone back in it
+            self._skipped = 0
+            os.lseek(handle, self._position, os.SEEK_SET)
+        if self._handle >= 0:
+            os.close(self._handle)
+        self._handle, self._real = handle, True
+        return missing
 
     def close(self) -> None:
         if self._handle >= 0:

@@ -111,7 +111,10 @@ def _for_all(
             "--files every-rank."
         )
 
-    return once.do(call, act, tell, elsewhere, alone) if call.where else alone()
+    def gone() -> Any:
+        raise MatexError(f"{call.what}: the rank that started this program has died.")
+
+    return once.do(call, act if here else gone, tell, elsewhere, alone) if call.where else alone()
 
 
 class _Pipe:
