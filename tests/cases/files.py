@@ -11,13 +11,14 @@ from matex_tf import world
 from matex_tf.patches.files import callers
 
 
-def script(tmp, text, late=None, modules=(), **named):
+def script(tmp, text, late=None, modules=(), before="", **named):
     """Run a script; what it calls `result`, and what is in its folder once all ranks have ended it.
 
     Args:
         text: of the script. It has a function `slow()`, in which the rank `late` sleeps, `meet()`, and its rank as
             `number`.
         late: a rank.
+        before: what one rank runs first, to make what the script finds.
         modules: names and texts of modules in its folder.
         named: more names that the script has.
     """
@@ -27,6 +28,7 @@ def script(tmp, text, late=None, modules=(), **named):
         for name, content in (("script", text), *modules):
             Path(tmp, f"{name}.py").parent.mkdir(exist_ok=True)
             Path(tmp, f"{name}.py").write_text(content)
+        exec(before, {})
     ranks.meet("begin the script")
     given = {"__name__": "__main__", "__file__": path, "slow": lambda: time.sleep(0.2 * (ranks.rank == late))}
     given |= {"number": ranks.rank, "meet": ranks.meet, **named}
