@@ -17,6 +17,7 @@ from matex_tf import settings
 PATCHES = (
     ("tensorflow", "seeds"),
     ("tensorflow", "distribution"),
+    ("tensorflow", "autograph_files"),
     ("tensorflow", "sources"),
     ("tensorflow", "loops.iteration"),
     ("tensorflow", "loops.updates"),

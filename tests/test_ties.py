@@ -87,3 +87,37 @@ def test_on_other_hosts(tmp_path, which):
         assert processes_left(job) == []
         assert [found for found in left(made, job, 10) if "/tmp/ompi." not in found] == []
         job.end(10)
+
+
+#: AutoGraph converts a function, shows its source, and the rank is killed.
+CONVERTED = """
+import inspect, os, signal, tempfile
+import tensorflow as tf
+import matex_tf
+
+@tf.function
+def count(x):
+    while x < 10:
+        x = x + 1
+    return x
+
+assert int(count(tf.constant(1))) == 10
+assert "while_stmt" in inspect.getsource(tf.autograph.to_graph(count.python_function))
+world = matex_tf.init()
+world.meet("convert")
+print([name for name in os.listdir(tempfile.gettempdir()) if "ompi" not in name], flush=True)
+world.meet("look")
+if world.rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+while True:
+    world.meet("wait")
+"""
+
+
+def test_files_of_autograph(tmp_path):
+    """A rank that is killed leaves none, and their source is shown all the same."""
+    (tmp_path / "script.py").write_text(CONVERTED)
+    job = Job([LAUNCHER, "run", "-n", "2", "script.py"], tmp_path)
+    ended = job.end(100)
+    assert ended.code == 137 and "[]" in ended.out, ended
+    assert job.left() == []
