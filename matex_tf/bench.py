@@ -229,7 +229,8 @@ def _show(ranks: World, figures: Sequence[Figure]) -> None:
         ratios = [f"{f.mpi_over_ours:.2f}", f"{f.ours_over_limit:.2f}", f"{f.gigabytes_per_second:.2f}"]
         ratios += [f"{1e3 * f.cpu_seconds:.3f}", f"{1e3 * f.mpi_cpu_seconds:.3f}"]
         table.add_row(f"{f.bytes:,}", *times, *ratios)
-    console = Console(highlight=False, width=120)  # the same in a file as on a narrow terminal
+    # The same in a file as on a narrow terminal; mpirun gives a rank a terminal whatever its own output is.
+    console = Console(highlight=False, width=120, force_terminal=False)
     console.print(title)
     console.print(table)
 

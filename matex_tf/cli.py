@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
-from matex_tf import launch, restarts
+from matex_tf import hints, launch, restarts
 from matex_tf import settings as settings_module
 from matex_tf.errors import MatexError, SettingError
 from matex_tf.run import Target
@@ -76,8 +77,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"matex_tf {__version__}")
             return 0
         if words[0] not in commands:
-            raise SettingError(f"there is no command {words[0]}; there is {', '.join(commands)}.")
-        return commands[words[0]](words[1:])
+            near = hints.nearest(words[0], commands)
+            raise SettingError(f"there is no command {words[0]}{near}; there is {', '.join(commands)}.")
+        code = commands[words[0]](words[1:])
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # of `matex-tf run --help | head`; Python would complain again when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 128 + signal.SIGPIPE
     except MatexError as error:
         print(f"matex-tf: error: {error}", file=sys.stderr)
         return 2 if isinstance(error, SettingError) else 1
@@ -119,12 +126,16 @@ def run(words: list[str]) -> int:
             else:
                 ranks = int(value)
         else:
-            raise SettingError(f"matex-tf run has no flag {word}; matex-tf run --help lists them.")
+            near = hints.nearest(word, [*hints.RUN_FLAGS, *hints.settings_flags()])
+            raise SettingError(f"matex-tf run has no flag {word}{near}; matex-tf run --help lists them.")
     settings = Settings.read(flags)
     target = Target.read(words)
     if not target.is_module and not os.path.exists(target.name):
         raise SettingError(f"there is no script {target.name}.")
+    given = [*map(settings_module.flag_name, flags), *(["-n", "-np"] if ranks else []), *(["--hosts"] if hosts else [])]
     ranks = ranks or launch.default_ranks(hosts)
+    if settings.notes and not dry:
+        _say_what_may_be_meant(hints.misplaced(target.arguments, given), ranks, hosts)
     survive = settings.faults == "shrink"
     mpirun, seconds = launch.find_mpirun(), settings.stall_abort_seconds
 
@@ -145,6 +156,14 @@ def run(words: list[str]) -> int:
         return launch.run(line(ranks, hosts, {}))
     with Sign() as sign:
         return launch.run(line(ranks, hosts, {}), local=local, survive=survive, sign=sign)
+
+
+def _say_what_may_be_meant(misplaced: list[str], ranks: int, hosts: str) -> None:
+    lines = list(misplaced)
+    if hosts and ranks > launch.slots(hosts):
+        lines.append(f"{ranks} ranks are more than the {launch.slots(hosts)} that --hosts {hosts} has room for")
+    for line in lines:
+        print(f"matex_tf: {line}", file=sys.stderr, flush=True)
 
 
 def doctor(words: list[str]) -> int:

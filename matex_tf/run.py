@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matex_tf import checkpoints, children, faults, loopback, sign, starting, ties, trace
+from matex_tf import checkpoints, children, faults, hints, loopback, sign, starting, ties, trace
 from matex_tf import settings as settings_module
 from matex_tf import world as world_module
 from matex_tf.differences import name_ranks
@@ -56,7 +56,8 @@ class Target:
                 raise SettingError("-m needs the name of a module.")
             return cls(words[1], tuple(words[2:]), is_module=True)
         if words[0].startswith("-"):
-            raise SettingError(f"{words[0]} is no setting. {USAGE}")
+            near = hints.nearest(words[0].partition("=")[0], hints.settings_flags())
+            raise SettingError(f"{words[0]} is no setting{near}. {USAGE}")
         return cls(words[0], tuple(words[1:]))
 
     @property
@@ -165,8 +166,8 @@ def join() -> World:
     if not starting.started_by_mpi():
         if tasks.isdigit() and int(tasks) > 1:
             raise MissingPackage(
-                f"srun started {tasks} tasks without MPI, so each would train alone: give srun --mpi=pmix (or "
-                "--mpi=pmi2; srun --mpi=list shows what there is)."
+                f"srun started {tasks} tasks without MPI, so each would train alone: give srun --mpi=pmix, which Open "
+                "MPI and MPICH take (--mpi=pmi2 is for MPICH alone; srun --mpi=list shows what there is)."
             )
         return World()
     if starting.alone_in(os.environ):
@@ -211,6 +212,8 @@ def prepare(world: World, settings: Settings, output: Output) -> None:
     shared_out = set_gpus(world)
     seed = set_seeds(world, settings.seed)
     if settings.notes and world.rank == 0:
+        for line in hints.unknown_variables(os.environ):
+            print(f"matex_tf: {line}", file=sys.stderr, flush=True)
         nodes = len(set(world.hosts))
         print(
             f"matex_tf: {world.size} rank{'s' * (world.size > 1)} on {nodes} node{'s' * (nodes > 1)}, "

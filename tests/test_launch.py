@@ -381,6 +381,9 @@ def test_signal_to_the_launcher(tmp_path, number, code):
     ("words", "message"),
     [
         (["fly"], "there is no command fly"),
+        (["docter"], "there is no command docter (did you mean doctor?)"),
+        (["run", "--stratgey", "gossip", "s.py"], "no flag --stratgey (did you mean --strategy?)"),
+        (["run", "--host", "a:1", "s.py"], "no flag --host (did you mean --hosts?)"),
         (["run"], "there is no script to run"),
         (["run", "-n"], "-n needs a value"),
         (["run", "-n", "none", "script.py"], "-n is 'none'"),
@@ -402,6 +405,53 @@ def test_bad_command_line(words, message, capsys):
     assert main(words) == 2
     said = capsys.readouterr().err
     assert said.startswith("matex-tf: error: ") and message in said and said.count("\n") == 1
+
+
+def test_what_may_have_been_meant(tmp_path):
+    """Variables that are no settings and flags behind the script are said; the job runs."""
+    from matex_tf import hints
+
+    script(tmp_path, "import sys; print(sys.argv[1:])")
+    ended = Job(
+        [LAUNCHER, "run", "-n", "2", "script.py", "--codec=int8", "--seed", "3"], tmp_path, MATEX_STRATGEY="x"
+    ).end()
+    assert ended.code == 0 and "['--codec=int8', '--seed', '3']" in ended.out, ended
+    assert ended.err.count("--codec stands behind the script, so it is the script's") == 1
+    assert (
+        ended.err.count("there is no setting MATEX_STRATGEY, which is in the environment (did you mean MATEX_STR") == 1
+    )
+    assert "--seed" not in ended.err
+    assert hints.misplaced(["-n", "2", "--hosts=a"], []) and not hints.misplaced(["-n", "2"], ["-n", "-np"])
+    assert hints.unknown_variables({"MATEX_SEED": "1", "MATEX_END": "", "PATH": ""}) == []
+
+
+def test_more_ranks_than_hosts_have_room_for(monkeypatch, capfd):
+    """It is said, and mpirun is told to start them."""
+    from matex_tf import cli
+
+    lines = []
+    monkeypatch.setattr(launch, "run", lambda line, **options: lines.append(line) or 0)
+    assert cli.main(["run", "-n", "4", "--hosts", "localhost:2", "-m", "script"]) == 0
+    assert ":OVERSUBSCRIBE" in lines[0]
+    assert "4 ranks are more than the 2 that --hosts localhost:2 has room for" in capfd.readouterr().err
+
+
+def test_help_into_a_pipe_that_ends(tmp_path):
+    """`matex-tf run --help | head -1`: no complaint."""
+    line = f"{shlex.quote(LAUNCHER)} run --help | head -1"
+    ended = Job(["sh", "-c", line], tmp_path).end()
+    assert ended.out.startswith("usage: matex-tf run") and ended.err == ""
+
+
+def test_ulfm_of_those_that_cannot_shrink():
+    """doctor says no where `--faults shrink` is refused, whatever functions the library has."""
+    from matex_tf import doctor
+
+    said = {}
+    for vendor in (("Open MPI", (4, 1, 4)), ("MPICH", (5, 0, 0)), ("Open MPI", (5, 0, 11))):
+        answer = {"library": "x", "multiple": True, "ulfm": True, "vendor": vendor}
+        said[vendor[0], vendor[1][0]] = doctor._library(answer)[-1].found.split(":")[0]
+    assert said == {("Open MPI", 4): "no", ("MPICH", 5): "no", ("Open MPI", 5): "yes"}
 
 
 def test_clear_start_errors(tmp_path):

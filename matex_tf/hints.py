@@ -1,0 +1,54 @@
+"""What a command line or an environment may have been meant to say."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+
+from matex_tf.settings import Settings, flag_name, variable_name
+
+#: Flags of `matex-tf run` that are no settings.
+RUN_FLAGS = ("-n", "-np", "--hosts", "-x", "--dry-run", "--help")
+#: Variables of the runtime that are no settings, and beginnings of those of its tests.
+_OWN = ("MATEX_TF", "MATEX_STDIN", "MATEX_RESTARTS", "MATEX_DIED", "MATEX_END")
+_TESTS = ("MATEX_TEST_",)
+#: Settings whose names scripts have for flags of their own.
+_COMMON = ("batch", "data", "output", "threads", "seed", "schedule", "steps", "files", "notes", "trace", "resume")
+
+
+def settings_flags() -> list[str]:
+    """The flags of all settings."""
+    return [flag_name(field.name) for field in dataclasses.fields(Settings)]
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """ " (did you mean --batch?)", or nothing."""
+    close = difflib.get_close_matches(word, list(known), 1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """A line for each variable that looks like a setting and is none."""
+    known = [variable_name(field.name) for field in dataclasses.fields(Settings)]
+    return [
+        f"there is no setting {name}, which is in the environment{nearest(name, known)}"
+        for name in sorted(environ)
+        if name.startswith("MATEX_") and name not in (*known, *_OWN) and not name.startswith(_TESTS)
+    ]
+
+
+def misplaced(arguments: Sequence[str], given: Iterable[str]) -> list[str]:
+    """A line for each flag behind a script that may have been meant for the launcher.
+
+    Args:
+        arguments: the script's.
+        given: flags that the launcher has been given.
+    """
+    ours = {"-n", "-np", "--hosts", *(flag for flag in settings_flags() if flag[2:] not in _COMMON)} - set(given)
+    words = list(dict.fromkeys(word.partition("=")[0] for word in arguments))
+    return [
+        f"{word} stands behind the script, so it is the script's: what is meant for matex-tf run stands before it"
+        for word in words
+        if word in ours
+    ]
