@@ -7,7 +7,7 @@ import numpy as np
 from keras import layers
 from tensorflow import DataSet
 
-events = DataSet("CSV", train_file=sys.argv[1], y="signal", valid_pct=0.2)
+events = DataSet("CSV", train_file=sys.argv[1], y="signal", one_hot=False, valid_pct=0.2)
 
 keras.utils.set_random_seed(7)
 model = keras.Sequential(

@@ -10,12 +10,9 @@ batch_size = 100
 epochs = 2
 
 mnist = DataSet("MNIST", data_directory=sys.argv[1], normalize=255.0, valid_pct=0.1)
-x_train = mnist.training_data.reshape(-1, 28, 28, 1)
-x_valid = mnist.validation_data.reshape(-1, 28, 28, 1)
-x_test = mnist.testing_data.reshape(-1, 28, 28, 1)
-y_train = keras.utils.to_categorical(mnist.training_labels, 10)
-y_valid = keras.utils.to_categorical(mnist.validation_labels, 10)
-y_test = keras.utils.to_categorical(mnist.testing_labels, 10)
+x_train, y_train = mnist.training_data, mnist.training_labels
+x_valid, y_valid = mnist.validation_data, mnist.validation_labels
+x_test, y_test = mnist.testing_data, mnist.testing_labels
 
 model = keras.Sequential(
     [

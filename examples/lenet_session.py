@@ -3,14 +3,13 @@
 import sys
 
 import tensorflow.compat.v1 as tf
-from datasets import DataSet
 
 tf.disable_v2_behavior()
 
 batch_size = 100
 epochs = 4
 
-mnist = DataSet("MNIST", data_directory=sys.argv[1], normalize=255.0, one_hot=10, train_batch_size=batch_size)
+mnist = tf.DataSet("MNIST", data_directory=sys.argv[1], normalize=255.0, train_batch_size=batch_size)
 
 
 def weights(*shape):
@@ -25,10 +24,9 @@ def pool(images):
     return tf.nn.max_pool(images, ksize=[1, 2, 2, 1], strides=[1, 2, 2, 1], padding="SAME")
 
 
-x = tf.placeholder(tf.float32, [None, 28, 28])
+x = tf.placeholder(tf.float32, [None, 28, 28, 1])
 y = tf.placeholder(tf.float32, [None, 10])
-images = tf.reshape(x, [-1, 28, 28, 1])
-hidden = pool(tf.nn.relu(tf.nn.conv2d(images, weights(5, 5, 1, 6), [1, 1, 1, 1], "SAME") + biases(6)))
+hidden = pool(tf.nn.relu(tf.nn.conv2d(x, weights(5, 5, 1, 6), [1, 1, 1, 1], "SAME") + biases(6)))
 hidden = pool(tf.nn.relu(tf.nn.conv2d(hidden, weights(5, 5, 6, 16), [1, 1, 1, 1], "VALID") + biases(16)))
 flat = tf.reshape(hidden, [-1, 5 * 5 * 16])
 hidden = tf.nn.relu(tf.matmul(flat, weights(5 * 5 * 16, 120)) + biases(120))

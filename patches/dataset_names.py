@@ -1,4 +1,4 @@
-"""DataSet where MaTEx had it: `tf.DataSet`, `from tensorflow import DataSet`, `matex.datasets`, `datasets`.
+"""DataSet where MaTEx had it: `tf.DataSet`, `tf.compat.v1.DataSet`, `matex.datasets`, `datasets`.
 
 `matex` and `datasets` are there only where no package of that name is installed: they are looked for last.
 """
@@ -42,6 +42,8 @@ def give(module: ModuleType) -> None:
     from matex_tf.readers import DataSet
 
     module.DataSet = DataSet  # type: ignore[attr-defined]
+    if module.__name__ == "tensorflow":
+        module.compat.v1.DataSet = DataSet
 
 
 def install() -> None:
@@ -49,4 +51,5 @@ def install() -> None:
     if any(isinstance(finder, Finder) for finder in sys.meta_path):
         return
     sys.meta_path.append(Finder())
-    wrapt.register_post_import_hook(give, "tensorflow")
+    for name in ("tensorflow", "tensorflow.compat.v1"):  # as a name of its own it is another module than tf.compat.v1
+        wrapt.register_post_import_hook(give, name)

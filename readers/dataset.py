@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import operator
 import os
@@ -13,11 +14,27 @@ import numpy as np
 from matex_tf import settings, world
 from matex_tf.errors import DataError, listed, quoted
 from matex_tf.readers import formats
-from matex_tf.readers.shard import Shard
+from matex_tf.readers.shard import AUTO as _AUTO
+from matex_tf.readers.shard import Shard, pick
 from matex_tf.readers.table import Arrays, Names, Table, Wanted, together
 from matex_tf.world import World
 
 NAMES = ("MNIST", "CIFAR10", "CIFAR100", "CSV", "HDF5", "PNETCDF")
+
+#: Where MaTEx has the files that it knows by name.
+_DIRECTORIES = {"MNIST": "MNIST_data", "CIFAR10": "CIFAR_data", "CIFAR100": "CIFAR_data"}
+
+_CLASSES = {"MNIST": 10, "CIFAR10": 10, "CIFAR100": 100}
+
+#: Rows of MNIST's training files that are not for validation.
+_MNIST_TRAINING = 50_000
+
+#: The shape that MaTEx gives to rows: MNIST's with their one channel, CIFAR's as they lie in the file.
+_FORMS = {
+    "MNIST": lambda images: images[..., np.newaxis],
+    "CIFAR10": lambda images: images.transpose(0, 3, 1, 2).reshape(len(images), 3072),
+    "CIFAR100": lambda images: images.transpose(0, 3, 1, 2).reshape(len(images), 3072),
+}
 
 
 class DataSet:
@@ -26,8 +43,13 @@ class DataSet:
     Every rank must make the same DataSet. `fit`, `evaluate` and `predict` take its arrays as they are: they know that
     each rank holds other rows, use every row once an epoch, and make batches of the script's size of them together.
 
+    It is MaTEx's class; docs/data.md says what is different.
+
     Attributes:
         training, validation, testing: a `Shard` each, or None where there are no such data.
+        training_data, validation_data, testing_data: inputs of this rank's rows; None where there are none.
+        training_labels, validation_labels, testing_labels: their labels.
+        dataset, train_file, validation_file, test_file, data_directory, train_batch_size, test_batch_size: as given.
 
     Example:
         data = DataSet("CSV", train_file="train.csv", valid_pct=0.1)
@@ -38,48 +60,60 @@ class DataSet:
     def __init__(
         self,
         data_name: str,
+        delim: str | None = None,
         train_batch_size: int | None = None,
         test_batch_size: int | None = None,
-        normalize: float | bool = False,
+        normalize: float | bool | None = None,
         train_file: str | os.PathLike[str] | None = None,
         validation_file: str | os.PathLike[str] | None = None,
         test_file: str | os.PathLike[str] | None = None,
+        data_directory: str | os.PathLike[str] | None = None,
         valid_pct: float = 0.0,
         test_pct: float = 0.0,
-        delim: str | None = None,
-        data_directory: str | os.PathLike[str] = ".",
         *,
         x: Names = None,
         y: Names = None,
-        one_hot: bool | int = False,
+        one_hot: bool | int | None = None,
         dtype: Any = None,
     ):
         """Read this rank's part of the data.
 
         Args:
             data_name: MNIST, CIFAR10, CIFAR100, CSV, HDF5 or PNETCDF, in any case.
+            delim: what stands between two fields of a CSV file; None finds it.
             train_batch_size: rows of a global batch of `next_train_batch`.
             test_batch_size: the same of `next_validation_batch` and `next_test_batch`.
             normalize: what inputs are divided by, as float32; True for the largest absolute value of the training
-                inputs; False for inputs as they are.
+                inputs; None or False for inputs as they are.
             train_file, validation_file, test_file: a file, a pattern such as "part-*.csv", or a directory of files;
                 below `data_directory` where it is no absolute path. MNIST and CIFAR are found by their usual names.
-            valid_pct: fraction of the training rows, 0 to 1, that is held out for validation: the last ones before
-                those for the test.
-            test_pct: fraction of the training rows, 0 to 1, that is held out for the test: the last ones.
-            delim: what stands between two fields of a CSV file; None finds it.
-            data_directory: where the files are.
-            x, y, one_hot, dtype: see `open`.
+            data_directory: where the files are. None: MNIST_data or CIFAR_data, where there is such a directory, or
+                else the working directory. For CSV without a `train_file` it is a directory all of whose files, with
+                those of the directories in it, are one table of inputs, without labels.
+            valid_pct: fraction of the training rows, 0 to 1, that is held out for validation: the last ones, of CIFAR
+                the first ones. Of MNIST the rows from the 50,000th on are, where it is 0.
+            test_pct: fraction of the training rows, 0 to 1, that is held out for the test: the last ones before those
+                for validation.
+            x, y, dtype: see `open`. Of a CSV file that does not say which column has the labels it is the first.
+            one_hot: whether labels become one-hot vectors, see `open`. None: those of MNIST, CIFAR, CSV and of an HDF5
+                file with a dataset for each class do, where they are words or whole numbers from 0, or -1 and 1.
 
         Raises:
             DataError: on every rank: a file is missing, or is not what it should be.
         """
         ranks = world.current()
-        name = data_name.upper()
+        name = str(data_name).upper()
         if name not in NAMES:
             raise DataError(f"{quoted(data_name)} is no data set that DataSet knows: name one of {', '.join(NAMES)}.")
-        self._batch_sizes = {"train": train_batch_size, "validation": test_batch_size, "test": test_batch_size}
-        wanted = _wanted(x, y, dtype, delim)
+        if delim is not None and not isinstance(delim, str):
+            raise DataError(f"delim={quoted(delim)} is no delimiter: give batch sizes by name (train_batch_size=).")
+        self.dataset, self.data_directory = data_name, data_directory
+        self.train_file, self.validation_file, self.test_file = train_file, validation_file, test_file
+        self.train_batch_size, self.test_batch_size = train_batch_size, test_batch_size
+        all_inputs = name == "CSV" and train_file is None and data_directory is not None
+        if y is None and all_inputs:
+            y = False
+        wanted = dataclasses.replace(_wanted(x, y, dtype, delim), first=True)
 
         def table(part: str, file: str | os.PathLike[str] | None) -> Table | None:
             paths = _paths_of(name, part, file, data_directory, ranks)
@@ -89,20 +123,29 @@ class DataSet:
         if whole is None:
             raise DataError(f"DataSet({quoted(data_name)}) needs train_file=, the file with the rows to train on.")
         held_out = table("validation", validation_file), table("test", test_file)
-        rows = _parts(whole.rows, valid_pct, test_pct, held_out)
-        self.training = Shard(whole, rows[0], ranks, one_hot=one_hot, normalize=normalize)
+        rows = _parts(whole.rows, valid_pct, test_pct, held_out, name)
+        known = len(whole.classes) or _CLASSES.get(name, False)
+        vectors = one_hot if one_hot is not None else _AUTO if name == "CSV" else known
+        options: dict[str, Any] = {"one_hot": vectors, "normalize": False if normalize is None else normalize}
+        options["form"] = _FORMS.get(name)
+        self.training: Shard = Shard(whole, rows[0], ranks, **options)
         others = []
         for other, part in zip(held_out, rows[1:], strict=True):
             found = (other, range(other.rows)) if other is not None else (whole, part)
-            shard = Shard(*found, ranks, one_hot=one_hot, normalize=normalize, scale_of=self.training)
+            shard = Shard(*found, ranks, scale_of=self.training, **options)
             others.append(shard if len(found[1]) else None)
         self.validation, self.testing = others
         for one in (whole, *held_out):
             if one is not None:
-                say(one, one.rows, ranks)
+                say(one, one.rows, ranks, classes_follow=vectors is not False)
         for shard in (self.training, self.validation, self.testing):
             if shard is not None:
                 _read_together(shard, ranks)
+        # Attributes, as in MaTEx: scripts put other arrays in their place.
+        self.training_data, self.training_labels = self.training.data, self.training.labels
+        nothing: tuple[Arrays, Arrays] = (None, None)  # a shard without rows on this rank is something
+        self.validation_data, self.validation_labels = nothing if self.validation is None else self.validation
+        self.testing_data, self.testing_labels = nothing if self.testing is None else self.testing
 
     @classmethod
     def open(
@@ -149,76 +192,59 @@ class DataSet:
                 raise DataError(
                     f"{paths[0]} has {table.rows} rows, and {quoted(rows)} takes none of them, or goes backwards."
                 )
-        say(table, len(window), ranks)
+        say(table, len(window), ranks, classes_follow=one_hot is not False)
         return Shard(table, window, ranks, one_hot=one_hot, normalize=normalize)
 
-    @property
-    def training_data(self) -> Arrays:
-        """Inputs of this rank's training rows."""
-        return self.training.data
-
-    @property
-    def training_labels(self) -> Arrays | None:
-        """Labels of this rank's training rows."""
-        return self.training.labels
-
-    @property
-    def validation_data(self) -> Arrays | None:
-        """Inputs of this rank's validation rows; None where there are none."""
-        return self.validation.data if self.validation is not None else None
-
-    @property
-    def validation_labels(self) -> Arrays | None:
-        """Labels of this rank's validation rows; None where there are none."""
-        return self.validation.labels if self.validation is not None else None
-
-    @property
-    def testing_data(self) -> Arrays | None:
-        """Inputs of this rank's test rows; None where there are none."""
-        return self.testing.data if self.testing is not None else None
-
-    @property
-    def testing_labels(self) -> Arrays | None:
-        """Labels of this rank's test rows; None where there are none."""
-        return self.testing.labels if self.testing is not None else None
-
-    def next_train_batch(self, batch_size: int | None = None) -> tuple[Arrays, Arrays | None]:
-        """This rank's rows of the next global batch, from the first again behind the last.
+    def next_train_batch(self, batch_size: int | None = None) -> list[Arrays]:
+        """This rank's rows of the next global batch, inputs and labels, from the first again after the last.
 
         Args:
             batch_size: rows over all ranks; None for `train_batch_size`.
         """
-        return self._next("train", self.training, batch_size)
+        return self._next("train", batch_size)
 
-    def next_validation_batch(self, batch_size: int | None = None) -> tuple[Arrays, Arrays | None]:
+    def next_validation_batch(self, batch_size: int | None = None) -> list[Arrays]:
         """The same of the validation rows."""
-        return self._next("validation", self.validation, batch_size)
+        return self._next("validation", batch_size)
 
-    def next_test_batch(self, batch_size: int | None = None) -> tuple[Arrays, Arrays | None]:
+    def next_test_batch(self, batch_size: int | None = None) -> list[Arrays]:
         """The same of the test rows."""
-        return self._next("test", self.testing, batch_size)
+        return self._next("test", batch_size)
 
-    def _next(self, part: str, shard: Shard | None, batch_size: int | None) -> tuple[Arrays, Arrays | None]:
+    def _next(self, part: str, batch_size: int | None) -> list[Arrays]:
+        shard, x, y = {
+            "train": (self.training, self.training_data, self.training_labels),
+            "validation": (self.validation, self.validation_data, self.validation_labels),
+            "test": (self.testing, self.testing_data, self.testing_labels),
+        }[part]
         if shard is None:
             raise DataError(
                 f"this DataSet has no {part} rows: give it a {part}_file, or a fraction of the training rows."
             )
-        size = batch_size or self._batch_sizes[part]
+        size = batch_size or (self.train_batch_size if part == "train" else self.test_batch_size)
         if not size:
             name = "train_batch_size" if part == "train" else "test_batch_size"
             raise DataError(f"next_{part}_batch needs a batch size: give it one, or {name}= to DataSet.")
-        return shard.next_batch(size)
+        rows = shard.next_rows(size)
+        return [pick(x, rows), pick(y, rows)]
 
 
-def say(table: Table, rows: int, ranks: World) -> None:
-    """Print what was found in files, on one rank. Args: rows: of them that are taken."""
+def say(table: Table, rows: int, ranks: World, classes_follow: bool = False) -> None:
+    """Print what was found in files, on one rank.
+
+    Args:
+        table: of them.
+        rows: of it that are taken.
+        ranks: who reads.
+        classes_follow: whether labels become one-hot vectors.
+    """
     if ranks.rank != 0 or not settings.current().notes:
         return
     more = f" and {len(table.paths) - 1} more" if len(table.paths) > 1 else ""
     taken = f" of {table.rows}" if rows != table.rows else ""
     gaps = f"; {table.gaps} rows lack an input (NaN)" if table.gaps else ""
     ranks.say(f"{os.path.basename(table.paths[0])}{more}: {table.format}, {rows}{taken} rows, {table.said}{gaps}")
-    if table.words:
+    if table.words and not classes_follow:
         ranks.say("the labels are words, which no model takes: say one_hot=True, or number them by shard.classes")
     for note in table.notes:
         ranks.say(f"{os.path.basename(table.paths[0])}: {note}")
@@ -280,34 +306,48 @@ def _expand_one(path: str) -> list[str]:
 def _paths_of(name: str, part: str, file: Any, directory: Any, ranks: World) -> list[str]:
     """The files of one part of a named data set; none where it has no such part."""
     if file is not None:
-        return expand(os.path.join(directory, file), ranks)
-    if part == "validation" or name not in ("MNIST", "CIFAR10", "CIFAR100"):
+        return expand(os.path.join(directory or ".", file), ranks)
+    if part == "train" and name == "CSV" and directory is not None:
+        return expand(_files_below(directory), ranks)
+    if part == "validation" or name not in _DIRECTORIES:
         return []
     found: list[str] = []
     with together(ranks, "find the files of the data"):
+        usual = _DIRECTORIES[name]
+        place = os.fspath(directory) if directory is not None else usual if os.path.isdir(usual) else "."
         if name == "MNIST":
             from matex_tf.readers import idx
 
-            found = [idx.find(os.fspath(directory), part)[0]]  # its labels are found beside it
+            found = [idx.find(place, part)[0]]  # its labels are found beside it
         else:
             from matex_tf.readers import cifar
 
-            found = cifar.find(os.fspath(directory), part, int(name.removeprefix("CIFAR")))
+            found = cifar.find(place, part, int(name.removeprefix("CIFAR")))
     return found
 
 
-def _parts(rows: int, valid: float, test: float, held_out: tuple[Table | None, Table | None]) -> list[range]:
-    """Training, validation and test rows of the training file; the last are held out."""
-    for name, value, table in (("valid_pct", valid, held_out[0]), ("test_pct", test, held_out[1])):
+def _files_below(directory: Any) -> list[str]:
+    """All files of a directory and of those in it, by name."""
+    names = ((place, name) for place, _, names in os.walk(directory) for name in names if not name.startswith("."))
+    return sorted(os.path.join(place, name) for place, name in names) or [os.fspath(directory)]
+
+
+def _parts(rows: int, valid: float, test: float, held_out: tuple[Table | None, Table | None], name: str) -> list[range]:
+    """Training, validation and test rows of the training file, as MaTEx holds them out."""
+    for what, value, table in (("valid_pct", valid, held_out[0]), ("test_pct", test, held_out[1])):
         if not 0 <= value < 1:
-            raise DataError(f"{name} is {value}: give a fraction from 0 to 1, such as 0.1.")
-        if value and table is not None:
-            raise DataError(f"{name}={value} and a file for the same part: give one of them.")
-    testing, validation = round(rows * test), round(rows * valid)
+            raise DataError(f"{what} is {quoted(value)}: give a fraction from 0 to 1, such as 0.1.")
+        if value and table is not None and (what == "valid_pct" or name not in _DIRECTORIES):
+            raise DataError(f"{what}={value} and a file for the same part: give one of them.")
+    validation, testing = int(rows * valid), int(rows * test)
+    if name == "MNIST" and not valid and held_out[0] is None:
+        validation = max(0, rows - _MNIST_TRAINING)
     training = rows - testing - validation
     if training <= 0:
         raise DataError(f"valid_pct={valid} and test_pct={test} leave none of {rows} rows for training.")
-    return [range(training), range(training, training + validation), range(training + validation, rows)]
+    if name.startswith("CIFAR"):
+        return [range(validation, rows - testing), range(validation), range(rows - testing, rows)]
+    return [range(training), range(training + testing, rows), range(training, training + testing)]
 
 
 def _wanted(x: Names, y: Names, dtype: Any, delimiter: str | None, header: bool | None = None) -> Wanted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,10 @@ from matex_tf.errors import DataError, quoted
 from matex_tf.parts import Turns, span
 from matex_tf.readers.table import Arrays, Table, rows_with_gaps
 from matex_tf.world import World
+
+#: Of `one_hot`: for labels that are classes.
+AUTO = "auto"
+_MOST_LIKELY = 1000  # classes, where nobody has said that labels are classes
 
 #: How much a pass over rows that are not kept reads at a time.
 BLOCK_BYTES = 32 << 20
@@ -40,9 +44,10 @@ class Shard:
         window: range,
         ranks: World,
         *,
-        one_hot: bool | int = False,
+        one_hot: bool | int | str = False,
         normalize: float | bool = False,
         scale_of: Shard | None = None,
+        form: Callable[[np.ndarray], np.ndarray] | None = None,
     ):
         """Share out rows of a table; reads nothing yet.
 
@@ -50,12 +55,14 @@ class Shard:
             table: the table.
             window: the rows of it that are shared out.
             ranks: among whom.
-            one_hot: whether labels become one-hot vectors; a number says how many classes there are.
+            one_hot: whether labels become one-hot vectors; a number says how many classes there are; "auto" for those
+                that are classes: words, whole numbers from 0, or -1 and 1.
             normalize: what inputs are divided by, as float32; True for the largest absolute value of all ranks.
             scale_of: a shard whose divisor and classes are taken (a test set is scaled as its training set was).
+            form: gives inputs another shape of rows.
         """
         self._table, self._ranks = table, ranks
-        self._one_hot, self._normalize = one_hot, normalize
+        self._one_hot, self._normalize, self._form = one_hot, normalize, form
         self._like = scale_of or self
         self._kept: tuple[Arrays, Arrays | None] | None = None
         self._classes: np.ndarray | None = None
@@ -132,14 +139,19 @@ class Shard:
         return np.asarray(self._window, np.int64)[self.turns.order(batch_size)]
 
     def next_batch(self, batch_size: int) -> tuple[Arrays, Arrays | None]:
-        """This rank's rows of the next global batch of `batch_size`; from the first again behind the last."""
+        """This rank's rows of the next global batch of `batch_size`; from the first again after the last."""
         x, y = self._read_all()
+        rows = self.next_rows(batch_size)
+        return pick(x, rows), pick(y, rows)
+
+    def next_rows(self, batch_size: int) -> slice:
+        """Which of this rank's rows are in the next global batch."""
         spans = self.turns.spans(self._at, batch_size)
         low, high = spans[self.rank]
         if parts.on_batch is not None:
             parts.on_batch(int(high - low), int((spans[:, 1] - spans[:, 0]).sum()))
         self._at = (self._at + 1) % max(1, self.turns.batches(batch_size))
-        return pick(x, slice(low, high)), pick(y, slice(low, high))
+        return slice(int(low), int(high))
 
     def to_tf_data(self, batch_size: int, shuffle: bool = False, seed: int | None = None) -> Any:
         """A tf.data pipeline of this rank's rows of every global batch, read from the files as it goes.
@@ -227,10 +239,32 @@ class Shard:
             else:
                 self._divisor = float(self._normalize)
         if self._classes is None and self._one_hot is not False and self._table.labelled:
-            if self._one_hot is True:
+            if self._one_hot == AUTO:
+                self._classes = self._likely_classes(raw)
+            elif self._one_hot is True:
                 self._classes = self._found_classes(raw)
             else:
                 self._classes = np.arange(self._one_hot)
+
+    def _likely_classes(self, raw: tuple[Arrays, Arrays | None] | None) -> np.ndarray | None:
+        """The classes of labels that are likely to be classes; otherwise None, and labels stay as they are."""
+        found: list[Any] | None = []
+        for _, y in self._blocks(raw):
+            several = isinstance(y, tuple) or y is None or y.ndim > 2 or (y.ndim == 2 and y.shape[1] != 1)
+            found = None if several or found is None else sorted({*found, *np.unique(_single(y, self)).tolist()})
+            if found is None or len(found) > _MOST_LIKELY:
+                found = None
+                break
+        everyone = self._ranks.gather(found, "find the classes")
+        if all(one is not None for one in everyone):
+            values = sorted(set().union(*everyone))
+            words, low, high = isinstance(values[0], str), values[0], values[-1]
+            if words or values == [-1, 1]:
+                return np.asarray(values)
+            if low == 0 and high < _MOST_LIKELY and all(value == int(value) for value in values):
+                return np.arange(int(high) + 1)
+        self._one_hot = False
+        return None
 
     def _found_classes(self, raw: tuple[Arrays, Arrays | None] | None) -> np.ndarray:
         mine = sorted({value for _, y in self._blocks(raw) for value in np.unique(_single(y, self)).tolist()})
@@ -246,6 +280,8 @@ class Shard:
 
     def _finish(self, x: Arrays, y: Arrays | None) -> tuple[Arrays, Arrays | None]:
         divisor, classes = self._like._divisor, self._like._classes
+        if self._form is not None:
+            x = _each(x, self._form)
         if divisor is not None:
             x = _each(x, lambda array: np.divide(array, divisor, dtype=np.float32))
         if classes is not None and y is not None:

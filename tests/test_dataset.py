@@ -26,6 +26,16 @@ def test_images(bare_ranks, name):
     all_true(bare_ranks("dataset:images", SIZES, meets=None, name=name))
 
 
+def test_as_matex_finds_them(bare_ranks):
+    """In the directories that MaTEx has; of MNIST the rows from the 50,000th on are for validation."""
+    all_true(bare_ranks("dataset:as_matex_finds_them", (1, 3), meets=None))
+
+
+def test_csv_as_matex_reads_it(bare_ranks):
+    """The label first, classes as vectors; a directory of files is inputs alone."""
+    all_true(bare_ranks("dataset:higgs", (1, 3), meets=None))
+
+
 def test_names(bare_ranks):
     """DataSet where MaTEx had it."""
     all_true(bare_ranks("dataset:other_names", (1, 2), meets=None))
@@ -43,6 +53,7 @@ def test_names(bare_ranks):
         ("both", ["valid_pct"]),
         ("batch", ["train_batch_size"]),
         ("no test", ["test_file"]),
+        ("positional", ["delim=64", "train_batch_size="]),
         ("rows", ["all.csv", "100 rows"]),
         ("format", ["excel", "parquet"]),
         ("other format", ["all.csv", "HDF5"]),

@@ -11,7 +11,7 @@ import numpy as np
 
 from matex_tf import world
 from matex_tf.errors import DataError
-from matex_tf.readers import DataSet
+from matex_tf.readers import DataSet, dataset
 
 
 def _write(ranks, tmp, function):
@@ -38,11 +38,11 @@ def named(tmp, name="csv"):
     ranks = world.current()
     _write(ranks, tmp, _csv)
     data = DataSet(name, train_file="all.csv", data_directory=tmp, valid_pct=0.2, test_pct=0.1, normalize=2,
-                   train_batch_size=7, test_batch_size=4)  # fmt: skip
+                   train_batch_size=7, test_batch_size=4, one_hot=False)  # fmt: skip
     x = np.arange(300).reshape(100, 3)[:, :2] / 2
-    parts = [(data.training_data, data.training_labels), (data.validation_data, data.validation_labels),
-             (data.testing_data, data.testing_labels)]  # fmt: skip
-    assert [sum(ranks.gather(len(part), "count")) for part, _ in parts] == [70, 20, 10]
+    parts = [(data.training_data, data.training_labels), (data.testing_data, data.testing_labels),
+             (data.validation_data, data.validation_labels)]  # fmt: skip
+    assert [sum(ranks.gather(len(part), "count")) for part, _ in parts] == [70, 10, 20]
     assert (np.concatenate([_joined(ranks, part) for part, _ in parts]) == x).all()
     labels = np.concatenate([_joined(ranks, part) for _, part in parts])
     assert (labels == np.arange(2, 300, 3) % 4).all() and labels.dtype == np.int64
@@ -102,13 +102,70 @@ def images(tmp, name="MNIST"):
     classes = 100 if name.endswith("100") else 10
     _write(ranks, tmp, _digits if name == "MNIST" else lambda directory: _cifar(directory, classes))
     data = DataSet(name, data_directory=tmp, normalize=255.0, valid_pct=0.1)
-    shape = (28, 28) if name == "MNIST" else (32, 32, 3)
+    shape = (28, 28, 1) if name == "MNIST" else (3072,)
     total = {"MNIST": 30, "CIFAR10": 100, "CIFAR100": 20}[name.upper()]
     assert data.training_data.shape[1:] == shape and data.training_data.dtype == np.float32
     assert data.training.total_rows + data.validation.total_rows == total
     assert data.testing.total_rows == (10 if name == "MNIST" else 20)
     first = np.round(data.training_data.reshape(len(data.training_data), -1)[:, 0] * 255).astype(int)
-    assert (data.training_labels == first % classes).all() and data.training_data.max() <= 1
+    assert data.training_labels.shape == (len(first), classes) and (data.training_labels.sum(axis=1) == 1).all()
+    assert (data.training_labels.argmax(axis=1) == first % classes).all() and data.training_data.max() <= 1
+    if name.upper().startswith("CIFAR"):  # the first rows are for validation
+        held = len(_joined(ranks, data.validation_data))
+        every = _joined(ranks, DataSet(name, data_directory=tmp, normalize=255.0).training_data)
+        assert (_joined(ranks, data.validation_data) == every[:held]).all()
+        assert (_joined(ranks, data.training_data) == every[held:]).all()
+    return True
+
+
+def as_matex_finds_them(tmp):
+    """Without a directory: MNIST_data and CIFAR_data below the working directory."""
+    ranks = world.current()
+    _write(ranks, Path(tmp), lambda folder: ((folder / "MNIST_data").mkdir(), _digits(folder / "MNIST_data")))
+    _write(ranks, Path(tmp), lambda folder: ((folder / "CIFAR_data").mkdir(), _cifar(folder / "CIFAR_data", 10)))
+    before, dataset._MNIST_TRAINING = os.getcwd(), 24
+    os.chdir(tmp)
+    try:
+        mnist, cifar = DataSet("MNIST"), DataSet("CIFAR10")
+    finally:
+        os.chdir(before)
+        dataset._MNIST_TRAINING = 50_000
+    assert (mnist.training.total_rows, mnist.validation.total_rows, mnist.testing.total_rows) == (24, 6, 10)
+    assert mnist.training_data.dtype == np.uint8 and mnist.dataset == "MNIST" and mnist.data_directory is None
+    assert (cifar.training.total_rows, cifar.validation, cifar.testing.total_rows) == (100, None, 20)
+    return True
+
+
+def higgs(tmp):
+    """A CSV file without names as UCI has HIGGS: the label first, as a float; and one with -1 and 1."""
+    ranks = world.current()
+    x = np.arange(60.0).reshape(20, 3)
+    labels = np.arange(20) % 3 == 0
+
+    def write(folder):
+        np.savetxt(folder / "HIGGS.csv", np.column_stack([labels, x]), delimiter=",")
+        np.savetxt(folder / "signs.csv", np.column_stack([labels * 2 - 1, x]), delimiter=",", fmt="%g")
+        np.savetxt(folder / "values.csv", np.column_stack([x[:, 0] + 0.5, x]), delimiter=",", fmt="%g")
+        (folder / "all" / "more").mkdir(parents=True)
+        np.savetxt(folder / "all" / "a.txt", x[:12], delimiter=";")
+        np.savetxt(folder / "all" / "more" / "b.txt", x[12:], delimiter=";")
+
+    _write(ranks, Path(tmp), write)
+    for name in ("HIGGS.csv", "signs.csv"):
+        data = DataSet("CSV", ",", train_file=os.path.join(tmp, name), valid_pct=0.25, train_batch_size=6)
+        assert data.training.total_rows == 15 and data.training_labels.shape[1:] == (2,)
+        assert (_joined(ranks, data.training_labels).argmax(axis=1) == labels[:15]).all()
+        assert (_joined(ranks, data.training_data) == x[:15]).all()
+        assert (_joined(ranks, data.validation_labels).argmax(axis=1) == labels[15:]).all()
+        data.training_data = data.training_data / 2  # attributes, of which batches are taken
+        batch, vectors = data.next_train_batch()
+        assert (_joined(ranks, batch).sum() == x[data.training.order(6)[:6]].sum() / 2).all() and len(vectors) == len(
+            batch
+        )
+    values = DataSet("CSV", train_file=os.path.join(tmp, "values.csv"))
+    assert (_joined(ranks, values.training_labels) == x[:, 0] + 0.5).all() and values.validation_data is None
+    every = DataSet("CSV", ";", data_directory=os.path.join(tmp, "all"))
+    assert (_joined(ranks, every.training_data) == x).all() and every.training_labels is None
     return True
 
 
@@ -135,6 +192,8 @@ def refused(tmp, how):
         DataSet("CSV", train_file=path).next_train_batch()
     elif how == "no test":
         DataSet("CSV", train_file=path).next_test_batch(3)
+    elif how == "positional":
+        DataSet("CSV", 64, train_file=path)
     elif how == "rows":
         DataSet.open(path, rows=slice(200, 300))
     elif how == "format":
