@@ -22,17 +22,12 @@ import numpy as np
 from matex_tf.errors import DataError, MatexError, listed, quoted, shortened
 from matex_tf.readers import pairs, reading
 from matex_tf.readers.hdf5_storage import Storage
-from matex_tf.readers.limits import room
+from matex_tf.readers.limits import most_claimed, room
 from matex_tf.readers.table import Arrays, Joined, Table, Wanted, Watched, together
 from matex_tf.world import World
 
 #: What is read at a time, where what was read is converted or copied into place.
 PIECE_BYTES = 16 << 20
-
-#: The most that deflate can shrink anything. A file that promises more than this many times its length, and more than
-#: `_PLAUSIBLE_BYTES`, is damaged: found before memory is asked for.
-_MOST_SHRUNK = 1032
-_PLAUSIBLE_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -255,7 +250,7 @@ def read_columns(
 def check_plausible(path: str, kind: str, column: Column, length: int) -> None:
     """Raises: DataError: the column is larger than a file of `length` bytes can hold, however well it is packed."""
     promised = column.rows * column.row_bytes
-    if promised > max(_PLAUSIBLE_BYTES, length * _MOST_SHRUNK):
+    if promised > most_claimed(length):
         raise DataError(
             f"{path} is damaged: {kind} {column.name} would have {column.rows} rows of {column.row_bytes} bytes, and "
             f"the file has {length} bytes."

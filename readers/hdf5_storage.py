@@ -16,6 +16,7 @@ import numpy as np
 
 from matex_tf.errors import quoted, shortened
 from matex_tf.readers import reading
+from matex_tf.readers.limits import most_claimed
 
 _UNLIMITED = (1 << 64) - 1
 _MOST_CELLS = 1 << 26  # of the grid in which mappings are compared
@@ -57,6 +58,10 @@ class Storage:
         if stored == 0:
             return f"was made and never written: every value of it would be {quoted(_fill(dataset))}"
         if dataset.chunks is not None:
+            chunk = int(np.prod(dataset.chunks, dtype=object)) * dataset.id.get_type().get_size()
+            length = os.path.getsize(dataset.file.filename)
+            if chunk > most_claimed(length):  # HDF5 would ask for the memory of a whole chunk
+                return f"is damaged: its chunks would have {chunk} bytes each, and the file has {length}"
             self.note = self.note or _unwritten(dataset)
             return ""
         promised = dataset.size * dataset.id.get_type().get_size()

@@ -14,6 +14,15 @@ from matex_tf.errors import DataError
 ALWAYS_BYTES = 1 << 28
 
 
+#: The most that deflate can shrink anything.
+_MOST_SHRUNK = 1032
+
+
+def most_claimed(length: int) -> int:
+    """Bytes that arrays in files of `length` bytes can have, however well they are packed. More is damage."""
+    return max(ALWAYS_BYTES, length * _MOST_SHRUNK)
+
+
 def most_unpacked(length: int) -> int:
     """Bytes that a packed file of `length` bytes may unpack to."""
     return max(ALWAYS_BYTES, length * settings.current().unpack_ratio)

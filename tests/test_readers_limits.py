@@ -200,6 +200,13 @@ def test_sizes_that_are_only_claimed(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", shape=(1 << 48, 9), chunks=(1, 9), dtype="f8")[0] = 1
     assert "is damaged: dataset x would have 281474976710656 rows" in read(tmp_path / "a.h5")
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plist.set_chunk((1 << 28,))
+        plist.set_deflate(1)
+        space = h5py.h5s.create_simple((9,), (h5py.h5s.UNLIMITED,))
+        h5py.h5d.create(file.id, b"x", h5py.h5t.NATIVE_DOUBLE, space, plist).write_direct_chunk((0,), b"nothing")
+    assert "its chunks would have 2147483648 bytes each" in read(tmp_path / "b.h5", x="x", y=False)
     pq.write_table(pa.table({"a": np.zeros(1000), "y": np.zeros(1000)}), tmp_path / "a.parquet")
     table = formats.open_table([str(tmp_path / "a.parquet")], None, Wanted(), World())
     table.rows = 1 << 50
