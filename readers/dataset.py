@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import glob
 import operator
 import os
 from collections.abc import Sequence
@@ -12,18 +11,16 @@ from typing import Any
 import numpy as np
 
 from matex_tf import settings, world
-from matex_tf.errors import DataError, listed, quoted
+from matex_tf.errors import DataError, quoted
 from matex_tf.readers import formats
-from matex_tf.readers.shard import AUTO as _AUTO
-from matex_tf.readers.shard import Shard, pick
+from matex_tf.readers.places import DIRECTORIES, expand, files_of
+from matex_tf.readers.shard import AUTO, Shard, pick
 from matex_tf.readers.table import Arrays, Names, Table, Wanted, together
 from matex_tf.world import World
 
 NAMES = ("MNIST", "CIFAR10", "CIFAR100", "CSV", "HDF5", "PNETCDF")
 
-#: Where MaTEx has the files that it knows by name.
-_DIRECTORIES = {"MNIST": "MNIST_data", "CIFAR10": "CIFAR_data", "CIFAR100": "CIFAR_data"}
-
+#: How many classes labels have.
 _CLASSES = {"MNIST": 10, "CIFAR10": 10, "CIFAR100": 100}
 
 #: Rows of MNIST's training files that are not for validation.
@@ -116,7 +113,7 @@ class DataSet:
         wanted = dataclasses.replace(_wanted(x, y, dtype, delim), first=True)
 
         def table(part: str, file: str | os.PathLike[str] | None) -> Table | None:
-            paths = _paths_of(name, part, file, data_directory, ranks)
+            paths = files_of(name, part, file, data_directory, ranks)
             return formats.open_table(paths, name, wanted, ranks) if paths else None
 
         whole = table("train", train_file)
@@ -125,7 +122,7 @@ class DataSet:
         held_out = table("validation", validation_file), table("test", test_file)
         rows = _parts(whole.rows, valid_pct, test_pct, held_out, name)
         known = len(whole.classes) or _CLASSES.get(name, False)
-        vectors = one_hot if one_hot is not None else _AUTO if name == "CSV" else known
+        vectors = one_hot if one_hot is not None else AUTO if name == "CSV" else known
         options: dict[str, Any] = {"one_hot": vectors, "normalize": False if normalize is None else normalize}
         options["form"] = _FORMS.get(name)
         self.training: Shard = Shard(whole, rows[0], ranks, **options)
@@ -265,79 +262,12 @@ def _slice(rows: Any) -> slice:
         ) from None
 
 
-def expand(path: Any, ranks: World) -> list[str]:
-    """The files that a path, a pattern, a directory or a list of these stands for; the same on every rank.
-
-    Raises:
-        DataError: on every rank: there are none, or other ones on some rank.
-    """
-    found: list[str] = []
-    with together(ranks, "find the files of the data"):
-        for one in [path] if isinstance(path, (str, os.PathLike)) else list(path):
-            found += _expand_one(os.fspath(one))
-        if not found:
-            raise DataError("there are no files in an empty list of paths.")
-    everyone = ranks.gather(found, "compare the files of the data")
-    if any(other != everyone[0] for other in everyone):
-        odd = next(rank for rank, other in enumerate(everyone) if other != everyone[0])
-        missing = sorted(set(everyone[0]) ^ set(everyone[odd]))
-        raise DataError(
-            f"rank {odd} (host {ranks.hosts[odd]}) finds other files than rank 0 for {path}: "
-            f"{listed(missing) or 'another order'}."
-        )
-    return found
-
-
-def _expand_one(path: str) -> list[str]:
-    if os.path.isdir(path):
-        names = sorted(name for name in os.listdir(path) if not name.startswith((".", "_")))
-        files = [os.path.join(path, name) for name in names if os.path.isfile(os.path.join(path, name))]
-        if not files:
-            raise DataError(f"{path} is a directory without files.")
-        return files
-    if os.path.lexists(path) or not glob.has_magic(path):
-        return [path]
-    files = sorted(filter(os.path.isfile, glob.glob(path, recursive=True)))
-    if not files:
-        raise DataError(f"no file matches {path}.")
-    return files
-
-
-def _paths_of(name: str, part: str, file: Any, directory: Any, ranks: World) -> list[str]:
-    """The files of one part of a named data set; none where it has no such part."""
-    if file is not None:
-        return expand(os.path.join(directory or ".", file), ranks)
-    if part == "train" and name == "CSV" and directory is not None:
-        return expand(_files_below(directory), ranks)
-    if part == "validation" or name not in _DIRECTORIES:
-        return []
-    found: list[str] = []
-    with together(ranks, "find the files of the data"):
-        usual = _DIRECTORIES[name]
-        place = os.fspath(directory) if directory is not None else usual if os.path.isdir(usual) else "."
-        if name == "MNIST":
-            from matex_tf.readers import idx
-
-            found = [idx.find(place, part)[0]]  # its labels are found beside it
-        else:
-            from matex_tf.readers import cifar
-
-            found = cifar.find(place, part, int(name.removeprefix("CIFAR")))
-    return found
-
-
-def _files_below(directory: Any) -> list[str]:
-    """All files of a directory and of those in it, by name."""
-    names = ((place, name) for place, _, names in os.walk(directory) for name in names if not name.startswith("."))
-    return sorted(os.path.join(place, name) for place, name in names) or [os.fspath(directory)]
-
-
 def _parts(rows: int, valid: float, test: float, held_out: tuple[Table | None, Table | None], name: str) -> list[range]:
     """Training, validation and test rows of the training file, as MaTEx holds them out."""
     for what, value, table in (("valid_pct", valid, held_out[0]), ("test_pct", test, held_out[1])):
         if not 0 <= value < 1:
             raise DataError(f"{what} is {quoted(value)}: give a fraction from 0 to 1, such as 0.1.")
-        if value and table is not None and (what == "valid_pct" or name not in _DIRECTORIES):
+        if value and table is not None and (what == "valid_pct" or name not in DIRECTORIES):
             raise DataError(f"{what}={value} and a file for the same part: give one of them.")
     validation, testing = int(rows * valid), int(rows * test)
     if name == "MNIST" and not valid and held_out[0] is None:
