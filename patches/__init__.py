@@ -33,6 +33,7 @@ PATCHES = (
     ("keras.src.metrics.metric", "loops.results"),
     ("keras.src.metrics.reduction_metrics", "metrics"),
     ("keras.src.losses.loss", "losses"),
+    ("keras.src.losses.loss", "own_losses"),
     ("keras.src.losses.losses", "coupled_losses"),
     ("keras.src.layers.layer", "activity"),
     ("keras.src.backend.tensorflow.nn", "normalization"),

@@ -44,6 +44,17 @@ def apply(module: ModuleType) -> None:
     names.wrap(module, "convert_binary_labels_to_hinge", _hinge_labels)
 
 
+def of_keras(thing: Any) -> bool:
+    """Whether a function, or the class of an object, is Keras' own."""
+    code = thing if inspect.isroutine(thing) else type(thing)
+    return str(inspect.unwrap(code).__module__).startswith("keras.")
+
+
+def mark(value: Any) -> None:
+    """Note that a tensor is that of the whole batch, see `is_of_whole_batch`."""
+    setattr(value, _WHOLE, True)
+
+
 def is_of_whole_batch(value: Any) -> bool:
     """Whether a loss is that of the whole batch, the same on every rank, and not one for each row."""
     return bool(getattr(value, _WHOLE, False))
@@ -64,7 +75,7 @@ def _by_axis(signature: inspect.Signature) -> Any:
         given["y_pred"], _ = whole_batch.gather(y_pred, part, f"y_pred of {name}")
         given["y_true"], _ = whole_batch.gather(given["y_true"], part, f"y_true of {name}")
         result = wrapped(*bound.args, **bound.kwargs)
-        setattr(result, _WHOLE, True)
+        mark(result)
         return result
 
     return loss

@@ -11,11 +11,12 @@ nothing is put off.
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
+
+from matex_tf.patches.coupled_losses import of_keras
 
 _Gate = Callable[[list[Any]], list[Any]]
 
@@ -68,7 +69,7 @@ def behind(before: list[tf.Tensor], gradients: list[Any]) -> list[Any]:
 def _in_any_order(model: Any) -> bool:
     """Whether nothing between the update of weights and that of metrics can tell which comes first."""
     steps = ("train_step", "compute_metrics", "get_metrics_result")
-    if any(name in vars(model) or not _of_keras(getattr(type(model), name)) for name in steps):
+    if any(name in vars(model) or not of_keras(getattr(type(model), name)) for name in steps):
         return False
     holder = next((c for c in type(model.optimizer).__mro__ if "apply" in vars(c)), None)
     if holder is None or holder.__name__ != "BaseOptimizer":  # one that wraps another may skip updates
@@ -80,10 +81,4 @@ def _in_any_order(model: Any) -> bool:
         return False
     # A metric of the script's own could look at the weights, or at the learning rate.
     given = tf.nest.flatten([compiled._user_metrics, compiled._user_weighted_metrics])
-    return all(one is None or isinstance(one, str) or _of_keras(getattr(one, "_fn", one)) for one in given)
-
-
-def _of_keras(thing: Any) -> bool:
-    """Whether a function, or the class of an object, is Keras' own."""
-    code = thing if inspect.isroutine(thing) else type(thing)
-    return str(inspect.unwrap(code).__module__).startswith("keras.")
+    return all(one is None or isinstance(one, str) or of_keras(getattr(one, "_fn", one)) for one in given)

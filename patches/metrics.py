@@ -1,8 +1,8 @@
 """Metrics: merged over ranks from their state, once, before they are read.
 
 Most metrics add to their state with every batch (sums, counts, confusion matrices), so the state of all ranks is the
-sum of theirs. A metric that does something else with it (a running maximum) cannot be merged so; its results are
-averaged, with a warning.
+sum of theirs. One that does something else with it (a running maximum) is given the rows of all ranks, see
+`whole_metrics`; where that cannot be, its results are averaged, with a warning.
 
 Relies on (Keras 3.3 to 3.15): `Mean.update_state(values, sample_weight)`, `Metric.variables`, both public, and
 `Metric._metrics`, `Metric._variables`, private.
@@ -11,9 +11,7 @@ Relies on (Keras 3.3 to 3.15): `Mean.update_state(values, sample_weight)`, `Metr
 from __future__ import annotations
 
 import contextlib
-import inspect
 import warnings
-import weakref
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -22,15 +20,16 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf import world
-from matex_tf.patches import names, scope, state
-
-_additive: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+from matex_tf.patches import names, scope, state, whole_metrics
+from matex_tf.patches.coupled_losses import is_of_whole_batch
+from matex_tf.patches.whole_metrics import Kind
 
 
 def apply(module: ModuleType) -> None:
     """Patch keras.src.metrics.reduction_metrics."""
     names.method(module, "Mean.update_state", _update_mean)
     names.method(module, "Sum.update_state", _update_mean)
+    names.method(module, "MeanMetricWrapper.update_state", whole_metrics.update_wrapper)
 
 
 def _update_mean(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -40,7 +39,8 @@ def _update_mean(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     """
     part = scope.current()
     values, sample_weight = _mean_arguments(*args, **kwargs)
-    if part is not None and sample_weight is None and not part.has_rows(values):
+    of_rows = part is None or (part.has_rows(values) and not is_of_whole_batch(values))
+    if part is not None and sample_weight is None and not of_rows:
         sample_weight = part.weight_in_mean
     return wrapped(values, sample_weight=sample_weight)
 
@@ -70,7 +70,7 @@ def _inner(metric: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def watching(model: Any) -> Iterator[list[tuple[Any, Any]]]:
-    """Inside this block, note which tensor is the result of which metric, and which metrics do not add.
+    """Inside this block, note which tensor is the result of which metric.
 
     Yields:
         A list that gets a pair (tensor, metric) for every call of `result` of one of the model's metrics.
@@ -79,21 +79,14 @@ def watching(model: Any) -> Iterator[list[tuple[Any, Any]]]:
     watched = leaves(model)
 
     def watch(metric: Any) -> None:
-        result, update = metric.result, metric.update_state
+        result = metric.result
 
         def noting_result() -> Any:
             value = result()
             results.append((value, metric))
             return value
 
-        def noting_update(*args: Any, **kwargs: Any) -> Any:
-            if metric not in _additive:
-                _additive[metric] = _only_adds(metric, update, args, kwargs)
-            return update(*args, **kwargs)
-
         metric.__dict__["result"] = noting_result
-        if not _keras_own(metric):
-            metric.__dict__["update_state"] = noting_update
 
     for metric in watched:
         watch(metric)
@@ -102,61 +95,29 @@ def watching(model: Any) -> Iterator[list[tuple[Any, Any]]]:
     finally:
         for metric in watched:
             metric.__dict__.pop("result", None)
-            metric.__dict__.pop("update_state", None)
-
-
-def _keras_own(metric: Any) -> bool:
-    return inspect.unwrap(type(metric).update_state).__module__.startswith("keras.")
-
-
-def _only_adds(metric: Any, update: Any, args: Any, kwargs: Any) -> bool:
-    """Whether the graph of an update writes to the metric's state by adding to it, and in no other way."""
-    part = scope.current()
-
-    def traced() -> None:
-        with scope.within(part) if part is not None else contextlib.nullcontext():
-            update(*args, **kwargs)
-
-    function = tf.function(tf.autograph.experimental.do_not_convert(traced)).get_concrete_function()
-    inside = {id(outer): inner for outer, inner in function.graph.captures}
-    for variable in metric._variables:
-        handle = inside.get(id(variable.value.handle))
-        if handle is None:
-            return False  # not written where it can be seen
-        writes = [op for op in handle.consumers() if op.type != "ReadVariableOp"]
-        if not all(op.type == "AssignAddVariableOp" or _assigns_sum(op, handle) for op in writes) or not writes:
-            return False
-    return True
-
-
-def _assigns_sum(op: Any, handle: Any) -> bool:
-    if op.type != "AssignVariableOp":
-        return False
-    value = _origin(op.inputs[1])
-    return value.type in ("AddV2", "Add") and any(
-        source.type == "ReadVariableOp" and source.inputs[0] is handle for source in map(_origin, value.inputs)
-    )
-
-
-def _origin(tensor: Any) -> Any:
-    while tensor.op.type in ("Identity", "Cast"):
-        tensor = tensor.op.inputs[0]
-    return tensor.op
 
 
 def is_additive(metric: Any) -> bool:
     """Whether the metric's state over all ranks is the sum of theirs."""
-    return _keras_own(metric) or _additive.get(metric, True)
+    return whole_metrics.kinds.get(metric, Kind.SUM) is Kind.SUM
 
 
-def is_known(metric: Any) -> bool:
-    """Whether it is known what `is_additive` says of a metric."""
-    return _keras_own(metric) or metric in _additive
+def put_back(model: Any, before: list[tuple[Any, Any]]) -> None:
+    """Undo what a ghost's row has changed; metrics that were given the rows of all ranks are right on a ghost too."""
+    whole = {
+        id(variable) for metric in leaves(model) if whole_metrics.is_whole(metric) for variable in metric._variables
+    }
+    known = {id(variable) for variable, _ in before}
+    for variable, value in before:
+        if id(variable) not in whole:
+            variable.assign(value)
+    for metric in leaves(model):
+        if not known.union(whole).issuperset(map(id, metric._variables)):  # made by this step
+            metric.reset_state()
 
 
-def learn(metric: Any, update: Any, args: Any, kwargs: Any) -> None:
-    """Find out whether a metric only adds, from the graph of an update that is about to be made."""
-    _additive[metric] = _only_adds(metric, update, args, kwargs)
+def _is_averaged(metric: Any) -> bool:
+    return whole_metrics.kinds.get(metric) is Kind.AVERAGED
 
 
 def merge(model: Any) -> dict[str, float]:
@@ -181,7 +142,7 @@ def merge(model: Any) -> dict[str, float]:
         ranks.sum_in_place(total)
         assign(own, total)
     notes.before_merge = own
-    return {metric.name: _averaged(metric, notes.rows) for metric in metrics if not is_additive(metric)}
+    return {metric.name: _averaged(metric, notes.rows) for metric in metrics if _is_averaged(metric)}
 
 
 def flatten(state: list[tuple[Any, np.ndarray]]) -> np.ndarray:
@@ -209,6 +170,11 @@ def _averaged(metric: Any, rows: int) -> Any:
     return float(mean) if mean.ndim == 0 else mean
 
 
+def fixed(value: Any) -> Any:
+    """A result that does not change with the state that it was made from."""
+    return tf.identity(value) if tf.is_tensor(value) or hasattr(value, "assign") else value
+
+
 def unmerge(model: Any) -> None:
     """Give the metrics this rank's own state back, so that more batches can be added to it."""
     notes = state.of(model)
@@ -218,7 +184,8 @@ def unmerge(model: Any) -> None:
 
 
 def forget(model: Any) -> None:
-    """The metrics have been reset: there is nothing merged any more."""
+    """The metrics are about to be reset: nothing is merged any more. One that keeps its state keeps the rank's own."""
+    unmerge(model)
     notes = state.of(model)
     notes.before_merge = None
     notes.committed = None
@@ -249,8 +216,8 @@ def complete(model: Any, logs: Any, averaged: dict[str, float]) -> Any:
         metric = notes.sources.get(key)
         if key in averaged:
             whole[key] = averaged[key]
-        elif metric is not None and is_additive(metric):
-            whole[key] = metric.result()
+        elif metric is not None and not _is_averaged(metric):
+            whole[key] = tf.nest.map_structure(fixed, metric.result())
         elif isinstance(value, (int, float, np.ndarray, np.generic)) or tf.is_tensor(value):
             own[key] = np.asarray(value, np.float64)
     if own:

@@ -66,7 +66,7 @@ class Part:
         return False
 
 
-_parts: list[Part] = []
+_parts: list[Part | None] = []
 #: While a loop of Keras is at work, callbacks included: it shares out its batches by itself.
 keras_runs = Inside()
 
@@ -84,11 +84,26 @@ def within(part: Part) -> Iterator[Part]:
         _parts.pop()
 
 
+@contextlib.contextmanager
+def hidden() -> Iterator[None]:
+    """Let there be no part inside a `with` block: what runs there has the rows of the whole batch."""
+    _parts.append(None)
+    try:
+        yield
+    finally:
+        _parts.pop()
+
+
 def current() -> Part | None:
     """The part of the step that runs or is traced now; None outside of steps and of loops that share out batches."""
     if _parts:
         return _parts[-1]
     return outside() if outside is not None else None
+
+
+def of_step() -> Part | None:
+    """The part of the step of Keras that runs or is traced now, and not that of a loop of the script's own."""
+    return _parts[-1] if _parts else None
 
 
 def in_keras() -> bool:

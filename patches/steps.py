@@ -62,8 +62,7 @@ class SharedStep:
         with trace.span("step", world.current().where), op.collecting():
             logs, self.trained = step(data, split.as_tensor(share))
             if before is not None:
-                for variable, value in before:
-                    variable.assign(value)
+                metrics.put_back(model, before)
             if self.kind == "train":
                 strategy.after_step(model)
             self._unfinished = logs, share

@@ -1,8 +1,8 @@
 """The rows of the whole batch, over all ranks, inside of a step: for what looks across rows.
 
 Each rank gives its rows and gets all, in the order of ranks. Where gradients go back through it, a rank gets those of
-its own rows. A step's gradient is the sum over ranks of w_r g_r, w = rows / total; so with G_r, what comes back on rank r
-for all rows, rank s gets for its own rows (1 / w_s) sum_r w_r G_r: then the sum is the gradient of sum_r w_r L_r.
+its own rows. A step's gradient is the sum over ranks of w_r g_r, w = rows / total. So where G_r comes back on rank r
+for all rows, rank s gets (1 / w_s) sum_r w_r G_r for its own: then the sum is the gradient of sum_r w_r L_r.
 """
 
 from __future__ import annotations
@@ -59,6 +59,21 @@ def add_up(own: Any, part: scope.Part, label: str) -> tf.Tensor:
 
     (whole,) = op.call(total, [tf.cast(own, tf.float32), _numbers(part)], [tf.float32], lambda arrays: [arrays[0]])
     whole.set_shape([])
+    return whole
+
+
+def average(own: tf.Tensor, part: scope.Part, label: str) -> tf.Tensor:
+    """The mean over ranks of what each has found as a mean over its rows; float32 of the shape of `own`."""
+
+    def mean(value: np.ndarray, numbers: np.ndarray) -> list[np.ndarray]:
+        ranks, (rows, total, shared) = world.current(), numbers
+        if ranks.alone or not shared:
+            return [value]
+        weighted = value * np.float32(rows / total) if rows else np.zeros_like(value)
+        return party.sum_arrays(ranks, [weighted], "average over a batch", [label])
+
+    (whole,) = op.call(mean, [tf.cast(own, tf.float32), _numbers(part)], [tf.float32], lambda arrays: [arrays[0]])
+    whole.set_shape(own.shape)
     return whole
 
 

@@ -20,6 +20,13 @@ LOSSES = {
     "cosine_over_rows": {},
     "hinge": {},
     "squared_hinge": {},
+    "own_contrastive": {},
+    "own_sum": {},
+    "own_class": {},
+    "own_mean": {},
+    "own_rows": {},
+    "own_contrastive, weighted": {"weighted": True},
+    "own_contrastive, eager": {"eager": True},
     "dice, weighted": {"weighted": True},
     "circle, weighted": {"weighted": True},
     "dice, masked": {"masked": True},
@@ -37,6 +44,8 @@ def test_loss(ranks, name):
     if kind == "dice_by_class" and KERAS < (3, 8):
         pytest.skip("Dice has no axis in this Keras")
     same(ranks("coupled:loss", (1, 3), kind=kind, **LOSSES[name]), rtol=1e-4)
+    if kind in ("own_mean", "own_rows"):  # nothing is gathered for these
+        assert not [what for what in ranks.last[3][0].calls if what.startswith("gather the rows")]
 
 
 def test_ghosts(ranks):
@@ -53,3 +62,22 @@ def test_several_outputs(ranks):
 def test_loop(ranks, compiled):
     """The same in a loop of the script's own."""
     same(ranks("coupled:loop", (1, 3), compiled=compiled), rtol=1e-4)
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_metrics(ranks, eager):
+    """Functions and classes that a script has written, whether they add up over rows or not; one is never reset."""
+    same(ranks("coupled:metrics", (1, 3), eager=eager), rtol=1e-4)
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_own_step(ranks, eager):
+    """Logs of a custom `train_step`, in its order; metrics that are fed means over the batch."""
+    same(ranks("coupled:own_step", (1, 3), eager=eager), rtol=1e-4)
+
+
+def test_averaged(ranks):
+    """Ragged rows are not gathered: a metric of them that does not add up is averaged, with a warning."""
+    for value in ranks("coupled:ragged", (3,), meets="average a metric")[3]:
+        assert len(value["warned"]) == 1 and "averaged" in value["warned"][0]
+        assert 4 < value["value"] <= 12

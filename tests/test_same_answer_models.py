@@ -80,21 +80,8 @@ def test_recurrent(ranks, layer, sequences):
 
 
 def test_metric_that_cannot_be_added(ranks):
-    """It is averaged, with one warning that names it; everything else is exact."""
-    results = ranks("models:maximum_metric")
-    reference = results[1][0]
-    shared = [value for size, values in results.items() if size > 1 for value in values]
-    for value in shared:
-        assert len(value["warnings"]) == 1 and "averaged" in value["warnings"][0], value["warnings"]
-        for name in ("worst", "val_worst"):
-            ours, theirs = np.array(value["history"].pop(name)), np.array(reference["history"][name])
-            assert (ours > 0).all() and (ours <= theirs * (1 + 1e-5)).all()
-    assert reference.pop("warnings") == []
-    for value in shared:
-        value.pop("warnings")
-    for name in ("worst", "val_worst"):
-        reference["history"].pop(name)
-    same(results)
+    """It gets the rows of all ranks, and nothing is warned of."""
+    assert same(ranks("models:maximum_metric"))["warnings"] == []
 
 
 def test_batch_normalization(ranks):

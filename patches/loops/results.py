@@ -2,7 +2,8 @@
 
 A metric keeps the rank's own state; when its result is asked for, the states are added up for as long as it is
 computed. A batch that every rank has whole is counted by rank 0 alone, and a ghost's row by nobody. A metric that was
-never updated in a loop over batches, nor in a compiled step, is left alone: every rank has all of it.
+never updated in a loop over batches, nor in a compiled step, is left alone: every rank has all of it. Metrics that a
+script has written are updated by their kind here, in steps of Keras too; see `whole_metrics`.
 
 Relies on (Keras 3.3 to 3.15): `Metric.update_state`, `Metric.result`, `Metric.variables`, public.
 """
@@ -21,7 +22,7 @@ import tensorflow as tf
 
 from matex_tf import settings, world
 from matex_tf.exchange import op
-from matex_tf.patches import metrics, names
+from matex_tf.patches import metrics, names, scope, whole_metrics
 from matex_tf.patches.loops import position
 
 WHAT = "merge metrics"
@@ -67,18 +68,24 @@ def _left_alone(metric: Any) -> bool:
 
 def _update(wrapped: Any, metric: Any, args: Any, kwargs: Any) -> Any:
     if _left_alone(metric):
-        return wrapped(*args, **kwargs)
+        in_step = scope.of_step()
+        if in_step is None or whole_metrics.keras_own(metric):
+            return wrapped(*args, **kwargs)
+        return whole_metrics.update(metric, wrapped, args, kwargs, in_step)
     part = position.part()
     assert part is not None
     eager = tf.executing_eagerly()
     whole = settings.current().shard_loops and int(position.read()[0]) == position.OUTSIDE
     if eager and whole and metric not in _shared:
         return wrapped(*args, **kwargs)
+    if not whole_metrics.keras_own(metric):
+        whole_metrics.learn(metric, wrapped, args, kwargs, part)
+        if whole_metrics.is_whole(metric) and settings.current().shard_loops:
+            position.touch()
+            return whole_metrics.update(metric, wrapped, args, kwargs, part)
     with _working(metric):
         _share(metric)
         position.touch()
-        if not metrics.is_known(metric):
-            metrics.learn(metric, wrapped, args, kwargs)
         if eager and bool(part.counts):
             return wrapped(*args, **kwargs)
         before = [(variable, tf.identity(variable.value)) for variable in metric.variables]
@@ -112,15 +119,10 @@ def _result(wrapped: Any, metric: Any, args: Any, kwargs: Any) -> Any:
         sums = op.sum_over_ranks([own[place][1] for place in summed], WHAT, [labels[place] for place in summed])
         for place, total in zip(summed, sums, strict=True):
             own[place][0].assign(total)
-        result = tf.nest.map_structure(_fixed, wrapped(*args, **kwargs))
+        result = tf.nest.map_structure(metrics.fixed, wrapped(*args, **kwargs))
         for variable, value in own:
             variable.assign(value)
         return result
-
-
-def _fixed(value: Any) -> Any:
-    """A result that does not change with the state that it was made from."""
-    return tf.identity(value) if tf.is_tensor(value) or hasattr(value, "assign") else value
 
 
 def _averaged(result: Any, metric: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -59,6 +61,29 @@ def loss(kind, weighted=False, masked=False, eager=False):
     options = {"sample_weight": weights_for(ROWS)} if weighted else {}
     history = model.fit(x, targets, batch_size=BATCH, epochs=2, verbose=0, **options)
     return result_of(model, history, evaluate=numbers(model.evaluate(x, targets, batch_size=20, verbose=0)))
+
+
+def contrastive(y_true, y_pred):
+    """A value for each row, by all other rows."""
+    y_pred = tf.math.l2_normalize(y_pred, 1)
+    logits = tf.matmul(y_pred, y_pred, transpose_b=True)
+    return tf.reduce_logsumexp(logits, 1) - tf.reduce_sum(y_true * y_pred, 1)
+
+
+class Variance(keras.losses.Loss):
+    """A loss of the whole batch, as a class."""
+
+    def call(self, y_true, y_pred):
+        return tf.reduce_mean(tf.math.reduce_variance(y_true - y_pred, 0))
+
+
+LOSSES.update(
+    own_contrastive=lambda: contrastive,
+    own_sum=lambda: lambda y_true, y_pred: 0.05 * tf.reduce_sum(tf.square(y_true - y_pred)),
+    own_class=lambda: Variance(),
+    own_mean=lambda: lambda y_true, y_pred: tf.reduce_mean(tf.square(y_true - y_pred)),
+    own_rows=lambda: lambda y_true, y_pred: tf.reduce_sum(tf.square(y_true - y_pred), -1),
+)
 
 
 def several_outputs():
@@ -249,7 +274,7 @@ def metrics(eager=False):
     chosen.append(Overlap(3, name="overlap"))
     model.compile(
         momentum(0.05), "mse", metrics=chosen,
-        weighted_metrics=[keras.metrics.MeanMetricWrapper(f1_score, name="weighted_f1")], run_eagerly=eager,
+        run_eagerly=eager,
     )  # fmt: skip
     weights = weights_for(ROWS)
     history = model.fit(
@@ -259,3 +284,20 @@ def metrics(eager=False):
     evaluated = model.evaluate(x, targets, sample_weight=weights, batch_size=20, return_dict=True, verbose=0)
     on_batch = model.test_on_batch(x[:20], targets[:20], return_dict=True)
     return {"history": numbers(history.history), "evaluate": numbers(evaluated), "on_batch": numbers(on_batch)}
+
+
+def ragged():
+    """A metric that is given ragged rows, and does more than add: its results are averaged, with a warning."""
+
+    class Longest(Biggest):
+        def update_state(self, rows):
+            self.most.assign(tf.maximum(self.most, tf.reduce_max(tf.cast(rows.row_lengths(), tf.float32))))
+
+    longest = Longest("longest")
+    lengths = tf.ragged.range(np.arange(1, 13))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for rows in tf.data.Dataset.from_tensor_slices(lengths).batch(4):
+            longest.update_state(rows)
+        value = float(longest.result())
+    return {"value": value, "warned": [str(one.message) for one in caught if "longest" in str(one.message)]}

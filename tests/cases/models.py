@@ -404,7 +404,7 @@ class Worst(keras.metrics.Metric):
 
 
 def maximum_metric():
-    """A metric that can only be averaged; the warnings that were given, and the training itself."""
+    """A metric that does not add up; the warnings that were given, and the training itself."""
     x, y = regression()
     model = compiled(classifier(classes=2), optimizer=momentum(0.02), loss="mse", metrics=(Worst(), "mae"))
     with warnings.catch_warnings(record=True) as caught:
