@@ -66,6 +66,7 @@ FILES = (
     *((module, "files.opened") for module in ("builtins", "pathlib", "gzip", "bz2", "lzma")),
     *((module, "files.archives") for module in ("zipfile", "tarfile")),
     ("sqlite3", "files.databases"),
+    ("h5py", "files.hdf5"),
     *((module, "files.processes") for module in ("os", "subprocess")),
 )
 

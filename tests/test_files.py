@@ -254,6 +254,27 @@ SCRIPTS = {
         again.close()
         third.close()
         """,
+    "h5py": """
+        import h5py, numpy as np
+        with h5py.File("a.h5", "w") as file:
+            file["x"] = np.arange(10)
+            file.create_dataset("y", data=np.eye(3), compression="gzip")
+            own = file["x"][3]
+        slow()
+        with h5py.File("a.h5", "a") as file:
+            both = file["x"][:].sum(), file["y"][:].sum()
+            file["z"] = 5
+            file.flush()
+        with h5py.File("a.h5", "r+") as file:
+            file["z"][...] = 7
+        with h5py.File("a.h5") as file:
+            found = sorted(file), file["z"][()]
+        try:
+            h5py.File("a.h5", "x")
+        except OSError as error:
+            said = type(error).__name__
+        result = int(own), [float(one) for one in both], found[0], int(found[1]), said
+        """,
     "savefig": """
         import matplotlib
         matplotlib.use("Agg")
@@ -548,3 +569,21 @@ def test_hosts(tmp_path):
     for rank, log in enumerate(logs):
         assert f"[['written', 'ran'], ['written', 'ran']] {rank > 1}" in log and "[]" in log, (rank, logs)
     assert not (tmp_path / "shared" / "log").exists() and (tmp_path / "shared" / "copy").exists()
+
+
+def test_private_copies(ranks, tmp_path):
+    """What other ranks hold of a file that is open has no name, and nobody else can read it."""
+    results, _, _ = run(
+        ranks,
+        """
+        import os, stat, tempfile, zipfile
+        tempfile.tempdir = folder
+        file = open("a.txt", "w+")
+        archive = zipfile.ZipFile("a.zip", "w")
+        result = number == 0 or stat.S_IMODE(os.fstat(file.fileno()).st_mode) == 0o600, os.listdir(folder), number
+        archive.close()
+        file.close()
+        """,
+        folder=str(tmp_path),
+    )
+    assert results == [(True, [], rank) for rank in range(3)]

@@ -86,17 +86,14 @@ def _open(
         opening(file)
 
     def elsewhere(told: None) -> None:
-        handle, private = tempfile.mkstemp(prefix="matex-", suffix=os.path.basename(path))
-        os.close(handle)
+        folder = tempfile.mkdtemp(prefix="matex-")
         try:
+            private = os.path.join(folder, os.path.basename(path))
             if mode.startswith("a") and os.path.exists(path):
                 shutil.copyfile(path, private)
-            elif mode.startswith(("a", "x")):
-                os.unlink(private)
             opening(private)
         finally:
-            if os.path.exists(private):
-                os.unlink(private)
+            shutil.rmtree(folder)
 
     once.do(call, lambda: opening(file), lambda told: None, elsewhere, alone)
     if shared and mode.startswith("a"):

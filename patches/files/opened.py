@@ -160,12 +160,12 @@ class _Copy(_Meets, io.FileIO):
 
     def __init__(self, path: str, whole: bool, appends: bool):
         handle, private = tempfile.mkstemp(prefix="matex-")
-        try:
-            if whole:
-                with contextlib.suppress(FileNotFoundError), open(path, "rb") as source, open(private, "wb") as copy:
+        os.unlink(private)
+        if whole:
+            with contextlib.suppress(FileNotFoundError), open(path, "rb") as source:
+                with open(handle, "wb", closefd=False) as copy:
                     shutil.copyfileobj(source, copy)
-        finally:
-            os.unlink(private)
+                os.lseek(handle, 0, os.SEEK_SET)
         if appends:
             fcntl.fcntl(handle, fcntl.F_SETFL, os.O_APPEND)
             os.lseek(handle, 0, os.SEEK_END)

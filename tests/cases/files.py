@@ -52,7 +52,7 @@ def tree(folder):
     """The files of a folder: names and contents, of archives and databases the names alone."""
     found = {}
     for path in sorted(Path(folder).rglob("*")):
-        if path.is_file() and path.suffix not in (".zip", ".tar", ".gz", ".tgz", ".db", ".png", ".npz", ".xlsx"):
+        if path.is_file() and path.suffix not in (".zip", ".tar", ".gz", ".tgz", ".db", ".h5", ".png", ".npz", ".xlsx"):
             found[str(path.relative_to(folder))] = path.read_bytes().decode(errors="replace")
         else:
             found[str(path.relative_to(folder))] = None

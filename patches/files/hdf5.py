@@ -1,0 +1,73 @@
+"""`h5py.File` for writing: the file is real on one rank, and in memory on the others.
+
+HDF5 locks what it writes to, so that every rank but one would fail. Each rank writes as it would, and reads what it has
+written; closing and flushing are meetings.
+
+Relies on: `h5py.File.__init__`, `close`, `flush`, and the driver "core", public (h5py 3.5 and later).
+"""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+from typing import Any
+
+from matex_tf.patches.files import callers, once, opened, takeover
+from matex_tf.patches.files.once import Call
+from matex_tf.patches.files.wrapping import wrap
+
+_calls: dict[int, Call] = {}  # by the number that HDF5 gives an open file: h5py makes new objects for one and the same
+
+
+def apply(module: ModuleType) -> None:
+    """Patch h5py."""
+    wrap(module, "File.__init__", _open)
+    wrap(module, "File.close", _close)
+    wrap(module, "File.flush", _flush)
+
+
+def _open(wrapped: Any, file: Any, args: Any, kwargs: Any) -> Any:
+    name = args[0] if args else kwargs.get("name")
+    mode = args[1] if len(args) > 1 else kwargs.get("mode", "r")
+    driver = args[2] if len(args) > 2 else kwargs.get("driver")
+    where = callers.caller() if driver is None and mode != "r" and isinstance(name, (str, bytes, os.PathLike)) else ""
+    if not where:
+        return wrapped(*args, **kwargs)
+    rest = args[3:]
+    named = {key: value for key, value in kwargs.items() if key not in ("name", "mode", "driver")}
+    call, shared = opened.call_of("h5py.File", where, name, mode), True
+
+    def alone() -> None:
+        nonlocal shared
+        shared = False
+        wrapped(*args, **kwargs)
+
+    def elsewhere(there: bool) -> None:
+        in_memory = {**named, "backing_store": False, "locking": False}
+        wrapped(name, "r+" if there else "w", "core", *rest, **in_memory)
+
+    def act() -> bool:
+        there = mode in ("a", "r+") and os.path.exists(name)
+        wrapped(*args, **kwargs)
+        file.flush()
+        return there
+
+    once.do(call, act, elsewhere=elsewhere, alone=alone)
+    if shared:
+        opened.meet_after("copy", call)
+        _calls[file.id.id] = call
+        takeover.watch(file, os.fsdecode(name), call.folder)
+    return None
+
+
+def _close(wrapped: Any, file: Any, args: Any, kwargs: Any) -> Any:
+    call = _calls.pop(file.id.id, None) if file.id else None
+    result = wrapped(*args, **kwargs)
+    opened.meet_after("close", call)
+    return result
+
+
+def _flush(wrapped: Any, file: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    opened.meet_after("flush", _calls.get(file.id.id))
+    return result
