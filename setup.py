@@ -14,7 +14,7 @@ from setuptools.command.editable_wheel import editable_wheel
 
 HERE = Path(__file__).resolve().parent
 DOCS = ["matplotlib"]
-DATA = ["h5py", "netCDF4", "pandas", "pyarrow"]  # what files are read with
+DATA = ["h5py", "netCDF4", "pandas", "pyarrow>=14"]  # what files are read with
 PTH = "matex_tf.pth"  # lets MATEX_TF=1 start matex_tf in `mpirun -n N python SCRIPT`
 
 

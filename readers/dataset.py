@@ -32,6 +32,7 @@ _FORMS = {
     "CIFAR10": lambda images: images.transpose(0, 3, 1, 2).reshape(len(images), 3072),
     "CIFAR100": lambda images: images.transpose(0, 3, 1, 2).reshape(len(images), 3072),
 }
+_FORMS_IN_WORDS = {"MNIST": "28 x 28 x 1", "CIFAR10": "3072 bytes", "CIFAR100": "3072 bytes"}
 
 
 class DataSet:
@@ -134,7 +135,7 @@ class DataSet:
         self.validation, self.testing = others
         for one in (whole, *held_out):
             if one is not None:
-                say(one, one.rows, ranks, classes_follow=vectors is not False)
+                say(one, one.rows, ranks, classes_follow=vectors is not False, form=_FORMS_IN_WORDS.get(name, ""))
         for shard in (self.training, self.validation, self.testing):
             if shard is not None:
                 _read_together(shard, ranks)
@@ -226,7 +227,7 @@ class DataSet:
         return [pick(x, rows), pick(y, rows)]
 
 
-def say(table: Table, rows: int, ranks: World, classes_follow: bool = False) -> None:
+def say(table: Table, rows: int, ranks: World, classes_follow: bool = False, form: str = "") -> None:
     """Print what was found in files, on one rank.
 
     Args:
@@ -234,13 +235,17 @@ def say(table: Table, rows: int, ranks: World, classes_follow: bool = False) -> 
         rows: of it that are taken.
         ranks: who reads.
         classes_follow: whether labels become one-hot vectors.
+        form: another shape of rows than that of the files, in words.
     """
     if ranks.rank != 0 or not settings.current().notes:
         return
     more = f" and {len(table.paths) - 1} more" if len(table.paths) > 1 else ""
     taken = f" of {table.rows}" if rows != table.rows else ""
+    given = f"; rows are given as {form}" if form else ""
     gaps = f"; {table.gaps} rows lack an input (NaN)" if table.gaps else ""
-    ranks.say(f"{os.path.basename(table.paths[0])}{more}: {table.format}, {rows}{taken} rows, {table.said}{gaps}")
+    ranks.say(
+        f"{os.path.basename(table.paths[0])}{more}: {table.format}, {rows}{taken} rows, {table.said}{given}{gaps}"
+    )
     if table.words and not classes_follow:
         ranks.say("the labels are words, which no model takes: say one_hot=True, or number them by shard.classes")
     for note in table.notes:

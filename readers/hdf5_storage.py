@@ -20,7 +20,7 @@ from matex_tf.readers.limits import most_claimed
 
 _UNLIMITED = (1 << 64) - 1
 _MOST_CELLS = 1 << 26  # of the grid in which mappings are compared
-_MOST_CHUNKS = 1 << 20  # that are looked at one by one
+_MOST_CHUNKS = 1 << 20  # along the rows, that are counted one by one
 _DEEPEST = 16  # virtual datasets of virtual datasets
 
 
@@ -307,14 +307,15 @@ def _unwritten(dataset: Any) -> str:
     if written >= int(np.prod(due, dtype=object)):
         return ""
     rows = "some rows"
-    if written <= _MOST_CHUNKS and due[0] <= _MOST_CHUNKS:
+    if due[0] <= _MOST_CHUNKS and hasattr(dataset.id, "chunk_iter"):  # to ask for one chunk walks over all before it
         counts = np.zeros(due[0], np.int64)
-        for number in range(written):
-            counts[dataset.id.get_chunk_info(number).chunk_offset[0] // dataset.chunks[0]] += 1
+
+        def count(chunk: Any) -> None:
+            counts[chunk.chunk_offset[0] // dataset.chunks[0]] += 1
+
+        dataset.id.chunk_iter(count)
         lacking = np.flatnonzero(counts < int(np.prod(due[1:], dtype=object)))
-        low, high = (
-            int(lacking[0]) * dataset.chunks[0],
-            min(dataset.shape[0], (int(lacking[-1]) + 1) * dataset.chunks[0]),
-        )
-        rows = f"of rows {low} to {high}, {min(dataset.shape[0], len(lacking) * dataset.chunks[0])}"
+        low, high = int(lacking[0]) * dataset.chunks[0], (int(lacking[-1]) + 1) * dataset.chunks[0]
+        most = min(dataset.shape[0], len(lacking) * dataset.chunks[0])
+        rows = f"of rows {low} to {min(dataset.shape[0], high)}, {most}"
     return f"{rows} were not written, or not in full: what is not there is {quoted(_fill(dataset))}"

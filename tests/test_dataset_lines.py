@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from array_files import idx_bytes
 
 import matex_tf
 from matex_tf import DataSet, settings
@@ -74,6 +75,16 @@ def test_other_formats(tmp_path, capsys):
     said, shard = line(capsys, tmp_path / "b.h5")
     assert "one dataset of inputs for each of 2 classes (cat, dog), labels from 0 in this order" in said
     assert shard.classes.tolist() == ["cat", "dog"]
+
+
+def test_a_data_set_by_name(tmp_path, capsys):
+    """The shape that its rows are given in is told as well."""
+    for name, array in {"images-idx3": np.zeros((6, 28, 28), "u1"), "labels-idx1": np.arange(6).astype("u1")}.items():
+        for part in ("train", "t10k"):
+            (tmp_path / f"{part}-{name}-ubyte").write_bytes(idx_bytes(array))
+    DataSet("MNIST", data_directory=tmp_path)
+    assert "input train-images-idx3-ubyte (28 x 28 a row, uint8)" in (said := capsys.readouterr().err)
+    assert "; rows are given as 28 x 28 x 1\n" in said
 
 
 def test_chunks_that_were_never_written(tmp_path, capsys):
