@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import gzip
+import io
 import os
 import tempfile
 import zlib
@@ -22,7 +23,7 @@ KEEP_BYTES = 1 << 30
 
 _BOM = b"\xef\xbb\xbf"
 _UNPACK_BYTES = 4 << 20
-_READ_BYTES = 64 << 20  # that are read by one call
+_READ_BYTES = 16 << 20  # that are read by one call
 _LEFT_FREE = 256 << 20  # of the disk that has temporary files: the job and others need some
 
 
@@ -142,18 +143,17 @@ class Source:
         return text
 
     def _from_disk(self, file: int, low: int, count: int) -> bytes:
-        pieces = []
+        read = io.BytesIO()  # which hands its bytes out without a copy
         try:
             doing = f"read (bytes {low} to {low + count})"
             with reading.watched(self.paths[file], doing), open(self.paths[file], "rb", buffering=0) as disk:
                 disk.seek(low)
                 while count > 0 and (piece := disk.read(min(count, _READ_BYTES))):
-                    pieces.append(piece)
-                    count -= len(piece)
+                    count -= read.write(piece)
                     reading.goes_on()
         except OSError as error:
             raise unreadable(self.paths[file], error) from None
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return read.getvalue()
 
     def _unpack_again(self, file: int, low: int, count: int) -> bytes:
         """From the file's start, or from where the last such read ended."""
