@@ -149,13 +149,18 @@ def run(words: list[str]) -> int:
     if dry:
         print(shlex.join(line(ranks, hosts, {})))
         return 0
-    if settings.faults == "restart":
-        return restarts.run(line, ranks, hosts, settings, target.name, mpirun)
     local = not hosts and not launch.in_batch_system()
-    if ranks == 1 and local:  # the code of mpirun is that of the script, however it ends
-        return launch.run(line(ranks, hosts, {}))
-    with Sign() as sign:
-        return launch.run(line(ranks, hosts, {}), local=local, survive=survive, sign=sign)
+    if settings.faults == "restart":
+        code = restarts.run(line, ranks, hosts, settings, target.name, mpirun)
+    elif ranks == 1 and local:  # the code of mpirun is that of the script, however it ends
+        code = launch.run(line(ranks, hosts, {}))
+    else:
+        with Sign() as sign:
+            code = launch.run(line(ranks, hosts, {}), local=local, survive=survive, sign=sign)
+    if settings.notes and settings.output not in ("first", "all") and ranks > 1:
+        where = os.path.join(settings.output, "rank.R.log") + ("" if local else ", on its host")
+        print(f"matex_tf: what each rank R printed is in {where}", file=sys.stderr, flush=True)
+    return code
 
 
 def _say_what_may_be_meant(misplaced: list[str], ranks: int, hosts: str) -> None:

@@ -93,7 +93,10 @@ class Ending:
         if ours is not None:
             return 2 if isinstance(ours, errors.SettingError) else 1, f"matex_tf: error: {ours}\n"
         lines = traceback.format_exception(type(error), error, own_traceback(error.__traceback__))
-        return 1, f"{here} failed:\n{''.join(lines)}"
+        cause = traceback.format_exception_only(type(error), error)[-1].strip().partition("\n")
+        # The last line says what went wrong, also where the error has more of them.
+        again = f"{here} failed: {cause[0]}\n" if cause[1] else ""
+        return 1, f"{here} failed:\n{''.join(lines)}{again}"
 
 
 def own_traceback(tb: TracebackType | None) -> TracebackType | None:

@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 
+from matex_tf.quiet import Quiet
 from matex_tf.sign import Sign, Strip
 
 LOST_DAEMON = rb"^(?:PRTE|ORTE) has lost communication with a remote daemon"
@@ -64,6 +65,7 @@ class Watch:
         self._failed = GIVEN_UP if survive else FAILED
         self._survive = survive
         self._strip = Strip(sign)
+        self._quiet = Quiet()
         self.code = 1
         self.lost_host = False
         self.dead: list[str] = []
@@ -96,8 +98,8 @@ class Watch:
             self.dead += [f"rank {rank.decode()} on {node.decode()}" for rank, node in _RANK.findall(held)]
             self.dead += [f"host {node.decode()}" for node in _HOST.findall(held)]
             held = held[held.rfind(b"\n") + 1 :]
-            self._hand_on(self._strip(data))
-        self._hand_on(self._strip(b"", last=True))
+            self._hand_on(self._quiet(self._strip(data)))
+        self._hand_on(self._quiet(self._strip(b"", last=True), last=True))
         os.close(self._from)
 
     @staticmethod

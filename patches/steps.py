@@ -167,6 +167,7 @@ def _count_step(model: Any) -> None:
     _trained += 1
     if _trained == settings.current().steps:
         weights.merge_statistics(model)  # nothing may be under way when a process ends
+        notes.say(f"the script was ended after {_trained} training step{'s' * (_trained > 1)} (--steps)")
         raise SystemExit(0)
 
 

@@ -241,6 +241,7 @@ def test_output_in_a_directory(tmp_path):
     assert all(f["words"] == words_of_one("5") for f in facts(tmp_path, 2)), "the user's own seed stays"
     assert (tmp_path / "logs").stat().st_mode & 0o777 == 0o750
     assert "hello" not in ended.out and "C++" not in ended.err
+    assert ended.err.endswith("matex_tf: what each rank R printed is in logs/here/rank.R.log\n")
     for rank in range(2):
         log = tmp_path / "logs" / "here" / f"rank.{rank}.log"
         text = log.read_text()

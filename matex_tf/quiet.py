@@ -1,0 +1,88 @@
+"""Takes out of what mpirun says what follows from an error that a rank has reported in words already.
+
+Where a rank ends the job with MPI_Abort, Open MPI adds fifteen lines, of which none says why, and mpirun names "PID 0".
+The last lines of a job shall be the reason. Where no rank has reported one, all is left.
+"""
+
+from __future__ import annotations
+
+import re
+
+_REPORT = re.compile(rb"matex_tf: (?:error: |rank \d+ of \d+ on \S+(?: failed:|: sys\.exit\())")
+_FRAME = b"-" * 74
+_TOLD = b"matex_tf: "
+
+#: The first line of a notice, which stands between two frames (Open MPI 4 and 5).
+_FIRST = re.compile(
+    rb'MPI_ABORT was invoked on rank |(?:prterun|mpirun) has exited due to process rank \d+ .*(?:calling|"abort")'
+)
+#: The others. What ranks print at the same time may stand between them, and is none of it.
+_REST = re.compile(
+    rb"(?: *|  Proc: \[\[.*|(?:  Errorcode: |with errorcode )-?\d+\.?|NOTE: invoking MPI_ABORT causes Open MPI .*"
+    rb"|You may or may not see output from other processes, depending on|exactly when Open MPI kills them\."
+    rb'|"abort"\. This may have caused other processes in the application to be|terminated by signals sent by .*'
+    rb"|You can avoid this message by specifying -quiet .*)"
+)
+_MORE = re.compile(rb"\[.*\] .*help message help-mpi-api\.txt / mpi.abort|\[.*\] .*help-mpi-api\.txt.*mpi-abort")
+
+
+class Quiet:
+    """Goes through a stream part by part."""
+
+    def __init__(self) -> None:
+        self._reported = False
+        self._framed = False  # the line before was a frame, which is kept back
+        self._inside = False  # a notice
+        self._begun = False  # the beginning of this line has gone out
+        self._kept = b""
+
+    def __call__(self, data: bytes, last: bool = False) -> bytes:
+        """What to hand on.
+
+        Args:
+            data: the next part; the beginning of a line that may have to be left out is kept back until more is known.
+            last: whether none comes after it.
+        """
+        data, self._kept, out = self._kept + data, b"", b""
+        while data:
+            line, end, data = data.partition(b"\n")
+            if self._begun:
+                out, self._begun = out + line + end, not end
+            elif end:
+                out += self._line(line + end)
+            elif self._undecided(line) and not last:
+                self._kept = line
+            else:
+                out, self._begun = out + self._line(line), True
+        if last and self._framed:
+            out, self._framed = out + _FRAME + b"\n", False
+        return out
+
+    def _undecided(self, line: bytes) -> bool:
+        """Whether the beginning of a line may be that of one to leave out, or to remember."""
+        if self._framed or self._inside or (self._reported and line[:1] in (b"[", b"\0")):
+            return True
+        return any(whole.startswith(line[: len(whole)]) for whole in (_FRAME, _TOLD))
+
+    def _line(self, line: bytes) -> bytes:
+        text = line.strip(b"\r\n\0")  # Open MPI 5 ends its notices with a zero
+        self._reported |= _REPORT.match(text) is not None
+        if self._inside:
+            if text == _FRAME:
+                self._inside = False
+                return b""
+            return b"" if _REST.fullmatch(text) else line
+        if self._framed:
+            self._framed = False
+            if self._reported and _FIRST.match(text):
+                self._inside = True
+                return b""
+            if text == _FRAME:
+                self._framed = True
+                return line
+            return _FRAME + b"\n" + line
+        if text == _FRAME:
+            self._framed = True
+            return b""
+        of_a_notice = not line.strip(b"\0") or _MORE.match(text)
+        return b"" if self._reported and of_a_notice else line
