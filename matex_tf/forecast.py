@@ -26,6 +26,16 @@ STRATEGIES: dict[str, tuple[str, str]] = {
 
 #: A strategy that changes less is named the best if it is slower by no more than this.
 AS_GOOD = 1.02
+#: The same for sync, which changes nothing: less than a tenth is not worth another answer.
+WORTH_IT = 1.1
+
+#: What a strategy or a codec changes of what is computed.
+CHANGES = {
+    "pipe": "a step applies the gradients of the step before",
+    "gossip": "each rank applies its own gradients, and averages its weights with one other rank's",
+    "bf16": "what travels between nodes is rounded",
+    "int8": "what travels between nodes is rounded",
+}
 
 LARGEST = 4096
 
@@ -117,7 +127,25 @@ def exchange_of(job: Job, machine: Machine, ranks: int, codec: CodecCost | None 
 def best(seconds: Mapping[str, float]) -> str:
     """The strategy of matex_tf that changes least among those that are as good as the fastest."""
     ours = {name: step for name, step in seconds.items() if name != "server"}
-    return next(name for name, step in ours.items() if step <= AS_GOOD * min(ours.values()))
+    fastest = min(ours.values())
+    if ours["sync"] <= WORTH_IT * fastest:
+        return "sync"
+    return next(name for name, step in ours.items() if step <= AS_GOOD * fastest)
+
+
+def advice(row: Row) -> str:
+    """The best strategy of a number of ranks, in words: what is gained, and what it changes."""
+    ours = {name: step for name, step in row.seconds.items() if name != "server"}
+    text = f"best for this script on {row.ranks} ranks: {row.best}"
+    if row.best != "sync":
+        gain = ours["sync"] / ours[row.best]
+        changes = " and ".join(CHANGES[part] for part in row.best.split() if part in CHANGES)
+        return f"{text}, {gain:.2f} times as fast a step as sync; it changes the answer: {changes}"
+    fastest = min(ours, key=lambda name: ours[name])
+    gain = ours["sync"] / ours[fastest]
+    if f"{gain:.2f}" == "1.00":
+        return text
+    return f"{text}; {fastest} would be {gain:.2f} times as fast, and changes the answer"
 
 
 def show(job: Job, machine: Machine, rows: Sequence[Row], scaling: str) -> None:
@@ -150,9 +178,7 @@ def show(job: Job, machine: Machine, rows: Sequence[Row], scaling: str) -> None:
         console.print(table)
     for row in rows:
         if row.ranks == job.ranks:
-            gain = row.seconds["sync"] / row.seconds[row.best]
-            faster = "" if row.best == "sync" else f", {gain:.2f} times as fast a step as sync"
-            console.print(f"best for this script on {row.ranks} ranks: {row.best}{faster}")
+            console.print(advice(row), soft_wrap=True)
     console.print("server: a parameter server on one of the ranks, to compare with; matex_tf has none")
 
 

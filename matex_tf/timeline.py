@@ -110,20 +110,21 @@ def _steps(rank: int, spans: Sequence[dict[str, Any]]) -> list[Step]:
 
 
 def show(steps: Sequence[Step]) -> None:
-    """Print a table: for each rank the median step, and the mean of each part."""
+    """Print a table: for each rank the step and its parts, means over the same steps, see `usual`."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    title = f"milliseconds of a step ({len([s for s in steps if s.rank == steps[0].rank])} steps a rank)"
+    count = len([s for s in steps if s.rank == steps[0].rank])
+    title = f"milliseconds of a step: means over the middle half, by length, of {count} steps a rank"
     table = Table(box=box.SIMPLE_HEAD)
-    for column in ("rank", "median step", *PARTS):
+    for column in ("rank", "step", *PARTS):
         table.add_column(column, justify="right", no_wrap=True)
     for rank in sorted({step.rank for step in steps}):
-        own = settled([step for step in steps if step.rank == rank])
+        own = usual([step for step in steps if step.rank == rank])
         means = [statistics.fmean(step.parts.get(part, 0.0) for step in own) / 1e3 for part in PARTS]
-        median = statistics.median(step.length for step in own) / 1e3
-        table.add_row(str(rank), f"{median:.2f}", *(f"{mean:.2f}" for mean in means))
+        whole = statistics.fmean(step.length for step in own) / 1e3
+        table.add_row(str(rank), f"{whole:.2f}", *(f"{mean:.2f}" for mean in means))
     console = Console(highlight=False, width=100)  # the same in a file as on a narrow terminal
     console.print(title)
     console.print(table)
@@ -132,6 +133,12 @@ def show(steps: Sequence[Step]) -> None:
 def settled(steps: Sequence[Step]) -> Sequence[Step]:
     """All but the first steps, in which graphs are traced and memory is mapped."""
     return steps[min(3, len(steps) // 2) :]
+
+
+def usual(steps: Sequence[Step]) -> Sequence[Step]:
+    """The middle half of the settled steps by length: some steps wait for the machine, and would carry a mean away."""
+    own = sorted(settled(steps), key=lambda step: step.length)
+    return own[len(own) // 4 : len(own) - len(own) // 4]
 
 
 def draw(steps: Sequence[Step], path: str) -> None:

@@ -42,6 +42,7 @@ PATCHES = (
     ("keras.src.callbacks.model_checkpoint", "checkpoints"),
     ("keras.src.callbacks.backup_and_restore", "checkpoints"),
     ("keras.src.callbacks.history", "history"),
+    ("keras.src.callbacks.progbar_logger", "bar"),
     ("keras.src.callbacks.csv_logger", "loggers"),
     ("keras.src.callbacks.tensorboard", "loggers"),
     ("keras.src.callbacks.remote_monitor", "loggers"),

@@ -51,7 +51,9 @@ def say_what_changes() -> None:
     if not names.alone() and not names.aside:
         if note := strategies.current().note:
             notes.say(f"--strategy {told.strategy}: {note}")
-        if told.codec != "none":
+        if told.codec != "none" and told.strategy != "gossip" and len(world.current().nodes) == 1:
+            notes.say(f"--codec {told.codec}: it works between nodes, and here is one: nothing is rounded")
+        elif told.codec != "none":
             feedback = ", with error feedback" if told.error_feedback else ""
             what = "what ranks send of their weights is" if told.strategy == "gossip" else "gradients are"
             where = "" if told.strategy == "gossip" else " between nodes"

@@ -269,7 +269,11 @@ def _tell(holding: Holding) -> None:
     if size == 1:
         return
     if not holding.sharded:
-        notes.say(f"{holding.total} rows on every rank: each batch is shared out among {size} ranks")
+        if settings.current().batch == "per-rank":
+            shared = f"of every {size} batches each rank takes one"
+        else:
+            shared = f"each batch is shared out among {size} ranks"
+        notes.say(f"{holding.total} rows on every rank: {shared}")
         return
     counts = ", ".join(map(str, holding.counts[:16])) + (", …" if size > 16 else "")
     notes.say(

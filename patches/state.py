@@ -25,6 +25,7 @@ class ModelState:
         weight: this rank's part of the last batch, 0 to 1.
         committed: the state of the metrics over all ranks, as of the last step, where ranks may die; see `recovery`.
         generation: of the world that gathered it.
+        batches_in_step: of the script's size, in a training step of all ranks; more than 1 with `--batch per-rank`.
         predicts: what is known of the data that `predict` walks over; None outside of it.
         finding: what their first batch has told.
         rows: rows that this rank has put into metrics since they were reset.
@@ -38,6 +39,7 @@ class ModelState:
     weight: float = 1.0
     committed: np.ndarray | None = None
     generation: int = 0
+    batches_in_step: int = 1
     predicts: Made | None = None
     finding: Finding | None = None
     rows: int = 0

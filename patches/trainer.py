@@ -80,11 +80,13 @@ def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         )
     if isinstance(model.train_function, steps.StepFunction):
         model.train_function.feed.begin_fit()
+    state.of(model).batches_in_step = ranks.size if per_rank else 1
     _fitting.append(model)
     with _steps_per_execution(model, ranks.size if per_rank else 1):
         try:
             history = wrapped(*args, **kwargs)
         finally:
+            state.of(model).batches_in_step = 1
             if model in _fitting:
                 _fitting.remove(model)
     if isinstance(model.train_function, steps.StepFunction):
@@ -207,7 +209,8 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
     if training and mark == "source":
         notes.say("--data source: each rank does its part of the pipeline's work; batches may hold other rows")
     elif training and type(adapter).__name__ == "TFDatasetAdapter" and not mark:
-        notes.say("each rank runs the whole tf.data pipeline and keeps its rows of each batch (--data exact)")
+        kept = "its batches" if settings.current().batch == "per-rank" else "its rows of each batch"
+        notes.say(f"each rank runs the whole tf.data pipeline and keeps {kept} (--data exact)")
     return result
 
 

@@ -60,11 +60,31 @@ def test_scaling():
 
 def test_best():
     """The fastest, unless one that changes less is as good; never the server, which is not to be had."""
-    assert forecast.best({"sync": 1.01, "pipe": 1.0, "server": 0.5}) == "sync"
+    assert forecast.best({"sync": 1.09, "pipe": 1.0, "server": 0.5}) == "sync"
+    assert forecast.best({"sync": 1.2, "pipe": 1.01, "gossip": 1.0}) == "pipe"
     assert forecast.best({"sync": 1.5, "pipe": 1.2, "pipe int8": 1.0}) == "pipe int8"
     assert forecast.predict(MLP, Machine(0.0, 1e-15, 1e-15), 8).best == "sync"
     assert forecast.predict(MLP, MACHINE, 2).best == "pipe int8"
     assert forecast.predict(MLP, MACHINE, 8).best == "gossip int8"
+
+
+def test_advice():
+    """A gain below a tenth is no reason for another answer; what another strategy changes is said."""
+
+    def said(**seconds):
+        return forecast.advice(forecast.Row(4, seconds, {}, forecast.best(seconds)))
+
+    begin = "best for this script on 4 ranks: "
+    assert said(sync=1.03, pipe=1.0, server=0.1) == (
+        f"{begin}sync; pipe would be 1.03 times as fast, and changes the answer"
+    )
+    assert said(sync=1.0, pipe=1.0) == f"{begin}sync"
+    assert said(sync=1.5, pipe=1.0) == (
+        f"{begin}pipe, 1.50 times as fast a step as sync; it changes the answer: a step applies the gradients of the "
+        "step before"
+    )
+    int8 = forecast.Row(4, {"sync": 2.0, "sync int8": 1.0}, {}, "sync int8")
+    assert forecast.advice(int8).endswith("changes the answer: what travels between nodes is rounded")
 
 
 def step(rank, compute, apply, nbytes=1000):

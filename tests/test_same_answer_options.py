@@ -81,3 +81,14 @@ def test_predict_ragged(ranks):
     """Predictions whose rows differ in length come back whole and in order; the last batch has one row."""
     reference = same(ranks("options:predict_ragged", meets="gather predictions"))
     assert reference["shape"] == [101, None] and len({len(row) for row in reference["rows"]}) > 1
+
+
+@pytest.mark.parametrize("kind", ["arrays", "dataset"])
+def test_bar_of_whole_batches(ranks, kind):
+    """With --batch per-rank it counts the steps that a rank makes, and no line says that batches are shared out."""
+    for printed, steps in ranks("options:bar_of_whole_batches", (3,), kind=kind)[3]:
+        assert steps == 2 * 4 and printed.count("4/4") >= 2 and "/11" not in printed, printed
+    said = ranks.last[3][0].output
+    assert "each batch is shared out" not in said and "rows of each batch" not in said
+    if kind == "arrays":
+        assert "matex_tf: 101 rows on every rank: of every 3 batches each rank takes one" in said

@@ -36,6 +36,17 @@ def test_timeline(ranks, tmp_path, schedule, capsys):
     assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_table_adds_up(capsys):
+    """Step and parts are means over the same steps, and one that waited for the machine is not among them."""
+    lengths = [9e9, 9e9, 9e9] + [1000.0 * (4 + number % 3) for number in range(16)] + [2e6]
+    steps = [
+        timeline.Step(0, "train step", 0.0, one, parts={"compute": 0.75 * one, "apply": 0.25 * one}) for one in lengths
+    ]
+    timeline.show(steps)
+    row = [float(word) for word in capsys.readouterr().out.splitlines()[-2].split()]
+    assert row[0] == 0 and 4 < row[1] < 6 and sum(row[2:]) == pytest.approx(row[1], abs=0.02)
+
+
 def test_file_that_cannot_be_written(ranks):
     """Every rank says so, before the run; and at its end where the directory has gone meanwhile."""
     for text in ranks.refused("traced:nowhere", (3,))[3]:

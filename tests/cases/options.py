@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import io
+
 import keras
 import numpy as np
 import tensorflow as tf
 from cases.common import classifier, compiled, momentum, numbers, result_of, table, weights_for
+
+from matex_tf import settings
 
 
 def fit(with_weights=False, with_validation=False, class_weight=None, compile_options=None, rows=101, **options):
@@ -147,3 +153,19 @@ def predict_ragged():
 
     ragged = Cut().predict(table()[0], batch_size=25, verbose=0)
     return {"rows": ragged.to_list(), "shape": list(ragged.shape)}
+
+
+def bar_of_whole_batches(kind):
+    """What `fit` prints where each rank takes whole batches: 11 of them, the last one ragged."""
+    x, y = table(101)
+    data = (x, y) if kind == "arrays" else (tf.data.Dataset.from_tensor_slices((x, y)).batch(10),)
+    size = {"batch_size": 10} if kind == "arrays" else {}
+    before = settings.use(dataclasses.replace(settings.current(), batch="per-rank"))
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            model = compiled(classifier())
+            model.fit(*data, epochs=2, verbose=1, **size)
+    finally:
+        settings.use(before)
+    return printed.getvalue(), int(model.optimizer.iterations)
