@@ -254,6 +254,23 @@ SCRIPTS = {
         again.close()
         third.close()
         """,
+    "tf.io.gfile": """
+        import tensorflow as tf
+        files = tf.io.gfile
+        files.makedirs("d/e")
+        with open("d/a", "w") as file:
+            file.write("a")
+        slow()
+        files.copy("d/a", "b")
+        files.rename("b", "c")
+        files.remove("d/a")
+        try:
+            files.remove("d/a")
+        except tf.errors.NotFoundError as error:
+            said = error.message
+        files.rmtree("d")
+        result = said, files.exists("d"), files.listdir(".").count("c")
+        """,
     "h5py": """
         import h5py, numpy as np
         with h5py.File("a.h5", "w") as file:

@@ -74,6 +74,8 @@ CALLS = (
     _Kind("matplotlib.animation", "save", 0, "filename", "Animation"),
     _Kind("PIL.Image", "save", 0, "fp", "Image"),
     _Kind("joblib", "dump", 1, "filename"),
+    _Kind("tensorflow", "remove rmtree mkdir makedirs", 0, "path", "io.gfile"),
+    _Kind("tensorflow", "copy rename", 1, "dst", "io.gfile"),
     _Kind("keras.src.utils.image_utils", "save_img", 0, "path"),
 )
 
@@ -90,7 +92,9 @@ def apply(module: ModuleType) -> None:
     """Patch one of these modules."""
     for kind in CALLS:
         if kind.module == module.__name__:
-            owner = getattr(module, kind.owner, None) if kind.owner else module
+            owner: Any = module
+            for part in filter(None, kind.owner.split(".")):
+                owner = getattr(owner, part, None)
             for name in kind.names.split():
                 if hasattr(owner, name):
                     wrap(module, f"{kind.owner}.{name}" if kind.owner else name, _once(kind, name))
