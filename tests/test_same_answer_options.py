@@ -92,3 +92,10 @@ def test_bar_of_whole_batches(ranks, kind):
     assert "each batch is shared out" not in said and "rows of each batch" not in said
     if kind == "arrays":
         assert "matex_tf: 101 rows on every rank: of every 3 batches each rank takes one" in said
+
+
+def test_a_script_that_is_ended(ranks):
+    """`--steps` ends it on every rank after the same step; rank 0 says so."""
+    outcomes = ranks.outcomes("options:ended_after", (2,), steps=3)[2]
+    assert [outcome.value for outcome in outcomes] == [(0, 3), (0, 3)]
+    assert "training steps (--steps)" in outcomes[0].output and "--steps" not in outcomes[1].output

@@ -169,3 +169,20 @@ def bar_of_whole_batches(kind):
     finally:
         settings.use(before)
     return printed.getvalue(), int(model.optimizer.iterations)
+
+
+def ended_after(steps):
+    """`fit` with `--steps`; whether the script was told to end, as by `sys.exit()`, and after how many steps."""
+    from matex_tf import settings
+    from matex_tf.patches import steps as counted
+
+    before = settings.use(dataclasses.replace(settings.current(), steps=counted._trained + steps, notes=True))
+    x, y = table(40)
+    model, begin = compiled(classifier()), counted._trained
+    try:
+        model.fit(x, y, batch_size=8, epochs=2, verbose=0)
+    except SystemExit as asked:
+        return asked.code, counted._trained - begin
+    finally:
+        settings.use(before)
+    return None
