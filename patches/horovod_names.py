@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+import wrapt
+
 from matex_tf import world
 from matex_tf.patches import names
 
@@ -125,6 +127,10 @@ def remember_devices(listed: str | None) -> None:
     _visible_devices, _devices_shared_out = listed, True
 
 
+def _serve_older_keras(_: ModuleType) -> None:
+    importlib.import_module("matex_tf.patches.horovod.keras2").install()
+
+
 def put_patches_aside() -> None:
     """From now on the script's own words hold: no patch, random numbers of the rank's own, all GPUs of the node.
 
@@ -136,6 +142,7 @@ def put_patches_aside() -> None:
     if names.aside:
         return
     names.aside = True
+    wrapt.when_imported("keras")(_serve_older_keras)
     if not patches.installed():
         return
     seeds.own_seeds()

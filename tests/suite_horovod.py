@@ -20,7 +20,24 @@ FILES = (
 NEEDS = ("mock", "parameterized", "cloudpickle")
 
 #: Tests that do not pass, and why.
-EXPECTED: dict[str, str] = {}
+EXPECTED = {
+    "test_tensorflow_process_sets.py::TensorFlowProcessSetsTests::test_horovod_reducescatter_grad_cpu_process_sets": (
+        "the test asks whether np.float16(0) < 1e-8, which is False since NumPy 2"
+    ),
+    **{
+        f"test_tensorflow2_keras.py::Tf2KerasTests::{name}": "its optimizer is a subclass of Keras 2's Optimizer"
+        for name in (
+            "test_gradient_aggregation_0",
+            "test_gradient_aggregation_1",
+            "test_gradient_aggregation_with_local_vars_0",
+            "test_gradient_aggregation_with_local_vars_1",
+        )
+    },
+    "test_tensorflow2_keras.py::Tf2KerasTests::test_legacy_optimizer": "keras.optimizers.legacy is of Keras 2",
+    "test_tensorflow2_keras_process_sets.py::Tf2KerasProcessSetsTests::test_process_set_optimizer": (
+        "its optimizer is a subclass of Keras 2's Optimizer"
+    ),
+}
 
 
 def prepare(checkout: Path) -> None:

@@ -22,6 +22,7 @@ from matex_tf.patches import notes
 from matex_tf.patches.horovod import basics
 from matex_tf.patches.horovod.aggregation import Aggregation
 from matex_tf.patches.horovod.gradients import Reduction, variable_name
+from matex_tf.patches.horovod.keras2 import VariableList
 
 _STATE = "_matex_horovod"
 
@@ -44,13 +45,6 @@ class _How:
             if tf.is_tensor(gradient) and not isinstance(gradient, tf.IndexedSlices):
                 gradient.set_shape(variable.shape)
         return self.reduction(shaped, [variable_name(variable) for variable in variables], local)
-
-
-class _VariableList(list):  # type: ignore[type-arg]
-    """`optimizer.variables`, and `optimizer.variables()` as scripts for older versions of Keras have it."""
-
-    def __call__(self) -> _VariableList:
-        return self
 
 
 class _Distributed:
@@ -121,7 +115,7 @@ class _Distributed:
     @property
     def variables(self) -> Any:
         """The optimizer's variables; may be called, too."""
-        return _VariableList(super().variables)  # type: ignore[misc]
+        return VariableList(super().variables)  # type: ignore[misc]
 
 
 def is_distributed(optimizer: Any) -> bool:
