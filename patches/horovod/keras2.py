@@ -11,8 +11,8 @@
     tf.ConfigProto, tf.Session                 those of tf.compat.v1
     keras.backend.set_session                  its GPU is made the visible one; the rest is ignored, and a line says so
 
-Relies on (Keras 3.3 to 3.15), private: `keras.src.optimizers.base_optimizer.BaseOptimizer`, its property `variables` and
-its `__init__(learning_rate, …)`; `keras.src.trainers.trainer.Trainer.compile`;
+Relies on (Keras 3.3 to 3.15), private: `keras.src.optimizers.base_optimizer.BaseOptimizer`, its property `variables`
+and its `__init__(learning_rate, …)`; `keras.src.trainers.trainer.Trainer.compile`;
 `keras.src.layers.normalization.batch_normalization.BatchNormalization`; `keras.src.legacy.preprocessing.image`.
 """
 
@@ -61,21 +61,21 @@ def install() -> None:
     keras.Model.predict_generator = _through("predict")
     keras.Variable.ref = lambda variable: variable.value.ref()
     for name in ("ConfigProto", "Session"):
-        if not hasattr(tf, name):
-            setattr(tf, name, getattr(tf.compat.v1, name))
+        _give(tf, name, getattr(tf.compat.v1, name))
     legacy = importlib.import_module("keras.src.legacy.preprocessing.image")
     for package in (keras, tf.keras):
-        package.backend.set_session = set_session
-        package.preprocessing.image.ImageDataGenerator = legacy.ImageDataGenerator
+        _give(package.backend, "set_session", set_session)
+        _give(package.preprocessing.image, "ImageDataGenerator", legacy.ImageDataGenerator)
         for kind in ("losses", "metrics"):
-            _fill(getattr(package, kind), getattr(keras, kind))
+            for name, value in vars(getattr(keras, kind)).items():
+                if callable(value) and not name.startswith("_"):
+                    _give(getattr(package, kind), name, value)
 
 
-def _fill(module: Any, other: Any) -> None:
-    """Functions that a module lacks and another has."""
-    for name, value in vars(other).items():
-        if not name.startswith("_") and callable(value) and not hasattr(module, name):
-            setattr(module, name, value)
+def _give(module: Any, name: str, value: Any) -> None:
+    """Let a module have a name, unless it has it."""
+    if not hasattr(module, name):
+        setattr(module, name, value)
 
 
 def _with_rate(wrapped: Any, optimizer: Any, args: Any, kwargs: Any) -> Any:
