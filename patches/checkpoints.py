@@ -6,11 +6,12 @@ Relies on (Keras 3.3 to 3.15): `ModelCheckpoint._save_model(epoch, batch, logs)`
 
 from __future__ import annotations
 
+import os
 from types import ModuleType
 from typing import Any
 
 from matex_tf import world
-from matex_tf.patches import names, saving, weights
+from matex_tf.patches import names, paths, saving, weights
 
 
 def apply(module: ModuleType) -> None:
@@ -37,7 +38,10 @@ def _checkpoint_arguments(epoch: Any, batch: Any, logs: Any) -> tuple[Any, Any, 
 def _backup(wrapped: Any, callback: Any, args: Any, kwargs: Any) -> Any:
     weights.merge_statistics(callback.model)
     saving.by_one_rank(lambda: wrapped(*args, **kwargs), "back up the training state")
+    paths.offer(os.fspath(callback.backup_dir))
 
 
 def _clean_up(wrapped: Any, callback: Any, args: Any, kwargs: Any) -> Any:
     saving.by_one_rank(lambda: wrapped(*args, **kwargs), "remove the backup of a finished training")
+    if not os.path.exists(callback.backup_dir):
+        paths.withdraw(os.fspath(callback.backup_dir))

@@ -44,10 +44,13 @@ def _whole(ending: str) -> Any:
             else:
                 wrapped(draft, *args[1:], **kwargs)
 
-        from matex_tf.patches import callbacks, saving  # later than NumPy, which is patched before TensorFlow is there
+        # Later than NumPy, which is patched before TensorFlow is there.
+        from matex_tf.patches import callbacks, paths, saving
 
         if callbacks.in_step():
-            return saving.by_one_rank(lambda: _put(path, ending, write), f"write {path}", path)
+            taken = paths.agreed(path, "write an array")
+            saving.by_one_rank(lambda: _put(taken, ending, write), f"write {taken}", taken)
+            return paths.offer(taken)
         return _put(path, ending, write)
 
     return wrapper

@@ -17,7 +17,7 @@ from typing import Any
 
 from matex_tf import whole, world
 from matex_tf.errors import MatexError
-from matex_tf.patches import names, notes, weights
+from matex_tf.patches import names, notes, paths, weights
 from matex_tf.patches.inside import Inside, alone
 
 _SEEN_WITHIN_SECONDS = 5.0  # how long a network file system may take to show a new file
@@ -49,6 +49,7 @@ def _save(wrapped: Any, args: Any, kwargs: Any, position: int, bound: bool = Fal
     if not isinstance(path, (str, os.PathLike)):
         return wrapped(*arguments, **kwargs)
     prepare(model)
+    path = paths.agreed(os.fspath(path), f"write {_kind(os.fspath(path))}")
 
     def write(target: str | os.PathLike[str]) -> Any:
         if "filepath" in kwargs:
@@ -57,9 +58,17 @@ def _save(wrapped: Any, args: Any, kwargs: Any, position: int, bound: bool = Fal
         return wrapped(*arguments[:place], target, *arguments[place + 1 :], **kwargs)
 
     whole_file = not _writing and not (bound and wrapped.__name__ == "export")
-    if whole_file and _is_one_file(os.fspath(path), args[position + 1 :], kwargs):
-        return by_one_rank(lambda: _put(path, write), f"write {os.fspath(path)}", os.fspath(path))
-    return by_one_rank(lambda: write(path), f"write {os.fspath(path)}", os.fspath(path))
+    if whole_file and _is_one_file(path, args[position + 1 :], kwargs):
+        result = by_one_rank(lambda: _put(path, write), f"write {path}", path)
+    else:
+        result = by_one_rank(lambda: write(path), f"write {path}", path)
+    paths.offer(path)
+    return result
+
+
+def _kind(path: str) -> str:
+    """What is written, in words that are the same for paths that differ between ranks."""
+    return f"a file {path[path.rfind('.') :]}" if path.endswith((".keras", ".h5", ".hdf5", ".json")) else "a model"
 
 
 def prepare(model: Any) -> None:

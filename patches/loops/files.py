@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from matex_tf import world
-from matex_tf.patches import names, saving, scope
+from matex_tf.patches import names, paths, saving, scope
 from matex_tf.patches.loops import alike, position
 
 
@@ -54,8 +54,11 @@ def before_writing() -> None:
 
 def _checkpoint(wrapped: Any, checkpoint: Any, args: Any, kwargs: Any) -> Any:
     before_writing()
-    prefix = os.fspath(args[0] if args else kwargs.get("save_path") or kwargs.get("file_prefix"))
+    name = next((name for name in ("save_path", "file_prefix") if name in kwargs), "")
+    prefix = paths.agreed(os.fspath(kwargs[name] if name else args[0]), "write a checkpoint")
+    args, kwargs = (args, {**kwargs, name: prefix}) if name else ((prefix, *args[1:]), kwargs)
     shared = saving.shared(lambda: wrapped(*args, **kwargs), f"write {prefix}", f"{prefix}.index")
+    paths.offer(prefix, (".index", ".data-00000-of-00001"))
     if world.current().rank and not saving.alone:
         options = kwargs.get("options") or (args[1] if len(args) > 1 else None)
         for callback in getattr(options, "experimental_write_callbacks", None) or ():
@@ -66,9 +69,12 @@ def _checkpoint(wrapped: Any, checkpoint: Any, args: Any, kwargs: Any) -> Any:
 
 def _saved_model(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     before_writing()
-    directory = os.fspath(args[1] if len(args) > 1 else kwargs["export_dir"])
+    given = os.fspath(args[1] if len(args) > 1 else kwargs["export_dir"])
+    directory = paths.agreed(given, "write a SavedModel")
     path = os.path.join(directory, "saved_model.pb")
-    return saving.by_one_rank(lambda: wrapped(*args, **kwargs), f"write {directory}", path)
+    result = saving.by_one_rank(lambda: wrapped(*args, **kwargs), f"write {directory}", path)
+    paths.offer(directory)
+    return result
 
 
 def _summaries(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:

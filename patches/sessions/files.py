@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from matex_tf import world
-from matex_tf.patches import names, saving
+from matex_tf.patches import names, paths, saving
 from matex_tf.patches.loops.files import on_rank_0
 from matex_tf.patches.sessions import variables
 
@@ -36,9 +36,10 @@ def apply(module: ModuleType) -> None:
 
 
 def _save(wrapped: Any, saver: Any, args: Any, kwargs: Any) -> Any:
-    path = os.fspath(args[1] if len(args) > 1 else kwargs["save_path"])
+    path = paths.agreed(os.fspath(args[1] if len(args) > 1 else kwargs["save_path"]), "write a checkpoint")
     result, kept = saving.shared(lambda: (wrapped(*args, **kwargs), list(saver._last_checkpoints)), f"write {path}")
     saver.set_last_checkpoints_with_time(kept)
+    paths.offer(result or path, (".index", ".data-00000-of-00001", ".meta"))
     return result
 
 
@@ -47,7 +48,8 @@ def _restore(wrapped: Any, saver: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
     session = args[0] if args else kwargs["sess"]
     path = args[1] if len(args) > 1 else kwargs["save_path"]
-    saving.by_one_rank(lambda: wrapped(*args, **kwargs), f"restore {path}")
+    paths.agreed(os.fspath(path or ""), "restore the variables of a session")
+    saving.by_one_rank(lambda: wrapped(*args, **kwargs), "restore a session")
     variables.share(session)
 
 
