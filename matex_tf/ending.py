@@ -21,6 +21,10 @@ _LONGEST_WAIT = 3.0
 _LAST_WORDS = 0.2  # seconds for the launcher to pass on what was printed
 _FOR_THE_LAUNCHER = 2.0  # seconds for the launcher to see that a rank has died
 
+_NOT_COVERED = (
+    "another rank has died, in a loop of the script's own or elsewhere outside of fit, evaluate and predict, where "
+    "--faults shrink cannot carry on, so the job ends; --faults restart starts it again"
+)
 _OURS = os.path.dirname(__file__)
 
 
@@ -89,14 +93,17 @@ class Ending:
             code = error.code if isinstance(error.code, int) else 1
             text = f"{error.code}\n" if not isinstance(error.code, int) else ""
             return code if 0 < code < 256 else 1, f"{text}{here}: sys.exit({error.code!r}) at {_place(error)}\n"
+        uncovered = ""
+        if self._world.guard is not None and _comes_from_a_death(error):
+            uncovered = f"{here}: {_NOT_COVERED}\n"
         ours = _own_error(error)
         if ours is not None:
-            return 2 if isinstance(ours, errors.SettingError) else 1, f"matex_tf: error: {ours}\n"
+            return 2 if isinstance(ours, errors.SettingError) else 1, f"matex_tf: error: {ours}\n{uncovered}"
         lines = traceback.format_exception(type(error), error, own_traceback(error.__traceback__))
         cause = traceback.format_exception_only(type(error), error)[-1].strip().partition("\n")
         # The last line says what went wrong, also where the error has more of them.
         again = f"{here} failed: {cause[0]}\n" if cause[1] else ""
-        return 1, f"{here} failed:\n{''.join(lines)}{again}"
+        return 1, f"{here} failed:\n{''.join(lines)}{uncovered or again}"
 
 
 def own_traceback(tb: TracebackType | None) -> TracebackType | None:

@@ -317,3 +317,31 @@ def test_a_rank_that_is_stuck(tmp_path, faults):
         assert "restart 1 of 1" in ended.err and "1 restart was allowed" in ended.err, ended
         assert not (tmp_path / ".matex-checkpoints").exists()
     assert not job.left()
+
+
+#: A loop of the script's own, in which a rank dies.
+LOOP = """
+import os, signal
+import keras, matex_tf
+import numpy as np, tensorflow as tf
+model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+optimizer = keras.optimizers.SGD(0.01)
+rows = tf.data.Dataset.from_tensor_slices((np.ones((64, 3), "f"), np.ones((64, 1), "f"))).batch(8)
+for step, (x, y) in enumerate(rows):
+    if step == 3 and matex_tf.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(x) - y) ** 2)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+"""
+
+
+def test_a_loop_of_the_scripts_own(tmp_path):
+    """It is said at its begin that it does not go on without a rank, and at the end why the job ends."""
+    (tmp_path / "script.py").write_text(LOOP)
+    job = Job([LAUNCHER, "run", "-n", "2", "--faults", "shrink", "script.py"], tmp_path)
+    ended = job.end(120)
+    assert ended.code != 0
+    assert "a rank that dies in such a loop ends the job: --faults shrink covers fit" in ended.err, ended
+    assert "where --faults shrink cannot carry on, so the job ends" in ended.err.splitlines()[-1], ended
+    assert job.left() == []

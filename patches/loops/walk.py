@@ -92,6 +92,8 @@ class Walk:
             position.enter(position.WHOLE, max(rows, 1), max(rows, 1), max(rows, 1), self)
             return data
         notes.say(f"{self._place()}: each batch of this loop is shared out among {ranks.size} ranks (--shard-loops)")
+        if ranks.guard is not None:
+            notes.say("a rank that dies in such a loop ends the job: --faults shrink covers fit, evaluate and predict")
         account.shared(training=False)
         share = Share.of(rows, ranks.rank, ranks.size)
         position.enter(position.SPLIT, share.rows, share.total, share.high - share.low, self)
