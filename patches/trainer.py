@@ -15,7 +15,7 @@ from typing import Any
 
 from matex_tf import settings, strategies, world
 from matex_tf.errors import MatexError
-from matex_tf.patches import feed, metrics, names, notes, resuming, rows, sources, state, steps, weights
+from matex_tf.patches import account, feed, metrics, names, notes, resuming, rows, sources, state, steps, weights
 from matex_tf.patches.guesses import batch as guesses
 from matex_tf.patches.guesses import pipeline
 
@@ -66,6 +66,7 @@ def _forced(force: bool = False) -> bool:
 
 
 def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    account.shared()  # also one that was complete before the job was started again
     return resuming.fit(model, lambda: _fit_together(wrapped, model, args, kwargs))
 
 
