@@ -138,7 +138,7 @@ def pipeline(adapter: Any, original: Callable[[], Any], training: bool, asked: d
 
     Raises:
         RanksDisagree: the columns differ between ranks.
-        MatexError: there are more ranks than rows to train on, or sparse arrays differ between ranks.
+        MatexError: sparse arrays differ between ranks, or there are fewer rows that go round than ranks.
     """
     ranks = world.current()
     leaves = [leaf for leaf in tf.nest.flatten(adapter._inputs) if leaf is not None]
@@ -195,6 +195,11 @@ def pipeline(adapter: Any, original: Callable[[], Any], training: bool, asked: d
 def _going_round(adapter: Any, elements: Any, holding: Holding, global_size: int) -> Any:
     """A pipeline over rows that ranks pass on to one another; of what every rank holds, each takes a part first."""
     ranks = world.current()
+    if holding.total < ranks.size:
+        raise MatexError(
+            f"there are more ranks ({ranks.size}) than rows to train on ({holding.total}), and rows cannot go round: "
+            "start fewer ranks, or take --ring-shuffle off."
+        )
     counts = holding.counts
     if not holding.sharded:
         parts = [span(holding.total, rank, ranks.size) for rank in range(ranks.size)]
@@ -258,14 +263,8 @@ def compare(leaves: list[Any]) -> Holding:
 
 
 def _tell(holding: Holding) -> None:
-    """Check that there are rows for every rank, and say what was found.
-
-    Raises:
-        MatexError: there are fewer rows than ranks.
-    """
+    """Say what was found."""
     size = world.current().size
-    if holding.total < size:
-        raise MatexError(f"there are more ranks ({size}) than rows to train on ({holding.total}): start fewer ranks.")
     if size == 1:
         return
     if not holding.sharded:

@@ -197,12 +197,24 @@ def _build(model: Any, data: Any) -> None:
         )
 
 
+def _refuse_states(model: Any) -> None:
+    """Raises: MatexError: a layer keeps a state for each row of a batch, of which a rank sees a part only."""
+    for layer in model._flatten_layers():
+        if getattr(layer, "stateful", False) and hasattr(layer, "reset_state"):
+            raise MatexError(
+                f"layer {layer.name} of {model.name} is stateful: it keeps a state for each row of a whole batch, and "
+                "each rank works on other rows of it. Run the script on one rank, or build the layer without "
+                "stateful=True."
+            )
+
+
 class StepFunction:
     """What Keras calls as `train_function` and `test_function`: one execution of `steps_per_execution` batches."""
 
     def __init__(self, model: Any, kind: str):
         self.step = SharedStep(model, kind)
         self.feed = Feed(kind)
+        _refuse_states(model)
         self.model = model
         self.kind = kind
         if model.distribute_strategy.num_replicas_in_sync > 1:
@@ -265,6 +277,7 @@ class PredictFunction:
     def __init__(self, model: Any):
         self.model = model
         self._compiled: dict[tuple[bool, ...], Any] = {}
+        _refuse_states(model)
 
     def __call__(self, batches: Any) -> Any:
         """Predictions, in the order of rows, for a list of batches."""

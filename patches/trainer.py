@@ -2,7 +2,7 @@
 
 Relies on (Keras 3.3 to 3.15): `TensorFlowTrainer.make_train_function`, `make_test_function`,
 `make_predict_function`, `fit`, `evaluate`, `reset_metrics` (public), and on `_get_metrics_result_or_logs(logs)`, which
-`fit` and `evaluate` call where an epoch's logs are read, and `TFEpochIterator` (private); see also `rows`.
+`fit` and `evaluate` call where an epoch's logs are read, and `TFEpochIterator`, its `reset` (private); see also `rows`.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
     if own or (len(set(counts)) > 1 and settings.current().rows == "auto"):
         with sources.paused():
             iterator._distributed_dataset = iterator._distributed_dataset.map(rows.Own.unknown)
-        iterator._num_batches = None if None in counts else max(counts)
+        _as_long(iterator, None if None in counts else max(counts))
         if not mark:
             what = "fit" if training else "evaluate or predict"
             notes.say(
@@ -213,6 +213,18 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
         kept = "its batches" if settings.current().batch == "per-rank" else "its rows of each batch"
         notes.say(f"each rank runs the whole tf.data pipeline and keeps {kept} (--data exact)")
     return result
+
+
+def _as_long(iterator: Any, batches: int | None) -> None:
+    """Let an epoch have so many batches on every rank; Keras asks the rank's data again after it has built a model."""
+    original = iterator.reset
+
+    def reset() -> None:
+        original()
+        iterator._num_batches = batches
+
+    iterator.reset = reset
+    iterator._num_batches = batches
 
 
 def _array_pipeline(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:

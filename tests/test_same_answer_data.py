@@ -38,6 +38,12 @@ def test_data(ranks, kind):
     assert len(losses) == 3 and losses[-1] < losses[0]
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+def test_fewer_rows_than_ranks(ranks, rows):
+    """Ranks without a row take part as ghosts."""
+    same(ranks("data:few_rows", (1, 3), rows=rows))
+
+
 @pytest.mark.variants(3)
 @pytest.mark.parametrize(
     ("parts", "options"),

@@ -13,6 +13,7 @@ SHARED = {
 }
 OWN = {
     "shard": "their pipelines are made of other rows",
+    "uneven": "their pipelines are made of other rows",
     "filtered": "their pipelines are made of other rows",
     "floats by hand": "their pipelines are made of other rows",
     "looked up": "their pipelines are made of other rows",

@@ -79,6 +79,11 @@ def test_recurrent(ranks, layer, sequences):
     same(ranks("models:recurrent", layer=layer, sequences=sequences))
 
 
+def test_fixed_batch_size(ranks):
+    """A model whose input has a number of rows: a rank's part of them has fewer."""
+    same(ranks("models:fixed_batch"))
+
+
 def test_metric_that_cannot_be_added(ranks):
     """It gets the rows of all ranks, and nothing is warned of."""
     assert same(ranks("models:maximum_metric"))["warnings"] == []

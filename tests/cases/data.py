@@ -24,6 +24,17 @@ def numpy_arrays(rows=101, batch=BATCH, epochs=3):
     return finished(model, history, (x, y), x, batch_size=batch)
 
 
+def few_rows(rows):
+    """Fewer rows than ranks, compiled and run eagerly."""
+    x, y = table(rows)
+    results = []
+    for eager in (False, True):
+        model = compiled(classifier(), momentum(0.02), run_eagerly=eager)
+        history = model.fit(x, y, epochs=2, verbose=0)
+        results.append(finished(model, history, (x, y), x))
+    return results
+
+
 def digits():
     """1,797 rows in batches of 50: 47 are left."""
     x, y = table(1797, 16, 10)

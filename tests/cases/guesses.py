@@ -39,6 +39,8 @@ def pipeline(kind):
         data = slices((x, y)).shard(2, 0).map(lambda a, b: (a + noise(6), b))
     elif kind == "shard":
         data = slices((x, y)).shard(size, rank)
+    elif kind == "uneven":
+        data = slices((x, y)).skip(0 if rank == 0 else 18).take(18 if rank == 0 else 6)
     elif kind == "filtered":
         data = slices((x, y)).enumerate().filter(lambda i, _: i % size == rank).map(lambda i, row: row)
     elif kind == "floats by hand":

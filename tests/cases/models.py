@@ -414,6 +414,17 @@ def maximum_metric():
     return {"warnings": named, **result}
 
 
+def fixed_batch():
+    """A model that is built for batches of eight rows."""
+    random = np.random.RandomState(0)
+    x, y = random.normal(size=(24, 10, 1)).astype("float32"), random.normal(size=(24, 1)).astype("float32")
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential([keras.Input(batch_shape=(8, 10, 1)), layers.LSTM(6), layers.Dense(1)])
+    model.compile(momentum(0.02), "mse")
+    history = model.fit(x, y, batch_size=8, epochs=2, verbose=0)
+    return result_of(model, history, predict=model.predict(x, batch_size=8, verbose=0))
+
+
 def normalized(synchronized, rows=101, epochs=3):
     """BatchNormalization between dense layers.
 
