@@ -157,6 +157,8 @@ def run(words: list[str]) -> int:
     else:
         with Sign() as sign:
             code = launch.run(line(ranks, hosts, {}), local=local, survive=survive, sign=sign)
+        if sign.missed:
+            print(f"matex_tf: error: {launch.NO_SIGN}", file=sys.stderr, flush=True)
     if settings.notes and settings.output not in ("first", "all") and ranks > 1:
         where = os.path.join(settings.output, "rank.R.log") + ("" if local else ", on its host")
         print(f"matex_tf: what each rank R printed is in {where}", file=sys.stderr, flush=True)

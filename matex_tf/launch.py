@@ -48,7 +48,8 @@ _SSH_LOST = 255
 #: A host that has gone silent (no power, no network) is given up after 10 + 5 · 2 seconds, instead of never.
 _GIVE_UP = {"keepalive_time": 10, "keepalive_intvl": 2, "keepalive_probes": 5}
 
-_NO_SIGN = (
+#: What to say where `run` has missed the sign.
+NO_SIGN = (
     "mpirun has ended with code 0, but no rank has said that the script came to its end. Likely reasons: a host or a "
     "node of the batch job was lost, all ranks have died, or the script left by os._exit or os.exec. What the script "
     "has saved is left: start it again (--faults restart does so by itself, from its last checkpoint)."
@@ -306,8 +307,8 @@ def run(
         local: whether rank 0 is on this machine for sure.
         survive: whether ranks go on when one dies; mpirun then ends with code 0 whatever else happens.
         watch: looks at what mpirun says; one is made where it is needed and not given.
-        sign: what rank 0 gives at the end of the script; without it code 0 becomes another. None where mpirun's own
-            code is enough.
+        sign: what rank 0 gives at the end of the script; without it code 0 becomes 1, and `missed` is set. None
+            where mpirun's own code is enough.
     """
     environ = {name: value for name, value in os.environ.items() if name not in ("MATEX_TF", STDIN)}
     starting.settle_hashes(environ)
@@ -360,6 +361,6 @@ def run(
     if watch and watch.seconds >= 0 and job.returncode in (0, -signal.SIGKILL):
         code = watch.code
     if code == 0 and sign and not sign.given:
-        print(f"matex_tf: error: {_NO_SIGN}", file=sys.stderr, flush=True)
+        sign.missed = True
         return 1
     return code

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from matex_tf import checkpoints, launch, ties
+from matex_tf import checkpoints, launch, slurm, ties
 from matex_tf.checkpoints import Checkpoints
 from matex_tf.errors import MatexError
 from matex_tf.launch import Mpirun
@@ -46,6 +46,8 @@ def run(line: Line, ranks: int, hosts: str, settings: Settings, script: str, mpi
     path = kept.path
     flags = {"checkpoint_dir": str(base)}
     os.environ[checkpoints.RESTARTS] = "0"
+    # Slurm has daemons of mpirun on a node that does not answer still running, and would let no others start beside.
+    os.environ.setdefault("SLURM_OVERLAP", "1")
     with _locked(kept):
         for number in range(settings.max_restarts + 1):
             kept.forget_begin()
@@ -55,6 +57,8 @@ def run(line: Line, ranks: int, hosts: str, settings: Settings, script: str, mpi
                 watch = Watch(sign=sign)
                 code = launch.run(line(ranks, hosts, flags), local=local, watch=watch, sign=sign)
             if not _died(code, watch, kept):
+                if sign.missed:
+                    print(f"matex_tf: error: {launch.NO_SIGN}", file=sys.stderr, flush=True)
                 break
             died = time.time()
             _say(settings, f"{' and '.join(watch.dead) or 'a rank'} died, {died - begin:.0f} s after the start")
@@ -64,11 +68,12 @@ def run(line: Line, ranks: int, hosts: str, settings: Settings, script: str, mpi
                 if not kept.empty:
                     _say(settings, f"the same command with --resume on goes on from the checkpoints in {path}")
                 break
-            if hosts:
-                ranks, hosts = _left(ranks, hosts, mpirun, settings)
-                if not hosts:
+            if named := hosts or slurm.hosts():
+                ranks, left = _left(ranks, named, mpirun, settings)
+                if not left:
                     _say(settings, f"no host can be reached; --resume on goes on from the checkpoints in {path}")
                     break
+                hosts = left if left != named else hosts
             _say(settings, f"restart {number + 1} of {settings.max_restarts}, with {ranks} rank{'s' * (ranks > 1)}")
             flags["resume"] = "on"
             os.environ.update({checkpoints.RESTARTS: str(number + 1), checkpoints.DIED: str(died)})

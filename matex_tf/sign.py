@@ -29,12 +29,13 @@ class Sign:
     Attributes:
         line: what rank 0 writes to stderr where it cannot reach the file.
         heard: whether that line has come.
+        missed: whether mpirun has ended with code 0 without the sign.
     """
 
     def __init__(self) -> None:
         self._word = secrets.token_hex(16)
         self.line = _line(self._word)
-        self.heard = False
+        self.heard = self.missed = False
         self._file = -1
 
     def __enter__(self) -> Sign:
