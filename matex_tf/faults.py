@@ -77,6 +77,8 @@ class Guard:
         self._reach = partition.Reach(world) if len(world.nodes) > 1 else None
         self._left_behind: list[Line | None] = []  # to ranks of other hosts
         world.guard = self
+        if world.rank == 0:
+            sign.up()
         atexit.register(self._leave)  # what the script has registered runs before
 
     def run(self, operation: Callable[[], _Result]) -> _Result:
@@ -152,10 +154,9 @@ class Guard:
             if missing:
                 ranks = f"{missing} rank{'s' * (missing > 1)}"
                 print(f"{ENDS_WITHOUT}{ranks} that may be alive, out of reach", file=sys.stderr, flush=True)
-            sign.give()
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, 2)  # Open MPI complains of ranks that have left before
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # Open MPI complains of ranks that have left before
             self._world.part()
+            sign.give()
             os._exit(0)
 
     def end(self, code: int) -> None:

@@ -234,6 +234,8 @@ def _openmpi(
         options += ["--mca", "mpi_yield_when_idle", "1"]
     if survive:
         options += ulfm.options(elsewhere, max(_counts(hosts)) if hosts else 0, stall_abort_seconds)
+        if elsewhere:
+            options += ulfm.agent_options(hosts)
     if hosts:
         options += ["--host", hosts]
     if elsewhere:
@@ -332,11 +334,12 @@ def run(
             loopback.narrow_when_up(job.pid)
         if watch:
             os.close(watch.source)
-        stopped, waited = 0, 0.0
+        stopped, waited, over = 0, 0.0, False
         while job.poll() is None:
             info = signal.sigtimedwait(stops | {signal.SIGCHLD}, 0.5)
             if info is None:
-                waited += 0.5 if stopped or (watch and watch.seconds >= 0) else 0.0
+                over = survive and sign is not None and sign.given  # mpirun may wait for ranks of a lost host
+                waited += 0.5 if stopped or over or (watch and watch.seconds >= 0) else 0.0
                 if waited >= _SECONDS_TO_STOP:
                     kill(job.pid)  # its daemons on other hosts end the ranks there, and themselves
             elif info.si_signo in stops:
@@ -360,6 +363,8 @@ def run(
     code = job.returncode if job.returncode >= 0 else 128 - job.returncode
     if watch and watch.seconds >= 0 and job.returncode in (0, -signal.SIGKILL):
         code = watch.code
+    elif over and job.returncode == -signal.SIGKILL:
+        code = 0
     if code == 0 and sign and not sign.given:
         sign.missed = True
         return 1

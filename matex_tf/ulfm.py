@@ -7,6 +7,12 @@ silence, each further one after two: that is what Open MPI gives the request for
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
 from matex_tf import loopback
 
 #: Seconds in which all ranks of a silent host are found dead where `--stall-abort-seconds` does not say.
@@ -39,6 +45,35 @@ def options(elsewhere: bool, ranks_a_host: int, seconds: float) -> list[str]:
         found += ["--mca", name, value]
     # mpirun itself would end the job over a host that is silent.
     return [*found, "--prtemca", "oob_tcp_keepalive_time", "0"]
+
+
+def agent_options(hosts: str, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Flags with which mpirun starts its daemons by `matex_tf.agent`, so that it does not end the job over a lost one.
+
+    Args:
+        hosts: as given to `--hosts`; where it is empty, only Slurm's nodes are known how to reach.
+        environ: in which the user may have named an agent of his own instead of ssh.
+    """
+    if "SLURM_JOB_ID" in environ and shutil.which("srun"):
+        start = ["srun"]
+    elif hosts:
+        start = environ.get("PRTE_MCA_plm_ssh_agent", "ssh").partition(":")[0].split()
+    else:
+        return []
+    words = [sys.executable, "-I", "-S", str(Path(__file__).with_name("agent.py")), str(len(start)), *start]
+    # All daemons report to mpirun itself: one that others report to must not be lost.
+    found = [
+        "--prtemca",
+        "plm",
+        "ssh",
+        "--prtemca",
+        "plm_ssh_no_tree_spawn",
+        "1",
+        "--prtemca",
+        "rml_base_radix",
+        "4096",
+    ]
+    return [*found, "--prtemca", "plm_ssh_agent", " ".join(words)]
 
 
 def silence(ranks_a_host: int, seconds: float) -> float:

@@ -124,7 +124,13 @@ class Cluster:
         """What a command of Slurm's prints."""
         environ = {**os.environ, **self.environ}
         return subprocess.run(
-            [*self.on(), *words], env=environ, check=True, capture_output=True, text=True, timeout=60
+            [*self.on(), *words],
+            env=environ,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            restore_signals=False,  # scontrol has been seen to die of SIGPIPE
         ).stdout
 
     def states(self) -> dict[str, str]:
