@@ -446,6 +446,9 @@ def adopt(world: World) -> None:
 
 def _world_communicator() -> Any:
     os.environ.setdefault("OMPI_MCA_btl_tcp_eager_limit", str(_EAGER_LIMIT))
+    if {"munge", "native"} <= set(os.environ.get("PMIX_SECURITY_MODE", "").split(",")):
+        # Slurm offers both. The Open MPI of PyPI (5.0.11) has no munge, and each rank would print that help is missing.
+        os.environ.setdefault("PMIX_MCA_psec", "native")
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError, OSError) as error:

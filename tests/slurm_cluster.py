@@ -49,9 +49,10 @@ JobAcctGatherType=jobacct_gather/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SchedulerParameters=batch_sched_delay=0,sched_interval=2
-ReturnToService=2
+ReturnToService=1
 KillWait=3
 MinJobAge=600
+TmpFS=/run/tmp
 MailProg=/bin/true
 {nodes}
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
@@ -141,6 +142,18 @@ class Cluster:
     def down(self, name: str) -> None:
         """Set a node down, as an administrator would: Slurm ends what runs on it."""
         self.ask("scontrol", "update", f"nodename={name}", "state=down", "reason=test")
+
+    def idle(self) -> None:
+        """Wait until all nodes can take a job; one that was set down is taken back."""
+
+        def ready() -> bool:
+            states = self.states()
+            for name, state in states.items():
+                if state.startswith("down"):
+                    self.ask("scontrol", "update", f"nodename={name}", "state=resume")
+            return set(states.values()) == {"idle"}
+
+        self._await("every node", ready)
 
     def logs(self) -> str:
         """The ends of all logs, for a message."""
