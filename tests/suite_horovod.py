@@ -21,6 +21,9 @@ NEEDS = ("mock", "parameterized", "cloudpickle")
 
 #: Tests that do not pass, and why.
 EXPECTED = {
+    "test_tensorflow.py::TensorFlowTests::test_horovod_syncbn_cpu": (
+        "right eagerly; in its second half a session fetches variables of Keras 3, which no session can"
+    ),
     "test_tensorflow_process_sets.py::TensorFlowProcessSetsTests::test_horovod_reducescatter_grad_cpu_process_sets": (
         "the test asks whether np.float16(0) < 1e-8, which is False since NumPy 2"
     ),
