@@ -149,8 +149,9 @@ def test_a_host_loses_its_power(tmp_path):
         made.kill("h2")
         begin = time.monotonic()
         ended = job.end(10)
-        assert ended.code == 1
-        assert "node h2" in ended.err
+        # mpirun hears of it from its connection to the host or from its ssh, whichever ends first; then on stdout.
+        assert ended.code in (1, 255)
+        assert re.search(r"\bh2\b", ended.err + ended.out), ended
         assert left(made, job, max(0.1, 10 - (time.monotonic() - begin))) == []
 
 
