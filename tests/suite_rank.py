@@ -62,6 +62,7 @@ def main(suite: str, checkout: str, file: str, folder: str, expression: str) -> 
     recorder = Recorder(module, Path(folder) / f"rank{rank}.jsonl", done)
     arguments = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:timeout", "-q", "--tb=short"]
     arguments += ["--rootdir", str(Path(checkout) / Path(file).parent), "-c", "/dev/null", str(Path(checkout) / file)]
+    arguments += [argument.format(checkout=checkout) for argument in getattr(module, "ARGUMENTS", ())]
     code = pytest.main([*arguments, *(["-k", expression] if expression else [])], plugins=[recorder])
     if code in (0, 1, 5):
         (Path(folder) / "over").touch()

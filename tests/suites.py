@@ -1,12 +1,14 @@
 """Run other projects' own tests on several ranks, from a checkout of theirs; nothing of them is in this repository.
 
     python tests/suites.py horovod PATH_OF_CHECKOUT [-n 2] [-k EXPRESSION] [--file NAME]
+    python tests/suites.py keras PATH_OF_CHECKOUT
 
 A suite is a module suite_NAME beside this file, with
 
     FILES       the files of tests, as paths in the checkout; each is a job of its own
     NEEDS       packages that the tests import, beside those that this project's own tests need
     EXPECTED    tests that do not pass, "file.py::Class::test", and why, in one line each
+    ARGUMENTS   more of them for pytest, in which {checkout} stands for its path; may be left out
     prepare(checkout)   called on each rank before pytest
     meet(name)          called on each rank after each test: returns when all ranks have come
 
