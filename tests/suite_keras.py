@@ -1,4 +1,4 @@
-"""Keras' own tests of what its trainers, callbacks, optimizers, metrics, models and files do, of release 3.15 (see suites.py).
+"""Tests of trainers, callbacks, optimizers, metrics, models and files that Keras 3.15 has itself (see suites.py).
 
 The tests are those of the checkout, the Keras is the installed one.
 """

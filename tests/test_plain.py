@@ -32,7 +32,7 @@ def again(value):
         collections.defaultdict(list, a=[1]),
         *(np.float32(0.1), np.int8(-3), np.bool_(True), np.str_("a"), np.datetime64("2020-01-01"), np.complex64(1j)),
     ],
-    ids=lambda value: f"{type(value).__name__}-{str(value)[:12]!a}",
+    ids=lambda value: type(value).__name__,  # not what is in it: sets are in another order in each process
 )
 def test_values(value):
     """Each is the same again, and of the same type."""
