@@ -23,7 +23,7 @@ NEEDS = ("mock", "parameterized", "cloudpickle")
 EXPECTED = {
     **{
         f"test_tensorflow.py::TensorFlowTests::{name}": (
-            "takes tf.ConfigProto, which is served, for a sign of TensorFlow 1; its optimizer knows no resource variables"
+            "takes tf.ConfigProto, which is served, as a sign of TensorFlow 1; its optimizer has no resource variables"
         )
         for name in ("test_local_gradient_aggregation", "test_local_gradient_aggregation_sparse")
     },
