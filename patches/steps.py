@@ -14,7 +14,20 @@ import tensorflow as tf
 from matex_tf import settings, strategies, trace, world
 from matex_tf.errors import MatexError
 from matex_tf.exchange import op
-from matex_tf.patches import account, late, metrics, notes, recovery, resuming, scope, seeds, split, state, weights
+from matex_tf.patches import (
+    account,
+    coupled_models,
+    late,
+    metrics,
+    notes,
+    recovery,
+    resuming,
+    scope,
+    seeds,
+    split,
+    state,
+    weights,
+)
 from matex_tf.patches.feed import Batch, Feed, own_rows
 from matex_tf.patches.guesses import batch as guesses
 from matex_tf.patches.rows import Own
@@ -98,6 +111,7 @@ class SharedStep:
         if self.model.run_eagerly and not self.model.built:
             _build(self.model, split.take(data, slices, share.low, share.high))
         weights.share(self.model)
+        coupled_models.tell(self.model, data, slices)
         strategies.current().begin(self.model, *weights.trained_by_steps(self.model))
 
     def _step(self, slices: tuple[bool, ...], data: Any) -> Any:

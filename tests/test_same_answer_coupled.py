@@ -81,3 +81,10 @@ def test_averaged(ranks):
     for value in ranks("coupled:ragged", (3,), meets="average a metric")[3]:
         assert len(value["warned"]) == 1 and "averaged" in value["warned"][0]
         assert 4 < value["value"] <= 12
+
+
+@pytest.mark.parametrize("kind", ["tensordot", "functional", "random", "rows", "layers"])
+def test_own_model(ranks, kind):
+    """A model that looks across rows is named; one that does not, or that draws random numbers, is not."""
+    for told in ranks("coupled:own_model", (2,), kind=kind)[2]:
+        assert len(told["told"]) == (kind in ("tensordot", "functional")), told

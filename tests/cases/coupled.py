@@ -10,6 +10,8 @@ import tensorflow as tf
 from cases.common import momentum, numbers, result_of, table, weights_for
 from keras import layers
 
+from matex_tf.patches import notes
+
 ROWS, BATCH = 51, 12  # four batches of 12 and one of 3: fewer rows than ranks on four
 
 
@@ -301,3 +303,39 @@ def ragged():
             longest.update_state(rows)
         value = float(longest.result())
     return {"value": value, "warned": [str(one.message) for one in caught if "longest" in str(one.message)]}
+
+
+class Own(keras.Model):
+    """A model whose rows depend on one another, or do not."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+        self.left, self.right = layers.Dense(4), layers.Dense(4)
+        self.dropout = layers.Dropout(0.5)
+
+    def call(self, x, training=True):
+        left, right = self.left(x), self.right(x)
+        if self.kind == "tensordot":
+            return keras.ops.sum(left, axis=1, keepdims=True) + tf.tensordot(left, right, 2)
+        if self.kind == "random":
+            left = self.dropout(left, training=True)
+        return keras.ops.sum(left * right, axis=1, keepdims=True)
+
+
+def own_model(kind):
+    """Whether `fit` says that a model looks across rows, and the weights that it ends with."""
+    x, _ = table(12)
+    keras.utils.set_random_seed(7)
+    if kind == "functional":
+        inputs = layers.Input((6,))
+        hidden = layers.Dense(3)(inputs)
+        model = keras.Model(inputs, hidden - keras.ops.mean(hidden, axis=0, keepdims=True))
+    elif kind == "layers":
+        model = keras.Sequential([layers.Dense(4), layers.BatchNormalization(), layers.Dropout(0.5), layers.Dense(1)])
+    else:
+        model = Own(kind)
+    notes._said.clear()
+    model.compile(momentum(0.01), "mse")
+    model.fit(x, x[:, :1], batch_size=6, epochs=1, verbose=0)
+    return {"told": [line for line in notes._said if "looks across the rows" in line]}

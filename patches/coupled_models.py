@@ -1,0 +1,92 @@
+"""Models that look across the rows of a batch: a line says so, since each rank has only its part of the rows.
+
+A model is tried once, before its first training step: if what it gives for a row changes when other rows are left out,
+it looks across rows. That is known already of models that are made of Keras' layers alone, which are not tried.
+
+Relies on: `Model.stateless_call`, `Model.layers` and `Layer` (public), `Functional.operations` (Keras 3.3 to 3.15).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf.patches import notes, scope, split
+
+ROWS = 4  # at most, of which the first half is tried alone
+#: What the same row may differ by in batches of different sizes, as sums are taken in another order.
+_TOLERANCE = 1e-2
+
+_KERAS = ("keras.src.layers.", "keras.src.ops.nn")
+
+
+def tell(model: Any, data: Any, slices: tuple[bool, ...]) -> None:
+    """Print a line where a model looks across rows. Changes nothing of the model.
+
+    Args:
+        model: built.
+        data: a batch of (x, y, sample_weight) or less, as Keras gives it to `train_step`.
+        slices: which of its arrays have rows; see `split.sliceable`.
+    """
+    if _is_of_keras(model) or not any(slices):
+        return
+    rows = min(ROWS, split.rows_of(data))  # a rank may have fewer
+    if rows > 1 and _looks_across_rows(model, split.take(data, slices, 0, rows), rows // 2):
+        notes.say(
+            f"model {model.name} looks across the rows of a batch: what it gives for a row depends on the other rows, "
+            "and each rank has only its part of them, so the answer is not that of one rank. Leave the first axis "
+            "out of sums, means and products, such as tf.tensordot(a, b, 2); see docs/how-it-works.md."
+        )
+
+
+def _is_of_keras(model: Any) -> bool:
+    """Whether a model is made of nothing but Keras' own layers, none of which looks across rows when it predicts."""
+    import keras
+
+    if isinstance(model, keras.Sequential):
+        parts = model.layers
+    elif type(model).__module__.startswith("keras.src.models"):
+        parts = getattr(model, "operations", model.layers)
+    else:
+        return False
+    return all(
+        _is_of_keras(part)
+        if isinstance(part, keras.Model)
+        else type(part).__module__.startswith(_KERAS) and not isinstance(part, keras.layers.Lambda)
+        for part in parts
+    )
+
+
+def _looks_across_rows(model: Any, data: Any, some: int) -> bool:
+    """Whether the first `some` rows give something else without the others; False where that cannot be found out."""
+    import keras
+
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+    first = split.take(x, split.sliceable(x), 0, some)
+    try:
+        with scope.hidden():
+            whole = _outputs(model, x)
+            if _same_rows(whole, _outputs(model, first)):
+                return False
+            return _same_rows(whole, _outputs(model, x))  # and not since it draws random numbers
+    except Exception:  # of the script's own code, which may need what only its train_step gives
+        return False
+
+
+def _outputs(model: Any, x: Any) -> list[np.ndarray]:
+    trained = [variable.value for variable in model.trainable_variables]
+    others = [variable.value for variable in model.non_trainable_variables]
+    outputs = model.stateless_call(trained, others, x, return_losses=True)[0]
+    return [np.asarray(output, np.float64) for output in tf.nest.flatten(outputs)]
+
+
+def _same_rows(whole: list[np.ndarray], part: list[np.ndarray]) -> bool:
+    """Whether outputs agree in the rows that both have; those that have no rows do not count."""
+    for one, other in zip(whole, part, strict=True):
+        if one.ndim and other.ndim and one.shape[1:] == other.shape[1:] and len(one) >= len(other):
+            scale = np.abs(one).max(initial=1e-12)
+            if np.abs(one[: len(other)] - other).max(initial=0) > _TOLERANCE * scale:
+                return False
+    return True
