@@ -1,6 +1,8 @@
 """The exchange: the same sums on every rank, wherever the ranks are."""
 
+import os
 import signal
+import stat
 import subprocess
 import threading
 import time
@@ -144,6 +146,22 @@ def test_an_ended_process_is_seen():
     process.send_signal(signal.SIGKILL)
     assert watched.poll(5000)
     process.wait()
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_nobody_else_reads_shared_memory(tmp_path, named):
+    """Its mode is 0600 whatever the umask, with a name and without."""
+    from types import SimpleNamespace
+
+    from matex_tf.exchange.arena import Node
+
+    before = os.umask(0)
+    try:
+        handle, _ = Node._create(SimpleNamespace(_directory=str(tmp_path)), 4096, named)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(os.fstat(handle).st_mode) == 0o600
+    os.close(handle)
 
 
 def test_another_file_of_the_same_path(tmp_path):
