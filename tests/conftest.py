@@ -25,6 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=("", "chained", "funneled", "concurrent"),
         help="run all cases with this schedule, and with buckets of 256 bytes",
     )
+    parser.addoption("--slurm", action="store_true", help="run the tests on an emulated Slurm cluster too")
     parser.addoption("--all", action="store_true", help="every variant of the tests that have a mark `variants`")
 
 
@@ -42,7 +43,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=left)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Bring up a Slurm cluster only where that was asked for: it takes minutes."""
+    if item.get_closest_marker("slurm") and not item.config.getoption("--slurm"):
+        pytest.skip("scripts/test --slurm runs it")
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slurm: needs an emulated Slurm cluster, run with --slurm")
     config.addinivalue_line("markers", "variants(n): without --all and -k, only the first n variants are run")
     if schedule := config.getoption("--schedule"):
         os.environ.update(MATEX_SCHEDULE=schedule, MATEX_BUCKET_MB="1", MATEX_TEST_BUCKET_BYTES="256")

@@ -14,7 +14,13 @@ from test_faults_hosts import STEPS, survived
 from matex_tf import slurm
 
 pytestmark = pytest.mark.timeout(300)
-needs_slurm = pytest.mark.skipif(bool(slurm_cluster.unavailable()), reason=slurm_cluster.unavailable() or "can run")
+_UNAVAILABLE = slurm_cluster.unavailable()
+
+
+def needs_slurm(test):
+    """Mark a test that is run on the cluster."""
+    return pytest.mark.slurm(pytest.mark.skipif(bool(_UNAVAILABLE), reason=_UNAVAILABLE or "can run")(test))
+
 
 RANKS = 4
 
