@@ -121,7 +121,8 @@ def test_every_way_of_starting_one(tmp_path):
 
     (tmp_path / "script.py").write_text(SCRIPT)
     nested = json.dumps(launch.mpirun_line(launch.find_mpirun(), 2))
-    ended = Job([LAUNCHER, "run", "-n", "2", "script.py"], tmp_path, NESTED=nested).end(150)
+    with tempfile.TemporaryDirectory() as short:  # a socket of multiprocessing's has a name of 107 bytes at most
+        ended = Job([LAUNCHER, "run", "-n", "2", "script.py"], tmp_path, NESTED=nested, TMPDIR=short).end(150)
     assert ended.code == 0, ended.err
     for rank in range(2):
         said = json.loads((tmp_path / f"said.{rank}").read_text())
@@ -137,6 +138,7 @@ def test_every_way_of_starting_one(tmp_path):
 def test_workers_of_a_dataset(tmp_path):
     """`PyDataset` with processes of its own trains as it does on one rank."""
     import sys
+import tempfile
 
     (tmp_path / "script.py").write_text(WORKERS)
     said = []
