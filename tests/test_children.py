@@ -1,6 +1,7 @@
 """Processes that a script starts: they are no ranks, and its workers work."""
 
 import json
+import tempfile
 
 import pytest
 from jobs import LAUNCHER, Job
@@ -138,7 +139,6 @@ def test_every_way_of_starting_one(tmp_path):
 def test_workers_of_a_dataset(tmp_path):
     """`PyDataset` with processes of its own trains as it does on one rank."""
     import sys
-import tempfile
 
     (tmp_path / "script.py").write_text(WORKERS)
     said = []
