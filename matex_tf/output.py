@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ from matex_tf.errors import SettingError
 _PUMP_SECONDS = 5.0
 #: Who can write to the directory could make a link of a log, to a file of this user.
 _LOG = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW
+#: The names of processes of Open MPI, on the user's machine, that give each rank a terminal of its own to write to.
+_STARTERS = ("prterun", "prte", "orterun", "mpirun", "mpiexec")
 
 
 class Output:
@@ -43,6 +46,8 @@ class Output:
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 self._point(nowhere, nowhere)
                 os.close(nowhere)
+            else:
+                _doubt_the_terminal()
         elif where == "all":
             self._start_pump(f"[{rank}] ")
         else:
@@ -70,6 +75,7 @@ class Output:
         if self._silent:
             self._silent = False
             self._point(*self._real)
+            _doubt_the_terminal()
 
     def restore(self) -> None:
         """Flush what was printed and point the descriptors back; returns when every line is out."""
@@ -109,3 +115,25 @@ class Output:
         self._point(out_write, err_write)
         for end in (out_read, err_read, out_write, err_write):
             os.close(end)
+
+
+def _doubt_the_terminal() -> None:
+    """Let `sys.stdout.isatty()` say no where the user's stdout is no terminal."""
+    # Python's word only: a pipe in the terminal's place would need a process that hands on its lines.
+    if _only_seems_a_terminal():
+        with contextlib.suppress(AttributeError):
+            sys.stdout.isatty = lambda: False  # type: ignore[method-assign]
+
+
+def _only_seems_a_terminal() -> bool:
+    """Whether Open MPI's terminal stands where the user has a file or a pipe; False where that cannot be seen."""
+    if not os.isatty(1):
+        return False
+    parent = Path(f"/proc/{os.getppid()}")
+    try:
+        name = (parent / "comm").read_text().strip()
+        theirs = os.stat(parent / "fd" / "1")
+        nowhere = theirs.st_rdev == os.stat(os.devnull).st_rdev
+        return name in _STARTERS and (nowhere or not stat.S_ISCHR(theirs.st_mode))
+    except OSError:
+        return False

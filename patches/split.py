@@ -76,7 +76,7 @@ def first_rows(outputs: Any, share: Share) -> Any:
 
 
 def relaxed(data: Any, slices: Sequence[bool]) -> Any | None:
-    """Specs of a batch with any number of rows; None where a leaf has no such spec (ragged, sparse)."""
+    """Specs of a batch with any number of rows; None where a leaf has no such spec (ragged)."""
     leaves: list[Any] = []
     for leaf, slice_it in zip(tf.nest.flatten(data), slices, strict=True):
         if leaf is None:
@@ -84,6 +84,8 @@ def relaxed(data: Any, slices: Sequence[bool]) -> Any | None:
         elif isinstance(leaf, tf.Tensor):
             shape = [None, *leaf.shape[1:]] if slice_it else leaf.shape
             leaves.append(tf.TensorSpec(shape, leaf.dtype))
+        elif isinstance(leaf, tf.SparseTensor):
+            leaves.append(tf.SparseTensorSpec([None, *leaf.shape[1:]] if slice_it else leaf.shape, leaf.dtype))
         else:
             return None
     return tf.nest.pack_sequence_as(data, leaves)
@@ -128,7 +130,10 @@ def _take(leaf: Any, low: Any, high: Any) -> Any:
         shape = leaf.dense_shape
         start = tf.concat([tf.cast([low], tf.int64), tf.zeros_like(shape[1:])], 0)
         size = tf.concat([tf.cast([high - low], tf.int64), shape[1:]], 0)
-        return tf.sparse.slice(leaf, start, size)
+        taken = tf.sparse.slice(leaf, start, size)
+        if not tf.executing_eagerly():
+            taken.set_shape([None, *leaf.shape[1:]])  # which a slice forgets, and a layer that is not built needs
+        return taken
     return leaf[low:high]
 
 
@@ -140,8 +145,10 @@ def as_tensor(share: Share) -> tf.Tensor:
 
 
 def signature(data: Any) -> list[Any]:
-    """What is the same for batches of the same columns, whatever their rows: for a dense tensor its dtype and shape."""
+    """What is the same for batches of the same columns, whatever their rows: the dtype and columns of each tensor."""
     return [
-        (leaf.dtype, leaf.shape[1:]) if isinstance(leaf, tf.Tensor) and leaf.shape.rank else leaf is None
+        (type(leaf) is tf.SparseTensor, leaf.dtype, leaf.shape[1:])
+        if isinstance(leaf, (tf.Tensor, tf.SparseTensor)) and leaf.shape.rank
+        else leaf is None
         for leaf in tf.nest.flatten(data)
     ]

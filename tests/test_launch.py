@@ -263,6 +263,29 @@ def test_a_link_in_the_place_of_a_log(tmp_path):
     assert (tmp_path / "mine").read_text() == "kept"
 
 
+#: What each rank thinks of its stdout.
+TERMINAL = """
+import sys, matex_tf
+with open(f"terminal.{matex_tf.rank()}", "w") as file:
+    file.write(str(sys.stdout.isatty()))
+"""
+
+
+@pytest.mark.parametrize("where", ["a pipe", "a terminal", "nowhere"])
+def test_stdout_is_a_terminal_where_the_users_is_one(tmp_path, where):
+    """Open MPI gives rank 0 a terminal of its own, wherever its output goes; no other rank has one."""
+    script(tmp_path, TERMINAL)
+    line = [LAUNCHER, "run", "-n", "2", "script.py"]
+    if where == "a terminal":
+        line = [PYTHON, "-c", f"import pty, sys; sys.exit(pty.spawn({line!r}) >> 8)"]
+    elif where == "nowhere":
+        line = ["sh", "-c", f"{shlex.join(line)} > /dev/null"]
+    ended = Job(line, tmp_path).end()
+    assert ended.code == 0, ended.err
+    said = [(tmp_path / f"terminal.{rank}").read_text() for rank in range(2)]
+    assert said == [str(where == "a terminal"), "False"]
+
+
 def test_by_environment_alone(tmp_path):
     """`MATEX_TF=1 mpirun -n 2 python SCRIPT`: no launcher, no module; children of the script are ordinary processes."""
     script(tmp_path, SHOW)

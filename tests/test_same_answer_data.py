@@ -38,6 +38,13 @@ def test_data(ranks, kind):
     assert len(losses) == 3 and losses[-1] < losses[0]
 
 
+@pytest.mark.parametrize(("kind", "do"), [("tf", "fit"), ("scipy", "fit"), ("scipy", "evaluate"), ("tf", "predict")])
+def test_sparse_batches_build_a_model(ranks, kind, do):
+    """Their columns are known where the graph is traced, and Adagrad adds up what it squares as on one rank."""
+    meets = "gather predictions" if do == "predict" else "exchange gradients" if do == "fit" else None
+    same(ranks("data:sparse_unbuilt", meets=meets, kind=kind, do=do))
+
+
 @pytest.mark.parametrize("rows", [1, 2])
 def test_fewer_rows_than_ranks(ranks, rows):
     """Ranks without a row take part as ghosts."""

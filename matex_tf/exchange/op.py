@@ -126,7 +126,10 @@ def join_slices(slices: tf.IndexedSlices, what: str, label: str) -> tf.IndexedSl
     The rows are joined in the order of ranks. Rows of one index stay apart: that is what one rank has for a batch in
     which an index occurs more than once, and Keras' Adam, which squares rows before it adds them, tells the two apart.
     Where every rank looked up the very same indices (positions, say, and not rows of a batch) the values are summed.
+    So are the rows of one index where TensorFlow has made the indices of a batch distinct (a sparse batch times a
+    matrix does, and `embedding_lookup_sparse`): one rank has each once. That can be seen in a graph only.
     """
+    distinct = _made_distinct(slices.indices)
     check_dtypes([slices.values.dtype.name], [label])
 
     def exchange(values: np.ndarray, indices: np.ndarray) -> list[np.ndarray]:
@@ -136,12 +139,29 @@ def join_slices(slices: tf.IndexedSlices, what: str, label: str) -> tf.IndexedSl
             return [*party.sum_arrays(ranks, [values], what, [label]), indices]
         rows = values.view(np.uint16) if values.dtype.name == "bfloat16" else values
         joined = ranks.gather_rows(rows, f"{what}: values of {label}").view(values.dtype)
-        return [joined, ranks.gather_rows(indices, f"{what}: indices of {label}")]
+        places = ranks.gather_rows(indices, f"{what}: indices of {label}")
+        return _add_up(joined, places) if distinct else [joined, places]
 
     values, indices = call(exchange, [slices.values, slices.indices], [slices.values.dtype, slices.indices.dtype])
     values.set_shape([None, *slices.values.shape[1:]])
     indices.set_shape([None])
     return tf.IndexedSlices(values, indices, slices.dense_shape)
+
+
+def _made_distinct(indices: tf.Tensor) -> bool:
+    """Whether indices come from an op that leaves out what occurs twice; False for what is eager."""
+    operation = None if tf.executing_eagerly() else indices.op
+    while operation is not None and operation.type in ("Identity", "Reshape", "Cast"):
+        operation = operation.inputs[0].op
+    return operation is not None and operation.type in ("Unique", "UniqueV2")
+
+
+def _add_up(values: np.ndarray, indices: np.ndarray) -> list[np.ndarray]:
+    """Each index once, with the sum of its rows."""
+    once, position = np.unique(indices, return_inverse=True)
+    sums = np.zeros((len(once), *values.shape[1:]), values.dtype)
+    np.add.at(sums, position.reshape(-1), values)
+    return [sums, once]
 
 
 _collected: list[BaseException] | None = None  # what `collecting` has caught so far; None outside of it

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import keras
 import numpy as np
 import pandas as pd
+import scipy.sparse
 import tensorflow as tf
 from cases.common import classifier, compiled, momentum, numbers, result_of, table, weights_for
 from keras import layers
@@ -171,6 +172,27 @@ def sparse():
     model.set_weights([np.full((6, 1), 0.1), np.zeros(1)])
     history = model.fit(data, epochs=3, verbose=0)
     return finished(model, history, (data,), data)
+
+
+def sparse_unbuilt(kind, eager=False, do="fit"):
+    """Batches of sparse matrices for a model that is built from them; the last batch has fewer rows than ranks."""
+    x, _ = table()
+    x = np.where(x > 0.5, x, 0)
+    y = x.sum(1, keepdims=True)
+
+    def batches():
+        for first in range(0, 101, BATCH):
+            part = x[first : first + BATCH]
+            yield scipy.sparse.csr_matrix(part) if kind == "scipy" else tf.sparse.from_dense(part), y[first:][:BATCH]
+
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential([layers.Dense(4, use_bias=False), layers.Dense(1)])
+    compiled(model, keras.optimizers.Adagrad(0.1), "mse", ("mae",), run_eagerly=eager)
+    if do == "predict":
+        return model.predict(batches(), verbose=0)
+    if do == "evaluate":
+        return model.evaluate(batches(), verbose=0)
+    return result_of(model, model.fit(batches(), verbose=0))
 
 
 def strings():
