@@ -12,12 +12,11 @@ import gc
 import importlib.util
 import os
 import sys
-import sysconfig
 import threading
 
 import wrapt
 
-from matex_tf.patches import inside, names
+from matex_tf.patches import account, inside, names
 
 #: Where launchers tell a process its rank; a script that has one of these names shares its work out by itself.
 RANK_VARIABLES = frozenset(
@@ -27,14 +26,12 @@ RANK_VARIABLES = frozenset(
     )
 )
 _RANK_NAMES = frozenset(("rank", "local_rank", "init", "world"))  # of matex_tf
-_PACKAGES = ("site-packages", "dist-packages")
 _READERS = importlib.util.find_spec("matex_tf.readers")
 _OURS = tuple(
     os.path.dirname(os.path.abspath(path)) + os.sep
     for path in (inside.__file__, names.world.__file__, wrapt.__file__, _READERS.origin if _READERS else None)
     if path
 )
-_PYTHON = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 
 _folders: tuple[str, ...] = ()
 _own: dict[str, str] = {}  # by the name of a code's file: how it is shown, empty where it is none of the script's
@@ -116,8 +113,8 @@ def asks() -> bool:
 def _shown(path: str) -> str:
     """The name of a file of the script's below its folder; empty for every other file."""
     folder = next((folder for folder in _folders if path.startswith(folder)), "")
-    in_package = path.startswith((*_OURS, *_PYTHON)) or any(f"{os.sep}{name}{os.sep}" in path for name in _PACKAGES)
-    return path[len(folder) :] if folder and not in_package else ""
+    own = folder and not path.startswith(_OURS) and account.of_the_script(path)
+    return path[len(folder) :] if own else ""
 
 
 def _asks_for_rank(path: str) -> bool:
