@@ -597,6 +597,7 @@ def test_private_copies(ranks, tmp_path):
         tempfile.tempdir = folder
         file = open("a.txt", "w+")
         archive = zipfile.ZipFile("a.zip", "w")
+        file.flush()  # all ranks have opened both
         result = number == 0 or stat.S_IMODE(os.fstat(file.fileno()).st_mode) == 0o600, os.listdir(folder), number
         archive.close()
         file.close()

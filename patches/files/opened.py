@@ -159,8 +159,8 @@ class _Copy(_Meets, io.FileIO):
     """A private copy of a file, or an empty one; gone with this rank."""
 
     def __init__(self, path: str, whole: bool, appends: bool):
-        handle, private = tempfile.mkstemp(prefix="matex-")
-        os.unlink(private)
+        with tempfile.TemporaryFile(prefix="matex-", buffering=0) as nameless:  # O_TMPFILE where the system has it
+            handle = os.dup(nameless.fileno())
         if whole:
             with contextlib.suppress(FileNotFoundError), open(path, "rb") as source:
                 with open(handle, "wb", closefd=False) as copy:
