@@ -39,7 +39,7 @@ def slowed(model: Any, seconds: float) -> Any:
         after.set_shape(tensor.shape)
         return after
 
-    class Computing(keras.layers.Layer):  # type: ignore[misc, name-defined]
+    class Computing(keras.layers.Layer):
         def __init__(self, first: bool):
             super().__init__()
             self.first = first

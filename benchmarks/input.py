@@ -54,7 +54,7 @@ def data_of(kind: str, folder: Path) -> dict[str, Any]:
         return {"x": x.astype("float32"), "y": y, "batch_size": BATCH}
     if kind == "pydataset":
 
-        class Scaled(keras.utils.PyDataset):  # type: ignore[misc, name-defined]
+        class Scaled(keras.utils.PyDataset):
             def __len__(self) -> int:
                 return -(-len(x) // BATCH)
 
@@ -75,7 +75,7 @@ def idle_model() -> Any:
     import keras
     import tensorflow as tf
 
-    class Idle(keras.Model):  # type: ignore[misc, name-defined]
+    class Idle(keras.Model):
         def __init__(self) -> None:
             super().__init__()
             self.seen = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -123,7 +123,7 @@ def rank_main(kind: str, folder: Path, epochs: int) -> None:
     model, given = idle_model(), data_of(kind, folder)
     taken: list[tuple[float, float, int, int]] = []
 
-    class Clock(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+    class Clock(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             self.begin = time.perf_counter(), time.process_time(), fetched.bytes if fetched else 0, int(model.seen)
 

@@ -15,13 +15,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from matex_tf.differences import difference, fingerprint
 from matex_tf.errors import MissingPackage, RanksDisagree
 from matex_tf.starting import size_in, started_by_mpi
+
+if TYPE_CHECKING:  # for annotations alone: what runs here knows neither
+    from matex_tf.exchange.party import Party
+    from matex_tf.faults import Guard
 
 #: Bytes of a message between nodes. Over TCP Open MPI asks the receiver first where a message is longer than a limit,
 #: 64 KB by itself; question and answer wait behind what travels on the same connection, which took up to half of the
@@ -81,8 +85,8 @@ class World:
         self._apart: list[Any] = []  # communicators that came from `split`
         self.where = ""
         self.expected: tuple[str, ...] = ()
-        self.exchange: Any = None
-        self.guard: Any = None
+        self.exchange: Party | None = None
+        self.guard: Guard | None = None
         self.restarts = False
         self.say: Callable[[str], None] = lambda line: print(f"matex_tf: {line}", file=sys.stderr, flush=True)
         self.say_to = 2
@@ -152,7 +156,7 @@ class World:
     def _agree(self, what: int, detail: int) -> bool:
         """Wait until every rank is here; whether all have these checksums."""
         if self.exchange is not None:  # they may be waiting there, in shared memory
-            return bool(self.exchange.agrees(what, detail))
+            return self.exchange.agrees(what, detail)
         said = np.array([what, detail, -what, -detail], np.int64)
         heard = np.empty_like(said)
         from mpi4py import MPI
@@ -163,7 +167,7 @@ class World:
 
     def _tell(self, what: str, details: Sequence[str]) -> list[tuple[str, tuple[str, ...], str]]:
         with self._lock:
-            return self._comm.allgather((what, tuple(details), self.where))  # type: ignore[no-any-return]
+            return self._comm.allgather((what, tuple(details), self.where))
 
     def disagreement(self, what: str, details: Sequence[str]) -> RanksDisagree | None:
         """The error that says in what the ranks differ, the same on each; to be called where all know that they do.

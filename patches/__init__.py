@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
+from types import ModuleType
 
 import wrapt
 
@@ -128,8 +130,8 @@ def _of_files() -> tuple[tuple[str, str], ...]:
     return (*((module, "files.calls") for module in calls.modules()), *FILES)
 
 
-def _applier(patch: str):  # type: ignore[no-untyped-def]
-    def apply(module):  # type: ignore[no-untyped-def]
+def _applier(patch: str) -> Callable[[ModuleType], None]:
+    def apply(module: ModuleType) -> None:
         from matex_tf.patches import others
 
         if patch != "others" and module.__name__.startswith("keras.") and others.backend() != "tensorflow":

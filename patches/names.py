@@ -73,9 +73,9 @@ def around(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callabl
 
     @functools.wraps(original)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        bound = original.__get__(self, type(self))  # type: ignore[attr-defined]
+        bound = original.__get__(self, type(self))
         if aside or alone():
             return bound(*args, **kwargs)
         return wrapper(bound, self, args, kwargs)
 
-    return tf.autograph.experimental.do_not_convert(wrapped)  # type: ignore[no-any-return]
+    return tf.autograph.experimental.do_not_convert(wrapped)

@@ -25,6 +25,7 @@ import tensorflow as tf
 from matex_tf import settings, world
 from matex_tf.exchange import op, party
 from matex_tf.exchange.plan import Plan
+from matex_tf.faults import Guard
 from matex_tf.patches import late, metrics, seeds, state, weights
 from matex_tf.patches.feed import Batch
 from matex_tf.patches.split import Share
@@ -83,10 +84,11 @@ class _Counted:
 class _Step:
     """One step of a model, which may have to be run again."""
 
-    def __init__(self, model: Any, batch: Batch, runs: Runs):
+    def __init__(self, model: Any, batch: Batch, runs: Runs, guard: Guard):
         self._model = model
         self._batch = batch
         self._runs = runs
+        self._guard = guard
         self._notes = state.of(model)
         self._values: list[tuple[Any, tf.Tensor]] | None = None
         self._before: dict[str, Any] = {}
@@ -125,7 +127,7 @@ class _Step:
         """The ranks have exchanged gradients and metrics; called in the graph of the step."""
         if self._may_count:
             self._metrics, self._values = total, None
-            world.current().guard.count()
+            self._guard.count()
 
     def commit(self) -> _Counted:
         """Have the step count, if it does not yet."""
@@ -158,16 +160,16 @@ class _Step:
 _step: _Step | None = None  # the one that runs
 
 
-def step(model: Any, batch: Batch, runs: Runs) -> Any:
+def step(model: Any, batch: Batch, runs: Runs, guard: Guard) -> Any:
     """Run a step of a model, again where a rank dies in it.
 
     Args:
         batch: gives this rank's rows of the batch, and their share, among the ranks that there are.
         runs: runs the step on them.
+        guard: of the world that it runs in.
     """
     global _step
-    guard = world.current().guard
-    outer, this = _step, _Step(model, batch, runs)
+    outer, this = _step, _Step(model, batch, runs, guard)
     _step = this if outer is None and not guard.inside else None
     try:
         result, counted = guard.transaction(this.prepare, this.commit, this.undo, this.catch_up)

@@ -90,7 +90,7 @@ def _seed_generators(seed: int) -> None:
             a = _number(128)
         original(self, a, version)
 
-    random.Random.seed = reseed  # type: ignore[method-assign, assignment]
+    random.Random.seed = reseed  # type: ignore[method-assign]
     random.seed = functools.partial(reseed, random.seed.__self__)  # type: ignore[attr-defined]
 
 

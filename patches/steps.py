@@ -264,9 +264,10 @@ class StepFunction:
         return any([True for _ in self.feed.batches(iterator, self.model.steps_per_execution)])
 
     def _run(self, batch: Batch) -> Any:
-        if world.current().guard is None:
+        guard = world.current().guard
+        if guard is None:
             return self.step(*batch())
-        return recovery.step(self.model, batch, self.step)
+        return recovery.step(self.model, batch, self.step, guard)
 
     def _whole(self, logs: Any) -> Any:
         """Logs of `train_on_batch` and `test_on_batch`, over all ranks; metrics keep this rank's state."""

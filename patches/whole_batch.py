@@ -128,4 +128,4 @@ def _gather(value: tf.Tensor, part: scope.Part, label: str) -> tuple[tf.Tensor, 
 
         return (whole, place), back
 
-    return through(value)  # type: ignore[no-any-return]
+    return through(value)

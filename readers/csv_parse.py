@@ -57,7 +57,7 @@ def frame(data: bytes, delimiter: str, count: int, **options: Any) -> Any:
     import pandas
 
     return pandas.read_csv(
-        _Stream(data),  # type: ignore[call-overload]
+        _Stream(data),
         sep=delimiter,
         header=None,
         names=range(count),
@@ -181,8 +181,9 @@ class Parser:
         except (ValueError, TypeError, OverflowError) as error:
             texts = fields.read(self.chosen.x, dtype=str, na_filter=False)
             for row, column in np.ndindex(texts.shape):
-                if not self._is_input(texts[row, column]):
-                    raise self._no_number(path, number + row, self.chosen.x[column], texts[row, column]) from None
+                text = str(texts[row, column])
+                if not self._is_input(text):
+                    raise self._no_number(path, number + row, self.chosen.x[column], text) from None
             raise DataError(f"{path}, data rows {number} to {number + len(texts) - 1}: {error}") from None
         with np.errstate(over="ignore"):
             x = x.astype(self.chosen.dtype, copy=False)

@@ -136,9 +136,9 @@ class DataSet:
         for one in (whole, *held_out):
             if one is not None:
                 say(one, one.rows, ranks, classes_follow=vectors is not False, form=_FORMS_IN_WORDS.get(name, ""))
-        for shard in (self.training, self.validation, self.testing):
-            if shard is not None:
-                _read_together(shard, ranks)
+        for each in (self.training, self.validation, self.testing):
+            if each is not None:
+                _read_together(each, ranks)
         # Attributes, as in MaTEx: scripts put other arrays in their place.
         self.training_data, self.training_labels = self.training.data, self.training.labels
         nothing: tuple[Arrays, Arrays] = (None, None)  # a shard without rows on this rank is something

@@ -60,7 +60,7 @@ def pipeline(shard: Shard, batch_size: int, shuffle: bool, seed: int | None) -> 
     import tensorflow as tf
 
     x, y = shard.read(0, 0)
-    first = int(np.random.randint(1 << 30)) if shuffle and seed is None else seed
+    first = int(np.random.randint(1 << 30)) if shuffle and seed is None else seed or 0
     epochs = itertools.count()
 
     def spec(arrays: Arrays) -> Any:

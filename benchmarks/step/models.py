@@ -87,7 +87,7 @@ def _resnet50(nn: Any) -> Any:
     def normalized(inside: int, outside: int, size: int, stride: int = 1) -> list[Any]:
         return [nn.Conv2d(inside, outside, size, stride, size // 2), nn.BatchNorm2d(outside, eps=1.001e-5)]
 
-    class Block(nn.Module):  # type: ignore[misc, name-defined]
+    class Block(nn.Module):
         def __init__(self, inside: int, width: int, stride: int):
             super().__init__()
             self.body = nn.Sequential(

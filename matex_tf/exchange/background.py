@@ -113,7 +113,7 @@ def of(world: World, plan: Plan) -> Background:
     if main.background is None:
         world.meet(f"{plan.what}, in the background", plan.described)
         main.background = Background(world)
-    return main.background  # type: ignore[no-any-return]
+    return main.background
 
 
 def _work(tasks: queue.SimpleQueue[tuple[Sums, Callable[[], Any]] | None]) -> None:

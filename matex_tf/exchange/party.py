@@ -12,7 +12,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,10 @@ from matex_tf.exchange.network import Lane
 from matex_tf.exchange.plan import Plan
 from matex_tf.exchange.stalls import Stalls
 from matex_tf.world import World
+
+if TYPE_CHECKING:  # both are made of a party
+    from matex_tf.exchange.background import Background
+    from matex_tf.exchange.schedule import Threads
 
 GENERATIONS = 3
 #: Bytes of the chunks of all ranks of a node, two each: what stays in the last level of a processor's cache.
@@ -66,7 +70,7 @@ class Party:
         Raises:
             NoRoom: on every rank, if a node has next to no shared memory.
         """
-        self._world = weakref.proxy(world)
+        self._world: World = weakref.proxy(world)
         self._node = Node(world, directory)
         sizes = [len(ranks) for ranks in world.nodes]
         self._lanes = min(sizes)
@@ -84,8 +88,8 @@ class Party:
         self._lanes_made = [self._make_lane()]
         self._channel = self._open(chunk, self._lanes_made[0])
         self._apart: list[Channel] = []
-        self.threads: Any = None
-        self.background: Any = None
+        self.threads: Threads | None = None
+        self.background: Background | None = None
 
     def _make_lane(self) -> Lane | None:
         """This rank's counterparts on other nodes, by a communicator of their own. Collective over the world."""

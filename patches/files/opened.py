@@ -128,7 +128,7 @@ class _Meets:
 
     def close(self) -> None:
         if self.closed or self._ending:  # type: ignore[attr-defined]
-            return super().close()  # type: ignore[misc,no-any-return]
+            return super().close()  # type: ignore[misc]
         self._ending = True
         super().close()  # type: ignore[misc]
         meet_after("close", self._call)

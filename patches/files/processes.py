@@ -64,7 +64,7 @@ def _start(wrapped: Any, process: Any, args: Any, kwargs: Any) -> None:
         setattr(process, _HERE, False)
 
     process._child_created = False
-    return once.do(call, act, tell, elsewhere, lambda: wrapped(*args, **kwargs))  # type: ignore[no-any-return]
+    return once.do(call, act, tell, elsewhere, lambda: wrapped(*args, **kwargs))
 
 
 def _no_input(text: bool) -> Any:

@@ -12,7 +12,7 @@ import wrapt
 from matex_tf.patches import names
 
 
-class _Wrapper(wrapt.FunctionWrapper):  # type: ignore[misc]
+class _Wrapper(wrapt.FunctionWrapper):
     """A function wrapper that pickle takes for the function that it stands in the place of."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:

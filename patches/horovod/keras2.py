@@ -33,7 +33,7 @@ _BASE = "keras.src.optimizers.base_optimizer"
 _installed = False
 
 
-class VariableList(list):  # type: ignore[type-arg]
+class VariableList(list):
     """`optimizer.variables`, and `optimizer.variables()` as scripts for older versions of Keras have it."""
 
     def __call__(self) -> VariableList:

@@ -17,13 +17,12 @@ from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.data.ops import iterator_ops as _iterators
 
 from matex_tf import parts, world
 from matex_tf.exchange import op
 from matex_tf.patches import account, names, scope, split
 from matex_tf.patches.loops import batched, position, walk
-
-_iterators = importlib.import_module("tensorflow.python.data.ops.iterator_ops")
 
 
 def apply(module: ModuleType) -> None:
@@ -95,7 +94,7 @@ def _static_rows(leaf: Any) -> int | None:
     return shape[0] if shape.rank else None
 
 
-class SharedIterator(_iterators.OwnedIterator):  # type: ignore[misc, name-defined]
+class SharedIterator(_iterators.OwnedIterator):
     """An iterator over batches, of which the script gets this rank's rows."""
 
     _walk: walk.Walk | None = None  # in a graph there is none
@@ -139,7 +138,7 @@ class _TakenRows:
         return self._take(self._optional.get_value(name))
 
 
-class SharedIteratorSpec(_iterators.IteratorSpec):  # type: ignore[misc, name-defined]
+class SharedIteratorSpec(_iterators.IteratorSpec):
     """What TensorFlow knows of a `SharedIterator` that is passed to a tf.function."""
 
     @property

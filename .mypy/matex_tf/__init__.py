@@ -1,0 +1,1 @@
+../../matex_tf/__init__.py
