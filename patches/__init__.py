@@ -74,6 +74,9 @@ FILES = (
     ("sqlite3", "files.databases"),
     ("h5py", "files.hdf5"),
     *((module, "files.processes") for module in ("os", "subprocess")),
+    ("os", "files.descriptors"),
+    *((module, "files.logs") for module in ("logging", "logging.handlers")),
+    ("tensorflow", "files.records"),
 )
 
 _installed = False

@@ -8,14 +8,10 @@ Relies on: `ZipFile.__init__` and `close`, `TarFile.__init__` and `close`, `tarf
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from matex_tf.patches.files import callers, once, opened, takeover
-from matex_tf.patches.files.once import Call
+from matex_tf.patches.files import callers, kinds, opened, privately
 from matex_tf.patches.files.wrapping import wrap
 
 _CALL = "_matex_call"
@@ -43,7 +39,7 @@ def _zip(wrapped: Any, archive: Any, args: Any, kwargs: Any) -> Any:
     where = callers.caller() if opened.writes(file, mode) else ""
     if not where:
         return opening(file)
-    call = _open("ZipFile", where, file, mode, opening, lambda: archive)
+    call = privately.open_file("ZipFile", where, file, mode, opening, lambda: archive)
     archive.filename = os.fspath(file)
     if call is not None:
         setattr(archive, _CALL, call)
@@ -63,48 +59,14 @@ def _tar(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     def opening(path: Any) -> None:
         archives.append(wrapped(path, mode, *rest, **named))
 
-    call = _open("TarFile", where, file, mode, opening, lambda: archives[-1])
+    call = privately.open_file("TarFile", where, file, mode, opening, lambda: archives[-1])
     if call is not None:
         setattr(archives[-1], _CALL, call)
     return archives[-1]
 
 
-def _open(
-    name: str, where: str, file: Any, mode: str, opening: Callable[[Any], Any], of: Callable[[], Any]
-) -> Call | None:
-    """Open an archive for writing; the call, or None where this rank is on its own.
-
-    Args:
-        of: gives the archive, once it is open.
-    """
-    path, call = os.fsdecode(file), opened.call_of(name, where, file, mode)
-    shared = True
-
-    def alone() -> None:
-        nonlocal shared
-        shared = False
-        opening(file)
-
-    def elsewhere(told: None) -> None:
-        folder = tempfile.mkdtemp(prefix="matex-")
-        try:
-            private = os.path.join(folder, os.path.basename(path))
-            if mode.startswith("a") and os.path.exists(path):
-                shutil.copyfile(path, private)
-            opening(private)
-        finally:
-            shutil.rmtree(folder)
-
-    once.do(call, lambda: opening(file), lambda told: None, elsewhere, alone)
-    if shared and mode.startswith("a"):
-        opened.meet_after("copy", call)
-    if shared:
-        takeover.watch(of(), path, call.folder)
-    return call if shared else None
-
-
 def _close(wrapped: Any, archive: Any, args: Any, kwargs: Any) -> Any:
     result = wrapped(*args, **kwargs)
     call = vars(archive).pop(_CALL, None)
-    opened.meet_after("close", call)
+    kinds.meet_after("close", call)
     return result

@@ -33,6 +33,14 @@ _OURS = tuple(
     if path
 )
 
+#: Modules of Python and of packages that do no more than open a file for whoever calls them, with `open`.
+_THROUGH = frozenset(
+    (
+        *("codecs", "wave", "matplotlib.backends.backend_pdf", "pandas.io.common"),
+        *(f"pandas.io.excel.{name}" for name in ("_base", "_openpyxl", "_xlsxwriter", "_odswriter")),
+    )
+)
+
 _folders: tuple[str, ...] = ()
 _own: dict[str, str] = {}  # by the name of a code's file: how it is shown, empty where it is none of the script's
 _modules_seen = 0
@@ -83,12 +91,18 @@ def shared() -> bool:
     )
 
 
-def caller() -> str:
-    """Where the script calls what is patched, such as "train.py:12"; empty where it does not, or nobody can meet."""
+def caller(through: frozenset[str] = _THROUGH) -> str:
+    """Where the script calls what is patched, such as "train.py:12"; empty where it does not, or nobody can meet.
+
+    Args:
+        through: names of modules that the script may have called it by.
+    """
     if not _folders:
         return ""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+    while frame.f_back is not None and (
+        frame.f_code.co_filename.startswith(_OURS) or frame.f_globals.get("__name__") in through
+    ):
         frame = frame.f_back
     name = frame.f_code.co_filename
     shown = _own.get(name)

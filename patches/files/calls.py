@@ -29,6 +29,7 @@ class _Kind:
         place: which argument is the path that changes; None for the working directory, -1 for the object itself.
         keyword: the name of that argument. A call that has a file object or nothing there is left alone.
         done_before: what they raise where a rank that has died had done it.
+        eager: whether they are left alone where TensorFlow builds a graph.
     """
 
     module: str
@@ -37,6 +38,7 @@ class _Kind:
     keyword: str = ""
     owner: str = ""
     done_before: tuple[type[Exception], ...] = ()
+    eager: bool = False
 
 
 CALLS = (
@@ -76,11 +78,19 @@ CALLS = (
     _Kind("joblib", "dump", 1, "filename"),
     _Kind("tensorflow", "remove rmtree mkdir makedirs", 0, "path", "io.gfile"),
     _Kind("tensorflow", "copy rename", 1, "dst", "io.gfile"),
+    _Kind("tensorflow", "write_file", 0, "filename", "io", eager=True),
+    _Kind("tensorflow", "write_graph", 1, "logdir", "io"),
     _Kind("keras.src.utils.image_utils", "save_img", 0, "path"),
+    _Kind("keras.src.utils.model_visualization", "plot_model", 1, "to_file"),
+    _Kind("cv2", "imwrite imwritemulti", 0, "filename"),
+    _Kind("scipy.io.wavfile", "write", 0, "filename"),
+    _Kind("scipy.io", "savemat", 0, "file_name"),
+    _Kind("scipy.sparse", "save_npz", 0, "file"),
+    _Kind("urllib.request", "urlretrieve", 1, "filename"),
 )
 
 #: Modules whose calls may leave the path out: the working directory is meant.
-_HERE_WHERE_MISSING = ("shutil", "zipfile", "tarfile")
+_HERE_WHERE_MISSING = ("shutil", "zipfile", "tarfile", "keras.src.utils.model_visualization")
 
 
 def modules() -> list[str]:
@@ -127,7 +137,15 @@ def _folder(kind: _Kind, instance: Any, args: Any, kwargs: Any) -> str | None:
         target = kwargs.get(kind.keyword)
     if target is None and kind.module in _HERE_WHERE_MISSING:
         return "."
-    if not isinstance(target, (str, bytes, os.PathLike)):
+    if kind.eager:
+        import tensorflow as tf
+
+        if not tf.executing_eagerly():
+            return None
+        if isinstance(target, tf.Tensor):
+            target = target.numpy()
+    # Objects that write, such as pandas' ExcelWriter, may have a path too.
+    if not isinstance(target, (str, bytes, os.PathLike)) or hasattr(target, "close"):
         return None
     path = os.fsdecode(target)
     return os.path.dirname(path) or "."

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from matex_tf.patches import notes
-from matex_tf.patches.files import callers, once, opened, takeover
+from matex_tf.patches.files import callers, kinds, once, opened, takeover
 from matex_tf.patches.files.once import Call
 from matex_tf.patches.files.wrapping import wrap
 
@@ -73,7 +73,7 @@ def _connect(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         notes.say(f"{path} is too large for a copy on each rank: every rank opens it, as with --files every-rank")
     elif size >= 0:
         connection.matex_call = call
-        opened.meet_after("copy", call)
+        kinds.meet_after("copy", call)
         takeover.watch(connection, path, call.folder)
     return connection
 
@@ -85,16 +85,16 @@ class _Meets:
 
     def commit(self) -> None:
         super().commit()  # type: ignore[misc]
-        opened.meet_after("commit", self.matex_call)
+        kinds.meet_after("commit", self.matex_call)
 
     def close(self) -> None:
         super().close()  # type: ignore[misc]
-        opened.meet_after("close", self.matex_call)
+        kinds.meet_after("close", self.matex_call)
         self.matex_call = None
 
     def __exit__(self, *error: Any) -> Any:
         result = super().__exit__(*error)  # type: ignore[misc]
-        opened.meet_after("commit", self.matex_call)
+        kinds.meet_after("commit", self.matex_call)
         return result
 
 

@@ -12,7 +12,7 @@ import os
 from types import ModuleType
 from typing import Any
 
-from matex_tf.patches.files import callers, once, opened, takeover
+from matex_tf.patches.files import callers, kinds, once, opened, takeover
 from matex_tf.patches.files.once import Call
 from matex_tf.patches.files.wrapping import wrap
 
@@ -54,7 +54,7 @@ def _open(wrapped: Any, file: Any, args: Any, kwargs: Any) -> Any:
 
     once.do(call, act, elsewhere=elsewhere, alone=alone)
     if shared:
-        opened.meet_after("copy", call)
+        kinds.meet_after("copy", call)
         _calls[file.id.id] = call
         takeover.watch(file, os.fsdecode(name), call.folder)
     return None
@@ -63,11 +63,11 @@ def _open(wrapped: Any, file: Any, args: Any, kwargs: Any) -> Any:
 def _close(wrapped: Any, file: Any, args: Any, kwargs: Any) -> Any:
     call = _calls.pop(file.id.id, None) if file.id else None
     result = wrapped(*args, **kwargs)
-    opened.meet_after("close", call)
+    kinds.meet_after("close", call)
     return result
 
 
 def _flush(wrapped: Any, file: Any, args: Any, kwargs: Any) -> Any:
     result = wrapped(*args, **kwargs)
-    opened.meet_after("flush", _calls.get(file.id.id))
+    kinds.meet_after("flush", _calls.get(file.id.id))
     return result

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from matex_tf.errors import MatexError
-from matex_tf.patches.files import callers, once, opened
+from matex_tf.patches.files import callers, kinds, once
 from matex_tf.patches.files.once import Call
 from matex_tf.patches.files.wrapping import wrap
 
@@ -68,7 +68,7 @@ def _start(wrapped: Any, process: Any, args: Any, kwargs: Any) -> None:
 
 
 def _no_input(text: bool) -> Any:
-    binary = io.BufferedWriter(opened.Sink("<stdin>", "w", 0))
+    binary = io.BufferedWriter(kinds.Sink("<stdin>", "w", 0))
     return io.TextIOWrapper(binary) if text else binary
 
 

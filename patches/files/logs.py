@@ -1,0 +1,98 @@
+"""`logging.FileHandler` and those made from it, `logging.basicConfig(filename=…)`: the log is real on one rank.
+
+The other ranks hold a handler that keeps nothing. Opening and closing are meetings, a line is none: libraries log too,
+where not all ranks come. What one of the other ranks alone logs is not in the file.
+
+Relies on: `logging.FileHandler.__init__`, `_open` (documented for those who make handlers), `close`,
+`RotatingFileHandler.shouldRollover` and `doRollover`, the same of `TimedRotatingFileHandler`, and
+`WatchedFileHandler.reopenIfNeeded`, public.
+"""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+from typing import Any
+
+from matex_tf.patches.files import callers, kinds, once, opened, takeover
+from matex_tf.patches.files.wrapping import wrap
+from matex_tf.patches.inside import alone
+
+_THROUGH = frozenset(("logging", "logging.handlers", "logging.config"))
+_CALL = "_matex_call"
+_NOTHING = "_matex_keeps_nothing"
+
+
+def apply(module: ModuleType) -> None:
+    """Patch logging or logging.handlers."""
+    if module.__name__ == "logging":
+        wrap(module, "FileHandler.__init__", _begin)
+        wrap(module, "FileHandler._open", _open)
+        wrap(module, "FileHandler.close", _close)
+    else:
+        for kind in ("RotatingFileHandler", "TimedRotatingFileHandler"):
+            wrap(module, f"{kind}.shouldRollover", _unless_it_keeps_nothing)
+            wrap(module, f"{kind}.doRollover", _unless_it_keeps_nothing)
+        wrap(module, "WatchedFileHandler.reopenIfNeeded", _unless_it_keeps_nothing)
+
+
+class _Heir:
+    """Makes a handler real when the rank that had the log has died."""
+
+    def __init__(self, handler: Any):
+        self._handler = handler
+
+    def take_over(self) -> int:
+        setattr(self._handler, _NOTHING, False)
+        self._handler.mode = self._handler.mode.replace("w", "a")
+        if self._handler.stream is not None:
+            self._handler.stream.close()
+            self._handler.stream = None  # opened by the next line
+        return 0
+
+
+def _begin(wrapped: Any, handler: Any, args: Any, kwargs: Any) -> Any:
+    file = args[0] if args else kwargs.get("filename")
+    mode = args[1] if len(args) > 1 else kwargs.get("mode", "a")
+    where = callers.caller(_THROUGH) if opened.writes(file, mode) else ""
+    if not where:
+        return wrapped(*args, **kwargs)
+    call, shared = opened.call_of(type(handler).__name__, where, file, mode), True
+
+    def elsewhere(told: None) -> None:
+        setattr(handler, _NOTHING, True)
+        wrapped(*args, **kwargs)
+
+    def by_itself() -> None:
+        nonlocal shared
+        shared = False
+        wrapped(*args, **kwargs)
+
+    once.do(call, lambda: wrapped(*args, **kwargs), elsewhere=elsewhere, alone=by_itself)
+    if shared:
+        heir = _Heir(handler)
+        setattr(handler, _CALL, (call, heir))
+        takeover.watch(heir, os.fsdecode(file), call.folder)
+    return None
+
+
+def _open(wrapped: Any, handler: Any, args: Any, kwargs: Any) -> Any:
+    if vars(handler).get(_NOTHING):
+        return open(os.devnull, "w", encoding="utf-8", errors="replace")
+    return wrapped(*args, **kwargs)
+
+
+def _unless_it_keeps_nothing(wrapped: Any, handler: Any, args: Any, kwargs: Any) -> Any:
+    if vars(handler).get(_NOTHING):
+        return False
+    if _CALL not in vars(handler):
+        return wrapped(*args, **kwargs)
+    with alone():  # it renames files, and the other ranks do not come there
+        return wrapped(*args, **kwargs)
+
+
+def _close(wrapped: Any, handler: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    call, _ = vars(handler).pop(_CALL, (None, None))
+    kinds.meet_after("close", call)
+    return result

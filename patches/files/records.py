@@ -1,0 +1,122 @@
+"""Files that TensorFlow writes for a script: real on one rank, private ones on the others.
+
+`tf.io.gfile.GFile` and `tf.io.TFRecordWriter`: closing is a meeting. `tf.data.Dataset.save`: every rank goes through
+its pipeline, for shuffled ones give another order each time, and what one rank has written is kept. A pipeline's
+`cache(filename)` locks its file: the other ranks have caches of their own, in TMPDIR, for as long as the job runs.
+
+Relies on: `tf.io.gfile.GFile`, `tf.compat.v1.gfile.FastGFile`, `tf.io.TFRecordWriter`, `tf.data.Dataset.save` and
+`cache`, public; the name of a GFile, `_FileIO__name`, private (TensorFlow 2.16 to 2.21), done without where it is gone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from types import ModuleType
+from typing import Any
+
+from matex_tf.patches.files import callers, kinds, once, opened, privately
+from matex_tf.patches.files.once import Call
+from matex_tf.patches.files.wrapping import wrap
+
+_CALL = "_matex_call"
+_NAME = "_FileIO__name"
+
+
+def apply(module: ModuleType) -> None:
+    """Patch tensorflow."""
+    for kind in ("io.gfile.GFile", "compat.v1.gfile.FastGFile"):
+        wrap(module, f"{kind}.__init__", _gfile)
+        wrap(module, f"{kind}.close", _close)
+        wrap(module, f"{kind}.flush", _flush)
+    wrap(module, "io.TFRecordWriter.__init__", _records)
+    wrap(module, "io.TFRecordWriter.close", _close)
+    wrap(module, "io.TFRecordWriter.__exit__", _close)
+    wrap(module, "io.TFRecordWriter.flush", _flush)
+    wrap(module, "data.Dataset.save", _save)
+    wrap(module, "data.Dataset.cache", _cache)
+
+
+def _gfile(wrapped: Any, file: Any, args: Any, kwargs: Any) -> Any:
+    name = args[0] if args else kwargs.get("name")
+    mode = args[1] if len(args) > 1 else kwargs.get("mode", "r")
+    where = callers.caller() if opened.writes(name, mode) else ""
+    if not where:
+        return wrapped(*args, **kwargs)
+    rest, named = args[2:], {key: value for key, value in kwargs.items() if key not in ("name", "mode")}
+
+    def opening(path: Any) -> None:
+        wrapped(path, mode, *rest, **named)
+        if mode[0] in "wax":
+            file.write(b"" if "b" in mode else "")  # which opens it, and says what is wrong
+
+    call = privately.open_file("GFile", where, name, mode, opening, lambda: file, lasts=True)
+    if call is not None:
+        setattr(file, _CALL, (call, name))
+    return None
+
+
+def _records(wrapped: Any, writer: Any, args: Any, kwargs: Any) -> Any:
+    path = args[0] if args else kwargs.get("path")
+    where = callers.caller() if opened.writes(path, "w") else ""
+    if not where:
+        return wrapped(*args, **kwargs)
+    rest, named = args[1:], {key: value for key, value in kwargs.items() if key != "path"}
+    call = privately.open_file(
+        "TFRecordWriter", where, path, "w", lambda target: wrapped(target, *rest, **named), lambda: writer
+    )
+    if call is not None:
+        setattr(writer, _CALL, (call, path))
+    return None
+
+
+def _close(wrapped: Any, file: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    call, name = vars(file).pop(_CALL, (None, ""))
+    if call is not None and hasattr(file, _NAME):
+        setattr(file, _NAME, name)
+    kinds.meet_after("close", call)
+    return result
+
+
+def _flush(wrapped: Any, file: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    call, _ = vars(file).get(_CALL, (None, ""))
+    kinds.meet_after("flush", call)
+    return result
+
+
+def _save(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
+    path = args[0] if args else kwargs.get("path")
+    where = callers.caller() if isinstance(path, (str, os.PathLike)) else ""
+    if not where:
+        return wrapped(*args, **kwargs)
+    rest, named = args[1:], {key: value for key, value in kwargs.items() if key != "path"}
+
+    def elsewhere(told: None) -> None:
+        with tempfile.TemporaryDirectory(prefix="matex-") as folder:
+            wrapped(os.path.join(folder, "dataset"), *rest, **named)
+
+    call = opened.call_of("Dataset.save", where, path)
+    return once.do(call, lambda: wrapped(*args, **kwargs), lambda told: None, elsewhere)
+
+
+def _cache(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
+    file = args[0] if args else kwargs.get("filename", "")
+    where = callers.caller() if isinstance(file, (str, os.PathLike)) and os.fspath(file) else ""
+    if not where:
+        return wrapped(*args, **kwargs)
+    path = os.fspath(file)
+    rest, named = args[1:], {key: value for key, value in kwargs.items() if key != "filename"}
+    call = Call("Dataset.cache", where, once.describe((path,), {}), os.path.dirname(path) or ".")
+
+    def elsewhere(there: bool) -> Any:
+        if there:
+            return wrapped(path, *rest, **named)
+        folder = tempfile.mkdtemp(prefix="matex-cache-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return wrapped(os.path.join(folder, os.path.basename(path)), *rest, **named)
+
+    return once.do(call, lambda: wrapped(path, *rest, **named), lambda made: os.path.exists(f"{path}.index"), elsewhere)
