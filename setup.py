@@ -8,7 +8,7 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import editable_wheel
 
@@ -55,6 +55,12 @@ def add_to_wheel(wheel, name, content):
             archive.writestr(info, data)
 
 
+def packages_in(folder, parent=""):
+    """The packages of a folder by the names that they are imported by: below `parent`, where there is one."""
+    folders = [folder, *(f"{folder}.{name}" for name in find_packages(HERE / folder))]
+    return [f"{parent}.{name}" if parent else name for name in folders]
+
+
 version = re.search(r'__version__ = "(.+)"', (HERE / "matex_tf" / "__init__.py").read_text()).group(1)
 readme = HERE / "README.md"
 
@@ -67,18 +73,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     package_dir={"matex_tf": "matex_tf", "matex_tf.readers": "readers", "matex_tf.patches": "patches"},
-    packages=[
-        "matex_tf",
-        "matex_tf.exchange",
-        "matex_tf.strategies",
-        "matex_tf.readers",
-        "matex_tf.patches",
-        "matex_tf.patches.guesses",
-        "matex_tf.patches.files",
-        "matex_tf.patches.horovod",
-        "matex_tf.patches.loops",
-        "matex_tf.patches.sessions",
-    ],
+    packages=[*packages_in("matex_tf"), *packages_in("readers", "matex_tf"), *packages_in("patches", "matex_tf")],
     # No TensorFlow and no MPI: a cluster has its own. mpi4py brings neither.
     install_requires=["mpi4py>=4", "numpy", "rich", "wrapt"],
     extras_require={
@@ -101,6 +96,6 @@ setup(
         ],
         "docs": DOCS,
     },
-    entry_points={"console_scripts": ["matex-tf = matex_tf.cli:main"]},
+    entry_points={"console_scripts": ["matex-tf = matex_tf.cli.main:main"]},
     cmdclass={"build_py": BuildWithPth, "editable_wheel": EditableWithPth},
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from matex_tf.exchange import codec
+from matex_tf.exchange.network import codec
 
 #: How many times a memcpy each may take.
 LIMITS = {"bf16": 3, "int8": 8}

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import jobs
-from matex_tf import launch, pictures
+from matex_tf.launch import mpirun_command
+from matex_tf.planning import plotting
 
 _EPOCHS, _STEPS, _VICTIM = 3, 40, 1
 _CHECKPOINT_SECONDS = 1
@@ -68,11 +69,13 @@ def cost_rank(models: str, steps: int, rounds: int) -> None:
     import tensorflow as tf
 
     from benchmarks.step import models as known
-    from matex_tf import faults, patches, world
+    from matex_tf import patches
+    from matex_tf.core import world
+    from matex_tf.faults import transactions
 
     ranks = world.init()
     patches.install(seed=7)
-    guard = faults.Guard(ranks, notes=False)
+    guard = transactions.Guard(ranks, notes=False)
     figures = []
     for name in models.split(","):
         x, y = known.rows(name, known.BATCH[name] * ranks.size)
@@ -129,7 +132,7 @@ def recovery(how: str, ranks: int, death: int) -> dict[str, Any]:
             line = [str(Path(sys.executable).with_name("matex-tf")), "run", "-n", str(ranks)]
             settings += ["--checkpoint-seconds", str(_CHECKPOINT_SECONDS)]
         else:
-            line = launch.mpirun_line(launch.find_mpirun(), ranks, survive=how == "shrink")
+            line = mpirun_command.mpirun_line(mpirun_command.find_mpirun(), ranks, survive=how == "shrink")
             line += [sys.executable, "-m", "matex_tf"]
         command = [*line, *settings, "train.py", how, str(death)]
         jobs = 0
@@ -200,7 +203,7 @@ def main() -> None:
 
 def draw(recoveries: list[dict[str, Any]], path: str) -> None:
     """Seconds lost, each way."""
-    pyplot = pictures.pyplot()
+    pyplot = plotting.pyplot()
     figure, axes = pyplot.subplots(figsize=(7, 2.4), layout="constrained")
     for place, (how, (_, colour)) in enumerate(WAYS.items()):
         seconds = [one["seconds"] for one in recoveries if one["how"] == how]

@@ -96,11 +96,11 @@ class Fetched:
     """Counts the bytes of inputs that this rank's pipeline has made, for itself and for others."""
 
     def __init__(self) -> None:
-        from matex_tf.patches import feed
-        from matex_tf.patches.rows import Own
+        from matex_tf.patches.data import batches
+        from matex_tf.patches.data.array_sharding import Own
 
         self.bytes = 0
-        original = feed.fetch
+        original = batches.fetch
 
         def fetch(iterator: Any, count: int) -> list[Any]:
             batches = original(iterator, count)
@@ -109,14 +109,14 @@ class Fetched:
                 self.bytes += int(np.prod(inputs.shape)) * inputs.dtype.size
             return batches
 
-        feed.fetch = fetch
+        batches.fetch = fetch
 
 
 def rank_main(kind: str, folder: Path, epochs: int) -> None:
     """One rank, as a script under matex_tf: trains, and lets rank 0 print what all took."""
     import keras
 
-    from matex_tf import world
+    from matex_tf.core import world
 
     ranks = world.current()
     fetched = Fetched() if not ranks.alone else None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import hosts as emulated
-from matex_tf import launch
+from matex_tf.launch import mpirun_command
 
 ROOT = Path(__file__).resolve().parents[1]
 _FOUND = "RESULT "
@@ -54,10 +54,10 @@ def on_ranks(
         count: ranks.
         words: what follows the interpreter's name.
         hosts: emulated ones on which they run, `each` on one; None for this machine.
-        survive: as for `launch.mpirun_line`.
+        survive: as for `mpirun_command.mpirun_line`.
     """
     where = listed(hosts, each) if hosts else ""
-    line = launch.mpirun_line(launch.find_mpirun(), count, where, names=list(THREADS), survive=survive)
+    line = mpirun_command.mpirun_line(mpirun_command.find_mpirun(), count, where, names=list(THREADS), survive=survive)
     printed = run([*line, sys.executable, *words], hosts, {**THREADS, **(environ or {})})
     told = [text for text in printed.splitlines() if text.startswith(_FOUND)]
     if not told:

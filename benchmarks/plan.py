@@ -19,7 +19,7 @@ from benchmarks import hosts as emulated
 from benchmarks import jobs, training
 from benchmarks.jobs import table
 from benchmarks.training import SERVER
-from matex_tf.forecast import STRATEGIES, best
+from matex_tf.planning.predict import STRATEGIES, best
 
 
 def train(model_name: str, rows: int, compute: float) -> None:
@@ -29,7 +29,7 @@ def train(model_name: str, rows: int, compute: float) -> None:
 
     from benchmarks import accelerator
     from benchmarks.step import models
-    from matex_tf import world
+    from matex_tf.core import world
 
     model = accelerator.slowed(models.in_keras(model_name), compute)
     models.compile_keras(model, keras.optimizers.SGD(0.02))

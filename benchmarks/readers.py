@@ -101,11 +101,17 @@ def bytes_read() -> int:
 
 def rank_main(kind: str, path: str, how: str, repeats: int) -> None:
     """One rank: reads the file a few times, and lets rank 0 print what all took."""
-    from matex_tf import world
+    from matex_tf.core import world
 
     ranks = world.init()
     read = read_part if how == "matex_tf" else read_whole
-    for module in ("pandas", "h5py", "netCDF4", "matex_tf.readers.csv_table", "matex_tf.readers.netcdf"):
+    for module in (
+        "pandas",
+        "h5py",
+        "netCDF4",
+        "matex_tf.readers.formats.csv.table",
+        "matex_tf.readers.formats.netcdf.table",
+    ):
         __import__(module)
     runs = []
     for _ in range(repeats):

@@ -17,7 +17,7 @@ from benchmarks import hosts as emulated
 from benchmarks import jobs, training
 from benchmarks.jobs import table
 from benchmarks.training import COMPUTE, SERVER
-from matex_tf import pictures
+from matex_tf.planning import plotting
 from matex_tf.strategies import STRATEGIES
 
 #: What is compared; a strategy that this matex_tf does not have is left out.
@@ -59,7 +59,7 @@ def show(figures: Sequence[dict[str, Any]], title: str) -> None:
 
 def draw(found: dict[str, list[dict[str, Any]]], file: str) -> None:
     """Bars of step times, a picture for each model."""
-    pyplot = pictures.pyplot()
+    pyplot = plotting.pyplot()
     figure, axes = pyplot.subplots(1, len(found), figsize=(6 * len(found), 4), squeeze=False)
     for place, (model, figures) in zip(axes[0], found.items(), strict=True):
         names = [one["strategy"] for one in figures]

@@ -29,7 +29,8 @@ def strategy(name: str, told: Any) -> Any:
     """The strategy that is made here and nowhere else; None for one of matex_tf."""
     import tensorflow as tf
 
-    from matex_tf import strategies, world
+    from matex_tf import strategies
+    from matex_tf.core import world
 
     class Compute(strategies.Strategy):
         keeps_alike = False
@@ -116,8 +117,8 @@ class Training:
         """This rank's rows of each batch, for ever, as they come out of the pipeline of `fit`."""
         import tensorflow as tf
 
-        from matex_tf import world
-        from matex_tf.patches.rows import Own
+        from matex_tf.core import world
+        from matex_tf.patches.data.array_sharding import Own
 
         ranks = world.current()
         order = np.random.RandomState(0).permutation(len(self._x))
@@ -165,9 +166,10 @@ def digits(model_name: str) -> tuple[np.ndarray, np.ndarray]:
 
 def sums(model: Any, names: Sequence[str], rounds: int) -> dict[str, float]:
     """Median seconds of a strategy's exchange of a model's gradients alone."""
-    from matex_tf import settings, world
-    from matex_tf.exchange import party
-    from matex_tf.exchange.plan import Plan
+    from matex_tf import settings
+    from matex_tf.core import world
+    from matex_tf.exchange import process_group
+    from matex_tf.exchange.bucket_plan import Plan
 
     ranks, random = world.current(), np.random.default_rng(0)
     arrays = [random.normal(size=tuple(one.shape)).astype(np.float32) for one in model.trainable_variables]
@@ -181,7 +183,7 @@ def sums(model: Any, names: Sequence[str], rounds: int) -> dict[str, float]:
         for _ in range(rounds + 1):
             ranks.meet("begin")
             begin = time.perf_counter()
-            party.sum_planned(ranks, plan, arrays)
+            process_group.sum_planned(ranks, plan, arrays)
             seconds.append(max(ranks.gather(time.perf_counter() - begin, "compare sums")))
         found[name] = statistics.median(seconds[1:])
     return found
@@ -189,7 +191,7 @@ def sums(model: Any, names: Sequence[str], rounds: int) -> dict[str, float]:
 
 def timed(training: Training, steps: int) -> float:
     """Seconds of a step, of the slowest rank, with the pipe full."""
-    from matex_tf import world
+    from matex_tf.core import world
 
     ranks = world.current()
     training.steps(2)
@@ -203,7 +205,7 @@ def timed(training: Training, steps: int) -> float:
 
 def until(training: Training, target: float) -> tuple[float | None, int, float]:
     """Seconds of training until this accuracy, None where it was not reached; steps; and the accuracy then."""
-    from matex_tf import world
+    from matex_tf.core import world
 
     ranks, spent, reached = world.current(), 0.0, 0.0
     for steps in range(LOOK, MOST + 1, LOOK):
@@ -221,7 +223,8 @@ def until(training: Training, target: float) -> tuple[float | None, int, float]:
 def main() -> None:
     model_name, compute, (rows, rounds, steps) = sys.argv[1], float(sys.argv[2]), map(int, sys.argv[3:6])
     target, names = float(sys.argv[6]), sys.argv[7:]
-    from matex_tf import patches, world
+    from matex_tf import patches
+    from matex_tf.core import world
 
     ranks = world.init()
     patches.install(seed=7)

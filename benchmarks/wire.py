@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks import jobs
-from matex_tf import world
-from matex_tf.exchange import party
-from matex_tf.exchange.plan import Plan
-from matex_tf.world import World
+from matex_tf.core import world
+from matex_tf.core.world import World
+from matex_tf.exchange import process_group
+from matex_tf.exchange.bucket_plan import Plan
 
 UNITS = {"K": 10**3, "M": 10**6, "G": 10**9}
 
@@ -45,7 +45,7 @@ def measure(ranks: World, size: int, repeats: int) -> dict[str, Any]:
     plan = Plan("benchmark", ["array"], [mine.shape], [mine.dtype], size)
     comm = ranks.split(0)
     ways: dict[str, Callable[[], Any]] = {
-        "matex_tf": lambda: party.sum_planned(ranks, plan, [mine]),
+        "matex_tf": lambda: process_group.sum_planned(ranks, plan, [mine]),
         "MPI_Allreduce": lambda: comm.Allreduce(mine, total),
     }
     rounds: dict[str, list[tuple[float, int]]] = {way: [] for way in ways}

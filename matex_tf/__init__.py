@@ -3,15 +3,15 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from matex_tf.patches.loops.updates import average
+    from matex_tf.core.world import init, local_rank, rank, size
+    from matex_tf.patches.loops.gradient_updates import average
     from matex_tf.readers import DataSet
-    from matex_tf.world import init, local_rank, rank, size
 
 __version__ = "0.1.0"
 __all__ = ["DataSet", "average", "init", "local_rank", "rank", "size"]
 
 #: Where the names come from: numpy is imported when it is needed, not before the threads are set.
-_FROM = {"DataSet": "matex_tf.readers", "average": "matex_tf.patches.loops.updates"}
+_FROM = {"DataSet": "matex_tf.readers", "average": "matex_tf.patches.loops.gradient_updates"}
 
 #: What the script has asked for that tells it which rank it is.
 asked: set[str] = set()
@@ -23,7 +23,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     asked.add(name)
-    return getattr(importlib.import_module(_FROM.get(name, "matex_tf.world")), name)
+    return getattr(importlib.import_module(_FROM.get(name, "matex_tf.core.world")), name)
 
 
 def __dir__() -> list[str]:

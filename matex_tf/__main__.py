@@ -2,10 +2,10 @@
 
 import sys
 
-from matex_tf.starting import start_again_with_hash_seed
+from matex_tf.core.starting import start_again_with_hash_seed
 
 if __name__ == "__main__":
     start_again_with_hash_seed(sys.orig_argv)
-    from matex_tf.run import main
+    from matex_tf.job.run import main
 
     sys.exit(main(sys.argv[1:]))

@@ -1,6 +1,6 @@
 """pytest on many ranks: `matex-tf run -n 4 -m pytest tests/` runs the same tests on every rank and prints one report.
 
-`matex_tf.run` hands this plugin to pytest. The ranks meet after each test and tell one another how it went, so a test
+`run` hands this plugin to pytest. The ranks meet after each test and tell one another how it went, so a test
 that fails on one rank fails in the report of rank 0, and the next test begins on all ranks together. The report, the
 exit code and what `-x` and `--maxfail` count are the same on every rank.
 
@@ -23,10 +23,10 @@ import wrapt
 from _pytest.runner import runtestprotocol
 
 from matex_tf import errors
-from matex_tf import world as world_module
-from matex_tf.differences import name_ranks
+from matex_tf.core import world as world_module
+from matex_tf.core.mismatch import name_ranks
+from matex_tf.core.world import World
 from matex_tf.errors import RanksDisagree
-from matex_tf.world import World
 
 #: How often a rank that has ended its test finds the others in a step of theirs, before it gives up.
 _MOST_STEPS = 1000

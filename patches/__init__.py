@@ -1,7 +1,10 @@
 """What lets a script stay as it is: changes to Keras, TensorFlow and NumPy, made when those are imported.
 
-A patch is one small file for one thing. It says at its top which names of which versions it relies on; `names.require`
-stops the job with a clear message where such a name is gone. With a world of one rank every patch steps aside.
+A patch is one small file for one thing. It says at its top which names of which versions it relies on;
+`wrapping.require` stops the job with a clear message where such a name is gone. With a world of one rank every patch
+steps aside.
+
+It may import all of matex_tf but job and cli. Start reading in fit/trainer.py.
 """
 
 from __future__ import annotations
@@ -17,54 +20,54 @@ from matex_tf import settings
 
 #: Names of modules, and the file that patches each.
 PATCHES = (
-    ("tensorflow", "seeds"),
-    ("tensorflow", "distribution"),
-    ("tensorflow", "autograph_files"),
-    ("tensorflow", "sources"),
+    ("tensorflow", "common.seeds"),
+    ("tensorflow", "fit.tf_distribute"),
+    ("tensorflow", "saving.autograph_files"),
+    ("tensorflow", "data.source_sharding"),
     ("tensorflow", "loops.iteration"),
-    ("tensorflow", "loops.updates"),
+    ("tensorflow", "loops.gradient_updates"),
     ("tensorflow", "loops.files"),
     ("tensorflow", "sessions.updates"),
-    ("tensorflow", "sessions.runs"),
+    ("tensorflow", "sessions.session_run"),
     ("tensorflow", "sessions.files"),
-    ("keras.src.backend.tensorflow.trainer", "trainer"),
-    ("keras.src.backend.tensorflow.trainer", "loops.keras_runs"),
-    ("keras.src.optimizers.base_optimizer", "optimizer"),
-    ("keras.src.optimizers.base_optimizer", "loops.updates"),
-    ("keras.src.optimizers.loss_scale_optimizer", "loss_scaling"),
-    ("keras.src.metrics.metric", "loops.results"),
-    ("keras.src.metrics.reduction_metrics", "metrics"),
-    ("keras.src.losses.loss", "losses"),
-    ("keras.src.losses.loss", "own_losses"),
-    ("keras.src.losses.losses", "coupled_losses"),
-    ("keras.src.layers.layer", "activity"),
-    ("keras.src.backend.tensorflow.nn", "normalization"),
-    ("keras.src.callbacks.callback_list", "callbacks"),
-    ("keras.src.callbacks.callback_list", "resuming"),
-    ("keras.src.callbacks.callback_list", "paths"),
-    ("keras.src.callbacks.model_checkpoint", "checkpoints"),
-    ("keras.src.callbacks.backup_and_restore", "checkpoints"),
-    ("keras.src.callbacks.history", "history"),
-    ("keras.src.callbacks.progbar_logger", "bar"),
-    ("keras.src.callbacks.csv_logger", "loggers"),
-    ("keras.src.callbacks.tensorboard", "loggers"),
-    ("keras.src.callbacks.remote_monitor", "loggers"),
-    ("keras.src.saving.saving_api", "saving"),
-    ("keras.src.saving.saving_api", "paths"),
-    ("keras.src.models.model", "saving"),
-    ("keras.src.models.model", "paths"),
-    ("keras.src.utils.file_utils", "downloads"),
-    ("numpy", "numpy_files"),
-    ("os", "directories"),
-    ("keras.src.layers.preprocessing.normalization", "sources"),
-    ("keras.src.layers.preprocessing.discretization", "sources"),
-    ("keras.src.layers.preprocessing.index_lookup", "sources"),
-    ("keras.src.layers.preprocessing.text_vectorization", "sources"),
-    ("keras.src.backend", "others"),
-    ("keras.src.optimizers.base_optimizer", "others"),
-    ("tf_keras", "others"),
-    ("torch", "others"),
-    ("jax", "others"),
+    ("keras.src.backend.tensorflow.trainer", "fit.trainer"),
+    ("keras.src.backend.tensorflow.trainer", "loops.keras_loops"),
+    ("keras.src.optimizers.base_optimizer", "keras.optimizer"),
+    ("keras.src.optimizers.base_optimizer", "loops.gradient_updates"),
+    ("keras.src.optimizers.loss_scale_optimizer", "keras.loss_scaling"),
+    ("keras.src.metrics.metric", "loops.metric_results"),
+    ("keras.src.metrics.reduction_metrics", "keras.metrics"),
+    ("keras.src.losses.loss", "keras.losses"),
+    ("keras.src.losses.loss", "across_rows.own_losses"),
+    ("keras.src.losses.losses", "across_rows.keras_losses"),
+    ("keras.src.layers.layer", "keras.activity_regularizer"),
+    ("keras.src.backend.tensorflow.nn", "keras.batch_norm"),
+    ("keras.src.callbacks.callback_list", "fit.stopping"),
+    ("keras.src.callbacks.callback_list", "recovery.resume_fit"),
+    ("keras.src.callbacks.callback_list", "saving.agreed_paths"),
+    ("keras.src.callbacks.model_checkpoint", "saving.checkpoint_callbacks"),
+    ("keras.src.callbacks.backup_and_restore", "saving.checkpoint_callbacks"),
+    ("keras.src.callbacks.history", "fit.history"),
+    ("keras.src.callbacks.progbar_logger", "fit.progress_bar"),
+    ("keras.src.callbacks.csv_logger", "saving.log_callbacks"),
+    ("keras.src.callbacks.tensorboard", "saving.log_callbacks"),
+    ("keras.src.callbacks.remote_monitor", "saving.log_callbacks"),
+    ("keras.src.saving.saving_api", "saving.model_files"),
+    ("keras.src.saving.saving_api", "saving.agreed_paths"),
+    ("keras.src.models.model", "saving.model_files"),
+    ("keras.src.models.model", "saving.agreed_paths"),
+    ("keras.src.utils.file_utils", "saving.downloads"),
+    ("numpy", "saving.numpy_save"),
+    ("os", "saving.mkdir"),
+    ("keras.src.layers.preprocessing.normalization", "data.source_sharding"),
+    ("keras.src.layers.preprocessing.discretization", "data.source_sharding"),
+    ("keras.src.layers.preprocessing.index_lookup", "data.source_sharding"),
+    ("keras.src.layers.preprocessing.text_vectorization", "data.source_sharding"),
+    ("keras.src.backend", "imports.other_frameworks"),
+    ("keras.src.optimizers.base_optimizer", "imports.other_frameworks"),
+    ("tf_keras", "imports.other_frameworks"),
+    ("torch", "imports.other_frameworks"),
+    ("jax", "imports.other_frameworks"),
 )
 
 #: The same for what goes on writing when the call has returned.
@@ -92,14 +95,15 @@ def install(seed: int | None = None) -> None:
         NameMoved: this Keras lacks a name that a patch relies on (raised at the import of Keras).
     """
     global _installed
-    from matex_tf.patches import dataset_names, horovod_names, seeds
+    from matex_tf.patches.common import seeds
+    from matex_tf.patches.imports import dataset_alias, horovod_alias
 
     seeds.use(seed)
     if _installed:
         return
     _installed = True
-    dataset_names.install()
-    horovod_names.install()
+    dataset_alias.install()
+    horovod_alias.install()
     for module, patch in (*PATCHES, *_of_files()):
         wrapt.register_post_import_hook(_applier(patch), module)
 
@@ -113,15 +117,15 @@ def finish() -> None:
     """What all ranks do when the script has ended.
 
     Raises:
-        MatexError: see `account.finish`.
+        MatexError: see `sharing_report.finish`.
     """
-    from matex_tf.patches import account
+    from matex_tf.patches.common import sharing_report
 
-    if "matex_tf.patches.loops.alike" in sys.modules:
-        from matex_tf.patches.loops import alike
+    if "matex_tf.patches.loops.replica_sync" in sys.modules:
+        from matex_tf.patches.loops import replica_sync
 
-        alike.check()
-    account.finish()
+        replica_sync.check()
+    sharing_report.finish()
 
 
 def _of_files() -> tuple[tuple[str, str], ...]:
@@ -135,16 +139,14 @@ def _of_files() -> tuple[tuple[str, str], ...]:
 
 def _applier(patch: str) -> Callable[[ModuleType], None]:
     def apply(module: ModuleType) -> None:
-        from matex_tf.patches import others
+        from matex_tf.patches.imports import other_frameworks
 
-        if patch != "others" and module.__name__.startswith("keras.") and others.backend() != "tensorflow":
+        if (
+            patch != "imports.other_frameworks"
+            and module.__name__.startswith("keras.")
+            and other_frameworks.backend() != "tensorflow"
+        ):
             return
         importlib.import_module(f"matex_tf.patches.{patch}").apply(module)
 
     return apply
-
-
-def keras_version() -> str:
-    """The version of the Keras that is imported, or "unknown"."""
-    keras = sys.modules.get("keras.src.version") or sys.modules.get("keras")
-    return str(getattr(keras, "__version__", "unknown"))

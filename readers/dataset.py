@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf import settings, world
+from matex_tf import settings
+from matex_tf.core import world
+from matex_tf.core.world import World
 from matex_tf.errors import DataError, quoted
-from matex_tf.readers import formats
-from matex_tf.readers.places import DIRECTORIES, expand, files_of
+from matex_tf.readers.file_names import DIRECTORIES, expand, files_of
+from matex_tf.readers.formats import registry
 from matex_tf.readers.shard import AUTO, Shard, pick
-from matex_tf.readers.table import Arrays, Names, Table, Wanted, together
-from matex_tf.world import World
+from matex_tf.readers.tables.table import Arrays, Names, Table, Wanted, together
 
 NAMES = ("MNIST", "CIFAR10", "CIFAR100", "CSV", "HDF5", "PNETCDF")
 
@@ -115,7 +116,7 @@ class DataSet:
 
         def table(part: str, file: str | os.PathLike[str] | None) -> Table | None:
             paths = files_of(name, part, file, data_directory, ranks)
-            return formats.open_table(paths, name, wanted, ranks) if paths else None
+            return registry.open_table(paths, name, wanted, ranks) if paths else None
 
         whole = table("train", train_file)
         if whole is None:
@@ -182,7 +183,7 @@ class DataSet:
         """
         ranks = world.current()
         paths = expand(path, ranks)
-        table = formats.open_table(paths, format, _wanted(x, y, dtype, delimiter, header), ranks)
+        table = registry.open_table(paths, format, _wanted(x, y, dtype, delimiter, header), ranks)
         window = range(table.rows)
         if rows is not None:
             window = window[_slice(rows)]

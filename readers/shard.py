@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf import parts, settings
+from matex_tf import settings
+from matex_tf.core import row_partition
+from matex_tf.core.row_partition import Turns, span
+from matex_tf.core.world import World
 from matex_tf.errors import DataError, quoted
-from matex_tf.parts import Turns, span
-from matex_tf.readers.table import Arrays, Table, rows_with_gaps
-from matex_tf.world import World
+from matex_tf.readers.tables.table import Arrays, Table, rows_with_gaps
 
 #: Of `one_hot`: for labels that are classes.
 AUTO = "auto"
@@ -79,7 +80,7 @@ class Shard:
         self.rows = window[low:high]
         self.turns = Turns(self.counts)
         self._at = 0
-        parts.holding = parts.holding or ranks.size > 1
+        row_partition.holding = row_partition.holding or ranks.size > 1
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -148,8 +149,8 @@ class Shard:
         """Which of this rank's rows are in the next global batch."""
         spans = self.turns.spans(self._at, batch_size)
         low, high = spans[self.rank]
-        if parts.on_batch is not None:
-            parts.on_batch(int(high - low), int((spans[:, 1] - spans[:, 0]).sum()))
+        if row_partition.on_batch is not None:
+            row_partition.on_batch(int(high - low), int((spans[:, 1] - spans[:, 0]).sum()))
         self._at = (self._at + 1) % max(1, self.turns.batches(batch_size))
         return slice(int(low), int(high))
 
@@ -166,7 +167,7 @@ class Shard:
             A `tf.data.Dataset` of (inputs, labels), or of inputs. It takes the place of arrays in `fit`, `evaluate` and
             `predict`; `map` and `prefetch` may follow it.
         """
-        from matex_tf.readers.stream import pipeline
+        from matex_tf.readers.tf_pipeline import pipeline
 
         return pipeline(self, batch_size, shuffle, seed)
 

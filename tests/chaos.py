@@ -23,7 +23,7 @@ import numpy as np
 import warm
 from places import PLACES, RECOVERING
 
-from matex_tf import launch
+from matex_tf.launch import mpirun_command
 
 SCRIPT = """
 import json, os
@@ -144,7 +144,7 @@ def execute(run: Run, expected: list[dict[str, Any]], server: warm.Server) -> Ru
     folder = Path(tempfile.mkdtemp(prefix="matex-chaos-"))
     (folder / "train.py").write_text(SCRIPT)
     shutil.copy(Path(__file__).with_name("places.py"), folder)
-    line = launch.mpirun_line(launch.find_mpirun(), run.ranks, survive=True)
+    line = mpirun_command.mpirun_line(mpirun_command.find_mpirun(), run.ranks, survive=True)
     command = [*line, *warm.command(server.path), "--faults", "shrink", "--bucket-mb", "1", "train.py"]
     segments = set(os.listdir("/dev/shm"))
     begin = time.monotonic()

@@ -19,10 +19,10 @@ from pathlib import Path
 import array_files
 import numpy as np
 
+from matex_tf.core.world import World
 from matex_tf.errors import DataError
-from matex_tf.readers import formats
-from matex_tf.readers.table import Wanted
-from matex_tf.world import World
+from matex_tf.readers.formats import registry
+from matex_tf.readers.tables.table import Wanted
 
 LONGEST_SECONDS = 15
 
@@ -51,11 +51,11 @@ def main(kind: str, seconds: float, seed: int) -> None:
         what = f"{sample.name}, {'cut at' if cut else 'flipped'} {place} of {len(whole)}"
         faulthandler.dump_traceback_later(LONGEST_SECONDS, exit=True)
         try:
-            formats.by_content(str(path))
+            registry.by_content(str(path))
         except DataError:
             counts["of no format"] += 1
         try:
-            table = formats.open_table(sample.paths, format_of(kind, sample.name), Wanted(**sample.wanted), World())
+            table = registry.open_table(sample.paths, format_of(kind, sample.name), Wanted(**sample.wanted), World())
             x, _ = table.read(0, table.rows)
             counts["rows"] += 1
             if cut and not same(x, sample.x):

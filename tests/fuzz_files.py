@@ -247,9 +247,9 @@ def main() -> None:
     """Read each file that is named on standard input."""
     from matex_tf import DataSet
     from matex_tf.errors import MatexError
-    from matex_tf.readers import reading
+    from matex_tf.readers.safety import read_watch
 
-    reading.SPINNING_SECONDS = SPINNING_SECONDS
+    read_watch.SPINNING_SECONDS = SPINNING_SECONDS
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:

@@ -52,7 +52,7 @@ class Recorder:
 
 def main(suite: str, checkout: str, file: str, folder: str, expression: str) -> int:
     """Run the tests of a file."""
-    from matex_tf import world
+    from matex_tf.core import world
 
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     module = importlib.import_module(f"suite_{suite}")

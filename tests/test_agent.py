@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from matex_tf import agent, ulfm
-from matex_tf.sign import Sign
+from matex_tf.core.sign import Sign
+from matex_tf.launch import agent, ulfm
 
 pytestmark = pytest.mark.timeout(60)
 

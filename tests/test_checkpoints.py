@@ -11,11 +11,13 @@ from pathlib import Path
 import foreign
 import pytest
 
-from matex_tf import background_writer, checkpoint_files, checkpoints, starting
-from matex_tf.checkpoint_files import Damaged, Place
-from matex_tf.checkpoints import Checkpoints
+from matex_tf.core import starting
 from matex_tf.errors import MatexError
-from matex_tf.private import Folder
+from matex_tf.faults import checkpoint_files, checkpoints
+from matex_tf.faults.checkpoint_files import Damaged, Place
+from matex_tf.faults.checkpoints import Checkpoints
+from matex_tf.storage import background_writer
+from matex_tf.storage.private_directory import Folder
 
 
 def opened(base: Path, resumed: bool = False) -> tuple[Checkpoints, list[str]]:

@@ -6,7 +6,7 @@ import tempfile
 import pytest
 from jobs import LAUNCHER, Job
 
-from matex_tf import children
+from matex_tf.job import child_processes
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -118,10 +118,10 @@ if __name__ == "__main__":
 
 def test_every_way_of_starting_one(tmp_path):
     """No child has what makes a process a rank, but for a fork of the script; MPI in it is a job of its own."""
-    from matex_tf import launch
+    from matex_tf.launch import mpirun_command
 
     (tmp_path / "script.py").write_text(SCRIPT)
-    nested = json.dumps(launch.mpirun_line(launch.find_mpirun(), 2))
+    nested = json.dumps(mpirun_command.mpirun_line(mpirun_command.find_mpirun(), 2))
     with tempfile.TemporaryDirectory() as short:  # a socket of multiprocessing's has a name of 107 bytes at most
         ended = Job([LAUNCHER, "run", "-n", "2", "script.py"], tmp_path, NESTED=nested, TMPDIR=short).end(150)
     assert ended.code == 0, ended.err
@@ -168,4 +168,4 @@ def test_workers_of_a_dataset(tmp_path):
 )
 def test_what_is_taken_out(name, gone):
     """What a launcher says of a rank, and not what the user says of MPI."""
-    assert children.of_a_rank(name) is gone
+    assert child_processes.of_a_rank(name) is gone

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jobs import LAUNCHER, Job
 
-from matex_tf.parts import Turns, span
+from matex_tf.core.row_partition import Turns, span
 
 pytestmark = pytest.mark.variants(1)
 

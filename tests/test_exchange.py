@@ -135,8 +135,8 @@ def test_buckets():
 
 def test_an_ended_process_is_seen():
     """Also while nobody has asked for its exit code, as mpirun has not."""
-    from matex_tf import namespaces
-    from matex_tf.exchange.arena import _watched
+    from matex_tf.core import namespaces
+    from matex_tf.exchange.node.shared_memory import _watched
 
     process = subprocess.Popen(["sleep", "60"])
     machine, space, _ = namespaces.process()
@@ -153,7 +153,7 @@ def test_nobody_else_reads_shared_memory(tmp_path, named):
     """Its mode is 0600 whatever the umask, with a name and without."""
     from types import SimpleNamespace
 
-    from matex_tf.exchange.arena import Node
+    from matex_tf.exchange.node.shared_memory import Node
 
     before = os.umask(0)
     try:
@@ -166,8 +166,8 @@ def test_nobody_else_reads_shared_memory(tmp_path, named):
 
 def test_another_file_of_the_same_path(tmp_path):
     """It is not taken for shared memory."""
-    from matex_tf import namespaces
-    from matex_tf.exchange.arena import _map
+    from matex_tf.core import namespaces
+    from matex_tf.exchange.node.shared_memory import _map
 
     paths = [tmp_path / "a", tmp_path / "b"]
     for path in paths:
@@ -189,18 +189,18 @@ def test_ranks_in_pid_namespaces_of_their_own(tmp_path):
 
     from jobs import Job
 
-    from matex_tf import launch
+    from matex_tf.launch import mpirun_command
 
     (tmp_path / "script.py").write_text(
         "import os, numpy as np, matex_tf\n"
-        "from matex_tf.exchange import party\n"
+        "from matex_tf.exchange import process_group\n"
         "world = matex_tf.init()\n"
-        "total = party.sum_arrays(world, [np.arange(9.0) * (world.rank + 1)], 'add up', ['x'])[0]\n"
+        "total = process_group.sum_arrays(world, [np.arange(9.0) * (world.rank + 1)], 'add up', ['x'])[0]\n"
         "print(world.rank, total[8], os.getpid() == 1, world.exchange._node._processes)\n"
     )
     run = f"{sys.executable} -m matex_tf --output all script.py"
     shell = f"if [ $OMPI_COMM_WORLD_RANK = 0 ]; then exec unshare --pid --fork --kill-child {run}; else exec {run}; fi"
-    ended = Job([*launch.mpirun_line(launch.find_mpirun(), 2), "sh", "-c", shell], tmp_path).end()
+    ended = Job([*mpirun_command.mpirun_line(mpirun_command.find_mpirun(), 2), "sh", "-c", shell], tmp_path).end()
     assert ended.code == 0, ended.err
     said = sorted(ended.out.splitlines())
     assert said == ["[0] 0 24.0 True [None, None]", "[1] 1 24.0 False [None, None]"], ended
@@ -212,11 +212,11 @@ def test_counters(crowded, start, monkeypatch):
     """A wait ends when the counter is set, past the wrap too; looks now and then; raises what the look raises."""
     import ctypes
 
-    from matex_tf.exchange import waiting
+    from matex_tf.exchange.node import futex
 
-    monkeypatch.setattr(waiting, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(futex, "LOOK_SECONDS", 0.05)
     memory = (ctypes.c_uint32 * 4)(0, start)
-    counters = waiting.Counters(memoryview(memory).cast("B").cast("I"), ctypes.addressof(memory), crowded, 3)
+    counters = futex.Counters(memoryview(memory).cast("B").cast("I"), ctypes.addressof(memory), crowded, 3)
     counters.wait(1, start, lambda seconds: None)
 
     def later():

@@ -10,7 +10,7 @@ import pytest
 import warm
 from jobs import LAUNCHER, Job
 
-from matex_tf import launch
+from matex_tf.launch import mpirun_command
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -110,11 +110,11 @@ def test_an_error_is_no_death(tmp_path, others):
 def test_an_mpi_that_cannot(tmp_path):
     """Without ULFM the setting is refused, on every rank, with what to do."""
     (tmp_path / "script.py").write_text(ERROR % "")
-    line = launch.mpirun_line(launch.find_mpirun(), 3)
+    line = mpirun_command.mpirun_line(mpirun_command.find_mpirun(), 3)
     ended = Job([*line, sys.executable, "-m", "matex_tf", "--faults", "shrink", "script.py"], tmp_path).end()
     assert ended.code != 0 and "--with-ft ulfm" in ended.err and "--faults abort" in ended.err, ended
     with pytest.raises(Exception, match="needs Open MPI 5"):
-        launch.mpirun_line(launch.Mpirun("mpirun", "MPICH", (4, 1)), 2, survive=True)
+        mpirun_command.mpirun_line(mpirun_command.Mpirun("mpirun", "MPICH", (4, 1)), 2, survive=True)
 
 
 #: Trains on rows that only one rank has, and on what every rank has, with gradients that are accumulated.
@@ -143,11 +143,12 @@ print("HISTORY", json.dumps(history), flush=True)
 UNHEARD = """
 import json, os, signal
 import numpy as np, keras, matex_tf
-from matex_tf import errors, faults
-from matex_tf.patches import recovery
+from matex_tf import errors
+from matex_tf.faults import transactions
+from matex_tf.patches.recovery import step_retry
 rank = matex_tf.rank()
 sums, counts = [], []
-def summed(own, plan, real=recovery._sum):
+def summed(own, plan, real=step_retry._sum):
     total = real(own, plan)
     sums.append(1)
     if len(sums) == %d and rank:
@@ -155,10 +156,10 @@ def summed(own, plan, real=recovery._sum):
             os.kill(os.getpid(), signal.SIGKILL)
         raise errors.RankLost("it has not come through")
     return total
-def count(guard, real=faults.Guard.count):
+def count(guard, real=transactions.Guard.count):
     counts.append(1)
     real(guard)
-recovery._sum, faults.Guard.count = summed, count
+step_retry._sum, transactions.Guard.count = summed, count
 x, y = np.random.RandomState(0).rand(2, 242, 4).astype("float32")  # the last batch has no row for two ranks
 keras.utils.set_random_seed(1)
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
@@ -178,7 +179,7 @@ def test_a_rank_that_has_not_heard_that_a_step_counts(tmp_path, server):
     results = []
     for ranks, place in (1, 0), (4, 12):
         (tmp_path / "script.py").write_text(UNHEARD % place)
-        line = launch.mpirun_line(launch.find_mpirun(), ranks, survive=True) if ranks > 1 else []
+        line = mpirun_command.mpirun_line(mpirun_command.find_mpirun(), ranks, survive=True) if ranks > 1 else []
         ended = Job([*line, *warm.command(server.path), "--faults", "shrink", "script.py"], tmp_path).end()
         assert ended.code == 0, ended
         files = sorted(tmp_path.glob("result.*"))
@@ -194,7 +195,7 @@ def test_a_rank_that_has_not_heard_that_a_step_counts(tmp_path, server):
 
 def trained(folder, server, kind, ranks, *settings):
     (folder / "script.py").write_text(TRAIN % kind)
-    line = launch.mpirun_line(launch.find_mpirun(), ranks, survive=True) if ranks > 1 else []
+    line = mpirun_command.mpirun_line(mpirun_command.find_mpirun(), ranks, survive=True) if ranks > 1 else []
     return Job([*line, *warm.command(server.path), *settings, "script.py"], folder).end()
 
 
@@ -260,7 +261,7 @@ def read_and_trained(folder, server, kind, *settings):
     rng = np.random.default_rng(1)
     np.savez(folder / "rows.npz", x=rng.random((95, 2)), y=np.stack([rng.random(95), np.arange(95)], 1))
     (folder / "script.py").write_text(READ % kind)
-    line = launch.mpirun_line(launch.find_mpirun(), 3, survive=True)
+    line = mpirun_command.mpirun_line(mpirun_command.find_mpirun(), 3, survive=True)
     ended = Job([*line, *warm.command(server.path), "--faults", "shrink", *settings, "script.py"], folder).end(150)
     if kind == "changed":
         return ended
@@ -290,13 +291,13 @@ STUCK = """
 import os, signal
 import numpy as np
 import matex_tf
-from matex_tf.exchange import party
+from matex_tf.exchange import process_group
 world = matex_tf.init()
 first = world.rank
 for step in range(20):
     if step == 10 and first == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
-    total = party.sum_arrays(world, [np.ones(1000, np.float32)], "add ones", ["ones"])[0]
+    total = process_group.sum_arrays(world, [np.ones(1000, np.float32)], "add ones", ["ones"])[0]
 print("the sum is", total[0], flush=True)
 """
 

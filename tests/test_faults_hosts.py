@@ -16,9 +16,10 @@ from hosts import Hosts, unavailable
 from jobs import LAUNCHER, Job
 from on_hosts import left
 
-from matex_tf import lines as lines_module
-from matex_tf import partition, ulfm
-from matex_tf.lines import Line
+from matex_tf.faults import liveness
+from matex_tf.faults import peer_sockets as lines_module
+from matex_tf.faults.peer_sockets import Line
+from matex_tf.launch import ulfm
 
 needs_hosts = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "can run")
 pytestmark = pytest.mark.timeout(300)
@@ -29,8 +30,8 @@ STEPS = """
 import json, os, time
 import numpy as np
 import matex_tf
-from matex_tf.exchange import party
-from matex_tf.parts import span
+from matex_tf.exchange import process_group
+from matex_tf.core.row_partition import span
 world = matex_tf.init()
 first = world.rank
 weights = np.zeros(3)
@@ -44,7 +45,7 @@ for step in range(12):
     def add_up():
         low, high = span(100, world.rank, world.size)
         rows = np.arange(low, high)[:, None] * [1.0, 2.0, 3.0] + weights
-        return party.sum_arrays(world, [rows.sum(0)], "add up", ["the gradient"])[0]
+        return process_group.sum_arrays(world, [rows.sum(0)], "add up", ["the gradient"])[0]
     weights = weights - 1e-3 * world.whole(add_up)
 with open(f"end.{first}", "w") as file:
     json.dump([world.size, weights.tolist()], file)
@@ -187,9 +188,9 @@ def test_which_part_goes_on():
     for here in range(1, 1 << 5):
         part = [rank for rank in range(6) if here >> rank & 1]
         rest = [rank for rank in range(6) if not here >> rank & 1]
-        assert partition.goes_on(part, rest) != partition.goes_on(rest, part)
-        assert partition.goes_on(part, rest) or len(part) <= len(rest)
-    assert partition.goes_on([0, 3], [1, 2]) and not partition.goes_on([1, 2], [0, 3])
+        assert liveness.goes_on(part, rest) != liveness.goes_on(rest, part)
+        assert liveness.goes_on(part, rest) or len(part) <= len(rest)
+    assert liveness.goes_on([0, 3], [1, 2]) and not liveness.goes_on([1, 2], [0, 3])
 
 
 @pytest.fixture
@@ -214,7 +215,7 @@ def test_who_is_alive(lines):
     broken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     broken.close()
     for seconds in (0.2, 0):
-        assert partition.alive([gone, silent, reset, None], seconds) == [False, True, True, True]
+        assert liveness.alive([gone, silent, reset, None], seconds) == [False, True, True, True]
     assert kept.fileno() >= 0
 
 

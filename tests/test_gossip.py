@@ -6,9 +6,9 @@ from cases import halfway
 from virtual import VirtualMail
 
 from matex_tf.errors import MatexError, RanksDisagree
-from matex_tf.exchange import mail
-from matex_tf.exchange.halfway import Halfway, Patience
-from matex_tf.strategies.partners import Partners
+from matex_tf.exchange.network import messenger
+from matex_tf.exchange.pairwise_average import Halfway, Patience
+from matex_tf.strategies.topology import Partners
 
 SHAPES = [(3, 4), (4,), (), (300,), (0, 5), (7, 2)]
 
@@ -31,7 +31,7 @@ def weights_of(size, shapes=SHAPES, seed=0):
 @pytest.mark.parametrize(("limit", "piece"), [(1 << 20, 1 << 20), (1 << 20, 64), (256, 128)])
 def test_a_turn_is_the_average_of_two(size, limit, piece, monkeypatch):
     """What a rank ends with is the mean of its weights and its source's, plus what it did while they travelled."""
-    monkeypatch.setattr(mail, "PIECE", piece)
+    monkeypatch.setattr(messenger, "PIECE", piece)
     ranks, weights = everyone(size, limit=limit), weights_of(size)
     for turn in range(5):
         before = [[array.copy() for array in own] for own in weights]
@@ -74,7 +74,7 @@ def test_weights_come_together(kind):
 @pytest.mark.parametrize(("limit", "piece", "each"), [(1 << 20, 1 << 20, 3), (1024, 1 << 20, 5), (1 << 20, 512, 5)])
 def test_messages_do_not_depend_on_the_number_of_ranks(limit, piece, each, monkeypatch):
     """Counted where they are sent: the same messages and bytes a rank and step, whatever p."""
-    monkeypatch.setattr(mail, "PIECE", piece)
+    monkeypatch.setattr(messenger, "PIECE", piece)
     counted = set()
     for size in (2, 3, 4, 6, 8, 16):
         ranks, weights = everyone(size, limit=limit), weights_of(size)

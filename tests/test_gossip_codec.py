@@ -9,7 +9,7 @@ from test_codec import bound, through
 from test_gossip import SHAPES, everyone, the_same, weights_of
 
 from matex_tf.errors import SettingError
-from matex_tf.strategies.partners import Partners
+from matex_tf.strategies.topology import Partners
 
 CODECS = ("bf16", "int8")
 FLOATS = st.floats(-(2.0**100), 2.0**100, width=32) | st.sampled_from([np.nan, np.inf, -np.inf])

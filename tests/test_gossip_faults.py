@@ -8,7 +8,7 @@ import warm
 from jobs import Job
 from test_faults import read_and_trained, trained
 
-from matex_tf import launch
+from matex_tf.launch import mpirun_command
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -94,7 +94,7 @@ def server(tmp_path_factory):
 def train(folder, server, deaths, *settings):
     """The results of the ranks that are left, which must be alike; what was printed. Nothing may be left behind."""
     (folder / "script.py").write_text(SCRIPT)
-    line = launch.mpirun_line(launch.find_mpirun(), 4, survive=True)
+    line = mpirun_command.mpirun_line(mpirun_command.find_mpirun(), 4, survive=True)
     told = ["--strategy", "gossip", "--seed", "3", "--faults", "shrink", *settings]
     job = Job([*line, *warm.command(server.path), *told, "script.py"], folder, DEATHS=json.dumps(deaths))
     ended = job.end(300)
@@ -113,7 +113,7 @@ def undisturbed(server, tmp_path_factory):
     return train(tmp_path_factory.mktemp("undisturbed"), server, [])[0]
 
 
-HALFWAY, GOSSIP = "matex_tf.exchange.halfway:Halfway", "matex_tf.strategies.gossip"
+HALFWAY, GOSSIP = "matex_tf.exchange.pairwise_average:Halfway", "matex_tf.strategies.gossip"
 #: Who dies, and where; at the end of each epoch the number of ranks, and how often these have met since the death.
 CASES = {
     "between steps": ([[2, "batch", 17]], [4, 3, 3, 3], [12, 8, 20, 32]),

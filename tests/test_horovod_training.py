@@ -10,9 +10,10 @@ import pytest
 from jobs import BIN, LAUNCHER, Job
 
 from matex_tf import patches
+from matex_tf.cli.horovodrun import translate
 from matex_tf.errors import SettingError
-from matex_tf.horovodrun import translate
-from matex_tf.patches import horovod_names, names
+from matex_tf.patches.common import wrapping
+from matex_tf.patches.imports import horovod_alias
 
 pytestmark = pytest.mark.variants(2)
 
@@ -178,13 +179,13 @@ def test_nothing_behind_its_back(tmp_path):
 @pytest.mark.parametrize("listed", ["4,5,6", None])
 def test_gpus_of_the_node(monkeypatch, listed):
     """A rank that was given one GPU sees those of the node again: the script takes its own by local_rank()."""
-    monkeypatch.setattr(names, "aside", False)
+    monkeypatch.setattr(wrapping, "aside", False)
     monkeypatch.setattr(patches, "_installed", True)
-    monkeypatch.setattr(horovod_names, "_devices_shared_out", True)
-    monkeypatch.setattr(horovod_names, "_visible_devices", listed)
+    monkeypatch.setattr(horovod_alias, "_devices_shared_out", True)
+    monkeypatch.setattr(horovod_alias, "_visible_devices", listed)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
-    horovod_names.put_patches_aside()
-    assert names.aside and os.environ.get("CUDA_VISIBLE_DEVICES") == listed
+    horovod_alias.put_patches_aside()
+    assert wrapping.aside and os.environ.get("CUDA_VISIBLE_DEVICES") == listed
 
 
 @pytest.mark.parametrize(

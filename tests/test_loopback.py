@@ -9,7 +9,7 @@ import pytest
 from hosts import Hosts, unavailable
 from jobs import LAUNCHER, Job
 
-from matex_tf import launch, loopback
+from matex_tf.launch import loopback, mpirun_command
 
 MEET = """
 import time
@@ -93,9 +93,14 @@ def test_sockets_of_another_process():
 
 def test_the_interface_of_the_user(monkeypatch):
     """Whoever has chosen an interface keeps it; MPICH is told in its own words; ranks on several hosts are not."""
-    monkeypatch.setattr(launch, "in_batch_system", lambda: False)
-    openmpi, mpich = launch.Mpirun("mpirun", "Open MPI", (5, 0, 11)), launch.Mpirun("mpirun", "MPICH", (5, 0, 0))
-    assert "lo" in launch.mpirun_line(openmpi, 2) and "lo" in launch.mpirun_line(mpich, 2)
-    assert "lo" not in launch.mpirun_line(openmpi, 2, "a:2") and "lo" not in launch.mpirun_line(mpich, 2, "a:2")
+    monkeypatch.setattr(mpirun_command, "in_batch_system", lambda: False)
+    openmpi, mpich = (
+        mpirun_command.Mpirun("mpirun", "Open MPI", (5, 0, 11)),
+        mpirun_command.Mpirun("mpirun", "MPICH", (5, 0, 0)),
+    )
+    assert "lo" in mpirun_command.mpirun_line(openmpi, 2) and "lo" in mpirun_command.mpirun_line(mpich, 2)
+    assert "lo" not in mpirun_command.mpirun_line(openmpi, 2, "a:2") and "lo" not in mpirun_command.mpirun_line(
+        mpich, 2, "a:2"
+    )
     monkeypatch.setenv("OMPI_MCA_btl_tcp_if_include", "eth0")
-    assert "lo" not in launch.mpirun_line(openmpi, 2)
+    assert "lo" not in mpirun_command.mpirun_line(openmpi, 2)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matex_tf.errors import SettingError
-from matex_tf.strategies.partners import KINDS, Partners
+from matex_tf.strategies.topology import KINDS, Partners
 
 SMALL = [*range(1, 41), 64, 97, 100, 127, 128]
 LARGE = [255, 256, 257, 1000, 1021, 1024, 4096]

@@ -12,13 +12,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from matex_tf import plain
+from matex_tf.storage import plain_encoder
 
 INFINITE = float("inf")
 
 
 def again(value):
-    return plain.loads(plain.dumps(value))
+    return plain_encoder.loads(plain_encoder.dumps(value))
 
 
 @pytest.mark.parametrize(
@@ -114,9 +114,9 @@ class Number(int):
 )
 def test_what_is_not_plain(value, what):
     """It is refused, with its place; never pickled."""
-    assert re.fullmatch(what, plain.holds(value, "name"))
-    with pytest.raises(plain.NotPlain):
-        plain.dumps(value)
+    assert re.fullmatch(what, plain_encoder.holds(value, "name"))
+    with pytest.raises(plain_encoder.NotPlain):
+        plain_encoder.dumps(value)
 
 
 def test_what_is_too_deep():
@@ -124,27 +124,27 @@ def test_what_is_too_deep():
     value = []
     for _ in range(5000):
         value = [value]
-    assert "nested more than 100 deep" in plain.holds(value, "name")
+    assert "nested more than 100 deep" in plain_encoder.holds(value, "name")
 
 
 def test_names():
     """What stands for something else is made by whoever reads, who knows it or not."""
     odd = Odd()
-    data = plain.dumps([1, odd], lambda value: plain.Name("odd", {"of": 3}))
-    assert plain.loads(data, lambda name, value: (name, value)) == [1, ("odd", {"of": 3})]
-    with pytest.raises(plain.Malformed, match="names 'odd', which is not known"):
-        plain.loads(data)
+    data = plain_encoder.dumps([1, odd], lambda value: plain_encoder.Name("odd", {"of": 3}))
+    assert plain_encoder.loads(data, lambda name, value: (name, value)) == [1, ("odd", {"of": 3})]
+    with pytest.raises(plain_encoder.Malformed, match="names 'odd', which is not known"):
+        plain_encoder.loads(data)
 
 
 def test_what_is_damaged():
     """Whatever the bytes are, they give a plain value or Malformed; also a pickle."""
-    data = plain.dumps({"a": np.arange(3), "b": [1.5, (b"x" * 2000, {2})], "c": np.random.default_rng(1)})
+    data = plain_encoder.dumps({"a": np.arange(3), "b": [1.5, (b"x" * 2000, {2})], "c": np.random.default_rng(1)})
     for size in range(0, len(data), 7):
-        with pytest.raises(plain.Malformed):
-            plain.loads(data[:size])
+        with pytest.raises(plain_encoder.Malformed):
+            plain_encoder.loads(data[:size])
     for place in range(0, len(data), 3):
-        with contextlib.suppress(plain.Malformed):
-            plain.loads(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
+        with contextlib.suppress(plain_encoder.Malformed):
+            plain_encoder.loads(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
 
 
 class Runs:
@@ -168,8 +168,8 @@ def test_a_pickle_does_not_run(tmp_path):
         writing.write(len(text).to_bytes(8, "little") + text)
         np.lib.format.write_array(writing, array, allow_pickle=True)
     for data in (bad, file.read_bytes()):
-        with pytest.raises(plain.Malformed):
-            plain.loads(data)
+        with pytest.raises(plain_encoder.Malformed):
+            plain_encoder.loads(data)
     assert not (tmp_path / "ran").exists()
     pickle.loads(bad)
     assert (tmp_path / "ran").exists()

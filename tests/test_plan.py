@@ -5,12 +5,13 @@ import json
 import pytest
 from jobs import LAUNCHER, Job
 
-from matex_tf import forecast, links, planning, timing
-from matex_tf.cli import main
+from matex_tf.cli import plan as planning
+from matex_tf.cli.main import main
+from matex_tf.cli.trace import Step
 from matex_tf.errors import DataError, MatexError
 from matex_tf.exchange.bucket import ALIGNMENT
-from matex_tf.timeline import Step
-from matex_tf.timing import CodecCost, Machine
+from matex_tf.planning import cost_model, predict, probe
+from matex_tf.planning.cost_model import CodecCost, Machine
 
 MACHINE = Machine(
     alpha=50e-6,
@@ -18,7 +19,7 @@ MACHINE = Machine(
     gamma=0.2e-9,
     codecs={"bf16": CodecCost(0.5, 0.2e-9, 0.2e-9, 0.3e-9), "int8": CodecCost(0.252, 0.5e-9, 0.3e-9, 0.4e-9)},
 )
-MLP = forecast.Job("mlp.py", 4, 0.3, 0.02, 1e8, 4)
+MLP = predict.Job("mlp.py", 4, 0.3, 0.02, 1e8, 4)
 SCRIPT = """
 import keras, numpy as np
 model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(3)])
@@ -30,49 +31,49 @@ print("the script went on")
 
 def test_sizes():
     """Powers of two, what is there, and what was asked for; only what is known where links are not."""
-    assert forecast.sizes(6, 16)[:4] == [2, 4, 6, 8]
-    assert forecast.sizes(6, 10_000)[-2:] == [4096, 10_000]
-    assert forecast.sizes(3, limit=3) == [2, 3]
-    assert forecast.sizes(2)[-1] == 4096
+    assert predict.sizes(6, 16)[:4] == [2, 4, 6, 8]
+    assert predict.sizes(6, 10_000)[-2:] == [4096, 10_000]
+    assert predict.sizes(3, limit=3) == [2, 3]
+    assert predict.sizes(2)[-1] == 4096
 
 
 def test_predictions_are_the_formulas():
     """Each strategy by its own, with the exchange of the gradients bucket by bucket."""
-    row = forecast.predict(MLP, MACHINE, 8)
-    exchange = timing.hierarchical(8, 2.5e7, MACHINE) * 4
-    assert row.seconds["sync"] == timing.overlapped(0.3, 0.02, exchange, 4)
+    row = predict.predict(MLP, MACHINE, 8)
+    exchange = cost_model.hierarchical(8, 2.5e7, MACHINE) * 4
+    assert row.seconds["sync"] == cost_model.overlapped(0.3, 0.02, exchange, 4)
     assert row.seconds["pipe"] == pytest.approx(max(0.32, exchange.seconds))
-    coded = timing.hierarchical(8, 2.5e7, MACHINE, MACHINE.codecs["int8"]) * 4
+    coded = cost_model.hierarchical(8, 2.5e7, MACHINE, MACHINE.codecs["int8"]) * 4
     assert row.seconds["pipe int8"] == pytest.approx(max(0.32, coded.seconds))
-    assert row.seconds["server"] == timing.parameter_server(8, 1e8, 0.3, 0.02, MACHINE)
+    assert row.seconds["server"] == cost_model.parameter_server(8, 1e8, 0.3, 0.02, MACHINE)
     assert row.efficiency["sync"] == pytest.approx(0.32 / row.seconds["sync"])
-    gossip = [forecast.predict(MLP, MACHINE, ranks).seconds["gossip"] for ranks in (2, 64, 4096)]
+    gossip = [predict.predict(MLP, MACHINE, ranks).seconds["gossip"] for ranks in (2, 64, 4096)]
     assert gossip[0] == gossip[1] == gossip[2]
 
 
 def test_scaling():
     """With more ranks each keeps its rows, or each has fewer."""
     free = Machine(0.0, 1e-15, 1e-15)
-    assert forecast.predict(MLP, free, 16).seconds["sync"] == pytest.approx(0.32)
-    assert forecast.predict(MLP, free, 16, "strong").seconds["sync"] == pytest.approx(0.3 / 4 + 0.02)
-    assert forecast.predict(MLP, free, 1, "strong").seconds["pipe"] == pytest.approx(1.22)
+    assert predict.predict(MLP, free, 16).seconds["sync"] == pytest.approx(0.32)
+    assert predict.predict(MLP, free, 16, "strong").seconds["sync"] == pytest.approx(0.3 / 4 + 0.02)
+    assert predict.predict(MLP, free, 1, "strong").seconds["pipe"] == pytest.approx(1.22)
 
 
 def test_best():
     """The fastest, unless one that changes less is as good; never the server, which is not to be had."""
-    assert forecast.best({"sync": 1.09, "pipe": 1.0, "server": 0.5}) == "sync"
-    assert forecast.best({"sync": 1.2, "pipe": 1.01, "gossip": 1.0}) == "pipe"
-    assert forecast.best({"sync": 1.5, "pipe": 1.2, "pipe int8": 1.0}) == "pipe int8"
-    assert forecast.predict(MLP, Machine(0.0, 1e-15, 1e-15), 8).best == "sync"
-    assert forecast.predict(MLP, MACHINE, 2).best == "pipe int8"
-    assert forecast.predict(MLP, MACHINE, 8).best == "gossip int8"
+    assert predict.best({"sync": 1.09, "pipe": 1.0, "server": 0.5}) == "sync"
+    assert predict.best({"sync": 1.2, "pipe": 1.01, "gossip": 1.0}) == "pipe"
+    assert predict.best({"sync": 1.5, "pipe": 1.2, "pipe int8": 1.0}) == "pipe int8"
+    assert predict.predict(MLP, Machine(0.0, 1e-15, 1e-15), 8).best == "sync"
+    assert predict.predict(MLP, MACHINE, 2).best == "pipe int8"
+    assert predict.predict(MLP, MACHINE, 8).best == "gossip int8"
 
 
 def test_advice():
     """A gain below a tenth is no reason for another answer; what another strategy changes is said."""
 
     def said(**seconds):
-        return forecast.advice(forecast.Row(4, seconds, {}, forecast.best(seconds)))
+        return predict.advice(predict.Row(4, seconds, {}, predict.best(seconds)))
 
     begin = "best for this script on 4 ranks: "
     assert said(sync=1.03, pipe=1.0, server=0.1) == (
@@ -83,8 +84,8 @@ def test_advice():
         f"{begin}pipe, 1.50 times as fast a step as sync; it changes the answer: a step applies the gradients of the "
         "step before"
     )
-    int8 = forecast.Row(4, {"sync": 2.0, "sync int8": 1.0}, {}, "sync int8")
-    assert forecast.advice(int8).endswith("changes the answer: what travels between nodes is rounded")
+    int8 = predict.Row(4, {"sync": 2.0, "sync int8": 1.0}, {}, "sync int8")
+    assert predict.advice(int8).endswith("changes the answer: what travels between nodes is rounded")
 
 
 def step(rank, compute, apply, nbytes=1000):
@@ -131,7 +132,7 @@ def test_links_of_a_file(tmp_path):
     path = tmp_path / "links.json"
     path.write_text('{"machine": {}}')
     with pytest.raises(DataError, match="links.json"):
-        links.read(str(path))
+        probe.read(str(path))
 
 
 def test_without_a_script(tmp_path, monkeypatch, capsys):
@@ -142,7 +143,7 @@ def test_without_a_script(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "best for this script on 4 ranks: " in said and "6,000" in said and "links 1 Gbit/s, 50.0 µs" in said
     found = json.loads((tmp_path / "figures.json").read_text())
-    assert [row["ranks"] for row in found["rows"]] == forecast.sizes(4, 6000)
+    assert [row["ranks"] for row in found["rows"]] == predict.sizes(4, 6000)
     assert found["job"]["nbytes"] == 1e8 and found["job"]["buckets"] == 2
     assert (tmp_path / "matex-tf.plan.png").read_bytes().startswith(b"\x89PNG")
 

@@ -5,7 +5,7 @@ import random
 import pytest
 from jobs import LAUNCHER, Job
 
-from matex_tf.quiet import Quiet
+from matex_tf.launch.output_filter import Quiet
 
 FRAME = "-" * 74 + "\n"
 ABORT = f"""{FRAME}MPI_ABORT was invoked on rank 0 in communicator MPI COMM 3 DUP FROM 0

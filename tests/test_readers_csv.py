@@ -102,7 +102,7 @@ def test_the_parts_are_the_file(bare_ranks, seven_ranks, tmp_path, name):
     path = tmp_path / "some.csv"
     path.write_bytes(text)
     x, y = expected(text, options)
-    arguments = {"module": "csv_table", "paths": [str(path)], "wanted": wanted}
+    arguments = {"module": "csv", "paths": [str(path)], "wanted": wanted}
     check(everywhere(bare_ranks, seven_ranks, "tables:shares", small=SMALL, **arguments), x, y)
 
 
@@ -113,7 +113,7 @@ def test_gzip(bare_ranks, seven_ranks, tmp_path, name):
     path = tmp_path / "some.csv.gz"
     path.write_bytes(gzip.compress(text))
     x, y = expected(text, options)
-    arguments = {"module": "csv_table", "paths": [str(path)], "wanted": wanted, "small": SMALL}
+    arguments = {"module": "csv", "paths": [str(path)], "wanted": wanted, "small": SMALL}
     check(everywhere(bare_ranks, seven_ranks, "tables:shares", **arguments), x, y)
 
 
@@ -130,7 +130,7 @@ def test_files_as_one_table(bare_ranks, seven_ranks, tmp_path, header):
     wholes = [expected(text, {} if header else {"header": None}) for text in texts]
     x = np.concatenate([x for x, y in wholes if len(y)])
     y = np.concatenate([y for x, y in wholes if len(y)])
-    arguments = {"module": "csv_table", "paths": list(map(str, paths)), "wanted": {"header": header}, "small": SMALL}
+    arguments = {"module": "csv", "paths": list(map(str, paths)), "wanted": {"header": header}, "small": SMALL}
     check(everywhere(bare_ranks, seven_ranks, "tables:shares", **arguments), x, y)
 
 
@@ -158,7 +158,7 @@ def test_columns(bare_ranks, tmp_path, wanted, x, y):
     path = tmp_path / "some.csv"
     path.write_bytes(COLUMNS)
     whole = pd.read_csv(path).to_numpy()
-    results = bare_ranks("tables:shares", (1, 2), meets=None, module="csv_table", paths=[str(path)], wanted=wanted)
+    results = bare_ranks("tables:shares", (1, 2), meets=None, module="csv", paths=[str(path)], wanted=wanted)
     for _, mine, labels in joined(results):
         assert mine.dtype == wanted.get("dtype", np.float32)
         np.testing.assert_array_equal(mine, whole[:, x])
@@ -194,7 +194,7 @@ def test_bytes_read(bare_ranks, tmp_path, files):
     paths = sorted(tmp_path.glob("*.csv"))
     whole = sum(path.stat().st_size for path in paths)
     assert whole > 13e6
-    arguments = {"module": "csv_table", "warm": [str(warm)], "paths": list(map(str, paths)), "wanted": {}}
+    arguments = {"module": "csv", "warm": [str(warm)], "paths": list(map(str, paths)), "wanted": {}}
     for size, parts in bare_ranks("tables:bytes_read", (1, 2, 4), meets=None, **arguments).items():
         assert sum(rows for _, rows in parts) == 600_000
         for read, _ in parts:
@@ -242,7 +242,7 @@ def test_what_is_wrong_is_named(bare_ranks, tmp_path, name):
     text, wanted, words = WRONG[name]
     path = tmp_path / "some.csv"
     path.write_bytes(text)
-    arguments = {"module": "csv_table", "paths": [str(path)], "wanted": wanted, "small": SMALL}
+    arguments = {"module": "csv", "paths": [str(path)], "wanted": wanted, "small": SMALL}
     for size, messages in bare_ranks.refused("tables:shares", (1, 3), error="DataError", **arguments).items():
         assert len(set(messages)) == 1, messages
         for word in [str(path), *words] if "delimiter" not in name else words:
@@ -256,7 +256,7 @@ def test_files_that_do_not_fit(bare_ranks, tmp_path):
     paths[1].write_bytes(b"a,c\n1,2\n" * 1)
     for second, words in [(paths[1], ["another header", "'c', not 'b'"]), (paths[2], ["no such file"]),
                           (tmp_path, ["directory"])]:  # fmt: skip
-        arguments = {"module": "csv_table", "paths": [str(paths[0]), str(second)], "wanted": {}}
+        arguments = {"module": "csv", "paths": [str(paths[0]), str(second)], "wanted": {}}
         for messages in bare_ranks.refused("tables:shares", (1, 3), error="DataError", **arguments).values():
             for word in [str(second), *words]:
                 assert word in messages[0]
@@ -267,6 +267,6 @@ def test_a_file_that_changes(bare_ranks, tmp_path):
     for size in (1, 3):
         path = tmp_path / f"{size}.csv"
         path.write_bytes(table())
-        arguments = {"module": "csv_table", "path": str(path), "wanted": {}}
+        arguments = {"module": "csv", "path": str(path), "wanted": {}}
         for message in bare_ranks.refused("tables:changed", (size,), error="DataError", **arguments)[size]:
             assert "changed while it was read" in message

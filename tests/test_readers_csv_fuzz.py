@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from threads import on_threads
 
-from matex_tf import parts
+from matex_tf.core import row_partition
 from matex_tf.errors import DataError
-from matex_tf.readers import csv_table
-from matex_tf.readers.table import Wanted
+from matex_tf.readers.formats.csv import table as csv_table
+from matex_tf.readers.tables.table import Wanted
 
 SETTINGS = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), max_examples=60)
 TINY = SMALL | {"block": 16, "step": 8, "piece": 64}
@@ -27,7 +27,7 @@ def read(text, ranks, **wanted):
 
     def one(world):
         table = csv_table.open([path], Wanted(**wanted), world)
-        low, high = parts.span(table.rows, world.rank, world.size)
+        low, high = row_partition.span(table.rows, world.rank, world.size)
         whole = table.read(0, table.rows)
         mine = table.read(low, high)
         assert np.array_equal(whole[0][low:high], mine[0], equal_nan=True)

@@ -13,12 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from matex_tf import parts
+from matex_tf.core import row_partition
+from matex_tf.core.world import World
 from matex_tf.errors import DataError
-from matex_tf.readers import formats, hdf5
-from matex_tf.readers.hdf5_classes import Turns
-from matex_tf.readers.table import Wanted
-from matex_tf.world import World
+from matex_tf.readers.formats import registry
+from matex_tf.readers.formats.hdf5 import table as hdf5
+from matex_tf.readers.formats.hdf5.classes import Turns
+from matex_tf.readers.tables.table import Wanted
 
 
 def test_shards(bare_ranks, seven_ranks, tmp_path):
@@ -69,7 +70,7 @@ def test_not_a_dataset_for_each_class(tmp_path):
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=9).filter(any), st.data())
 def test_turns(counts, data):
     """The order of classes is that of shards, found faster."""
-    turns, slow = Turns(counts), parts.Turns(counts)
+    turns, slow = Turns(counts), row_partition.Turns(counts)
     row = data.draw(st.integers(0, sum(counts)))
     assert turns.before(row).tolist() == slow.before(row).tolist()
 
@@ -189,7 +190,7 @@ def test_what_was_written(tmp_path, x, chunked, data):
     path = tmp_path / "any.h5"
     with h5py.File(path, "w") as file:
         file.create_dataset("x", data=x, chunks=x.shape if chunked else None)
-    table = formats.open_table([str(path)], None, Wanted(), World())
+    table = registry.open_table([str(path)], None, Wanted(), World())
     start = data.draw(st.integers(0, len(x)))
     stop = data.draw(st.integers(start, len(x)))
     got, labels = table.read(start, stop)

@@ -13,10 +13,11 @@ from array_checks import check_changes, check_damage, check_refused, check_shard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from matex_tf.core.world import World
 from matex_tf.errors import DataError
-from matex_tf.readers import cifar, idx, pickles
-from matex_tf.readers.table import Wanted
-from matex_tf.world import World
+from matex_tf.readers.formats import cifar, idx
+from matex_tf.readers.safety import safe_pickle
+from matex_tf.readers.tables.table import Wanted
 
 
 def test_shards(bare_ranks, seven_ranks, tmp_path):
@@ -139,7 +140,7 @@ def test_what_was_written(protocol):
         "none": np.zeros((0, 3), "u1"),
         "list": [1, -2, 2**70, 1.5, None, True, "wört", ["inner", (1, 2)]],
     }
-    got = pickles.load(pickle.dumps(content, protocol))
+    got = safe_pickle.load(pickle.dumps(content, protocol))
     assert got["list"] == content["list"]
     for name in ("c", "fortran", "none"):
         assert got[name].dtype == content[name].dtype and np.array_equal(got[name], content[name])
@@ -155,7 +156,7 @@ def test_a_pickle_that_asks_for_memory():
         b"\x80\x04\x8e" + b"\xff" * 7 + b"\x7f" + b"abc.",
     ):
         with pytest.raises(DataError):
-            pickles.load(program)
+            safe_pickle.load(program)
 
 
 @given(st.lists(st.sampled_from(list(pickletools.opcodes)), max_size=12), st.binary(max_size=30))
@@ -163,7 +164,7 @@ def test_any_program(opcodes, rest):
     """A pickle of any instructions ends in a dict or in a DataError."""
     program = b"".join(opcode.code.encode("latin1") + rest[:4] for opcode in opcodes) + rest
     with pytest.raises(DataError):
-        pickles.load(program + b"!")
+        safe_pickle.load(program + b"!")
 
 
 def test_flips_of_a_pickle():
@@ -175,7 +176,7 @@ def test_flips_of_a_pickle():
             damaged = bytearray(whole)
             damaged[place] ^= flip
             try:
-                outcomes.add(type(pickles.load(bytes(damaged))))
+                outcomes.add(type(safe_pickle.load(bytes(damaged))))
             except DataError as error:
                 outcomes.add(type(error))
     assert outcomes == {dict, DataError}

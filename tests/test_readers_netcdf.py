@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy.io import netcdf_file
 
+from matex_tf.core.world import World
 from matex_tf.errors import DataError
-from matex_tf.readers import formats, netcdf
-from matex_tf.readers.table import Wanted
-from matex_tf.world import World
+from matex_tf.readers.formats import registry
+from matex_tf.readers.formats.netcdf import table as netcdf
+from matex_tf.readers.tables.table import Wanted
 
 CLASSIC = ("NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA")
 ALL = (*CLASSIC, "NETCDF4", "NETCDF4_CLASSIC")
@@ -181,7 +182,7 @@ def test_what_was_written(tmp_path, x, y, unlimited, format, data):
     assume(x.dtype.kind != "f" or not (x == np.array(netCDF4.default_fillvals["f4"], x.dtype)).any())
     labels = np.arange(len(x)).astype(y)
     path = write(tmp_path / "any.nc", format, None if unlimited else len(x), labels=(labels, {}), images=(x, {}))
-    table = formats.open_table([path], None, Wanted(), World())
+    table = registry.open_table([path], None, Wanted(), World())
     start = data.draw(st.integers(0, len(x)))
     stop = data.draw(st.integers(start, len(x)))
     got, got_labels = table.read(start, stop)

@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from threads import on_threads
 
-from matex_tf import parts
+from matex_tf.core import row_partition
+from matex_tf.core.world import World
 from matex_tf.errors import DataError
-from matex_tf.readers import parquet
-from matex_tf.readers.table import Wanted
-from matex_tf.world import World
+from matex_tf.readers.formats import parquet
+from matex_tf.readers.tables.table import Wanted
 
 SIZES = (1, 2, 3, 4)
 ROWS = 203
@@ -173,7 +173,7 @@ def test_cut_files(tmp_path, data):
 
     def read(ranks):
         table = parquet.open([str(path)], Wanted(x=NUMBERS), ranks)
-        return table.read(*parts.span(table.rows, ranks.rank, ranks.size))
+        return table.read(*row_partition.span(table.rows, ranks.rank, ranks.size))
 
     for result in on_threads(2, read):
         assert isinstance(result, DataError), result

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jobs import LAUNCHER, Job
 
-from matex_tf.readers import _reading_watch, reading
+from matex_tf.readers.safety import _read_watcher, read_watch
 
 READ = "import sys; from matex_tf import DataSet; print(DataSet.open(sys.argv[1]).data.shape)"
 
@@ -54,7 +54,7 @@ def test_a_file_that_is_never_read(tmp_path):
     """netCDF-4, whose library lets other threads run; HDF5, whose library does not; and without any setting."""
     nc, h5 = endless(netcdf4(tmp_path / "a.nc")), endless(words(tmp_path / "b.h5"))
     short = {"MATEX_STALL_SECONDS": "1", "MATEX_STALL_ABORT_SECONDS": "5"}
-    spinning = f"from matex_tf.readers import reading; reading.SPINNING_SECONDS = 0.5; {READ}"
+    spinning = f"from matex_tf.readers.safety import read_watch; read_watch.SPINNING_SECONDS = 0.5; {READ}"
     jobs = [
         Job([sys.executable, "-c", READ, str(nc)], tmp_path, **short),
         Job([sys.executable, "-c", READ, str(h5)], tmp_path, **short),
@@ -95,8 +95,8 @@ def test_one_rank_of_two_never_reads(tmp_path):
 def test_a_process_that_dies_while_it_reads(tmp_path):
     """As a library may on a damaged file: a line says what was read."""
     crash = (
-        "import os, signal; from matex_tf.readers import reading\n"
-        "with reading.watched('a.h5', 'read (rows 0 to 9)'): os.kill(os.getpid(), signal.SIGSEGV)"
+        "import os, signal; from matex_tf.readers.safety import read_watch\n"
+        "with read_watch.watched('a.h5', 'read (rows 0 to 9)'): os.kill(os.getpid(), signal.SIGSEGV)"
     )
     ended = Job([sys.executable, "-c", crash], tmp_path).end()
     assert ended.code == -signal.SIGSEGV
@@ -107,12 +107,12 @@ def test_a_process_that_dies_while_it_reads(tmp_path):
 def watch(monkeypatch):
     """A watch with a memory of its own, a clock that stands still, and what it says and does."""
     said = []
-    shared = mmap.mmap(-1, _reading_watch.SLOT.size * 2)
-    monkeypatch.setattr(_reading_watch.Watch, "_say", lambda self, line: said.append(line))
-    monkeypatch.setattr(_reading_watch.Watch, "_give_up", lambda self, why: said.append(f"given up: {why}"))
-    monkeypatch.setattr(_reading_watch, "cpu_seconds", lambda process, thread: watched.cpu)
-    monkeypatch.setattr(_reading_watch.time, "monotonic", lambda: watched.now)
-    watched = _reading_watch.Watch(shared, 5, 20, 9, "rank 3 on here")
+    shared = mmap.mmap(-1, _read_watcher.SLOT.size * 2)
+    monkeypatch.setattr(_read_watcher.Watch, "_say", lambda self, line: said.append(line))
+    monkeypatch.setattr(_read_watcher.Watch, "_give_up", lambda self, why: said.append(f"given up: {why}"))
+    monkeypatch.setattr(_read_watcher, "cpu_seconds", lambda process, thread: watched.cpu)
+    monkeypatch.setattr(_read_watcher.time, "monotonic", lambda: watched.now)
+    watched = _read_watcher.Watch(shared, 5, 20, 9, "rank 3 on here")
     watched.now, watched.cpu, watched.said, watched.shared = 100.0, 7.0, said, shared
     return watched
 
@@ -123,7 +123,7 @@ def look(watch, now, cpu=7.0, since=None):
     watch.now, watch.cpu = now, cpu
     if since is not None:
         text = b"a.h5 is being read"
-        _reading_watch.SLOT.pack_into(watch.shared, _reading_watch.SLOT.size, since, 1, len(text), text)
+        _read_watcher.SLOT.pack_into(watch.shared, _read_watcher.SLOT.size, since, 1, len(text), text)
     watch.look()
     return list(watch.said)
 
@@ -147,14 +147,14 @@ def test_what_is_said_and_when(watch):
 
 def test_a_process_that_was_forked(tmp_path):
     """It has a watch of its own, and does not end, or keep, that of the other one."""
-    with reading.watched("a.h5", "read"):
-        before = reading._watch
+    with read_watch.watched("a.h5", "read"):
+        before = read_watch._watch
         assert before is not None and before._process.poll() is None
         child = os.fork()
         if child == 0:
             try:
-                with reading.watched("b.h5", "read"):
-                    os._exit(0 if reading._watch is not before and reading._watch is not None else 1)
+                with read_watch.watched("b.h5", "read"):
+                    os._exit(0 if read_watch._watch is not before and read_watch._watch is not None else 1)
             finally:
                 os._exit(2)
         assert os.waitpid(child, 0)[1] == 0

@@ -12,7 +12,7 @@ import warm
 from chaos import differences
 from jobs import Ended, Job
 
-from matex_tf.checkpoints import Checkpoints
+from matex_tf.faults.checkpoints import Checkpoints
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from matex_tf import run
+from matex_tf.job import run
 
 
 @pytest.mark.parametrize(

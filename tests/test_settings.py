@@ -76,7 +76,7 @@ def test_every_setting_is_described():
 
 def test_strategies_have_their_names():
     """Settings lie below strategies and list their names; the registry has the same, and codecs likewise."""
-    from matex_tf.exchange.codec import CODECS
+    from matex_tf.exchange.network.codec import CODECS
     from matex_tf.strategies import STRATEGIES
 
     choices = {field.name: field.metadata["choices"] for field in dataclasses.fields(Settings)}

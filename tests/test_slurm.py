@@ -11,7 +11,7 @@ import slurm_cluster
 from jobs import LAUNCHER
 from test_faults_hosts import STEPS, survived
 
-from matex_tf import slurm
+from matex_tf.launch import slurm
 
 pytestmark = pytest.mark.timeout(300)
 _UNAVAILABLE = slurm_cluster.unavailable()

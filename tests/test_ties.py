@@ -9,7 +9,7 @@ from hosts import Hosts, unavailable
 from jobs import LAUNCHER, Job
 from on_hosts import left
 
-from matex_tf import launch
+from matex_tf.launch import mpirun_command
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -70,7 +70,7 @@ def test_mpirun_is_killed(tmp_path, faults):
 def test_mpirun_of_a_shell_is_killed(tmp_path):
     """Without the launcher, and with a shell between mpirun and each rank."""
     shell = f"{shlex.quote(sys.executable)} -m matex_tf script.py; exit $?"
-    job = begin(tmp_path, *launch.mpirun_line(launch.find_mpirun(), 2), "sh", "-c", shell)
+    job = begin(tmp_path, *mpirun_command.mpirun_line(mpirun_command.find_mpirun(), 2), "sh", "-c", shell)
     job.process.kill()
     assert processes_left(job) == []
     job.end(10)

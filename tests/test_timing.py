@@ -9,10 +9,10 @@ from events import Meter, Post, Receive, Send, Simulation, TimedLane, Work, time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matex_tf import timing
-from matex_tf.exchange import coded, network
-from matex_tf.strategies.partners import Partners
-from matex_tf.timing import CodecCost, Cost, Machine
+from matex_tf.exchange.network import compressed_ring, transport
+from matex_tf.planning import cost_model
+from matex_tf.planning.cost_model import CodecCost, Cost, Machine
+from matex_tf.strategies.topology import Partners
 
 GIGABIT = Machine(alpha=50e-6, beta=8e-9, gamma=0.4e-9)
 CODEC = CodecCost(ratio=0.26, encode=0.8e-9, decode=0.5e-9, add=0.7e-9)
@@ -53,24 +53,24 @@ def simulated(algorithm, nodes, nbytes, machine, codec=None):
     """Seconds of an allreduce of the network, message by message; and of work on each rank."""
     simulation, scale = Simulation(nodes, machine.alpha, machine.beta), nbytes / (4 * ELEMENTS)
     meters = []
-    before = network._add
+    before = transport._add
     try:
         for rank in range(nodes):
             for tag, piece in enumerate(np.array_split(np.zeros(ELEMENTS, np.float32), machine.pieces)):
                 meter = Meter()
                 meters.append(meter)
-                make = coded.CodedRing(PricedCodec(codec, meter, scale)) if codec else algorithm
+                make = compressed_ring.CodedRing(PricedCodec(codec, meter, scale)) if codec else algorithm
                 steps = make(TimedLane(rank, nodes, scale), piece, tag)
                 simulation.start(rank, timed(_with_add(steps, meter, machine.gamma * scale), meter))
         return simulation.run()
     finally:
-        network._add = before
+        transport._add = before
 
 
 def _with_add(steps, meter, seconds):
     """While these steps run, adding is work of theirs."""
     while True:
-        network._add = lambda total, part: meter.add(part.nbytes * seconds)
+        transport._add = lambda total, part: meter.add(part.nbytes * seconds)
         try:
             waits = next(steps)
         except StopIteration:
@@ -83,8 +83,8 @@ def _with_add(steps, meter, seconds):
 @pytest.mark.parametrize("name", ["doubling", "halving"])
 def test_doubling_and_halving(name, nodes, nbytes, machine):
     """As their messages and additions add up, also where the number of nodes is no power of two."""
-    formula = {"doubling": timing.doubling, "halving": timing.rabenseifner}[name]
-    expected = simulated(getattr(network, name), nodes, nbytes, machine)
+    formula = {"doubling": cost_model.doubling, "halving": cost_model.rabenseifner}[name]
+    expected = simulated(getattr(transport, name), nodes, nbytes, machine)
     assert formula(nodes, nbytes, machine).seconds == pytest.approx(expected, rel=0.01)
 
 
@@ -96,8 +96,8 @@ def test_doubling_and_halving(name, nodes, nbytes, machine):
 def test_ring(nodes, nbytes, machine, with_codec):
     """In one piece: exactly what its messages and additions, or the codec on its hops, add up to."""
     codec = dataclasses.replace(CODEC, ratio=0.25) if with_codec else None
-    expected = simulated(network.ring, nodes, nbytes, machine, codec) if nodes > 1 else 0
-    assert timing.ring(nodes, nbytes, machine, codec).seconds == pytest.approx(expected, rel=1e-6)
+    expected = simulated(transport.ring, nodes, nbytes, machine, codec) if nodes > 1 else 0
+    assert cost_model.ring(nodes, nbytes, machine, codec).seconds == pytest.approx(expected, rel=1e-6)
 
 
 @settings(deadline=None, max_examples=25)
@@ -109,48 +109,51 @@ def test_ring_in_pieces(nodes, nbytes, machine, pieces, with_codec):
     """Close, whether the wire, the core or the latency is what takes long."""
     machine = dataclasses.replace(machine, pieces=pieces)
     codec = dataclasses.replace(CODEC, ratio=0.25) if with_codec else None
-    expected = simulated(network.ring, nodes, nbytes, machine, codec)
-    assert timing.ring(nodes, nbytes, machine, codec).seconds == pytest.approx(expected, rel=0.2)
+    expected = simulated(transport.ring, nodes, nbytes, machine, codec)
+    assert cost_model.ring(nodes, nbytes, machine, codec).seconds == pytest.approx(expected, rel=0.2)
 
 
 def test_ring_is_the_papers():
     """The formula as it stands in the literature."""
     p, n, m = 6, 4e6, GIGABIT
     expected = 2 * (p - 1) * m.alpha + 2 * (p - 1) / p * n * m.beta + (p - 1) / p * n * m.gamma
-    assert timing.ring(p, n, m).seconds == pytest.approx(expected)
-    assert timing.ring(p, n, m).work == pytest.approx((p - 1) / p * n * m.gamma)
-    assert timing.ring(1, n, m) == timing.NOTHING
+    assert cost_model.ring(p, n, m).seconds == pytest.approx(expected)
+    assert cost_model.ring(p, n, m).work == pytest.approx((p - 1) / p * n * m.gamma)
+    assert cost_model.ring(1, n, m) == cost_model.NOTHING
     half = CodecCost(0.5, 0, 0, 0)
-    assert timing.ring(p, n, m, half).seconds == pytest.approx(
-        timing.ring(p, n / 2, dataclasses.replace(m, gamma=0)).seconds
+    assert cost_model.ring(p, n, m, half).seconds == pytest.approx(
+        cost_model.ring(p, n / 2, dataclasses.replace(m, gamma=0)).seconds
     )
 
 
 def test_fastest():
     """Few bytes want few messages, many bytes few bytes."""
     for nodes in (4, 16):
-        assert timing.fastest(nodes, 100, GIGABIT) == timing.doubling(nodes, 100, GIGABIT)
-        assert timing.fastest(nodes, 1e9, GIGABIT).seconds == pytest.approx(
-            timing.ring(nodes, 1e9, GIGABIT).seconds, rel=0.01
+        assert cost_model.fastest(nodes, 100, GIGABIT) == cost_model.doubling(nodes, 100, GIGABIT)
+        assert cost_model.fastest(nodes, 1e9, GIGABIT).seconds == pytest.approx(
+            cost_model.ring(nodes, 1e9, GIGABIT).seconds, rel=0.01
         )
-        assert timing.fastest(nodes, 100, GIGABIT, CODEC) == timing.doubling(nodes, 100, GIGABIT)
-        assert timing.fastest(nodes, 1e9, GIGABIT, CODEC) == timing.ring(nodes, 1e9, GIGABIT, CODEC)
+        assert cost_model.fastest(nodes, 100, GIGABIT, CODEC) == cost_model.doubling(nodes, 100, GIGABIT)
+        assert cost_model.fastest(nodes, 1e9, GIGABIT, CODEC) == cost_model.ring(nodes, 1e9, GIGABIT, CODEC)
 
 
 def test_hierarchical():
     """Of one rank nothing, of one node no link, of several nodes both; lanes share link and work."""
     machine = dataclasses.replace(GIGABIT, sync=1e-3, node_ranks=4, node_sync=2e-5, node_beta=0.3e-9)
     n = 1e8
-    assert timing.hierarchical(1, n, machine) == timing.NOTHING
+    assert cost_model.hierarchical(1, n, machine) == cost_model.NOTHING
     inside = 2e-5 + n * 0.3e-9
-    assert timing.hierarchical(4, n, machine).seconds == timing.hierarchical(3, n, machine).seconds == inside
+    assert cost_model.hierarchical(4, n, machine).seconds == cost_model.hierarchical(3, n, machine).seconds == inside
     lanes = dataclasses.replace(GIGABIT, gamma=GIGABIT.gamma / 4)
-    assert timing.hierarchical(8, n, machine).seconds == pytest.approx(
-        inside + 1e-3 + GIGABIT.alpha + timing.fastest(2, n, lanes).seconds
+    assert cost_model.hierarchical(8, n, machine).seconds == pytest.approx(
+        inside + 1e-3 + GIGABIT.alpha + cost_model.fastest(2, n, lanes).seconds
     )
     for codec in (None, CODEC):
-        assert timing.hierarchical(16, n, machine, codec).seconds > timing.hierarchical(8, n, machine, codec).seconds
-    assert timing.hierarchical(8, n, machine, CODEC).seconds < timing.hierarchical(8, n, machine).seconds
+        assert (
+            cost_model.hierarchical(16, n, machine, codec).seconds
+            > cost_model.hierarchical(8, n, machine, codec).seconds
+        )
+    assert cost_model.hierarchical(8, n, machine, CODEC).seconds < cost_model.hierarchical(8, n, machine).seconds
 
 
 TIMES = st.floats(1e-3, 1.0)
@@ -173,17 +176,17 @@ def test_pipe(compute, update, exchange, width, channels):
             now = max(now, ended[step - width + 1])
         now += update
     expected = (now - ready[steps // 2]) / (steps - steps // 2 - 1 + update / (compute + update))
-    assert timing.pipe(compute, update, Cost(exchange), width, channels) == pytest.approx(expected, rel=0.05)
+    assert cost_model.pipe(compute, update, Cost(exchange), width, channels) == pytest.approx(expected, rel=0.05)
     if width == 1:
-        assert timing.pipe(compute, update, Cost(exchange), 1) == timing.sync(compute, update, Cost(exchange))
+        assert cost_model.pipe(compute, update, Cost(exchange), 1) == cost_model.sync(compute, update, Cost(exchange))
     elif channels == 1:
-        assert timing.pipe(compute, update, Cost(exchange), width) == max(compute + update, exchange)
+        assert cost_model.pipe(compute, update, Cost(exchange), width) == max(compute + update, exchange)
 
 
 def test_pipe_of_busy_cores():
     """What the exchange works is missing elsewhere."""
-    assert timing.pipe(1.0, 0.1, Cost(0.5, 0.2), 2, busy=True) == pytest.approx(1.3)
-    assert timing.pipe(1.0, 0.1, Cost(0.5, 0.2), 2) == pytest.approx(1.1)
+    assert cost_model.pipe(1.0, 0.1, Cost(0.5, 0.2), 2, busy=True) == pytest.approx(1.3)
+    assert cost_model.pipe(1.0, 0.1, Cost(0.5, 0.2), 2) == pytest.approx(1.1)
 
 
 @settings(deadline=None, max_examples=40)
@@ -194,7 +197,7 @@ def test_overlapped(compute, exchange, buckets):
     for _ in range(buckets):
         now += compute * 2 / 3 / buckets
         free = max(now, free) + exchange / buckets
-    assert timing.overlapped(compute, 0.01, Cost(exchange), buckets) == pytest.approx(free + 0.01)
+    assert cost_model.overlapped(compute, 0.01, Cost(exchange), buckets) == pytest.approx(free + 0.01)
 
 
 @settings(deadline=None, max_examples=15)
@@ -228,8 +231,8 @@ def test_gossip(ranks, compute, nbytes, every, asynchronous):
     for rank in range(ranks):
         simulation.start(rank, process(rank))
     expected = simulation.run() / steps
-    sent = timing.message(nbytes, GIGABIT)
-    assert timing.gossip(compute, 0, sent, average, every, asynchronous) == pytest.approx(expected, rel=0.05)
+    sent = cost_model.message(nbytes, GIGABIT)
+    assert cost_model.gossip(compute, 0, sent, average, every, asynchronous) == pytest.approx(expected, rel=0.05)
 
 
 @settings(deadline=None, max_examples=25)
@@ -259,12 +262,12 @@ def test_parameter_server(ranks, compute, update, nbytes, machine):
         simulation.start(rank, worker() if rank else server())
     expected = simulation.run()
     assert gathered
-    assert timing.parameter_server(ranks, nbytes, compute, update, machine) == pytest.approx(expected, rel=1e-6)
+    assert cost_model.parameter_server(ranks, nbytes, compute, update, machine) == pytest.approx(expected, rel=1e-6)
 
 
 def test_codec_of_a_message():
     """Fewer bytes on the wire, for work."""
-    plain, encoded = timing.message(1e8, GIGABIT), timing.message(1e8, GIGABIT, CODEC)
+    plain, encoded = cost_model.message(1e8, GIGABIT), cost_model.message(1e8, GIGABIT, CODEC)
     assert encoded.seconds == pytest.approx((plain.seconds - GIGABIT.alpha) * 0.26 + GIGABIT.alpha + 1e8 * 0.8e-9)
     assert (plain.work, encoded.work) == (0, pytest.approx(0.08))
 
@@ -274,15 +277,15 @@ def test_work_of_transfers():
     working = dataclasses.replace(GIGABIT, alpha_work=1e-3, beta_work=1e-9)
     n = 1e6
     for formula, messages, nbytes in (
-        (timing.doubling, 3, 3 * n),
-        (timing.rabenseifner, 6, 2 * 7 / 8 * n),
-        (timing.ring, 14, 2 * 7 / 8 * n),
-        (lambda ranks, nbytes, machine: timing.message(nbytes, machine), 1, n),
+        (cost_model.doubling, 3, 3 * n),
+        (cost_model.rabenseifner, 6, 2 * 7 / 8 * n),
+        (cost_model.ring, 14, 2 * 7 / 8 * n),
+        (lambda ranks, nbytes, machine: cost_model.message(nbytes, machine), 1, n),
     ):
         plain, found = formula(8, n, GIGABIT), formula(8, n, working)
         assert found.seconds == plain.seconds
         assert found.work - plain.work == pytest.approx(messages * 1e-3 + nbytes * 1e-9)
-    coded = timing.ring(8, n, working, CODEC).work - timing.ring(8, n, GIGABIT, CODEC).work
+    coded = cost_model.ring(8, n, working, CODEC).work - cost_model.ring(8, n, GIGABIT, CODEC).work
     assert coded == pytest.approx(14 * 1e-3 + 2 * 7 / 8 * n * CODEC.ratio * 1e-9)
 
 
@@ -294,15 +297,15 @@ def test_work_of_transfers():
 def test_crowded(own, part, exchange, longer, cores, ranks):
     """No shorter than with cores to spare, nor than all work on all cores; longer by what its own work waits."""
     step, own_work = own + longer, own * part
-    found = timing.crowded(step, own, own_work, exchange, cores, ranks)
+    found = cost_model.crowded(step, own, own_work, exchange, cores, ranks)
     least = ranks * (own_work + exchange) / cores
     assert found >= step and found >= least
     rho = least / found
     if found > 1.000001 * max(step, least):
         assert own + own_work * (1 / (1 - rho**cores) - 1) == pytest.approx(found, rel=1e-3)
-    assert timing.crowded(step, own, own_work, exchange, 0, ranks) == step
-    assert timing.crowded(step, own, own_work, exchange, cores, ranks + 1) >= found
-    assert timing.crowded(step, own, 0, 0, cores, ranks) == step
+    assert cost_model.crowded(step, own, own_work, exchange, 0, ranks) == step
+    assert cost_model.crowded(step, own, own_work, exchange, cores, ranks + 1) >= found
+    assert cost_model.crowded(step, own, 0, 0, cores, ranks) == step
 
 
 @pytest.mark.parametrize(
@@ -321,9 +324,9 @@ def test_crowded_is_a_queue(cores, ranks, work):
         done[rank] += 1
         heapq.heappush(waiting, (free[core] + random.exponential((1 - work) / bursts), rank))
     expected = max(free) / (sum(done) / ranks / bursts)
-    assert timing.crowded(1.0, 1.0, work, 0.0, cores, ranks) == pytest.approx(expected, rel=0.1)
+    assert cost_model.crowded(1.0, 1.0, work, 0.0, cores, ranks) == pytest.approx(expected, rel=0.1)
 
 
 def test_efficiency():
     """Of a step of 4 seconds three are computing."""
-    assert timing.efficiency(2.5, 0.5, 4.0) == 0.75
+    assert cost_model.efficiency(2.5, 0.5, 4.0) == 0.75

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from matex_tf import timeline
-from matex_tf.cli import main
+from matex_tf.cli import trace as timeline
+from matex_tf.cli.main import main
 
 
 @pytest.mark.parametrize("schedule", ["chained", "funneled"])

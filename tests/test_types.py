@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import matex_tf
-from matex_tf.patches.names import require
+from matex_tf.core.world import World
+from matex_tf.patches.common.wrapping import require
 from matex_tf.readers import DataSet
-from matex_tf.world import World
 
 ROOT = Path(matex_tf.__file__).resolve().parents[1]
 

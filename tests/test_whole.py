@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from matex_tf import whole
 from matex_tf.errors import SettingError
+from matex_tf.storage import atomic_file
 
 
 def put(path: Path, text: str) -> None:
-    whole.put(path, lambda draft: Path(draft).write_text(text))
+    atomic_file.put(path, lambda draft: Path(draft).write_text(text))
 
 
 def left(folder: Path) -> list[str]:
@@ -32,8 +32,8 @@ def test_new_and_old(tmp_path, monkeypatch):
         assert not path.exists() or path.read_text() == "old", "the old file stays until the new one is whole"
         return Path(draft).write_text("old")
 
-    assert whole.put(path, write) == 3 and path.read_text() == "old"
-    assert whole.put(path, write) == 3 and os.path.basename(drafts[0]) == "a.keras"
+    assert atomic_file.put(path, write) == 3 and path.read_text() == "old"
+    assert atomic_file.put(path, write) == 3 and os.path.basename(drafts[0]) == "a.keras"
     monkeypatch.chdir(tmp_path)
     put(Path("a.keras"), "new")
     assert path.read_text() == "new" and left(tmp_path) == ["a.keras"]
@@ -50,7 +50,7 @@ def test_an_error_in_the_middle(tmp_path, error):
         raise error
 
     with pytest.raises(error):
-        whole.put(path, write)
+        atomic_file.put(path, write)
     assert path.read_text() == "old" and left(tmp_path) == ["file"]
 
 
@@ -70,11 +70,11 @@ def test_a_disk_that_is_full(tmp_path):
 
 KILLED = """
 import os, signal, sys
-from matex_tf import whole
+from matex_tf.storage import atomic_file
 def write(draft):
     open(draft, "w").write("half")
     os.kill(os.getpid(), signal.SIGKILL)
-whole.put(sys.argv[1], write)
+atomic_file.put(sys.argv[1], write)
 """
 
 
@@ -91,12 +91,12 @@ def test_a_process_that_is_killed(tmp_path):
 HDF5 = """
 import resource, sys
 import h5py
-from matex_tf import whole
+from matex_tf.storage import atomic_file
 def write(draft):
     with h5py.File(draft, "w") as file:
         file["a"] = bytes(100_000)
 resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
-whole.put(sys.argv[1], write)
+atomic_file.put(sys.argv[1], write)
 """
 
 
@@ -187,10 +187,10 @@ def test_a_directory_that_takes_no_files(tmp_path, monkeypatch):
     (tmp_path / "open" / "fixed").write_text("old")
     monkeypatch.setattr(os.path, "realpath", os.fspath)
     assert as_another_user(lambda: put(Path("mine"), "new")) and (tmp_path / "mine").read_text() == "new"
-    assert as_another_user(lambda: whole.check("mine"))
+    assert as_another_user(lambda: atomic_file.check("mine"))
     for name in ("fixed", "open/fixed", "absent"):
         assert not as_another_user(lambda name=name: put(Path(name), "new"))
-        assert not as_another_user(lambda name=name: whole.check(name))
+        assert not as_another_user(lambda name=name: atomic_file.check(name))
     assert (tmp_path / "open" / "fixed").read_text() == "old"
 
 
@@ -198,19 +198,19 @@ def test_seen_before(tmp_path):
     """What cannot be written is known before there is anything to write, and the try leaves nothing."""
     (tmp_path / "old").write_text("old")
     for name in ("new", "old"):
-        whole.require(str(tmp_path / name), "--trace")
-    whole.require("", "--trace")
-    whole.require("/dev/null", "--trace")
+        atomic_file.require(str(tmp_path / name), "--trace")
+    atomic_file.require("", "--trace")
+    atomic_file.require("/dev/null", "--trace")
     for name in ("no/file", "", "old/file"):
         with pytest.raises(SettingError, match=r"cannot be written \(.*\): give another file as --trace"):
-            whole.require(f"{tmp_path}/{name}", "--trace")
+            atomic_file.require(f"{tmp_path}/{name}", "--trace")
     assert left(tmp_path) == ["old"] and (tmp_path / "old").read_text() == "old"
 
 
 def test_json(tmp_path):
     """A value that JSON does not have leaves the old file."""
     path = tmp_path / "file.json"
-    whole.put_json(path, {"a": [1]}, indent=1)
+    atomic_file.put_json(path, {"a": [1]}, indent=1)
     with pytest.raises(TypeError):
-        whole.put_json(path, {"a": [1] * 9000, "b": object()})
+        atomic_file.put_json(path, {"a": [1] * 9000, "b": object()})
     assert path.read_text() == '{\n "a": [\n  1\n ]\n}' and left(tmp_path) == ["file.json"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf.exchange.codec import Codec
+from matex_tf.exchange.network.codec import Codec
 
 
 class VirtualLane:
@@ -48,7 +48,7 @@ def run(algorithm: Callable[..., Any], arrays: Sequence[np.ndarray], **by_rank: 
     """Run an algorithm on a rank for each array, in place; ranks take turns in an order that changes all the time.
 
     Args:
-        algorithm: a generator function of lane, data and tag, as in `matex_tf.exchange.network`.
+        algorithm: a generator function of lane, data and tag, as in `matex_tf.exchange.network.transport`.
         arrays: each rank's.
         by_rank: further arguments, one for each rank.
     """
@@ -104,7 +104,7 @@ def coded_allreduce(
 
 
 class VirtualMail:
-    """What `matex_tf.exchange.mail.Mail` is for one of several ranks in one process.
+    """What `matex_tf.exchange.network.messenger.Mail` is for one of several ranks in one process.
 
     All ranks post before one of them waits; waiting moves everybody's transfers on.
     """

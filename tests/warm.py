@@ -57,7 +57,7 @@ def serve(path: str) -> int:
     import sklearn.datasets  # noqa: F401
     import tensorflow  # noqa: F401
 
-    import matex_tf.run  # noqa: F401
+    import matex_tf.job.run  # noqa: F401
 
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"{path}.new")
@@ -126,7 +126,7 @@ def become(wanted: dict[str, Any], descriptors: list[int]) -> int:
     os.environ.update(wanted["environ"])
     os.chdir(wanted["folder"])
     sys.path.insert(0, wanted["folder"])
-    from matex_tf.run import main
+    from matex_tf.job.run import main
 
     return main(wanted["arguments"])
 

@@ -54,14 +54,14 @@ def main() -> None:
 
 def prepare(bare: bool) -> None:
     """Import what every case needs, in the order of a real run: the patches before Keras."""
-    from matex_tf import world
+    from matex_tf.core import world
 
     world.init()
     count_meetings(world.World)
     if nbytes := os.environ.get("MATEX_TEST_BUCKET_BYTES"):  # so that small models have several buckets
-        from matex_tf.exchange import plan
+        from matex_tf.exchange import bucket_plan
 
-        plan.MEGABYTE = int(nbytes)
+        bucket_plan.MEGABYTE = int(nbytes)
     if bare:
         return
     import matex_tf.patches
@@ -85,7 +85,7 @@ def count_meetings(world_class: Any) -> None:
 
     world_class.meet = counted
 
-    from matex_tf.exchange.party import Party
+    from matex_tf.exchange.process_group import Party
 
     summed, begun, summed_whole = Party.sum, Party.begin, Party.sum_whole
 
@@ -110,7 +110,7 @@ worlds: dict[tuple[int, ...], Any] = {}
 
 def answer(message: dict[str, Any]) -> bytes:
     """Run a case if this rank is in one of its groups; the pickled outcome, or None for a rank left out."""
-    from matex_tf import world
+    from matex_tf.core import world
 
     if message["fresh"]:
         worlds.clear()
@@ -128,7 +128,8 @@ def answer(message: dict[str, Any]) -> bytes:
 
 def run(mine: Any, case: str, kwargs: dict[str, Any], place: str) -> bytes:
     """Run one case on one world."""
-    from matex_tf import errors, world
+    from matex_tf import errors
+    from matex_tf.core import world
 
     outcome = Outcome(mine.rank, mine.size)
     home = os.getcwd()

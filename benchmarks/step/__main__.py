@@ -24,7 +24,7 @@ from benchmarks import peers
 from benchmarks.jobs import THREADS
 from benchmarks.step import models, report
 from benchmarks.step.turns import Job
-from matex_tf import launch
+from matex_tf.launch import mpirun_command
 
 #: In every framework; mpirun binds each rank to one core where there are enough.
 COMMON = {**THREADS, "TF_CPP_MIN_LOG_LEVEL": "3", "GLOO_SOCKET_IFNAME": "lo"}
@@ -45,8 +45,10 @@ class Kind:
         """Start its ranks; returns when they wait for their turn."""
         ranks, hosts = options.ranks, options.hosts
         # Of one version and with the same options everywhere; each environment's own, for its libraries.
-        mpirun = dataclasses.replace(launch.find_mpirun(), path=str(self.python.parent / "mpirun"))
-        line = launch.mpirun_line(mpirun, ranks, hosts, names=["STEP_TURNS", "STEP_COMPUTE", *COMMON] if hosts else [])
+        mpirun = dataclasses.replace(mpirun_command.find_mpirun(), path=str(self.python.parent / "mpirun"))
+        line = mpirun_command.mpirun_line(
+            mpirun, ranks, hosts, names=["STEP_TURNS", "STEP_COMPUTE", *COMMON] if hosts else []
+        )
         line += [str(self.python), "-m", f"benchmarks.step.{self.module}", model, str(batch), *self.arguments]
         environ: Mapping[str, str] = {
             **COMMON,

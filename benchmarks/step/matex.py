@@ -37,7 +37,8 @@ def meeting(told: Any) -> Any:
     """A strategy that lets the ranks meet, and sums nothing."""
     import tensorflow as tf
 
-    from matex_tf import strategies, world
+    from matex_tf import strategies
+    from matex_tf.core import world
 
     class Meet(strategies.Strategy):
         def exchange(self, gradients: Sequence[Any], names: Sequence[str]) -> list[Any]:
@@ -57,8 +58,9 @@ def exchanging(name: str, model_name: str, batch: int, rank: Rank) -> tuple[Any,
     """A model that exchanges in a way such as "chained 32" (schedule, megabytes of a bucket), and its step."""
     import tensorflow as tf
 
-    from matex_tf import settings, strategies, world
-    from matex_tf.patches.rows import Own
+    from matex_tf import settings, strategies
+    from matex_tf.core import world
+    from matex_tf.patches.data.array_sharding import Own
 
     before = settings.current()
     if name == MEET:
@@ -100,7 +102,8 @@ def main() -> None:
     if names == ["lockstep"]:
         model, step = plain(model_name, batch)
         rank.serve({LOCK_STEP: rank.lock_step(step)}, models.parameters(model))
-    from matex_tf import patches, world
+    from matex_tf import patches
+    from matex_tf.core import world
 
     world.init()
     patches.install(seed=7)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matex_tf import pictures
+from matex_tf.planning import plotting
 
 from .turns import LOCK_STEP  # relative: the tests import this package by its own name
 
@@ -123,7 +123,7 @@ def show(figures: Sequence[Figure], title: str) -> None:
 
 def plot(figures: Sequence[Figure], path: str) -> None:
     """Draw what each exchange adds to a step, a panel a model."""
-    pyplot = pictures.pyplot()
+    pyplot = plotting.pyplot()
     models = list(dict.fromkeys(figure.model for figure in figures))
     canvas, panels = pyplot.subplots(1, len(models), figsize=(4.2 * len(models), 3.6), squeeze=False)
     for panel, model in zip(panels[0], models, strict=True):

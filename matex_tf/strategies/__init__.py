@@ -1,11 +1,14 @@
-"""What is exchanged, with whom and when. A strategy is one class in one file; this is the registry."""
+"""What is exchanged, with whom and when. A strategy is one class in one file; this is the registry.
+
+It may import core and exchange. Start reading in base.py.
+"""
 
 from __future__ import annotations
 
 from matex_tf import settings
+from matex_tf.strategies.base import Strategy
 from matex_tf.strategies.gossip import Gossip
 from matex_tf.strategies.pipe import Pipe
-from matex_tf.strategies.strategy import Strategy
 from matex_tf.strategies.sync import Sync
 
 #: By name; `Settings.strategy` has the same names.

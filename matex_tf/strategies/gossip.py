@@ -1,17 +1,17 @@
 """GossipGraD (arXiv 1803.05880): ranks train on their own rows, and average their weights with one partner at a time.
 
 After a step with its own gradients each rank sends its weights w to one partner and receives those of another, v; whom,
-that is said by `partners`. Both travel while the next step computes. When they are there, what that step has ended with
+that is said by `topology`. Both travel while the next step computes. When they are there, what that step has ended with
 is moved by (v - w) / 2: so it is the average of the two, and what the step has done since. Senders and receivers are a
 permutation of the ranks, so the moves of all ranks add up to nothing, and the mean over the ranks is what their
 gradients make of it.
 
 With a codec a rank sends how far w is from the weights that all ranks had when they were averaged last, encoded; what
-holds then stands in `matex_tf.exchange.halfway`.
+holds then stands in `matex_tf.exchange.pairwise_average`.
 
 Optimizers keep their slots to themselves. Statistics of the data (moving means and variances) travel with the weights.
 
-Where a rank has died (`matex_tf.faults`) all that are left drop what was under way, and begin anew with partners that
+Where a rank has died (`transactions`) all that are left drop what was under way, and begin anew with partners that
 follow from their number. For that each step ends in a collective, as with any strategy, so that all of them have done
 the same steps; and ranks meet before they wait for one another's weights.
 """
@@ -26,13 +26,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from matex_tf import settings, trace, world
+from matex_tf import settings
+from matex_tf.core import trace, world
 from matex_tf.errors import MatexError, RankLost, RanksDisagree
-from matex_tf.exchange import plan
-from matex_tf.exchange.halfway import Halfway, Patience
-from matex_tf.exchange.mail import Mail
-from matex_tf.strategies.partners import Partners
-from matex_tf.strategies.strategy import Strategy
+from matex_tf.exchange import bucket_plan
+from matex_tf.exchange.network.messenger import Mail
+from matex_tf.exchange.pairwise_average import Halfway, Patience
+from matex_tf.strategies.base import Strategy
+from matex_tf.strategies.topology import Partners
 
 
 class Gossip(Strategy):
@@ -127,7 +128,7 @@ class Rounds:
             Partners(ranks.size, max(0, told.seed), kind),
             [tuple(variable.shape) for variable in self.variables],
             [np.dtype(tf.as_dtype(variable.dtype).as_numpy_dtype) for variable in self.variables],
-            told.bucket_mb * plan.MEGABYTE,
+            told.bucket_mb * bucket_plan.MEGABYTE,
             # Where ranks may die, they are found to be missing where all meet.
             Patience(told.stall_seconds, 0 if ranks.guard else told.stall_abort_seconds, ranks.say).look,
             told.codec,

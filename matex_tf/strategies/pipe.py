@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from matex_tf import settings, world
-from matex_tf.exchange import background, op
-from matex_tf.exchange.background import Sums
-from matex_tf.exchange.plan import Plan, check_dtypes
-from matex_tf.strategies.strategy import Gradient
+from matex_tf import settings
+from matex_tf.core import world
+from matex_tf.exchange import async_allreduce, tf_op
+from matex_tf.exchange.async_allreduce import Sums
+from matex_tf.exchange.bucket_plan import Plan, check_dtypes
+from matex_tf.strategies.base import Gradient
 from matex_tf.strategies.sync import WHAT, Sync
 
 Apply = Callable[[list[Gradient]], None]
@@ -78,7 +79,7 @@ class Pipe(Sync):
             line = self._under_way.setdefault(
                 id(key), _UnderWay(lambda sums: apply(whole([tf.convert_to_tensor(one) for one in sums])))
             )
-            line.sums.append(background.of(ranks, plan).post(ranks, plan, arrays))
+            line.sums.append(async_allreduce.of(ranks, plan).post(ranks, plan, arrays))
             step = self._steps[key] = self._steps.get(key, 0) + 1
             width = self.told.pipe_width if step > self.told.pipe_warmup else 1
             return [np.array(len(line.sums) >= width)]
@@ -87,13 +88,13 @@ class Pipe(Sync):
             return self._under_way[id(key)].sums.popleft().get(world.current())
 
         def apply_oldest() -> tf.Tensor:
-            sums = op.call(collect, dense, [tensor.dtype for tensor in dense])
+            sums = tf_op.call(collect, dense, [tensor.dtype for tensor in dense])
             for total, tensor in zip(sums, dense, strict=True):
                 total.set_shape(tensor.shape)
             apply(whole(sums))
             return tf.constant(True)
 
-        ready = op.call(post, dense, [tf.bool], lambda arrays: [np.array(False)])[0]
+        ready = tf_op.call(post, dense, [tf.bool], lambda arrays: [np.array(False)])[0]
         ready.set_shape([])
         tf.cond(ready, apply_oldest, lambda: tf.constant(False))
 

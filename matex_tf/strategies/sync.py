@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from matex_tf.exchange import op
-from matex_tf.strategies.strategy import Gradient, Strategy
+from matex_tf.exchange import tf_op
+from matex_tf.strategies.base import Gradient, Strategy
 
 WHAT = "exchange gradients"
 
@@ -25,12 +25,12 @@ class Sync(Strategy):
         result: list[Gradient] = list(gradients)
         dense = [i for i, gradient in enumerate(gradients) if tf.is_tensor(gradient) and not _sparse(gradient)]
         labels = [f"the gradient of {names[i]}" for i in dense]
-        sums = op.sum_over_ranks([gradients[i] for i in dense], WHAT, labels, coded=True)
+        sums = tf_op.sum_over_ranks([gradients[i] for i in dense], WHAT, labels, coded=True)
         for i, total in zip(dense, sums, strict=True):
             result[i] = total
         for i, gradient in enumerate(gradients):
             if _sparse(gradient):
-                result[i] = op.join_slices(gradient, WHAT, names[i])
+                result[i] = tf_op.join_slices(gradient, WHAT, names[i])
         return result
 
 

@@ -16,7 +16,9 @@ import threading
 
 import wrapt
 
-from matex_tf.patches import account, inside, names
+import matex_tf
+from matex_tf import patches
+from matex_tf.patches.common import active_flag, sharing_report, wrapping
 
 #: Where launchers tell a process its rank; a script that has one of these names shares its work out by itself.
 RANK_VARIABLES = frozenset(
@@ -29,7 +31,7 @@ _RANK_NAMES = frozenset(("rank", "local_rank", "init", "world"))  # of matex_tf
 _READERS = importlib.util.find_spec("matex_tf.readers")
 _OURS = tuple(
     os.path.dirname(os.path.abspath(path)) + os.sep
-    for path in (inside.__file__, names.world.__file__, wrapt.__file__, _READERS.origin if _READERS else None)
+    for path in (patches.__file__, matex_tf.__file__, wrapt.__file__, _READERS.origin if _READERS else None)
     if path
 )
 
@@ -83,10 +85,10 @@ def shared() -> bool:
     return bool(
         _folders
         and not _collecting
-        and not inside.alone
+        and not active_flag.alone
         and threading.get_ident() == threading.main_thread().ident
-        and not names.aside
-        and not names.alone()
+        and not wrapping.aside
+        and not wrapping.alone()
         and not asks()
     )
 
@@ -127,7 +129,7 @@ def asks() -> bool:
 def _shown(path: str) -> str:
     """The name of a file of the script's below its folder; empty for every other file."""
     folder = next((folder for folder in _folders if path.startswith(folder)), "")
-    own = folder and not path.startswith(_OURS) and account.of_the_script(path)
+    own = folder and not path.startswith(_OURS) and sharing_report.of_the_script(path)
     return path[len(folder) :] if own else ""
 
 

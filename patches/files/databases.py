@@ -13,7 +13,7 @@ import os
 from types import ModuleType
 from typing import Any
 
-from matex_tf.patches import notes
+from matex_tf.patches.common import log_once
 from matex_tf.patches.files import callers, kinds, once, opened, takeover
 from matex_tf.patches.files.once import Call
 from matex_tf.patches.files.wrapping import wrap
@@ -70,7 +70,7 @@ def _connect(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
     connection = once.do(call, act, tell, elsewhere, lambda: wrapped(*args, **kwargs))
     if size > LARGEST_COPY:
-        notes.say(f"{path} is too large for a copy on each rank: every rank opens it, as with --files every-rank")
+        log_once.say(f"{path} is too large for a copy on each rank: every rank opens it, as with --files every-rank")
     elif size >= 0:
         connection.matex_call = call
         kinds.meet_after("copy", call)

@@ -16,7 +16,7 @@ from typing import Any
 
 from matex_tf.patches.files import callers, kinds, once, opened, takeover
 from matex_tf.patches.files.wrapping import wrap
-from matex_tf.patches.inside import alone
+from matex_tf.patches.common.active_flag import alone
 
 _THROUGH = frozenset(("logging", "logging.handlers", "logging.config"))
 _CALL = "_matex_call"

@@ -24,12 +24,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from matex_tf import settings, world
-from matex_tf.differences import name_ranks
+from matex_tf import settings
+from matex_tf.core import world
+from matex_tf.core.mismatch import name_ranks
+from matex_tf.core.world import CALL
 from matex_tf.errors import MatexError
-from matex_tf.patches import inside
+from matex_tf.patches.common import active_flag
 from matex_tf.patches.files import systems
-from matex_tf.world import CALL
 
 _LONGEST = 200  # characters of an argument that are shown and compared; of more, a checksum
 
@@ -106,7 +107,7 @@ def do(
         doers = systems.doers(ranks, call.folder)
         if mine is None and doers[ranks.rank] == ranks.rank:
             try:
-                with inside.alone():
+                with active_flag.alone():
                     result = act()
                     mine = _Outcome(_pack(tell(result), call))
             except Exception as error:
@@ -123,7 +124,7 @@ def do(
         ranks.where = call.what
         doers, outcomes = ranks.whole(attempt)
     except Apart:
-        with inside.alone():
+        with active_flag.alone():
             return (alone or act)()
     finally:
         ranks.where = where
@@ -136,7 +137,7 @@ def do(
         raise MatexError(f"nothing is known of {call.what}; this is an error of matex_tf.")
     if outcome.error:
         raise pickle.loads(outcome.error)
-    with inside.alone():
+    with active_flag.alone():
         return elsewhere(pickle.loads(outcome.value))
 
 

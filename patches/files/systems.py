@@ -11,7 +11,7 @@ import contextlib
 import os
 import uuid
 
-from matex_tf.world import World
+from matex_tf.core.world import World
 
 #: For each generation of ranks and each mount point, the rank that acts for each rank.
 _known: dict[tuple[int, int, str], list[int]] = {}

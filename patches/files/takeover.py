@@ -10,9 +10,9 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
-from matex_tf import world
+from matex_tf.core import world
+from matex_tf.core.world import World
 from matex_tf.patches.files import systems
-from matex_tf.world import World
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import Any
 
 import wrapt
 
-from matex_tf.patches import names
+from matex_tf.patches.common import wrapping
 
 
 class _Wrapper(wrapt.FunctionWrapper):
@@ -32,7 +32,7 @@ def wrap(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:
     Raises:
         NameMoved: it is not there.
     """
-    names.require(module, path)
+    wrapping.require(module, path)
     owner, name, original = wrapt.resolve_path(module, path)
     wrapped: Any = _Wrapper(original, wrapper)
     wrapped._self_module, wrapped._self_path = module.__name__, path

@@ -6,12 +6,15 @@
 In such a script Horovod's conventions hold: the batch is the rank's own, and nothing is shared out, averaged or
 written once unless the script says so. The first import of these names puts the other patches aside.
 
-    tensorflow, keras, callbacks, elastic, compression, util    what a script imports
-    basics, process_sets, ops, functions, gradients, optimizer  what stands behind them
-    desk, requests                                              how ranks come to agree on the next collective
+    tensorflow, keras, callbacks, elastic, util, …    what a script imports
+    core.basics, core.process_sets, core.ops, …        what they stand on
+    core.coordinator, core.requests                    how ranks come to agree on the next collective
+    optimizers                                         `DistributedOptimizer` and the tape
+
+It may import patches.common and its own rooms. Start reading in tensorflow.py.
 """
 
-from matex_tf.patches import horovod_names
+from matex_tf.patches.imports import horovod_alias
 
-horovod_names.put_patches_aside()
-horovod_names.install(first=True)
+horovod_alias.put_patches_aside()
+horovod_alias.install(first=True)

@@ -13,8 +13,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from matex_tf.patches import seeds
-from matex_tf.patches.horovod import basics, functions, missing, ops
+from matex_tf.patches.common import seeds
+from matex_tf.patches.horovod.core import basics, functions, ops, unsupported
 
 
 def shared_variables(variables: Iterable[Any]) -> list[Any]:
@@ -204,4 +204,4 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
 
 
 def __getattr__(name: str) -> Any:
-    missing.refuse("horovod.keras.callbacks", name, globals())
+    unsupported.refuse("horovod.keras.callbacks", name, globals())

@@ -1,6 +1,6 @@
 """`hvd.elastic`: states that can be committed and restored, and functions that run on them.
 
-Under `--faults shrink` a function that `run` was given is a transaction (see `matex_tf.faults`): where a rank dies in
+Under `--faults shrink` a function that `run` was given is a transaction (see `transactions`): where a rank dies in
 it the others leave it behind, go back to their last commit, take over that of the lowest rank that is left, and call
 the function again. Under `--faults restart` commits are written, see `commits`. In other jobs it is called once, and a
 rank that dies ends them all.
@@ -15,11 +15,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from matex_tf import world
+from matex_tf.core import world
 from matex_tf.errors import RankLost
-from matex_tf.patches.horovod import basics, commits, functions, missing
 from matex_tf.patches.horovod.callbacks import shared_variables
-from matex_tf.patches.horovod.exceptions import HorovodInternalError
+from matex_tf.patches.horovod.core import basics, commits, functions, unsupported
+from matex_tf.patches.horovod.core.exceptions import HorovodInternalError
 
 
 class State:
@@ -316,4 +316,4 @@ class UpdateEpochStateCallback(keras.callbacks.Callback):
 
 
 def __getattr__(name: str) -> Any:
-    missing.refuse("horovod.tensorflow.elastic", name, globals())
+    unsupported.refuse("horovod.tensorflow.elastic", name, globals())

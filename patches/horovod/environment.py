@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from matex_tf import world
+from matex_tf.core import world
 
 
 def get_env_rank_and_size() -> tuple[int, int]:

@@ -8,18 +8,20 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from matex_tf.patches.horovod import basics, callbacks, elastic, functions, gradients, missing, ops, util
-from matex_tf.patches.horovod import optimizer as optimizers
-from matex_tf.patches.horovod.basics import *  # noqa: F403
-from matex_tf.patches.horovod.basics import Adasum, Average, Sum
-from matex_tf.patches.horovod.compression import Compression
-from matex_tf.patches.horovod.functions import broadcast_global_variables
-from matex_tf.patches.horovod.process_sets import (
+from matex_tf.patches.horovod import callbacks, elastic, util
+from matex_tf.patches.horovod.core import basics, functions, ops, unsupported
+from matex_tf.patches.horovod.core.basics import *  # noqa: F403
+from matex_tf.patches.horovod.core.basics import Adasum, Average, Sum
+from matex_tf.patches.horovod.core.functions import broadcast_global_variables
+from matex_tf.patches.horovod.core.process_sets import (
     ProcessSet,
     add_process_set,
     global_process_set,
     remove_process_set,
 )
+from matex_tf.patches.horovod.optimizers import gradients
+from matex_tf.patches.horovod.optimizers import keras3 as optimizers
+from matex_tf.patches.horovod.optimizers.compression import Compression
 from matex_tf.patches.horovod.sync_batch_norm import SyncBatchNormalization
 
 __all__ = [
@@ -148,4 +150,4 @@ join, barrier = ops.join, ops.barrier
 
 
 def __getattr__(name: str) -> Any:
-    missing.refuse("horovod.keras", name, [*globals(), *vars(basics)])
+    unsupported.refuse("horovod.keras", name, [*globals(), *vars(basics)])

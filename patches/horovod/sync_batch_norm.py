@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from matex_tf.patches.horovod import basics, ops
+from matex_tf.patches.horovod.core import basics, ops
 
 
 @keras.saving.register_keras_serializable(package="horovod")

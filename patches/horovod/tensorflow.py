@@ -8,11 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from matex_tf.patches.horovod import basics, gradients, missing, ops
-from matex_tf.patches.horovod.basics import *  # noqa: F403
-from matex_tf.patches.horovod.basics import Adasum, Average
-from matex_tf.patches.horovod.compression import Compression
-from matex_tf.patches.horovod.functions import (
+from matex_tf.patches.horovod.core import basics, ops, unsupported
+from matex_tf.patches.horovod.core.basics import *  # noqa: F403
+from matex_tf.patches.horovod.core.basics import Adasum, Average
+from matex_tf.patches.horovod.core.functions import (
     BroadcastGlobalVariablesHook,
     allgather_object,
     broadcast_,
@@ -21,8 +20,7 @@ from matex_tf.patches.horovod.functions import (
     broadcast_object_fn,
     broadcast_variables,
 )
-from matex_tf.patches.horovod.gradients import DistributedGradientTape, PartialDistributedGradientTape, Reduction
-from matex_tf.patches.horovod.ops import (
+from matex_tf.patches.horovod.core.ops import (
     barrier,
     join,
     local_rank_op,
@@ -31,15 +29,22 @@ from matex_tf.patches.horovod.ops import (
     rank_op,
     size_op,
 )
-from matex_tf.patches.horovod.optimizer_adasum import DistributedAdasumOptimizer
-from matex_tf.patches.horovod.optimizer_v1 import DistributedOptimizerV1
-from matex_tf.patches.horovod.process_sets import (
+from matex_tf.patches.horovod.core.process_sets import (
     ProcessSet,
     add_process_set,
     get_process_set_ids_and_ranks,
     global_process_set,
     remove_process_set,
 )
+from matex_tf.patches.horovod.optimizers import gradients
+from matex_tf.patches.horovod.optimizers.compression import Compression
+from matex_tf.patches.horovod.optimizers.gradients import (
+    DistributedGradientTape,
+    PartialDistributedGradientTape,
+    Reduction,
+)
+from matex_tf.patches.horovod.optimizers.v1 import DistributedOptimizerV1
+from matex_tf.patches.horovod.optimizers.v1_adasum import DistributedAdasumOptimizer
 from matex_tf.patches.horovod.util import (
     _executing_eagerly,
     check_num_rank_power_of_2,
@@ -241,12 +246,13 @@ def DistributedOptimizer(
 
 #: Names that are made when they are asked for, so that a script with sessions need not import Keras; and their modules.
 _LATER = {"SyncBatchNormalization": "sync_batch_norm"}
-_MODULES = ("compression", "elastic", "functions", "keras", "sync_batch_norm", "util")
+_MODULES = {name: name for name in ("elastic", "keras", "sync_batch_norm", "util")}
+_MODULES |= {"compression": "optimizers.compression", "functions": "core.functions"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _LATER:
         return getattr(importlib.import_module(f"matex_tf.patches.horovod.{_LATER[name]}"), name)
     if name in _MODULES:
-        return importlib.import_module(f"matex_tf.patches.horovod.{name}")
-    missing.refuse("horovod.tensorflow", name, [*globals(), *_LATER, *_MODULES])
+        return importlib.import_module(f"matex_tf.patches.horovod.{_MODULES[name]}")
+    unsupported.refuse("horovod.tensorflow", name, [*globals(), *_LATER, *_MODULES])

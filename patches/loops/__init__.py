@@ -1,9 +1,11 @@
 """Training loops of the script's own: `tf.GradientTape`, optimizers and metrics outside of `fit`.
 
 - `position`: which part of which batch the loop works on now; in a variable, so that compiled steps see it too.
-- `batched`, `walk`, `iteration`: pipelines that the script iterates by itself, shared out by rows.
-- `updates`: gradients and optimizers.
-- `results`: metrics that the script reads.
-- `alike`: weights and moving statistics on all ranks.
+- `batched`, `shared_loop`, `iteration`: pipelines that the script iterates by itself, shared out by rows.
+- `gradient_updates`: gradients and optimizers.
+- `metric_results`: metrics that the script reads.
+- `replica_sync`: weights and moving statistics on all ranks.
 - `files`: checkpoints, saved models and summaries.
+
+It may import the other rooms of patches but sessions and horovod. Start reading in iteration.py.
 """

@@ -13,19 +13,20 @@ import os
 from types import ModuleType
 from typing import Any
 
-from matex_tf import world
-from matex_tf.patches import names, paths, saving, scope
-from matex_tf.patches.loops import alike, position
+from matex_tf.core import world
+from matex_tf.patches.common import batch_share, wrapping
+from matex_tf.patches.loops import position, replica_sync
+from matex_tf.patches.saving import agreed_paths, model_files
 
 
 def apply(module: ModuleType) -> None:
     """Patch tensorflow."""
-    saving.before_writing.append(before_writing)
-    names.wrap(module, "train.Checkpoint._write", _checkpoint)
-    names.wrap(module, "compat.v1.train.Checkpoint._write", _checkpoint)
-    names.wrap(module, "train.CheckpointManager._record_state", on_rank_0)
+    model_files.before_writing.append(before_writing)
+    wrapping.wrap(module, "train.Checkpoint._write", _checkpoint)
+    wrapping.wrap(module, "compat.v1.train.Checkpoint._write", _checkpoint)
+    wrapping.wrap(module, "train.CheckpointManager._record_state", on_rank_0)
     management = importlib.import_module("tensorflow.python.checkpoint.checkpoint_management")
-    names.wrap(management, "_delete_file_if_exists", on_rank_0)
+    wrapping.wrap(management, "_delete_file_if_exists", on_rank_0)
     _wrap_at_its_source(module, "saved_model.save", "tensorflow.python.saved_model.save", "save", _saved_model)
     summaries = "tensorflow.python.ops.summary_ops_v2"
     _wrap_at_its_source(module, "summary.create_file_writer", summaries, "create_file_writer_v2", _summaries)
@@ -33,11 +34,11 @@ def apply(module: ModuleType) -> None:
 
 def _wrap_at_its_source(module: ModuleType, path: str, source: str, name: str, wrapper: Any) -> None:
     """Wrap a function where it is defined, and its public name: `import tensorflow.saved_model` makes that anew."""
-    names.require(module, path)
+    wrapping.require(module, path)
     defined = importlib.import_module(source)
-    names.wrap(defined, name, wrapper)
+    wrapping.wrap(defined, name, wrapper)
     owner, _, public = path.rpartition(".")
-    setattr(names.require(module, owner), public, getattr(defined, name))
+    setattr(wrapping.require(module, owner), public, getattr(defined, name))
 
 
 def on_rank_0(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -47,19 +48,19 @@ def on_rank_0(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 def before_writing() -> None:
     """What all ranks do before one of them writes."""
-    if not saving.alone and position.active():
-        alike.merge_statistics()
-        alike.check()
+    if not model_files.alone and position.active():
+        replica_sync.merge_statistics()
+        replica_sync.check()
 
 
 def _checkpoint(wrapped: Any, checkpoint: Any, args: Any, kwargs: Any) -> Any:
     before_writing()
     name = next((name for name in ("save_path", "file_prefix") if name in kwargs), "")
-    prefix = paths.agreed(os.fspath(kwargs[name] if name else args[0]), "write a checkpoint")
+    prefix = agreed_paths.agreed(os.fspath(kwargs[name] if name else args[0]), "write a checkpoint")
     args, kwargs = (args, {**kwargs, name: prefix}) if name else ((prefix, *args[1:]), kwargs)
-    shared = saving.shared(lambda: wrapped(*args, **kwargs), f"write {prefix}", f"{prefix}.index")
-    paths.offer(prefix, (".index", ".data-00000-of-00001"))
-    if world.current().rank and not saving.alone:
+    shared = model_files.shared(lambda: wrapped(*args, **kwargs), f"write {prefix}", f"{prefix}.index")
+    agreed_paths.offer(prefix, (".index", ".data-00000-of-00001"))
+    if world.current().rank and not model_files.alone:
         options = kwargs.get("options") or (args[1] if len(args) > 1 else None)
         for callback in getattr(options, "experimental_write_callbacks", None) or ():
             if callback.__name__ == "_record_and_sweep_state":  # the manager's list of what there is; writes nothing
@@ -70,15 +71,15 @@ def _checkpoint(wrapped: Any, checkpoint: Any, args: Any, kwargs: Any) -> Any:
 def _saved_model(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     before_writing()
     given = os.fspath(args[1] if len(args) > 1 else kwargs["export_dir"])
-    directory = paths.agreed(given, "write a SavedModel")
+    directory = agreed_paths.agreed(given, "write a SavedModel")
     path = os.path.join(directory, "saved_model.pb")
-    result = saving.by_one_rank(lambda: wrapped(*args, **kwargs), f"write {directory}", path)
-    paths.offer(directory)
+    result = model_files.by_one_rank(lambda: wrapped(*args, **kwargs), f"write {directory}", path)
+    agreed_paths.offer(directory)
     return result
 
 
 def _summaries(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    if scope.in_keras() or world.current().rank == 0:
+    if batch_share.in_keras() or world.current().rank == 0:
         return wrapped(*args, **kwargs)
     import tensorflow as tf
 

@@ -19,28 +19,28 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.data.ops import iterator_ops as _iterators
 
-from matex_tf import parts, world
-from matex_tf.exchange import op
-from matex_tf.patches import account, names, scope, split
-from matex_tf.patches.loops import batched, position, walk
+from matex_tf.core import row_partition, world
+from matex_tf.exchange import tf_op
+from matex_tf.patches.common import batch_share, row_slicing, sharing_report, wrapping
+from matex_tf.patches.loops import batched, position, shared_loop
 
 
 def apply(module: ModuleType) -> None:
     """Patch tensorflow."""
-    scope.outside = position.part
-    parts.on_batch = position.given
+    batch_share.outside = position.part
+    row_partition.on_batch = position.given
     for name in ("_next_internal", "get_next_as_optional", "_type_spec"):
-        names.require(_iterators, f"OwnedIterator.{name}")
-    names.method(module, "data.Dataset.__iter__", _iterate)
+        wrapping.require(_iterators, f"OwnedIterator.{name}")
+    wrapping.method(module, "data.Dataset.__iter__", _iterate)
     control_flow = importlib.import_module("tensorflow.python.autograph.operators.control_flow")
-    registry = names.require(control_flow, "for_loop_registry._registry")
+    registry = wrapping.require(control_flow, "for_loop_registry._registry")
     original = registry[module.data.Dataset]
 
     def loop_over_dataset(dataset: Any, extra_test: Any, body: Any, *rest: Any, **options: Any) -> Any:
         """AutoGraph's `for` over a dataset."""
-        if not walk.shares_out(dataset, batched.is_batched(dataset)) or batched.caller() is None:
+        if not shared_loop.shares_out(dataset, batched.is_batched(dataset)) or batched.caller() is None:
             return original(dataset, extra_test, body, *rest, **options)
-        rows_of = counted_rows if walk.is_own(dataset) else own_rows
+        rows_of = counted_rows if shared_loop.is_own(dataset) else own_rows
         result = original(dataset, extra_test, lambda batch: body(rows_of(batch)), *rest, **options)
         position.leave_in_graph()
         return result
@@ -63,9 +63,9 @@ def own_rows(data: Any) -> Any:
     low, high = ranks.rank * total // ranks.size, (ranks.rank + 1) * total // ranks.size
     begin = tf.where(high > low, low, tf.maximum(tf.minimum(low, total - 1), 0))
     end = tf.maximum(high, begin + 1)
-    account.shared(training=False)
+    sharing_report.shared(training=False)
     position.enter_in_graph(high - low, tf.maximum(total, 1), end - begin)
-    return split.take(data, slices, begin, end)
+    return row_slicing.take(data, slices, begin, end)
 
 
 def counted_rows(data: Any) -> Any:
@@ -73,7 +73,7 @@ def counted_rows(data: Any) -> Any:
     having = [leaf for leaf in tf.nest.flatten(data) if _composite(leaf) or leaf.shape.rank != 0]
     if not having:
         return data
-    (total,) = op.sum_over_ranks([tf.cast(_rows(having[0]), tf.int64)], "count the rows of a batch", ["rows"])
+    (total,) = tf_op.sum_over_ranks([tf.cast(_rows(having[0]), tf.int64)], "count the rows of a batch", ["rows"])
     rows, total = tf.cast(_rows(having[0]), tf.int32), tf.cast(total, tf.int32)
     position.enter_in_graph(rows, tf.maximum(total, 1), tf.maximum(rows, 1))
     return data
@@ -97,7 +97,7 @@ def _static_rows(leaf: Any) -> int | None:
 class SharedIterator(_iterators.OwnedIterator):
     """An iterator over batches, of which the script gets this rank's rows."""
 
-    _walk: walk.Walk | None = None  # in a graph there is none
+    _walk: shared_loop.Walk | None = None  # in a graph there is none
     _take: Any = staticmethod(own_rows)
 
     def _next_internal(self) -> Any:
@@ -113,7 +113,7 @@ class SharedIterator(_iterators.OwnedIterator):
 
     @property
     def _type_spec(self) -> Any:
-        own = walk.is_own(self._dataset) if self._dataset is not None else False
+        own = shared_loop.is_own(self._dataset) if self._dataset is not None else False
         return OwnIteratorSpec(self.element_spec) if own else SharedIteratorSpec(self.element_spec)
 
     def __del__(self) -> None:
@@ -172,12 +172,12 @@ def _iterate(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
     inside = tf.inside_function()
     if not (tf.executing_eagerly() or inside) or threading.current_thread() is not threading.main_thread():
         return wrapped()
-    if not walk.shares_out(dataset, batched.is_batched(dataset)):
+    if not shared_loop.shares_out(dataset, batched.is_batched(dataset)):
         return wrapped()
     site = batched.caller()
     if site is None:
         return wrapped()
     iterator = SharedIterator(dataset)
     if not inside:
-        iterator._walk = walk.Walk(dataset, site)
+        iterator._walk = shared_loop.Walk(dataset, site)
     return iterator

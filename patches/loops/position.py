@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from matex_tf import settings, world
-from matex_tf.patches import names, scope
+from matex_tf import settings
+from matex_tf.core import world
+from matex_tf.patches.common import batch_share, wrapping
 
 #: What a position is: outside of any loop, at a batch that every rank has whole, or at this rank's rows of one.
 OUTSIDE, WHOLE, SPLIT = 0, 1, 2
@@ -26,8 +27,8 @@ _graphs: weakref.WeakSet[Any] = weakref.WeakSet()  # in which batches are shared
 
 
 @dataclasses.dataclass(frozen=True)
-class LoopPart(scope.Part):
-    """The part of a batch that a loop works on; see `scope.Part`.
+class LoopPart(batch_share.Part):
+    """The part of a batch that a loop works on; see `batch_share.Part`.
 
     Outside of loops, and for a batch that every rank has whole, the ranks count alike: 1 / ranks each.
 
@@ -78,14 +79,14 @@ def active() -> bool:
     """Whether code that runs now, outside of Keras' own loops, is a script's that shall be shared among ranks."""
     return (
         not world.current().alone
-        and not scope.in_keras()
-        and not names.aside
+        and not batch_share.in_keras()
+        and not wrapping.aside
         and tf.compat.v1.executing_eagerly_outside_functions()
     )
 
 
 def part() -> LoopPart | None:
-    """The part of a batch that the script's loop works on; None inside Keras' loops. For `scope.outside`."""
+    """The part of a batch that the script's loop works on; None inside Keras' loops. For `batch_share.outside`."""
     if not active():
         return None
     kind, rows, total, taken = tf.unstack(_state().read_value())
@@ -101,7 +102,7 @@ def read() -> tuple[int, int, int, int]:
 
 
 def enter(kind: int, rows: int, total: int, taken: int, owner: object = None) -> None:
-    """Be at a part of a batch, now; see `scope.Part`."""
+    """Be at a part of a batch, now; see `batch_share.Part`."""
     global _owner
     _owner = owner
     with tf.init_scope():
@@ -109,7 +110,7 @@ def enter(kind: int, rows: int, total: int, taken: int, owner: object = None) ->
 
 
 def given(rows: int, total: int) -> None:
-    """A `DataSet` has given the script this rank's rows of a batch. For `parts.on_batch`."""
+    """A `DataSet` has given the script this rank's rows of a batch. For `row_partition.on_batch`."""
     if active():
         enter(SPLIT, rows, max(total, 1), rows)
 

@@ -1,9 +1,11 @@
 """Scripts in the style of TensorFlow 1: graphs and sessions.
 
-- `share`: which part of a batch a run of a session works on.
-- `turns`: exchanges of one run come in the same order on every rank.
+- `feed_share`: which part of a batch a run of a session works on.
+- `exchange_order`: exchanges of one run come in the same order on every rank.
 - `updates`: optimizers of tf.compat.v1.
-- `runs`: `Session.run`: feeds are shared out, fetches are those of the whole batch.
+- `session_run`: `Session.run`: feeds are shared out, fetches are those of the whole batch.
 - `variables`: rank 0's values, wherever they are initialized or restored.
 - `files`: savers, checkpoints of monitored sessions and event files are written once.
+
+It may import the other rooms of patches but horovod. Start reading in session_run.py.
 """

@@ -15,41 +15,44 @@ import os
 from types import ModuleType
 from typing import Any
 
-from matex_tf import world
-from matex_tf.patches import names, paths, saving
+from matex_tf.core import world
+from matex_tf.patches.common import wrapping
 from matex_tf.patches.loops.files import on_rank_0
+from matex_tf.patches.saving import agreed_paths, model_files
 from matex_tf.patches.sessions import variables
 
 
 def apply(module: ModuleType) -> None:
     """Patch tensorflow."""
     train = "compat.v1.train"
-    names.wrap(module, f"{train}.Saver.save", _save)
-    names.wrap(module, f"{train}.Saver.restore", _restore)
-    names.wrap(module, f"{train}.SessionManager.prepare_session", _prepare)
+    wrapping.wrap(module, f"{train}.Saver.save", _save)
+    wrapping.wrap(module, f"{train}.Saver.restore", _restore)
+    wrapping.wrap(module, f"{train}.SessionManager.prepare_session", _prepare)
     for name in ("after_create_session", "after_run", "end"):
-        names.wrap(module, f"{train}.CheckpointSaverHook.{name}", on_rank_0)
-    names.wrap(module, f"{train}.CheckpointSaverHook._save", _save_by_clock)
+        wrapping.wrap(module, f"{train}.CheckpointSaverHook.{name}", on_rank_0)
+    wrapping.wrap(module, f"{train}.CheckpointSaverHook._save", _save_by_clock)
     writers = importlib.import_module("tensorflow.python.summary.writer.event_file_writer")
     for name in ("__init__", "get_logdir", "reopen", "add_event", "flush", "close"):
-        names.wrap(writers, f"EventFileWriter.{name}", on_rank_0)
+        wrapping.wrap(writers, f"EventFileWriter.{name}", on_rank_0)
 
 
 def _save(wrapped: Any, saver: Any, args: Any, kwargs: Any) -> Any:
-    path = paths.agreed(os.fspath(args[1] if len(args) > 1 else kwargs["save_path"]), "write a checkpoint")
-    result, kept = saving.shared(lambda: (wrapped(*args, **kwargs), list(saver._last_checkpoints)), f"write {path}")
+    path = agreed_paths.agreed(os.fspath(args[1] if len(args) > 1 else kwargs["save_path"]), "write a checkpoint")
+    result, kept = model_files.shared(
+        lambda: (wrapped(*args, **kwargs), list(saver._last_checkpoints)), f"write {path}"
+    )
     saver.set_last_checkpoints_with_time(kept)
-    paths.offer(result or path, (".index", ".data-00000-of-00001", ".meta"))
+    agreed_paths.offer(result or path, (".index", ".data-00000-of-00001", ".meta"))
     return result
 
 
 def _restore(wrapped: Any, saver: Any, args: Any, kwargs: Any) -> Any:
-    if saving.alone or variables.by_itself:
+    if model_files.alone or variables.by_itself:
         return wrapped(*args, **kwargs)
     session = args[0] if args else kwargs["sess"]
     path = args[1] if len(args) > 1 else kwargs["save_path"]
-    paths.agreed(os.fspath(path or ""), "restore the variables of a session")
-    saving.by_one_rank(lambda: wrapped(*args, **kwargs), "restore a session")
+    agreed_paths.agreed(os.fspath(path or ""), "restore the variables of a session")
+    model_files.by_one_rank(lambda: wrapped(*args, **kwargs), "restore a session")
     variables.share(session)
 
 
@@ -66,5 +69,5 @@ def _prepare(wrapped: Any, manager: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _save_by_clock(wrapped: Any, hook: Any, args: Any, kwargs: Any) -> Any:
-    with saving.alone():
+    with model_files.alone():
         return wrapped(*args, **kwargs)

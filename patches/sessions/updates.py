@@ -1,7 +1,7 @@
 """Optimizers of tf.compat.v1: gradients are averaged over ranks, weighted by rows.
 
 Where `compute_gradients` gives them, so that a script clips what one rank would clip; `apply_gradients` averages what
-did not come from there. See `loops.updates` on averaging twice.
+did not come from there. See `loops.gradient_updates` on averaging twice.
 
 Relies on (TensorFlow 2.16 to 2.21): `tf.compat.v1.train.Optimizer.compute_gradients` and `apply_gradients`, public.
 """
@@ -14,16 +14,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from matex_tf.patches import names, optimizer, scope
-from matex_tf.patches.loops import alike, position
-from matex_tf.patches.loops import updates as loop_updates
-from matex_tf.patches.sessions import share, turns
+from matex_tf.patches.common import batch_share, wrapping
+from matex_tf.patches.keras import optimizer
+from matex_tf.patches.loops import gradient_updates as loop_updates
+from matex_tf.patches.loops import position, replica_sync
+from matex_tf.patches.sessions import exchange_order, feed_share
 
 
 def apply(module: ModuleType) -> None:
     """Patch tensorflow."""
-    names.wrap(module, "compat.v1.train.Optimizer.compute_gradients", _compute)
-    names.wrap(module, "compat.v1.train.Optimizer.apply_gradients", _apply)
+    wrapping.wrap(module, "compat.v1.train.Optimizer.compute_gradients", _compute)
+    wrapping.wrap(module, "compat.v1.train.Optimizer.apply_gradients", _apply)
     loop_updates.average_in_session = lambda tensors, labels: _average(tensors, labels)
 
 
@@ -45,7 +46,7 @@ def _apply(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
             pairs = _averaged(pairs)
         elif position.active():
             variables = [variable for _, variable in pairs]
-            alike.begin(variables)
+            replica_sync.begin(variables)
             position.touch()
             averaged = optimizer.average([grad for grad, _ in pairs], variables)
             pairs = list(zip(averaged, variables, strict=True))
@@ -69,7 +70,7 @@ def _average(grads: Sequence[Any], labels: Sequence[str]) -> list[Any]:
     def exchange() -> list[Any]:
         results: list[Any] = [None] * len(grads)
         before: list[Any] = []
-        with scope.within(share.in_graph()):
+        with batch_share.within(feed_share.in_graph()):
             for places in [dense] * bool(dense) + [[place] for place in sparse]:
                 with tf.control_dependencies(before):
                     sums = optimizer.average_named([grads[p] for p in places], [labels[p] for p in places])
@@ -78,7 +79,7 @@ def _average(grads: Sequence[Any], labels: Sequence[str]) -> list[Any]:
                 before = _tensors(sums[0])
         return [part for result in results for part in _tensors(result)]
 
-    parts = iter(turns.in_turn(flat, exchange))
+    parts = iter(exchange_order.in_turn(flat, exchange))
     return [_put_back(grad, parts) for grad in grads]
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from matex_tf import world
-from matex_tf.patches.inside import Inside
+from matex_tf.core import world
+from matex_tf.patches.common.active_flag import Inside
 
 #: While this package, or what it waits for, uses a session: runs are the rank's own.
 by_itself = Inside()

@@ -8,7 +8,7 @@ import tensorflow as tf
 from cases.common import classifier, compiled, table
 from keras import layers
 
-from matex_tf import world
+from matex_tf.core import world
 
 
 def odd():

@@ -11,12 +11,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from matex_tf import checkpoints, plain, settings, world
-from matex_tf.checkpoint_files import Place
-from matex_tf.checkpoints import Checkpoints
-from matex_tf.patches import callback_state
-from matex_tf.patches.horovod import commits
+from matex_tf import settings
+from matex_tf.core import world
+from matex_tf.faults import checkpoints
+from matex_tf.faults.checkpoint_files import Place
+from matex_tf.faults.checkpoints import Checkpoints
+from matex_tf.patches.horovod.core import commits
+from matex_tf.patches.recovery import callback_state
 from matex_tf.settings import Settings
+from matex_tf.storage import plain_encoder
 
 
 class Tally(keras.callbacks.Callback):
@@ -53,10 +56,12 @@ def names():
     """What becomes of names in a checkpoint that stand for no such function."""
     said = []
     for what, name in (("keras.ops", "__builtins__"), ("keras.ops", "no"), ("numpy", "load"), ("os", "system")):
-        crafted = plain.dumps([("Tally", {"op": Seen()})], lambda _, what=what, name=name: plain.Name(what, name))
+        crafted = plain_encoder.dumps(
+            [("Tally", {"op": Seen()})], lambda _, what=what, name=name: plain_encoder.Name(what, name)
+        )
         try:
             callback_state.give_back([Tally()], crafted)
-        except plain.Malformed as error:
+        except plain_encoder.Malformed as error:
             said.append(str(error))
     return said
 
@@ -95,7 +100,12 @@ def commit(tmp):
                 checkpoints.current.finish()
         places = [place.epoch for place in checkpoints.current.places(1, "elastic")]
         _, found = checkpoints.current.find(1, "elastic") or (Place(0), {})
-        return places, plain.loads(found["objects"]), found["variables"][0].tolist(), said.getvalue().splitlines()
+        return (
+            places,
+            plain_encoder.loads(found["objects"]),
+            found["variables"][0].tolist(),
+            said.getvalue().splitlines(),
+        )
     finally:
         checkpoints.current = None
         settings.use(before)

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from cases.common import classifier, compiled, momentum, numbers, result_of, table
 
-from matex_tf import world
+from matex_tf.core import world
 
 _written: list[str] = []
 

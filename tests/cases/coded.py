@@ -9,11 +9,13 @@ import ml_dtypes
 import numpy as np
 from cases.exchange import on_hosts
 
-from matex_tf import settings, world
-from matex_tf.exchange import codec, party
-from matex_tf.exchange.coded import CodedRing
-from matex_tf.exchange.network import Lane
-from matex_tf.exchange.plan import Plan
+from matex_tf import settings
+from matex_tf.core import world
+from matex_tf.exchange import process_group
+from matex_tf.exchange.bucket_plan import Plan
+from matex_tf.exchange.network import codec
+from matex_tf.exchange.network.compressed_ring import CodedRing
+from matex_tf.exchange.network.transport import Lane
 
 
 def part(rank, count):
@@ -64,7 +66,7 @@ def exchanged(name, hosts, feedback=False, dtype="float32", steps=1, special=Fal
     wide = [sum(parts[place].astype(np.float64) for parts in given) for place in range(3)]
     totals, bits = [0.0, 0.0, 0.0], b""
     for _ in range(steps):
-        got = party.sum_planned(ranks, plan, given[ranks.rank])
+        got = process_group.sum_planned(ranks, plan, given[ranks.rank])
         totals = [total + one.astype(np.float64) for total, one in zip(totals, got, strict=True)]
         bits = b"".join(one.tobytes() for one in got)
     ranks.free()

@@ -10,7 +10,7 @@ import tensorflow as tf
 from cases.common import momentum, numbers, result_of, table, weights_for
 from keras import layers
 
-from matex_tf.patches import notes
+from matex_tf.patches.common import log_once
 
 ROWS, BATCH = 51, 12  # four batches of 12 and one of 3: fewer rows than ranks on four
 
@@ -335,7 +335,7 @@ def own_model(kind):
         model = keras.Sequential([layers.Dense(4), layers.BatchNormalization(), layers.Dropout(0.5), layers.Dense(1)])
     else:
         model = Own(kind)
-    notes._said.clear()
+    log_once._said.clear()
     model.compile(momentum(0.01), "mse")
     model.fit(x, x[:, :1], batch_size=6, epochs=1, verbose=0)
-    return {"told": [line for line in notes._said if "looks across the rows" in line]}
+    return {"told": [line for line in log_once._said if "looks across the rows" in line]}

@@ -314,8 +314,8 @@ def finished(model, history, arguments, inputs, **options):
 
 def shards(parts=(40, 21, 40), shuffle=False, batch=BATCH, explicit_batch=True):
     """Each rank holds rows of its own; one rank holds all, in the order in which the ranks use theirs."""
-    from matex_tf import world
-    from matex_tf.parts import Turns
+    from matex_tf.core import world
+    from matex_tf.core.row_partition import Turns
 
     ranks = world.current()
     x, y = table(sum(parts))
@@ -344,8 +344,8 @@ def shards(parts=(40, 21, 40), shuffle=False, batch=BATCH, explicit_batch=True):
 
 def shards_in_turn(batch=30):
     """`train_on_batch` with rows that each rank brings along."""
-    from matex_tf import world
-    from matex_tf.parts import span
+    from matex_tf.core import world
+    from matex_tf.core.row_partition import span
 
     ranks = world.current()
     x, y = table(100)
@@ -368,7 +368,8 @@ def at_the_source(kind="map", rows=96, batch=24):
     import dataclasses
     import tempfile
 
-    from matex_tf import settings, world
+    from matex_tf import settings
+    from matex_tf.core import world
 
     before = settings.current()
     settings.use(dataclasses.replace(before, data="source" if world.current().size > 1 else "exact"))
@@ -440,7 +441,7 @@ def not_at_the_source(kind):
 
 def generators_without_a_seed():
     """Numbers of generators that a script makes without a seed, and whether a thread and tempfile have their own."""
-    from matex_tf.patches import seeds
+    from matex_tf.patches.common import seeds
 
     seeds.use(3)  # as a job begins
     try:

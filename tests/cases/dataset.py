@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from matex_tf import world
+from matex_tf.core import world
 from matex_tf.errors import DataError
 from matex_tf.readers import DataSet, dataset
 
@@ -221,9 +221,9 @@ def other_names():
     """`matex.datasets` and `datasets` have it, and nothing else is in the way."""
     import importlib
 
-    from matex_tf.patches import dataset_names
+    from matex_tf.patches.imports import dataset_alias
 
-    dataset_names.install()
+    dataset_alias.install()
     import matex_tf
 
     for name in ("matex.datasets", "datasets"):

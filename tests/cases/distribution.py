@@ -33,7 +33,7 @@ def _model():
 
 def fit(name):
     """Model and compile in the scope; `fit` on arrays and on a pipeline. On one rank without the strategy's cluster."""
-    from matex_tf import world
+    from matex_tf.core import world
 
     strategy = tf.distribute.get_strategy() if world.size() == 1 and "Multi" in name else _strategy(name)
     x, y = table()

@@ -10,9 +10,9 @@ import zlib
 import ml_dtypes
 import numpy as np
 
-from matex_tf import world
-from matex_tf.exchange import party
-from matex_tf.exchange.plan import Plan
+from matex_tf.core import world
+from matex_tf.exchange import process_group
+from matex_tf.exchange.bucket_plan import Plan
 
 SHAPES = {
     "small": [(3,), (), (5, 7), (0,), (130,)],
@@ -65,7 +65,7 @@ def sums(dtype, hosts="", rounds=2):
     for kind, shapes in SHAPES.items():
         for seed in range(rounds):
             labels = [f"tensor {i}" for i in range(len(shapes))]
-            got = party.sum_arrays(ranks, parts(ranks.rank, shapes, dtype, seed), f"add {kind}", labels)
+            got = process_group.sum_arrays(ranks, parts(ranks.rank, shapes, dtype, seed), f"add {kind}", labels)
             assert [a.shape for a in got] == [tuple(shape) for shape in shapes]
             assert all(a.dtype == dtype for a in got)
             result[f"{kind} {seed}"] = (
@@ -86,7 +86,7 @@ def mixed(hosts=""):
                 [a.dtype for a in arrays], 1 << 16)  # fmt: skip
     worst = 0.0
     for _ in range(3):
-        got = party.sum_planned(ranks, plan, arrays)
+        got = process_group.sum_planned(ranks, plan, arrays)
         for i, dtype in enumerate(dtypes):
             worst = max(worst, farthest([got[i]], ranks.size, [(100 * i + 1, 40)], dtype, i))
         del got
@@ -100,7 +100,7 @@ def kept(hosts="", keeper=0, times=8):
     results, places = [], []
     for step in range(times):
         array = np.full(50_000, step + ranks.rank, np.float32)
-        (total,) = party.sum_arrays(ranks, [array], "add", ["tensor"])
+        (total,) = process_group.sum_arrays(ranks, [array], "add", ["tensor"])
         places.append(total.ctypes.data)
         if ranks.rank == keeper:
             results.append(total)
@@ -119,7 +119,7 @@ def in_turn():
     ranks = on_hosts("")
     places = []
     for _ in range(10):
-        places.append(party.sum_arrays(ranks, [np.ones(50_000, np.float32)], "add", ["tensor"])[0].ctypes.data)
+        places.append(process_group.sum_arrays(ranks, [np.ones(50_000, np.float32)], "add", ["tensor"])[0].ctypes.data)
     ranks.free()
     return len(set(places))
 
@@ -149,11 +149,11 @@ def differ(how, hosts="", size=10, again=True):
             if last and how == "elsewhere":
                 ranks.meet("evaluate")
             else:
-                party.sum_arrays(ranks, arrays, "exchange", labels)
+                process_group.sum_arrays(ranks, arrays, "exchange", labels)
             texts.append("")
         except RanksDisagree as error:
             texts.append(str(error))
-        (total,) = party.sum_arrays(ranks, [np.ones(50_000, np.float32)], "go on", ["tensor"])
+        (total,) = process_group.sum_arrays(ranks, [np.ones(50_000, np.float32)], "go on", ["tensor"])
         assert (total == ranks.size).all()
     ranks.free()
     return texts
@@ -163,14 +163,14 @@ def waits(hosts="", seconds=1.0):
     """CPU seconds of each rank while rank 0 comes late."""
     ranks = on_hosts(hosts)
     array = np.ones(50_000, np.float32)
-    party.sum_arrays(ranks, [array], "add", ["tensor"])
+    process_group.sum_arrays(ranks, [array], "add", ["tensor"])
     burnt = []
     for how in ("exchange", "meet"):
         if ranks.rank == 0:
             time.sleep(seconds)
         begin = time.process_time()
         if how == "exchange":
-            party.sum_arrays(ranks, [array], "add", ["tensor"])
+            process_group.sum_arrays(ranks, [array], "add", ["tensor"])
         else:
             ranks.meet("wait")
         burnt.append(time.process_time() - begin)
@@ -188,7 +188,7 @@ def little_room(megabytes, hosts=""):
         worst = 0.0
         for seed in range(2):
             shapes = SHAPES["chunks"]
-            got = party.sum_arrays(ranks, parts(ranks.rank, shapes, "float32", seed), "add", list("abcd"))
+            got = process_group.sum_arrays(ranks, parts(ranks.rank, shapes, "float32", seed), "add", list("abcd"))
             worst = max(worst, farthest(got, ranks.size, shapes, "float32", seed))
         return worst
     finally:
@@ -199,7 +199,7 @@ def little_room(megabytes, hosts=""):
 def left_behind():
     """Files of the arena that still have a name, while it is used and after."""
     ranks = on_hosts("")
-    party.sum_arrays(ranks, [np.ones(50_000, np.float32)], "add", ["tensor"])
+    process_group.sum_arrays(ranks, [np.ones(50_000, np.float32)], "add", ["tensor"])
     ranks.meet("look")
     names = [name for name in os.listdir("/dev/shm") if name.startswith(f"matex-{os.getuid()}-")]
     ranks.free()

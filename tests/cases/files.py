@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from matex_tf import world
+from matex_tf.core import world
 from matex_tf.patches.files import callers
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from matex_tf import world
+from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.readers import DataSet
-from matex_tf.readers.table import together
+from matex_tf.readers.tables.table import together
 
 
 def read(files):

@@ -9,9 +9,11 @@ import numpy as np
 import tensorflow as tf
 from cases.common import classifier, compiled, momentum, numbers, table
 
-from matex_tf import settings, strategies, world
-from matex_tf.patches import ring as rings
-from matex_tf.patches import scope, weights
+from matex_tf import settings, strategies
+from matex_tf.core import world
+from matex_tf.patches.common import batch_share
+from matex_tf.patches.data import ring_shuffle as rings
+from matex_tf.patches.keras import weights
 
 
 @contextlib.contextmanager
@@ -174,7 +176,9 @@ def ring(rows=101, epochs=4, shard=True, batch=25, uneven=False, fit=None, **cho
     class Trace(keras.Model):
         def train_step(self, data):
             x, y = data
-            if int(scope.current().rows):  # a rank with no row of a batch takes one all the same, which counts nothing
+            if int(
+                batch_share.current().rows
+            ):  # a rank with no row of a batch takes one all the same, which counts nothing
                 trained[-1].append(y.numpy().tolist())
             assert (x.numpy()[:, 0] == y.numpy()).all() and (x.numpy()[:, 1] == y.numpy() / 2).all()
             return super().train_step(data)

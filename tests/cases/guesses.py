@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow as tf
 from cases.common import table
 
-from matex_tf import settings, world
-from matex_tf.patches import notes
+from matex_tf import settings
+from matex_tf.core import world
+from matex_tf.patches.common import log_once
 
 ROWS, BATCH = 24, 8
 
@@ -106,7 +107,7 @@ def rows_used(kind, how, rows="auto"):
     """
     before = settings.current()
     settings.use(dataclasses.replace(before, rows=rows))
-    notes._said.clear()
+    log_once._said.clear()
     try:
         return _rows_used(kind, how)
     finally:
@@ -132,7 +133,7 @@ def _rows_used(kind, how):
 
 def unwatched(data):
     """All batches, as arrays that the script has made by itself."""
-    from matex_tf.patches.sources import paused
+    from matex_tf.patches.data.source_sharding import paused
 
     with paused():
         found = iter(data.unbatch().batch(1).map(lambda *row: row).unbatch())

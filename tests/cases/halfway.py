@@ -6,10 +6,10 @@ import time
 
 import numpy as np
 
-from matex_tf import world
-from matex_tf.exchange.halfway import Halfway, Patience
-from matex_tf.exchange.mail import Mail
-from matex_tf.strategies.partners import Partners
+from matex_tf.core import world
+from matex_tf.exchange.network.messenger import Mail
+from matex_tf.exchange.pairwise_average import Halfway, Patience
+from matex_tf.strategies.topology import Partners
 
 
 def weights_of(size, shapes, seed=0):

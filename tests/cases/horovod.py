@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from cases.horovod_script import hvd, script
 
-from matex_tf.patches.horovod import desk as desk_module
+from matex_tf.patches.horovod.core import coordinator as desk_module
 
 INTEGERS = (tf.uint8, tf.int8, tf.int32, tf.int64)
 FLOATS = (tf.float16, tf.bfloat16, tf.float32, tf.float64)

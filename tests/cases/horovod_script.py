@@ -5,15 +5,16 @@ from __future__ import annotations
 import functools
 import sys
 
-from matex_tf.patches import horovod_names, names
+from matex_tf.patches.common import wrapping
+from matex_tf.patches.imports import horovod_alias
 
 # As if it were done: the import must not put the patches of other cases aside, nor change their seeds.
-names.aside = True
+wrapping.aside = True
 import matex_tf.patches.horovod  # noqa: E402, F401
 import matex_tf.patches.horovod.tensorflow as hvd  # noqa: E402
 
-names.aside = False
-sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, horovod_names.Finder)]
+wrapping.aside = False
+sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, horovod_alias.Finder)]
 
 
 def script(case):
@@ -21,12 +22,12 @@ def script(case):
 
     @functools.wraps(case)
     def run(**kwargs):
-        names.aside = True
+        wrapping.aside = True
         try:
             hvd.init()
             return case(**kwargs)
         finally:
             hvd.shutdown()
-            names.aside = False
+            wrapping.aside = False
 
     return run

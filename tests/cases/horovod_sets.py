@@ -10,8 +10,8 @@ import tensorflow as tf
 from cases.horovod import given, same, wrong
 from cases.horovod_script import hvd, script
 
-from matex_tf.patches.horovod import basics
-from matex_tf.patches.horovod import desk as desk_module
+from matex_tf.patches.horovod.core import basics
+from matex_tf.patches.horovod.core import coordinator as desk_module
 
 DTYPES = (tf.uint8, tf.int8, tf.int32, tf.int64, tf.float16, tf.float32, tf.float64)
 

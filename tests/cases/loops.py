@@ -14,7 +14,8 @@ import tensorflow as tf
 from cases.common import classifier, crossentropy, momentum, table
 from keras import layers
 
-from matex_tf import settings, world
+from matex_tf import settings
+from matex_tf.core import world
 
 
 def pipeline(rows=101, batch_size=25, shuffle=True, **options):
@@ -415,7 +416,7 @@ def own_data(how, epochs=2):
             "next_train_batch".
     """
     from matex_tf import DataSet
-    from matex_tf.parts import Turns, span
+    from matex_tf.core.row_partition import Turns, span
 
     rows, size = 96, 24
     x, y = table(rows)

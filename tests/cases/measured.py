@@ -6,12 +6,12 @@ import dataclasses
 
 from cases.exchange import on_hosts
 
-from matex_tf import links
+from matex_tf.planning import probe
 
 
 def machine(hosts=""):
     """The machine of this world, as if its ranks were on hosts of these names."""
     world = on_hosts(hosts)
-    found = links.measure(world, rounds=3)
+    found = probe.measure(world, rounds=3)
     world.free()
     return dataclasses.asdict(found)

@@ -431,7 +431,7 @@ def normalized(synchronized, rows=101, epochs=3):
     Args:
         synchronized: use statistics over the rows of all ranks; on one rank this is the plain layer.
     """
-    from matex_tf import world
+    from matex_tf.core import world
 
     x, y = table(rows)
     keras.utils.set_random_seed(7)
@@ -451,7 +451,7 @@ def normalized(synchronized, rows=101, epochs=3):
 
 def normalized_images():
     """The same on images, where statistics run over three axes."""
-    from matex_tf import world
+    from matex_tf.core import world
 
     random = np.random.RandomState(0)
     x, y = random.normal(2.0, 3.0, size=(38, 4, 4, 2)).astype("float32"), random.randint(0, 3, 38)
@@ -502,7 +502,7 @@ def initial_weights(how):
     Args:
         how: "seed", "lazy" (built in the first step), "set" (by `set_weights`), "between" (two fits).
     """
-    from matex_tf import world
+    from matex_tf.core import world
 
     x, y = table()
     if how == "lazy":

@@ -174,7 +174,7 @@ def bar_of_whole_batches(kind):
 def ended_after(steps):
     """`fit` with `--steps`; whether the script was told to end, as by `sys.exit()`, and after how many steps."""
     from matex_tf import settings
-    from matex_tf.patches import steps as counted
+    from matex_tf.patches.fit import steps as counted
 
     before = settings.use(dataclasses.replace(settings.current(), steps=counted._trained + steps, notes=True))
     x, y = table(40)

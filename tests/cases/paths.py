@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from cases.common import classifier, compiled, table
 
-from matex_tf import world
+from matex_tf.core import world
 
 _Names = dict[str, bool]
 
@@ -96,9 +96,9 @@ def names(tmp):
     found["model"] = _same(f"{mine}.keras", model)
     found["path"] = kept.filepath.startswith(str(mine)) == (world.rank() == 0 or world.size() == 1)
     world.current().meet("all have looked")
-    from matex_tf.patches import paths
+    from matex_tf.patches.saving import agreed_paths
 
-    paths._remove_all()
+    agreed_paths._remove_all()
     world.current().meet("the job is over")
     return (
         found,

@@ -11,7 +11,8 @@ import numpy as np
 import tensorflow as tf
 from cases.common import classifier, compiled, crossentropy, momentum, numbers, result_of, table
 
-from matex_tf import settings, world
+from matex_tf import settings
+from matex_tf.core import world
 
 BATCH, EPOCHS = 25, 2
 
@@ -179,11 +180,11 @@ def leaves():
 
 def own_loop():
     """A loop of the script's own, which knows no pipe."""
-    from matex_tf.patches import notes
+    from matex_tf.patches.common import log_once
 
     x, y = table(100)
     model, optimizer = classifier(), momentum()
-    notes._said.clear()  # what an earlier case has heard
+    log_once._said.clear()  # what an earlier case has heard
     with told(strategy="pipe"):
         for rows, labels in tf.data.Dataset.from_tensor_slices((x, y)).batch(20):
             with tf.GradientTape() as tape:

@@ -3,7 +3,7 @@
 import os
 import time
 
-from matex_tf import world
+from matex_tf.core import world
 
 
 def identify():

@@ -1,10 +1,10 @@
-"""The collectives of `matex_tf.world`, without Keras."""
+"""The collectives of `matex_tf.core.world`, without Keras."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from matex_tf import world
+from matex_tf.core import world
 
 DTYPES = ["float32", "float64", "float16", "int8", "uint8", "int32", "int64", "uint16", "bool", "complex64",
           "complex128", "<U5", "S3", "datetime64[s]", "object"]  # fmt: skip

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from matex_tf import parts, world
+from matex_tf.core import row_partition, world
 from matex_tf.errors import DataError
-from matex_tf.readers import formats
-from matex_tf.readers.table import Wanted
+from matex_tf.readers.formats import registry
+from matex_tf.readers.tables.table import Wanted
 
 
 def open_table(paths, format=None, wanted=None):
     """A table, as `DataSet` opens it; "{rank}" in a path is the rank."""
     ranks = world.current()
     paths = [path.replace("{rank}", str(ranks.rank)) for path in paths]
-    return formats.open_table(paths, format, Wanted(**(wanted or {})), ranks)
+    return registry.open_table(paths, format, Wanted(**(wanted or {})), ranks)
 
 
 def shards(samples):
@@ -24,7 +24,7 @@ def shards(samples):
     result = []
     for paths, format, wanted in samples:
         table = open_table(paths, format, wanted)
-        x, y = table.read(*parts.span(table.rows, ranks.rank, ranks.size))
+        x, y = table.read(*row_partition.span(table.rows, ranks.rank, ranks.size))
         result.append((x, y, table.rows, table.classes))
     return result
 

@@ -11,20 +11,21 @@ import time
 
 import numpy as np
 
-from matex_tf import settings, world
-from matex_tf.exchange import party, plan, schedule
-from matex_tf.exchange.plan import Plan
+from matex_tf import settings
+from matex_tf.core import world
+from matex_tf.exchange import bucket_plan, overlap, process_group
+from matex_tf.exchange.bucket_plan import Plan
 
 
 @contextlib.contextmanager
 def scheduled(how, bucket_bytes):
     """Run with a schedule, and with buckets small enough that small models have many."""
     before = settings.use(dataclasses.replace(settings.current(), schedule=how, bucket_mb=1))
-    megabyte, plan.MEGABYTE = plan.MEGABYTE, bucket_bytes
+    megabyte, bucket_plan.MEGABYTE = bucket_plan.MEGABYTE, bucket_bytes
     try:
         yield
     finally:
-        plan.MEGABYTE = megabyte
+        bucket_plan.MEGABYTE = megabyte
         settings.use(before)
 
 
@@ -59,7 +60,7 @@ def any_order(threads, hosts="", steps=500):
         shapes = [(40 + 7 * i + number,) for i in range(7)] + [(20_000,)]
         dtypes = [np.dtype("float32"), np.dtype("int32")] * 4
         plans.append(Plan(f"exchange {number}", [f"tensor {i}" for i in range(8)], shapes, dtypes, 200))
-    threads = schedule.threads_of(party.of(ranks, plans[0]), threads)
+    threads = overlap.threads_of(process_group.of(ranks, plans[0]), threads)
     wrong = 0
     shift = sum(range(ranks.size))
     for step in range(steps):
@@ -106,7 +107,7 @@ def differ_apart(how, hosts=""):
     texts = []
     for names in (["a", "b", "c"], ["a", "other" if ranks.rank == 1 else "b", "c"], ["a", "b", "c"]):
         p = Plan("exchange", names, [(100,)] * 3, [np.dtype("float32")] * 3, 400)
-        threads = schedule.threads_of(party.of(ranks, p), 1 if how == "funneled" else 2)
+        threads = overlap.threads_of(process_group.of(ranks, p), 1 if how == "funneled" else 2)
         for number in range(3):
             threads.post(p, number, [np.ones(100, np.float32)])
         try:
@@ -123,23 +124,23 @@ def kept_gradients(how):
     import keras
     import tensorflow as tf
 
-    from matex_tf.exchange import op
+    from matex_tf.exchange import tf_op
 
     held, copies = [], []
     kernel = tf.Variable(tf.zeros([300, 70]))
     taken_over = tf.Variable(tf.zeros([300, 70]))
-    whole = tf.function(lambda x, y: op.sum_over_ranks([x, y], "exchange gradients", ["kernel", "bias"]))
+    whole = tf.function(lambda x, y: tf_op.sum_over_ranks([x, y], "exchange gradients", ["kernel", "bias"]))
 
     @tf.function
     def assigning(x):
-        (total, _) = op.sum_over_ranks([x, x], "exchange gradients", ["kernel", "other"])
+        (total, _) = tf_op.sum_over_ranks([x, x], "exchange gradients", ["kernel", "other"])
         taken_over.assign(total)  # the variable may take the tensor's memory over
         taken_over.assign_add(tf.ones_like(total))
 
     with scheduled(how, 64_000):
         for step in range(8):
             gradient = tf.fill([300, 70], float(step + world.rank()))
-            for sums in (whole(gradient, gradient), op.sum_over_ranks([gradient, gradient], "exchange", ["k", "b"])):
+            for sums in (whole(gradient, gradient), tf_op.sum_over_ranks([gradient, gradient], "exchange", ["k", "b"])):
                 held.append(sums[0])
                 copies.append(sums[0].numpy().copy())
                 kernel.assign_sub(0.1 * sums[0])
@@ -157,7 +158,7 @@ def overlapping(how, steps=4):
     import keras
     import tensorflow as tf
 
-    from matex_tf.exchange.party import Party
+    from matex_tf.exchange.process_group import Party
 
     summed, in_vain = threading.Event(), 0
 

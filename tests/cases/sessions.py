@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from cases.common import table
 
-from matex_tf import world
+from matex_tf.core import world
 
 v1 = tf.compat.v1
 

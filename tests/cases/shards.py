@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from matex_tf import world
+from matex_tf.core import world
 from matex_tf.readers.shard import Shard
-from matex_tf.readers.table import Table
+from matex_tf.readers.tables.table import Table
 
 
 class Memory(Table):

@@ -12,8 +12,10 @@ import numpy as np
 import tensorflow as tf
 from cases.common import classifier, compiled, table
 
-from matex_tf import settings, world
-from matex_tf.patches import account, others
+from matex_tf import settings
+from matex_tf.core import world
+from matex_tf.patches.common import sharing_report
+from matex_tf.patches.imports import other_frameworks
 
 #: A PyTorch and a JAX of a few lines, by file.
 TORCH = {
@@ -56,21 +58,21 @@ def summary(what, tmp, text="", require=False):
     tmp.mkdir()
     script = tmp / "script.py"
     script.write_text(text)
-    files, account._own_files = account._own_files, lambda: [str(script)]
+    files, sharing_report._own_files = sharing_report._own_files, lambda: [str(script)]
     before = settings.use(dataclasses.replace(settings.current(), require_sharing=require))
     sys.path.insert(0, str(tmp))
-    account.begin()
+    sharing_report.begin()
     raised = ""
     try:
         globals()[what](tmp)
     except Exception as error:
         raised = f"{type(error).__name__}: {error}"
     finally:
-        said = account.summary(3)
-        account.begin()
+        said = sharing_report.summary(3)
+        sharing_report.begin()
         sys.path.remove(str(tmp))
         settings.use(before)
-        account._own_files = files
+        sharing_report._own_files = files
         tf.compat.v1.enable_eager_execution()
     return said, raised
 
@@ -165,7 +167,7 @@ def _imported(name, files, tmp):
         del sys.modules[known]
     importlib.invalidate_caches()
     module = importlib.import_module(name)
-    others.apply(module)
+    other_frameworks.apply(module)
     return module
 
 

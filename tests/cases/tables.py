@@ -8,9 +8,12 @@ import os
 
 import numpy as np
 
-from matex_tf import parts, world
-from matex_tf.readers import csv_scan, csv_source, csv_table
-from matex_tf.readers.table import Wanted, together
+from matex_tf.core import row_partition, world
+from matex_tf.readers.formats import registry
+from matex_tf.readers.formats.csv import scan as csv_scan
+from matex_tf.readers.formats.csv import source as csv_source
+from matex_tf.readers.formats.csv import table as csv_table
+from matex_tf.readers.tables.table import Wanted, together
 
 
 @contextlib.contextmanager
@@ -34,7 +37,7 @@ SMALL = {"block": 64, "step": 32, "piece": 1024, "hand": 50}
 
 
 def opened(module, paths, wanted):
-    reader = importlib.import_module(f"matex_tf.readers.{module}")
+    reader = importlib.import_module(f"matex_tf.readers.formats.{registry.FORMATS[module]}")
     return reader.open(paths, Wanted(**wanted), world.current())
 
 
@@ -47,7 +50,7 @@ def shares(module, paths, wanted, small=None):
     ranks = world.current()
     with sizes(**(small or {})):
         table = opened(module, paths, wanted)
-        low, high = parts.span(table.rows, ranks.rank, ranks.size)
+        low, high = row_partition.span(table.rows, ranks.rank, ranks.size)
         with together(ranks, "read"):
             x, y = table.read(low, high)
         every, labels = table.read(0, table.rows)
@@ -68,7 +71,7 @@ def in_pieces(paths, wanted, keep=None):
     ranks = world.current()
     with sizes(**SMALL, keep=keep):
         table = opened("csv_table", paths, wanted)
-        low, high = parts.span(table.rows, ranks.rank, ranks.size)
+        low, high = row_partition.span(table.rows, ranks.rank, ranks.size)
         pieces = [table.read(start, min(start + 7, high)) for start in range(low, high, 7)]
         held = sum(kept.stop - kept.start for kept in table._kept)
         x = np.concatenate([x for x, _ in pieces] or [table.read(0, 0)[0]])
@@ -82,7 +85,7 @@ def bytes_read(module, warm, paths, wanted):
     ranks.meet("begin to count")
     before = _read_chars()
     table = opened(module, paths, wanted)
-    low, high = parts.span(table.rows, ranks.rank, ranks.size)
+    low, high = row_partition.span(table.rows, ranks.rank, ranks.size)
     x, _ = table.read(low, high)
     return _read_chars() - before, len(x)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cases.common import classifier, compiled, table
 
-from matex_tf import trace, world
+from matex_tf.core import trace, world
 
 
 def train(tmp, schedule="chained"):

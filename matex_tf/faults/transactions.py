@@ -1,0 +1,282 @@
+"""A rank died: the others leave it behind and carry on (arXiv 1709.03316, with ULFM).
+
+What the ranks do together is cut into transactions: one collective outside of steps, one batch inside of them. All
+survivors complete a transaction, or none does and they run it again. No message is spent on that while nothing fails:
+
+- A transaction ends in a collective in which every rank waits for every other. So a rank that has completed it knows
+  that all others have done their own part of it, and no two ranks are more than one transaction apart.
+- What comes behind that collective in a transaction is the rank's own work, which cannot fail with another rank.
+- Whoever meets a failure revokes the communicators, which brings every other rank here as well, at its next collective
+  at the latest. The survivors shrink and tell each other how many transactions they have completed. Where they differ,
+  those that are behind are given the result of the last one, the same on all ranks, and have completed it too.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from matex_tf.core import namespaces, sign, trace
+from matex_tf.core.mismatch import name_ranks
+from matex_tf.core.output import Output
+from matex_tf.core.sign import ENDS_WITHOUT
+from matex_tf.core.world import World
+from matex_tf.errors import MatexError, RankLost
+from matex_tf.faults import liveness
+from matex_tf.faults.peer_sockets import Line
+from matex_tf.settings import Settings
+
+#: Recoveries in a row that found nobody dead, after which an error of MPI is taken for one.
+_VAIN = 3
+#: Seconds that a rank with an error waits for those of other hosts to hear of it.
+_LAST_WORDS_SECONDS = 3.0
+
+_Result = TypeVar("_Result")
+_Committed = TypeVar("_Committed")
+
+
+def available(environ: Any = os.environ) -> bool:
+    """Whether this process belongs to an MPI job that survives the death of a rank."""
+    return _on("mpi_ft_enable", environ)
+
+
+def _on(parameter: str, environ: Any) -> bool:
+    """Whether a parameter of Open MPI is on."""
+    return environ.get(f"OMPI_MCA_{parameter}") in ("1", "true")
+
+
+class Guard:
+    """Carries a world on when ranks die.
+
+    Attributes:
+        on_change: called with the former ranks of the survivors once ranks have been left behind.
+        shares_batches: whether the survivors take over the rows of the dead, which is said where a rank dies.
+    """
+
+    def __init__(self, world: World, notes: bool = True, least: int = 1):
+        """Args: notes: whether to print what happened. least: ranks without which the job ends."""
+        self._world = world
+        self._notes = notes
+        self._least = least
+        self.shares_batches = True
+        self._completed = 0
+        self._last: Any = None
+        self._inside = False
+        self._counted = False  # the transaction that is under way
+        self._vain = 0
+        self.on_change: list[Callable[[list[int]], None]] = []
+        self._processes = world.gather(namespaces.process(), "prepare to carry on")
+        self._reach = liveness.Reach(world) if len(world.nodes) > 1 else None
+        self._left_behind: list[Line | None] = []  # to ranks of other hosts
+        world.guard = self
+        if world.rank == 0:
+            sign.up()
+        atexit.register(self._leave)  # what the script has registered runs before
+
+    def run(self, operation: Callable[[], _Result]) -> _Result:
+        """Run one or more collectives such that all survivors complete them or none does.
+
+        Args:
+            operation: ends in a collective in which every rank waits for every other; its result is the same on every
+                rank. Run again where a rank died in it. Inside another transaction it is a part of that.
+        """
+        return self.transaction(lambda: None, operation)[1]
+
+    def transaction(
+        self,
+        prepare: Callable[[], _Result],
+        commit: Callable[[], _Committed],
+        undo: Callable[[], None] = lambda: None,
+        catch_up: Callable[[_Committed], _Result] | None = None,
+    ) -> tuple[_Result, _Committed]:
+        """Run what a rank does for itself, and the collective that makes it count, on all survivors or on none.
+
+        Args:
+            prepare: the rank's own part; may have collectives in it. It may call `count` behind the last of them, and
+                what it does from there on is its own work.
+            commit: a collective in which every rank waits for every other, with the same result on every rank; where
+                `prepare` has counted the transaction it only gives that result.
+            undo: called before `prepare` is run again.
+            catch_up: given another rank's result of `commit`, where that rank has counted the transaction and this one
+                has met a failure instead: does what `prepare` has not come to, and gives its result.
+        """
+        if self._inside:
+            return prepare(), commit()
+        while True:
+            self._inside, self._counted = True, False
+            prepared = False
+            try:
+                result = prepare()
+                prepared = True
+                committed = commit()
+            except Exception as error:
+                if not lost(error) or self._vain > _VAIN or self._counted:
+                    raise
+                settled, committed = self._recover()
+                if not settled:
+                    undo()
+                    continue
+                if not prepared and catch_up is not None:
+                    result = catch_up(committed)
+            finally:
+                self._inside = False
+            if not self._counted:
+                self._completed += 1
+            self._last = committed
+            self._vain = 0
+            return result, committed
+
+    @property
+    def inside(self) -> bool:
+        """Whether a transaction is under way."""
+        return self._inside
+
+    def count(self) -> None:
+        """In a transaction, behind its last collective, in which every rank has waited for every other: it counts."""
+        self._counted = True
+        self._completed += 1
+        self._last = None
+
+    def _leave(self) -> None:
+        """Leave without MPI_Finalize where ranks have died: it may wait for them. So may mpirun, for those that are
+        out of reach. With heartbeats in a thread MPI_Finalize of Open MPI 5.0.11 waits for ever, whoever has died."""
+        if self._world.generation or _on("mpi_ft_detector", os.environ):
+            Output.flush()
+            missing = sum(liveness.alive(self._left_behind)) if self._world.rank == 0 else 0
+            if missing:
+                ranks = f"{missing} rank{'s' * (missing > 1)}"
+                print(f"{ENDS_WITHOUT}{ranks} that may be alive, out of reach", file=sys.stderr, flush=True)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # Open MPI complains of ranks that have left before
+            self._world.part()
+            sign.give()
+            os._exit(0)
+
+    def end(self, code: int) -> None:
+        """End all ranks at once: this one has an error that is none of MPI's. MPI_Abort would end this rank alone."""
+        world = self._world
+        if len(world.nodes) > 1:
+            # The ranks of other hosts hear of it where they are about to shrink; who does not come is not waited for.
+            telling = threading.Thread(target=self._tell, args=(code,), daemon=True)
+            telling.start()
+            telling.join(_LAST_WORDS_SECONDS)
+        self._end_host()
+        if len(world.nodes) == 1:
+            os._exit(code)  # what mpirun then ends with; after an MPI_Abort it has been seen to end with 0
+
+    def _tell(self, code: int) -> None:
+        with contextlib.suppress(Exception):
+            self._world.leave_behind(-1 - code, lambda said: None, None)
+
+    def _end_host(self) -> None:
+        for process in self._processes:
+            self._kill(process)
+
+    @staticmethod
+    def _kill(process: tuple[str, int, int]) -> None:
+        """Kill a rank, where its number means it here."""
+        mine = namespaces.process()
+        if process[:2] == mine[:2] and process != mine:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process[2], signal.SIGKILL)
+
+    def _part_from(self, dead: list[int], survivors: list[int], hosts: list[str]) -> None:
+        """See to it that ranks which count as dead are so, or that this part of the job ends and not theirs.
+
+        Args:
+            dead, survivors, hosts: by the numbers that ranks had before.
+        """
+        here = self._world.host
+        for rank in dead:
+            if hosts[rank] == here:  # stopped, perhaps
+                self._kill(self._processes[rank])
+        if self._reach is None or not dead:
+            return
+        dead_away = away = [rank for rank in dead if hosts[rank] != here]
+        lines = self._reach.lines(away)
+        if away and not liveness.goes_on(survivors, away):
+            away = [rank for rank, alive in zip(away, liveness.alive(lines), strict=True) if alive]
+            if away and not liveness.goes_on(survivors, away):
+                print(
+                    f"matex_tf: {name_ranks(survivors)} of {len(hosts)} on {here} cannot reach {name_ranks(away)}, "
+                    "which may go on without: this part of the job ends",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                self._reach.take_back()
+                os.kill(os.getpid(), signal.SIGKILL)  # an exit code would end the job once mpirun hears of it
+        left = {hosts[rank] for rank in survivors}
+        silent = [self._reach.addresses(rank) for rank in dead_away if hosts[rank] not in left]
+        self._reach.stop_listening(itertools.chain(*silent))
+        self._left_behind += lines
+        self._reach.keep(survivors)
+
+    def _recover(self) -> tuple[bool, Any]:
+        """Go on with the survivors; whether the transaction counts as completed, and then its result."""
+        world = self._world
+        begin = time.perf_counter()
+        before, hosts, where = world.size, world.hosts, world.where
+
+        def newest(said: list[int]) -> int | None:
+            return said.index(max(said)) if len(set(said)) > 1 and min(said) >= 0 else None
+
+        with trace.span("recover"):
+            survivors, said, value = world.leave_behind(self._completed, newest, self._last)
+        if min(said) < 0:  # another rank has an error, has reported it, and ends the job
+            self._end_host()
+            world.abort(-1 - min(said))
+        self._part_from([rank for rank in range(before) if rank not in survivors], survivors, hosts)
+        self._processes = [self._processes[rank] for rank in survivors]
+        self._vain = self._vain + 1 if len(survivors) == before else 0
+        for change in self.on_change:
+            change(survivors)
+        if self._notes and world.rank == 0 and len(survivors) < before:
+            dead = [rank for rank in range(before) if rank not in survivors]
+            places = ", ".join(sorted({hosts[rank] for rank in dead}))
+            left = f"{world.size} rank{'s go' if world.size > 1 else ' goes'} on"
+            part = f", each with 1/{world.size} of a batch instead of 1/{before}" if self.shares_batches else ""
+            lines = (
+                f"{name_ranks(dead)} of {before} on {places} died{' in ' + where if where else ''}",
+                left + part,
+                f"recovered in {time.perf_counter() - begin:.2f} s",
+            )
+            print("\n".join(f"matex_tf: {line}" for line in lines), file=sys.stderr, flush=True)
+        if world.size < self._least:
+            raise MatexError(f"--min-ranks asks for {self._least} ranks, and {world.size} of {before} are left.")
+        return max(said) > self._completed, value
+
+
+def lost(error: BaseException) -> bool:
+    """Whether an error may mean that a rank has died. MPI does not always say it in so many words."""
+    if isinstance(error, (RankLost, pickle.UnpicklingError)):  # a message of zeros that a dead rank has left
+        return True
+    from mpi4py import MPI
+
+    return isinstance(error, MPI.Exception)
+
+
+def install(world: World, told: Settings) -> Guard | None:
+    """Carry on when ranks die, where that is wanted and can be had.
+
+    Args:
+        told: `faults`, `min_ranks` and `notes` of them.
+
+    Raises:
+        MatexError: it is wanted, and this MPI job cannot do it.
+    """
+    if told.faults != "shrink" or world.alone:
+        return None
+    if not available():
+        raise MatexError(
+            "--faults shrink needs an MPI with ULFM that was started for it: matex-tf run does that with Open MPI 5 "
+            "(mpirun --with-ft ulfm by hand), or take --faults abort."
+        )
+    return Guard(world, told.notes, told.min_ranks)

@@ -1,0 +1,168 @@
+"""How a job ends: together, with one report, whatever happened on whichever rank."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import time
+import traceback
+from types import TracebackType
+from typing import NoReturn
+
+import matex_tf
+from matex_tf import errors
+from matex_tf.core.output import Output
+from matex_tf.core.world import World
+from matex_tf.errors import MatexError
+from matex_tf.faults import checkpoints, transactions
+
+_FIRST_WAIT = 0.5  # seconds in which rank 0 may report the error that this rank has too
+_WAIT_PER_RANK = 0.2
+_LONGEST_WAIT = 3.0
+_LAST_WORDS = 0.2  # seconds for the launcher to pass on what was printed
+_FOR_THE_LAUNCHER = 2.0  # seconds for the launcher to see that a rank has died
+
+_NOT_COVERED = (
+    "another rank has died, in a loop of the script's own or elsewhere outside of fit, evaluate and predict, where "
+    "--faults shrink cannot carry on, so the job ends; --faults restart starts it again"
+)
+_OURS = os.path.dirname(os.path.abspath(matex_tf.__file__))
+
+
+class Ending:
+    """The end of this rank.
+
+    Args:
+        world: the ranks that must end together; None before MPI has started.
+        output: the output of this rank, so that a report reaches the user and not a log.
+    """
+
+    def __init__(self, world: World | None = None, output: Output | None = None):
+        self._world = world
+        self._output = output
+
+    def finished(self) -> None:
+        """The script has ended here: wait until it has on every rank. Returns only if it has."""
+        assert self._world is not None and self._output is not None
+        self._output.flush()
+        try:
+            self._world.meet("reach the end of the script")
+        except BaseException as error:
+            self.failed(error)
+        self._output.restore()
+
+    def failed_to_start(self, error: MatexError) -> int:
+        """Report an error from before MPI started; returns the exit code."""
+        rank = rank_in_environment()
+        if rank:
+            time.sleep(_wait_of(rank))
+        print(f"matex_tf: error: {error}", file=sys.stderr, flush=True)
+        if rank is not None:
+            time.sleep(_LAST_WORDS)
+        return 2 if isinstance(error, errors.SettingError) else 1
+
+    def failed(self, error: BaseException) -> None:
+        """Report an error of the script and end all ranks; returns only for `sys.exit(0)`."""
+        if isinstance(error, SystemExit) and error.code in (None, 0):
+            return
+        assert self._world is not None and self._output is not None
+        code, report = self._report(error)
+        if checkpoints.current is not None and not _comes_from_a_death(error):
+            checkpoints.current.end()
+        elif checkpoints.current is not None:
+            time.sleep(_FOR_THE_LAUNCHER)  # which names the rank that has died, and ends this one
+        self._output.flush()
+        if report and self._world.rank != 0:
+            time.sleep(_wait_of(self._world.rank))
+        self._output.restore()
+        if report:
+            os.write(2, report.encode(errors="replace"))
+            time.sleep(_LAST_WORDS)
+        self._abort(code)
+
+    def _abort(self, code: int) -> NoReturn:
+        assert self._world is not None
+        self._world.abort(code)
+        os._exit(code)
+
+    def _report(self, error: BaseException) -> tuple[int, str]:
+        assert self._world is not None
+        here = f"matex_tf: rank {self._world.rank} of {self._world.size} on {self._world.host}"
+        if isinstance(error, KeyboardInterrupt):
+            return 130, ""
+        if isinstance(error, SystemExit):
+            code = error.code if isinstance(error.code, int) else 1
+            text = f"{error.code}\n" if not isinstance(error.code, int) else ""
+            return code if 0 < code < 256 else 1, f"{text}{here}: sys.exit({error.code!r}) at {_place(error)}\n"
+        uncovered = ""
+        if self._world.guard is not None and _comes_from_a_death(error):
+            uncovered = f"{here}: {_NOT_COVERED}\n"
+        ours = _own_error(error)
+        if ours is not None:
+            return 2 if isinstance(ours, errors.SettingError) else 1, f"matex_tf: error: {ours}\n{uncovered}"
+        lines = traceback.format_exception(type(error), error, own_traceback(error.__traceback__))
+        cause = traceback.format_exception_only(type(error), error)[-1].strip().partition("\n")
+        # The last line says what went wrong, also where the error has more of them.
+        again = f"{here} failed: {cause[0]}\n" if cause[1] else ""
+        return 1, f"{here} failed:\n{''.join(lines)}{uncovered or again}"
+
+
+def own_traceback(tb: TracebackType | None) -> TracebackType | None:
+    """The traceback from the script's first frame on."""
+    first = tb
+    while first is not None and _is_runner(first.tb_frame.f_code.co_filename):
+        first = first.tb_next
+    return first or tb
+
+
+def _is_runner(filename: str) -> bool:
+    return os.path.dirname(filename) == _OURS or "runpy" in os.path.basename(filename)
+
+
+def _own_error(error: BaseException) -> MatexError | None:
+    """The MatexError that this error is, comes from, or is TensorFlow's wrapping of."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, MatexError):
+            last = errors.last_raised  # AutoGraph puts lines of its own around the words
+            return last if isinstance(last, MatexError) and str(last) in str(seen) else seen
+        seen = seen.__cause__
+    if type(error).__module__.startswith("tensorflow") and isinstance(errors.last_raised, MatexError):
+        return errors.last_raised
+    return None
+
+
+def _comes_from_a_death(error: BaseException) -> bool:
+    """Whether this rank has an error because another one has died."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if transactions.lost(seen):
+            return True
+        seen = seen.__cause__
+    return type(error).__module__.startswith("tensorflow") and (
+        errors.last_raised is not None and transactions.lost(errors.last_raised)
+    )
+
+
+def _place(error: SystemExit) -> str:
+    """Where the script asked to exit: the innermost frame that is not Python's own library."""
+    library = sysconfig.get_path("stdlib")
+    place = "the script"
+    for frame in traceback.extract_tb(own_traceback(error.__traceback__)):
+        in_library = frame.filename.startswith(library) and "site-packages" not in frame.filename
+        if not in_library and not _is_runner(frame.filename):
+            place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
+    return place
+
+
+def _wait_of(rank: int) -> float:
+    return min(_FIRST_WAIT + _WAIT_PER_RANK * rank, _LONGEST_WAIT)
+
+
+def rank_in_environment() -> int | None:
+    """The rank that the launcher has given this process, known before MPI has started."""
+    for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"):
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return None

@@ -1,0 +1,328 @@
+"""Run a script as one rank of a job: what `python -m matex_tf SCRIPT ARGS…` does.
+
+With no MPI launcher, or a world of one rank, the script runs as `python SCRIPT` would run it. Otherwise this module
+prepares the rank (threads, seeds, output, patches), runs the script, and sees to it that all ranks end together.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import dataclasses
+import importlib.machinery
+import importlib.util
+import os
+import random
+import runpy
+import sys
+import types
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matex_tf import settings as settings_module
+from matex_tf.core import sign, starting, trace
+from matex_tf.core import world as world_module
+from matex_tf.core.mismatch import name_ranks
+from matex_tf.core.output import Output
+from matex_tf.core.world import World
+from matex_tf.errors import MatexError, MissingPackage, SettingError
+from matex_tf.faults import checkpoints, transactions
+from matex_tf.job import child_processes, suggestions
+from matex_tf.job.finalize import Ending, own_traceback, rank_in_environment
+from matex_tf.launch import lifetime, loopback
+from matex_tf.settings import Settings
+
+USAGE = "usage: python -m matex_tf [--setting value ...] (SCRIPT | -m MODULE) [ARGS ...]"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What to run: a script or, where `is_module`, a module; and its arguments."""
+
+    name: str
+    arguments: tuple[str, ...]
+    is_module: bool = False
+
+    @classmethod
+    def read(cls, words: Sequence[str]) -> Target:
+        """The target from what a command line has behind its settings.
+
+        Raises:
+            SettingError: there is no script, or a flag that is no setting stands in its place.
+        """
+        if not words:
+            raise SettingError(f"there is no script to run. {USAGE}")
+        if words[0] == "-m":
+            if len(words) == 1:
+                raise SettingError("-m needs the name of a module.")
+            return cls(words[1], tuple(words[2:]), is_module=True)
+        if words[0].startswith("-"):
+            near = suggestions.nearest(words[0].partition("=")[0], suggestions.settings_flags())
+            raise SettingError(f"{words[0]} is no setting{near}. {USAGE}")
+        return cls(words[0], tuple(words[1:]))
+
+    @property
+    def is_pytest(self) -> bool:
+        """Whether this is pytest, which is given a plugin that lets the ranks meet between tests."""
+        return self.name in ("pytest", "py.test") if self.is_module else os.path.basename(self.name) == "pytest"
+
+    def run(self) -> None:
+        """Run it in this process as `__main__`, as Python itself would."""
+        plugin = ("-p", "matex_tf.pytest_plugin") if self.is_pytest else ()
+        sys.argv[:] = [self.name, *plugin, *self.arguments]
+        if self.is_module:
+            runpy.run_module(self.name, run_name="__main__", alter_sys=True)
+            return
+        if not os.path.exists(self.name):
+            raise SettingError(f"there is no script {self.name}.")
+        if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
+            sys.path[0] = os.path.dirname(os.path.realpath(self.name))
+        path = os.path.abspath(self.name)
+        if os.path.isdir(path) or zipfile.is_zipfile(path):
+            runpy.run_path(path, run_name="__main__")
+            return
+        loader = importlib.machinery.SourceFileLoader("__main__", path)
+        module = types.ModuleType("__main__")
+        module.__dict__.update(__file__=path, __loader__=loader, __builtins__=builtins, __cached__=None)
+        sys.modules["__main__"] = module
+        exec(loader.source_to_code(loader.get_data(path), path), module.__dict__)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a script; returns the exit code where it is not the script's own business.
+
+    Args:
+        arguments: settings, then the script and its arguments.
+    """
+    os.environ.pop("MATEX_TF", None)
+    if world_module.started_by_mpi():
+        lifetime.end_with_launcher()
+    take_stdin()
+    sign.take()
+    if list(arguments[:1]) in (["-h"], ["--help"]):
+        print(f"{USAGE}\n\n{settings_module.help_text()}")
+        return 0
+    ending = Ending()
+    try:
+        flags, rest = settings_module.split_flags(arguments)
+        settings = Settings.read(flags)
+        settings_module.use(settings)
+        target = Target.read(rest)
+        world = join()
+        if os.environ.get(loopback.PARAMETER) == loopback.INTERFACE:
+            loopback.narrow_own()
+        if not world.alone:
+            child_processes.part()
+    except MatexError as error:
+        return ending.failed_to_start(error)
+    world.restarts = settings.faults == "restart"
+    if world.alone and not world.restarts:
+        return run_alone(target, ending)
+    world_module.adopt(world)
+    output = Output()
+    ending = Ending(world, output)
+    trace_path = os.path.abspath(settings.trace)  # the script may go to another directory
+    try:
+        from matex_tf.patches.files import callers
+
+        if world.restarts:
+            checkpoints.join(world, settings, target.name)
+        prepare(world, settings, output)
+        callers.use(target.name, target.is_module)
+        target.run()
+    except BaseException as error:
+        ending.failed(error)  # which comes back for sys.exit(0)
+    try:
+        from matex_tf import patches
+
+        patches.finish()
+        if settings.trace:
+            trace.write(world, trace_path)
+    except BaseException as error:
+        ending.failed(error)
+    ending.finished()
+    checkpoints.leave(world)
+    if world.rank == 0:
+        sign.reach()
+    return 0
+
+
+def take_stdin() -> None:
+    """On rank 0 of a job of `matex-tf run`, read what the launcher was given to read; see `mpirun_command.run`."""
+    path = os.environ.pop("MATEX_STDIN", "")
+    if path and rank_in_environment() == 0:
+        with contextlib.suppress(OSError):  # a socket cannot be opened again
+            given = os.open(path, os.O_RDONLY)
+            os.dup2(given, 0)
+            os.close(given)
+
+
+def join() -> World:
+    """The world of this process.
+
+    Raises:
+        MissingPackage: there should be one, but no MPI to make it.
+    """
+    tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
+    if not starting.started_by_mpi():
+        if tasks.isdigit() and int(tasks) > 1:
+            raise MissingPackage(
+                f"srun started {tasks} tasks without MPI, so each would train alone: give srun --mpi=pmix, which Open "
+                "MPI and MPICH take (--mpi=pmi2 is for MPICH alone; srun --mpi=list shows what there is)."
+            )
+        return World()
+    if starting.alone_in(os.environ):
+        return World()
+    return world_module.init()
+
+
+def run_alone(target: Target, ending: Ending) -> int:
+    """Run a script that nobody shares, and leave its ending to Python."""
+    from matex_tf.patches.imports import dataset_alias, horovod_alias
+
+    dataset_alias.install()
+    horovod_alias.install()
+    try:
+        target.run()
+    except MatexError as error:
+        return ending.failed_to_start(error)
+    except SystemExit as error:
+        if error.code in (None, 0):
+            sign.reach()
+        raise
+    except Exception as error:
+        tb = own_traceback(error.__traceback__)
+        sys.excepthook(type(error), error.with_traceback(tb), tb)
+        return 1
+    sign.reach()
+    return 0
+
+
+def prepare(world: World, settings: Settings, output: Output) -> None:
+    """Make this process ready to be one rank of many: packages, threads, seeds, output, patches."""
+    settings.check(world.size)
+    output.redirect(settings.output, world.rank)
+    world.say, world.say_to = output.say, output.stderr
+    guard = transactions.install(world, settings)
+    if guard is not None:
+        guard.on_change.append(lambda survivors: output.speak_up() if world.rank == 0 else None)
+    check_packages()
+    check_alike(world, settings)
+    threads = set_threads(world, settings.threads)
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    shared_out = set_gpus(world)
+    seed = set_seeds(world, settings.seed)
+    if settings.notes and world.rank == 0:
+        for line in suggestions.unknown_variables(os.environ):
+            print(f"matex_tf: {line}", file=sys.stderr, flush=True)
+        nodes = len(set(world.hosts))
+        print(
+            f"matex_tf: {world.size} rank{'s' * (world.size > 1)} on {nodes} node{'s' * (nodes > 1)}, "
+            f"{threads} thread{'s' * (threads > 1)} each",
+            file=sys.stderr,
+            flush=True,
+        )
+    from matex_tf import patches
+    from matex_tf.patches.imports import horovod_alias
+
+    if settings.trace:
+        trace.start(world, os.path.abspath(settings.trace))
+    if shared_out:
+        horovod_alias.remember_devices(listed)
+    patches.install(seed=seed)
+
+
+def check_packages() -> None:
+    """See that TensorFlow is there, and that Keras will use it.
+
+    Raises:
+        MissingPackage: TensorFlow is not installed.
+        SettingError: Keras was told to use something else.
+    """
+    if importlib.util.find_spec("tensorflow") is None:
+        raise MissingPackage(
+            f"TensorFlow is not installed in {sys.prefix}: pip install 'matex_tf[cpu]', or tensorflow for your machine."
+        )
+    backend = os.environ.get("KERAS_BACKEND", "tensorflow")
+    if backend != "tensorflow":
+        raise SettingError(f"KERAS_BACKEND is {backend!r}, and matex_tf trains with TensorFlow: set it to tensorflow.")
+
+
+#: Settings that may differ between ranks: what a rank has of its node, and where its words go.
+_OF_A_RANK = ("threads", "output", "trace", "notes", "checkpoint_dir")
+
+
+def check_alike(world: World, settings: Settings) -> None:
+    """See that the ranks are processes of one kind: they hash text alike, and have the same settings.
+
+    Raises:
+        SettingError: they do not.
+    """
+    told = {name: value for name, value in dataclasses.asdict(settings).items() if name not in _OF_A_RANK}
+    everyone = world.gather((starting.hash_mark(), told), "compare hashes and settings")
+    others = [rank for rank, (mark, _) in enumerate(everyone) if mark != everyone[0][0]]
+    if others:
+        raise SettingError(
+            f"text hashes otherwise on {name_ranks(others)} than on rank 0, so a set is in another order there, and a "
+            f"vocabulary made from it another: give all ranks the same {starting.HASH_SEED} (python -R, -E and -I "
+            "ignore it)."
+        )
+    for name, value in everyone[0][1].items():
+        differing = [rank for rank, (_, other) in enumerate(everyone) if other[name] != value]
+        if differing:
+            raise SettingError(
+                f"{settings_module.flag_name(name)} is {everyone[differing[0]][1][name]!r} on {name_ranks(differing)}, "
+                f"and {value!r} on rank 0: give all ranks the same, as a flag, or as "
+                f"{settings_module.variable_name(name)} in the environment of each."
+            )
+
+
+def set_threads(world: World, wanted: int) -> int:
+    """Divide the cores of this node among its ranks; what the environment says already stays.
+
+    Args:
+        wanted: cores for each rank; 0 divides them evenly. A rank that the launcher has bound to cores of its own
+            keeps them all.
+    """
+    mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
+    sharing = world.gather((world.host, mine), "share the cores of a node").count((world.host, mine))
+    threads = wanted or max(1, len(mine) // sharing)
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(threads))
+    os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(max(2, threads)))  # one may wait for other ranks
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    return threads
+
+
+def set_gpus(world: World) -> str:
+    """Give each rank of a node one of its GPUs, in turn.
+
+    CUDA_VISIBLE_DEVICES, where it is set, lists what there is to share; a list of one (a batch system has done this
+    already) or none stays as it is.
+
+    Returns:
+        The device, as CUDA_VISIBLE_DEVICES names it; empty where nothing was shared out.
+    """
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        devices = sorted(path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
+    else:
+        devices = [device for device in listed.split(",") if device not in ("", "-1")]
+    if len(devices) < 2:
+        return ""
+    os.environ["CUDA_VISIBLE_DEVICES"] = devices[world.local_rank % len(devices)]
+    return os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def set_seeds(world: World, wanted: int) -> int:
+    """Seed Python and NumPy alike on all ranks; returns the seed, for TensorFlow and Keras."""
+    import numpy as np
+
+    seed = wanted if wanted >= 0 else int.from_bytes(os.urandom(4), "little") >> 1
+    if checkpoints.current is not None and world.rank == 0:
+        seed = checkpoints.current.seed(seed)  # a job that is started again draws what it drew before
+    seed = world.share(seed, "share the seed")
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    return seed

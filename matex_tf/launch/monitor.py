@@ -1,0 +1,131 @@
+"""What an mpirun on several hosts says about the end of its job, for want of an exit code that can be trusted.
+
+Open MPI 5.0.11 ends with code 0 where it has lost a host, and when ranks of several hosts abort at once it has been
+seen to wait for ever. Both times it has said so on stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import tempfile
+import threading
+import time
+
+from matex_tf.core.sign import ENDS_WITHOUT, Sign, Strip
+from matex_tf.launch.output_filter import Quiet
+
+LOST_DAEMON = rb"^(?:PRTE|ORTE) has lost communication with a remote daemon"
+
+#: Lines of Open MPI (5 and, as ORTE, 4) after which the job cannot end well.
+FAILED = re.compile(
+    LOST_DAEMON + rb"|^(?:A daemon|An ORTE daemon) .*failed to report back"
+    rb"|^MPI_ABORT was invoked on rank "
+    rb"|\*\*\* MPI_ERRORS_ARE_FATAL "
+    rb"|^(?:prterun|mpirun) (?:noticed that process|has exited due to process) rank ",
+    re.MULTILINE,
+)
+
+#: The same in a job whose ranks go on when one dies. A host whose daemon is gone is the end of it all the same.
+GIVEN_UP = re.compile(
+    rb"^MPI_ABORT was invoked on rank |\*\*\* MPI_ERRORS_ARE_FATAL |" + LOST_DAEMON,
+    re.MULTILINE,
+)
+_OVER = re.compile(b"^" + ENDS_WITHOUT.encode(), re.MULTILINE)
+_LOST = re.compile(LOST_DAEMON, re.MULTILINE)
+#: What has died: "rank 3 on node17", or a host.
+_RANK = re.compile(
+    rb"^(?:prterun|mpirun) noticed that process rank (\d+) with PID \d+ on node (\S+) exited on", re.MULTILINE
+)
+_HOST = re.compile(rb"^ *Remote daemon: *\[.*\] on node (\S+)", re.MULTILINE)
+_CODE = re.compile(rb"^ *Errorcode: (\d+)", re.MULTILINE)
+
+_LONGEST_LINE = 4096
+
+
+class Watch:
+    """Copies what mpirun says on stderr, and looks for its end.
+
+    Attributes:
+        source: the file descriptor that mpirun writes to; the caller closes its copy once mpirun has it.
+        code: what a rank has said that the job shall end with; 0 where the job has ended well but for ranks that are
+            out of reach; 1 otherwise.
+        lost_host: whether mpirun has lost a host, with which it ends a job that would have gone on.
+        dead: what has died, in words, in the order in which mpirun has named them.
+        stopped: the signal that this process was told to end by; 0 where it was not.
+    """
+
+    def __init__(self, survive: bool = False, sign: Sign | None = None) -> None:
+        """Args: survive: whether ranks go on when one dies. sign: what to look for, and not to copy."""
+        self._failed = GIVEN_UP if survive else FAILED
+        self._survive = survive
+        self._strip = Strip(sign)
+        self._quiet = Quiet()
+        self.code = 1
+        self.lost_host = False
+        self.dead: list[str] = []
+        self.stopped = 0
+        self._from, self.source = os.pipe()
+        self._failed_at: float | None = None
+        self._thread = threading.Thread(target=self._copy, daemon=True)
+        self._thread.start()
+
+    @property
+    def seconds(self) -> float:
+        """How long ago mpirun said that the job has failed, or a rank that it is over; -1 where nobody has."""
+        return -1.0 if self._failed_at is None else time.monotonic() - self._failed_at
+
+    def close(self, seconds: float = 1.0) -> None:
+        """Wait until all that mpirun said is copied; not for ever, as an ssh that hangs may hold the other end."""
+        self._thread.join(seconds)
+
+    def _copy(self) -> None:
+        held = b""
+        while data := os.read(self._from, 1 << 16):
+            held = (held + data)[-_LONGEST_LINE - len(data) :]
+            if self._failed_at is None and self._survive and _OVER.search(held):
+                self._failed_at, self.code = time.monotonic(), 0
+            if self._failed_at is None and self._failed.search(held):
+                self._failed_at = time.monotonic()
+                self.lost_host = self._survive and bool(_LOST.search(held))
+            if said := _CODE.search(held):
+                self.code = int(said[1]) or 1
+            self.dead += [f"rank {rank.decode()} on {node.decode()}" for rank, node in _RANK.findall(held)]
+            self.dead += [f"host {node.decode()}" for node in _HOST.findall(held)]
+            held = held[held.rfind(b"\n") + 1 :]
+            self._hand_on(self._quiet(self._strip(data)))
+        self._hand_on(self._quiet(self._strip(b"", last=True), last=True))
+        os.close(self._from)
+
+    @staticmethod
+    def _hand_on(data: bytes) -> None:
+        with contextlib.suppress(OSError):  # nobody reads any more
+            while data:
+                data = data[os.write(2, data) :]
+
+
+def kill(pid: int) -> None:
+    """Kill an mpirun and what it has started on this machine, such as the ssh to a host that does not answer, which
+    would keep the job's output open."""
+    family = [pid]
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
+                family += map(int, file.read().split())
+    for one in family:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
+
+
+def remove_session(pid: int) -> None:
+    """Remove the directory of an mpirun of Open MPI 5 that was killed, which it would have removed itself.
+
+    Not one of this name that belongs to another user, which root could remove.
+    """
+    path = os.path.join(tempfile.gettempdir(), f"ompi.{pid}")
+    with contextlib.suppress(OSError):
+        if os.lstat(path).st_uid == os.geteuid():
+            shutil.rmtree(path, ignore_errors=True)

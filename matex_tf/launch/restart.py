@@ -1,0 +1,161 @@
+"""`matex-tf run --faults restart`: when a rank dies, the job is started again, on the hosts that are left."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from matex_tf.core.sign import Sign
+from matex_tf.errors import MatexError
+from matex_tf.faults import checkpoints
+from matex_tf.faults.checkpoints import Checkpoints
+from matex_tf.launch import lifetime, mpirun_command, slurm
+from matex_tf.launch.monitor import Watch, kill, remove_session
+from matex_tf.launch.mpirun_command import Mpirun
+from matex_tf.settings import Settings
+
+_SECONDS_TO_ANSWER = 30.0  # in which a host must start a program
+_SECONDS_TO_END = 5.0
+_TRIES = 2  # a host may still be busy with the end of the job before
+
+#: From ranks, hosts and more flags, the mpirun line of the job.
+Line = Callable[[int, str, dict[str, str]], list[str]]
+
+
+def run(line: Line, ranks: int, hosts: str, settings: Settings, script: str, mpirun: Mpirun) -> int:
+    """Run a job to its end, and again where a rank has died; returns the exit code of the last.
+
+    Args:
+        line: gives the mpirun line.
+        ranks: how many at first.
+        hosts: as given to `--hosts`; may be empty.
+        settings: `checkpoint_dir`, `max_restarts`, `resume` and `notes` of them.
+        script: its name, or that of a module.
+        mpirun: which one.
+
+    Raises:
+        MatexError: another job has its checkpoints in the same directory.
+    """
+    base = checkpoints.directory(settings.checkpoint_dir)
+    kept = Checkpoints(base, script, settings.resume, lambda text: None)
+    path = kept.path
+    flags = {"checkpoint_dir": str(base)}
+    os.environ[checkpoints.RESTARTS] = "0"
+    # Slurm has daemons of mpirun on a node that does not answer still running, and would let no others start beside.
+    os.environ.setdefault("SLURM_OVERLAP", "1")
+    with _locked(kept):
+        for number in range(settings.max_restarts + 1):
+            kept.forget_begin()
+            begin = time.time()
+            local = not hosts and not mpirun_command.in_batch_system()
+            with Sign() as sign:
+                watch = Watch(sign=sign)
+                code = mpirun_command.run(line(ranks, hosts, flags), local=local, watch=watch, sign=sign)
+            if not _died(code, watch, kept):
+                if sign.missed:
+                    print(f"matex_tf: error: {mpirun_command.NO_SIGN}", file=sys.stderr, flush=True)
+                break
+            died = time.time()
+            _say(settings, f"{' and '.join(watch.dead) or 'a rank'} died, {died - begin:.0f} s after the start")
+            if number == settings.max_restarts:
+                allowed = "1 restart was" if number == 1 else f"{number} restarts were"
+                _say(settings, f"{allowed} allowed (--max-restarts)")
+                if not kept.empty:
+                    _say(settings, f"the same command with --resume on goes on from the checkpoints in {path}")
+                break
+            if named := hosts or slurm.hosts():
+                ranks, left = _left(ranks, named, mpirun, settings)
+                if not left:
+                    _say(settings, f"no host can be reached; --resume on goes on from the checkpoints in {path}")
+                    break
+                hosts = left if left != named else hosts
+            _say(settings, f"restart {number + 1} of {settings.max_restarts}, with {ranks} rank{'s' * (ranks > 1)}")
+            flags["resume"] = "on"
+            os.environ.update({checkpoints.RESTARTS: str(number + 1), checkpoints.DIED: str(died)})
+        if code == 0 or kept.empty:
+            kept.remove()
+    return code
+
+
+def _died(code: int, watch: Watch, kept: Checkpoints) -> bool:
+    """Whether a job has ended because a rank has died, and not by itself, nor by a signal to this process."""
+    if code == 0 or watch.stopped:
+        return False
+    return bool(watch.dead) or (kept.begun and not kept.over)
+
+
+def _say(settings: Settings, text: str) -> None:
+    if settings.notes:
+        print(f"matex_tf: {text}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _locked(kept: Checkpoints) -> Iterator[None]:
+    """Keep other jobs away from the directory."""
+    descriptor = _lock(kept)
+    if descriptor is None:
+        raise MatexError(
+            f"another job has its checkpoints in {kept.path}: wait for its end, or give each a --checkpoint-dir."
+        )
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(kept: Checkpoints) -> int | None:
+    """The descriptor of a lock on the directory; None where another job has it."""
+    try:
+        while True:
+            descriptor = kept.folder.lock_file(checkpoints.LOCK)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return None
+            except OSError:
+                return descriptor  # a file system without locks
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
+            os.close(descriptor)  # of a job that has just ended, and has removed the file
+    except OSError as error:
+        raise kept.unusable(error) from None
+
+
+def _left(ranks: int, hosts: str, mpirun: Mpirun, settings: Settings) -> tuple[int, str]:
+    """The ranks and the hosts of the next job: without hosts that do not answer, and without their share of ranks."""
+    named = hosts.split(",")
+    with ThreadPoolExecutor(min(len(named), 32)) as threads:
+        answers = list(threads.map(lambda host: _answers(host.partition(":")[0], mpirun), named))
+    left = ",".join(host for host, answer in zip(named, answers, strict=True) if answer)
+    silent = [host.partition(":")[0] for host, answer in zip(named, answers, strict=True) if not answer]
+    if not silent or not left:
+        return ranks, left
+    _say(settings, f"{', '.join(silent)} cannot be reached, and is left out")
+    return max(1, ranks * mpirun_command.slots(left) // mpirun_command.slots(hosts)), left
+
+
+def _answers(host: str, mpirun: Mpirun) -> bool:
+    """Whether mpirun can start a program on a host."""
+    command = [*mpirun_command.mpirun_line(mpirun, 1, f"{host}:1"), "true"]
+    return any(_ends_well(command) for _ in range(_TRIES))
+
+
+def _ends_well(command: list[str]) -> bool:
+    """Whether an mpirun ends with code 0, and in time."""
+    nothing = subprocess.DEVNULL
+    job = lifetime.start(command, stdin=nothing, stdout=nothing, stderr=nothing)
+    for seconds, stop in ((_SECONDS_TO_ANSWER, job.terminate), (_SECONDS_TO_END, lambda: kill(job.pid))):
+        try:
+            return job.wait(seconds) == 0
+        except subprocess.TimeoutExpired:
+            stop()
+    job.wait()
+    remove_session(job.pid)
+    return False

@@ -1,0 +1,226 @@
+"""What a step takes with each strategy on each number of ranks: the formulas of `cost_model`, put together as
+matex_tf trains; as a table and as a picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from matex_tf.planning import cost_model, plotting
+from matex_tf.planning.cost_model import CodecCost, Cost, Machine
+
+#: Strategies and the codec of each, those first that change least of what is computed. The last is none of matex_tf's.
+STRATEGIES: dict[str, tuple[str, str]] = {
+    "sync": ("sync", ""),
+    "sync bf16": ("sync", "bf16"),
+    "sync int8": ("sync", "int8"),
+    "pipe": ("pipe", ""),
+    "pipe bf16": ("pipe", "bf16"),
+    "pipe int8": ("pipe", "int8"),
+    "gossip": ("gossip", ""),
+    "gossip bf16": ("gossip", "bf16"),
+    "gossip int8": ("gossip", "int8"),
+    "server": ("server", ""),
+}
+
+#: A strategy that changes less is named the best if it is slower by no more than this.
+AS_GOOD = 1.02
+#: The same for sync, which changes nothing: less than a tenth is not worth another answer.
+WORTH_IT = 1.1
+
+#: What a strategy or a codec changes of what is computed.
+CHANGES = {
+    "pipe": "a step applies the gradients of the step before",
+    "gossip": "each rank applies its own gradients, and averages its weights with one other rank's",
+    "bf16": "what travels between nodes is rounded",
+    "int8": "what travels between nodes is rounded",
+}
+
+LARGEST = 4096
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained.
+
+    Attributes:
+        name: of the script.
+        ranks: how many there are now.
+        compute, update: seconds of a step, on one rank, forward and backward and applying.
+        nbytes: of gradients, as float32.
+        buckets: in how many parts they are exchanged.
+        work: seconds of a step in which a rank's cores are at work, without the exchange; a mean over the ranks.
+    """
+
+    name: str
+    ranks: int
+    compute: float
+    update: float
+    nbytes: float
+    buckets: int = 1
+    work: float = 0.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """The steps of one number of ranks: seconds and efficiency by strategy, and the best."""
+
+    ranks: int
+    seconds: Mapping[str, float]
+    efficiency: Mapping[str, float]
+    best: str
+
+
+def sizes(now: int, most: int = LARGEST, limit: int = 0) -> list[int]:
+    """The present number of ranks, 2, 4, … 4,096, and `most`; none above `limit` where there is one."""
+    wanted = {now, most, *(1 << power for power in range(1, 13))}
+    return sorted(size for size in wanted if size <= (limit or max(most, now)))
+
+
+def predict(job: Job, machine: Machine, ranks: int, scaling: str = "weak") -> Row:
+    """What a step takes.
+
+    Args:
+        job: as it is now.
+        machine: where, with the codecs that are to be looked at.
+        ranks: how many there shall be.
+        scaling: "weak", each rank keeps its rows, so the global batch grows; "strong", the global batch stays, so a
+            rank computes less.
+    """
+    compute = job.compute * (job.ranks / ranks if scaling == "strong" else 1)
+    seconds = {
+        name: _step(strategy, job, compute, machine, ranks, machine.codecs[codec] if codec else None)
+        for name, (strategy, codec) in STRATEGIES.items()
+        if not codec or codec in machine.codecs
+    }
+    efficiency = {name: cost_model.efficiency(compute, job.update, step) for name, step in seconds.items()}
+    return Row(ranks, seconds, efficiency, best(seconds))
+
+
+def _step(strategy: str, job: Job, compute: float, machine: Machine, ranks: int, codec: CodecCost | None) -> float:
+    own = compute + job.update
+    if ranks == 1:
+        return own
+    if strategy == "server":
+        return cost_model.parameter_server(ranks, job.nbytes, compute, job.update, machine)
+    if strategy == "gossip":
+        exchange = cost_model.message(job.nbytes, machine, codec)
+        average = job.nbytes * (codec.add if codec else machine.gamma)
+        step = cost_model.gossip(compute, job.update, exchange, average, busy=machine.busy)
+        exchange += Cost(average, average)
+        own += average
+    else:
+        exchange = exchange_of(job, machine, ranks, codec)
+        if strategy == "pipe":
+            step = cost_model.pipe(compute, job.update, exchange, 2, busy=machine.busy)
+        else:
+            step = cost_model.overlapped(compute, job.update, exchange, job.buckets, busy=machine.busy)
+    return cost_model.crowded(step, own, job.work, exchange.work, machine.cores, machine.crowd)
+
+
+def exchange_of(job: Job, machine: Machine, ranks: int, codec: CodecCost | None = None) -> Cost:
+    """The exchange of all gradients, bucket by bucket."""
+    return cost_model.hierarchical(ranks, job.nbytes / job.buckets, machine, codec) * job.buckets
+
+
+def best(seconds: Mapping[str, float]) -> str:
+    """The strategy of matex_tf that changes least among those that are as good as the fastest."""
+    ours = {name: step for name, step in seconds.items() if name != "server"}
+    fastest = min(ours.values())
+    if ours["sync"] <= WORTH_IT * fastest:
+        return "sync"
+    return next(name for name, step in ours.items() if step <= AS_GOOD * fastest)
+
+
+def advice(row: Row) -> str:
+    """The best strategy of a number of ranks, in words: what is gained, and what it changes."""
+    ours = {name: step for name, step in row.seconds.items() if name != "server"}
+    text = f"best for this script on {row.ranks} ranks: {row.best}"
+    if row.best != "sync":
+        gain = ours["sync"] / ours[row.best]
+        changes = " and ".join(CHANGES[part] for part in row.best.split() if part in CHANGES)
+        return f"{text}, {gain:.2f} times as fast a step as sync; it changes the answer: {changes}"
+    fastest = min(ours, key=lambda name: ours[name])
+    gain = ours["sync"] / ours[fastest]
+    if f"{gain:.2f}" == "1.00":
+        return text
+    return f"{text}; {fastest} would be {gain:.2f} times as fast, and changes the answer"
+
+
+def show(job: Job, machine: Machine, rows: Sequence[Row], scaling: str) -> None:
+    """Print what was measured or given, the tables, and the best."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, width=110)  # the same in a file as on a narrow terminal
+    console.print(
+        f"{job.name}: {1e3 * job.compute:.2f} ms to compute and {1e3 * job.update:.2f} ms to update, "
+        f"{job.nbytes / 1e6:.2f} MB of gradients in {job.buckets} bucket{'s' * (job.buckets > 1)}"
+    )
+    inside = f"; in a node of {machine.node_ranks} ranks {_rate(machine.node_beta)}" if machine.node_ranks > 1 else ""
+    between = f"links {_rate(machine.beta)}, {1e6 * machine.alpha:.1f} µs" if machine.beta else "no links"
+    console.print(f"{between}{inside}; adding {_rate(machine.gamma)}")
+    each = "each rank keeps its rows" if scaling == "weak" else "the global batch stays"
+    parts: tuple[tuple[str, Callable[[Row, str], str]], ...] = (
+        (f"milliseconds of a step ({each})", lambda row, name: _digits(1e3 * row.seconds[name])),
+        ("efficiency, %: computing and updating, of the step", lambda row, name: f"{100 * row.efficiency[name]:.0f}"),
+    )
+    for title, cell in parts:
+        table = Table(box=box.SIMPLE_HEAD)
+        for column in ("ranks", *rows[0].seconds, "best"):
+            table.add_column(column.replace(" ", "\n"), justify="right", no_wrap=True)
+        for row in rows:
+            mark = " now" if row.ranks == job.ranks else ""
+            table.add_row(f"{row.ranks:,}{mark}", *(cell(row, name) for name in row.seconds), row.best)
+        console.print(title)
+        console.print(table)
+    for row in rows:
+        if row.ranks == job.ranks:
+            console.print(advice(row), soft_wrap=True)
+    console.print("server: a parameter server on one of the ranks, to compare with; matex_tf has none")
+
+
+def draw(job: Job, rows: Sequence[Row], path: str) -> None:
+    """Draw steps and efficiency by the number of ranks to a PNG.
+
+    Raises:
+        MissingPackage: matplotlib is not installed.
+    """
+    pyplot = plotting.pyplot()
+    ranks = [row.ranks for row in rows]
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.2))
+    for name in rows[0].seconds:
+        style = {"sync": "-", "pipe": "--", "gossip": "-.", "server": ":"}[STRATEGIES[name][0]]
+        left.plot(ranks, [1e3 * row.seconds[name] for row in rows], style, marker=".", label=name)
+        right.plot(ranks, [100 * row.efficiency[name] for row in rows], style, marker=".", label=name)
+    left.set_yscale("log")
+    left.set_ylabel("milliseconds of a step")
+    right.set_ylabel("efficiency, %")
+    right.set_ylim(0, 105)
+    for axes in (left, right):
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("ranks")
+        axes.grid(alpha=0.3)
+        axes.axvline(job.ranks, color="#bab0ac", linewidth=1)
+    right.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    figure.suptitle(f"{job.name}: {job.nbytes / 1e6:.3g} MB of gradients, {1e3 * job.compute:.3g} ms to compute")
+    figure.savefig(path, dpi=120, bbox_inches="tight")
+    pyplot.close(figure)
+
+
+def _rate(seconds: float) -> str:
+    """Seconds of a byte as bits per second."""
+    return f"{8 / seconds / 1e9:.3g} Gbit/s" if seconds else "∞"
+
+
+def _digits(number: float) -> str:
+    """Three digits, but whole numbers whole."""
+    return f"{number:,.{max(0, 2 - math.floor(math.log10(number)))}f}" if number < 1000 else f"{number:,.0f}"
+
+
+def with_network(machine: Machine, alpha: float, beta: float, node_ranks: int) -> Machine:
+    """The machine with other links, and so many ranks on each node; nothing is known of what an exchange costs there
+    besides its messages."""
+    return replace(machine, alpha=alpha, beta=beta, sync=0.0, node_ranks=node_ranks)

@@ -1,0 +1,133 @@
+"""The rows of the whole batch, over all ranks, inside of a step: for what looks across rows.
+
+Each rank gives its rows and gets all, in the order of ranks. Where gradients go back through it, a rank gets those of
+its own rows. A step's gradient is the sum over ranks of w_r g_r, w = rows / total. So where G_r comes back on rank r
+for all rows, rank s gets (1 / w_s) sum_r w_r G_r for its own: then the sum is the gradient of sum_r w_r L_r.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf.core import world
+from matex_tf.exchange import process_group, tf_op
+from matex_tf.patches.common import batch_share
+
+WHAT = "gather the rows of a batch"
+_BACK = "gradients by the rows of a batch"
+
+
+def gather(value: Any, part: batch_share.Part, label: str) -> tuple[Any, Any]:
+    """The rows of all ranks.
+
+    Args:
+        value: a dense tensor whose first axis runs over the rows that the step sees, or over what comes of them.
+        label: its name, for errors.
+
+    Returns:
+        The tensor with the rows of all ranks, and int32 (2,): where this rank's rows begin in it, and how many the
+        step sees (a ghost's row is not among those of the batch).
+    """
+    value = tf.convert_to_tensor(value)
+    key = id(value), id(tf.compat.v1.get_default_graph()) if not tf.executing_eagerly() else 0
+    if key in part.gathered:
+        _, whole, place = part.gathered[key]
+        return whole, place
+    whole, place = _gather(value, part, label)
+    if not tf.executing_eagerly():
+        part.gathered[key] = value, whole, place
+    return whole, place
+
+
+def take_own(value: Any, place: Any) -> Any:
+    """This rank's rows of a tensor that has those of all ranks."""
+    first = tf.minimum(place[0], tf.maximum(tf.shape(value)[0] - place[1], 0))
+    return value[first : first + place[1]]
+
+
+def add_up(own: Any, part: batch_share.Part, label: str) -> tf.Tensor:
+    """The sum over ranks of a float32 scalar of a rank's rows; a ghost's do not count."""
+
+    def total(value: np.ndarray, numbers: np.ndarray) -> list[np.ndarray]:
+        ranks, (rows, _, shared) = world.current(), numbers
+        if ranks.alone or not shared:
+            return [value]
+        return process_group.sum_arrays(
+            ranks, [value if rows else np.zeros_like(value)], "add up over a batch", [label]
+        )
+
+    (whole,) = tf_op.call(total, [tf.cast(own, tf.float32), _numbers(part)], [tf.float32], lambda arrays: [arrays[0]])
+    whole.set_shape([])
+    return whole
+
+
+def average(own: tf.Tensor, part: batch_share.Part, label: str) -> tf.Tensor:
+    """The mean over ranks of what each has found as a mean over its rows; float32 of the shape of `own`."""
+
+    def mean(value: np.ndarray, numbers: np.ndarray) -> list[np.ndarray]:
+        ranks, (rows, total, shared) = world.current(), numbers
+        if ranks.alone or not shared:
+            return [value]
+        weighted = value * np.float32(rows / total) if rows else np.zeros_like(value)
+        return process_group.sum_arrays(ranks, [weighted], "average over a batch", [label])
+
+    (whole,) = tf_op.call(mean, [tf.cast(own, tf.float32), _numbers(part)], [tf.float32], lambda arrays: [arrays[0]])
+    whole.set_shape(own.shape)
+    return whole
+
+
+def _numbers(part: batch_share.Part) -> tf.Tensor:
+    """int32 (3,): rows, total, and whether the batch is shared out at all (a batch that every rank has is whole)."""
+    return tf.stack([tf.cast(one, tf.int32) for one in (part.rows, part.total, part.shared_out)])
+
+
+def _gather(value: tf.Tensor, part: batch_share.Part, label: str) -> tuple[tf.Tensor, tf.Tensor]:
+    numbers = _numbers(part)
+
+    def forward(array: np.ndarray, numbers: np.ndarray) -> list[np.ndarray]:
+        ranks, (rows, _, shared) = world.current(), numbers
+        if ranks.alone or not shared:
+            return [array, np.array([0, len(array)], np.int32)]
+        own = array if rows else array[:0]
+        counts = ranks.gather(len(own), f"{WHAT}: {label}")
+        bits = own.view(np.uint16) if own.dtype.name == "bfloat16" else own
+        whole = ranks.gather_rows(bits, f"{WHAT}: {label}")
+        return [whole.view(own.dtype), np.array([sum(counts[: ranks.rank]), len(array)], np.int32)]
+
+    def backward(upstream: np.ndarray, numbers: np.ndarray, place: np.ndarray) -> list[np.ndarray]:
+        ranks, (rows, total, shared) = world.current(), numbers
+        if ranks.alone or not shared:
+            return [upstream]
+        weight, (first, count) = rows / total, place
+        (sums,) = process_group.sum_arrays(ranks, [(upstream * weight).astype(upstream.dtype)], _BACK, [label])
+        if not rows:
+            return [np.zeros((count, *upstream.shape[1:]), upstream.dtype)]
+        return [(sums[first : first + count] / weight).astype(upstream.dtype)]
+
+    @tf.custom_gradient
+    def through(value: tf.Tensor) -> Any:
+        whole, place = tf_op.call(
+            forward,
+            [value, numbers],
+            [value.dtype, tf.int32],
+            lambda arrays: [arrays[0], np.array([0, len(arrays[0])], np.int32)],
+        )
+        whole.set_shape([None, *value.shape[1:]])
+        place.set_shape([2])
+
+        def back(upstream: tf.Tensor, _: Any) -> tf.Tensor:
+            (own,) = tf_op.call(
+                backward,
+                [upstream, numbers, place],
+                [upstream.dtype],
+                lambda arrays: [np.zeros((arrays[2][1], *arrays[0].shape[1:]), arrays[0].dtype)],
+            )
+            own.set_shape(value.shape)
+            return own
+
+        return (whole, place), back
+
+    return through(value)

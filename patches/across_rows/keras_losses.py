@@ -1,0 +1,115 @@
+"""Losses of Keras that look across the rows of a batch: computed on the rows of all ranks.
+
+- `dice` and `tversky` add up over the whole batch, unless `axis` leaves the rows alone; any other loss may be given an
+  `axis` that runs over rows. Every rank computes the loss of the whole batch.
+- `circle` compares each row with every other. Every rank computes the losses of all rows and keeps those of its own.
+- `hinge` and `squared_hinge` turn labels of 0 and 1 into -1 and 1 where the batch has no others.
+
+Relies on (Keras 3.3 to 3.15): the functions of `keras.src.losses.losses` in `BY_AXIS` and `circle`, public, where that
+Keras has them, and `convert_binary_labels_to_hinge`, private.
+"""
+
+from __future__ import annotations
+
+import inspect
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from matex_tf.patches.across_rows import gathered_batch
+from matex_tf.patches.common import batch_share, wrapping
+
+BY_AXIS = (
+    "dice",
+    "tversky",
+    "cosine_similarity",
+    "categorical_crossentropy",
+    "categorical_focal_crossentropy",
+    "sparse_categorical_crossentropy",
+    "binary_crossentropy",
+    "binary_focal_crossentropy",
+)
+
+_WHOLE = "_matex_whole_batch"
+
+
+def apply(module: ModuleType) -> None:
+    """Patch keras.src.losses.losses."""
+    for name in BY_AXIS:
+        if hasattr(module, name):  # Keras has got some of them with time
+            signature = inspect.signature(getattr(module, name))
+            wrapping.wrap(module, name, _by_axis(signature))
+    if hasattr(module, "circle"):
+        wrapping.wrap(module, "circle", _circle)
+    wrapping.wrap(module, "convert_binary_labels_to_hinge", _hinge_labels)
+
+
+def of_keras(thing: Any) -> bool:
+    """Whether a function, or the class of an object, is Keras' own."""
+    code = thing if inspect.isroutine(thing) else type(thing)
+    return str(inspect.unwrap(code).__module__).startswith("keras.")
+
+
+def mark(value: Any) -> None:
+    """Note that a tensor is that of the whole batch, see `is_of_whole_batch`."""
+    setattr(value, _WHOLE, True)
+
+
+def is_of_whole_batch(value: Any) -> bool:
+    """Whether a loss is that of the whole batch, the same on every rank, and not one for each row."""
+    return bool(getattr(value, _WHOLE, False))
+
+
+def _by_axis(signature: inspect.Signature) -> Any:
+    def loss(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        part = batch_share.current()
+        if part is None or part.apart:
+            return wrapped(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        y_pred = tf.convert_to_tensor(given["y_pred"])
+        if not across_rows(given["axis"], y_pred.shape.rank):
+            return wrapped(*args, **kwargs)
+        name = getattr(wrapped, "__name__", "a loss")
+        given["y_pred"], _ = gathered_batch.gather(y_pred, part, f"y_pred of {name}")
+        given["y_true"], _ = gathered_batch.gather(given["y_true"], part, f"y_true of {name}")
+        result = wrapped(*bound.args, **bound.kwargs)
+        mark(result)
+        return result
+
+    return loss
+
+
+def across_rows(axis: Any, rank: int | None) -> bool:
+    """Whether an `axis` argument runs over the first axis of a tensor; None: over all."""
+    if axis is None:
+        return True
+    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+    return any(one == 0 or (rank is not None and one == -rank) for one in axes)
+
+
+def _circle(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    from keras.src import backend
+
+    part = batch_share.current()
+    given = inspect.signature(wrapped).bind(*args, **kwargs)
+    if part is None or part.apart or given.arguments.get("ref_embeddings") is not None:
+        return wrapped(*args, **kwargs)
+    y_pred, place = gathered_batch.gather(given.arguments["y_pred"], part, "y_pred of circle")
+    y_true, _ = gathered_batch.gather(given.arguments["y_true"], part, "y_true of circle")
+    given.arguments.update(y_pred=y_pred, y_true=y_true)
+    own = gathered_batch.take_own(wrapped(*given.args, **given.kwargs), place)
+    backend.set_keras_mask(own, own > 0)
+    return own
+
+
+def _hinge_labels(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    part = batch_share.current()
+    if part is None or part.apart:
+        return wrapped(*args, **kwargs)
+    y_true = args[0] if args else kwargs["y_true"]
+    own = tf.reduce_sum(tf.cast((y_true != 0) & (y_true != 1), tf.float32))
+    others = gathered_batch.add_up(own, part, "labels of a hinge loss that are not binary")
+    return tf.where(others > 0, y_true, 2 * y_true - 1)

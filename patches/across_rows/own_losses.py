@@ -1,0 +1,89 @@
+"""Losses that a script has written: those that look across the rows of a batch are computed from the rows of all ranks.
+
+What a loss is, is tried once with made-up rows. A value for each row that does not depend on the rows beside it, and a
+mean over rows, are left to each rank. Anything else (a sum over the batch, a contrastive loss, Dice) every rank
+computes from the rows of all; gradients go back to the rank that has the row.
+
+Relies on (Keras 3.3 to 3.15): `Loss.__call__`, which calls `Loss.call`, both public; `LossFunctionWrapper.fn`, private.
+"""
+
+from __future__ import annotations
+
+import weakref
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf.patches.across_rows import gathered_batch, keras_losses, trial_rows
+from matex_tf.patches.common import batch_share, log_once, wrapping
+
+_across: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+
+
+def apply(module: ModuleType) -> None:
+    """Patch keras.src.losses.loss."""
+    wrapping.method(module, "Loss.__call__", _call)
+
+
+def _call(wrapped: Any, loss: Any, args: Any, kwargs: Any) -> Any:
+    part = batch_share.current()
+    if part is None or part.apart or _of_keras(loss):
+        return wrapped(*args, **kwargs)
+    own = loss.call
+
+    def call(y_true: Any, y_pred: Any) -> Any:
+        if loss not in _across:
+            _across[loss] = _looks_across(loss, own, (y_true, y_pred), part)
+        if not _across[loss]:
+            return own(y_true, y_pred)
+        name, place = getattr(loss, "name", "a loss"), None
+
+        def rows(leaf: Any) -> Any:
+            nonlocal place
+            if leaf is None or not part.has_rows(leaf):
+                return leaf
+            whole, place = gathered_batch.gather(leaf, part, f"an argument of loss {name}")
+            return whole
+
+        whole = tf.nest.map_structure(rows, (y_true, y_pred))
+        with batch_share.hidden():
+            value = tf.convert_to_tensor(own(*whole))
+        if value.shape.rank and value.shape[0] is None and place is not None:
+            return gathered_batch.take_own(value, place)
+        keras_losses.mark(value)
+        return value
+
+    loss.__dict__["call"] = call
+    try:
+        return wrapped(*args, **kwargs)
+    finally:
+        loss.__dict__.pop("call", None)
+
+
+def _of_keras(loss: Any) -> bool:
+    if not keras_losses.of_keras(type(loss).call):
+        return False
+    return not hasattr(loss, "fn") or keras_losses.of_keras(loss.fn)
+
+
+def _looks_across(loss: Any, own: Any, given: Any, part: batch_share.Part) -> bool:
+    """Whether a loss is more than a value for each row, or a mean of such; False, with a line, if nobody can tell."""
+    name = getattr(loss, "name", None) or type(loss).__name__
+    values = trial_rows.tried(own, given, part)
+    if values is None or not all(np.isfinite(value).all() for value in values):
+        log_once.say(
+            f"loss {name} cannot be tried by itself, and is taken to be a mean over rows: what looks across the rows "
+            "of a batch in it sees those of a rank (docs/how-it-works.md)"
+        )
+        return False
+    whole, some, others = values
+    if whole.ndim:
+        alike = len(whole) == trial_rows.ROWS and np.allclose(whole, np.concatenate([some, others]), 1e-3, 1e-5)
+    else:
+        mean = (trial_rows.SOME * some + (trial_rows.ROWS - trial_rows.SOME) * others) / trial_rows.ROWS
+        alike = np.allclose(whole, mean, 1e-3, 1e-5)
+    if not alike:
+        log_once.say(f"loss {name} looks across the rows of a batch: every rank computes it from the rows of all ranks")
+    return not alike

@@ -1,0 +1,24 @@
+"""The lines that start with `matex_tf:`; rank 0 says each of them once."""
+
+from __future__ import annotations
+
+import sys
+
+from matex_tf import settings
+from matex_tf.core import world
+
+#: Why data differ between ranks that should have the same.
+LIKELY = (
+    "look for a shuffle or a generator without a seed, a seed from the clock, os.urandom or uuid, or files in the "
+    "order of os.listdir or glob, which is another on each host: sort them"
+)
+
+_said: set[str] = set()
+
+
+def say(text: str) -> None:
+    """Print a line on rank 0, to standard error, the first time only."""
+    if text not in _said:
+        _said.add(text)
+        if world.current().rank == 0 and settings.current().notes:
+            print(f"matex_tf: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,56 @@
+"""What the patches remember about a model, beside the model and not on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matex_tf.patches.data.batch_ownership import Finding
+    from matex_tf.patches.data.pipeline_ownership import Made
+
+
+@dataclasses.dataclass
+class ModelState:
+    """Notes on one model.
+
+    Attributes:
+        begin: the next training step is the first of a `fit`: compare models, share rank 0's weights.
+        unmerged: training steps have run since the moving statistics were merged.
+        accumulators_whole: gradient accumulators hold the sum over the ranks on every rank, not each rank's own part.
+        before_merge: this rank's own metric state, where the metrics hold the state of all ranks.
+        sources: for each entry of the last step's logs, the metric whose result it is; else None.
+        weight: this rank's part of the last batch, 0 to 1.
+        committed: the state of the metrics over all ranks, as of the last step, where ranks may die; see `step_retry`.
+        generation: of the world that gathered it.
+        batches_in_step: of the script's size, in a training step of all ranks; more than 1 with `--batch per-rank`.
+        predicts: what is known of the data that `predict` walks over; None outside of it.
+        finding: what their first batch has told.
+        rows: rows that this rank has put into metrics since they were reset.
+    """
+
+    begin: bool = True
+    unmerged: bool = False
+    accumulators_whole: bool = False
+    before_merge: list[tuple[Any, np.ndarray]] | None = None
+    sources: dict[str, Any] = dataclasses.field(default_factory=dict)
+    weight: float = 1.0
+    committed: np.ndarray | None = None
+    generation: int = 0
+    batches_in_step: int = 1
+    predicts: Made | None = None
+    finding: Finding | None = None
+    rows: int = 0
+
+
+_states: weakref.WeakKeyDictionary[Any, ModelState] = weakref.WeakKeyDictionary()
+
+
+def of(model: Any) -> ModelState:
+    """The notes on this model."""
+    if model not in _states:
+        _states[model] = ModelState()
+    return _states[model]

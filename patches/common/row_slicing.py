@@ -1,0 +1,154 @@
+"""Which rows of a batch are whose, and taking them."""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf.core.row_partition import span
+
+
+class Share(NamedTuple):
+    """Rows `low` to `high` of a batch. A rank that gets none takes one all the same, as a ghost: `rows` is 0."""
+
+    low: int
+    high: int
+    rows: int
+    total: int
+
+    @classmethod
+    def of(cls, total: int, rank: int, size: int) -> Share:
+        """Rank's rows of a batch of `total`: from rank * total // size, as even as can be."""
+        low, high = span(total, rank, size)
+        if high > low or total == 0:
+            return cls(low, high, high - low, total)
+        low = min(low, total - 1)
+        return cls(low, low + 1, 0, total)
+
+
+def to_tensors(data: Any) -> Any:
+    """A batch with its arrays as tensors, and TensorFlow's optionals as None (as Keras does it)."""
+
+    def convert(leaf: Any) -> Any:
+        if leaf is None or isinstance(leaf, tf.experimental.Optional):
+            return None
+        if tf.is_tensor(leaf) or isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
+            return leaf
+        return tf.convert_to_tensor(leaf)
+
+    return tf.nest.map_structure(convert, data)
+
+
+def rows_of(data: Any) -> int:
+    """The number of rows of an eager batch: the first axis of its first leaf that has one."""
+    for leaf in tf.nest.flatten(data):
+        rows = _rows(leaf)
+        if rows is not None:
+            return rows
+    return 0
+
+
+def sliceable(data: Any) -> tuple[bool, ...]:
+    """For each leaf of an eager batch, whether its first axis runs over the rows of the batch."""
+    total = rows_of(data)
+    return tuple(_rows(leaf) == total for leaf in tf.nest.flatten(data))
+
+
+def take(data: Any, slices: Sequence[bool], low: Any, high: Any) -> Any:
+    """Rows `low` to `high` of the leaves that `slices` names; works eagerly and in a graph."""
+    leaves = [
+        _take(leaf, low, high) if slice_it else leaf
+        for leaf, slice_it in zip(tf.nest.flatten(data), slices, strict=True)
+    ]
+    return tf.nest.pack_sequence_as(data, leaves)
+
+
+def first_rows(outputs: Any, share: Share) -> Any:
+    """The outputs of a step without those for a ghost's row."""
+    if share.rows == share.high - share.low:
+        return outputs
+    return tf.nest.map_structure(lambda leaf: leaf[: share.rows] if _rows(leaf) is not None else leaf, outputs)
+
+
+def relaxed(data: Any, slices: Sequence[bool]) -> Any | None:
+    """Specs of a batch with any number of rows; None where a leaf has no such spec (ragged)."""
+    leaves: list[Any] = []
+    for leaf, slice_it in zip(tf.nest.flatten(data), slices, strict=True):
+        if leaf is None:
+            leaves.append(None)
+        elif isinstance(leaf, tf.Tensor):
+            shape = [None, *leaf.shape[1:]] if slice_it else leaf.shape
+            leaves.append(tf.TensorSpec(shape, leaf.dtype))
+        elif isinstance(leaf, tf.SparseTensor):
+            leaves.append(tf.SparseTensorSpec([None, *leaf.shape[1:]] if slice_it else leaf.shape, leaf.dtype))
+        else:
+            return None
+    return tf.nest.pack_sequence_as(data, leaves)
+
+
+def describe(data: Any) -> list[str]:
+    """Dtype and columns of each leaf of a batch, for ranks to compare."""
+    lines = []
+    for position, leaf in enumerate(tf.nest.flatten(data)):
+        if leaf is None:
+            lines.append(f"array {position}: none")
+        else:
+            dtype = getattr(leaf.dtype, "name", leaf.dtype)
+            lines.append(f"array {position}: {dtype}, rows of shape {tuple(leaf.shape[1:])}")
+    return lines
+
+
+def checksum(data: Any) -> int:
+    """A checksum over an eager batch."""
+    total = 0
+    for leaf in tf.nest.flatten(data, expand_composites=True):
+        if isinstance(leaf, (tf.Tensor, np.ndarray)):
+            value = np.asarray(leaf)
+            objects = value.dtype.hasobject
+            content = repr(value.tolist()).encode() if objects else np.ascontiguousarray(value).tobytes()
+            total = zlib.crc32(content, total)
+    return total
+
+
+def _rows(leaf: Any) -> int | None:
+    if leaf is None:
+        return None
+    if isinstance(leaf, tf.SparseTensor):
+        return int(leaf.dense_shape[0])
+    if isinstance(leaf, tf.RaggedTensor):
+        return int(leaf.nrows())
+    return int(leaf.shape[0]) if leaf.shape.rank else None
+
+
+def _take(leaf: Any, low: Any, high: Any) -> Any:
+    if isinstance(leaf, tf.SparseTensor):
+        shape = leaf.dense_shape
+        start = tf.concat([tf.cast([low], tf.int64), tf.zeros_like(shape[1:])], 0)
+        size = tf.concat([tf.cast([high - low], tf.int64), shape[1:]], 0)
+        taken = tf.sparse.slice(leaf, start, size)
+        if not tf.executing_eagerly():
+            taken.set_shape([None, *leaf.shape[1:]])  # which a slice forgets, and a layer that is not built needs
+        return taken
+    return leaf[low:high]
+
+
+@functools.lru_cache(maxsize=256)  # an epoch has few different ones, and a new tensor takes time to make
+def as_tensor(share: Share) -> tf.Tensor:
+    """A share as int32 of shape (4,), to go into a graph."""
+    with tf.init_scope():
+        return tf.constant(share, tf.int32)
+
+
+def signature(data: Any) -> list[Any]:
+    """What is the same for batches of the same columns, whatever their rows: the dtype and columns of each tensor."""
+    return [
+        (type(leaf) is tf.SparseTensor, leaf.dtype, leaf.shape[1:])
+        if isinstance(leaf, (tf.Tensor, tf.SparseTensor)) and leaf.shape.rank
+        else leaf is None
+        for leaf in tf.nest.flatten(data)
+    ]

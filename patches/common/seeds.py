@@ -1,0 +1,143 @@
+"""Random numbers: the same on every rank where data are made, different in layers that draw during a step.
+
+Relies on: `tf.random.set_seed` and `tf.random.Generator.from_non_deterministic_state`, `random.Random.seed`, public;
+`numpy.random.bit_generator.randbits` (NumPy 1.26 to 2.4), private, which all generators without a seed draw from; and
+the name `seed_generator_state` that Keras 3.3 to 3.15 gives the state of a `keras.random.SeedGenerator`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import itertools
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from types import FrameType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from matex_tf.core import world
+from matex_tf.errors import NameMoved
+from matex_tf.patches.common import wrapping
+
+_seed: int | None = None
+_next_seed: Callable[[], np.random.SeedSequence]
+_STRIDE = 1_000_003  # a prime; the seeds of ranks stay apart for layers whose seeds are near one another
+
+
+def use(seed: int | None) -> None:
+    """Remember the seed of the job, and give it to generators that the script makes without one."""
+    global _seed
+    _seed = seed
+    if seed is not None:
+        _seed_generators(seed)
+
+
+def apply(tensorflow: ModuleType) -> None:
+    """Seed TensorFlow when it is imported."""
+    if _seed is not None:
+        tensorflow.random.set_seed(_seed)
+    wrapping.wrap(tensorflow, "random.Generator.from_non_deterministic_state", _alike)
+
+
+def own_seeds() -> None:
+    """Give each rank random numbers of its own from now on, for scripts in which ranks shuffle their own data."""
+    global _seed
+    if _seed is None:
+        return
+    _seed += world.current().rank * _STRIDE
+    random.seed(_seed)
+    np.random.seed(_seed % 2**32)
+    _seed_generators(_seed)
+    if "tensorflow" in sys.modules:
+        sys.modules["tensorflow"].random.set_seed(_seed)
+
+
+def _unseeded(seed: int) -> Callable[[], np.random.SeedSequence]:
+    """What gives generators that are made without a seed one after the other, in the same order on every rank."""
+    count = itertools.count()
+    return lambda: np.random.SeedSequence(seed, spawn_key=(next(count),))
+
+
+def _seed_generators(seed: int) -> None:
+    """Give generators of NumPy and Python that are made without a seed one that is the same on every rank.
+
+    Those of the main thread: others come in an order of their own. `tempfile` keeps names that nobody can know.
+    """
+    global _next_seed
+    _next_seed = _unseeded(seed)
+    if hasattr(random.Random.seed, "__wrapped__"):
+        return
+    source = importlib.import_module("numpy.random.bit_generator")
+    if not hasattr(source, "randbits"):
+        raise NameMoved(f"NumPy {np.__version__} has no numpy.random.bit_generator.randbits, which matex_tf relies on.")
+    from_system = source.randbits
+
+    def randbits(bits: int) -> int:
+        if threading.current_thread() is not threading.main_thread():
+            return int(from_system(bits))
+        return _number(bits)
+
+    source.randbits = randbits  # type: ignore[attr-defined]
+    original = random.Random.seed
+
+    @functools.wraps(original)
+    def reseed(self: random.Random, a: Any = None, version: int = 2) -> None:
+        if a is None and threading.current_thread() is threading.main_thread() and not _asked_by("tempfile"):
+            a = _number(128)
+        original(self, a, version)
+
+    random.Random.seed = reseed  # type: ignore[method-assign]
+    random.seed = functools.partial(reseed, random.seed.__self__)  # type: ignore[attr-defined]
+
+
+def _number(bits: int) -> int:
+    """The next number for a generator without a seed."""
+    words = _next_seed().generate_state(-(-bits // 32))
+    return int.from_bytes(words.tobytes(), "little") & ((1 << bits) - 1)
+
+
+def _asked_by(module: str) -> bool:
+    """Whether the code that wants a seed is that of a module, through `random`."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") == "random":
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__") == module
+
+
+def _alike(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """A generator of TensorFlow that is not deterministic: one for all ranks."""
+    if _seed is None:
+        return wrapped(*args, **kwargs)
+    import tensorflow as tf
+
+    return tf.random.Generator.from_seed(_number(63), *args, **kwargs)
+
+
+def is_generator_state(variable: Any) -> bool:
+    """Whether a Keras variable is the state of a random number generator."""
+    return "seed_generator_state" in variable.name
+
+
+def part_ways(variables: Iterable[Any]) -> None:
+    """Move the generators among `variables`, alike on all ranks until now, to a stream for each rank."""
+    offset = world.current().rank * _STRIDE
+    if offset:
+        for variable in variables:
+            if is_generator_state(variable):
+                state = np.array(variable.numpy())
+                state[0] += offset
+                variable.assign(state)
+
+
+def part_ways_in_graph() -> None:
+    """Let random ops without a generator (`tf.random.normal`) draw differently on each rank in this graph."""
+    import tensorflow as tf
+
+    if not tf.executing_eagerly():
+        graph = tf.compat.v1.get_default_graph()
+        if graph.seed is not None:
+            graph.seed = graph.seed + world.current().rank * _STRIDE

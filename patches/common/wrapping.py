@@ -1,0 +1,86 @@
+"""Look up the names that a patch relies on, and wrap them."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import wrapt
+
+from matex_tf.core import world
+from matex_tf.errors import NameMoved
+
+#: True in a script that imports Horovod's names: it shares out and averages by itself, and patches step aside.
+aside = False
+
+#: Versions of Keras that every patch was tried with.
+TRIED = "3.3 to 3.15"
+
+
+def require(module: ModuleType, path: str) -> Any:
+    """The object at a dotted path in a module.
+
+    Raises:
+        NameMoved: it is not there; says which Keras this is and which ones were tried.
+    """
+    found: Any = module
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise NameMoved(
+                f"Keras {keras_version()} has no {module.__name__}.{path}, which matex_tf relies on; it was tried with "
+                f"Keras {TRIED}. Install one of these (pip install 'keras>=3.3,<3.16') or a newer matex_tf."
+            )
+        found = getattr(found, part)
+    return found
+
+
+def alone() -> bool:
+    """Whether this rank has never had others: one whose others have died goes on as it began."""
+    ranks = world.current()
+    return ranks.alone and not ranks.carries_on
+
+
+def wrap(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:
+    """Put `wrapper(wrapped, instance, args, kwargs)` around a function; a world of one rank never gets there.
+
+    Neither does a script that imports Horovod's names, see `aside`.
+    """
+    require(module, path)
+
+    def only_with_others(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        if aside or alone():
+            return wrapped(*args, **kwargs)
+        return wrapper(wrapped, instance, args, kwargs)
+
+    wrapt.wrap_function_wrapper(module, path, only_with_others)
+
+
+def method(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:
+    """The same for a method that a script may call inside a tf.function: AutoGraph warns of what wrapt has wrapped."""
+    owner_path, _, name = path.rpartition(".")
+    require(module, path)
+    owner = require(module, owner_path)
+    setattr(owner, name, around(vars(owner)[name] if name in vars(owner) else getattr(owner, name), wrapper))
+
+
+def around(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
+    """A function for a class that calls `wrapper(bound method, instance, args, kwargs)`, but not in a world of one."""
+    import tensorflow as tf
+
+    @functools.wraps(original)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        bound = original.__get__(self, type(self))
+        if aside or alone():
+            return bound(*args, **kwargs)
+        return wrapper(bound, self, args, kwargs)
+
+    return tf.autograph.experimental.do_not_convert(wrapped)
+
+
+def keras_version() -> str:
+    """The version of the Keras that is imported, or "unknown"."""
+    keras = sys.modules.get("keras.src.version") or sys.modules.get("keras")
+    return str(getattr(keras, "__version__", "unknown"))

@@ -1,0 +1,289 @@
+"""Arrays given to `fit`, `evaluate` and `predict`: each rank gathers its own rows of every batch, and no others.
+
+The ranks compare what they hold. The same everywhere: the data are whole, Keras' own pipeline makes the indices of each
+batch (so that `shuffle` draws as on one rank), and a rank gathers its part. Different rows: each rank holds a shard,
+and `matex_tf.core.row_partition.Turns` says how many rows of it go into each batch. A tf.data pipeline that comes from
+`DataSet.to_tf_data` yields a rank's own rows already.
+
+Relies on (Keras 3.3 to 3.15, private): `ArrayDataAdapter.get_tf_dataset`, its `_inputs`, `_num_samples`, `_batch_size`,
+`_partial_batch_size`, `_size` and `_shuffle`; `array_slicing.convert_to_sliceable`; `TFEpochIterator._num_batches` and
+`_distributed_dataset`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf import settings
+from matex_tf.core import world
+from matex_tf.core.row_partition import Turns, span
+from matex_tf.errors import MatexError
+from matex_tf.patches.common import log_once
+from matex_tf.patches.common.row_slicing import Share
+from matex_tf.patches.data import array_fingerprint, batch_indices, ring_shuffle
+from matex_tf.patches.data.lost_rows import Orphans, found
+
+
+class Own(NamedTuple):
+    """A rank's own rows of one global batch.
+
+    Attributes:
+        share: int32 (4,), see `row_slicing.Share`; its total is -1 where only the ranks together know it.
+        whole: bool scalar, whether every rank holds the data, and so wants every rank's predictions.
+        data: the rows, structured as Keras structures a batch.
+        origin: int64 (2,), the `Gatherer` or `Orphans`, or 0, or minus the `ring_shuffle.Ring`, and the generation of
+            the world that the rows were taken for.
+        batch: int64. Where ranks may die the indices of the rows of the whole batch; of shards the numbers of the epoch
+            and the batch; where rows go round what `Ring.after_batch` is told; else empty.
+    """
+
+    share: Any
+    whole: Any
+    data: Any
+    origin: Any
+    batch: Any
+
+    @classmethod
+    def unknown(cls, *data: Any) -> Own:
+        """Rows of a pipeline that yields each rank's own."""
+        share, origin = tf.constant([0, 0, 0, -1]), tf.constant([0, world.current().generation], tf.int64)
+        rows = data if len(data) > 1 else data[0]
+        return cls(share, tf.constant(False), rows, origin, tf.constant([], tf.int64))
+
+    def told(self) -> Share:
+        """The share as plain numbers."""
+        return Share(*map(int, self.share.numpy()))
+
+    def again(self) -> Own:
+        """The same batch, shared out among the ranks that there are now.
+
+        Raises:
+            MatexError: a rank has died that had rows which no other rank has.
+        """
+        number, generation = map(int, self.origin.numpy())
+        if generation == world.current().generation:
+            return self
+        if number <= 0:
+            raise MatexError(
+                "a rank has died that held rows which no other rank has: train on arrays that every rank holds, on "
+                "the data and labels of a DataSet as they are, on a tf.data pipeline with --data exact, or without "
+                "--faults shrink."
+            )
+        return _sources[number].again(self)
+
+
+class Gatherer:
+    """Arrays from which any rows of a batch can be had."""
+
+    def __init__(self, elements: Any):
+        self.elements = elements
+
+    def again(self, own: Own) -> Own:
+        """A batch, shared out anew."""
+        ranks, indices = world.current(), own.batch.numpy()
+        share = Share.of(len(indices), ranks.rank, ranks.size)
+        mine = self.take(indices[share.low : share.high])
+        share = Share(0, share.high - share.low, share.rows, share.total)
+        return own._replace(share=tf.constant(share, tf.int32), data=mine)
+
+    def take(self, indices: np.ndarray) -> Any:
+        """Rows of all arrays, as tensors."""
+
+        def rows(leaf: Any) -> Any:
+            if leaf is None:
+                return None
+            return tf.gather(leaf, indices) if tf.is_tensor(leaf) else tf.convert_to_tensor(np.asarray(leaf)[indices])
+
+        return tf.nest.map_structure(rows, self.elements)
+
+
+_numbers = itertools.count(1)
+_sources: weakref.WeakValueDictionary[int, Gatherer | Orphans] = weakref.WeakValueDictionary()
+
+
+def _remember(adapter: Any, source: Gatherer | Orphans) -> int:
+    """Keep what batches are shared out anew from, for as long as the data are walked over; returns its number."""
+    adapter._matex_source = source
+    number = next(_numbers)
+    _sources[number] = source
+    return number
+
+
+class Holding(NamedTuple):
+    """What the ranks hold: rows of each rank, and whether those are parts of a whole."""
+
+    counts: list[int]
+    sharded: bool
+
+    @property
+    def total(self) -> int:
+        """Rows that an epoch uses."""
+        return sum(self.counts) if self.sharded else self.counts[0]
+
+
+def pipeline(adapter: Any, original: Callable[[], Any], training: bool, asked: dict[str, Any]) -> Any:
+    """The tf.data pipeline of an ArrayDataAdapter: of `Own` rows, or of whole batches where arrays are sparse.
+
+    Args:
+        adapter: the adapter; its sizes become those of the global batches.
+        original: its own `get_tf_dataset`.
+        training: whether the data are those that `fit` trains on.
+        asked: the arguments of the epoch iterator: the data, batch_size and steps_per_epoch.
+
+    Raises:
+        RanksDisagree: the columns differ between ranks.
+        MatexError: sparse arrays differ between ranks, or there are fewer rows that go round than ranks.
+    """
+    ranks = world.current()
+    leaves = [leaf for leaf in tf.nest.flatten(adapter._inputs) if leaf is not None]
+    holding = compare(leaves)
+    orphans = None
+    if ranks.guard is not None:
+        given = [leaf for name in ("x", "y", "sample_weight") for leaf in tf.nest.flatten(asked.get(name))]
+        orphans = found([leaf for leaf in given if leaf is not None], leaves)
+    if orphans is not None and len(orphans.counts) > 1:
+        holding = Holding(orphans.counts, True)
+    if training:
+        _tell(holding)
+    if holding.sharded and not asked.get("batch_size") and asked.get("steps_per_epoch"):
+        adapter._batch_size = math.ceil(holding.total / asked["steps_per_epoch"])
+    per_rank = training and settings.current().batch == "per-rank"
+    size = adapter._batch_size
+    global_size = size * ranks.size if per_rank else size
+    dense = not any(map(_sparse, leaves))
+    if holding.sharded and not dense:
+        raise MatexError(
+            "the ranks hold different rows of sparse arrays: give every rank the whole, or make the arrays dense."
+        )
+    if not dense:
+        return original()
+    adapter._size = math.ceil(holding.total / size)
+    adapter._partial_batch_size = holding.total % size
+    # The arrays go in as elements: what a function of a pipeline captures of NumPy becomes part of a graph, up to 2 GB.
+    elements = _as_elements(adapter._inputs)
+    if training and ring_shuffle.wanted(elements, holding.sharded):
+        return _going_round(adapter, elements, holding, global_size)
+    if holding.sharded:
+        batches = batch_indices.of_shards(adapter, Turns(holding.counts), global_size, orphans)
+    else:
+        batches = batch_indices.of_whole(adapter, original, global_size, size if per_rank else 0)
+    data = tf.data.Dataset.from_tensors(elements).repeat()
+    origin = [0, ranks.generation]
+    if orphans is not None and holding.sharded:
+        origin = [_remember(adapter, orphans), orphans.generation]
+    elif ranks.guard is not None and not holding.sharded:
+        origin = [_remember(adapter, Gatherer(elements)), ranks.generation]
+
+    def gather(own: tuple[Any, Any, Any], data: Any) -> Own:
+        indices, share, batch = own
+        mine = tf.nest.map_structure(lambda leaf: tf.gather(leaf, indices) if tf.is_tensor(leaf) else leaf, data)
+        return Own(share, tf.constant(not holding.sharded), mine, tf.constant(origin, tf.int64), batch)
+
+    options = tf.data.Options()
+    options.experimental_optimization.apply_default_optimizations = False
+    options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+    gathered = tf.data.Dataset.zip((batches, data)).map(gather, num_parallel_calls=tf.data.AUTOTUNE)
+    return gathered.with_options(options).prefetch(tf.data.AUTOTUNE)
+
+
+def _going_round(adapter: Any, elements: Any, holding: Holding, global_size: int) -> Any:
+    """A pipeline over rows that ranks pass on to one another; of what every rank holds, each takes a part first."""
+    ranks = world.current()
+    if holding.total < ranks.size:
+        raise MatexError(
+            f"there are more ranks ({ranks.size}) than rows to train on ({holding.total}), and rows cannot go round: "
+            "start fewer ranks, or take --ring-shuffle off."
+        )
+    counts = holding.counts
+    if not holding.sharded:
+        parts = [span(holding.total, rank, ranks.size) for rank in range(ranks.size)]
+        counts = [high - low for low, high in parts]
+        low, high = parts[ranks.rank]
+        elements = tf.nest.map_structure(lambda leaf: None if leaf is None else leaf[low:high], elements)
+    held = adapter._matex_ring = ring_shuffle.Ring(elements)  # lives as long as the data are walked over
+    log_once.say("rows that a rank has trained on go to the next rank while it computes (--ring-shuffle)")
+    origin = tf.constant([-held.number, ranks.generation], tf.int64)
+
+    def gather(indices: Any, share: Any, told: Any) -> Own:
+        return Own(share, tf.constant(False), held.take(indices), origin, told)
+
+    options = tf.data.Options()  # nothing may be taken ahead: what is in a place changes from batch to batch
+    options.experimental_optimization.apply_default_optimizations = False
+    options.autotune.enabled = False
+    options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+    batches = batch_indices.of_shards(adapter, Turns(counts), global_size, goes_round=True)
+    return batches.map(gather).with_options(options)
+
+
+def _as_elements(inputs: Any) -> Any:
+    """The arrays as Keras gives them to tf.data; one row of zeros where a rank has none."""
+    from keras.src import tree
+    from keras.src.trainers.data_adapters import array_slicing
+
+    arrays = tree.lists_to_tuples(array_slicing.convert_to_sliceable(inputs, target_backend="tensorflow"))
+    return tf.nest.map_structure(at_least_one_row, arrays)
+
+
+def at_least_one_row(leaf: Any) -> Any:
+    """An array or tensor, or one row of zeros of its kind where it has no rows."""
+    if leaf is None or leaf.shape[0] != 0:
+        return leaf
+    return tf.zeros([1, *leaf.shape[1:]], tf.as_dtype(leaf.dtype))
+
+
+def _sparse(leaf: Any) -> bool:
+    return isinstance(leaf, (tf.SparseTensor, tf.RaggedTensor)) or hasattr(leaf, "tocsr") or hasattr(leaf, "tocoo")
+
+
+def compare(leaves: list[Any]) -> Holding:
+    """Compare the arrays that the ranks hold: in memory they are the same, unless the script has made them differ.
+
+    Raises:
+        RanksDisagree: dtypes or columns differ.
+        MatexError: ranks that shall have the same rows have other numbers of them.
+    """
+    ranks, told = world.current(), settings.current().rows
+    rows = int(leaves[0].shape[0])
+    ranks.meet("compare the columns of the data", [_column(i, leaf) for i, leaf in enumerate(leaves)])
+    prints = [array_fingerprint.of(array_fingerprint.rows(leaf), leaf.shape) for leaf in leaves if not _sparse(leaf)]
+    held = ranks.gather((rows, prints), "compare the rows of the data")
+    counts = [count for count, _ in held]
+    if told == "shared" and len(set(counts)) > 1:
+        numbers = ", ".join(map(str, counts[:16]))
+        raise MatexError(f"--rows shared, but the ranks have other numbers of rows ({numbers}): take --rows auto.")
+    others = [one for count, one in held[1:] if count == rows]
+    same = len(set(counts)) == 1 and all(all(map(array_fingerprint.alike, held[0][1], one)) for one in others)
+    return Holding(counts, ranks.size > 1 and (told == "own" or (told == "auto" and not same)))
+
+
+def _tell(holding: Holding) -> None:
+    """Say what was found."""
+    size = world.current().size
+    if size == 1:
+        return
+    if not holding.sharded:
+        if settings.current().batch == "per-rank":
+            shared = f"of every {size} batches each rank takes one"
+        else:
+            shared = f"each batch is shared out among {size} ranks"
+        log_once.say(f"{holding.total} rows on every rank: {shared}")
+        return
+    counts = ", ".join(map(str, holding.counts[:16])) + (", …" if size > 16 else "")
+    log_once.say(
+        f"each rank holds rows of its own ({counts}): {holding.total} rows an epoch, each used once. Where all ranks "
+        f"should hold the same data, take --rows shared, and {log_once.LIKELY}."
+    )
+
+
+def _column(position: int, leaf: Any) -> str:
+    dtype = getattr(leaf, "dtype", None)
+    if dtype is None:
+        dtype = "table of " + ", ".join(map(str, leaf.dtypes)) if hasattr(leaf, "dtypes") else type(leaf).__name__
+    return f"array {position}: {getattr(dtype, 'name', dtype)}, rows of shape {tuple(leaf.shape[1:])}"

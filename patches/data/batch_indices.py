@@ -1,0 +1,103 @@
+"""Which rows of arrays each batch takes: pipelines of indices, and of the share of this rank.
+
+Relies on (Keras 3.3 to 3.15, private): `ArrayDataAdapter._inputs`, `_num_samples`, `_batch_size`, `_partial_batch_size`
+and `_shuffle`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf.core import world
+from matex_tf.core.row_partition import Turns
+from matex_tf.patches.data.lost_rows import Orphans
+
+
+def of_whole(adapter: Any, original: Callable[[], Any], global_size: int, per_rank: int) -> Any:
+    """Indices and share of this rank in each batch of data that every rank holds.
+
+    Args:
+        per_rank: the rows of a rank where the global batch is one batch of the script for each rank; 0 otherwise.
+    """
+    ranks = world.current()
+    kept = adapter._inputs, adapter._batch_size, adapter._partial_batch_size
+    rows = adapter._num_samples
+    adapter._inputs = (np.arange(rows),)
+    adapter._batch_size, adapter._partial_batch_size = global_size, rows % global_size
+    try:
+        indices = original()
+    finally:
+        adapter._inputs, adapter._batch_size, adapter._partial_batch_size = kept
+
+    guarded = ranks.guard is not None
+
+    def own(batch: Any) -> tuple[Any, Any, Any]:
+        total = tf.shape(batch)[0]
+        if per_rank:
+            low, high = tf.minimum(ranks.rank * per_rank, total), tf.minimum((ranks.rank + 1) * per_rank, total)
+        else:
+            low, high = ranks.rank * total // ranks.size, (ranks.rank + 1) * total // ranks.size
+        return *_slice(batch, low, high, total), batch if guarded else batch[:0]
+
+    return indices.map(own)
+
+
+def of_shards(
+    adapter: Any, turns: Turns, global_size: int, orphans: Orphans | None = None, goes_round: bool = False
+) -> Any:
+    """Indices and share of this rank in each batch, of rows that only this rank holds.
+
+    Third the numbers of epoch and batch where there are `orphans`, or what to tell a ring where rows go round.
+    """
+    rank = world.current().rank if orphans is None else orphans.rank
+    mine, shuffle = int(turns.counts[rank]), adapter._shuffle
+    places = [turns.spans(batch, global_size) for batch in range(turns.batches(global_size))]
+    counts = [place[:, 1] - place[:, 0] for place in places]
+    last = len(places) - 1
+    spans = np.array(
+        [
+            [*place[rank], count.sum(), count.min(), i == last]
+            for i, (place, count) in enumerate(zip(places, counts, strict=True))
+        ],
+        np.int32,
+    )
+
+    if orphans is not None:
+        orphans.begin(global_size, bool(shuffle) and shuffle != "batch")
+
+    # AutoGraph would warn of `map`, which is wrapped, and has nothing to convert in these.
+    @tf.autograph.experimental.do_not_convert
+    def permutation(_: Any) -> Any:
+        if orphans is not None:
+            epoch, indices = tf.numpy_function(orphans.next_epoch, [], (tf.int64, tf.int64))
+            return tf.ensure_shape(epoch, []), tf.ensure_shape(indices, [None])
+        indices = tf.range(max(1, mine), dtype=tf.int64)
+        mixed = tf.random.shuffle(indices) if shuffle and shuffle != "batch" else indices
+        return tf.constant(0, tf.int64), mixed
+
+    @tf.autograph.experimental.do_not_convert
+    def own(epoch: Any, indices: Any) -> Any:
+        def take(number: Any, span: Any) -> tuple[Any, Any, Any]:
+            taken, share = _slice(indices, span[0], span[1], span[2])
+            taken = tf.random.shuffle(taken) if shuffle == "batch" else taken
+            told = indices[:0]
+            if orphans is not None:
+                told = tf.stack([epoch, number])
+            elif goes_round:
+                told = tf.concat([tf.cast(span[4:5], tf.int64), taken[: span[3]]], 0)
+            return taken, share, told
+
+        return tf.data.Dataset.from_tensor_slices(spans).enumerate().map(take)
+
+    return tf.data.Dataset.range(1).map(permutation).prefetch(1).flat_map(own)
+
+
+def _slice(indices: Any, low: Any, high: Any, total: Any) -> tuple[Any, Any]:
+    """Indices `low` to `high` and their share; one index, as a ghost, where that is none."""
+    begin = tf.where(high > low, low, tf.minimum(low, tf.shape(indices)[0] - 1))
+    taken = indices[begin : tf.maximum(high, begin + 1)]
+    return taken, tf.stack([0, tf.maximum(high - low, 1), high - low, total])

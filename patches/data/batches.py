@@ -1,0 +1,283 @@
+"""The batches of a step function: fetched outside the graph, each with this rank's share of it.
+
+What an iterator yields is one of three things: a batch that every rank has (its share is a slice), `array_sharding.Own`
+(the rank's own rows, and how many the batch has in all), or rows of the rank's own, as is known of their pipeline, or
+found from the first batch: the ranks count their rows together, and go on until none has any left. Rows are shared out
+when the step runs, and again where it has to be run again because a rank has died.
+
+Relies on (TensorFlow 2.16 to 2.21, private, done without where they are gone): `OwnedIterator._iterator_resource`,
+`_flat_output_types`, `_flat_output_shapes` and `_dataset`.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from matex_tf import settings
+from matex_tf.core import world
+from matex_tf.errors import MatexError
+from matex_tf.patches.common import log_once, row_slicing
+from matex_tf.patches.common.row_slicing import Share
+from matex_tf.patches.data import batch_ownership as guesses
+from matex_tf.patches.data import ring_shuffle
+from matex_tf.patches.data.array_sharding import Own, at_least_one_row
+from matex_tf.patches.data.pipeline_ownership import Made
+
+_PARTS = ("_iterator_resource", "_flat_output_types", "_flat_output_shapes")
+
+#: A batch: each call gives what this rank takes of it, and its share, among the ranks that there are.
+Batch = Callable[[], tuple[Any, Share]]
+
+#: Part of an epoch's time, waited for input, from which on a line says so; and the seconds that it must be at least.
+_MUCH = 0.1
+_MUCH_SECONDS = 1.0
+#: What is known of what pipelines of Keras are made of; and what the first batch of each has told since.
+made_of: weakref.WeakKeyDictionary[Any, Made] = weakref.WeakKeyDictionary()
+_findings: weakref.WeakKeyDictionary[Any, guesses.Finding] = weakref.WeakKeyDictionary()
+
+_HINT = "; a tf.data pipeline does all of its work on every rank, and --data source shares out the work (docs/data.md)"
+
+
+class Feed:
+    """Fetches batches for one model, and measures how long that took."""
+
+    def __init__(self, kind: str):
+        """Args: kind: "train" or "test"."""
+        self.kind = kind
+        self._fetched = 0
+        self._waited = 0.0
+        self._since = 0.0
+        self._told = False
+        self._owned = False  # whether the rank gets its own rows, and so did no work for others
+        self._ranks = 0  # with batches of the script's size for each rank, how many those are
+        self._ring: ring_shuffle.Ring | None = None  # where rows go round among the ranks
+        self._last: Any = None  # a batch, for the ghost of a rank whose rows have ended
+        self._own_on_batch = False  # whether the ranks have given rows of their own to `train_on_batch`
+
+    def batches(self, iterator: Any, steps: int) -> Iterator[Batch]:
+        """The batches of one execution, fewer where the data end.
+
+        Args:
+            iterator: a tf.data iterator.
+            steps: how many batches of the script's size.
+        """
+        per_rank = self.kind == "train" and settings.current().batch == "per-rank"
+        if per_rank:
+            self._ranks = self._ranks or world.current().size
+        spec = getattr(iterator, "element_spec", None)
+        for _ in range(max(1, steps // self._ranks) if per_rank else steps):
+            begin = time.perf_counter()
+            if self._ring is not None:
+                self._ring.before_batch()
+            fetched = fetch(iterator, 1)
+            if isinstance(spec, Own):
+                self._owned = True
+                self._go_round(fetched)
+                batch = self._own(fetched, spec)
+            elif self._find(iterator, fetched).own:
+                self._owned = True
+                batch = self._counted(fetched[0] if fetched else None, spec)
+            elif fetched and per_rank:
+                batch = functools.partial(_one_of, fetched + fetch(iterator, self._ranks - 1))
+            else:
+                batch = functools.partial(_part_of, fetched[0]) if fetched else None
+            self._waited += time.perf_counter() - begin
+            self._fetched += 1
+            if batch is None:
+                return
+            yield batch
+
+    def _go_round(self, fetched: list[Own]) -> None:
+        """Rows that have been trained on travel while the next batch is."""
+        if fetched and self.kind == "train":
+            self._ring = ring_shuffle.of(fetched[0].origin)
+            if self._ring is not None:
+                self._ring.after_batch(fetched[0].batch.numpy())
+
+    def _find(self, iterator: Any, fetched: list[Any]) -> guesses.Finding:
+        """Whether batches are the rank's own, from the first one of each pipeline."""
+        dataset = getattr(iterator, "_dataset", iterator)
+        if dataset not in _findings:
+            purpose = {"train": "fit", "test": "evaluate"}[self.kind]
+            data = fetched[0] if fetched else None
+            found = guesses.look(data, made_of.get(dataset, guesses.UNKNOWN), f"compare the first batch of {purpose}")
+            guesses.tell(found, f"the data of {purpose}")
+            _findings[dataset] = found
+        return _findings[dataset]
+
+    def _own(self, fetched: list[Own], spec: Own) -> Batch | None:
+        """A rank's own rows, of a batch whose size is known or has to be counted."""
+        if fetched and (share := fetched[0].told()).total >= 0:
+            return functools.partial(_gathered, fetched[0], share)
+        return self._counted(fetched[0].data if fetched else None, spec.data)
+
+    def _counted(self, data: Any, spec: Any) -> Batch | None:
+        """A rank's own rows, None where it has none any more; a ghost where others have."""
+        rows = -1 if data is None else row_slicing.rows_of(data)
+        counts = world.current().gather(rows, "count the rows of a batch")
+        if max(counts) < 0:
+            return None
+        if data is not None:
+            self._last = data
+        if rows <= 0 and self._last is not None:
+            data = tf.nest.map_structure(one_row, self._last)
+        elif rows <= 0:
+            data = tf.nest.map_structure(zeros, spec)
+        share = Share(0, max(rows, 1), max(rows, 0), sum(count for count in counts if count > 0))
+        return functools.partial(_unchanging, data, share, world.current().generation)
+
+    def given(self, iterator: Iterator[Any]) -> Batch | None:
+        """The batch of a `train_on_batch`: the same on every rank, or rows of the rank's own."""
+        ranks = world.current()
+        fetched = fetch(iterator, 1)
+        if not fetched:
+            return None
+        data, rows = fetched[0], row_slicing.rows_of(fetched[0])
+        # A few labels may be the same by chance: what has been the rank's own stays so.
+        purpose = f"compare the batches of {self.kind}_on_batch"
+        found = guesses.look(data, guesses.UNKNOWN, purpose, known_as_own=self._own_on_batch)
+        if not self._own_on_batch:
+            self._own_on_batch = found.own
+            guesses.tell(found, f"{self.kind}_on_batch")
+        if not found.own:
+            return functools.partial(_part_of, data)
+        padded = data if rows else tf.nest.map_structure(at_least_one_row, data)
+        share = Share(0, max(rows, 1), rows, sum(found.counts))
+        return functools.partial(_unchanging, padded, share, ranks.generation)
+
+    def begin_fit(self) -> None:
+        """Forget how many ranks there were."""
+        self._ranks = 0
+
+    def end_fit(self) -> None:
+        """Let rows that travel arrive."""
+        if self._ring is not None:
+            self._ring.rest()
+            self._ring.close()
+            self._ring = None
+
+    def begin_epoch(self) -> None:
+        """Start to measure; an epoch begins with all rows in their places."""
+        if self._ring is not None:
+            self._ring.rest()
+        self._fetched, self._waited, self._since = 0, 0.0, time.perf_counter()
+
+    def end_epoch(self, model: Any) -> None:
+        """Say so where much of an epoch went into waiting for batches; all ranks come here."""
+        if not self._fetched or self._told:
+            return
+        ranks = world.current()
+        mine = self._waited, time.perf_counter() - self._since
+        everyone = ranks.gather(mine, "compare the time spent on input")
+        (waited, spent), worst = max((seconds, rank) for rank, seconds in enumerate(everyone))
+        if waited > max(_MUCH_SECONDS, _MUCH * spent):  # the same on every rank
+            self._told = True
+            hint = "" if self._owned else _HINT
+            seconds = f"{waited:.1f} of {spent:.1f} s of an epoch"
+            log_once.say(f"{model.name} waited {seconds} for its input, on rank {worst}{hint}")
+        self._fetched = 0
+
+
+def fetch(iterator: Any, count: int) -> list[Any]:
+    """Up to `count` batches, fewer where the data end."""
+    batches: list[Any] = []
+    take_next = _quick(iterator) or (lambda: row_slicing.to_tensors(next(iterator)))
+    for _ in range(count):
+        try:
+            batches.append(take_next())
+        except (StopIteration, tf.errors.OutOfRangeError):
+            break
+    return batches
+
+
+def _quick(iterator: Any) -> Callable[[], Any] | None:
+    """`next` of a tf.data iterator over dense tensors, without what makes it slower than a small step; else None."""
+    if not isinstance(iterator, tf.data.Iterator):
+        return None
+    if iterator not in _quick_ones:
+        _quick_ones[iterator] = _make_quick(iterator)
+    return _quick_ones[iterator]
+
+
+def _make_quick(iterator: Any) -> Callable[[], Any] | None:
+    spec = iterator.element_spec
+    leaves = tf.nest.flatten(spec)
+    parts = [getattr(iterator, name, None) for name in _PARTS]
+    if None in parts or not all(isinstance(leaf, tf.TensorSpec) for leaf in leaves):
+        return None
+    resource, types, shapes = parts
+    columns = spec.data if isinstance(spec, Own) else spec
+    plain = isinstance(columns, tuple) and all(isinstance(leaf, tf.TensorSpec) for leaf in columns)
+
+    def pack(flat: list[Any]) -> Any:
+        return tuple(flat) if plain else tf.nest.pack_sequence_as(columns, flat)
+
+    def take_next() -> Any:
+        flat = tf.raw_ops.IteratorGetNext(iterator=resource, output_types=types, output_shapes=shapes)
+        if isinstance(spec, Own):
+            return Own(flat[0], flat[1], pack(flat[2:-2]), flat[-2], flat[-1])
+        return pack(flat)
+
+    return take_next
+
+
+_quick_ones: weakref.WeakKeyDictionary[Any, Callable[[], Any] | None] = weakref.WeakKeyDictionary()
+
+
+def own_rows(own: Own) -> tuple[Any, Share]:
+    """Rows to predict for, and their share; those of a pipeline or a shard are nobody else's."""
+    share = own.told()
+    if bool(own.whole):
+        return _gathered(own, share)
+    if share.total >= 0:
+        return own.data, share
+    rows = row_slicing.rows_of(own.data)
+    return tf.nest.map_structure(at_least_one_row, own.data), Share(0, max(rows, 1), rows, rows)
+
+
+def _part_of(data: Any) -> tuple[Any, Share]:
+    """A batch that every rank has."""
+    ranks = world.current()
+    return data, Share.of(row_slicing.rows_of(data), ranks.rank, ranks.size)
+
+
+def _gathered(own: Own, share: Share) -> tuple[Any, Share]:
+    """A batch of which every rank has gathered its own rows: this share, or another where a rank has died since."""
+    now = own.again()
+    return now.data, share if now is own else now.told()
+
+
+def _unchanging(data: Any, share: Share, generation: int) -> tuple[Any, Share]:
+    """Rows that only this rank has."""
+    if generation != world.current().generation:
+        raise MatexError("a rank has died that held rows of the batch which no other rank has.")
+    return data, share
+
+
+def one_row(leaf: Any) -> Any:
+    return leaf if leaf is None else at_least_one_row(leaf[:1])
+
+
+def zeros(spec: Any) -> Any:
+    """One row of zeros for a rank that never had a batch."""
+    return tf.zeros([1, *(size or 1 for size in spec.shape[1:])], spec.dtype)
+
+
+def _one_of(batches: list[Any]) -> tuple[Any, Share]:
+    """The rank's own one of several batches; a ghost of the first where there is none.
+
+    Where a rank has died there may be more batches than ranks: then they share out the rows of all.
+    """
+    ranks = world.current()
+    rows = [row_slicing.rows_of(batch) for batch in batches]
+    if len(batches) > ranks.size:
+        return _part_of(tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *batches))
+    if ranks.rank < len(batches):
+        return batches[ranks.rank], Share(0, rows[ranks.rank], rows[ranks.rank], sum(rows))
+    return batches[0], Share(0, 1, 0, sum(rows))

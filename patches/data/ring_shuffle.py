@@ -1,0 +1,131 @@
+"""The ring of samples of GossipGraD (arXiv 1803.05880): rows that a rank has trained on go to the next rank.
+
+A rank holds rows of its own. While it computes a step the rows of the step before travel: to the next rank, which puts
+them where the rows were that it has sent away itself. So each row is on one rank at any time, what a rank holds stays
+as large as it was, and as those places have had their turn in this epoch, each row is still used once an epoch. Where
+ranks have different numbers of rows in a batch, each passes on as many as the rank with the fewest has.
+
+At the end of an epoch, and of a fit, the last rows arrive before anything else is done.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf import settings
+from matex_tf.core import trace, world
+from matex_tf.exchange.network.messenger import Mail, swap
+from matex_tf.exchange.pairwise_average import Patience
+from matex_tf.patches.common import log_once
+
+
+class Ring:
+    """The rows that this rank holds now.
+
+    Attributes:
+        columns: arrays of the rows, each (rows, …); a copy of what the script gave, which stays as it is.
+        passed: rows that were sent so far.
+    """
+
+    def __init__(self, elements: Any):
+        """Args: elements: arrays or tensors, nested as Keras has them. Collective."""
+        ranks, chosen = world.current(), settings.current()
+        self._structure = elements
+        self.columns = [np.array(leaf) for leaf in tf.nest.flatten(elements) if leaf is not None]
+        self.passed = 0
+        self.number = next(_numbers)
+        _rings[self.number] = self
+        self._mail = Mail(ranks.split(0, ranks.rank))
+        self._to, self._source = (ranks.rank + 1) % ranks.size, (ranks.rank - 1) % ranks.size
+        self._patience = Patience(chosen.stall_seconds, chosen.stall_abort_seconds, ranks.say)
+        self._used: np.ndarray | None = None  # places of the rows that are to be sent next
+        self._epoch_ends = False
+        self._under_way: tuple[Any, np.ndarray, np.ndarray] | None = None  # letter, places, what is received
+
+    def take(self, places: tf.Tensor) -> Any:
+        """Rows in these places, as they are when the op runs; for a tf.data pipeline without prefetching."""
+        dtypes = [tf.as_dtype(column.dtype) for column in self.columns]
+        taken = tf.numpy_function(lambda at: [column[at] for column in self.columns], [places], dtypes, stateful=True)
+        for rows, column in zip(taken, self.columns, strict=True):
+            rows.set_shape([None, *column.shape[1:]])
+        taken_of = iter(taken)
+        return tf.nest.map_structure(lambda leaf: None if leaf is None else next(taken_of), self._structure)
+
+    def before_batch(self) -> None:
+        """Before a batch is taken: the rows that travel arrive; at the end of an epoch its last rows as well."""
+        self._arrive()
+        if self._epoch_ends:
+            self.rest()
+
+    def after_batch(self, told: np.ndarray) -> None:
+        """Behind that: the rows of the batch before, which has been trained on, begin to travel.
+
+        Args:
+            told: of the batch that was taken: whether it is the last of an epoch, and the places of the rows that
+                shall be passed on; of the same length on every rank.
+        """
+        self._send()
+        self._epoch_ends, self._used = bool(told[0]), told[1:]
+
+    def rest(self) -> None:
+        """All rows arrive."""
+        self._arrive()
+        self._send()
+        self._arrive()
+        self._epoch_ends = False
+
+    def close(self) -> None:
+        """Give the communicator back; after `rest`."""
+        self._mail.close()
+
+    def _send(self) -> None:
+        places, self._used = self._used, None
+        if places is None or not len(places):
+            return
+        with trace.span("pack", "rows"):
+            mine = np.concatenate([np.ascontiguousarray(c[places]).reshape(-1).view(np.uint8) for c in self.columns])
+        theirs = np.empty_like(mine)
+        letter = self._mail.post(swap(self._mail.lane, mine, theirs, self._to, self._source, 0))
+        self._under_way = letter, places, theirs
+        self.passed += len(places)
+
+    def _arrive(self) -> None:
+        if self._under_way is None:
+            return
+        letter, places, theirs = self._under_way
+        with trace.span("wait", "rows"):
+            letter.wait(lambda seconds: self._patience.look(sorted({self._source, self._to}), seconds))
+        begin = 0
+        for column in self.columns:
+            size = len(places) * column[:1].nbytes
+            column[places] = theirs[begin : begin + size].view(column.dtype).reshape(len(places), *column.shape[1:])
+            begin += size
+        self._under_way = None
+
+
+_numbers = itertools.count(1)
+_rings: weakref.WeakValueDictionary[int, Ring] = weakref.WeakValueDictionary()
+
+
+def wanted(elements: Any, sharded: bool) -> bool:
+    """Whether rows shall go round among the ranks in this training; the same on every rank."""
+    chosen = settings.current()
+    if chosen.strategy != "gossip" or chosen.ring_shuffle == "off" or (chosen.ring_shuffle == "auto" and not sharded):
+        return False
+    if any(tf.as_dtype(leaf.dtype) == tf.string for leaf in tf.nest.flatten(elements) if leaf is not None):
+        log_once.say("rows hold text, and stay on their ranks: --ring-shuffle passes on numbers")
+        return False
+    if world.current().guard is not None:
+        log_once.say("rows stay on their ranks: with --faults shrink those that travel would be lost with a rank")
+        return False
+    return True
+
+
+def of(origin: Any) -> Ring | None:
+    """The ring that a batch came from, by the `origin` of its `array_sharding.Own`; None where it is none."""
+    return _rings.get(-int(origin.numpy()[0])) if _rings else None

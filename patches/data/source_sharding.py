@@ -1,0 +1,108 @@
+"""`--data source`: a tf.data pipeline is shared out before its work is done, not behind it.
+
+The script's pipeline gets a `shard` in front of its first `map`, `batch` or the like: of p ranks, rank r has elements
+r, r + p, r + 2p, … of what comes before, and does 1/p of the work that comes behind. `batch(n)` makes a rank's part of
+n. The parts of the ranks together are batches of the script's size, and every element is used once; which elements
+share a batch is as on one rank only where p divides n and nothing shuffles behind the first `map`.
+
+Relies on (TensorFlow 2.16 to 2.21): methods of `tf.data.Dataset` (public), and `_inputs` of a dataset (private); Keras:
+`adapt` of the layers in `ADAPTING` (public).
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from matex_tf import settings
+from matex_tf.core import world
+from matex_tf.core.row_partition import OWN_ROWS, span
+from matex_tf.errors import MatexError
+from matex_tf.patches.common import wrapping
+from matex_tf.patches.common.active_flag import Inside
+
+#: Methods in front of which a pipeline is shared out; those that open files, only where there are enough of them.
+WORK = ("map", "batch", "padded_batch", "ragged_batch", "filter", "unbatch", "cache")
+OPENING = ("interleave", "flat_map")
+
+#: Layers that learn from a whole data set, by module.
+ADAPTING = {
+    "keras.src.layers.preprocessing.normalization": "Normalization",
+    "keras.src.layers.preprocessing.discretization": "Discretization",
+    "keras.src.layers.preprocessing.index_lookup": "IndexLookup",
+    "keras.src.layers.preprocessing.text_vectorization": "TextVectorization",
+}
+
+_BATCHED = "_matex_batched"
+#: While Keras or this project makes pipelines for itself, which are left alone.
+paused = Inside()
+
+
+def apply(module: ModuleType) -> None:
+    """Patch tensorflow, or a module of `ADAPTING`."""
+    if module.__name__ in ADAPTING:
+        wrapping.wrap(module, f"{ADAPTING[module.__name__]}.adapt", _adapt)
+        return
+    for name in (*WORK, *OPENING):
+        wrapping.wrap(module, f"data.Dataset.{name}", _sharing)
+
+
+def found(dataset: Any, attribute: str = OWN_ROWS) -> Any:
+    """The mark of a pipeline, its own or that of what it was made from; None where there is none."""
+    pending = [dataset]
+    while pending:
+        one = pending.pop()
+        mark = getattr(one, attribute, None)
+        if mark is not None:
+            return mark
+        pending += one._inputs() if hasattr(one, "_inputs") else []
+    return None
+
+
+def check_batched(dataset: Any) -> None:
+    """Raises: MatexError: the pipeline was shared out, and its batches come from elsewhere than `batch`."""
+    if found(dataset) == "source" and not found(dataset, _BATCHED):
+        raise MatexError(
+            "--data source needs a pipeline with batch(), padded_batch() or ragged_batch(): here the source yields "
+            "batches, and cannot be shared out by rows. Take --data exact."
+        )
+
+
+def _sharing(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
+    import tensorflow as tf
+
+    name = wrapped.__name__
+    if settings.current().data != "source" or paused or not tf.executing_eagerly() or tf.inside_function():
+        return wrapped(*args, **kwargs)
+    ranks, mark = world.current(), found(dataset)
+    if mark is None and not (name in OPENING and 0 <= int(dataset.cardinality()) < ranks.size):
+        with paused():
+            shared = dataset.shard(ranks.size, ranks.rank)
+        setattr(shared, OWN_ROWS, "source")
+        return getattr(shared, name)(*args, **kwargs)  # comes here again
+    if mark == "source" and name.endswith("batch") and name != "unbatch":
+        args, kwargs = _own_size(args, kwargs, ranks)
+        with paused():
+            result = wrapped(*args, **kwargs)
+        setattr(result, _BATCHED, True)
+        return result
+    with paused():
+        return wrapped(*args, **kwargs)
+
+
+def _own_size(args: Any, kwargs: Any, ranks: world.World) -> tuple[Any, Any]:
+    """The arguments of `batch` with the rank's part of the batch size."""
+    size = int(args[0] if args else kwargs["batch_size"])
+    low, high = span(size, ranks.rank, ranks.size)
+    own = max(1, high - low)
+    return ((own, *args[1:]), kwargs) if args else (args, {**kwargs, "batch_size": own})
+
+
+def _adapt(wrapped: Any, layer: Any, args: Any, kwargs: Any) -> Any:
+    data = args[0] if args else next(iter(kwargs.values()), None)
+    if found(data) == "source":
+        raise MatexError(
+            f"{layer.name}.adapt() would see this rank's rows only, since --data source shares out pipelines before "
+            "their first map: adapt it to arrays, or take --data exact."
+        )
+    return wrapped(*args, **kwargs)

@@ -1,0 +1,241 @@
+"""The Keras fit loop.
+
+Relies on (Keras 3.3 to 3.15): `TensorFlowTrainer.make_train_function`, `make_test_function`,
+`make_predict_function`, `fit`, `evaluate`, `reset_metrics` (public), and on `_get_metrics_result_or_logs(logs)`, which
+`fit` and `evaluate` call where an epoch's logs are read, and `TFEpochIterator`, its `reset` (private); see also
+`array_sharding`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from matex_tf import settings, strategies
+from matex_tf.core import world
+from matex_tf.errors import MatexError
+from matex_tf.patches.common import log_once, model_state, sharing_report, wrapping
+from matex_tf.patches.data import array_sharding, batches, pipeline_ownership, source_sharding
+from matex_tf.patches.data import batch_ownership as guesses
+from matex_tf.patches.fit import steps
+from matex_tf.patches.keras import metrics, weights
+from matex_tf.patches.recovery import resume_fit
+
+_fitting: list[Any] = []  # models whose `fit` is about to make the iterator of its training data
+_predicting: list[Any] = []  # models whose `predict` is
+_making: list[tuple[bool, dict[str, Any]]] = []  # epoch iterators that are being made: for training?, arguments
+
+
+def apply(module: ModuleType) -> None:
+    """Patch keras.src.backend.tensorflow.trainer."""
+    for name, wrapper in {
+        "make_train_function": _make_train_function,
+        "make_test_function": _make_test_function,
+        "make_predict_function": _make_predict_function,
+        "fit": _fit,
+        "evaluate": _evaluate,
+        "predict": _predict,
+        "_get_metrics_result_or_logs": _logs_of_all,
+        "reset_metrics": _reset_metrics,
+    }.items():
+        wrapping.wrap(module, f"TensorFlowTrainer.{name}", wrapper)
+    wrapping.wrap(module, "TFEpochIterator.__init__", _epoch_iterator)
+    adapters = importlib.import_module("keras.src.trainers.data_adapters.array_data_adapter")
+    wrapping.wrap(adapters, "ArrayDataAdapter.get_tf_dataset", _array_pipeline)
+
+
+def _make_train_function(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    if model.train_function is None or _forced(*args, **kwargs):
+        model_state.of(model).begin = True
+        model.train_function = steps.StepFunction(model, "train")
+    return model.train_function
+
+
+def _make_test_function(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    if model.test_function is None or _forced(*args, **kwargs):
+        model.test_function = steps.StepFunction(model, "test")
+    return model.test_function
+
+
+def _make_predict_function(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    if model.predict_function is None or _forced(*args, **kwargs):
+        model.predict_function = steps.PredictFunction(model)
+    return model.predict_function
+
+
+def _forced(force: bool = False) -> bool:
+    return force
+
+
+def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    sharing_report.shared()  # also one that was complete before the job was started again
+    return resume_fit.fit(model, lambda: _fit_together(wrapped, model, args, kwargs))
+
+
+def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    model_state.of(model).begin = True
+    ranks = world.current()
+    ranks.where = f"the start of fit of {model.name}"
+    per_rank = settings.current().batch == "per-rank"
+    if per_rank:
+        log_once.say(
+            f"each rank takes batches of the script's size: the global batch is {ranks.size} times as large (--batch)"
+        )
+    if isinstance(model.train_function, steps.StepFunction):
+        model.train_function.feed.begin_fit()
+    model_state.of(model).batches_in_step = ranks.size if per_rank else 1
+    _fitting.append(model)
+    with _steps_per_execution(model, ranks.size if per_rank else 1):
+        try:
+            history = wrapped(*args, **kwargs)
+        finally:
+            model_state.of(model).batches_in_step = 1
+            if model in _fitting:
+                _fitting.remove(model)
+    if isinstance(model.train_function, steps.StepFunction):
+        model.train_function.feed.end_fit()
+    if not strategies.current().keeps_alike and any(optimizer.use_ema for optimizer in weights.optimizers_of(model)):
+        model_state.of(
+            model
+        ).unmerged = True  # Keras has put each rank's own moving averages in the place of its weights
+    weights.merge_statistics(model)
+    strategies.current().end(model)
+    ranks.where = f"the end of fit of {model.name}"
+    ranks.meet("end a fit")
+    return history
+
+
+@contextlib.contextmanager
+def _steps_per_execution(model: Any, times: int) -> Iterator[None]:
+    before = model.steps_per_execution
+    model.steps_per_execution = before * times
+    try:
+        yield
+    finally:
+        model.steps_per_execution = before
+
+
+def _evaluate(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    if resume_fit.replaying(model):
+        return {}  # validation after an epoch that is over
+    world.current().where = f"evaluate of {model.name}"
+    weights.merge_statistics(model)
+    return wrapped(*args, **kwargs)
+
+
+def _predict(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    world.current().where = f"predict of {model.name}"
+    if source_sharding.found(args[0] if args else kwargs.get("x")) == "source":
+        raise MatexError(
+            "predict gives predictions in the order of the rows, and --data source has dealt those out: give it "
+            "arrays, or take --data exact."
+        )
+    weights.merge_statistics(model)
+    notes_of = model_state.of(model)
+    notes_of.predicts, notes_of.finding = guesses.UNKNOWN, None
+    _predicting.append(model)
+    try:
+        return wrapped(*args, **kwargs)
+    finally:
+        notes_of.predicts = notes_of.finding = None
+        if model in _predicting:
+            _predicting.remove(model)
+
+
+def _logs_of_all(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    """An epoch's logs, over all ranks; moving statistics are merged at the same point, before validation."""
+    if resume_fit.replaying(model):
+        return {}
+    world.current().where = f"the end of an epoch of {model.name}"
+    if isinstance(model.train_function, steps.StepFunction):
+        model.train_function.feed.end_epoch(model)
+    weights.merge_statistics(model)
+    averaged = metrics.merge(model)
+    logs = wrapped(*args, **kwargs)
+    own = args[0] if args else kwargs.get("logs")
+    if logs is own and isinstance(logs, dict):
+        return metrics.complete(model, logs, averaged)
+    return {**logs, **averaged} if isinstance(logs, dict) else logs
+
+
+def _reset_metrics(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    metrics.forget(model)
+    for name in ("train", "test"):
+        function = getattr(model, f"{name}_function")
+        if function is not None and not isinstance(function, steps.StepFunction):
+            raise MatexError(
+                f"{model.name} ({type(model).__name__}) makes a {name}_function of its own, which cannot be shared out "
+                f"among ranks: give it a {name}_step, in place of make_{name}_function."
+            )
+    if isinstance(model.train_function, steps.StepFunction):
+        model.train_function.feed.begin_epoch()
+    return wrapped(*args, **kwargs)
+
+
+def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
+    """What walks over the data of one `fit`, `evaluate` or `predict`; its pipeline is made here, once."""
+    training = bool(_fitting)
+    fitted = _fitting.pop() if training else None
+    predicting = _predicting.pop() if _predicting else None
+    source_sharding.check_batched(kwargs.get("x"))
+    _making.append((training, kwargs))
+    try:
+        with source_sharding.paused():
+            result = wrapped(*args, **kwargs)
+    finally:
+        _making.pop()
+    if training and (this := resume_fit.under_way(fitted)) is not None:
+        this.is_of(iterator)
+    adapter = iterator.data_adapter
+    if type(adapter).__name__ == "ArrayDataAdapter":
+        iterator._num_batches = adapter.num_batches
+        return result
+    mark = source_sharding.found(iterator._distributed_dataset)
+    made = guesses.UNKNOWN
+    if not mark and type(adapter).__name__ == "TFDatasetAdapter" and settings.current().rows != "shared":
+        made = pipeline_ownership.look(kwargs["x"])
+    counts = world.current().gather(iterator._num_batches, "count the batches of the data")
+    own = mark or settings.current().rows == "own" or made.source is pipeline_ownership.Source.OWN
+    if own or (len(set(counts)) > 1 and settings.current().rows == "auto"):
+        with source_sharding.paused():
+            iterator._distributed_dataset = iterator._distributed_dataset.map(array_sharding.Own.unknown)
+        _as_long(iterator, None if None in counts else max(counts))
+        if not mark:
+            what = "fit" if training else "evaluate or predict"
+            log_once.say(
+                f"the data of {what}: each rank has rows of its own, since their pipelines are made of other rows: "
+                "together they are the batch. --rows shared says that they are not (docs/data.md)."
+            )
+        mark = mark or "shard"
+    else:
+        batches.made_of[iterator._distributed_dataset] = made
+        if predicting is not None:
+            model_state.of(predicting).predicts = made
+    if training and mark == "source":
+        log_once.say("--data source: each rank does its part of the pipeline's work; batches may hold other rows")
+    elif training and type(adapter).__name__ == "TFDatasetAdapter" and not mark:
+        kept = "its batches" if settings.current().batch == "per-rank" else "its rows of each batch"
+        log_once.say(f"each rank runs the whole tf.data pipeline and keeps {kept} (--data exact)")
+    return result
+
+
+def _as_long(iterator: Any, batches: int | None) -> None:
+    """Let an epoch have so many batches on every rank; Keras asks the rank's data again after it has built a model."""
+    original = iterator.reset
+
+    def reset() -> None:
+        original()
+        iterator._num_batches = batches
+
+    iterator.reset = reset
+    iterator._num_batches = batches
+
+
+def _array_pipeline(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
+    if not _making:
+        return wrapped(*args, **kwargs)
+    training, asked = _making[-1]
+    return array_sharding.pipeline(adapter, lambda: wrapped(*args, **kwargs), training, asked)

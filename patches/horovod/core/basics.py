@@ -1,0 +1,274 @@
+"""Who we are, in Horovod's words: init, ranks and sizes, and what was built."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from matex_tf.core import trace, world
+from matex_tf.patches.common import log_once
+from matex_tf.patches.horovod.core.coordinator import Desk
+from matex_tf.patches.imports import horovod_alias
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "Product",
+    "Sum",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+    "sycl_built",
+]
+
+#: Reduction operations, with Horovod's numbers.
+Average, Sum, Adasum, Min, Max, Product = range(6)
+OP_NAMES = {Average: "average", Sum: "sum", Adasum: "adasum", Min: "min", Max: "max", Product: "product"}
+
+NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
+
+_desk: Desk | None = None  # of all ranks; None before init and after shutdown
+_left: dict[world.World, Desk] = {}  # by shutdown, for the next init, so that communicators do not add up
+_timeline = ""
+
+
+def init(comm: Any = None, process_sets: Any = None) -> None:
+    """Join the other ranks. All of them must call it; may be called more than once.
+
+    Args:
+        comm: None, the ranks of the whole job, or an mpi4py communicator of all of them.
+        process_sets: process sets, or lists of ranks, to add at once; or "dynamic", as they can be added anyway.
+
+    Raises:
+        NotImplementedError: comm is a part of the job.
+        ValueError: on every rank, a process set that cannot be or that is there already. None of them is added then.
+    """
+    global _desk
+    from matex_tf.patches.horovod.core import process_sets as sets
+
+    ranks = world.current()
+    _check_comm(comm, ranks.size)
+    if _desk is None or _desk.ranks is not ranks:
+        _desk = _left.pop(ranks, None) or Desk(ranks)
+        sets.begin(_desk)
+        sets.close_left()
+        if not ranks.alone:
+            log_once.say(horovod_alias.NOTE)
+            _abort_on_exception(ranks)
+        name = os.environ.get("HOROVOD_TIMELINE", "")
+        if name and name.upper() != "DYNAMIC":
+            start_timeline(name)
+    if process_sets is not None and not isinstance(process_sets, str):
+        sets.add_all([one for one in process_sets if getattr(one, "process_set_id", None) is None])
+
+
+def begin_anew() -> None:
+    """Ranks have been left behind: go on with those that are left, without their process sets."""
+    global _desk
+    from matex_tf.patches.horovod.core import process_sets as sets
+
+    _left.clear()
+    if _desk is not None:
+        _desk = Desk(world.current())
+        sets.begin(_desk)
+    sets.forget_left()
+
+
+def _check_comm(comm: Any, size: int) -> None:
+    if comm is None:
+        return
+    given = list(comm) if isinstance(comm, Sequence) else list(range(comm.Get_size()))
+    if given and sorted(given) != list(range(size)):
+        raise NotImplementedError(
+            f"hvd.init(comm) was given {len(given)} of {size} ranks; matex_tf takes all of them: start a job of its "
+            "own for each part, or use hvd.add_process_set for collectives among some ranks."
+        )
+
+
+def _abort_on_exception(ranks: world.World) -> None:
+    """Where no launcher of matex_tf watches over the script, end all ranks when one fails."""
+    from matex_tf import patches
+
+    if patches.installed() or getattr(sys.excepthook, "aborts_all_ranks", False):
+        return
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
+        before(kind, error, tb)
+        sys.stderr.flush()
+        ranks.abort(1)
+
+    hook.aborts_all_ranks = True  # type: ignore[attr-defined]
+    sys.excepthook = hook
+
+
+def shutdown() -> None:
+    """Leave; collectives need another `init` then. The ranks of the job go on."""
+    global _desk
+    from matex_tf.patches.horovod.core import process_sets as sets
+
+    if _timeline:
+        stop_timeline()
+    if _desk is not None and not _desk.ranks.alone:
+        _left[_desk.ranks] = _desk
+    _desk = None
+    sets.end()
+
+
+def desk() -> Desk:
+    """The desk of all ranks.
+
+    Raises:
+        ValueError: `init` was not called.
+    """
+    if _desk is None:
+        raise ValueError(NOT_INITIALIZED)
+    return _desk
+
+
+def is_initialized() -> bool:
+    """Whether `init` was called, and `shutdown` not since."""
+    return _desk is not None
+
+
+def size() -> int:
+    """The number of ranks."""
+    return desk().ranks.size
+
+
+def rank() -> int:
+    """This rank, 0 to size - 1."""
+    return desk().ranks.rank
+
+
+def local_size() -> int:
+    """The number of ranks on this node."""
+    return desk().ranks.local_size
+
+
+def local_rank() -> int:
+    """This rank among those of its node."""
+    return desk().ranks.local_rank
+
+
+def _across() -> list[int]:
+    """The nodes that have a rank with this local rank."""
+    ranks = desk().ranks
+    return [number for number, node in enumerate(ranks.nodes) if len(node) > ranks.local_rank]
+
+
+def cross_size() -> int:
+    """The number of nodes that have a rank with this rank's local rank."""
+    return len(_across())
+
+
+def cross_rank() -> int:
+    """This node among those."""
+    return _across().index(desk().ranks.node)
+
+
+def is_homogeneous() -> bool:
+    """Whether every node has as many ranks."""
+    return len({len(node) for node in desk().ranks.nodes}) == 1
+
+
+def mpi_threads_supported() -> bool:
+    """True: matex_tf does not start with an MPI without MPI_THREAD_MULTIPLE."""
+    desk()
+    return True
+
+
+def mpi_enabled() -> bool:
+    """True: ranks talk by MPI."""
+    return True
+
+
+def mpi_built() -> bool:
+    """True: ranks talk by MPI."""
+    return True
+
+
+def gloo_enabled() -> bool:
+    """False: there is no Gloo here."""
+    return False
+
+
+def gloo_built() -> bool:
+    """False: there is no Gloo here."""
+    return False
+
+
+def nccl_built() -> int:
+    """0: there is no NCCL here."""
+    return 0
+
+
+def ddl_built() -> bool:
+    """False: there is no DDL here."""
+    return False
+
+
+def ccl_built() -> bool:
+    """False: there is no oneCCL here."""
+    return False
+
+
+def cuda_built() -> bool:
+    """False: tensors go through the memory of the host."""
+    return False
+
+
+def sycl_built() -> bool:
+    """False: tensors go through the memory of the host."""
+    return False
+
+
+def rocm_built() -> bool:
+    """False: tensors go through the memory of the host."""
+    return False
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Begin a timeline of all ranks, which rank 0 writes at `stop_timeline`. Every rank must call it.
+
+    Args:
+        file_path: rank 0's is taken; for chrome://tracing, ui.perfetto.dev and `matex-tf trace`.
+        mark_cycles: taken and ignored; there are no cycles here.
+    """
+    global _timeline
+    path = os.path.abspath(file_path)
+    trace.start(desk().ranks, path)
+    _timeline = path
+
+
+def stop_timeline() -> None:
+    """Write the timeline. Every rank must call it; does nothing where none was begun."""
+    global _timeline
+    ranks = desk().ranks
+    if _timeline:
+        path, _timeline = _timeline, ""
+        trace.write(ranks, path)

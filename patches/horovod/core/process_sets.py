@@ -1,0 +1,196 @@
+"""Process sets: collectives among some of the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from matex_tf.core.world import World
+from matex_tf.patches.horovod.core import basics
+from matex_tf.patches.horovod.core.coordinator import Desk
+from matex_tf.patches.horovod.core.exceptions import BadArgument
+from matex_tf.patches.horovod.core.requests import Call
+
+
+class ProcessSet:
+    """Some ranks, which run collectives among themselves.
+
+    Attributes:
+        process_set_id: 0 for that of all ranks; None before the set was added, and after it was removed.
+        ranks: in rising order.
+    """
+
+    process_set_id: int | None = None
+    mpi_comm = None
+
+    def __init__(self, ranks_or_comm: Sequence[int]):
+        """Args: ranks_or_comm: ranks.
+
+        Raises:
+            ValueError: it is something else.
+            NotImplementedError: it is a communicator.
+        """
+        if not isinstance(ranks_or_comm, Iterable):
+            if hasattr(ranks_or_comm, "Get_size"):
+                raise NotImplementedError("matex_tf makes a ProcessSet of a list of ranks, not of a communicator.")
+            raise ValueError("ProcessSet should be initialized with a list of process ranks.")
+        ranks = list(ranks_or_comm)
+        if any(not isinstance(rank, int) for rank in ranks):
+            raise ValueError("ProcessSet should be initialized with a list of process ranks.")
+        self.ranks: list[int] = sorted(ranks)
+
+    def size(self) -> int | None:
+        """The number of its ranks; None before it was added."""
+        return None if self.process_set_id is None else len(self.ranks)
+
+    def rank(self) -> int | None:
+        """This rank's place in it; None before it was added.
+
+        Raises:
+            ValueError: this rank is not in it.
+        """
+        if self.process_set_id is None:
+            return None
+        if not self.included():
+            raise ValueError(f"rank {basics.rank()} is not in {self}.")
+        return self.ranks.index(basics.rank())
+
+    def included(self) -> bool:
+        """Whether this rank is in it."""
+        return basics.rank() in self.ranks
+
+    @property
+    def desk(self) -> Desk:
+        """Where its collectives are done.
+
+        Raises:
+            ValueError: it was not added.
+            BadArgument: this rank is not in it.
+        """
+        everyone = basics.desk()  # says so where there was no init
+        if self.process_set_id is None or self.process_set_id not in _known:
+            raise ValueError(
+                f"{self} is not known: call hvd.add_process_set, or give it to hvd.init(process_sets=[…])."
+            )
+        if self.process_set_id == 0:
+            return everyone
+        desk = _known[self.process_set_id][1]
+        if desk is None:
+            raise BadArgument(f"rank {basics.rank()} is not in {self}, and cannot take part in its collectives.")
+        return desk
+
+    def __str__(self) -> str:
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm=None)"
+
+    __repr__ = __str__
+
+
+#: All ranks.
+global_process_set = ProcessSet([])
+global_process_set.process_set_id = 0
+
+_known: dict[int, tuple[ProcessSet, Desk | None]] = {}
+_free: list[int] = []  # numbers of sets that were removed, the next to be given first
+#: Sets that a shutdown left behind, each beside the world that it is of: to be closed where that comes together again.
+_left: list[tuple[World, Desk]] = []
+
+
+def begin(everyone: Desk) -> None:
+    """Know all ranks, and no other set."""
+    end()
+    global_process_set.ranks = list(range(everyone.ranks.size))
+    _known[0] = global_process_set, everyone
+
+
+def end() -> None:
+    """Forget all sets."""
+    for process_set, desk in _known.values():
+        if process_set is not global_process_set:
+            process_set.process_set_id = None
+            everyone = _known[0][1]
+            if desk is not None and everyone is not None:
+                _left.append((everyone.ranks, desk))
+    _known.clear()
+    _free.clear()
+
+
+def close_left() -> None:
+    """Give back the communicators of sets that a shutdown left behind. Every rank of the job must call it."""
+    everyone = basics.desk().ranks
+    for ranks, desk in list(_left):
+        if ranks is everyone:
+            _left.remove((ranks, desk))
+            _close(desk)
+
+
+def forget_left() -> None:
+    """Leave them as they are: ranks of theirs have died."""
+    _left.clear()
+
+
+def _close(desk: Desk) -> None:
+    if desk.ranks is not basics.desk().ranks:
+        desk.close()
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Make a process set known. Every rank of the job must call it, with the same ranks in the same order of calls.
+
+    Raises:
+        ValueError: on every rank, ranks that are not there, or a set that is.
+    """
+    return add_all([process_set])[0]
+
+
+def add_all(process_sets: Sequence[ProcessSet | Sequence[int]]) -> list[ProcessSet]:
+    """The same for several: all of them are added, or none is."""
+    everyone = basics.desk()
+    added = [one if isinstance(one, ProcessSet) else ProcessSet(one) for one in process_sets]
+    if not added:
+        return []
+    fault = _fault(added, everyone.ranks.size)
+    asked = ", ".join(f"ranks {one.ranks}" for one in added)
+    everyone.perform(Call("add_process_sets", params=asked, check=lambda arrays, size: fault))
+    for one in added:
+        ranks = everyone.perform(Call("add_process_set", params=f"ranks {one.ranks}"), objects=[one.ranks])
+        one.process_set_id = _free.pop(0) if _free else len(_known)
+        _known[one.process_set_id] = one, Desk(ranks) if one.included() else None
+    return added
+
+
+def _fault(sets: Sequence[ProcessSet], size: int) -> str:
+    """What is wrong with sets to be added; empty where nothing is."""
+    there = [known.ranks for known, _ in _known.values()]
+    for one in sets:
+        ranks = one.ranks
+        if not ranks or len(set(ranks)) < len(ranks) or min(ranks) < 0 or max(ranks) >= size:
+            return f"a process set of ranks {ranks} cannot be: there are ranks 0 to {size - 1}"
+        if ranks in there:
+            return f"Attempted to add a duplicate process set: {one}"
+        there.append(ranks)
+    return ""
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Forget a process set. Every rank of the job must call it. Whether there was one to forget."""
+    number = process_set.process_set_id
+    if number is None or number == 0 or number not in _known:
+        return False
+    basics.desk().perform(Call("barrier", f"remove {process_set.ranks}"))
+    _, desk = _known.pop(number)
+    process_set.process_set_id = None
+    _free.append(number)
+    if desk is not None:
+        _close(desk)
+    return True
+
+
+def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
+    """The ranks of every set that is known, by its number."""
+    basics.desk()
+    return {number: list(process_set.ranks) for number, (process_set, _) in _known.items()}
+
+
+def by_id(number: int) -> Any:
+    """The set of this number; None where there is none."""
+    return _known[number][0] if number in _known else None

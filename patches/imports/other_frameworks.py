@@ -1,0 +1,120 @@
+"""Frameworks that matex_tf does not share out: that they train is noted, see `sharing_report`.
+
+Relies on, public: (tf_keras 2.16 to 2.21) `tf_keras.optimizers.Optimizer` and `.legacy.Optimizer`, their
+`apply_gradients`; (Keras 3.3 to 3.15) `BaseOptimizer.apply`; (PyTorch 2) `register_optimizer_step_pre_hook` of
+torch.optim.optimizer; `jax.grad` and `jax.value_and_grad`. What another version lacks is not seen.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from types import FrameType, ModuleType
+from typing import Any
+
+from matex_tf.patches.common import log_once, sharing_report, wrapping
+
+_NAMES = {"tf_keras": "tf_keras (Keras 2)", "torch": "PyTorch", "jax": "JAX"}
+
+
+def apply(module: ModuleType) -> None:
+    """Patch tf_keras, torch, jax, keras.src.backend or keras.src.optimizers.base_optimizer."""
+    if module.__name__.startswith("keras."):
+        _other_backend(module)
+        return
+    if not wrapping.aside and not wrapping.alone() and (_legacy(module) or _imported_by_script()):
+        log_once.say(
+            f"{_NAMES[module.__name__]} is imported: what it trains, each rank trains whole. matex_tf shares out "
+            "TensorFlow, and Keras 3 on it"
+        )
+    if module.__name__ == "tf_keras":
+        for optimizer in (module.optimizers.Optimizer, module.optimizers.legacy.Optimizer):
+            _before(optimizer, "apply_gradients", _apply_gradients)
+    elif module.__name__ == "torch":
+        optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim hides it
+        register = getattr(optimizers, "register_optimizer_step_pre_hook", None)
+        if register is not None:
+            register(functools.partial(_unless_divided, "torch"))
+    else:
+        for name in ("grad", "value_and_grad"):
+            _before(module, name, functools.partial(_unless_divided, "jax"))
+
+
+def backend() -> str:
+    """What this Keras computes with."""
+    config = sys.modules.get("keras.src.backend.config")
+    return str(config.backend()) if config is not None else "tensorflow"
+
+
+def _other_backend(module: ModuleType) -> None:
+    kind = backend()
+    if kind == "tensorflow" or wrapping.aside or wrapping.alone():
+        return
+    if module.__name__ == "keras.src.backend":
+        log_once.say(
+            f"Keras computes with {kind}: what it trains, each rank trains whole. matex_tf shares out Keras on "
+            "TensorFlow: set KERAS_BACKEND=tensorflow"
+        )
+    else:
+        _before(module.BaseOptimizer, "apply", lambda *_, **__: sharing_report.trained("keras", backend=kind))
+
+
+def _before(owner: Any, name: str, note: Callable[..., None]) -> None:
+    """Call `note` with its arguments before a function of a module or a class."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        note(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is not None and hasattr(tensorflow, "autograph"):
+        noted = tensorflow.autograph.experimental.do_not_convert(noted)
+    setattr(owner, name, noted)
+
+
+def _apply_gradients(optimizer: Any, grads_and_vars: Any, *rest: Any, **options: Any) -> None:
+    """Gradients that a loop of the script's own has averaged are shared out, whoever applies them."""
+    pairs = list(grads_and_vars) if isinstance(grads_and_vars, (list, tuple)) else []
+    given = [gradient for gradient, _ in pairs if gradient is not None]
+    if not given or not all(getattr(gradient, "_matex_exchanged", False) for gradient in given):
+        sharing_report.trained("tf_keras")
+
+
+def _unless_divided(name: str, *_: Any, **__: Any) -> None:
+    """Training of another framework, unless the script has started the framework's own ranks."""
+    asks = getattr(getattr(sys.modules[name], "distributed", None), "is_initialized", None)
+    try:
+        divided = bool(asks and asks())
+    except (AttributeError, RuntimeError):  # a framework that was built without it
+        divided = False
+    if backend() == name:
+        sharing_report.trained("keras", backend=name)
+    elif not divided:
+        sharing_report.trained(name)
+
+
+def _legacy(module: ModuleType) -> bool:
+    return module.__name__ == "tf_keras" and os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
+
+
+def _imported_by_script() -> bool:
+    """Whether code of the script's own imports, and not an installed package for its own ends."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (
+        "importlib" in frame.f_code.co_filename
+        or not sharing_report.of_the_script(frame.f_code.co_filename)
+        and _passes(frame)
+    ):
+        frame = frame.f_back
+    return frame is not None and sharing_report.of_the_script(frame.f_code.co_filename)
+
+
+def _passes(frame: FrameType) -> bool:
+    """Whether a frame is one of those that every import passes through."""
+    name = str(frame.f_globals.get("__name__", ""))
+    return name.startswith(("wrapt", "matex_tf", "importlib"))

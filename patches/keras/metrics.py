@@ -1,0 +1,230 @@
+"""Metrics: merged over ranks from their state, once, before they are read.
+
+Most metrics add to their state with every batch (sums, counts, confusion matrices), so the state of all ranks is the
+sum of theirs. One that does something else with it (a running maximum) is given the rows of all ranks, see
+`own_metrics`; where that cannot be, its results are averaged, with a warning.
+
+Relies on (Keras 3.3 to 3.15): `Mean.update_state(values, sample_weight)`, `Metric.variables`, both public, and
+`Metric._metrics`, `Metric._variables`, private.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf.core import world
+from matex_tf.patches.across_rows import own_metrics
+from matex_tf.patches.across_rows.keras_losses import is_of_whole_batch
+from matex_tf.patches.across_rows.own_metrics import Kind
+from matex_tf.patches.common import batch_share, model_state, wrapping
+
+
+def apply(module: ModuleType) -> None:
+    """Patch keras.src.metrics.reduction_metrics."""
+    wrapping.method(module, "Mean.update_state", _update_mean)
+    wrapping.method(module, "Sum.update_state", _update_mean)
+    wrapping.method(module, "MeanMetricWrapper.update_state", own_metrics.update_wrapper)
+
+
+def _update_mean(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """A mean over the batch counts as much as the rows that this rank had in it; values of rows count one each.
+
+    So a sum of such means over the batches is that of one rank, too.
+    """
+    part = batch_share.current()
+    values, sample_weight = _mean_arguments(*args, **kwargs)
+    of_rows = part is None or (part.has_rows(values) and not is_of_whole_batch(values))
+    if part is not None and sample_weight is None and not of_rows:
+        sample_weight = part.weight_in_mean
+    return wrapped(values, sample_weight=sample_weight)
+
+
+def _mean_arguments(values: Any, sample_weight: Any = None) -> tuple[Any, Any]:
+    return values, sample_weight
+
+
+def leaves(model: Any) -> list[Any]:
+    """The metrics of a model that hold state themselves, each once."""
+    found: dict[int, Any] = {}
+
+    def visit(metric: Any) -> None:
+        if metric._variables:
+            found.setdefault(id(metric), metric)
+        for inner in [*getattr(metric, "_metrics", ()), *_inner(metric)]:
+            visit(inner)
+
+    for metric in model.metrics:
+        visit(metric)
+    return list(found.values())
+
+
+def _inner(metric: Any) -> list[Any]:
+    return list(metric.metrics) if hasattr(type(metric), "metrics") else []
+
+
+@contextlib.contextmanager
+def watching(model: Any) -> Iterator[list[tuple[Any, Any]]]:
+    """Inside this block, note which tensor is the result of which metric.
+
+    Yields:
+        A list that gets a pair (tensor, metric) for every call of `result` of one of the model's metrics.
+    """
+    results: list[tuple[Any, Any]] = []
+    watched = leaves(model)
+
+    def watch(metric: Any) -> None:
+        result = metric.result
+
+        def noting_result() -> Any:
+            value = result()
+            results.append((value, metric))
+            return value
+
+        metric.__dict__["result"] = noting_result
+
+    for metric in watched:
+        watch(metric)
+    try:
+        yield results
+    finally:
+        for metric in watched:
+            metric.__dict__.pop("result", None)
+
+
+def is_additive(metric: Any) -> bool:
+    """Whether the metric's state over all ranks is the sum of theirs."""
+    return own_metrics.kinds.get(metric, Kind.SUM) is Kind.SUM
+
+
+def put_back(model: Any, before: list[tuple[Any, Any]]) -> None:
+    """Undo what a ghost's row has changed; metrics that were given the rows of all ranks are right on a ghost too."""
+    whole = {id(variable) for metric in leaves(model) if own_metrics.is_whole(metric) for variable in metric._variables}
+    known = {id(variable) for variable, _ in before}
+    for variable, value in before:
+        if id(variable) not in whole:
+            variable.assign(value)
+    for metric in leaves(model):
+        if not known.union(whole).issuperset(map(id, metric._variables)):  # made by this step
+            metric.reset_state()
+
+
+def _is_averaged(metric: Any) -> bool:
+    return own_metrics.kinds.get(metric) is Kind.AVERAGED
+
+
+def merge(model: Any) -> dict[str, float]:
+    """Let the model's metrics hold the state of all ranks; a second call before the next step changes nothing.
+
+    Returns:
+        Results of metrics that cannot be merged by adding, averaged over ranks, by the metric's name.
+    """
+    notes = model_state.of(model)
+    if notes.before_merge is not None:
+        return {}
+    ranks = world.current()
+    metrics = leaves(model)
+    adding = [variable for metric in metrics if is_additive(metric) for variable in metric._variables]
+    own = [(variable, np.asarray(variable.numpy())) for variable in adding]
+    labels = [f"metric state {variable.path} {value.shape}" for variable, value in own]
+    ranks.meet("merge metrics", labels)
+    if own and notes.committed is not None:
+        assign(own, notes.committed)  # of ranks that have died since, too
+    elif own:
+        total = flatten(own)
+        ranks.sum_in_place(total)
+        assign(own, total)
+    notes.before_merge = own
+    return {metric.name: _averaged(metric, notes.rows) for metric in metrics if _is_averaged(metric)}
+
+
+def flatten(state: list[tuple[Any, np.ndarray]]) -> np.ndarray:
+    """The state of metrics, one behind the other, float64."""
+    return np.concatenate([np.zeros(0), *(value.reshape(-1).astype(np.float64) for _, value in state)])
+
+
+def assign(state: list[tuple[Any, np.ndarray]], flat: np.ndarray) -> None:
+    """Set variables of metrics to the parts of a flat array."""
+    start = 0
+    for variable, value in state:
+        variable.assign(flat[start : start + value.size].reshape(value.shape).astype(value.dtype))
+        start += value.size
+
+
+def _averaged(metric: Any, rows: int) -> Any:
+    warnings.warn(
+        f"metric {metric.name!r} ({type(metric).__name__}) does more with its state than add to it, so it cannot be "
+        "merged over ranks; its results on the ranks are averaged.",
+        stacklevel=2,
+    )
+    result = np.asarray(metric.result(), np.float64)
+    total = world.current().sum(np.array([rows, *(result * rows).reshape(-1)]), "average a metric")
+    mean = (total[1:] / max(total[0], 1)).reshape(result.shape)
+    return float(mean) if mean.ndim == 0 else mean
+
+
+def fixed(value: Any) -> Any:
+    """A result that does not change with the state that it was made from."""
+    return tf.identity(value) if tf.is_tensor(value) or hasattr(value, "assign") else value
+
+
+def unmerge(model: Any) -> None:
+    """Give the metrics this rank's own state back, so that more batches can be added to it."""
+    notes = model_state.of(model)
+    for variable, value in notes.before_merge or ():
+        variable.assign(value)
+    notes.before_merge = None
+
+
+def forget(model: Any) -> None:
+    """The metrics are about to be reset: nothing is merged any more. One that keeps its state keeps the rank's own."""
+    unmerge(model)
+    notes = model_state.of(model)
+    notes.before_merge = None
+    notes.committed = None
+    notes.rows = 0
+
+
+def flat(logs: dict[str, Any]) -> dict[str, Any]:
+    """Logs whose dicts (the result of a group of metrics) are spread out, as Keras does before callbacks see them."""
+    spread: dict[str, Any] = {}
+    for key, value in logs.items():
+        spread.update(flat(value) if isinstance(value, dict) else {key: value})
+    return spread
+
+
+def complete(model: Any, logs: Any, averaged: dict[str, float]) -> Any:
+    """The logs of the last step, over all ranks.
+
+    Args:
+        logs: the last step's logs, of this rank. Entries that are results of metrics are read again from their merged
+            state; others are taken as means over the batch and averaged, weighted by rows.
+        averaged: what `merge` returned.
+    """
+    notes = model_state.of(model)
+    logs = flat(logs)
+    own: dict[str, np.ndarray] = {}
+    whole: dict[str, Any] = {}
+    for key, value in logs.items():
+        metric = notes.sources.get(key)
+        if key in averaged:
+            whole[key] = averaged[key]
+        elif metric is not None and not _is_averaged(metric):
+            whole[key] = tf.nest.map_structure(fixed, metric.result())
+        elif isinstance(value, (int, float, np.ndarray, np.generic)) or tf.is_tensor(value):
+            own[key] = np.asarray(value, np.float64)
+    if own:
+        weighted = np.concatenate([value.reshape(-1) for value in own.values()]) * notes.weight
+        total = world.current().sum(weighted, "average logs")
+        start = 0
+        for key, value in own.items():
+            mean = total[start : start + value.size].reshape(value.shape)
+            whole[key] = float(mean) if mean.ndim == 0 else mean
+            start += value.size
+    return {key: whole.get(key, value) for key, value in logs.items()}

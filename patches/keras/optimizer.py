@@ -1,0 +1,217 @@
+"""The gradient hook of Keras optimizers.
+
+Relies on (Keras 3.5 to 3.15, all private): `BaseOptimizer._backend_apply_gradients(grads, trainable_variables)`, which
+gets gradients that are unscaled and filtered, and calls `BaseOptimizer._clip_gradients(grads)` with what an update
+step is about to apply: after accumulation, before clipping. Gradients are weighted in the first and exchanged in the
+second, so that accumulated steps exchange once, and clipping sees the averaged gradient.
+
+Also (Keras 3.3 to 3.15) on `BaseOptimizer.apply(grads, trainable_variables)` and `build(variables)`, public: a strategy
+that delays updates delays the whole of it.
+
+Keras 3.3 and 3.4 clip first, in `BaseOptimizer.apply`, and accumulate clipped gradients: there `_clip_gradients` does
+both, in every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from matex_tf import settings, strategies
+from matex_tf.core import world
+from matex_tf.patches.common import batch_share, log_once, wrapping
+from matex_tf.patches.common.active_flag import Inside
+from matex_tf.patches.keras import deferred_update
+
+_waiting: list[list[str]] = []  # the names of the gradients that the next `_clip_gradients` shall exchange
+_accumulates_own_part = False
+_sync = strategies.Sync(settings.current())
+#: While optimizers get gradients that have been exchanged already.
+exchanged = Inside()
+
+
+def apply(module: ModuleType) -> None:
+    """Patch keras.src.optimizers.base_optimizer."""
+    global _accumulates_own_part
+    say_what_changes()
+    applying = wrapping.require(module, "BaseOptimizer._backend_apply_gradients")
+    _accumulates_own_part = "_clip_gradients" in applying.__code__.co_names
+    if _accumulates_own_part:
+        wrapping.wrap(module, "BaseOptimizer._backend_apply_gradients", _weigh)
+        wrapping.wrap(module, "BaseOptimizer._clip_gradients", _exchange)
+    else:
+        wrapping.wrap(module, "BaseOptimizer._clip_gradients", _weigh_and_exchange)
+    wrapping.method(module, "BaseOptimizer.apply", _apply)
+
+
+def say_what_changes() -> None:
+    """A line for what the strategy and the codec change of what is computed."""
+    told = settings.current()
+    if not wrapping.alone() and not wrapping.aside:
+        if note := strategies.current().note:
+            log_once.say(f"--strategy {told.strategy}: {note}")
+        if told.codec != "none" and told.strategy != "gossip" and len(world.current().nodes) == 1:
+            log_once.say(f"--codec {told.codec}: it works between nodes, and here is one: nothing is rounded")
+        elif told.codec != "none":
+            feedback = ", with error feedback" if told.error_feedback else ""
+            what = "what ranks send of their weights is" if told.strategy == "gossip" else "gradients are"
+            where = "" if told.strategy == "gossip" else " between nodes"
+            log_once.say(f"--codec {told.codec}: {what} rounded{where}{feedback}")
+
+
+def strategy() -> strategies.Strategy:
+    """The strategy for the code that runs or is traced now."""
+    chosen = strategies.current()
+    if not chosen.only_in_fit or batch_share.in_keras():
+        return chosen
+    log_once.say(
+        f"--strategy {chosen.name} works in fit; in loops of the script's own gradients are averaged as in sync"
+    )
+    return _sync
+
+
+def accumulates_own_part() -> bool:
+    """Whether a rank's gradient accumulators hold its own part, and not what was exchanged already."""
+    return _accumulates_own_part and not strategies.current().delays
+
+
+def delay(instance: Any, grads: Sequence[Any], variables: Sequence[Any], apply: Callable[[list[Any]], Any]) -> None:
+    """Hand gradients to a strategy that delays them.
+
+    Args:
+        instance: the optimizer, which gets its variables here: an update that may be skipped cannot make them.
+        apply: applies averaged gradients, which are dense.
+    """
+    if not instance.built:
+        import keras
+
+        with keras.name_scope(instance.name, caller=instance):
+            instance.build(variables)
+        instance.built = True
+
+    def apply_exchanged(averaged: list[Any]) -> None:
+        with exchanged():
+            apply(averaged)
+
+    strategy().delay(instance, shaped(weighted(grads), variables), paths(variables), apply_exchanged)
+
+
+def _apply(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """The whole update of an optimizer, where a strategy delays it; its counter of updates then counts those."""
+    if deferred_update.put_off(instance, lambda: wrapped(*args, **kwargs)):
+        return None
+    if exchanged or not strategy().delays:
+        return wrapped(*args, **kwargs)
+    grads, variables = apply_arguments(*args, **kwargs)
+    known = list(instance._trainable_variables if variables is None else variables)
+    delay(instance, dense(grads), known, lambda averaged: wrapped(averaged, known))
+    return None
+
+
+def apply_arguments(grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> tuple[Any, Any]:
+    """The arguments of `Optimizer.apply`."""
+    return grads, trainable_variables
+
+
+def dense(grads: Sequence[Any]) -> list[Any]:
+    """Gradients as tensors, sparse ones too."""
+    return [None if grad is None else tf.convert_to_tensor(grad) for grad in grads]
+
+
+def _weigh(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    grads, variables = _arguments(*args, **kwargs)
+    if exchanged:
+        return wrapped(grads, variables)
+    if world.current().guard is not None and instance.gradient_accumulation_steps:
+        # A rank that dies must not take along what it has accumulated: ranks accumulate what they have exchanged.
+        with exchanged():
+            return wrapped(average(grads, variables), variables)
+    _waiting.append(paths(variables))
+    try:
+        return wrapped(shaped(weighted(grads), variables), variables)
+    finally:
+        _waiting.pop()
+
+
+def _exchange(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    if not _waiting or exchanged:
+        return wrapped(*args, **kwargs)
+    return wrapped(_sum(args[0] if args else kwargs["grads"], _waiting[-1]))
+
+
+def _weigh_and_exchange(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    grads = list(args[0] if args else kwargs["grads"])
+    if exchanged:
+        return wrapped(grads)
+    labels = [f"number {position} of {instance.name}" for position in range(len(grads))]
+    return wrapped(_sum(weighted(grads), labels))
+
+
+def _sum(grads: Sequence[Any], labels: Sequence[str]) -> list[Any]:
+    return deferred_update.through_gate(strategy().exchange(grads, labels))
+
+
+def _arguments(grads: Sequence[Any], trainable_variables: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    return list(grads), list(trainable_variables)
+
+
+def paths(variables: Sequence[Any]) -> list[str]:
+    """The names of Keras or TensorFlow variables, for messages."""
+    return [getattr(variable, "path", None) or variable.name for variable in variables]
+
+
+def weighted(grads: Sequence[Any]) -> list[Any]:
+    """Gradients times this rank's part of the batch; a ghost's become 0, whatever they are.
+
+    For a strategy that does not average gradients a rank that has rows counts whole.
+    """
+    part = batch_share.current()
+    if not strategy().averages:
+        weight = part.alive if part is not None else tf.constant(1.0)
+    else:
+        weight = part.weight if part is not None else tf.constant(1.0 / world.current().size)
+
+    def scale(values: tf.Tensor) -> tf.Tensor:
+        if not values.dtype.is_floating:
+            return values  # the exchange says that it cannot be summed, by name
+        return tf.math.multiply_no_nan(values, tf.cast(weight, values.dtype))
+
+    result: list[Any] = []
+    for grad in grads:
+        if isinstance(grad, tf.IndexedSlices):
+            result.append(tf.IndexedSlices(scale(grad.values), grad.indices, grad.dense_shape))
+        else:
+            result.append(None if grad is None else scale(tf.convert_to_tensor(grad)))
+    return result
+
+
+def shaped(grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    """Dense gradients with the shapes of their variables, which a graph may not know."""
+    for grad, variable in zip(grads, variables, strict=True):
+        if tf.is_tensor(grad) and not isinstance(grad, tf.IndexedSlices):
+            grad.set_shape(variable.shape)
+    return list(grads)
+
+
+def average(grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    """Weigh and exchange gradients at once; Nones stay where they are."""
+    return average_named(shaped(list(grads), variables), paths(variables))
+
+
+def average_named(grads: Sequence[Any], labels: Sequence[str]) -> list[Any]:
+    """The same for gradients whose shapes are known, with the names of their variables."""
+    return _sum(weighted(grads), labels)
+
+
+def mark(gradient: Any) -> Any:
+    """Note on a gradient that it has been exchanged."""
+    gradient._matex_exchanged = True
+    return gradient
+
+
+def is_marked(gradient: Any) -> bool:
+    """Whether `mark` was called for this very gradient."""
+    return getattr(gradient, "_matex_exchanged", False)

@@ -1,0 +1,178 @@
+"""The weights of a model on all ranks: alike before the first step, and checked to stay so.
+
+Relies on (Keras 3.3 to 3.15): `Model.variables`, `Optimizer.variables`, public, and
+`BaseOptimizer._accumulated_gradients`, `Model._flatten_layers()` and `Layer._trainable_variables`, private.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+
+from matex_tf import strategies
+from matex_tf.core import world
+from matex_tf.core.mismatch import name_ranks
+from matex_tf.errors import RanksDisagree
+from matex_tf.patches.common import batch_share, model_state, seeds
+from matex_tf.patches.keras import optimizer as optimizer_hook
+
+
+def variables_of(model: Any) -> list[Any]:
+    """The variables of a model and of the optimizers that it holds, each once; metrics apart."""
+    metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
+    found = {id(variable): variable for variable in model.variables}
+    for optimizer in optimizers_of(model):
+        found.update((id(variable), variable) for variable in optimizer.variables)
+    return [variable for key, variable in found.items() if key not in metrics]
+
+
+def optimizers_of(model: Any) -> list[Any]:
+    """The optimizers that a model holds as attributes, the compiled one first."""
+    from keras import optimizers
+
+    held = [getattr(model, "optimizer", None), *vars(model).values()]
+    return list({id(o): o for o in held if isinstance(o, optimizers.Optimizer)}.values())
+
+
+def trained_by_steps(model: Any) -> tuple[list[Any], list[Any]]:
+    """The variables of a model that steps change: trainable ones, and state such as moving statistics.
+
+    Weights that were frozen are neither.
+    """
+    left_out = {id(variable) for metric in model.metrics for variable in metric.variables}
+    for layer in model._flatten_layers():
+        left_out.update(id(variable) for variable in layer._trainable_variables)
+    kept = [variable for variable in model.non_trainable_variables if not seeds.is_generator_state(variable)]
+    return list(model.trainable_variables), [variable for variable in kept if id(variable) not in left_out]
+
+
+def share(model: Any) -> None:
+    """Give every rank the weights and optimizer state that rank 0 has; generators of layers then part ways.
+
+    Raises:
+        RanksDisagree: the ranks' models differ, naming the first weight that does.
+    """
+    ranks = world.current()
+    variables = variables_of(model)
+    ranks.meet("share the weights of the model", [_describe(variable) for variable in variables])
+    for variable in variables:
+        value = np.asarray(variable.numpy())
+        shared = ranks.share_array(value)
+        if not np.array_equal(value, shared):
+            variable.assign(shared)
+    seeds.part_ways(variables)
+    model_state.of(model).accumulators_whole = True
+
+
+def _accumulators(model: Any) -> list[Any]:
+    """Gradient accumulators in which each rank gathers its own part, to be exchanged with the next update."""
+    from keras import optimizers
+
+    if (
+        not strategies.current().averages
+        or not optimizer_hook.accumulates_own_part()
+        or world.current().guard is not None
+    ):
+        return []
+    return [
+        accumulator
+        for optimizer in optimizers_of(model)
+        if optimizer.gradient_accumulation_steps and not isinstance(optimizer, optimizers.LossScaleOptimizer)
+        for accumulator in getattr(optimizer, "_accumulated_gradients", ())
+        if accumulator is not None
+    ]
+
+
+def split_accumulators(model: Any) -> None:
+    """Before a step: what was accumulated over all ranks counts once, on rank 0."""
+    model_state.of(model).accumulators_whole = False
+    if world.current().rank:
+        for accumulator in _accumulators(model):
+            accumulator.assign(np.zeros(accumulator.shape, np.float32))
+
+
+def join_accumulators(model: Any) -> None:
+    """Between steps: every rank holds what all have accumulated, as one rank would."""
+    notes = model_state.of(model)
+    accumulators = _accumulators(model)
+    if notes.accumulators_whole or not accumulators:
+        return
+    ranks = world.current()
+    ranks.meet("add up accumulated gradients", [_describe(accumulator) for accumulator in accumulators])
+    for accumulator in accumulators:
+        total = np.array(accumulator.numpy(), np.float32).reshape(-1)
+        ranks.sum_in_place(total)
+        accumulator.assign(total.reshape(accumulator.shape))
+    notes.accumulators_whole = True
+
+
+def _describe(variable: Any) -> str:
+    return f"{variable.path} {variable.dtype} {tuple(variable.shape)}"
+
+
+def check_alike(model: Any) -> None:
+    """Compare the trainable weights of all ranks, to the accuracy of sums in float32.
+
+    Raises:
+        RanksDisagree: a weight differs; an update went past the optimizer hook.
+    """
+    ranks = world.current()
+    variables = model.trainable_variables
+    sums = np.array([_sums(variable) for variable in variables], np.float64).reshape(len(variables), 2)
+    everyone = np.array(ranks.gather(sums, "compare weights after the first step"))
+    for position, variable in enumerate(variables):
+        alike = [np.allclose(one[position], everyone[0][position], rtol=1e-4, equal_nan=True) for one in everyone]
+        if not all(alike):
+            others = name_ranks([rank for rank, same in enumerate(alike) if not same])
+            raise RanksDisagree(
+                f"after the first step {variable.path} is another on {others} than on rank 0: it is updated without "
+                "its gradient passing through a Keras optimizer. Update weights by optimizer.apply(gradients, "
+                "variables) or optimizer.apply_gradients, which average the gradients over the ranks."
+            )
+
+
+def _sums(variable: Any) -> tuple[float, float]:
+    value = np.asarray(variable.numpy()).astype(np.float64)
+    return float(value.sum()) if value.size else 0.0, float(np.abs(value).sum())
+
+
+def merge_statistics(model: Any) -> None:
+    """Let the strategy settle, and average the state that layers keep outside of training (moving means and
+    variances) over the ranks.
+
+    Gradients that are accumulated for a later update are added up.
+
+    Only state that differs between ranks is touched, so frozen weights stay as they are, to the bit. Whole numbers
+    are taken from rank 0; the state of random number generators stays the rank's own.
+    """
+    notes = model_state.of(model)
+    if not notes.unmerged:
+        return
+    notes.unmerged = False
+    with (
+        batch_share.keras_runs()
+    ):  # what the strategy applies has been exchanged; no loop of the script's own is at work
+        strategies.current().settle(model)
+    join_accumulators(model)
+    average_statistics(trained_by_steps(model)[1])
+
+
+def average_statistics(kept: list[Any]) -> None:
+    """Average those of these variables that differ between ranks, see `merge_statistics`. All ranks have the same."""
+    if not kept:
+        return
+    ranks = world.current()
+    marks = np.array([zlib.crc32(np.asarray(variable.numpy()).tobytes()) for variable in kept], np.int64)
+    everyone = np.array(ranks.gather(marks, "merge moving statistics"))
+    for variable, differs in zip(kept, (everyone != everyone[0]).any(axis=0), strict=True):
+        if not differs:
+            continue
+        value = np.asarray(variable.numpy())
+        if np.issubdtype(value.dtype, np.integer) or value.dtype == bool:
+            variable.assign(ranks.share_array(value))
+        else:
+            total = np.append(value.astype(np.float64).reshape(-1), 1.0)  # the last counts the ranks that took part
+            ranks.sum_in_place(total)
+            variable.assign((total[:-1] / total[-1]).reshape(value.shape).astype(value.dtype))

@@ -1,0 +1,144 @@
+"""Gradients and optimizers outside of Keras' loops: averaged over ranks, weighted by rows.
+
+A gradient is averaged where `tape.gradient` gives it, if it is one by a variable and no tape records any more. So what
+the script does with it (clip it, look at its norm, subtract it from a variable) is what one rank would do. An optimizer
+averages what did not come that way. To average twice changes nothing, since the parts of the ranks add up to one;
+gradients that are known to be averaged are not exchanged again.
+
+Relies on (TensorFlow 2.16 to 2.21): `tf.GradientTape.gradient`, `tf.function`, public, and
+`tensorflow.python.eager.record.could_possibly_record`, private; (Keras 3.3 to 3.15) `BaseOptimizer.apply`, public.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from matex_tf.core import world
+from matex_tf.patches.common import log_once, sharing_report, wrapping
+from matex_tf.patches.keras import optimizer
+from matex_tf.patches.loops import batched, position, replica_sync
+
+#: Averages tensors in the graph of a session; None where sessions are not patched.
+average_in_session: Callable[[Sequence[Any], Sequence[str]], list[Any]] | None = None
+
+
+def apply(module: ModuleType) -> None:
+    """Patch tensorflow, or keras.src.optimizers.base_optimizer."""
+    if module.__name__ == "tensorflow":
+        wrapping.method(module, "GradientTape.gradient", _gradient)
+        wrapping.wrap(module, "function", _function)
+    else:
+        wrapping.method(module, "BaseOptimizer.apply", _apply)
+
+
+def average(gradients: Any, variables: Any = None) -> Any:
+    """Average over the ranks, weighted by the rows that each has of the batch that the loop is at.
+
+    For what was not computed by `tape.gradient` or will not reach an optimizer, the mean loss of a batch among others.
+
+    Args:
+        gradients: float tensors of any shape, or a nested structure of them; None where there is no gradient.
+        variables: the variables that they belong to, in the same structure; for messages.
+
+    Returns:
+        The same structure, with the same values on every rank.
+
+    Raises:
+        RanksDisagree: the ranks have other shapes or dtypes.
+        MatexError: a dtype that cannot be averaged.
+    """
+    flat = tf.nest.flatten(gradients)
+    in_session = not tf.compat.v1.executing_eagerly_outside_functions()
+    if world.current().alone or not (in_session or position.active()):
+        return gradients
+    labels = [f"tensor {number}" for number in range(len(flat))]
+    if variables is not None:
+        labels = optimizer.paths(tf.nest.flatten(variables))
+    if in_session:
+        assert average_in_session is not None
+        given = [place for place, one in enumerate(flat) if one is not None]
+        averaged = average_in_session([_dense(flat[place]) for place in given], [labels[place] for place in given])
+        for place, value in zip(given, averaged, strict=True):
+            flat[place] = value
+        return tf.nest.pack_sequence_as(gradients, flat)
+    position.touch()
+    sharing_report.shared()
+    averaged = optimizer.average_named([None if one is None else _dense(one) for one in flat], labels)
+    return tf.nest.pack_sequence_as(gradients, averaged)
+
+
+def _dense(value: Any) -> Any:
+    return value if isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value)
+
+
+def _gradient(wrapped: Any, tape: Any, args: Any, kwargs: Any) -> Any:
+    gradients = wrapped(*args, **kwargs)
+    sources = args[1] if len(args) > 1 else kwargs.get("sources")
+    if not position.active() or batched.caller() is None or _recording():
+        return gradients
+    # Structures of gradients may hold IndexedSlices, which are no containers here.
+    flat, by = tf.nest.flatten(gradients), tf.nest.flatten(sources)
+    if len(flat) != len(by):
+        return gradients
+    places = [place for place, source in enumerate(by) if is_variable(source) and flat[place] is not None]
+    if not places:
+        return gradients
+    variables = [by[place] for place in places]
+    _take_note()
+    replica_sync.begin(variables)
+    position.touch()
+    own = optimizer.shaped([flat[place] for place in places], variables)
+    for place, averaged in zip(places, optimizer.average_named(own, optimizer.paths(variables)), strict=True):
+        flat[place] = optimizer.mark(averaged)
+    return tf.nest.pack_sequence_as(gradients, flat)
+
+
+def _take_note() -> None:
+    """Note whether the training step that runs or is traced now is shared out."""
+    if position.in_shared_loop():
+        sharing_report.shared()
+    else:
+        sharing_report.trained("strategy" if tf.distribute.has_strategy() else "loop")
+
+
+def _recording() -> bool:
+    record = importlib.import_module("tensorflow.python.eager.record")
+    return bool(wrapping.require(record, "could_possibly_record")())
+
+
+def is_variable(source: Any) -> bool:
+    """Whether this is a variable of TensorFlow or Keras."""
+    return isinstance(source, tf.Variable) or (hasattr(source, "assign") and hasattr(source, "path"))
+
+
+def _apply(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    if not position.active():
+        return wrapped(*args, **kwargs)
+    grads, variables = _arguments(*args, **kwargs)
+    grads = list(grads)
+    if variables is not None:
+        variables = list(variables)
+        _take_note()
+        replica_sync.begin(variables, instance)
+    position.touch()
+    if not all(grad is None or optimizer.is_marked(grad) for grad in grads):
+        grads = optimizer.average(grads, instance._trainable_variables if variables is None else variables)
+    with optimizer.exchanged():
+        return wrapped(grads, variables)
+
+
+def _arguments(grads: Sequence[Any], trainable_variables: Any = None) -> tuple[Sequence[Any], Any]:
+    return grads, trainable_variables
+
+
+def _function(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """XLA cannot compile a step whose gradients leave it: a script's tf.function is compiled without."""
+    if kwargs.get("jit_compile") and position.active() and batched.caller() is not None:
+        log_once.say("jit_compile is off: gradients leave the step, and XLA cannot compile that.")
+        kwargs = {**kwargs, "jit_compile": None}
+    return wrapped(*args, **kwargs)

@@ -1,0 +1,26 @@
+"""While a loop of Keras is at work, callbacks and steps of the script's own among it, nothing of this package is.
+
+Relies on (Keras 3.3 to 3.15): `TensorFlowTrainer.fit`, `evaluate`, `predict`, `train_on_batch`, `test_on_batch`,
+`predict_on_batch`, public.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from matex_tf.patches.common import batch_share, wrapping
+from matex_tf.patches.loops import position, replica_sync
+
+
+def apply(module: ModuleType) -> None:
+    """Patch keras.src.backend.tensorflow.trainer."""
+    for name in ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch"):
+        wrapping.wrap(module, f"TensorFlowTrainer.{name}", _run)
+
+
+def _run(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    if position.active():
+        replica_sync.merge_statistics()
+    with batch_share.keras_runs():
+        return wrapped(*args, **kwargs)

@@ -1,0 +1,141 @@
+"""Metrics that a script updates and reads itself: `result()` is that of all rows, on every rank.
+
+A metric keeps the rank's own state; when its result is asked for, the states are added up for as long as it is
+computed. A batch that every rank has whole is counted by rank 0 alone, and a ghost's row by nobody. A metric that was
+never updated in a loop over batches, nor in a compiled step, is left alone: every rank has all of it. Metrics that a
+script has written are updated by their kind here, in steps of Keras too; see `own_metrics`.
+
+Relies on (Keras 3.3 to 3.15): `Metric.update_state`, `Metric.result`, `Metric.variables`, public.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+import weakref
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf import settings
+from matex_tf.core import world
+from matex_tf.exchange import tf_op
+from matex_tf.patches.across_rows import own_metrics
+from matex_tf.patches.common import batch_share, wrapping
+from matex_tf.patches.keras import metrics
+from matex_tf.patches.loops import position
+
+WHAT = "merge metrics"
+
+_shared: weakref.WeakSet[Any] = weakref.WeakSet()  # metrics whose states differ between ranks
+_busy: list[Any] = []  # metrics of which a method runs
+
+
+def apply(module: ModuleType) -> None:
+    """Patch keras.src.metrics.metric: all classes of metrics, as they are made."""
+    metric_class = wrapping.require(module, "Metric")
+
+    def made(cls: type, **options: Any) -> None:
+        super(metric_class, cls).__init_subclass__(**options)
+        _wrap(cls)
+
+    metric_class.__init_subclass__ = classmethod(made)
+    pending = list(metric_class.__subclasses__())
+    while pending:
+        cls = pending.pop()
+        _wrap(cls)
+        pending += cls.__subclasses__()
+
+
+def _wrap(cls: type) -> None:
+    for name, wrapper in (("update_state", _update), ("result", _result)):
+        if callable(vars(cls).get(name)):
+            setattr(cls, name, wrapping.around(vars(cls)[name], wrapper))
+
+
+@contextlib.contextmanager
+def _working(metric: Any) -> Iterator[None]:
+    _busy.append(metric)
+    try:
+        yield
+    finally:
+        _busy.pop()
+
+
+def _left_alone(metric: Any) -> bool:
+    return any(one is metric for one in _busy) or not position.active()
+
+
+def _update(wrapped: Any, metric: Any, args: Any, kwargs: Any) -> Any:
+    if _left_alone(metric):
+        in_step = batch_share.of_step()
+        if in_step is None or own_metrics.keras_own(metric):
+            return wrapped(*args, **kwargs)
+        return own_metrics.update(metric, wrapped, args, kwargs, in_step)
+    part = position.part()
+    assert part is not None
+    eager = tf.executing_eagerly()
+    whole = settings.current().shard_loops and int(position.read()[0]) == position.OUTSIDE
+    if eager and whole and metric not in _shared:
+        return wrapped(*args, **kwargs)
+    if not own_metrics.keras_own(metric):
+        own_metrics.learn(metric, wrapped, args, kwargs, part)
+        if own_metrics.is_whole(metric) and settings.current().shard_loops:
+            position.touch()
+            return own_metrics.update(metric, wrapped, args, kwargs, part)
+    with _working(metric):
+        _share(metric)
+        position.touch()
+        if eager and bool(part.counts):
+            return wrapped(*args, **kwargs)
+        before = [(variable, tf.identity(variable.value)) for variable in metric.variables]
+        known = {id(variable) for variable, _ in before}
+        result = wrapped(*args, **kwargs)
+        before += [(v, tf.zeros(v.shape, v.dtype)) for v in metric.variables if id(v) not in known]
+        for variable, value in before:
+            variable.assign(value if eager else tf.where(part.counts, tf.convert_to_tensor(variable), value))
+        return result
+
+
+def _share(metric: Any) -> None:
+    """From now on ranks add up their states; what is there already, every rank has, and rank 0 alone keeps it."""
+    if metric not in _shared:
+        _shared.add(metric)
+        if world.current().rank and settings.current().shard_loops:
+            with tf.init_scope():
+                for variable in metric.variables:
+                    variable.assign(np.zeros(variable.shape, variable.dtype))
+
+
+def _result(wrapped: Any, metric: Any, args: Any, kwargs: Any) -> Any:
+    if _left_alone(metric) or metric not in _shared:
+        return wrapped(*args, **kwargs)
+    with _working(metric):
+        if not metrics.is_additive(metric):
+            return _averaged(wrapped(*args, **kwargs), metric)
+        own = [(variable, tf.identity(variable.value)) for variable in metric.variables]
+        labels = [f"{metric.name}: {variable.path}" for variable, _ in own]
+        summed = [place for place, (variable, _) in enumerate(own) if variable.dtype != "bool"]
+        sums = tf_op.sum_over_ranks([own[place][1] for place in summed], WHAT, [labels[place] for place in summed])
+        for place, total in zip(summed, sums, strict=True):
+            own[place][0].assign(total)
+        result = tf.nest.map_structure(metrics.fixed, wrapped(*args, **kwargs))
+        for variable, value in own:
+            variable.assign(value)
+        return result
+
+
+def _averaged(result: Any, metric: Any) -> Any:
+    warnings.warn(
+        f"metric {metric.name!r} ({type(metric).__name__}) does more with its state than add to it, so it cannot be "
+        "merged over ranks; its results on the ranks are averaged.",
+        stacklevel=2,
+    )
+    size = world.current().size
+    flat = [tf.cast(tf.convert_to_tensor(value), tf.float64) / size for value in tf.nest.flatten(result)]
+    labels = [f"a result of {metric.name}" for _ in flat]
+    sums = tf_op.sum_over_ranks(flat, "average a metric", labels)
+    return tf.nest.pack_sequence_as(result, [tf.cast(value, tf.float32) for value in sums])

@@ -1,0 +1,136 @@
+"""Weights in a script's own loop: alike on all ranks before the first step, and a line where they part ways.
+
+Relies on (Keras 3.3 to 3.15): `Layer.trainable_variables`, `Layer.non_trainable_variables`, `Optimizer.variables`, all
+public.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf.core import world
+from matex_tf.core.mismatch import name_ranks
+from matex_tf.patches.common import log_once, seeds
+from matex_tf.patches.keras import optimizer, weights
+from matex_tf.patches.loops import position
+
+#: Variables that loops have updated; generators that have a stream for each rank. Variables have no hash, so by id.
+_trained: dict[int, weakref.ref[Any]] = {}
+_parted: dict[int, weakref.ref[Any]] = {}
+_optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+_layers: weakref.WeakSet[Any] = weakref.WeakSet()  # layers and models that hold such variables
+
+
+def begin(variables: Sequence[Any], using: Any = None) -> None:
+    """Before variables are updated for the first time: every rank takes the values that rank 0 has.
+
+    Also where a step is traced, which is before it runs.
+
+    Args:
+        variables: of TensorFlow or Keras.
+        using: the Keras optimizer that updates them, if there is one yet.
+
+    Raises:
+        RanksDisagree: the ranks have other variables.
+    """
+    new = [variable for variable in variables if not _among(_trained, variable)]
+    fresh = using is not None and using not in _optimizers
+    if not new and not fresh:
+        return
+    with tf.init_scope():
+        for variable in new:
+            _trained[id(variable)] = weakref.ref(variable)
+        if fresh:
+            _optimizers.add(using)
+            new = [*new, *using.variables]
+        _share(new)
+        if any(hasattr(variable, "path") for variable in new):
+            _find_layers()
+
+
+def _among(known: dict[int, weakref.ref[Any]], variable: Any) -> bool:
+    reference = known.get(id(variable))
+    return reference is not None and reference() is variable
+
+
+def _share(variables: Sequence[Any]) -> None:
+    ranks = world.current()
+    labels = [
+        f"{label} {variable.dtype} {tuple(variable.shape)}"
+        for label, variable in zip(optimizer.paths(variables), variables, strict=True)
+    ]
+    ranks.meet("share the weights of a loop", labels)
+    for variable in variables:
+        value = np.asarray(variable.numpy())
+        shared = ranks.share_array(value)
+        if not np.array_equal(value, shared):
+            variable.assign(shared)
+
+
+def _find_layers() -> None:
+    """Layers of Keras that hold trained variables; the generators in them (of dropout) get a stream for each rank."""
+    from keras import layers
+
+    kinds = layers.Layer
+    for found in gc.get_objects():
+        if not issubclass(type(found), kinds) or found in _layers or not getattr(found, "built", False):
+            continue
+        if any(_among(_trained, variable) for variable in found.trainable_variables):
+            _layers.add(found)
+    generators = [variable for layer in _layers for variable in layer.variables if seeds.is_generator_state(variable)]
+    fresh = {id(variable): variable for variable in generators if not _among(_parted, variable)}
+    seeds.part_ways(fresh.values())
+    _parted.update((key, weakref.ref(variable)) for key, variable in fresh.items())
+
+
+def merge_statistics() -> None:
+    """Average the state that layers keep outside of training (moving means and variances). All ranks come here."""
+    ranks = world.current()
+    for attempt in range(2):
+        kept = _statistics()
+        labels = [f"{variable.path} {tuple(variable.shape)}" for variable in kept]
+        everyone = ranks.gather(labels, "compare the layers of a loop")
+        if all(other == labels for other in everyone):
+            weights.average_statistics(kept)
+            return
+        if attempt == 0:
+            gc.collect()  # layers that nobody uses any more may be gone on one rank and still be there on another
+
+
+def _statistics() -> list[Any]:
+    found = {id(variable): variable for layer in _layers for variable in layer.non_trainable_variables}
+    kept = [variable for variable in found.values() if not seeds.is_generator_state(variable)]
+    return sorted(kept, key=lambda variable: variable.path)
+
+
+def check() -> None:
+    """Say so where the weights that loops have trained differ between ranks. All ranks come here."""
+    if not position.active() or not _trained:
+        return
+    # Variables that nobody uses any more may be gone on one rank and still be there on another.
+    alive = [variable for variable in (reference() for reference in _trained.values()) if variable is not None]
+    ranks = world.current()
+    sums = np.array([_sums(variable) for variable in alive], np.float64)
+    everyone = ranks.gather(sums, "compare the weights of a loop")
+    for rank, one in enumerate(everyone):
+        if not alive or one.shape != sums.shape:
+            return
+        apart = ~np.isclose(one, everyone[0], rtol=1e-4, equal_nan=True).all(axis=1)
+        if apart.any():
+            names = optimizer.paths([alive[int(np.flatnonzero(apart)[0])]])
+            log_once.say(
+                f"{names[0]} is another on {name_ranks([rank])} than on rank 0: it is updated by something that the "
+                "ranks did not average; matex_tf.average(gradients) does (docs/loops.md)."
+            )
+            return
+
+
+def _sums(variable: Any) -> tuple[float, float]:
+    value = np.asarray(variable.numpy()).astype(np.float64)
+    return (float(value.sum()), float(np.abs(value).sum())) if value.size else (0.0, 0.0)

@@ -1,0 +1,190 @@
+"""One walk of the script over a batched pipeline: which batches are shared out, and how.
+
+The first batch of a loop is given to the script whole, on every rank. If the script then computes gradients with it, or
+feeds a metric, the loop is one to share out, and from the second batch on, and from the first when it walks over this
+pipeline again, each rank gets its rows. A loop that does neither (it gathers labels, or draws pictures) stays as it is.
+Both are exact: the gradients of a batch that all ranks have are the same on all, and what it adds to a metric is
+counted once.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from matex_tf import settings
+from matex_tf.core import world
+from matex_tf.core.row_partition import OWN_ROWS
+from matex_tf.patches.common import log_once, row_slicing, sharing_report
+from matex_tf.patches.common.row_slicing import Share
+from matex_tf.patches.data import batch_ownership, batches, pipeline_ownership, source_sharding
+from matex_tf.patches.loops import position, replica_sync
+
+_LOOKING, _SHARED, _OWN_BATCHES = "looking", "shared", "own"
+#: For each pipeline, the loops over it that are to be shared out.
+_known: weakref.WeakKeyDictionary[Any, set[tuple[str, int]]] = weakref.WeakKeyDictionary()
+#: What each pipeline is made of, once it is known; and those of which ranks have batches of their own.
+_made: weakref.WeakKeyDictionary[Any, pipeline_ownership.Made] = weakref.WeakKeyDictionary()
+_own: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+class Walk:
+    """The state of one walk.
+
+    Args:
+        dataset: the pipeline; its elements are batches.
+        site: file and line of the loop.
+    """
+
+    def __init__(self, dataset: Any, site: tuple[str, int]):
+        self._site = site
+        self._shared_sites = _known.setdefault(dataset, set())
+        self._batches = 0
+        self._dataset = dataset
+        self._mode = _OWN_BATCHES if source_sharding.found(dataset, OWN_ROWS) else ""
+        self._before = position.OUTSIDE, 1, 1, 1
+        self._touched = 0
+        self._spec = dataset.element_spec
+        self._last: Any = None
+        self._ended = False
+
+    def next(self, fetch: Callable[[], Any]) -> Any:
+        """What the script gets: its rows of the next batch, or the whole of it.
+
+        Raises:
+            tf.errors.OutOfRangeError: there is no batch left, on any rank.
+        """
+        if self._ended:
+            return fetch()
+        ranks = world.current()
+        first = self._batches == 0
+        if first:
+            self._before = position.read()
+            self._touched = position.touches()
+            replica_sync.merge_statistics()
+        try:
+            data = fetch()
+        except tf.errors.OutOfRangeError:
+            if first and not self._mode:
+                self._mode = self._look(None)
+            data = self._at_end()
+            if data is None:
+                raise
+            return data
+        self._batches += 1
+        tensors = row_slicing.to_tensors(data)
+        if first and not self._mode:
+            self._mode = self._look(tensors)
+            self._touched = position.touches()
+        elif self._mode == _LOOKING and position.touches() != self._touched:
+            self._mode = _SHARED
+            self._shared_sites.add(self._site)
+        rows = row_slicing.rows_of(tensors)
+        place = f"batch {self._batches} of the loop at {self._place()}"
+        if self._mode == _OWN_BATCHES:
+            ranks.expected, ranks.where = (), place
+            return self._own(data, rows)
+        ranks.expected, ranks.where = (f"a batch of {rows} rows",), place
+        if self._mode == _LOOKING or rows == 0:
+            position.enter(position.WHOLE, max(rows, 1), max(rows, 1), max(rows, 1), self)
+            return data
+        log_once.say(f"{self._place()}: each batch of this loop is shared out among {ranks.size} ranks (--shard-loops)")
+        if ranks.guard is not None:
+            log_once.say(
+                "a rank that dies in such a loop ends the job: --faults shrink covers fit, evaluate and predict"
+            )
+        sharing_report.shared(training=False)
+        share = Share.of(rows, ranks.rank, ranks.size)
+        position.enter(position.SPLIT, share.rows, share.total, share.high - share.low, self)
+        return row_slicing.take(data, row_slicing.sliceable(data), share.low, share.high)
+
+    def close(self) -> None:
+        """The script has left the loop."""
+        if not self._ended:
+            self._ended = True
+            world.current().expected = ()
+            position.leave(self, self._before)
+
+    def _place(self) -> str:
+        return f"{os.path.basename(self._site[0])}:{self._site[1]}"
+
+    def _look(self, data: Any) -> str:
+        """Whether the ranks have the same batches, or each has its own; data: the first, or None without any."""
+        dataset = self._dataset
+        if dataset in _own:
+            return _OWN_BATCHES
+        finding = batch_ownership.look(data, made_of(dataset), "compare the first batch of a loop")
+        batch_ownership.tell(finding, f"the loop at {self._place()}")
+        if finding.own:
+            _own.add(dataset)
+            return _OWN_BATCHES
+        return _SHARED if self._site in self._shared_sites else _LOOKING
+
+    def _own(self, data: Any, rows: int) -> Any:
+        """A batch of the rank's own rows: the ranks count them together. -1: there are none any more."""
+        counts = world.current().gather(rows, "count the rows of a batch")
+        if max(counts) < 0:
+            return None
+        sharing_report.shared(training=False)
+        if rows >= 0:
+            self._last = data
+        # A step needs a row to work on; a loop that only looks at the data gets what there is.
+        trains = self._site in self._shared_sites or position.touches() != self._touched
+        if trains:
+            self._shared_sites.add(self._site)
+        if rows < 0 or (rows == 0 and trains):
+            data = self._ghost()
+        total = max(1, sum(count for count in counts if count > 0))
+        position.enter(position.SPLIT, max(rows, 0), total, max(rows, 1), self)
+        return data
+
+    def _ghost(self) -> Any:
+        if self._last is not None:
+            return tf.nest.map_structure(batches.one_row, self._last)
+        return tf.nest.map_structure(batches.zeros, self._spec)
+
+    def _at_end(self) -> Any:
+        """The data have ended here; where other ranks have rows left, this one goes on as a ghost."""
+        if self._mode == _OWN_BATCHES:
+            world.current().expected = ()
+            world.current().where = f"the end of the loop at {self._place()}"
+            data = self._own(None, -1)
+            if data is not None:
+                return data
+        self.close()
+        replica_sync.merge_statistics()
+        return None
+
+
+def made_of(dataset: Any) -> pipeline_ownership.Made:
+    """What is known of a pipeline before it is read. All ranks come here."""
+    if dataset not in _made:
+        _made[dataset] = pipeline_ownership.look(dataset)
+    return _made[dataset]
+
+
+def is_own(dataset: Any) -> bool:
+    """Whether a pipeline is known to yield the rank's own rows before it is read. All ranks come here."""
+    told = settings.current().rows
+    if told == "own" or source_sharding.found(dataset, OWN_ROWS) or dataset in _own:
+        return True
+    if told == "shared":
+        return False
+    with tf.init_scope():
+        return made_of(dataset).source is pipeline_ownership.Source.OWN
+
+
+def shares_out(dataset: Any, batched: bool) -> bool:
+    """Whether walks over a pipeline are to be shared out at all."""
+    if not position.active():
+        return False
+    if not settings.current().shard_loops:
+        log_once.say(
+            "--shard-loops off: each rank's batches are its own, and gradients are averaged with equal weights"
+        )
+        return False
+    return batched or bool(source_sharding.found(dataset, OWN_ROWS))

@@ -1,0 +1,322 @@
+"""`--faults restart`: a script that runs from its top again goes on where the job before it was; see docs/faults.md.
+
+A `fit` is known by its place among the calls of `fit`. One that was complete is not trained again: its model,
+callbacks and History get what they had at its end. One that was under way runs Keras' own loop, in which batches that
+were used already are drawn and left alone, callbacks not called, until the loop has come to the step of the checkpoint.
+
+Relies on (Keras 3.3 to 3.15): methods of `CallbackList` and its `callbacks` (public), `Trainer._initial_epoch`,
+`EpochIterator.data_adapter` and `steps_per_epoch`, `CSVLogger.csv_file` (private).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from matex_tf import settings
+from matex_tf.core import world
+from matex_tf.errors import MatexError
+from matex_tf.faults import checkpoints
+from matex_tf.faults.checkpoints import Place
+from matex_tf.patches.common import log_once, wrapping
+from matex_tf.patches.recovery import snapshot
+from matex_tf.patches.recovery.checkpoint_timer import Clock
+
+
+class Complete(Exception):
+    """The model has what it had at the end of this `fit`: nothing is left to be trained."""
+
+
+class Fit:
+    """The `fit` that is under way, the outermost of a script.
+
+    Attributes:
+        model: what it trains.
+        replaying: whether the loop has not yet come to where the checkpoint was taken.
+    """
+
+    def __init__(self, number: int, model: Any, place: Place | None, kept: dict[str, Any] | None):
+        """A call of `fit`.
+
+        Args:
+            number: of the call, from 1.
+            place: where its checkpoint was taken; None where there is none.
+            kept: the checkpoint.
+        """
+        self.number = number
+        self.model = model
+        self.replaying = place is not None
+        self._place, self._kept = place, kept
+        self._callbacks: list[Any] = []
+        self._epoch = self._step = -1
+        self._first = True
+        self._quick = self._python_draws = False
+
+    def is_of(self, data: Any) -> None:
+        """Take note of the data that it trains on, an epoch iterator of Keras."""
+        adapter = type(data.data_adapter).__name__
+        arrays = adapter == "ArrayDataAdapter"
+        counted = arrays or (adapter == "TFDatasetAdapter" and data.data_adapter.num_batches is not None)
+        shuffles_batches = arrays and data.data_adapter._shuffle == "batch"
+        # Every epoch of such data begins anew: of those that were complete, the first batch draws what all of it did.
+        self._quick = counted and not data.steps_per_epoch and not shuffles_batches
+        self._python_draws = counted  # and not in Python code of the data, which draws anew
+
+    def begin(self, callbacks: Any, call: Callable[[], Any]) -> Any:
+        """The callbacks are about to hear of the beginning of training."""
+        self._callbacks = callbacks.callbacks
+        if not self.replaying:
+            return call()
+        assert self._place is not None and self._kept is not None
+        if self._place.done:
+            return None
+        initial = self.model._initial_epoch
+        with _logs_go_on(self._callbacks, self._kept["logs"]):
+            result = call()
+        self.model._initial_epoch = initial  # not where BackupAndRestore would begin
+        return result
+
+    def begin_epoch(self, epoch: int, call: Callable[[], Any]) -> Any:
+        self._epoch = epoch
+        return None if self.replaying and self._before_epoch() else call()
+
+    def end_epoch(self, call: Callable[[], Any]) -> Any:
+        if not self.replaying:
+            return call()
+        if not self._before_epoch():
+            raise self._differs(f"epoch {self._epoch + 1} has no step {self._of().step + 1}")
+        return None
+
+    def begin_step(self, step: int, call: Callable[[], Any]) -> Any:
+        self._step = step
+        return None if self.replaying and self._before() else call()
+
+    def end_step(self, call: Callable[[], Any]) -> Any:
+        return None if self.replaying else call()
+
+    def _of(self) -> Place:
+        assert self._place is not None
+        return self._place
+
+    def _before_epoch(self) -> bool:
+        return self._of().done or self._epoch < self._of().epoch
+
+    def _before(self) -> bool:
+        return self._of().done or (self._epoch, self._step) < (self._of().epoch, self._of().step)
+
+    def passes_over(self, draw: Callable[[], bool]) -> bool:
+        """Whether the step that is about to begin was done already; its batches are drawn then.
+
+        Args:
+            draw: fetches the batches of a step; whether there were any.
+
+        Raises:
+            StopIteration: there are none left.
+        """
+        if not self.replaying:
+            if not self._first and _clock.due(self._step == 0):
+                self._save(Place(self.number, self._epoch, self._step))
+            self._first = False
+            return False
+        if self._of().done or not self._before():
+            return False  # and `restore` comes next
+        needless = self._quick and self._before_epoch() and self._step > 0
+        if not needless and not draw():
+            raise StopIteration
+        return True
+
+    def restore(self, last: bool) -> bool:
+        """Give the model what it had; whether that is done.
+
+        Args:
+            last: whether the model has all variables that it will have.
+
+        Raises:
+            Complete: this `fit` had come to its end.
+            MatexError: it is another model.
+        """
+        assert self._kept is not None
+        difference = snapshot.fits(self.model, self._kept)
+        if difference and not last:
+            return False
+        if difference:
+            raise self._differs(f"{self.model.name} is another model: {difference}")
+        snapshot.give_back(self.model, self._callbacks, self._kept)
+        self.replaying = self._first = False
+        self._kept = None
+        if self._of().done:
+            raise Complete
+        _gone_on(f"training goes on at {self._of()}")
+        _clock.saved()
+        return True
+
+    def _differs(self, what: str) -> MatexError:
+        assert checkpoints.current is not None
+        return MatexError(
+            f"fit {self.number} is not what it was in the run that wrote the checkpoint: {what}. A script must do the "
+            f"same when it is run again; to begin anew, leave out --resume or remove {checkpoints.current.path}."
+        )
+
+    def end(self) -> None:
+        """It has come to its end, in this run."""
+        if not self.replaying:
+            self._save(Place(self.number))
+        elif not self._of().done:  # a fit of no epochs is complete without a step
+            raise self._differs(f"it ends before {self._of()}")
+
+    def _save(self, place: Place) -> None:
+        store = checkpoints.current
+        assert store is not None
+        taken = snapshot.take(self.model, self._callbacks, self._python_draws or place.done)
+        if taken is not None:
+            taken["per_rank"] = settings.current().batch == "per-rank"
+            taken["logs"] = _log_sizes(self._callbacks)
+            store.save(place, lambda: snapshot.settled(taken))
+        _clock.saved()
+
+
+_clock = Clock()
+_fits = 0
+_said = False
+_under_way: Fit | None = None
+
+
+def apply(module: ModuleType) -> None:
+    """Patch keras.src.callbacks.callback_list, in a job that is started again."""
+    if checkpoints.current is None:
+        return
+    for method, hook in (
+        ("on_train_begin", lambda this, callbacks, args, call: this.begin(callbacks, call)),
+        ("on_epoch_begin", lambda this, callbacks, args, call: this.begin_epoch(args[0], call)),
+        ("on_epoch_end", lambda this, callbacks, args, call: this.end_epoch(call)),
+        ("on_train_batch_begin", lambda this, callbacks, args, call: this.begin_step(args[0], call)),
+        ("on_train_batch_end", lambda this, callbacks, args, call: this.end_step(call)),
+    ):
+        wrapping.wrap(module, f"CallbackList.{method}", _hooked(hook))
+
+
+def _hooked(hook: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
+        this = under_way(callbacks.model)
+        if this is None:
+            return wrapped(*args, **kwargs)
+        return hook(this, callbacks, args, lambda: wrapped(*args, **kwargs))
+
+    return wrapper
+
+
+def under_way(model: Any) -> Fit | None:
+    """The `fit` that trains this model; None where none does, or where the job is not started again."""
+    return _under_way if _under_way is not None and _under_way.model is model else None
+
+
+def fitting() -> bool:
+    """Whether a `fit` is under way that has checkpoints of its own."""
+    return _under_way is not None
+
+
+def fits() -> int:
+    """How many calls of `fit` there have been."""
+    return _fits
+
+
+def go_on_behind(number: int) -> None:
+    """The script has got past so many calls of `fit` without making them again."""
+    global _fits
+    _fits = number
+
+
+def replaying(model: Any) -> bool:
+    """Whether this model is on its way to where it was."""
+    this = under_way(model)
+    return this is not None and this.replaying
+
+
+def fit(model: Any, run: Callable[[], Any]) -> Any:
+    """Run a `fit`, from where it was.
+
+    Args:
+        run: calls Keras' own; returns the History.
+
+    Raises:
+        MatexError: the script does not do what it did in the run that wrote the checkpoint.
+    """
+    global _fits, _under_way
+    if checkpoints.current is None or _under_way is not None:
+        return run()
+    _fits += 1
+    this = _under_way = Fit(_fits, model, *_find(_fits))
+    before = model._initial_epoch
+    try:
+        history = run()
+        this.end()
+    except Complete:
+        model._initial_epoch = before
+        history = model.history
+    finally:
+        _under_way = None
+    return history
+
+
+def _find(number: int) -> tuple[Place | None, dict[str, Any] | None]:
+    """The checkpoint of a `fit`, the same on every rank but for the values of variables."""
+    ranks, store = world.current(), checkpoints.current
+    assert store is not None
+    if not store.resumed:
+        return None, None
+    found = store.find(number) if ranks.rank == 0 else None
+    if found is not None and found[1]["per_rank"] and found[1]["ranks"] != ranks.size and not found[0].done:
+        log_once.say(f"with --batch per-rank a fit goes on with as many ranks only: fit {number} begins anew")
+        found = None
+    values = found[1].pop("values") if found else None
+    place, kept = ranks.share(found or (None, None), "go on from a checkpoint")
+    if place is None:
+        _gone_on(f"there is no checkpoint of fit {number}, which begins anew")
+        return None, None
+    if place.done:
+        log_once.say(f"fit {number} was complete, and is not trained again")
+    return place, {**kept, "values": values}
+
+
+def _gone_on(how: str) -> None:
+    """Say where training goes on, once."""
+    global _said
+    if not _said:
+        died = os.environ.get(checkpoints.DIED, "")
+        log_once.say(how + (f", {time.time() - float(died):.1f} s after the death" if died else ""))
+    _said = True
+
+
+def _log_sizes(callbacks: list[Any]) -> dict[int, int]:
+    """How much each CSVLogger has written."""
+    sizes = {}
+    for place, callback in enumerate(callbacks):
+        file = getattr(callback, "csv_file", None)
+        if file is not None and not file.closed:
+            file.flush()
+            sizes[place] = file.tell()
+    return sizes
+
+
+@contextlib.contextmanager
+def _logs_go_on(callbacks: list[Any], sizes: dict[int, int]) -> Any:
+    """Inside, a CSVLogger opens its file to go on behind what was written before the checkpoint."""
+    before = {}
+    for place, size in sizes.items():
+        callback = callbacks[place] if place < len(callbacks) else None
+        if callback is None or not hasattr(callback, "filename"):
+            continue
+        before[place] = callback.append
+        callback.append = True
+        if world.current().rank == 0:
+            with contextlib.suppress(OSError):
+                os.truncate(callback.filename, size)
+    try:
+        yield
+    finally:
+        for place, append in before.items():
+            callbacks[place].append = append

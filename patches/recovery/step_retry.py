@@ -1,0 +1,272 @@
+"""Steps that are run again where a rank has died in them; see `matex_tf.faults.transactions`.
+
+A step ends in a sum of the metrics' states over all ranks. So every rank knows what a rank that dies later had
+gathered, and nothing of it is lost. Where the metrics can be updated before the weights are (see `deferred_update`),
+that sum is made in the step's graph, right behind the sum of the gradients, and the step counts before the weights
+change.
+
+Before a step the values of all variables are kept: not as copies, since TensorFlow copies a value that someone still
+holds when it is about to change it. Once a step counts they are let go. A rank that has not heard that it counts takes
+the weights of one that has.
+
+Relies on (TensorFlow 2.16 to 2.21): `ReadVariableOp` gives a variable's own memory, and updates of variables leave
+memory alone that is held elsewhere.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf import settings
+from matex_tf.core import world
+from matex_tf.exchange import process_group, tf_op
+from matex_tf.exchange.bucket_plan import Plan
+from matex_tf.faults.transactions import Guard
+from matex_tf.patches.common import model_state, seeds
+from matex_tf.patches.common.row_slicing import Share
+from matex_tf.patches.data.batches import Batch
+from matex_tf.patches.keras import deferred_update, metrics, weights
+
+_Result = TypeVar("_Result")
+
+_read = tf.raw_ops.ReadVariableOp
+_WHAT, _LABELS = "count a step", ["the state of the metrics"]
+
+
+def whole(work: Callable[[], _Result], what: str) -> _Result:
+    """Do something that has collectives in it, on all ranks that are left or on none.
+
+    Args:
+        work: run again where a rank dies in it.
+        what: the purpose of the meeting that ends it.
+    """
+    ranks = world.current()
+    if ranks.guard is None:
+        return work()
+    return ranks.guard.transaction(work, lambda: ranks.meet(what))[0]
+
+
+class Runs(Protocol):
+    """What runs a step of a model: `steps.SharedStep`."""
+
+    trained: list[Any] | None
+    changing: list[Any] | None
+
+    def trace(self, data: Any) -> None:
+        """Make what the step needs, the variables of optimizers among it, from rows."""
+
+    def __call__(self, data: Any, share: Share) -> Any:
+        """Run the step on a share of a batch."""
+
+    def finish(self) -> Any:
+        """Do what the call that an error has cut short had left to do, and give its result."""
+
+
+@dataclasses.dataclass
+class _Counted:
+    """What a step that counts has come to, the same on every rank.
+
+    Attributes:
+        metrics: see `ModelState.committed`.
+        trained: the values of `trained_by_gradients`; as arrays, where another rank has sent them.
+    """
+
+    metrics: np.ndarray
+    trained: list[Any]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"metrics": self.metrics, "trained": [np.asarray(value) for value in self.trained]}
+
+
+class _Step:
+    """One step of a model, which may have to be run again."""
+
+    def __init__(self, model: Any, batch: Batch, runs: Runs, guard: Guard):
+        self._model = model
+        self._batch = batch
+        self._runs = runs
+        self._guard = guard
+        self._notes = model_state.of(model)
+        self._values: list[tuple[Any, tf.Tensor]] | None = None
+        self._before: dict[str, Any] = {}
+        self._may_count = False
+        self._ghost: np.ndarray | None = None
+        self._metrics: np.ndarray | None = None
+
+    def prepare(self) -> Any:
+        """The step, on this rank's rows among the ranks that there are."""
+        ranks, notes = world.current(), self._notes
+        data, share = self._batch()
+        self._runs.trace(data)  # what it makes has to be there before values are kept
+        if notes.before_merge is not None:
+            metrics.unmerge(self._model)
+        if notes.generation != ranks.generation:
+            _take_over(self._model)
+        if self._runs.changing is None or notes.begin:  # a first step may make more
+            self._runs.changing = [(v, v.value.handle, v.value.dtype) for v in changing(self._model)]
+        self._values = [(v, _read(resource=handle, dtype=dtype)) for v, handle, dtype in self._runs.changing]
+        self._before = copy.copy(vars(notes))
+        # There are meetings behind the first step, and behind the last of those that were asked for.
+        self._may_count = not notes.begin and not settings.current().steps
+        # The row of a ghost shall not count, and is taken back out of its metrics behind the step only.
+        self._ghost = None if share.rows else metrics.flatten(own_metrics(self._model))
+        self._runs.trained, begin = None, notes.begin
+        result = self._runs(data, share)
+        if begin:
+            self._runs.changing = None
+        return result
+
+    def own(self, state: np.ndarray) -> np.ndarray:
+        """This rank's part of the sum of the metrics; called in the graph of the step, with what they have become."""
+        return state if self._ghost is None or self._ghost.size != state.size else self._ghost
+
+    def count(self, total: np.ndarray) -> None:
+        """The ranks have exchanged gradients and metrics; called in the graph of the step."""
+        if self._may_count:
+            self._metrics, self._values = total, None
+            self._guard.count()
+
+    def commit(self) -> _Counted:
+        """Have the step count, if it does not yet."""
+        total = sum_of_metrics(self._model) if self._metrics is None else self._metrics
+        trained, self._runs.trained = self._runs.trained, None
+        return _Counted(total, trained or read_trained(self._model))
+
+    def catch_up(self, counted: _Counted) -> Any:
+        """The step counts, and this rank has not heard of it: all is done but for the sums of the gradients."""
+        for variable, value in zip(trained_by_gradients(self._model), counted.trained, strict=True):
+            variable.assign(value)
+        return self._runs.finish()
+
+    def undo(self) -> None:
+        """Let everything be as it was."""
+        if self._values is None:
+            return
+        for variable, value in self._values:
+            variable.assign(value)
+        known = {id(variable) for variable, _ in self._values}
+        for variable in weights.variables_of(self._model):
+            if id(variable) not in known and not seeds.is_generator_state(variable):
+                variable.assign(tf.zeros_like(variable.value))  # what an optimizer has made in a first, eager step
+        for metric in metrics.leaves(self._model):
+            if not known.issuperset(map(id, metric._variables)):  # made by this step
+                metric.reset_state()
+        vars(self._notes).update(self._before)
+
+
+_step: _Step | None = None  # the one that runs
+
+
+def step(model: Any, batch: Batch, runs: Runs, guard: Guard) -> Any:
+    """Run a step of a model, again where a rank dies in it.
+
+    Args:
+        batch: gives this rank's rows of the batch, and their share, among the ranks that there are.
+        runs: runs the step on them.
+        guard: of the world that it runs in.
+    """
+    global _step
+    outer, this = _step, _Step(model, batch, runs, guard)
+    _step = this if outer is None and not guard.inside else None
+    try:
+        result, counted = guard.transaction(this.prepare, this.commit, this.undo, this.catch_up)
+    finally:
+        _step = outer
+    model_state.of(model).committed = counted.metrics
+    return result
+
+
+def count_behind(model: Any) -> Callable[[list[Any]], list[Any]]:
+    """For the graph of a step: what sums the metrics after the gradients; see `deferred_update`."""
+
+    plan: Plan | None = None
+
+    def count(own: np.ndarray) -> list[np.ndarray]:
+        nonlocal plan
+        if plan is None:
+            plan = Plan.of(_WHAT, _LABELS, [own])
+        total = _sum(own if _step is None else _step.own(own), plan)
+        if _step is not None:
+            _step.count(total)
+        return [np.array(0, np.int32)]
+
+    def gate(gradients: list[Any]) -> list[Any]:
+        there = [one for one in tf.nest.flatten(gradients, expand_composites=True) if one is not None]
+        parts = [tf.reshape(tf.cast(variable.value, tf.float64), [-1]) for variable in _adding(model)]
+        with tf.control_dependencies(there):
+            own = tf.concat([tf.zeros([0], tf.float64), *parts], 0)
+            done = tf_op.call(count, [own], [tf.int32], lambda arrays: [np.array(0, np.int32)])
+        return deferred_update.behind(done, gradients)
+
+    return gate
+
+
+def values(model: Any) -> list[tuple[Any, tf.Tensor]]:
+    """Every variable that a step may change, with its value."""
+    return [(variable, _held(variable)) for variable in changing(model)]
+
+
+def changing(model: Any) -> list[Any]:
+    """Every variable that a step may change."""
+    found = {id(v): v for v in weights.variables_of(model)}
+    found.update((id(v), v) for metric in metrics.leaves(model) for v in metric._variables)
+    return list(found.values())
+
+
+def _held(variable: Any) -> tf.Tensor:
+    return _read(resource=variable.value.handle, dtype=variable.value.dtype)
+
+
+def trained_by_gradients(model: Any) -> list[Any]:
+    """The variables of a model that gradients change, which are the same on every rank."""
+    found = {id(variable): variable for variable in model.trainable_variables}
+    for optimizer in weights.optimizers_of(model):
+        found.update((id(variable), variable) for variable in optimizer.variables)
+    return list(found.values())
+
+
+def read_trained(model: Any) -> list[tf.Tensor]:
+    """The values of those; held, not copied."""
+    return [_held(variable) for variable in trained_by_gradients(model)]
+
+
+def _adding(model: Any) -> list[Any]:
+    return [
+        variable for metric in metrics.leaves(model) if metrics.is_additive(metric) for variable in metric._variables
+    ]
+
+
+def own_metrics(model: Any) -> list[tuple[Any, np.ndarray]]:
+    """The state of the metrics that can be added up."""
+    return [(variable, np.asarray(variable.numpy())) for variable in _adding(model)]
+
+
+def sum_of_metrics(model: Any) -> np.ndarray:
+    """The state of the metrics, summed over all ranks: what every rank then knows. float64, flat."""
+    own = metrics.flatten(own_metrics(model))
+    return _sum(own, Plan.of(_WHAT, _LABELS, [own]))
+
+
+def _sum(own: np.ndarray, plan: Plan) -> np.ndarray:
+    ranks = world.current()
+    return np.array(own if ranks.alone else ranks.whole(lambda: process_group.sum_planned(ranks, plan, [own])[0]))
+
+
+def _take_over(model: Any) -> None:
+    """Ranks have died: what they had put into the metrics is rank 0's from now on.
+
+    What all ranks together had after the last step is known, and so is what those have that are left.
+    """
+    ranks, remembered = world.current(), model_state.of(model)
+    if remembered.committed is not None:
+        own = own_metrics(model)
+        lost = remembered.committed - sum_of_metrics(model)
+        if ranks.rank == 0:
+            metrics.assign(own, metrics.flatten(own) + lost)
+    remembered.generation = ranks.generation

@@ -1,0 +1,233 @@
+"""Paths that only one rank knows: what is written goes to rank 0's, and the others find it under theirs as well.
+
+`tempfile.mkdtemp()`, `uuid4()` and `time.strftime` give another path on each rank. One rank writes, so rank 0's is
+taken: by what saves models (`model_files`), and by callbacks from the start of a `fit` on. A rank whose script then
+looks at its own path finds the same there: files are linked, as long as the job runs, where a folder of the rank's own
+is there already. Where there is none, as for a folder that a callback makes, `load_model` and `load_weights` take rank
+0's path.
+
+Relies on (Keras 3.3 to 3.15): `CallbackList.on_train_begin` and `on_train_end`, `ModelCheckpoint.filepath`,
+`CSVLogger.filename`, `TensorBoard.log_dir`, `BackupAndRestore.backup_dir`, `saving_api.load_model` and `load_weights`,
+`Model.load_weights`, public; paths that `BackupAndRestore` makes of its own, private, done without where they are gone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from matex_tf.core import world
+from matex_tf.patches.common import log_once, wrapping
+from matex_tf.patches.common.active_flag import alone
+
+_BACKUPS = ("_weights_path", "_training_metadata_path", "_prev_weights_path", "_prev_training_metadata_path")
+#: Where a callback of Keras, or of a class that is made from it, keeps paths; the first is the one that was given.
+_ATTRIBUTES = {
+    "ModelCheckpoint": ("filepath",),
+    "CSVLogger": ("filename",),
+    "TensorBoard": ("log_dir",),
+    "BackupAndRestore": ("backup_dir", *_BACKUPS),
+}
+
+_differ = False  # whether any rank has had a path of its own; the same on all ranks
+_theirs: dict[str, str] = {}  # how paths of this rank begin, and how those of rank 0 do
+_alike: weakref.WeakSet[Any] = weakref.WeakSet()  # lists of callbacks that are of the same kinds on all ranks
+_made: list[str] = []  # files and folders that this rank has for as long as the job runs, the innermost last
+
+
+def apply(module: ModuleType) -> None:
+    """Patch keras.src.callbacks.callback_list, keras.src.saving.saving_api and keras.src.models.model."""
+    if module.__name__.endswith("callback_list"):
+        wrapping.wrap(module, "CallbackList.on_train_begin", _begin)
+        wrapping.wrap(module, "CallbackList.on_train_end", _end)
+    elif module.__name__.endswith("saving_api"):
+        wrapping.wrap(module, "load_model", lambda wrapped, instance, args, kwargs: _load(wrapped, args, kwargs, 0))
+        wrapping.wrap(module, "load_weights", lambda wrapped, instance, args, kwargs: _load(wrapped, args, kwargs, 1))
+    else:
+        wrapping.wrap(
+            module, "Model.load_weights", lambda wrapped, instance, args, kwargs: _load(wrapped, args, kwargs, 0)
+        )
+
+
+def agreed(path: str, what: str) -> str:
+    """Rank 0's path. Every rank must call, but one that writes by itself.
+
+    Args:
+        what: the purpose, see `World.meet`.
+    """
+    if alone:
+        return path
+    everyone = world.current().gather(path, what)
+    _learn(everyone)
+    return everyone[0]
+
+
+def offer(path: str, endings: Sequence[str] = ("",)) -> None:
+    """Let each rank find under its own path what rank 0 has written. Every rank must call.
+
+    Args:
+        path: a file or a folder.
+        endings: of several files whose names begin so.
+    """
+    if not _differ or alone:
+        return
+    ranks = world.current()
+    if ranks.rank and (own := _own(path)) is not None:
+        for ending in endings:
+            with contextlib.suppress(OSError):
+                _link(os.path.abspath(path) + ending, own + ending)
+    ranks.meet("see what rank 0 has written")
+
+
+def withdraw(path: str) -> None:
+    """Rank 0 has removed it: so do the others with what stands for it."""
+    own = _own(path) if _differ else None
+    if own is not None:
+        _remove([made for made in _made if made == own or made.startswith(own + os.sep)])
+
+
+def _learn(everyone: list[str]) -> None:
+    """Take note of the paths of all ranks for the same thing."""
+    global _differ
+    mine, theirs = everyone[world.current().rank], everyone[0]
+    if len(set(everyone)) > 1:
+        _differ = True
+        other = next(path for path in everyone if path != theirs)
+        log_once.say(f"ranks give other paths for one thing, and rank 0's is taken: {theirs}, not {other}")
+    if mine == theirs:
+        return
+    mine, theirs = os.path.abspath(mine), os.path.abspath(theirs)
+    same = 0
+    while same < min(len(mine), len(theirs)) and mine[-1 - same] == theirs[-1 - same]:
+        same += 1
+    _theirs[mine[: len(mine) - same]] = theirs[: len(theirs) - same]
+
+
+def _own(path: str) -> str | None:
+    """What this rank's script calls a path of rank 0's; None where it has no other name for it."""
+    path = os.path.abspath(path)
+    for begin, theirs in reversed(_theirs.items()):
+        if path.startswith(theirs):
+            return begin + path[len(theirs) :]
+    return None
+
+
+def _link(path: str, own: str) -> None:
+    """Let a file, or all files of a folder, be found under another path too."""
+    pairs = zip(path.split(os.sep), own.split(os.sep), strict=False)
+    same = next((place for place, (theirs, mine) in enumerate(pairs) if theirs != mine), 0)
+    apart = os.sep.join(own.split(os.sep)[: same + 1])  # the first part of the path that is this rank's alone
+    if apart != own and not os.path.isdir(apart):
+        return
+    if not os.path.isdir(path):
+        _link_file(path, own)
+        return
+    for folder, _, files in os.walk(path):
+        _make_folder(os.path.join(own, os.path.relpath(folder, path)))
+        for name in files:
+            _link_file(os.path.join(folder, name), os.path.join(own, os.path.relpath(folder, path), name))
+
+
+def _link_file(path: str, own: str) -> None:
+    own = os.path.normpath(own)
+    if os.path.exists(own) and os.path.samefile(path, own):
+        return  # it was written in its place
+    _make_folder(os.path.dirname(own))
+    beside = tempfile.mkdtemp(prefix=".matex-", dir=os.path.dirname(own))
+    try:
+        draft = os.path.join(beside, "file")
+        try:
+            os.link(path, draft)
+        except OSError:  # another file system
+            shutil.copy2(path, draft)
+        os.replace(draft, own)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    _made.append(own)
+
+
+def _make_folder(path: str) -> None:
+    path = os.path.normpath(path)
+    if not os.path.isdir(path):
+        _make_folder(os.path.dirname(path))
+        os.mkdir(path)
+        _made.append(path)
+
+
+def _remove(paths: list[str]) -> None:
+    """Remove files and empty folders that this rank has made."""
+    for path in reversed(paths):
+        with contextlib.suppress(OSError):
+            os.rmdir(path) if os.path.isdir(path) else os.unlink(path)
+        _made.remove(path)
+
+
+@atexit.register
+def _remove_all() -> None:
+    """All ranks have come to the end of the script."""
+    _remove(list(_made))
+
+
+def _begin(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
+    """From here on callbacks have the paths of rank 0."""
+    if alone:
+        return wrapped(*args, **kwargs)
+    mine = [(kind, {name: _text(callback, name) for name in found}) for kind, callback, found in _with_paths(callbacks)]
+    everyone = world.current().gather(mine, "compare the paths of callbacks")
+    kinds = [[kind for kind, _ in one] for one in everyone]
+    if all(one == kinds[0] for one in kinds):
+        _alike.add(callbacks)
+        for place, (_, callback, found) in enumerate(_with_paths(callbacks)):
+            paths = [one[place][1] for one in everyone]
+            _learn([path[found[0]] for path in paths])
+            for name in found:
+                if paths[0].get(name, "") not in ("", mine[place][1][name]):
+                    setattr(callback, name, paths[0][name])
+    return wrapped(*args, **kwargs)
+
+
+def _end(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    for kind, callback, found in _with_paths(callbacks) if _differ and callbacks in _alike else ():
+        if kind in ("CSVLogger", "TensorBoard"):
+            offer(_text(callback, found[0]))
+    return result
+
+
+def _with_paths(callbacks: Any) -> list[tuple[str, Any, list[str]]]:
+    """The callbacks that have paths: the class of Keras, the callback, and the names of those that it has."""
+    result = []
+    for callback in callbacks.callbacks:
+        for kind in type(callback).__mro__:
+            if kind.__name__ in _ATTRIBUTES and kind.__module__.startswith("keras."):
+                found = [name for name in _ATTRIBUTES[kind.__name__] if _text(callback, name)]
+                if found:
+                    result.append((kind.__name__, callback, found))
+                break
+    return result
+
+
+def _text(callback: Any, name: str) -> str:
+    path = getattr(callback, name, None)
+    return os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
+
+
+def _load(wrapped: Any, args: Any, kwargs: Any, position: int) -> Any:
+    """Where this rank has nothing under its own path, rank 0's may be there."""
+    path = kwargs.get("filepath", args[position] if len(args) > position else None)
+    if not _theirs or not isinstance(path, (str, os.PathLike)) or os.path.exists(path):
+        return wrapped(*args, **kwargs)
+    mine = os.path.abspath(path)
+    theirs = next((new + mine[len(old) :] for old, new in reversed(_theirs.items()) if mine.startswith(old)), "")
+    if not theirs or not os.path.exists(theirs):
+        return wrapped(*args, **kwargs)
+    if "filepath" in kwargs:
+        return wrapped(*args, **{**kwargs, "filepath": theirs})
+    return wrapped(*args[:position], theirs, *args[position + 1 :], **kwargs)

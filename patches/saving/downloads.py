@@ -1,0 +1,38 @@
+"""`keras.utils.get_file` and the `load_data` functions that use it: one rank of each node downloads, the rest wait.
+
+Relies on (Keras 3.3 to 3.15): `file_utils.get_file`, public.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from matex_tf.core import world
+from matex_tf.errors import MatexError
+from matex_tf.patches.common import wrapping
+
+
+def apply(module: ModuleType) -> None:
+    """Patch keras.src.utils.file_utils."""
+    wrapping.wrap(module, "get_file", _one_a_node)
+
+
+def _one_a_node(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    ranks = world.current()
+    name = str(kwargs.get("fname") or kwargs.get("origin") or (args[0] if args else "a file"))
+    path, failure = None, None
+    ranks.meet(f"get {name}")
+    if ranks.local_rank == 0:
+        try:
+            path = wrapped(*args, **kwargs)
+        except Exception as error:
+            failure = error
+    said = ranks.gather(failure and f"{type(failure).__name__}: {failure}", f"wait for {name}")
+    if failure is not None:
+        raise failure
+    failed = [(rank, text) for rank, text in enumerate(said) if text]
+    if failed:
+        rank, text = failed[0]
+        raise MatexError(f"rank {rank} on {ranks.hosts[rank]} could not get {name}: {text}")
+    return path if ranks.local_rank == 0 else wrapped(*args, **kwargs)

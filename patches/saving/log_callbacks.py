@@ -1,0 +1,48 @@
+"""Callbacks that write logs do so on rank 0; elsewhere they do nothing.
+
+Relies on (Keras 3.3 to 3.15): the public methods of `CSVLogger`, `TensorBoard` and `RemoteMonitor`;
+`TensorBoard.embeddings_freq`, public.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from matex_tf.core import world
+from matex_tf.patches.common import wrapping
+from matex_tf.patches.saving import model_files
+
+_CLASSES = {"csv_logger": "CSVLogger", "tensorboard": "TensorBoard", "remote_monitor": "RemoteMonitor"}
+
+
+def apply(module: ModuleType) -> None:
+    """Patch keras.src.callbacks.csv_logger, .tensorboard or .remote_monitor."""
+    logger = _CLASSES[module.__name__.rpartition(".")[2]]
+    for name, method in vars(wrapping.require(module, logger)).items():
+        if (logger, name) == ("TensorBoard", "on_epoch_end"):
+            wrapping.wrap(module, f"{logger}.{name}", _with_embeddings)
+        elif name.startswith("on_") and callable(method):
+            wrapping.wrap(module, f"{logger}.{name}", _on_rank_0)
+        elif name == "set_model":
+            wrapping.wrap(module, f"{logger}.{name}", _set_model)
+
+
+def _on_rank_0(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    return wrapped(*args, **kwargs) if world.current().rank == 0 else None
+
+
+def _with_embeddings(wrapped: Any, board: Any, args: Any, kwargs: Any) -> Any:
+    """At the end of an epoch in which TensorBoard saves the model's weights, all ranks are there to prepare them."""
+    every, epoch = getattr(board, "embeddings_freq", 0), args[0] if args else kwargs["epoch"]
+    if not every or epoch % every:
+        return _on_rank_0(wrapped, board, args, kwargs)
+    model_files.prepare(board.model)
+    return model_files.by_one_rank(lambda: wrapped(*args, **kwargs), "write the embeddings for TensorBoard")
+
+
+def _set_model(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    if world.current().rank == 0:
+        return wrapped(*args, **kwargs)
+    instance._model = args[0] if args else kwargs["model"]
+    return None

@@ -1,0 +1,166 @@
+"""Models and weights are written by rank 0, once; every rank sees the file when the call returns.
+
+One file gets its name when it is whole (see `atomic_file`): a full disk, or a death, leaves the one that was there.
+
+Relies on (Keras 3.3 to 3.15): `saving_api.save_model(model, filepath, ...)`, `saving_api.save_weights(model,
+filepath, ...)`, `Model.save_weights(filepath)` and `Model.export(filepath)`, all public.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from matex_tf.core import world
+from matex_tf.errors import MatexError
+from matex_tf.patches.common import log_once, wrapping
+from matex_tf.patches.common.active_flag import Inside, alone
+from matex_tf.patches.keras import weights
+from matex_tf.patches.saving import agreed_paths
+from matex_tf.storage import atomic_file
+
+_SEEN_WITHIN_SECONDS = 5.0  # how long a network file system may take to show a new file
+#: What all ranks do before a model is written.
+before_writing: list[Callable[[], None]] = []
+
+#: While a file is written beside its place: Keras' methods call its functions.
+_writing = Inside()
+
+
+def apply(module: ModuleType) -> None:
+    """Patch keras.src.saving.saving_api and keras.src.models.model."""
+    if module.__name__.endswith("saving_api"):
+        for name in ("save_model", "save_weights"):
+            wrapping.wrap(module, name, lambda wrapped, instance, args, kwargs: _save(wrapped, args, kwargs, 1))
+    else:
+        for name in ("save_weights", "export"):
+            wrapping.wrap(
+                module,
+                f"Model.{name}",
+                lambda wrapped, instance, args, kwargs: _save(wrapped, (instance, *args), kwargs, 1, bound=True),
+            )
+
+
+def _save(wrapped: Any, args: Any, kwargs: Any, position: int, bound: bool = False) -> Any:
+    model = args[0] if args else kwargs.get("model")
+    path = kwargs.get("filepath", args[position] if len(args) > position else None)
+    arguments = args[1:] if bound else args
+    if not isinstance(path, (str, os.PathLike)):
+        return wrapped(*arguments, **kwargs)
+    prepare(model)
+    path = agreed_paths.agreed(os.fspath(path), f"write {_kind(os.fspath(path))}")
+
+    def write(target: str | os.PathLike[str]) -> Any:
+        if "filepath" in kwargs:
+            return wrapped(*arguments, **{**kwargs, "filepath": target})
+        place = position - bound
+        return wrapped(*arguments[:place], target, *arguments[place + 1 :], **kwargs)
+
+    whole_file = not _writing and not (bound and wrapped.__name__ == "export")
+    if whole_file and _is_one_file(path, args[position + 1 :], kwargs):
+        result = by_one_rank(lambda: _put(path, write), f"write {path}", path)
+    else:
+        result = by_one_rank(lambda: write(path), f"write {path}", path)
+    agreed_paths.offer(path)
+    return result
+
+
+def _kind(path: str) -> str:
+    """What is written, in words that are the same for paths that differ between ranks."""
+    return f"a file {path[path.rfind('.') :]}" if path.endswith((".keras", ".h5", ".hdf5", ".json")) else "a model"
+
+
+def prepare(model: Any) -> None:
+    """Let every rank have what is to be written, unless this rank writes by itself. Every rank must call."""
+    if alone:
+        return
+    if hasattr(model, "metrics"):
+        weights.merge_statistics(model)
+    for make_ready in before_writing:
+        make_ready()
+
+
+def _is_one_file(path: str, more: Sequence[Any], kwargs: Any) -> bool:
+    """Whether Keras writes one file, and does not ask before it replaces one.
+
+    Not directories, and not weights in several files: what is in them cannot get its name at once.
+
+    Args:
+        more: arguments after the path: `overwrite`, and `zipped` or `max_shard_size`.
+    """
+    overwrite, apart = (*more, True, None)[0], kwargs.get("zipped", kwargs.get("max_shard_size", None))
+    asks = not kwargs.get("overwrite", overwrite) and os.path.exists(path)
+    apart = more[1] if len(more) > 1 else apart
+    return path.endswith((".keras", ".h5", ".hdf5")) and "://" not in path and not asks and apart in (None, True)
+
+
+def _put(path: str | os.PathLike[str], write: Callable[[str], Any]) -> Any:
+    with _writing():
+        return atomic_file.put(path, write)
+
+
+def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) -> Any:
+    """Call `write` on rank 0 alone while the others wait.
+
+    Args:
+        what: the purpose, see `World.meet`.
+        path: the file that must be there afterwards; None where it is not known.
+
+    Returns:
+        What `write` returned, on rank 0; None elsewhere.
+
+    Raises:
+        MatexError: on the other ranks, where rank 0 got an exception; rank 0 raises that itself.
+    """
+    if alone:
+        return write()
+    ranks = world.current()
+    result: Any = None
+    failure: Exception | None = None
+
+    def attempt() -> str | None:
+        """The error of the rank that writes, in words; another rank writes anew where that one dies."""
+        nonlocal result, failure
+        ranks.meet(what)
+        if ranks.rank == 0:
+            _write()
+        return ranks.share(failure and "".join(traceback.format_exception_only(failure)).strip(), f"end to {what}")
+
+    def _write() -> None:
+        nonlocal result, failure
+        try:
+            with alone():
+                result = write()
+        except Exception as error:
+            failure = error
+
+    said = ranks.whole(attempt)
+    if failure is not None:
+        raise failure
+    if said is not None:
+        raise MatexError(f"rank 0 could not {what}: {said}")
+    if path is not None and not _appears(path):
+        log_once.say(f"{path} is on a disk that only {ranks.hosts[0]} has: other hosts do not see it")
+    return result
+
+
+def shared(write: Callable[[], Any], what: str, path: str | None = None) -> Any:
+    """The same as `by_one_rank`, with a result, any picklable object, that every rank gets."""
+    if alone:
+        return write()
+    return world.current().share(by_one_rank(write, what, path), f"share the result of: {what}")
+
+
+def _appears(path: str) -> bool:
+    """Whether a file is there, on every rank, within a few seconds."""
+    end = time.monotonic() + _SEEN_WITHIN_SECONDS
+    ranks = world.current()
+    here = os.path.exists(path) or "://" in path
+    while not here and len(set(ranks.hosts)) > 1 and time.monotonic() < end:
+        time.sleep(0.05)
+        here = os.path.exists(path)
+    return all(ranks.gather(here, "look for a written file"))

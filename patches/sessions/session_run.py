@@ -1,0 +1,238 @@
+"""`Session.run`: a run that trains is shared out among the ranks.
+
+What it is fed is compared: arrays that all ranks have are shared out by rows; arrays that differ are rows of the rank's
+own (from a `DataSet`, say), and together they are the batch. What it fetches is that of the whole batch: floating-point
+scalars are averaged, weighted by rows, and rows are joined. A run that does not train is shared out only if its feeds
+differ; else every rank computes it, on all that it is fed.
+
+Relies on (TensorFlow 2.16 to 2.21): `run` and `__init__` of `tf.compat.v1.Session` and `InteractiveSession`, public.
+"""
+
+from __future__ import annotations
+
+import collections
+import weakref
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf import settings
+from matex_tf.core import world
+from matex_tf.exchange import tf_op
+from matex_tf.patches.common import log_once, sharing_report, wrapping
+from matex_tf.patches.common.row_slicing import Share
+from matex_tf.patches.data import batch_ownership as guesses
+from matex_tf.patches.saving import model_files
+from matex_tf.patches.sessions import exchange_order, feed_share, variables
+
+_THREADS = 8  # for ops, some of which may wait for their turn
+
+_reached: weakref.WeakKeyDictionary[Any, dict[tuple[str, ...], set[str]]] = weakref.WeakKeyDictionary()
+_own: weakref.WeakSet[Any] = weakref.WeakSet()  # graphs that ranks have fed rows of their own
+_begun: weakref.WeakSet[Any] = weakref.WeakSet()  # sessions that have trained
+
+
+def apply(module: ModuleType) -> None:
+    """Patch tensorflow."""
+    wrapping.wrap(module, "compat.v1.Session.run", _run)
+    wrapping.wrap(module, "compat.v1.Session.__init__", _init)
+    wrapping.wrap(module, "compat.v1.InteractiveSession.run", _run)
+    wrapping.wrap(module, "compat.v1.InteractiveSession.__init__", _init)
+
+
+def _init(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
+    if len(args) < 3:
+        config = tf.compat.v1.ConfigProto()
+        if kwargs.get("config") is not None:
+            config.CopyFrom(kwargs["config"])
+        config.inter_op_parallelism_threads = config.inter_op_parallelism_threads or _THREADS
+        kwargs = {**kwargs, "config": config}
+    return wrapped(*args, **kwargs)
+
+
+def _run(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
+    if variables.by_itself or model_files.alone:
+        return wrapped(*args, **kwargs)
+    fetches, feeds, rest = _arguments(*args, **kwargs)
+    graph = session.graph
+    ops = _reach(graph, fetches)
+    numbers = exchange_order.of(graph, ops)
+    if not numbers:
+        feeds, part = _own_feeds(graph, feeds, training=False)
+        result = wrapped(fetches, feeds, **rest)
+        if part is not None:
+            sharing_report.shared(training=False)
+            return _of_all(graph, fetches, result, part)
+        if any(variable.initializer.name in ops for variable in variables.of(graph)):
+            variables.share(session)
+        return result
+    return _train(wrapped, session, fetches, feeds, rest, numbers)
+
+
+def _arguments(fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
+    return fetches, feed_dict, {"options": options, "run_metadata": run_metadata}
+
+
+def _train(wrapped: Any, session: Any, fetches: Any, feeds: Any, rest: Any, numbers: list[int]) -> Any:
+    """A run with exchanges in it."""
+    ranks = world.current()
+    ranks.where, ranks.expected = f"a training run of a session, of {len(feeds or {})} feeds", ()
+    if session not in _begun:
+        _begun.add(session)
+        variables.share(session)
+    mine, part = _own_feeds(session.graph, feeds, training=True)
+    if part is not None or not settings.current().shard_loops:
+        sharing_report.shared()
+    else:
+        sharing_report.trained("session")
+    exchange_order.begin(numbers)
+    try:
+        with variables.by_itself(), feed_share.use(part), tf_op.collecting():
+            result = wrapped(fetches, mine, **rest)
+    finally:
+        exchange_order.end()
+    return result if part is None else _of_all(session.graph, fetches, result, part)
+
+
+def _reach(graph: tf.Graph, fetches: Any) -> set[str]:
+    """The names of the ops that a run of these fetches needs."""
+    roots = [_op(graph, leaf) for leaf in _flat(fetches)]
+    key = tuple(sorted({root.name for root in roots}))
+    known = _reached.setdefault(graph, {})
+    if key not in known:
+        found: set[str] = set()
+        pending = roots
+        while pending:
+            one = pending.pop()
+            if one.name not in found:
+                found.add(one.name)
+                pending += [*(tensor.op for tensor in one.inputs), *one.control_inputs]
+        known[key] = found
+    return known[key]
+
+
+def _flat(fetches: Any) -> Iterable[Any]:
+    if isinstance(fetches, dict):
+        for value in fetches.values():
+            yield from _flat(value)
+    elif isinstance(fetches, (list, tuple)):
+        for value in fetches:
+            yield from _flat(value)
+    elif hasattr(fetches, "__attrs_attrs__"):
+        for attribute in fetches.__attrs_attrs__:
+            yield from _flat(getattr(fetches, attribute.name))
+    elif isinstance(fetches, (tf.IndexedSlices, tf.SparseTensor, tf.RaggedTensor)):
+        yield from tf.nest.flatten(fetches, expand_composites=True)
+    elif fetches is not None:
+        yield fetches
+
+
+def _op(graph: tf.Graph, leaf: Any) -> Any:
+    element = graph.as_graph_element(leaf, allow_tensor=True, allow_operation=True)
+    return element if isinstance(element, tf.Operation) else element.op
+
+
+def _own_feeds(graph: tf.Graph, feeds: Any, training: bool) -> tuple[Any, Share | None]:
+    """What this rank feeds, and its part of the batch; None where nothing is shared out."""
+    if not feeds or not settings.current().shard_loops:
+        return feeds, None
+    arrays = {key: value for key, value in feeds.items() if _may_have_rows(graph, key, value)}
+    arrays = {key: np.asarray(value) for key, value in arrays.items()}
+    if not arrays and not training:
+        return feeds, None
+    ranks = world.current()
+    counts = collections.Counter(len(array) for array in arrays.values())
+    rows = max(counts, key=lambda count: (counts[count], count)) if counts else -1
+    batch = {key: array for key, array in arrays.items() if len(array) == rows}
+    told = {_name(graph, key): array for key, array in batch.items()}
+    found = guesses.look(told, guesses.UNKNOWN, "compare what a session is fed", graph in _own, rows)
+    if graph not in _own:
+        guesses.tell(found, "what sessions are fed")
+    if not found.own or (found.same and not training):
+        if rows <= 0 or not training:
+            return feeds, None
+        part = Share.of(rows, ranks.rank, ranks.size)
+        if not found.differs:
+            log_once.say(
+                f"what sessions are fed for training is the same on all ranks: it is shared out among {ranks.size}"
+            )
+        return {**feeds, **{key: array[part.low : part.high] for key, array in batch.items()}}, part
+    _own.add(graph)
+    rows = max(rows, 0)
+    padded = {key: array if rows else np.zeros((1, *array.shape[1:]), array.dtype) for key, array in batch.items()}
+    return {**feeds, **padded}, Share(0, max(rows, 1), rows, sum(max(count, 0) for count in found.counts))
+
+
+def _may_have_rows(graph: tf.Graph, key: Any, value: Any) -> bool:
+    """Whether a feed may have any number of rows, and has some."""
+    try:
+        shape = graph.as_graph_element(key, allow_operation=False).shape
+    except (TypeError, ValueError, KeyError):
+        return False
+    if not _open(shape):
+        return False
+    return not isinstance(value, (tf.compat.v1.SparseTensorValue, str, bytes)) and np.ndim(value) > 0
+
+
+def _open(shape: tf.TensorShape) -> bool:
+    """Whether the first dimension may be any."""
+    return shape.rank is None or (shape.rank > 0 and shape.as_list()[0] is None)
+
+
+def _of_all(graph: tf.Graph, fetches: Any, result: Any, part: Share) -> Any:
+    """What was fetched, of the whole batch."""
+    leaves: list[tuple[Any, Any]] = []
+
+    def visit(fetch: Any, value: Any) -> Any:
+        if isinstance(fetch, dict):
+            return type(value)((key, visit(fetch[key], value[key])) for key in fetch)
+        if isinstance(fetch, (list, tuple)):
+            parts = [visit(one, other) for one, other in zip(fetch, value, strict=True)]
+            return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+        leaves.append((fetch, value))
+        return len(leaves) - 1
+
+    places = visit(fetches, result)
+    named = [(_name(graph, fetch), value) for fetch, value in leaves]
+    said = {name: _said(graph, name, value, part) for name, value in named if name}
+    # By name: a hook that goes by the clock may fetch something on one rank that it does not on another.
+    everyone = world.current().gather((part.rows, said), "put together what a session fetched")
+    return _fill(places, [_whole(name, value, everyone) for name, value in named])
+
+
+def _fill(places: Any, whole: list[Any]) -> Any:
+    if isinstance(places, dict):
+        return type(places)((key, _fill(value, whole)) for key, value in places.items())
+    if isinstance(places, (list, tuple)):
+        parts = [_fill(value, whole) for value in places]
+        return type(places)(*parts) if hasattr(places, "_fields") else type(places)(parts)
+    return whole[places]
+
+
+def _name(graph: tf.Graph, fetch: Any) -> str:
+    """The name of a tensor; empty for everything else."""
+    try:
+        return str(graph.as_graph_element(fetch, allow_operation=False).name)
+    except (TypeError, ValueError, KeyError):
+        return ""
+
+
+def _said(graph: tf.Graph, name: str, value: Any, part: Share) -> Any:
+    """What a rank tells of one fetch: a number to average, rows to join, or None."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        of_rows = _open(graph.get_tensor_by_name(name).shape)
+        return value[: part.rows] if of_rows and len(value) == part.high - part.low else None
+    return float(value) if isinstance(value, (np.floating, float)) else None
+
+
+def _whole(name: str, own: Any, everyone: list[tuple[int, dict[str, Any]]]) -> Any:
+    parts = [(rows, said.get(name)) for rows, said in everyone if rows]
+    if not parts or any(part is None for _, part in parts):
+        return own
+    if isinstance(parts[0][1], float):
+        weights, numbers = zip(*parts, strict=True)
+        return type(own)(np.average(numbers, weights=weights))
+    return np.concatenate([rows for _, rows in parts])

@@ -1,0 +1,168 @@
+"""Arrays whose bytes lie in a file as they are (NumPy's, idx), or come out of a stream that unpacks them.
+
+Read by ordinary reads and not by a memory map: a map of a file that becomes shorter kills the process, where a read
+gives an error; and what is read can be counted.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+
+from matex_tf.errors import DataError
+from matex_tf.readers.safety import read_watch
+from matex_tf.readers.tables.arrays import PIECE_BYTES, ArrayFile, Column, decode, native, pieces, read_exactly
+from matex_tf.readers.tables.table import Watched
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an array lies.
+
+    Attributes:
+        path: of the file.
+        offset: of its first byte; in what the stream gives, where there is one.
+        shape, dtype: of the whole array.
+        fortran: whether the first axis runs fastest. A range of rows is then a piece of every column, read one by one.
+        unpack: opens the stream, where the array is packed. It is read from its start up to the last row wanted, and
+            never held as a whole.
+    """
+
+    path: str
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    fortran: bool = False
+    unpack: Callable[[], AbstractContextManager[IO[bytes]]] | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Of the whole array."""
+        return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
+
+    def column(self, name: str) -> Column:
+        """As a column of a table; one that is refused where rows cannot be made of it."""
+        if not self.shape:
+            return Column(name, 0, (), np.dtype(np.void), refused="is a single value, and has no rows")
+        refused = ""
+        if self.dtype.hasobject:
+            refused = "holds Python objects, which are never unpickled: save numbers or text"
+        elif self.dtype.kind not in "biufcSUmM":
+            refused = f"is of type {self.dtype}: save an array for each field"
+        return Column(
+            name, self.shape[0], self.shape[1:], np.dtype(np.void) if refused else native(self.dtype), refused=refused
+        )
+
+
+class RawFile(ArrayFile):
+    """Arrays at known places, of one file or several."""
+
+    def __init__(
+        self,
+        path: str,
+        kind: str,
+        watched: Sequence[Watched],
+        places: Mapping[str, Place],
+        only: tuple[str, str | None] | None = None,
+    ):
+        super().__init__(watched)
+        self.path, self.kind, self.only = path, kind, only
+        self._places = dict(places)
+        self.columns = {name: place.column(name) for name, place in places.items()}
+
+    def fill(self, columns: Sequence[Column], out: Sequence[np.ndarray], start: int, stop: int) -> None:
+        for column, array in zip(columns, out, strict=True):
+            place = self._places[column.name]
+            what = f"{place.path}: {self.kind} {column.name}"
+            with _opened(place) as source, np.errstate(invalid="ignore", over="ignore"):
+                if place.fortran and len(place.shape) > 1:
+                    _fill_columns(place, source, array, start, stop, what)
+                    continue
+                row_bytes = place.dtype.itemsize * int(np.prod(place.shape[1:], dtype=object))
+                for low, high in pieces(column, start, stop):
+                    got = source.read(place.offset + low * row_bytes, (high - low) * row_bytes)
+                    values = _values(got, place.dtype, what).reshape(high - low, *place.shape[1:])
+                    array[low - start : high - start] = values
+
+
+def _fill_columns(place: Place, source: _Source, array: np.ndarray, start: int, stop: int, what: str) -> None:
+    size, rows = place.dtype.itemsize, place.shape[0]
+    step = max(1, PIECE_BYTES // size)
+    for number in range(int(np.prod(place.shape[1:], dtype=object))):
+        index = np.unravel_index(number, place.shape[1:], order="F")
+        for low in range(start, stop, step):
+            high = min(stop, low + step)
+            got = source.read(place.offset + (number * rows + low) * size, (high - low) * size)
+            here: Any = (slice(low - start, high - start), *index)
+            array[here] = _values(got, place.dtype, what)
+
+
+def _values(raw: np.ndarray, dtype: np.dtype, what: str) -> np.ndarray:
+    """Bytes as values; those that no value of the dtype has are refused."""
+    if dtype.itemsize == 0:
+        raise DataError(f"{what} has elements of no bytes.")
+    if dtype.kind == "b":
+        return raw != 0
+    if dtype.kind == "U" and raw.size and raw.view(np.dtype("u4").newbyteorder(dtype.byteorder)).max() > 0x10FFFF:
+        raise DataError(f"{what} holds text with characters that do not exist.")
+    values = raw.view(dtype)
+    return decode(values, what) if dtype.kind == "S" else values
+
+
+class _Source(ABC):
+    """Bytes that can be read in their order."""
+
+    @abstractmethod
+    def read(self, place: int, count: int) -> np.ndarray:
+        """`count` bytes from `place` on, uint8."""
+
+
+class _Plain(_Source):
+    def __init__(self, file: Any):
+        self._file = file
+
+    def read(self, place: int, count: int) -> np.ndarray:
+        return read_exactly(self._file, place, count)
+
+
+class _Stream(_Source):
+    """A stream that only runs forward; places must not go back."""
+
+    def __init__(self, stream: IO[bytes], path: str, length: int):
+        self._stream, self._path, self._length = stream, path, length
+        self._at = 0
+
+    def read(self, place: int, count: int) -> np.ndarray:
+        while self._at < place:
+            self._take(min(PIECE_BYTES, place - self._at))
+        got = bytearray()
+        while len(got) < count:
+            got += self._take(min(PIECE_BYTES, count - len(got)))
+        if self._at == self._length:
+            self._stream.read(1)  # at its end the stream compares its checksum
+        return np.frombuffer(got, np.uint8)
+
+    def _take(self, count: int) -> bytes:
+        read_watch.goes_on()
+        got = self._stream.read(count)
+        if not got:
+            raise DataError(f"{self._path} is not whole: it ends after {self._at} bytes unpacked.")
+        self._at += len(got)
+        return got
+
+
+@contextlib.contextmanager
+def _opened(place: Place) -> Any:
+    if place.unpack is None:
+        with builtins.open(place.path, "rb", buffering=0) as file:
+            yield _Plain(file)
+    else:
+        with place.unpack() as stream:
+            yield _Stream(stream, place.path, place.offset + place.bytes)

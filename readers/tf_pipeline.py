@@ -1,0 +1,91 @@
+"""A shard as a tf.data pipeline, for files that are larger than memory."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from matex_tf import errors
+from matex_tf.core.row_partition import OWN_ROWS
+from matex_tf.errors import DataError
+from matex_tf.readers.shard import Shard, pick
+from matex_tf.readers.tables.table import Arrays, join
+
+
+def batches(shard: Shard, batch_size: int, seed: int | None) -> Iterator[tuple[Arrays, Arrays | None]]:
+    """One epoch: this rank's rows of each global batch, in order, or shuffled where there is a seed.
+
+    The rows are read in blocks, and no more than two blocks are held.
+    """
+    total, step = len(shard), shard.block_rows()
+    starts = list(range(0, total, step))
+    random = None if seed is None else np.random.RandomState(seed)
+    if random is not None:
+        random.shuffle(starts)
+
+    def blocks() -> Iterator[tuple[Arrays, Arrays | None]]:
+        for start in starts:
+            x, y = shard.read(start, min(start + step, total))
+            if random is not None:
+                rows = random.permutation(min(step, total - start))
+                x, y = pick(x, rows), pick(y, rows)
+            yield x, y
+
+    ahead = blocks()
+    held: tuple[Arrays, Arrays | None] = shard.read(0, 0)
+    begin = end = 0  # rows of the epoch that `held` has
+    for batch in range(shard.turns.batches(batch_size)):
+        low, high = shard.turns.spans(batch, batch_size)[shard.rank]
+        pieces = []
+        while low < high:
+            if low >= end:
+                held = next(ahead)
+                begin, end = end, end + _rows(held[0])
+            stop = min(high, end)
+            pieces.append(tuple(pick(part, slice(low - begin, stop - begin)) for part in held))
+            low = stop
+        if not pieces:
+            yield pick(held[0], slice(0, 0)), pick(held[1], slice(0, 0))
+        elif len(pieces) == 1:
+            yield pieces[0]  # type: ignore[misc]
+        else:
+            yield join([x for x, _ in pieces]), join([y for _, y in pieces])
+
+
+def pipeline(shard: Shard, batch_size: int, shuffle: bool, seed: int | None) -> Any:
+    """What `Shard.to_tf_data` returns."""
+    import tensorflow as tf
+
+    x, y = shard.read(0, 0)
+    first = int(np.random.randint(1 << 30)) if shuffle and seed is None else seed or 0
+    epochs = itertools.count()
+
+    def spec(arrays: Arrays) -> Any:
+        if isinstance(arrays, tuple):
+            return tuple(map(spec, arrays))
+        dtype = tf.string if arrays.dtype.kind in "OUS" else tf.as_dtype(arrays.dtype)
+        return tf.TensorSpec([None, *arrays.shape[1:]], dtype)
+
+    def generate() -> Iterator[Any]:
+        epoch = next(epochs)
+        mixed = np.random.SeedSequence([first, epoch, shard.rank]).generate_state(1)[0] if shuffle else None
+        try:
+            for inputs, labels in batches(shard, batch_size, None if mixed is None else int(mixed)):
+                yield inputs if labels is None else (inputs, labels)
+        except DataError as error:
+            errors.last_raised = error  # TensorFlow raises one of its own, in which little is left of this
+            raise
+
+    signature = spec(x) if y is None else (spec(x), spec(y))
+    data = tf.data.Dataset.from_generator(generate, output_signature=signature)
+    data = data.apply(tf.data.experimental.assert_cardinality(shard.turns.batches(batch_size)))
+    data = data.prefetch(tf.data.AUTOTUNE)
+    setattr(data, OWN_ROWS, "shard")
+    return data
+
+
+def _rows(arrays: Arrays) -> int:
+    return len(arrays[0] if isinstance(arrays, tuple) else arrays)

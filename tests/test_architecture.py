@@ -1,0 +1,154 @@
+"""The rooms of the house: who may import whom, how many modules there are in one, and what its `__init__` says."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+MOST = 13  # modules of a room, beside its `__init__`
+
+#: Every room, and the rooms that its modules may import, lazily or not.
+ROOMS: dict[str, str] = {
+    "matex_tf": "core job readers patches.loops",  # the public names, and `python -m matex_tf`
+    "storage": "",
+    "core": "storage",
+    "exchange": "core exchange.node exchange.network",
+    "exchange.node": "core exchange.network",
+    "exchange.network": "core",
+    "strategies": "core exchange exchange.network",
+    "faults": "core storage",
+    "planning": "core storage exchange exchange.network",
+    "launch": "core faults",
+    "readers": "core readers.tables readers.formats readers.safety",
+    "readers.safety": "core",
+    "readers.tables": "core readers.safety",
+    "readers.formats": "core readers.tables readers.safety",
+    "readers.formats.csv": "core readers.tables readers.safety",
+    "readers.formats.hdf5": "core readers.tables readers.safety",
+    "readers.formats.netcdf": "core readers.tables readers.safety",
+    "patches": "patches.common patches.files patches.imports patches.loops",
+    "patches.common": "core patches",
+    "patches.across_rows": "core exchange patches.common",
+    "patches.keras": "core exchange strategies patches.common patches.across_rows",
+    "patches.data": "core exchange exchange.network readers patches.common",
+    "patches.recovery": "core storage faults exchange patches.common patches.data patches.keras",
+    "patches.fit": (
+        "core exchange strategies patches.common patches.across_rows patches.data patches.keras patches.recovery"
+    ),
+    "patches.saving": "core storage patches.common patches.keras patches.fit",
+    "patches.files": "core patches patches.common",
+    "patches.imports": "core readers patches patches.common",
+    "patches.loops": "core exchange patches.common patches.across_rows patches.data patches.keras patches.saving",
+    "patches.sessions": (
+        "core exchange patches.common patches.data patches.keras patches.loops patches.saving"
+    ),
+    "patches.horovod": (
+        "core patches patches.common patches.imports patches.horovod.core patches.horovod.optimizers"
+    ),
+    "patches.horovod.core": (
+        "core storage faults exchange exchange.node patches patches.common patches.imports patches.recovery"
+    ),
+    "patches.horovod.optimizers": "patches.common patches.horovod.core",
+    "job": "core launch faults patches patches.files patches.imports",
+    "cli": "matex_tf core storage exchange planning launch job",
+}  # fmt: skip
+FOR_ALL = {"", "errors", "settings"}  # modules; the first is matex_tf itself
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """The file of each module, by its name without `matex_tf.`; packages too."""
+    found = {"": ROOT / "matex_tf" / "__init__.py"}
+    for path in sorted(path for top in ("matex_tf", "readers", "patches") for path in (ROOT / top).rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        parts = parts[1:] if parts[0] == "matex_tf" else parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = path
+    return found
+
+
+def room_of(name: str) -> str:
+    """The room of a module."""
+    return (name if modules()[name].name == "__init__.py" else name.rpartition(".")[0]) or "matex_tf"
+
+
+def imports(path: Path) -> set[str]:
+    """The modules of matex_tf that a file imports, but for what only a type checker sees."""
+    tree = ast.parse(path.read_text())
+    unseen = [
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    ]
+    found = set()
+    for node in ast.walk(tree):
+        if node in unseen:
+            continue
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "matex_tf":
+            package = (node.module or "").partition(".")[2]
+            for alias in node.names:
+                name = f"{package}.{alias.name}" if package else alias.name
+                found.add(name if name in modules() else package)
+        elif isinstance(node, ast.Import):
+            names = [alias.name.partition(".")[2] for alias in node.names if alias.name.split(".")[0] == "matex_tf"]
+            found.update(names)
+    return found
+
+
+def test_every_room_is_in_the_table():
+    assert {room_of(name) for name in modules()} == set(ROOMS)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_who_imports_whom(room):
+    """A room imports itself, and what the table allows it."""
+    may = {room, *ROOMS[room].split()}
+    wrong = [
+        f"{name} imports {other}"
+        for name, path in modules().items()
+        if room_of(name) == room
+        for other in sorted(imports(path))
+        if other.partition(".")[0] not in FOR_ALL and room_of(other) not in may
+    ]
+    assert not wrong
+
+
+def test_rooms_have_no_circle():
+    """The table can be read from the ground up; a package and its parts are one storey."""
+    left = {
+        room: {other for other in may.split() if other.split(".")[0] != room.split(".")[0]}
+        for room, may in ROOMS.items()
+    }
+    left["matex_tf"] = set()  # lazily, for the public names
+    left["patches"] = set()  # the table of patches, which are imported by their names
+    while left:
+        ground = {room for room, may in left.items() if not may & set(left)}
+        assert ground, left
+        left = {room: may for room, may in left.items() if room not in ground}
+
+
+@pytest.mark.parametrize("room", [room for room in ROOMS if room != "matex_tf"])
+def test_what_a_room_says(room):
+    """What lives there, what it may import and where to start; and no more modules than a reader can hold."""
+    folder = modules()[room].parent
+    said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    start = re.search(r"Start reading in (\S+\.py)\b", said)
+    assert re.search(r"[Ii]t may import |May import ", said) and start, said
+    assert (folder / start[1]).exists(), start[1]
+    assert len(list(folder.glob("*.py"))) <= MOST + 1
+
+
+def test_a_wrong_import_is_seen(tmp_path):
+    """The test itself: an import inside of a function counts, one for the type checker does not."""
+    file = tmp_path / "module.py"
+    file.write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from matex_tf.job import run\n"
+        "def f():\n    from matex_tf.exchange import tf_op\n    import matex_tf.core.world\n"
+    )
+    assert imports(file) == {"exchange.tf_op", "core.world"}
