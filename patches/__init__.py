@@ -72,14 +72,14 @@ PATCHES = (
 
 #: The same for what goes on writing when the call has returned.
 FILES = (
-    *((module, "files.opened") for module in ("builtins", "pathlib", "gzip", "bz2", "lzma")),
-    *((module, "files.archives") for module in ("zipfile", "tarfile")),
-    ("sqlite3", "files.databases"),
-    ("h5py", "files.hdf5"),
-    *((module, "files.processes") for module in ("os", "subprocess")),
-    ("os", "files.descriptors"),
-    *((module, "files.logs") for module in ("logging", "logging.handlers")),
-    ("tensorflow", "files.records"),
+    *((module, "files.handles.opened") for module in ("builtins", "pathlib", "gzip", "bz2", "lzma")),
+    *((module, "files.handles.archives") for module in ("zipfile", "tarfile")),
+    ("sqlite3", "files.handles.databases"),
+    ("h5py", "files.handles.hdf5"),
+    *((module, "files.handles.processes") for module in ("os", "subprocess")),
+    ("os", "files.handles.descriptors"),
+    *((module, "files.handles.logs") for module in ("logging", "logging.handlers")),
+    ("tensorflow", "files.handles.records"),
 )
 
 _installed = False

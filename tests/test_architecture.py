@@ -42,6 +42,7 @@ ROOMS: dict[str, str] = {
     ),
     "patches.saving": "core storage patches.common patches.keras patches.fit",
     "patches.files": "core patches patches.common",
+    "patches.files.handles": "core patches.common patches.files",
     "patches.imports": "core readers patches patches.common",
     "patches.loops": "core exchange patches.common patches.across_rows patches.data patches.keras patches.saving",
     "patches.sessions": (

@@ -16,7 +16,8 @@ from types import ModuleType
 from typing import Any
 
 from matex_tf.errors import MatexError
-from matex_tf.patches.files import callers, kinds, once
+from matex_tf.patches.files import callers, once
+from matex_tf.patches.files.handles import kinds
 from matex_tf.patches.files.once import Call
 from matex_tf.patches.files.wrapping import wrap
 

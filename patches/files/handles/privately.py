@@ -13,7 +13,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from matex_tf.patches.files import kinds, once, opened, takeover
+from matex_tf.patches.files import once, takeover
+from matex_tf.patches.files.handles import kinds, opened
 from matex_tf.patches.files.once import Call
 
 

@@ -17,7 +17,8 @@ import tempfile
 from types import ModuleType
 from typing import Any
 
-from matex_tf.patches.files import callers, kinds, once, opened, privately
+from matex_tf.patches.files import callers, once
+from matex_tf.patches.files.handles import kinds, opened, privately
 from matex_tf.patches.files.once import Call
 from matex_tf.patches.files.wrapping import wrap
 

@@ -11,7 +11,8 @@ import os
 from types import ModuleType
 from typing import Any
 
-from matex_tf.patches.files import callers, kinds, opened, privately
+from matex_tf.patches.files import callers
+from matex_tf.patches.files.handles import kinds, opened, privately
 from matex_tf.patches.files.wrapping import wrap
 
 _CALL = "_matex_call"

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from matex_tf.patches.files import callers, kinds, once, takeover
+from matex_tf.patches.files import callers, once, takeover
+from matex_tf.patches.files.handles import kinds
 from matex_tf.patches.files.once import Call
 from matex_tf.patches.files.wrapping import wrap
 

@@ -14,9 +14,10 @@ import os
 from types import ModuleType
 from typing import Any
 
-from matex_tf.patches.files import callers, kinds, once, opened, takeover
-from matex_tf.patches.files.wrapping import wrap
 from matex_tf.patches.common.active_flag import alone
+from matex_tf.patches.files import callers, once, takeover
+from matex_tf.patches.files.handles import kinds, opened
+from matex_tf.patches.files.wrapping import wrap
 
 _THROUGH = frozenset(("logging", "logging.handlers", "logging.config"))
 _CALL = "_matex_call"

@@ -14,7 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from matex_tf.patches.common import log_once
-from matex_tf.patches.files import callers, kinds, once, opened, takeover
+from matex_tf.patches.files import callers, once, takeover
+from matex_tf.patches.files.handles import kinds, opened
 from matex_tf.patches.files.once import Call
 from matex_tf.patches.files.wrapping import wrap
 

@@ -13,7 +13,8 @@ import stat
 from types import ModuleType
 from typing import Any
 
-from matex_tf.patches.files import callers, kinds, once, opened, takeover
+from matex_tf.patches.files import callers, once, takeover
+from matex_tf.patches.files.handles import kinds, opened
 from matex_tf.patches.files.wrapping import wrap
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
