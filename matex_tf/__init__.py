@@ -17,13 +17,15 @@ _FROM = {"DataSet": "matex_tf.readers", "average": "matex_tf.patches.loops.gradi
 asked: set[str] = set()
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
+if not TYPE_CHECKING:  # or every name would be taken for one of these, mistyped ones as well
 
-    asked.add(name)
-    return getattr(importlib.import_module(_FROM.get(name, "matex_tf.core.world")), name)
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import importlib
+
+        asked.add(name)
+        return getattr(importlib.import_module(_FROM.get(name, "matex_tf.core.world")), name)
 
 
 def __dir__() -> list[str]:

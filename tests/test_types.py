@@ -28,6 +28,7 @@ DataSet.no_such_method()
 planted.no_such_function()
 """
 FROM_CORE = f"""
+import matex_tf
 from matex_tf.patches import planted
 from matex_tf.readers.planted import rows
 from {World.__module__} import World
@@ -36,6 +37,7 @@ rows("three")
 planted.no_such_function()
 World().exchange.no_such_method()
 World().guard.no_such_method()
+matex_tf.no_such_name
 """
 BENCHMARK = """
 from matex_tf.readers.planted import rows
@@ -71,9 +73,10 @@ def test_a_wrong_call_between_packages_is_refused(tmp_path):
         ("readers/planted.py", 7, "[arg-type]"),
         ("patches/planted/__init__.py", 5, "[attr-defined]"),
         ("patches/planted/__init__.py", 6, "[attr-defined]"),
-        ("matex_tf/planted.py", 6, "[arg-type]"),
-        ("matex_tf/planted.py", 7, "[attr-defined]"),
-        ("matex_tf/planted.py", 8, "[union-attr]"),
+        ("matex_tf/planted.py", 7, "[arg-type]"),
+        ("matex_tf/planted.py", 8, "[attr-defined]"),
         ("matex_tf/planted.py", 9, "[union-attr]"),
+        ("matex_tf/planted.py", 10, "[union-attr]"),
+        ("matex_tf/planted.py", 11, "[attr-defined]"),
         ("benchmarks/planted.py", 4, "[arg-type]"),
     }, ran.stdout

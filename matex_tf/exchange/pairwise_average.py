@@ -217,9 +217,9 @@ class Halfway:
 
     def _hear(self, kind: int, turn: int) -> None:
         self._letters.pop(0).wait(self._waiting)
-        if tuple(self._heard) == (turn, kind):
-            return
         theirs, their_kind = map(int, self._heard)
+        if (theirs, their_kind) == (turn, kind):
+            return
         doing = f"after {theirs} exchanges goes on to train", f"after {theirs} exchanges has stopped training"
         mine = f"after {turn} exchanges goes on to train", f"after {turn} exchanges has stopped training"
         raise RanksDisagree(

@@ -97,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
         arguments: settings, then the script and its arguments.
     """
     os.environ.pop("MATEX_TF", None)
-    if world_module.started_by_mpi():
+    if starting.started_by_mpi():
         lifetime.end_with_launcher()
     take_stdin()
     sign.take()

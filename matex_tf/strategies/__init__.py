@@ -11,6 +11,8 @@ from matex_tf.strategies.gossip import Gossip
 from matex_tf.strategies.pipe import Pipe
 from matex_tf.strategies.sync import Sync
 
+__all__ = ["STRATEGIES", "Gossip", "Pipe", "Strategy", "Sync", "create", "current", "use"]
+
 #: By name; `Settings.strategy` has the same names.
 STRATEGIES: dict[str, type[Strategy]] = {strategy.name: strategy for strategy in (Sync, Pipe, Gossip)}
 

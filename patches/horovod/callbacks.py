@@ -7,7 +7,7 @@ Relies on (Keras 3.3 to 3.15): `Optimizer.learning_rate`, public; `SGD.momentums
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -203,5 +203,7 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
         super()._save_model(epoch, batch, logs)
 
 
-def __getattr__(name: str) -> Any:
-    unsupported.refuse("horovod.keras.callbacks", name, globals())
+if not TYPE_CHECKING:  # or every name would be taken for one of these
+
+    def __getattr__(name: str) -> Any:
+        unsupported.refuse("horovod.keras.callbacks", name, globals())

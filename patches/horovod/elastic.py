@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -315,5 +315,7 @@ class UpdateEpochStateCallback(keras.callbacks.Callback):
         self.state.epoch = self.initial_epoch + epoch + 1
 
 
-def __getattr__(name: str) -> Any:
-    unsupported.refuse("horovod.tensorflow.elastic", name, globals())
+if not TYPE_CHECKING:  # or every name would be taken for one of these
+
+    def __getattr__(name: str) -> Any:
+        unsupported.refuse("horovod.tensorflow.elastic", name, globals())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -149,5 +149,7 @@ allgather_object: Callable[..., Any] = functions.allgather_object
 join, barrier = ops.join, ops.barrier
 
 
-def __getattr__(name: str) -> Any:
-    unsupported.refuse("horovod.keras", name, [*globals(), *vars(basics)])
+if not TYPE_CHECKING:  # or every name would be taken for one of these
+
+    def __getattr__(name: str) -> Any:
+        unsupported.refuse("horovod.keras", name, [*globals(), *vars(basics)])

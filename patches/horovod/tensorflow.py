@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -250,9 +250,11 @@ _MODULES = {name: name for name in ("elastic", "keras", "sync_batch_norm", "util
 _MODULES |= {"compression": "optimizers.compression", "functions": "core.functions"}
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(importlib.import_module(f"matex_tf.patches.horovod.{_LATER[name]}"), name)
-    if name in _MODULES:
-        return importlib.import_module(f"matex_tf.patches.horovod.{_MODULES[name]}")
-    unsupported.refuse("horovod.tensorflow", name, [*globals(), *_LATER, *_MODULES])
+if not TYPE_CHECKING:  # or every name would be taken for one of these
+
+    def __getattr__(name: str) -> Any:
+        if name in _LATER:
+            return getattr(importlib.import_module(f"matex_tf.patches.horovod.{_LATER[name]}"), name)
+        if name in _MODULES:
+            return importlib.import_module(f"matex_tf.patches.horovod.{_MODULES[name]}")
+        unsupported.refuse("horovod.tensorflow", name, [*globals(), *_LATER, *_MODULES])

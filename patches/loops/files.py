@@ -15,6 +15,7 @@ from typing import Any
 
 from matex_tf.core import world
 from matex_tf.patches.common import batch_share, wrapping
+from matex_tf.patches.common.active_flag import alone
 from matex_tf.patches.loops import position, replica_sync
 from matex_tf.patches.saving import agreed_paths, model_files
 
@@ -48,7 +49,7 @@ def on_rank_0(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 def before_writing() -> None:
     """What all ranks do before one of them writes."""
-    if not model_files.alone and position.active():
+    if not alone and position.active():
         replica_sync.merge_statistics()
         replica_sync.check()
 
@@ -60,7 +61,7 @@ def _checkpoint(wrapped: Any, checkpoint: Any, args: Any, kwargs: Any) -> Any:
     args, kwargs = (args, {**kwargs, name: prefix}) if name else ((prefix, *args[1:]), kwargs)
     shared = model_files.shared(lambda: wrapped(*args, **kwargs), f"write {prefix}", f"{prefix}.index")
     agreed_paths.offer(prefix, (".index", ".data-00000-of-00001"))
-    if world.current().rank and not model_files.alone:
+    if world.current().rank and not alone:
         options = kwargs.get("options") or (args[1] if len(args) > 1 else None)
         for callback in getattr(options, "experimental_write_callbacks", None) or ():
             if callback.__name__ == "_record_and_sweep_state":  # the manager's list of what there is; writes nothing

@@ -38,7 +38,7 @@ def apply(module: ModuleType) -> None:
     """Patch keras.src.metrics.metric: all classes of metrics, as they are made."""
     metric_class = wrapping.require(module, "Metric")
 
-    def made(cls: type, **options: Any) -> None:
+    def made(cls: type, /, **options: Any) -> None:
         super(metric_class, cls).__init_subclass__(**options)
         _wrap(cls)
 

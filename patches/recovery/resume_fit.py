@@ -21,7 +21,7 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.faults import checkpoints
-from matex_tf.faults.checkpoints import Place
+from matex_tf.faults.checkpoint_files import Place
 from matex_tf.patches.common import log_once, wrapping
 from matex_tf.patches.recovery import snapshot
 from matex_tf.patches.recovery.checkpoint_timer import Clock

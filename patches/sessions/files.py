@@ -17,6 +17,7 @@ from typing import Any
 
 from matex_tf.core import world
 from matex_tf.patches.common import wrapping
+from matex_tf.patches.common.active_flag import alone
 from matex_tf.patches.loops.files import on_rank_0
 from matex_tf.patches.saving import agreed_paths, model_files
 from matex_tf.patches.sessions import variables
@@ -47,7 +48,7 @@ def _save(wrapped: Any, saver: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _restore(wrapped: Any, saver: Any, args: Any, kwargs: Any) -> Any:
-    if model_files.alone or variables.by_itself:
+    if alone or variables.by_itself:
         return wrapped(*args, **kwargs)
     session = args[0] if args else kwargs["sess"]
     path = args[1] if len(args) > 1 else kwargs["save_path"]
@@ -69,5 +70,5 @@ def _prepare(wrapped: Any, manager: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _save_by_clock(wrapped: Any, hook: Any, args: Any, kwargs: Any) -> Any:
-    with model_files.alone():
+    with alone():
         return wrapped(*args, **kwargs)

@@ -23,9 +23,9 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.exchange import tf_op
 from matex_tf.patches.common import log_once, sharing_report, wrapping
+from matex_tf.patches.common.active_flag import alone
 from matex_tf.patches.common.row_slicing import Share
 from matex_tf.patches.data import batch_ownership as guesses
-from matex_tf.patches.saving import model_files
 from matex_tf.patches.sessions import exchange_order, feed_share, variables
 
 _THREADS = 8  # for ops, some of which may wait for their turn
@@ -54,7 +54,7 @@ def _init(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _run(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
-    if variables.by_itself or model_files.alone:
+    if variables.by_itself or alone:
         return wrapped(*args, **kwargs)
     fetches, feeds, rest = _arguments(*args, **kwargs)
     graph = session.graph
