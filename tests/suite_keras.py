@@ -7,40 +7,44 @@ from __future__ import annotations
 
 from pathlib import Path
 
-FILES = tuple(
-    f"keras/src/{name}_test.py"
-    for name in (
-        *("trainers/trainer", "trainers/compile_utils", "trainers/epoch_iterator"),
-        *(
-            f"trainers/data_adapters/{kind}_adapter"
-            for kind in ("array_data", "generator_data", "py_dataset", "tf_dataset")
-        ),
-        *(
-            f"callbacks/{kind}"
-            for kind in ("backup_and_restore", "callback", "csv_logger", "early_stopping", "lambda_callback")
-        ),
-        *(f"callbacks/{kind}" for kind in ("learning_rate_scheduler", "model_checkpoint", "monitor_callback")),
-        *(
-            f"callbacks/{kind}"
-            for kind in ("reduce_lr_on_plateau", "swap_ema_weights", "tensorboard", "terminate_on_nan")
-        ),
-        *(
-            f"optimizers/{kind}"
-            for kind in ("adadelta", "adafactor", "adagrad", "adam", "adamax", "adamw", "ftrl", "lamb")
-        ),
-        *(
-            f"optimizers/{kind}"
-            for kind in ("lion", "loss_scale_optimizer", "muon", "nadam", "optimizer_sparse", "optimizer")
-        ),
-        *(f"optimizers/{kind}" for kind in ("rmsprop", "sgd", "schedules/learning_rate_schedule")),
-        *(f"metrics/{kind}_metrics" for kind in ("accuracy", "confusion", "correlation", "f_score", "hinge", "iou")),
-        *(f"metrics/{kind}_metrics" for kind in ("probabilistic", "reduction", "regression")),
-        *("metrics/metric", "models/cloning", "models/functional", "models/model", "models/sequential"),
-        *("saving/saving_api", "saving/saving_lib", "saving/serialization_lib", "saving/object_registration"),
-    )
-)
+_FOLDERS = {
+    "trainers": "trainer compile_utils epoch_iterator",
+    "trainers/data_adapters": (
+        "array_data_adapter data_adapter_utils generator_data_adapter grain_dataset_adapter py_dataset_adapter "
+        "tf_dataset_adapter torch_data_loader_adapter"
+    ),
+    "callbacks": (
+        "backup_and_restore callback csv_logger early_stopping lambda_callback learning_rate_scheduler "
+        "model_checkpoint monitor_callback orbax_checkpoint reduce_lr_on_plateau remote_monitor swap_ema_weights "
+        "tensorboard terminate_on_nan"
+    ),
+    "optimizers": (
+        "adadelta adafactor adagrad adam adamax adamw ftrl lamb lion loss_scale_optimizer multi_optimizer muon nadam "
+        "optimizer optimizer_sparse rmsprop schedule_free_adamw sgd"
+    ),
+    "optimizers/schedules": "learning_rate_schedule",
+    "metrics": (
+        "accuracy_metrics confusion_metrics correlation_metrics f_score_metrics hinge_metrics iou_metrics metric "
+        "probabilistic_metrics reduction_metrics regression_metrics"
+    ),
+    "models": "cloning functional model sequential variable_mapping",
+    "saving": "file_editor object_registration saving_api saving_lib serialization_lib",
+}
+
+FILES = tuple(f"keras/src/{folder}/{name}_test.py" for folder, names in _FOLDERS.items() for name in names.split())
 
 NEEDS = ("jax", "absl", "requests")
+
+#: Packages that some tests need, which are skipped without; and the files that need them throughout. `orbax` comes with
+#: orbax-checkpoint.
+OPTIONAL = {
+    "grain": ("keras/src/trainers/data_adapters/grain_dataset_adapter_test.py",),
+    "torch": (
+        "keras/src/trainers/data_adapters/grain_dataset_adapter_test.py",
+        "keras/src/trainers/data_adapters/torch_data_loader_adapter_test.py",
+    ),
+    "orbax": ("keras/src/callbacks/orbax_checkpoint_test.py",),
+}
 
 #: The ranks meet after each test; the conftest of the checkout skips what needs several devices.
 ARGUMENTS = ("-p", "matex_tf.pytest_plugin", "--import-mode=importlib", "--rootdir={checkout}", "-W", "ignore")

@@ -34,7 +34,9 @@ class Recorder:
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         subtest = hasattr(report, "context")
-        if report.failed:
+        if report.failed and (absent := self._absent(report)):
+            self._outcome, self._why = "skipped", f"{absent} is not installed"
+        elif report.failed:
             self._subtests += subtest
             if self._outcome != "failed":
                 crash = getattr(report.longrepr, "reprcrash", None)
@@ -43,6 +45,13 @@ class Recorder:
         elif report.skipped and self._outcome == "passed" and not subtest:
             reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
             self._outcome, self._why = "skipped", reason
+
+    def _absent(self, report: Any) -> str:
+        """The package for lack of which a test has failed, where it is one that the suite can do without."""
+        crash = getattr(report.longrepr, "reprcrash", None)
+        text = crash.message if crash else ""
+        optional = getattr(self.module, "OPTIONAL", ())
+        return next((name for name in optional if text == f"ModuleNotFoundError: No module named '{name}'"), "")
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         record = {"test": nodeid, "outcome": self._outcome, "why": self._why, "subtests": self._subtests}

@@ -7,6 +7,8 @@ A suite is a module suite_NAME beside this file, with
 
     FILES       the files of tests, as paths in the checkout; each is a job of its own
     NEEDS       packages that the tests import, beside those that this project's own tests need
+    OPTIONAL    packages that some tests import, which are skipped without, and for each the files that all need it; may
+                be left out
     EXPECTED    tests that do not pass, "file.py::Class::test", and why, in one line each
     ARGUMENTS   more of them for pytest, in which {checkout} stands for its path; may be left out
     prepare(checkout)   called on each rank before pytest
@@ -132,6 +134,11 @@ def _last_words(text: str) -> str:
     return lines[-1].strip()[:300] if lines else "(nothing said)"
 
 
+def absent_for(file: str, optional: dict[str, tuple[str, ...]]) -> list[str]:
+    """Packages that a file of tests needs and that are not installed; `optional` is a suite's OPTIONAL."""
+    return [name for name, files in optional.items() if file in files and importlib.util.find_spec(name) is None]
+
+
 def report(results: dict[str, Result], expected: dict[str, str], whole: bool) -> int:
     """Print what came of it; the exit code.
 
@@ -174,6 +181,9 @@ def main() -> int:
     files = [file for file in suite.FILES if options.file in (None, file, Path(file).name)]
     results: dict[str, Result] = {}
     for file in files:
+        if absent := absent_for(file, getattr(suite, "OPTIONAL", {})):
+            print(f"{file}: left out, as it needs {' and '.join(absent)}", flush=True)
+            continue
         if not (options.checkout / file).exists():
             raise SystemExit(f"{options.checkout} has no {file}: it must be a checkout of {options.suite}.")
         found = run_file(options.suite, options.checkout.resolve(), file, options.ranks, options.expression)

@@ -38,3 +38,10 @@ def test_code(capsys):
     assert suites.report({"b": passed}, {"b": "known"}, True) == 1
     assert suites.report({}, {"b": "known"}, True) == 1
     assert suites.report({}, {"b": "known"}, False) == 0
+
+
+def test_packages_that_a_suite_can_do_without():
+    """A file that needs one which is not there is left out."""
+    optional = {"matex_no_such_package": ("a.py", "b.py"), "json": ("a.py",)}
+    assert suites.absent_for("a.py", optional) == ["matex_no_such_package"]
+    assert suites.absent_for("c.py", optional) == []
