@@ -38,11 +38,12 @@ NEEDS = ("jax", "absl", "requests")
 #: Packages that some tests need, which are skipped without; and the files that need them throughout. `orbax` comes with
 #: orbax-checkpoint.
 OPTIONAL = {
-    "grain": ("keras/src/trainers/data_adapters/grain_dataset_adapter_test.py",),
-    "torch": (
-        "keras/src/trainers/data_adapters/grain_dataset_adapter_test.py",
-        "keras/src/trainers/data_adapters/torch_data_loader_adapter_test.py",
+    "torch": tuple(
+        f"keras/src/trainers/data_adapters/{name}_test.py"
+        for name in _FOLDERS["trainers/data_adapters"].split()
+        if name != "data_adapter_utils"
     ),
+    "grain": ("keras/src/trainers/data_adapters/grain_dataset_adapter_test.py",),
     "orbax": ("keras/src/callbacks/orbax_checkpoint_test.py",),
 }
 
@@ -50,7 +51,11 @@ OPTIONAL = {
 ARGUMENTS = ("-p", "matex_tf.pytest_plugin", "--import-mode=importlib", "--rootdir={checkout}", "-W", "ignore")
 
 #: Tests that do not pass, and why.
-EXPECTED: dict[str, str] = {}
+EXPECTED = {
+    "keras/src/saving/saving_api_test.py::SaveModelTests::test_save_h5_format": (
+        "mocks the logger on every rank, and the one rank that writes the file warns of its format"
+    ),
+}
 
 
 def prepare(checkout: Path) -> None:

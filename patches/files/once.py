@@ -29,7 +29,7 @@ from matex_tf.core import world
 from matex_tf.core.mismatch import name_ranks
 from matex_tf.core.world import CALL
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import active_flag
+from matex_tf.patches.common import active_flag, carried_error
 from matex_tf.patches.files import systems
 
 _LONGEST = 200  # characters of an argument that are shown and compared; of more, a checksum
@@ -115,7 +115,7 @@ def do(
                     mine = _Outcome(_pack(None, call))
                 else:
                     failure = error
-                    mine = _Outcome(error=_pack_error(error))
+                    mine = _Outcome(error=carried_error.pack(error))
         if len(set(doers)) == 1:
             return doers, [ranks.share(mine, f"end of {call.what}", doers[0])]
         return doers, ranks.gather(mine, f"end of {call.what}")
@@ -136,7 +136,7 @@ def do(
     if outcome is None:
         raise MatexError(f"nothing is known of {call.what}; this is an error of matex_tf.")
     if outcome.error:
-        raise pickle.loads(outcome.error)
+        raise carried_error.unpack(outcome.error)
     with active_flag.alone():
         return elsewhere(pickle.loads(outcome.value))
 
@@ -214,16 +214,6 @@ def _pack(value: Any, call: Call) -> bytes:
             f"{call.what} gives a {type(value).__name__}, which cannot be handed to the other ranks ({error}): take "
             "--files every-rank."
         ) from error
-
-
-def _pack_error(error: Exception) -> bytes:
-    """An exception as bytes; where its class cannot be restored from them, an error of ours that has its words."""
-    try:
-        packed = pickle.dumps(error)
-        pickle.loads(packed)
-        return packed
-    except Exception:
-        return pickle.dumps(MatexError(f"{type(error).__name__}: {error}"))
 
 
 def describe(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[str, ...]:

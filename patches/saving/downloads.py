@@ -9,8 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from matex_tf.core import world
-from matex_tf.errors import MatexError
-from matex_tf.patches.common import wrapping
+from matex_tf.patches.common import carried_error, log_once, wrapping
 
 
 def apply(module: ModuleType) -> None:
@@ -28,11 +27,12 @@ def _one_a_node(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
             path = wrapped(*args, **kwargs)
         except Exception as error:
             failure = error
-    said = ranks.gather(failure and f"{type(failure).__name__}: {failure}", f"wait for {name}")
+    said = ranks.gather(failure and carried_error.pack(failure), f"wait for {name}")
+    rank = next((rank for rank, error in enumerate(said) if error), None)
+    if rank is not None and len(set(ranks.hosts)) > 1:
+        log_once.say(f"{ranks.hosts[rank]} could not get {name}")
     if failure is not None:
         raise failure
-    failed = [(rank, text) for rank, text in enumerate(said) if text]
-    if failed:
-        rank, text = failed[0]
-        raise MatexError(f"rank {rank} on {ranks.hosts[rank]} could not get {name}: {text}")
+    if rank is not None:
+        raise carried_error.unpack(said[rank])
     return path if ranks.local_rank == 0 else wrapped(*args, **kwargs)

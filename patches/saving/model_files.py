@@ -2,22 +2,23 @@
 
 One file gets its name when it is whole (see `atomic_file`): a full disk, or a death, leaves the one that was there.
 
+Weights in several files have a list of them, a JSON whose `weight_map` has their names (Keras 3.10 to 3.15).
+
 Relies on (Keras 3.3 to 3.15): `saving_api.save_model(model, filepath, ...)`, `saving_api.save_weights(model,
 filepath, ...)`, `Model.save_weights(filepath)` and `Model.export(filepath)`, all public.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 from matex_tf.core import world
-from matex_tf.errors import MatexError
-from matex_tf.patches.common import log_once, wrapping
+from matex_tf.patches.common import carried_error, log_once, wrapping
 from matex_tf.patches.common.active_flag import Inside, alone
 from matex_tf.patches.keras import weights
 from matex_tf.patches.saving import agreed_paths
@@ -66,7 +67,19 @@ def _save(wrapped: Any, args: Any, kwargs: Any, position: int, bound: bool = Fal
     else:
         result = by_one_rank(lambda: write(path), f"write {path}", path)
     agreed_paths.offer(path)
+    if path.endswith(".json"):
+        agreed_paths.offer(os.path.dirname(os.path.abspath(path)), [os.sep + part for part in _parts(path)])
     return result
+
+
+def _parts(path: str) -> list[str]:
+    """The files beside it that have the weights of a model, of which the one at `path` has a list."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            places = json.load(file)["weight_map"].values()
+    except (OSError, ValueError, KeyError):  # another host has it, or it is another kind of file
+        return []
+    return sorted({part for place in places for part in ([place] if isinstance(place, str) else place)})
 
 
 def _kind(path: str) -> str:
@@ -114,7 +127,7 @@ def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) ->
         What `write` returned, on rank 0; None elsewhere.
 
     Raises:
-        MatexError: on the other ranks, where rank 0 got an exception; rank 0 raises that itself.
+        Exception: what `write` raised, on every rank.
     """
     if alone:
         return write()
@@ -122,13 +135,13 @@ def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) ->
     result: Any = None
     failure: Exception | None = None
 
-    def attempt() -> str | None:
-        """The error of the rank that writes, in words; another rank writes anew where that one dies."""
+    def attempt() -> bytes | None:
+        """The error of the rank that writes; another rank writes anew where that one dies."""
         nonlocal result, failure
         ranks.meet(what)
         if ranks.rank == 0:
             _write()
-        return ranks.share(failure and "".join(traceback.format_exception_only(failure)).strip(), f"end to {what}")
+        return ranks.share(failure and carried_error.pack(failure, f"rank 0 could not {what}: "), f"end to {what}")
 
     def _write() -> None:
         nonlocal result, failure
@@ -142,7 +155,7 @@ def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) ->
     if failure is not None:
         raise failure
     if said is not None:
-        raise MatexError(f"rank 0 could not {what}: {said}")
+        raise carried_error.unpack(said)
     if path is not None and not _appears(path):
         log_once.say(f"{path} is on a disk that only {ranks.hosts[0]} has: other hosts do not see it")
     return result

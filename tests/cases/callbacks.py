@@ -284,8 +284,17 @@ def save_fails(tmp):
     model = compiled(classifier())
     Path("file").touch()
     world.current().meet("the file is in the way")
+    attempts = (
+        lambda: model.save("file/model.keras"),
+        lambda: model.save("model.png"),
+        lambda: keras.utils.get_file("none.txt", f"file://{tmp}/no/such/file", cache_dir=tmp),
+    )
+    return [_error(attempt) for attempt in attempts]
+
+
+def _error(attempt):
     try:
-        model.save("file/model.keras")
+        attempt()
     except Exception as error:
         return type(error).__name__
     return "saved"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import tempfile
 import uuid
@@ -67,6 +68,12 @@ def folders(tmp):
     found["model"] = _same(os.path.join(folder, "model.keras"), model)
     model.save_weights(os.path.join(folder, "model.weights.h5"))
     model.load_weights(os.path.join(folder, "model.weights.h5"))
+    if "max_shard_size" in inspect.signature(model.save_weights).parameters:
+        before = model.get_weights()
+        model.save_weights(os.path.join(folder, "parts.weights.json"), max_shard_size=3e-7)
+        model.set_weights([np.zeros_like(weight) for weight in before])
+        model.load_weights(os.path.join(folder, "parts.weights.json"))
+        found["parts"] = all(map(np.array_equal, before, model.get_weights()))
     model.export(os.path.join(folder, "served"))
     found["served"] = hasattr(tf.saved_model.load(os.path.join(folder, "served")), "serve")
     prefix = tf.train.Checkpoint(v=tf.Variable(3.0)).write(os.path.join(folder, "variables"))
