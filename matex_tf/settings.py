@@ -203,8 +203,8 @@ class Settings:
     )
     steps: int = _setting(
         0,
-        "End the script after so many training steps, as `sys.exit()` would, to measure a few. 0 lets it train to its "
-        "own end.",
+        "End the script after so many training steps of `fit` and `train_on_batch`, as `sys.exit()` would, to measure "
+        "a few. 0 lets it train to its own end.",
         kind="count",
     )
     trace: str = _setting(

@@ -125,7 +125,21 @@ def finish() -> None:
         from matex_tf.patches.loops import replica_sync
 
         replica_sync.check()
+    if wanted := settings.current().steps:
+        _say_steps(wanted)
     sharing_report.finish()
+
+
+def _say_steps(wanted: int) -> None:
+    """Say where the script has ended before it came to the step at which it was to be ended."""
+    from matex_tf.patches.common import log_once
+
+    counted = sys.modules["matex_tf.patches.fit.steps"].trained if "matex_tf.patches.fit.steps" in sys.modules else 0
+    if counted < wanted:
+        log_once.say(
+            f"the script came to its own end after {counted} training step{'s' * (counted != 1)} of fit and "
+            f"train_on_batch, not {wanted} (--steps); those of other loops are not counted"
+        )
 
 
 def _of_files() -> tuple[tuple[str, str], ...]:

@@ -320,8 +320,9 @@ def test_a_rank_that_is_stuck(tmp_path, faults):
     assert not job.left()
 
 
-#: A loop of the script's own, in which a rank dies.
-LOOP = """
+#: Loops of the script's own, in which a rank dies: over batches; over steps, after a run of a session.
+LOOPS = {
+    "batches": """
 import os, signal
 import keras, matex_tf
 import numpy as np, tensorflow as tf
@@ -334,15 +335,43 @@ for step, (x, y) in enumerate(rows):
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean((model(x) - y) ** 2)
     optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
-"""
+""",
+    "steps": """
+import os, signal
+import matex_tf
+import tensorflow as tf
+v1 = tf.compat.v1
+with v1.Graph().as_default(), v1.Session() as session:
+    weight = v1.get_variable("w", [3, 1])
+    train = v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_mean(tf.ones([8, 3]) @ weight))
+    session.run(v1.global_variables_initializer())
+    session.run(train)
+weight = tf.Variable([1.0])
+@tf.function
+def step():
+    with tf.GradientTape() as tape:
+        loss = weight**2
+    weight.assign_sub(0.1 * tape.gradient(loss, weight))
+for number in range(9):
+    if number == 3 and matex_tf.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    step()
+""",
+}
+BEGINS = {
+    "batches": ["a loop of the script's own"],
+    "steps": ["a session of TensorFlow 1", "a loop of the script's own"],
+}
 
 
-def test_a_loop_of_the_scripts_own(tmp_path):
+@pytest.mark.parametrize("kind", LOOPS)
+def test_a_loop_of_the_scripts_own(kind, tmp_path):
     """It is said at its begin that it does not go on without a rank, and at the end why the job ends."""
-    (tmp_path / "script.py").write_text(LOOP)
+    (tmp_path / "script.py").write_text(LOOPS[kind])
     job = Job([LAUNCHER, "run", "-n", "2", "--faults", "shrink", "script.py"], tmp_path)
     ended = job.end(120)
     assert ended.code != 0
-    assert "a rank that dies in such a loop ends the job: --faults shrink covers fit" in ended.err, ended
+    for what in BEGINS[kind]:
+        assert ended.err.count(f"a rank that dies in {what} ends the job: --faults shrink covers fit") == 1, ended
     assert "where --faults shrink cannot carry on, so the job ends" in ended.err.splitlines()[-1], ended
     assert job.left() == []

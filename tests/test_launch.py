@@ -236,7 +236,7 @@ def test_plain_mpirun_all_output(tmp_path):
 def test_output_in_a_directory(tmp_path):
     """A file for each rank, for those whom the user's umask leaves, and nothing of the script in the terminal."""
     script(tmp_path, SHOW)
-    line = [LAUNCHER, "run", "-n", "2", "--output", "logs/here", "-m", "script"]
+    line = [LAUNCHER, "run", "-n", "2", "--output", "logs/here", "--steps", "3", "-m", "script"]
     before = os.umask(0o027)
     job = Job(line, tmp_path, PYTHONHASHSEED="5")
     os.umask(before)
@@ -249,6 +249,7 @@ def test_output_in_a_directory(tmp_path):
     for rank in range(2):
         log = tmp_path / "logs" / "here" / f"rank.{rank}.log"
         text = log.read_text()
+        assert text.count("came to its own end after 0 training steps of fit") == (rank == 0)
         assert log.stat().st_mode & 0o777 == 0o640
         assert f"hello from {rank}" in text and f"C++ of {rank}" in text
 
@@ -341,8 +342,11 @@ def test_command_of_autostart(line, result):
 def test_world_of_one_is_untouched(tmp_path):
     """With no MPI, and on one rank, the script runs as Python would run it, and its error looks as it would."""
     script(tmp_path, SHOW + "\nraise ValueError('boom')")
-    for line in ([PYTHON, "-m", "matex_tf", "script.py", "a"], [LAUNCHER, "run", "-n", "1", "script.py", "a"]):
+    vain = ["--trace", "t.json", "--steps", "3", "--output", "logs"]
+    for line in ([PYTHON, "-m", "matex_tf", "script.py", "a"], [LAUNCHER, "run", "-n", "1", *vain, "script.py", "a"]):
         ended = Job(line, tmp_path).end()
+        without = "one rank runs the script as Python does: --trace t.json, --steps 3, --output logs have no effect"
+        assert ended.err.count(without) == ("-n" in line)
         assert ended.code == 1
         assert facts(tmp_path, 1)[0]["argv"] == ["script.py", "a"]
         assert facts(tmp_path, 1)[0]["matex"] is False
@@ -424,6 +428,14 @@ def test_signal_to_the_launcher(tmp_path, number, code):
         (["run", "--batch", "odd", "script.py"], "--batch is 'odd'; it can be global or per-rank"),
         (["run", "nowhere.py"], "there is no script nowhere.py"),
         (["doctor", "--quick"], "takes no --quick"),
+        (["doctor", "--hlep"], "takes no --hlep (did you mean --help?)"),
+        (["trace", "x.json", "--pgn", "x.png"], "takes no --pgn x.png (did you mean --png?)"),
+        (["bench", "allreduce", "--size", "1K"], "has no --size (did you mean --sizes?)"),
+        (["bench", "allredcue"], "no allredcue (did you mean allreduce?)"),
+        (["plan", "--computes", "9ms"], "no flag --computes (did you mean --compute?)"),
+        (["plan", "--codek", "int8", "s.py"], "no flag --codek (did you mean --codec?)"),
+        (["horovodrun", "--timeline-file", "x", "python", "s.py"], "(did you mean --timeline-filename?)"),
+        (["horovodrun", "--num-procs", "2", "python", "s.py"], "--num-procs (did you mean --num-proc?)"),
     ],
 )
 def test_bad_command_line(words, message, capsys):

@@ -22,6 +22,7 @@ from matex_tf.core.world import World
 from matex_tf.errors import MatexError, SettingError
 from matex_tf.exchange import process_group
 from matex_tf.exchange.bucket_plan import Plan
+from matex_tf.job import suggestions
 from matex_tf.launch import mpirun_command
 from matex_tf.settings import Settings
 from matex_tf.storage import atomic_file
@@ -36,6 +37,7 @@ Time sums over ranks: matex_tf's, MPI_Allreduce, and the limit that memory or wi
   --json FILE     write the figures to a file as well"""
 
 SIZES = [10**3, 10**4, 10**5, 10**6, 10**7, 10**8, 10**9]
+_FLAGS = ("-n", "--hosts", "--sizes", "--repeat", "--json")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 _UNCOUNTED = 2
 
@@ -59,11 +61,12 @@ class Figure:
 def command(words: Sequence[str]) -> int:
     """Start the ranks, which run this module."""
     words = list(words)
-    if not words or words[0] in ("-h", "--help"):
+    if not words or words[0] in ("-h", "--help") or words[1:2] in (["-h"], ["--help"]):
         print(USAGE)
         return 0 if words else 2
-    if words.pop(0) != "allreduce":
-        raise SettingError("matex-tf bench has allreduce, and nothing else.")
+    if (what := words.pop(0)) != "allreduce":
+        near = suggestions.nearest(what, ["allreduce"])
+        raise SettingError(f"matex-tf bench has allreduce, and no {what}{near}: matex-tf bench allreduce.")
     ranks, hosts, passed = 0, "", []
     for flag, value in _flags(words):
         if flag == "-n":
@@ -88,8 +91,9 @@ def _flags(words: Sequence[str]) -> list[tuple[str, str]]:
     rest = list(words)
     while rest:
         flag = rest.pop(0)
-        if flag not in ("-n", "--hosts", "--sizes", "--repeat", "--json"):
-            raise SettingError(f"matex-tf bench allreduce has no {flag}; matex-tf bench --help lists what it has.")
+        if flag not in _FLAGS:
+            near = suggestions.nearest(flag, [*_FLAGS, "--help"])
+            raise SettingError(f"matex-tf bench allreduce has no {flag}{near}; matex-tf bench --help lists all.")
         if not rest:
             raise SettingError(f"{flag} needs a value.")
         pairs.append((flag, rest.pop(0)))

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from matex_tf.errors import SettingError
+from matex_tf.job import suggestions
 from matex_tf.launch import mpirun_command
 
 USAGE = """usage: horovodrun [-np N] [-H H1:4,H2:4 | --hostfile FILE] [options] python SCRIPT [ARGS ...]
@@ -62,6 +63,7 @@ _NOT_HERE = {
     "-cb": "matex-tf doctor says what there is",
     "--check-build": "matex-tf doctor says what there is",
 }
+_ALONE = ("-h", "--help", "-v", "--version", "--install")
 _AS_RUN = {
     "--min-np": "--min-ranks",
     "--min-num-proc": "--min-ranks",
@@ -106,7 +108,9 @@ def translate(words: list[str]) -> tuple[list[str], list[str]]:
             else:
                 run += ["--hosts", read_hostfile(value)]
         else:
-            raise SettingError(f"horovodrun has no option {word}; matex-tf horovodrun --help lists them.")
+            known = [*_AS_RUN, *_WITH_VALUE, *_WITHOUT_VALUE, *_NOT_HERE, *_ALONE, "--hostfile", "--dry-run"]
+            near = suggestions.nearest(word, sorted(known))
+            raise SettingError(f"horovodrun has no option {word}{near}; matex-tf horovodrun --help lists them.")
     if "--min-ranks" in run:
         run += ["--faults", "shrink"]
     if "--output" not in run:

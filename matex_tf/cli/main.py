@@ -180,7 +180,7 @@ def doctor(words: list[str]) -> int:
         print(DOCTOR_USAGE)
         return 0
     if words:
-        raise SettingError(f"matex-tf doctor takes no {words[0]}.")
+        raise SettingError(f"matex-tf doctor takes no {words[0]}{suggestions.nearest(words[0], ['--help'])}.")
     from matex_tf.cli.doctor import examine
 
     return examine()
@@ -196,7 +196,8 @@ def trace(words: list[str]) -> int:
     path, png = words[0], ""
     if words[1:]:
         if len(words) != 3 or words[1] != "--png":
-            raise SettingError(f"matex-tf trace takes no {' '.join(words[1:])}.")
+            near = suggestions.nearest(words[1], ["--png", "--help"]) if words[1] != "--png" else ""
+            raise SettingError(f"matex-tf trace takes no {' '.join(words[1:])}{near}.")
         png = words[2]
     steps = timeline.read(path)
     timeline.show(steps)

@@ -16,6 +16,7 @@ from matex_tf.cli import trace as timeline
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError, SettingError
 from matex_tf.exchange.bucket_plan import MEGABYTE
+from matex_tf.job import suggestions
 from matex_tf.job.run import Target
 from matex_tf.launch import mpirun_command
 from matex_tf.planning import predict, probe
@@ -108,7 +109,8 @@ class Asked:
                 continue
             flag, equals, value = rest.pop(0).partition("=")
             if flag not in _FLAGS:
-                raise SettingError(f"matex-tf plan has no flag {flag}; matex-tf plan --help lists them.")
+                near = suggestions.nearest(flag, [*_FLAGS, *suggestions.settings_flags(), "--help"])
+                raise SettingError(f"matex-tf plan has no flag {flag}{near}; matex-tf plan --help lists them.")
             if not equals:
                 if not rest:
                     raise SettingError(f"{flag} needs a value.")

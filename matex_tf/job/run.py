@@ -119,7 +119,7 @@ def main(arguments: Sequence[str]) -> int:
         return ending.failed_to_start(error)
     world.restarts = settings.faults == "restart"
     if world.alone and not world.restarts:
-        return run_alone(target, ending)
+        return run_alone(target, ending, settings)
     world_module.adopt(world)
     output = Output()
     ending = Ending(world, output)
@@ -178,10 +178,13 @@ def join() -> World:
     return world_module.init()
 
 
-def run_alone(target: Target, ending: Ending) -> int:
+def run_alone(target: Target, ending: Ending, settings: Settings) -> int:
     """Run a script that nobody shares, and leave its ending to Python."""
     from matex_tf.patches.imports import dataset_alias, horovod_alias
 
+    without = suggestions.without_effect_alone(settings)
+    if without and settings.notes:
+        print(f"matex_tf: {without}", file=sys.stderr, flush=True)
     dataset_alias.install()
     horovod_alias.install()
     try:

@@ -28,6 +28,21 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
+def without_effect_alone(settings: Settings) -> str:
+    """What was asked for and cannot be had on one rank, in a line; empty where there is nothing such."""
+    flags = [
+        flag
+        for flag, asked in (
+            (f"--trace {settings.trace}", settings.trace),
+            (f"--steps {settings.steps}", settings.steps),
+            (f"--output {settings.output}", settings.output not in ("first", "all")),
+        )
+        if asked
+    ]
+    which = "has" if len(flags) == 1 else "have"
+    return f"one rank runs the script as Python does: {', '.join(flags)} {which} no effect" if flags else ""
+
+
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """A line for each variable that looks like a setting and is none."""
     known = [variable_name(field.name) for field in dataclasses.fields(Settings)]

@@ -91,6 +91,12 @@ def trained(what: str, **words: str) -> None:
         raise errors.last_raised
 
 
+def uncovered(what: str) -> None:
+    """Say where training begins that ends with a rank, whatever `--faults shrink` does for other training."""
+    if world.current().guard is not None and not wrapping.aside:
+        log_once.say(f"a rank that dies in {what} ends the job: --faults shrink covers fit, evaluate and predict")
+
+
 def finish() -> None:
     """At the end of the script, say so where the ranks have all done the same work.
 

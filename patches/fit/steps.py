@@ -163,16 +163,16 @@ class SharedStep:
         return [*found, *(variable for variable in model.non_trainable_variables if id(variable) not in right)]
 
 
-_trained = 0  # steps of all models
+trained = 0  # steps of all models
 
 
 def _count_step(model: Any) -> None:
     """End the script after as many training steps as the settings say, on every rank after the same one."""
-    global _trained
-    _trained += 1
-    if _trained == settings.current().steps:
+    global trained
+    trained += 1
+    if trained == settings.current().steps:
         weights.merge_statistics(model)  # nothing may be under way when a process ends
-        log_once.say(f"the script was ended after {_trained} training step{'s' * (_trained > 1)} (--steps)")
+        log_once.say(f"the script was ended after {trained} training step{'s' * (trained > 1)} (--steps)")
         raise SystemExit(0)
 
 

@@ -67,6 +67,7 @@ def average(gradients: Any, variables: Any = None) -> Any:
             flat[place] = value
         return tf.nest.pack_sequence_as(gradients, flat)
     position.touch()
+    sharing_report.uncovered("a loop of the script's own")
     sharing_report.shared()
     averaged = optimizer.average_named([None if one is None else _dense(one) for one in flat], labels)
     return tf.nest.pack_sequence_as(gradients, averaged)
@@ -100,6 +101,7 @@ def _gradient(wrapped: Any, tape: Any, args: Any, kwargs: Any) -> Any:
 
 def _take_note() -> None:
     """Note whether the training step that runs or is traced now is shared out."""
+    sharing_report.uncovered("a loop of the script's own")
     if position.in_shared_loop():
         sharing_report.shared()
     else:

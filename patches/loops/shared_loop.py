@@ -93,10 +93,7 @@ class Walk:
             position.enter(position.WHOLE, max(rows, 1), max(rows, 1), max(rows, 1), self)
             return data
         log_once.say(f"{self._place()}: each batch of this loop is shared out among {ranks.size} ranks (--shard-loops)")
-        if ranks.guard is not None:
-            log_once.say(
-                "a rank that dies in such a loop ends the job: --faults shrink covers fit, evaluate and predict"
-            )
+        sharing_report.uncovered("a loop of the script's own")
         sharing_report.shared(training=False)
         share = Share.of(rows, ranks.rank, ranks.size)
         position.enter(position.SPLIT, share.rows, share.total, share.high - share.low, self)

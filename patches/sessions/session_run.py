@@ -79,6 +79,7 @@ def _arguments(fetches: Any, feed_dict: Any = None, options: Any = None, run_met
 def _train(wrapped: Any, session: Any, fetches: Any, feeds: Any, rest: Any, numbers: list[int]) -> Any:
     """A run with exchanges in it."""
     ranks = world.current()
+    sharing_report.uncovered("a session of TensorFlow 1")
     ranks.where, ranks.expected = f"a training run of a session, of {len(feeds or {})} feeds", ()
     if session not in _begun:
         _begun.add(session)
