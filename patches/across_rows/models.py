@@ -11,6 +11,7 @@ Relies on: `Model.stateless_call`, `Model.layers` and `Layer` (public), `Functio
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ def _looks_across_rows(model: Any, data: Any, some: int) -> bool:
     try:
         with batch_share.hidden():
             outputs = _traced(model, x)
-            if not _has_no_effects(outputs.graph):
+            if not has_no_effects(outputs.graph):
                 return False
             whole, part = (
                 [np.asarray(output, np.float64) for output in outputs(given)]
@@ -97,14 +98,24 @@ def _traced(model: Any, x: Any) -> Any:
     return tf.function(tf.autograph.experimental.do_not_convert(outputs)).get_concrete_function(specs)
 
 
-def _has_no_effects(graph: Any) -> bool:
-    """Whether a graph only computes: it runs no Python of the script, prints nothing, and draws no random numbers."""
-    stored = graph.as_graph_def()
-    nodes = [*stored.node, *(node for function in stored.library.function for node in function.node_def)]
+def has_no_effects(graph: Any, besides: Sequence[str] = ()) -> bool:
+    """Whether a graph only computes: it runs no Python of the script, prints nothing, and draws no random numbers.
+
+    Args:
+        besides: types of ops that it may have all the same.
+    """
     known = op_def_registry.get
     return all(
-        node.op in _HARMLESS or (definition := known(node.op)) is None or not definition.is_stateful for node in nodes
+        kind in _HARMLESS or kind in besides or (definition := known(kind)) is None or not definition.is_stateful
+        for kind in kinds_of_ops(graph)
     )
+
+
+def kinds_of_ops(graph: Any) -> set[str]:
+    """The types of the ops of a graph, and of the functions that it calls."""
+    stored = graph.as_graph_def()
+    nodes = [*stored.node, *(node for function in stored.library.function for node in function.node_def)]
+    return {node.op for node in nodes}
 
 
 def _same_rows(whole: list[np.ndarray], part: list[np.ndarray]) -> bool:

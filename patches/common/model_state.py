@@ -30,6 +30,8 @@ class ModelState:
         predicts: what is known of the data that `predict` walks over; None outside of it.
         finding: what their first batch has told.
         rows: rows that this rank has put into metrics since they were reset.
+        call: the small call that is under way; see `small_calls`.
+        small_calls: what is known of such calls, by what they are made of.
     """
 
     begin: bool = True
@@ -44,6 +46,8 @@ class ModelState:
     predicts: Made | None = None
     finding: Finding | None = None
     rows: int = 0
+    call: Any = None
+    small_calls: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
 
 _states: weakref.WeakKeyDictionary[Any, ModelState] = weakref.WeakKeyDictionary()

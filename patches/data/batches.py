@@ -132,19 +132,21 @@ class Feed:
         share = Share(0, max(rows, 1), max(rows, 0), sum(count for count in counts if count > 0))
         return functools.partial(_unchanging, data, share, world.current().generation)
 
-    def given(self, iterator: Iterator[Any]) -> Batch | None:
-        """The batch of a `train_on_batch`: the same on every rank, or rows of the rank's own."""
-        ranks = world.current()
-        fetched = fetch(iterator, 1)
-        if not fetched:
-            return None
-        data, rows = fetched[0], row_slicing.rows_of(fetched[0])
+    def given(self, data: Any, call: Any = None) -> Batch:
+        """The batch of a `train_on_batch`: the same on every rank, or rows of the rank's own.
+
+        Args:
+            call: a small one, which learns of what is found.
+        """
+        ranks, rows = world.current(), row_slicing.rows_of(data)
         # A few labels may be the same by chance: what has been the rank's own stays so.
         purpose = f"compare the batches of {self.kind}_on_batch"
         found = guesses.look(data, guesses.UNKNOWN, purpose, known_as_own=self._own_on_batch)
         if not self._own_on_batch:
             self._own_on_batch = found.own
             guesses.tell(found, f"{self.kind}_on_batch")
+        if call is not None:
+            call.same = found.same and not found.own
         if not found.own:
             return functools.partial(_part_of, data)
         padded = data if rows else tf.nest.map_structure(at_least_one_row, data)

@@ -6,6 +6,8 @@ Keras' own versions fetch inside the graph. Here a batch is held outside, so tha
 from __future__ import annotations
 
 import contextlib
+import functools
+import time
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,8 @@ from matex_tf.patches.common import batch_share, log_once, model_state, row_slic
 from matex_tf.patches.common.row_slicing import Share
 from matex_tf.patches.data import batch_ownership as guesses
 from matex_tf.patches.data.array_sharding import Own
-from matex_tf.patches.data.batches import Batch, Feed, own_rows
+from matex_tf.patches.data.batches import Batch, Feed, fetch, own_rows
+from matex_tf.patches.fit import small_calls
 from matex_tf.patches.keras import deferred_update, metrics, weights
 from matex_tf.patches.recovery import resume_fit, step_retry
 
@@ -64,7 +67,10 @@ class SharedStep:
         before = _values(self._put_back()) if share.rows == 0 else None
         strategy = strategies.current()
         with trace.span("step", world.current().where), tf_op.collecting():
+            begun = time.perf_counter()
             logs, self.trained = step(data, row_slicing.as_tensor(share))
+            if remembered.call is not None:
+                remembered.call.computing = time.perf_counter() - begun
             if before is not None:
                 metrics.put_back(model, before)
             if self.kind == "train":
@@ -222,6 +228,7 @@ class StepFunction:
         _refuse_states(model)
         self.model = model
         self.kind = kind
+        self._whole_test = small_calls.WholeTest(model)
         if model.distribute_strategy.num_replicas_in_sync > 1:
             raise MatexError(
                 f"{model.name} was built in the scope of a tf.distribute strategy of "
@@ -236,19 +243,37 @@ class StepFunction:
             StopIteration: there is no batch left.
         """
         on_batch = not isinstance(iterator, tf.data.Iterator)
-        logs = None
         this = None if on_batch or self.kind == "test" else resume_fit.under_way(self.model)
         if this is not None and this.passes_over(lambda: self._draw(iterator)):
             return {}
         if on_batch:
-            given = self.feed.given(iterator)
-            logs = self._run(given) if given else None
-        else:
-            for batch in self.feed.batches(iterator, self.model.steps_per_execution):
-                logs = self._run(batch)
+            for data in fetch(iterator, 1):
+                return self._on_batch(data) if self.kind == "train" else self._test_on_batch(data)
+            raise StopIteration
+        logs = None
+        for batch in self.feed.batches(iterator, self.model.steps_per_execution):
+            logs = self._run(batch)
         if logs is None:
             raise StopIteration
-        return self._whole(logs) if on_batch else logs
+        return logs
+
+    def _on_batch(self, data: Any, call: small_calls.Call | None = None) -> Any:
+        return self._whole(self._run(self.feed.given(data, call)))
+
+    def _test_on_batch(self, data: Any) -> Any:
+        call = small_calls.begin(self.model, "test_on_batch", data)
+        if call is None:
+            return self._on_batch(data)
+        if call.whole:
+            return self._whole_test(data)
+        call.alike = functools.partial(self._whole_test.alike, data)
+        model_state.of(self.model).call = call
+        try:
+            logs = self._on_batch(data, call)
+        finally:
+            model_state.of(self.model).call = None
+        call.end()
+        return logs
 
     def _draw(self, iterator: Any) -> bool:
         """Fetch the batches of one execution, and leave them; whether there were any."""
@@ -283,10 +308,24 @@ class PredictFunction:
     def __init__(self, model: Any):
         self.model = model
         self._compiled: dict[tuple[bool, ...], Any] = {}
+        self._graphs: dict[tuple[bool, ...], Any] = {}  # not those of steps that are run eagerly
         _refuse_states(model)
 
     def __call__(self, batches: Any) -> Any:
         """Predictions, in the order of rows, for a list of batches."""
+        remembered = model_state.of(self.model)
+        if remembered.predicts is not None:
+            return self._predictions(batches)
+        remembered.call = call = small_calls.begin(self.model, "predict_on_batch", batches)
+        try:
+            outputs = self._predictions(batches)
+        finally:
+            remembered.call = None
+        if call is not None:
+            call.end()
+        return outputs
+
+    def _predictions(self, batches: Any) -> Any:
         outputs = [self._predict(row_slicing.to_tensors(batch)) for batch in batches]
         if len(outputs) == 1:
             return outputs[0]
@@ -294,6 +333,13 @@ class PredictFunction:
 
     def _predict(self, data: Any) -> Any:
         """Predictions for one batch."""
+        call = model_state.of(self.model).call
+        if call is not None and call.whole:
+            rows = row_slicing.rows_of(data)
+            return self._run(data, Share(0, rows, rows, rows))
+        if call is not None:
+            call.same = isinstance(data, Own) and bool(data.whole)
+
         if isinstance(data, Own) and not bool(data.whole):
             rows, share = own_rows(data)
             return row_slicing.first_rows(self._run(rows, share), share)
@@ -318,6 +364,8 @@ class PredictFunction:
         if remembered.predicts is None:
             found = guesses.look(data, guesses.UNKNOWN, "compare the batches of predict_on_batch")
             guesses.tell(found, "predict_on_batch")
+            if remembered.call is not None:
+                remembered.call.same = found.same and not found.own
             return found
         if remembered.finding is None:
             remembered.finding = guesses.look(data, remembered.predicts, "compare the first batch of predict")
@@ -328,7 +376,12 @@ class PredictFunction:
         slices = row_slicing.sliceable(data)
         if slices not in self._compiled:
             self._compiled[slices] = self._compile(slices, data)
-        return self._compiled[slices](data, share.low, share.high)
+        begun = time.perf_counter()
+        outputs = self._compiled[slices](data, share.low, share.high)
+        if (call := model_state.of(self.model).call) is not None:
+            call.computing += time.perf_counter() - begun
+            call.alike = lambda: slices in self._graphs and small_calls.only_computes(self._graphs[slices])
+        return outputs
 
     def _compile(self, slices: tuple[bool, ...], data: Any) -> Any:
         sharing_report.shared(training=False)
@@ -349,10 +402,17 @@ class PredictFunction:
         number = tf.TensorSpec([], tf.int32)
 
         def call(data: Any, low: int, high: int) -> Any:
-            return compiled(data, tf.constant(low), tf.constant(high))
+            return compiled(data, _number(low), _number(high))
 
-        compiled.get_concrete_function(data if spec is None else spec, number, number)
+        concrete = compiled.get_concrete_function(data if spec is None else spec, number, number)
+        self._graphs[slices] = concrete.graph
         return call
+
+
+@functools.lru_cache(maxsize=256)  # a small call takes hardly longer than making two tensors
+def _number(value: int) -> tf.Tensor:
+    with tf.init_scope():
+        return tf.constant(value, tf.int32)
 
 
 def _concat(*parts: Any) -> Any:

@@ -20,13 +20,13 @@ from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once, model_state, sharing_report, wrapping
 from matex_tf.patches.data import array_sharding, batches, pipeline_ownership, source_sharding
 from matex_tf.patches.data import batch_ownership as guesses
-from matex_tf.patches.fit import steps
+from matex_tf.patches.fit import small_calls, steps
 from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.recovery import resume_fit
 
 _fitting: list[Any] = []  # models whose `fit` is about to make the iterator of its training data
 _predicting: list[Any] = []  # models whose `predict` is
-_making: list[tuple[bool, dict[str, Any]]] = []  # epoch iterators that are being made: for training?, arguments
+_making: list[tuple[bool, dict[str, Any]]] = []  # epoch iterators that are shared out: for training?, arguments
 
 
 def apply(module: ModuleType) -> None:
@@ -136,13 +136,17 @@ def _predict(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     weights.merge_statistics(model)
     notes_of = model_state.of(model)
     notes_of.predicts, notes_of.finding = guesses.UNKNOWN, None
+    notes_of.call = call = small_calls.begin(model, "predict", args[0] if args else kwargs.get("x"))
     _predicting.append(model)
     try:
-        return wrapped(*args, **kwargs)
+        predictions = wrapped(*args, **kwargs)
     finally:
-        notes_of.predicts = notes_of.finding = None
+        notes_of.predicts = notes_of.finding = notes_of.call = None
         if model in _predicting:
             _predicting.remove(model)
+    if call is not None:
+        call.end()
+    return predictions
 
 
 def _logs_of_all(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
@@ -180,6 +184,8 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
     training = bool(_fitting)
     fitted = _fitting.pop() if training else None
     predicting = _predicting.pop() if _predicting else None
+    if predicting is not None and (call := model_state.of(predicting).call) is not None and call.whole:
+        return wrapped(*args, **kwargs)
     source_sharding.check_batched(kwargs.get("x"))
     _making.append((training, kwargs))
     try:

@@ -182,6 +182,14 @@ def unmerge(model: Any) -> None:
     notes.before_merge = None
 
 
+def take_as_merged(model: Any) -> None:
+    """Every rank has put the same batch into metrics that were reset: they hold the state of all, rank 0 added it."""
+    first = world.current().rank == 0
+    adding = [variable for metric in leaves(model) if is_additive(metric) for variable in metric._variables]
+    states = [(variable, np.asarray(variable.numpy())) for variable in adding]
+    model_state.of(model).before_merge = [(one, value if first else np.zeros_like(value)) for one, value in states]
+
+
 def forget(model: Any) -> None:
     """The metrics are about to be reset: nothing is merged any more. One that keeps its state keeps the rank's own."""
     unmerge(model)
