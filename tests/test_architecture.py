@@ -39,6 +39,7 @@ ROOMS: dict[str, str] = {
     "patches.recovery": "core storage faults exchange patches.common patches.data patches.keras",
     "patches.fit": (
         "core exchange strategies patches.common patches.across_rows patches.data patches.keras patches.recovery"
+        " patches.files"  # whether the script asks for its rank
     ),
     "patches.saving": "core storage patches.common patches.keras patches.fit",
     "patches.files": "core patches patches.common",
