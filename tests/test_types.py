@@ -59,15 +59,19 @@ def test_a_wrong_call_between_packages_is_refused(tmp_path):
     (tmp_path / "matex_tf" / "planted.py").write_text(FROM_CORE)
     (tmp_path / "benchmarks" / "planted.py").write_text(BENCHMARK)
 
-    ran = subprocess.run([sys.executable, "-m", "mypy"], cwd=tmp_path / "readers", capture_output=True, text=True)
+    below = tmp_path / "patches" / "horovod"  # has modules of its own that are called keras and tensorflow
+    ran = subprocess.run([sys.executable, "-m", "mypy"], cwd=below, capture_output=True, text=True)
 
     assert ran.returncode == 1, ran.stdout + ran.stderr
     found = set()
     for line in ran.stdout.splitlines():
-        if ": error: " not in line or "planted" not in line:
+        if ": error: " not in line:
+            continue
+        if "planted" not in line:  # with other versions of NumPy types differ, but every name is found
+            assert not line.endswith(("[attr-defined]", "[name-defined]")), line
             continue
         place, number = line.split(": error: ")[0].rsplit(":", 1)
-        file = (tmp_path / "readers" / place).resolve()  # a path that can be opened, from where mypy was started
+        file = (below / place).resolve()  # a path that can be opened, from where mypy was started
         found.add((str(file.relative_to(tmp_path)), int(number), line.rsplit("  ", 1)[1]))
     assert found == {
         ("readers/planted.py", 7, "[arg-type]"),
