@@ -13,7 +13,7 @@ from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import editable_wheel
 
 HERE = Path(__file__).resolve().parent
-DOCS = ["matplotlib"]
+PLOTS = ["matplotlib"]
 DATA = ["h5py", "netCDF4", "pandas", "pyarrow>=14"]  # what files are read with
 PTH = "matex_tf.pth"  # lets MATEX_TF=1 start matex_tf in `mpirun -n N python SCRIPT`
 
@@ -83,7 +83,7 @@ setup(
         "data": DATA,
         "test": [
             *DATA,
-            *DOCS,
+            *PLOTS,
             "hypothesis",
             "mypy",
             "psutil",
@@ -94,7 +94,8 @@ setup(
             "ruff",
             "scikit-learn",
         ],
-        "docs": DOCS,
+        "plots": PLOTS,
+        "docs": ["mkdocs-material", "mkdocstrings[python]"],
     },
     entry_points={"console_scripts": ["matex-tf = matex_tf.cli.main:main"]},
     cmdclass={"build_py": BuildWithPth, "editable_wheel": EditableWithPth},

@@ -19,5 +19,5 @@ def pyplot() -> Any:
         matplotlib.use("Agg")
         from matplotlib import pyplot
     except ImportError:
-        raise MissingPackage("a picture needs matplotlib: pip install 'matex_tf[docs]'.") from None
+        raise MissingPackage("a picture needs matplotlib: pip install 'matex_tf[plots]'.") from None
     return pyplot

@@ -1,0 +1,108 @@
+"""scripts/check_docs.py: it finds what is wrong with a link or a command line, and takes what is right."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+while not (ROOT / "setup.py").is_file():
+    ROOT = ROOT.parent
+
+
+def _load(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+check_docs = _load("check_docs")
+rooms = _load("rooms")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "matex-tf run -n 4 --faults shrink --bucket-mb=8 train.py --anything of-the-script",
+        "matex-tf run --hosts node1:4,node2:4 -x DATA -n 8 train.py",
+        "matex-tf run -n 2 -m pytest tests/ -k name",
+        "matex-tf plan --compute 120ms --parameters 25M --network 1Gbit,50us -n 4",
+        "matex-tf bench allreduce -n 4 --repeat 11",
+        "mpirun -n 4 python -m matex_tf --codec int8 train.py",
+        "MATEX_TF=1 mpirun -n 4 python train.py",
+        "scripts/bench step --models small,lenet",
+        "scripts/test --oldest -k name",
+        "python benchmarks/hosts.py -n 4 -- matex-tf run -n 2 train.py",
+        "python examples/digits.py --result FILE.json",
+        "python -m matex_tf.settings",
+        "pip install '.[cpu,mpi,data]'",
+    ],
+)
+def test_right_lines(line):
+    assert check_docs.is_command(line)
+    assert check_docs.wrong_command(line) == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("matex-tf trains -n 4 train.py", "no command trains"),
+        ("matex-tf run -n 4 --fault shrink train.py", "no flag --fault"),
+        ("matex-tf run -n 4 --faults shrunk train.py", "can be abort or shrink"),
+        ("matex-tf run --strategy gossip --faults restart train.py", "cannot be started again"),
+        ("matex-tf run -n 4 examples/no_such.py", "there is no examples/no_such.py"),
+        ("matex-tf run -n 4 examples/digits.py --no-such", "no flag --no-such"),
+        ("matex-tf bench allreduce --no-such 3", "no flag --no-such"),
+        ("mpirun -n 4 python -m matex_tf --codec int9 train.py", "can be none or bf16"),
+        ("srun --mpi=pmix python -m matex_tf --no-such train.py", "no flag --no-such"),
+        ("scripts/no-such", "there is no scripts/no-such"),
+        ("scripts/bench no-such-part", "no part no-such-part"),
+        ("scripts/bench step --no-such", "no flag --no-such"),
+        ("scripts/test tests/no_such.py", "there is no tests/no_such.py"),
+        ("python -m matex_tf.no_such", "no module"),
+        ("python benchmarks/hosts.py -n 4 -- matex-tf runs train.py", "no command runs"),
+        ("pip install '.[no-such]'", "no extra no-such"),
+        ("pytest --no-such-flag", "no flag --no-such-flag"),
+    ],
+)
+def test_wrong_lines(line, problem):
+    assert check_docs.is_command(line)
+    assert problem in check_docs.wrong_command(line)
+
+
+def test_links_lists_and_lines_of_a_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(check_docs, "ROOT", tmp_path)
+    (tmp_path / "other.md").write_text("# One `two` [three](x.md)\n\n```\n# not a heading\n```\n")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "[right](other.md#one-two-three) and [a code's](other.md#not-a-heading)\n- a list\n\n"
+        "[gone](gone.md) `[no](link.md)`\n\n```\nmatex-tf run -n 4 \\\n    --no-such\nplain text\n```\n"
+        "`matex-tf nothing here`"
+    )
+    assert [line[:36] for line in check_docs.wrong_links(page)] == [
+        "other.md has no heading for the link",
+        "the link gone.md leads nowhere",
+    ]
+    assert len(list(check_docs.wrong_lists(page))) == 1
+    assert list(check_docs.command_lines(page.read_text())) == ["matex-tf run -n 4 --no-such", "matex-tf nothing here"]
+
+
+def test_flags_in_the_text():
+    text = "`--faults shrink` and `--no-such on`\n```\n--in-a-block\n```\n"
+    assert list(check_docs.wrong_flag_spans(text)) == ["nothing has the flag --no-such"]
+
+
+@pytest.mark.parametrize("page", check_docs.pages(), ids=lambda page: page.name)
+def test_pages(page):
+    """Every link, list, flag and command line of the docs."""
+    assert list(check_docs.problems(page)) == []
+
+
+def test_pictures_of_the_rooms():
+    """Each room is drawn once, and no arrow goes up but in a circle."""
+    uses = {"cli": {"job", "core"}, "job": {"core"}, "core": set()}
+    assert rooms.storeys(uses) == {"cli": 2, "job": 1, "core": 0}
+    assert rooms.direct(uses) == {"cli": {"job"}, "job": {"core"}, "core": set()}
+    drawn = rooms.pictures()["rooms.svg"]
+    assert all(drawn.count(f">{room}/</text>") == 1 for room in ("cli", "core", "patches", "readers"))
