@@ -24,6 +24,7 @@ PATCHES = (
     ("tensorflow", "fit.tf_distribute"),
     ("tensorflow", "saving.autograph_files"),
     ("tensorflow", "data.source_sharding"),
+    ("tensorflow", "keras.distinct_indices"),
     ("tensorflow", "loops.iteration"),
     ("tensorflow", "loops.gradient_updates"),
     ("tensorflow", "loops.files"),

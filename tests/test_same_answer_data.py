@@ -45,6 +45,11 @@ def test_sparse_batches_build_a_model(ranks, kind, do):
     same(ranks("data:sparse_unbuilt", meets=meets, kind=kind, do=do))
 
 
+def test_sparse_batches_eagerly(ranks):
+    """Also where no graph shows that a sparse batch looks each column up once."""
+    same(ranks("data:sparse_eagerly"))
+
+
 @pytest.mark.parametrize("rows", [1, 2])
 def test_fewer_rows_than_ranks(ranks, rows):
     """Ranks without a row take part as ghosts."""

@@ -6,6 +6,7 @@ rank, so that collectives need no negotiation. XLA cannot compile it; a step tha
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -128,15 +129,18 @@ def join_slices(slices: tf.IndexedSlices, what: str, label: str) -> tf.IndexedSl
     which an index occurs more than once, and Keras' Adam, which squares rows before it adds them, tells the two apart.
     Where every rank looked up the very same indices (positions, say, and not rows of a batch) the values are summed.
     So are the rows of one index where TensorFlow has made the indices of a batch distinct (a sparse batch times a
-    matrix does, and `embedding_lookup_sparse`): one rank has each once. That can be seen in a graph only.
+    matrix does, and `embedding_lookup_sparse`): one rank has each once. That is seen in a graph; what is run eagerly is
+    known by `note_distinct`.
     """
-    distinct = _made_distinct(slices.indices)
+    known_as_distinct = _made_distinct(slices.indices)
     check_dtypes([slices.values.dtype.name], [label])
 
     def exchange(values: np.ndarray, indices: np.ndarray) -> list[np.ndarray]:
         ranks = world.current()
-        looked_up = ranks.gather((len(indices), zlib.crc32(indices.tobytes())), f"{what}: indices of {label}")
-        if len(set(looked_up)) == 1:
+        mine = len(indices), zlib.crc32(indices.tobytes()), known_as_distinct
+        looked_up = ranks.gather(mine, f"{what}: indices of {label}")
+        distinct = any(known for *_, known in looked_up)
+        if len({(rows, checksum) for rows, checksum, _ in looked_up}) == 1:
             return [*process_group.sum_arrays(ranks, [values], what, [label]), indices]
         rows = values.view(np.uint16) if values.dtype.name == "bfloat16" else values
         joined = ranks.gather_rows(rows, f"{what}: values of {label}").view(values.dtype)
@@ -150,11 +154,30 @@ def join_slices(slices: tf.IndexedSlices, what: str, label: str) -> tf.IndexedSl
 
 
 def _made_distinct(indices: tf.Tensor) -> bool:
-    """Whether indices come from an op that leaves out what occurs twice; False for what is eager."""
-    operation = None if tf.executing_eagerly() else indices.op
+    """Whether indices come from an op that leaves out what occurs twice."""
+    if tf.executing_eagerly():
+        place = _place(indices)
+        return place is not None and any(place == _place(one) for one in _distinct)
+    operation = indices.op
     while operation is not None and operation.type in ("Identity", "Reshape", "Cast"):
         operation = operation.inputs[0].op
     return operation is not None and operation.type in ("Unique", "UniqueV2")
+
+
+#: What `tf.unique` has given of late, eagerly; held, so that nothing else takes its place in memory.
+_distinct: collections.deque[tf.Tensor] = collections.deque(maxlen=64)
+
+
+def note_distinct(indices: tf.Tensor) -> None:
+    """Say of an eager tensor that no index occurs twice in it; a gradient's indices lie in the same memory."""
+    _distinct.append(indices)
+
+
+def _place(tensor: tf.Tensor) -> int | None:
+    """Where an eager tensor lies in memory; None where it has no element, or lies on a device."""
+    if not tensor.shape.num_elements() or "CPU" not in tensor.device:
+        return None
+    return int(np.frombuffer(memoryview(tensor), np.uint8).ctypes.data)
 
 
 def _add_up(values: np.ndarray, indices: np.ndarray) -> list[np.ndarray]:

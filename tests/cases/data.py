@@ -174,6 +174,18 @@ def sparse():
     return finished(model, history, (data,), data)
 
 
+def sparse_eagerly():
+    """Batches of sparse tensors, and an optimizer that squares what it gets for each index."""
+    x, y = table()
+    x = np.where(x > 0.5, x, 0)
+    data = tf.data.Dataset.from_tensor_slices((tf.sparse.from_dense(x), y)).batch(BATCH)
+    keras.utils.set_random_seed(7)
+    inputs = keras.Input((6,), sparse=True)
+    model = keras.Model(inputs, layers.Dense(3, use_bias=False)(inputs))
+    compiled(model, keras.optimizers.Adagrad(0.1), run_eagerly=True)
+    return result_of(model, model.fit(data, epochs=2, verbose=0))
+
+
 def sparse_unbuilt(kind, eager=False, do="fit"):
     """Batches of sparse matrices for a model that is built from them; the last batch has fewer rows than ranks."""
     x, _ = table()
