@@ -48,6 +48,7 @@ PATCHES = (
     ("keras.src.callbacks.callback_list", "saving.agreed_paths"),
     ("keras.src.callbacks.model_checkpoint", "saving.checkpoint_callbacks"),
     ("keras.src.callbacks.backup_and_restore", "saving.checkpoint_callbacks"),
+    ("keras.src.callbacks.orbax_checkpoint", "saving.orbax_checkpoint"),
     ("keras.src.callbacks.history", "fit.history"),
     ("keras.src.callbacks.progbar_logger", "fit.progress_bar"),
     ("keras.src.callbacks.csv_logger", "saving.log_callbacks"),

@@ -1,7 +1,12 @@
 """Callbacks decide alike on all ranks; files are written once, by one rank, and all can read them."""
 
+import importlib.metadata
+
+import numpy as np
 import pytest
 from compare import same
+
+KERAS = tuple(map(int, importlib.metadata.version("keras").split(".")[:2]))
 
 CHECKPOINTS = {
     "whole models": {"filepath": "sub/{epoch:02d}-{val_loss:.3f}.keras"},
@@ -99,6 +104,17 @@ def test_saving(ranks):
     """`save`, `save_weights`, `export` and `np.save`: there when the call returns, whole, and the same when read."""
     reference = same(written_once(ranks("callbacks:saving")))
     assert all(reference["seen"])
+
+
+def test_orbax(ranks):
+    """Rank 0 decides and writes, also in the background; the others wait, and find it under a path of their own."""
+    if KERAS < (3, 14):
+        pytest.skip("keras.callbacks.OrbaxCheckpoint came with Keras 3.14")
+    reference = same(ranks("callbacks:orbax"))
+    often, best = reference["found"]
+    assert sorted(map(int, often)) == list(range(2, 16, 2)) and "8" in best and "9" not in best
+    saved, trained = (sorted(weights, key=np.shape) for weights in (best["2"], reference["trained"]))
+    assert all((one == two).all() for one, two in zip(saved, trained, strict=True))
 
 
 def test_saving_where_that_is_impossible(ranks):

@@ -7,8 +7,9 @@ is there already. Where there is none, as for a folder that a callback makes, `l
 0's path.
 
 Relies on (Keras 3.3 to 3.15): `CallbackList.on_train_begin` and `on_train_end`, `ModelCheckpoint.filepath`,
-`CSVLogger.filename`, `TensorBoard.log_dir`, `BackupAndRestore.backup_dir`, `saving_api.load_model` and `load_weights`,
-`Model.load_weights`, public; paths that `BackupAndRestore` makes of its own, private, done without where they are gone.
+`CSVLogger.filename`, `TensorBoard.log_dir`, `BackupAndRestore.backup_dir`, `OrbaxCheckpoint.directory` (3.13 to 3.15),
+`saving_api.load_model` and `load_weights`, `Model.load_weights`, public; paths that `BackupAndRestore` makes of its
+own, private, done without where they are gone.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ _ATTRIBUTES = {
     "CSVLogger": ("filename",),
     "TensorBoard": ("log_dir",),
     "BackupAndRestore": ("backup_dir", *_BACKUPS),
+    "OrbaxCheckpoint": ("directory",),
 }
 
 _differ = False  # whether any rank has had a path of its own; the same on all ranks

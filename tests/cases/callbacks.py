@@ -6,6 +6,7 @@ import csv
 import os
 import resource
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -277,6 +278,29 @@ def saving(tmp):
                    "last": [np.array(weight) for weight in last], "sized": overwritten > 1000},
         "writes": writes(tmp),
     }  # fmt: skip
+
+
+def orbax(tmp):
+    """Checkpoints of Orbax, in a directory of all ranks and in a folder that each rank has made for itself."""
+    import plain_orbax
+
+    plain_orbax.install()
+    model = compiled(classifier())
+    folders = [os.path.join(tmp, "kept"), tempfile.mkdtemp(dir=tmp)]
+    kept = keras.callbacks.OrbaxCheckpoint(folders[0], save_freq=2)
+    best = keras.callbacks.OrbaxCheckpoint(folders[1], save_best_only=True, monitor="loss")
+    fit(model, [kept, best], epochs=3)
+    best.on_epoch_end(8, {"loss": world.current().rank - 1.0})  # rank 0's is the least so far
+    best.on_epoch_end(9, {"loss": -0.5})  # and so this is none, also for the others
+    best.wait_until_finished()
+    found = [{step: _read(folder, step) for step in sorted(os.listdir(folder))} for folder in folders]
+    world.current().meet("all ranks have looked")
+    return {"found": found, "trained": [np.array(weight) for weight in model.get_weights()]}
+
+
+def _read(folder, step):
+    with np.load(os.path.join(folder, step, "weights.npz")) as arrays:
+        return [arrays[name] for name in arrays.files]
 
 
 def save_fails(tmp):
