@@ -606,3 +606,34 @@ def test_private_copies(ranks, tmp_path):
         folder=str(tmp_path),
     )
     assert results == [(True, [], rank) for rank in range(3)]
+
+
+def test_one_call_more(ranks):
+    """A loop in which one rank makes a call more than the others: nothing is left out, nobody hangs, and it is said.
+
+    Where the call that is more stands at the end of a turn, the other ranks do their next call by themselves too.
+    """
+    results, left, said = run(
+        ranks,
+        "\n" * 20  # what is said of a place is said once, also where another script had such a place
+        + textwrap.dedent("""
+        import os
+        for turn in range(4 if number == 1 else 3):
+            with open("log.txt", "a") as file:
+                file.write("x")
+        with open("after.txt", "a") as file:
+            file.write("once")
+        for turn in range(3):
+            os.system(f"echo {turn} >> turns.txt")
+            if number == 2 and turn == 1:
+                os.system("echo more >> turns.txt")
+        os.mkdir("d")
+        result = open("after.txt").read(), os.listdir("d")
+        """),
+    )
+    assert results == [("once", [])] * 3
+    assert left["log.txt"] == "xxxx" and left["after.txt"] == "once"
+    turns = left["turns.txt"].split()
+    assert [turns.count(word) for word in ("0", "1", "more")] == [1, 1, 1] and "2" in turns
+    assert "rank 1: open('log.txt', 'a') at script.py:24" in said
+    assert "rank 2: os.system('echo more >> turns.txt') at script.py:31" in said

@@ -162,9 +162,13 @@ def _come_together(call: Call) -> None:
         if all(doing == CALL + call.what for doing, _, _ in everyone) and _alike(ranks, everyone, call):
             return
         lines = [_line(doing) for doing, _, _ in everyone]
-        if len({file for file, _ in lines if file}) == 1 and lines[ranks.rank][1] > min(n for file, n in lines if file):
-            continue  # who is at an earlier line has most likely taken a branch that this rank has not
-        _say(ranks, everyone)
+        earliest = min(number for file, number in lines if file)
+        in_one_file = len({file for file, _ in lines if file}) == 1
+        # Who is at an earlier line has most likely taken a branch that the others have not: they wait.
+        waiting = [in_one_file and bool(file) and number > earliest for file, number in lines]
+        if waiting[ranks.rank]:
+            continue
+        _say(ranks, everyone, waiting)
         raise Apart
 
 
@@ -182,9 +186,9 @@ def _line(doing: str) -> tuple[str, int]:
     return file, int(line)
 
 
-def _say(ranks: world.World, everyone: Sequence[tuple[str, tuple[str, ...], str]]) -> None:
-    """The line, from the first rank that is at such a call, once for each place in the script."""
-    callers = [rank for rank, (doing, _, _) in enumerate(everyone) if doing.startswith(CALL)]
+def _say(ranks: world.World, everyone: Sequence[tuple[str, tuple[str, ...], str]], waiting: Sequence[bool]) -> None:
+    """The line, from the first rank that does such a call by itself, once for each place in the script."""
+    callers = [rank for rank, (doing, _, _) in enumerate(everyone) if doing.startswith(CALL) and not waiting[rank]]
     mine = everyone[ranks.rank][0]
     if mine in _said or ranks.rank != callers[0] or not settings.current().notes:
         return
