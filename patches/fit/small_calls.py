@@ -5,7 +5,7 @@ call then meets nobody. Whether it does is decided alike on every rank, from wha
 fourth, eighth, … call on such rows (their number, columns, and the power of two of their size) is shared out as every
 other call, and at its end the ranks agree. Each rank computes the calls up to the next of these whole where
 
-- each rank held the same rows, in a script that gives none of its own (`DataSet`, --rows own) and asks for no rank;
+- each rank held the same rows, in a script that gives none of its own (`DataSet`, --rows) and asks for no rank;
 - the graph draws no random numbers and runs no Python, so that it gives the same everywhere;
 - the rows of the other ranks take no longer to compute than what sharing out took beside the computing.
 
@@ -121,7 +121,7 @@ def _rows_are_shared() -> bool:
         ranks.alone
         or ranks.guard is not None
         or row_partition.holding
-        or settings.current().rows == "own"
+        or settings.current().rows != "auto"
         or callers.asks()
     )
 
