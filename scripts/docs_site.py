@@ -24,8 +24,6 @@ LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?\)")
 
 def on_files(files, config):
     for source, page in PAGES.items():
-        if not (ROOT / source).exists():
-            continue
         files.append(File.generated(config, page, content=moved_links((ROOT / source).read_text(), source, page)))
     for example in sorted((ROOT / "examples").glob("*.py")):
         files.append(File.generated(config, f"examples/{example.name}", abs_src_path=str(example)))

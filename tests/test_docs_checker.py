@@ -99,6 +99,13 @@ def test_pages(page):
     assert list(check_docs.problems(page)) == []
 
 
+def test_the_script_of_the_first_pages():
+    """What stands there is what is in examples/, so that its output was printed by it."""
+    script = (ROOT / "examples" / "first.py").read_text()
+    assert script in (ROOT / "README.md").read_text()
+    assert script in (ROOT / "docs" / "tutorial.md").read_text()
+
+
 def test_pictures_of_the_rooms():
     """Each room is drawn once, and no arrow goes up but in a circle."""
     uses = {"cli": {"job", "core"}, "job": {"core"}, "core": set()}
