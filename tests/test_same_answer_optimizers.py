@@ -82,3 +82,8 @@ def test_half_precision(ranks, policy):
 def test_apply_gradients_with_none(ranks):
     """A `train_step` that calls `apply_gradients`, where one variable has no gradient."""
     same(ranks("optimizers:several_updates"), rtol=1e-3)
+
+
+def test_rows_by_hand(ranks):
+    """A sparse gradient whose rows are given as a tuple."""
+    assert same(ranks("optimizers:rows_by_hand"))[:, 0].tolist() == [0.5, 1, 1, 0.5, 1]

@@ -182,7 +182,8 @@ def weighted(grads: Sequence[Any]) -> list[Any]:
     result: list[Any] = []
     for grad in grads:
         if isinstance(grad, tf.IndexedSlices):
-            result.append(tf.IndexedSlices(scale(grad.values), grad.indices, grad.dense_shape))
+            values, rows = map(tf.convert_to_tensor, (grad.values, grad.indices))  # a script may give plain Python
+            result.append(tf.IndexedSlices(scale(values), rows, grad.dense_shape))
         else:
             result.append(None if grad is None else scale(tf.convert_to_tensor(grad)))
     return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keras
 import numpy as np
+import tensorflow as tf
 from cases.common import classifier, compiled, crossentropy, numbers, result_of, table
 
 
@@ -86,3 +87,12 @@ def several_updates():
     model = compiled(Stepper(classifier()), optimizer=keras.optimizers.Adam(0.01), metrics=None)
     history = model.fit(x, y, batch_size=25, epochs=3, verbose=0)
     return {**result_of(model), "history": numbers(history.history)}
+
+
+def rows_by_hand():
+    """Sparse gradients that the script makes, of plain Python."""
+    variable = keras.Variable(np.ones((5, 2), "float32"))
+    optimizer = keras.optimizers.SGD(0.5)
+    slices = tf.IndexedSlices(keras.ops.ones((2, 2)), indices=(0, 3), dense_shape=(5, 2))
+    optimizer.apply([slices], [variable])
+    return np.array(variable)
