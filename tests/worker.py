@@ -7,6 +7,7 @@ import faulthandler
 import gc
 import importlib
 import inspect
+import itertools
 import os
 import pickle
 import signal
@@ -165,8 +166,17 @@ def run(mine: Any, case: str, kwargs: dict[str, Any], place: str) -> bytes:
     return pickle.dumps(outcome)
 
 
+tidied = itertools.count(1)
+
+
 def tidy() -> None:
-    """Leave Keras as a fresh process has it."""
+    """Leave Keras as a fresh process has it.
+
+    What a case leaves behind (functions that TensorFlow keeps) is frozen after the collection, or every later one would
+    walk over it again: after a few hundred cases that takes longer than a case. Now and then all is looked through.
+    """
+    if next(tidied) % 64 == 0:
+        gc.unfreeze()
     if "keras" in sys.modules:
         import keras
         import tensorflow as tf
@@ -175,6 +185,7 @@ def tidy() -> None:
         keras.config.set_dtype_policy("float32")
         keras.config.set_floatx("float32")
         tf.config.run_functions_eagerly(False)
+    gc.freeze()
 
 
 if __name__ == "__main__":
