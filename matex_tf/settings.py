@@ -30,163 +30,165 @@ class Settings:
 
     batch: str = _setting(
         "global",
-        "What the script's batch size means: `global`, each rank computes its part of every batch; or `per-rank`, "
-        "each rank takes whole batches and the global batch grows with the number of ranks.",
+        "What the script's batch size means. `global`: each rank computes its part of every batch. `per-rank`: each "
+        "rank takes whole batches, and the global batch grows with the number of ranks.",
         choices=("global", "per-rank"),
     )
     data: str = _setting(
         "exact",
-        "How tf.data pipelines are shared out: `exact`, every rank runs the whole pipeline and keeps its rows of each "
-        "batch; or `source`, each rank takes every p-th element in front of the first `map` or `batch` and does 1/p of "
-        "the work behind it, and a batch may hold other rows than on one rank.",
+        "How tf.data pipelines are shared out. `exact`: every rank runs the whole pipeline and keeps its rows of each "
+        "batch. `source`: each rank takes every p-th element before the first `map` or `batch`, and does 1/p of the "
+        "work after that; a batch may hold other rows than on one rank.",
         choices=("exact", "source"),
     )
     rows: str = _setting(
         "auto",
-        "Whose rows data hold (docs/data.md): `auto`, the ranks compare them; `shared`, every rank has all rows, and "
-        "each batch is shared out whatever differs; or `own`, each rank has rows of its own, and together they are the "
+        "Whose rows the data hold (docs/data.md). `auto`: the ranks compare them. `shared`: every rank has all rows, "
+        "and each batch is shared out, whatever differs. `own`: each rank has its own rows, and together they are the "
         "batch.",
         choices=("auto", "shared", "own"),
     )
     shard_loops: bool = _setting(
         True,
-        "Whether batched tf.data pipelines that a script iterates by itself are shared out by rows, and arrays that it "
-        "feeds to a session. `off` for scripts that share out their data by themselves: each rank's batch is its own, "
-        "and gradients are averaged with equal weights.",
+        "Whether to share out batched tf.data pipelines that a script iterates itself, and arrays that it feeds to a "
+        "session. `off` is for scripts that share out their data themselves: each rank's batch is its own, and "
+        "gradients are averaged with equal weights.",
         kind="switch",
     )
     require_sharing: bool = _setting(
         False,
-        "Whether a job of several ranks ends with an error at its first training step that is not shared out, which "
-        "each rank would do whole, and at its end where nothing was trained. `off` says so at the end.",
+        "Whether a job of several ranks ends with an error at its first training step that is not shared out, and at "
+        "its end if nothing was trained. With `off` a line says so at the end.",
         kind="switch",
     )
     files: str = _setting(
         "once",
-        "Who does what a script does to files, and starts its programs (docs/files.md): `once`, one of the ranks that "
-        "share a file system, while the others wait; or `every-rank`.",
+        "Who changes files and starts programs for a script (docs/files.md). `once`: one of the ranks that share a "
+        "file system, while the others wait. `every-rank`: each rank.",
         choices=("once", "every-rank"),
     )
     output: str = _setting(
         "first",
-        "Whose output is shown: `first`, rank 0's; `all`, every rank's, each line behind its rank; or the name of a "
-        "directory, in which each rank writes `rank.R.log`.",
+        "Whose output to show. `first`: that of rank 0. `all`: that of every rank, each line after the number of its "
+        "rank. The name of a directory: each rank writes `rank.R.log` there.",
     )
     threads: int = _setting(
         0,
-        "Cores for each rank: sets TensorFlow's intra- and inter-op threads and OMP_NUM_THREADS where they are not "
-        "set already. 0 divides the cores of a node among its ranks.",
+        "Cores for each rank. Sets TensorFlow's intra- and inter-op threads and OMP_NUM_THREADS unless they are set "
+        "already. 0 divides the cores of a node among its ranks.",
         kind="count",
     )
     seed: int = _setting(
         -1,
-        "Seed given to Python, NumPy, TensorFlow and Keras on every rank before the script starts; the script's own "
-        "seeds come after it and win. -1 lets rank 0 draw one.",
+        "The seed that Python, NumPy, TensorFlow and Keras get on every rank before the script starts. The script's "
+        "own seeds come later and win. With -1 rank 0 draws one.",
         kind="integer",
     )
     schedule: str = _setting(
         "chained",
-        "How exchanges lie between the computations of a step: `chained`, one after the other, in the threads that "
-        "compute; `funneled`, in one thread of their own, while backward goes on; `concurrent`, in several threads.",
+        "When exchanges run. `chained`: one after the other, in the threads that compute. `funneled`: in a thread of "
+        "their own, while backward continues. `concurrent`: in several threads.",
         choices=("chained", "funneled", "concurrent"),
     )
     strategy: str = _setting(
         "sync",
-        "What ranks exchange, with whom and when (docs/strategies.md): `sync`, all ranks apply the same averaged "
-        "gradients in every step; `pipe`, a step applies those of an earlier step, which travel while it computes; or "
-        "`gossip`, each rank applies its own, and averages its weights with one other rank's.",
+        "What ranks exchange, with whom and when (docs/strategies.md). `sync`: all ranks apply the same averaged "
+        "gradients in every step. `pipe`: a step applies the gradients of an earlier step, which travel while it "
+        "computes. `gossip`: each rank applies its own gradients, and averages its weights with those of one other "
+        "rank.",
         choices=("sync", "pipe", "gossip"),
     )
     pipe_width: int = _setting(
         2,
-        "With `--strategy pipe`: a step applies the averaged gradients of so many steps less one before. 1 is sync.",
+        "With `--strategy pipe`: how many steps are in the pipe. A step applies the averaged gradients from one step "
+        "fewer before. 1 is sync.",
         kind="positive",
     )
     pipe_warmup: int = _setting(
-        0, "With `--strategy pipe`: so many steps of plain sync come first, for each optimizer.", kind="count"
+        0, "With `--strategy pipe`: how many steps of plain sync come first, for each optimizer.", kind="count"
     )
     gossip_every: int = _setting(
-        1, "With `gossip`: weights are averaged with a partner after every so many steps.", kind="positive"
+        1, "With `gossip`: average the weights with a partner after every so many steps.", kind="positive"
     )
     gossip_sync: bool = _setting(
         False,
-        "With `gossip`: whether a step ends only when the partner's weights are there. `off` lets them travel while "
+        "With `gossip`: whether a step ends only when the partner's weights are there. With `off` they travel while "
         "the next step computes.",
         kind="switch",
     )
     gossip_topology: str = _setting(
         "dissemination",
-        "With `gossip`: who meets whom: `dissemination`, for any number of ranks; or `hypercube`, for 2, 4, 8, … "
-        "ranks.",
+        "With `gossip`: how partners are chosen. `dissemination` is for any number of ranks, `hypercube` for 2, 4, 8, "
+        "… ranks.",
         choices=("dissemination", "hypercube"),
     )
     ring_shuffle: str = _setting(
         "auto",
-        "With `gossip`: whether rows that a rank has trained on go to the next rank while it computes: `auto`, where "
-        "each rank holds rows of its own; `on`, also for arrays that every rank holds, of which each then keeps a "
-        "part; or `off`. With `--faults shrink` rows stay where they are.",
+        "With `gossip`: whether rows that a rank has trained on go to the next rank while it computes. `auto`: if "
+        "each rank holds its own rows. `on`: also for arrays that every rank holds, of which each then keeps a part. "
+        "`off`: no. With `--faults shrink` rows stay where they are.",
         choices=("auto", "on", "off"),
     )
     codec: str = _setting(
         "none",
-        "What gradients look like on the wire between nodes, and with `gossip` weights between any two ranks: `none`, "
-        "as they are; `bf16`, the upper half of each float32; `int8`, 8 bits each and a scale for 512 of them.",
+        "How gradients are encoded between nodes, and with `gossip` weights between any two ranks. `none`: unchanged. "
+        "`bf16`: the upper half of each float32. `int8`: 8 bits each, and a scale for 512 of them.",
         choices=("none", "bf16", "int8"),
     )
     error_feedback: bool = _setting(
         False,
-        "Whether what a codec could not say of a gradient is kept, and added to the gradient of the next step; with "
-        "`gossip` of a weight, and to what is sent of it next.",
+        "Whether to keep the rounding error of a codec and add it to the gradient of the next step, or with `gossip` "
+        "to the weights that are sent next.",
         kind="switch",
     )
     bucket_mb: int = _setting(
         32,
-        "Megabytes of a bucket: gradients that are exchanged together. Smaller ones start sooner, while backward "
-        "goes on; larger ones cost fewer messages. `pipe` has one bucket of each dtype.",
+        "Megabytes of a bucket: gradients that travel together. Smaller buckets start sooner, while backward "
+        "continues; larger ones need fewer messages. `pipe` has one bucket for each dtype.",
         kind="positive",
     )
     faults: str = _setting(
         "abort",
-        "What happens when a rank dies: `abort`, all others end at once; `shrink`, they leave it behind, share out "
-        "its rows among themselves and carry on (needs Open MPI 5, or another MPI with ULFM); or `restart`, "
-        "`matex-tf run` starts the job again, from the last checkpoint (any MPI).",
+        "What happens when a rank dies. `abort`: all others end at once. `shrink`: the others share out its rows "
+        "among themselves and carry on (needs Open MPI 5, or another MPI with ULFM). `restart`: `matex-tf run` starts "
+        "the job again from the last checkpoint (any MPI).",
         choices=("abort", "shrink", "restart"),
     )
     checkpoint_seconds: float = _setting(
         300.0,
-        "With `--faults restart`, seconds between checkpoints inside of an epoch. 0 for one at the end of each epoch "
-        "only.",
+        "With `--faults restart`: seconds between checkpoints within an epoch. With 0 there is only one at the end of "
+        "each epoch.",
         kind="seconds",
     )
     checkpoint_dir: str = _setting(
         "",
-        "With `--faults restart`, the directory that gets the checkpoints, as `.matex-checkpoints/NAME` in it, NAME "
-        "being that of the script. All hosts must see it. When the job ends well, what it has written there is "
-        "removed, and nothing else. Empty for the working directory.",
+        "With `--faults restart`: the directory for checkpoints, which go to `.matex-checkpoints/NAME` in it, NAME "
+        "being that of the script. All hosts must see it. When the job ends well, it removes what it has written "
+        "there, and nothing else. Empty for the working directory.",
     )
     min_ranks: int = _setting(
-        1, "With `--faults shrink`, the job ends where fewer ranks than this are left.", kind="count"
+        1, "With `--faults shrink`: the job ends if fewer ranks than this are left.", kind="count"
     )
     max_restarts: int = _setting(
-        3, "With `--faults restart`, how often `matex-tf run` starts the job again.", kind="count"
+        3, "With `--faults restart`: how often `matex-tf run` starts the job again.", kind="count"
     )
     resume: bool = _setting(
         False,
-        "With `--faults restart`, go on from the checkpoints of an earlier job that did not reach its end, where "
-        "there are any; without it they are removed when the job begins.",
+        "With `--faults restart`: resume from the checkpoints of an earlier job that did not reach its end, if there "
+        "are any. With `off` they are removed when the job begins.",
         kind="switch",
     )
     stall_seconds: int = _setting(
         60,
-        "After so many seconds of waiting for a rank that is alive a line says which rank is missing, and from what. "
-        "0 for never.",
+        "After waiting so many seconds for a rank that is alive, a line says which rank is missing, and from what. 0 "
+        "for never.",
         kind="count",
     )
     stall_abort_seconds: int = _setting(
         0,
-        "After so many seconds of waiting for a rank that is alive it counts as dead; see `faults` for what happens "
-        "then. 0 for never: nobody can tell a rank that is stuck from one that has much to do. With `shrink` on "
-        "several hosts a host that is silent counts as dead after this, or after 30 seconds.",
+        "After waiting so many seconds for a rank that is alive, it counts as dead; `faults` says what happens then. "
+        "0 for never: nobody can tell a rank that is stuck from one that has much to do. With `shrink` on several "
+        "hosts a silent host counts as dead after this time, or after 30 seconds.",
         kind="count",
     )
     csv_line_mb: int = _setting(
@@ -197,20 +199,20 @@ class Settings:
     )
     unpack_ratio: int = _setting(
         100,
-        "How many times as long as a packed file (gzip) what is in it may be, for `DataSet`. What unpacks to more than "
-        "this, and to more than 256 MB, is an error before it fills memory or disk.",
+        "For `DataSet`: how many times its own length a packed file (gzip) may unpack to. A file that unpacks to more "
+        "than this, and to more than 256 MB, is an error before it fills memory or disk.",
         kind="positive",
     )
     steps: int = _setting(
         0,
-        "End the script after so many training steps of `fit` and `train_on_batch`, as `sys.exit()` would, to measure "
-        "a few. 0 lets it train to its own end.",
+        "End the script after so many training steps, as `sys.exit()` would, to measure a few. With 0 it trains to "
+        "its own end.",
         kind="count",
     )
     trace: str = _setting(
         "",
-        "A file for a timeline of the run, in the format of Chrome's trace viewer; `matex-tf trace` says what is in "
-        "it. Empty for none.",
+        "A file for a timeline of the run, in the format of Chrome's trace viewer; `matex-tf trace` summarizes it. "
+        "Empty for none.",
     )
     notes: bool = _setting(True, "Whether rank 0 prints the lines that start with `matex_tf:`.", kind="switch")
 
