@@ -75,7 +75,7 @@ def cost_rank(models: str, steps: int, rounds: int) -> None:
 
     ranks = world.init()
     patches.install(seed=7)
-    guard = transactions.Guard(ranks, notes=False)
+    guard = transactions.TransactionGuard(ranks, notes=False)
     figures = []
     for name in models.split(","):
         x, y = known.rows(name, known.BATCH[name] * ranks.size)
@@ -90,12 +90,12 @@ def cost_rank(models: str, steps: int, rounds: int) -> None:
         for _ in range(rounds + 1):
             for way, (function, batches, wanted) in ways.items():
                 ranks.guard = wanted
-                ranks.meet("begin a round")
+                ranks.barrier("begin a round")
                 begin = time.perf_counter()
                 for _ in range(steps):
                     function(batches)
                 mean = (time.perf_counter() - begin) / steps
-                seconds[way].append(max(ranks.gather(mean, "compare steps")))
+                seconds[way].append(max(ranks.allgather(mean, "compare steps")))
         ratios = [b / a for a, b in zip(seconds["abort"][1:], seconds["shrink"][1:], strict=True)]
         medians = {way: statistics.median(values[1:]) * 1e3 for way, values in seconds.items()}
         figures.append({"model": name, "ranks": ranks.size, **medians, "ratio": statistics.median(ratios),
@@ -103,7 +103,7 @@ def cost_rank(models: str, steps: int, rounds: int) -> None:
     ranks.guard = None
     if ranks.rank == 0:
         jobs.tell(figures)
-    ranks.meet("end")
+    ranks.barrier("end")
     os._exit(0)
 
 

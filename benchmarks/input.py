@@ -97,7 +97,7 @@ class Fetched:
 
     def __init__(self) -> None:
         from matex_tf.patches.data import batches
-        from matex_tf.patches.data.array_sharding import Own
+        from matex_tf.patches.data.array_sharding import LocalBatch
 
         self.bytes = 0
         original = batches.fetch
@@ -105,7 +105,7 @@ class Fetched:
         def fetch(iterator: Any, count: int) -> list[Any]:
             batches = original(iterator, count)
             for batch in batches:
-                inputs = (batch.data if isinstance(batch, Own) else batch)[0]
+                inputs = (batch.data if isinstance(batch, LocalBatch) else batch)[0]
                 self.bytes += int(np.prod(inputs.shape)) * inputs.dtype.size
             return batches
 
@@ -119,7 +119,7 @@ def rank_main(kind: str, folder: Path, epochs: int) -> None:
     from matex_tf.core import world
 
     ranks = world.current()
-    fetched = Fetched() if not ranks.alone else None
+    fetched = Fetched() if not ranks.is_single else None
     model, given = idle_model(), data_of(kind, folder)
     taken: list[tuple[float, float, int, int]] = []
 
@@ -134,7 +134,7 @@ def rank_main(kind: str, folder: Path, epochs: int) -> None:
             taken.append(tuple(after - before for after, before in zip(end, begin, strict=True)))  # type: ignore[arg-type]
 
     model.fit(**given, epochs=epochs + 1, callbacks=[Clock()], verbose=0)
-    everyone = np.array(ranks.gather(taken[1:], "compare epochs"))  # ranks × epochs × 4
+    everyone = np.array(ranks.allgather(taken[1:], "compare epochs"))  # ranks × epochs × 4
     if ranks.rank == 0:
         seconds = everyone[:, :, 0].max(axis=0)
         result = {

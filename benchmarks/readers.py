@@ -115,11 +115,11 @@ def rank_main(kind: str, path: str, how: str, repeats: int) -> None:
         __import__(module)
     runs = []
     for _ in range(repeats):
-        ranks.meet("start to read")
+        ranks.barrier("start to read")
         begin, before = time.perf_counter(), bytes_read()
         rows = read(kind, path)
         runs.append((time.perf_counter() - begin, bytes_read() - before, rows))
-    everyone = ranks.gather(runs, "compare readings")
+    everyone = ranks.allgather(runs, "compare readings")
     if ranks.rank == 0:
         best = min(range(repeats), key=lambda i: max(rank[i][0] for rank in everyone))
         seconds = sorted(max(rank[i][0] for rank in everyone) for i in range(repeats))

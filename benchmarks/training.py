@@ -33,7 +33,7 @@ def strategy(name: str, told: Any) -> Any:
     from matex_tf.core import world
 
     class Compute(strategies.Strategy):
-        keeps_alike = False
+        replicas_identical = False
 
     class Server(strategies.Strategy):
         """Rank 0 gets all gradients, adds them up, and gives each rank as many bytes back as it got."""
@@ -118,7 +118,7 @@ class Training:
         import tensorflow as tf
 
         from matex_tf.core import world
-        from matex_tf.patches.data.array_sharding import Own
+        from matex_tf.patches.data.array_sharding import LocalBatch
 
         ranks = world.current()
         order = np.random.RandomState(0).permutation(len(self._x))
@@ -126,7 +126,7 @@ class Training:
         mine = whole[:, ranks.rank]
         share = tf.constant([0, rows, rows, rows * ranks.size])
         data = tf.data.Dataset.from_tensor_slices(mine).map(
-            lambda here: Own.unknown(tf.gather(self._x, here), tf.gather(self._y, here))._replace(share=share)
+            lambda here: LocalBatch.unknown(tf.gather(self._x, here), tf.gather(self._y, here))._replace(share=share)
         )
         return iter(data.repeat())
 
@@ -141,7 +141,7 @@ class Training:
         from matex_tf import settings
 
         self._begin()
-        self._strategy.settle(self.model)
+        self._strategy.flush(self.model)
         settings.use(self._before)
 
     def accuracy(self) -> float:
@@ -169,7 +169,7 @@ def sums(model: Any, names: Sequence[str], rounds: int) -> dict[str, float]:
     from matex_tf import settings
     from matex_tf.core import world
     from matex_tf.exchange import process_group
-    from matex_tf.exchange.bucket_plan import Plan
+    from matex_tf.exchange.bucket_plan import BucketPlan
 
     ranks, random = world.current(), np.random.default_rng(0)
     arrays = [random.normal(size=tuple(one.shape)).astype(np.float32) for one in model.trainable_variables]
@@ -177,14 +177,14 @@ def sums(model: Any, names: Sequence[str], rounds: int) -> dict[str, float]:
     for name in names:
         strategy, _, codec = name.partition(" ")
         before = settings.use(dataclasses.replace(settings.current(), codec=codec or "none"))
-        plan = Plan.of("measure", labels, arrays, coded=True, at_once=strategy == "pipe")
+        plan = BucketPlan.of("measure", labels, arrays, coded=True, at_once=strategy == "pipe")
         settings.use(before)
         seconds = []
         for _ in range(rounds + 1):
-            ranks.meet("begin")
+            ranks.barrier("begin")
             begin = time.perf_counter()
             process_group.sum_planned(ranks, plan, arrays)
-            seconds.append(max(ranks.gather(time.perf_counter() - begin, "compare sums")))
+            seconds.append(max(ranks.allgather(time.perf_counter() - begin, "compare sums")))
         found[name] = statistics.median(seconds[1:])
     return found
 
@@ -195,12 +195,12 @@ def timed(training: Training, steps: int) -> float:
 
     ranks = world.current()
     training.steps(2)
-    ranks.meet("begin")
+    ranks.barrier("begin")
     begin = time.perf_counter()
     training.steps(steps)
     seconds = (time.perf_counter() - begin) / steps
     training.end()
-    return float(max(ranks.gather(seconds, "compare steps")))
+    return float(max(ranks.allgather(seconds, "compare steps")))
 
 
 def until(training: Training, target: float) -> tuple[float | None, int, float]:
@@ -209,12 +209,12 @@ def until(training: Training, target: float) -> tuple[float | None, int, float]:
 
     ranks, spent, reached = world.current(), 0.0, 0.0
     for steps in range(LOOK, MOST + 1, LOOK):
-        ranks.meet("begin")
+        ranks.barrier("begin")
         begin = time.perf_counter()
         training.steps(LOOK)
         training.end()
         spent += time.perf_counter() - begin
-        reached = ranks.share(training.accuracy(), "share the accuracy")
+        reached = ranks.broadcast(training.accuracy(), "share the accuracy")
         if reached >= target:
             return spent, steps, reached
     return None, MOST, reached

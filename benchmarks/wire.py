@@ -18,7 +18,7 @@ from benchmarks import jobs
 from matex_tf.core import world
 from matex_tf.core.world import World
 from matex_tf.exchange import process_group
-from matex_tf.exchange.bucket_plan import Plan
+from matex_tf.exchange.bucket_plan import BucketPlan
 
 UNITS = {"K": 10**3, "M": 10**6, "G": 10**9}
 
@@ -42,7 +42,7 @@ def measure(ranks: World, size: int, repeats: int) -> dict[str, Any]:
     """
     mine = np.ones(max(1, size // 4), np.float32)
     total = np.empty_like(mine)
-    plan = Plan("benchmark", ["array"], [mine.shape], [mine.dtype], size)
+    plan = BucketPlan("benchmark", ["array"], [mine.shape], [mine.dtype], size)
     comm = ranks.split(0)
     ways: dict[str, Callable[[], Any]] = {
         "matex_tf": lambda: process_group.sum_planned(ranks, plan, [mine]),
@@ -51,17 +51,17 @@ def measure(ranks: World, size: int, repeats: int) -> dict[str, Any]:
     rounds: dict[str, list[tuple[float, int]]] = {way: [] for way in ways}
     for number in range(repeats + 1):
         for way, work in ways.items():
-            ranks.meet("begin")
+            ranks.barrier("begin")
             before, begin = sent(), time.perf_counter()
             work()
             seconds = time.perf_counter() - begin
-            ranks.meet("read the links")  # its few hundred bytes belong to what is counted, once
+            ranks.barrier("read the links")  # its few hundred bytes belong to what is counted, once
             if number:
                 rounds[way].append((seconds, sent() - before))
     comm.Free()
     result: dict[str, Any] = {"bytes": 4 * mine.size}
     for way, own in rounds.items():
-        everyone = np.array(ranks.gather(own, "compare sums"))
+        everyone = np.array(ranks.allgather(own, "compare sums"))
         slowest = everyone[:, :, 0].max(axis=0)
         result[way] = {
             "seconds": statistics.median(slowest),

@@ -37,7 +37,7 @@ _PHASES = ("setup", "call", "teardown")
 def pytest_configure(config: pytest.Config) -> None:
     """Let the ranks meet between tests, where there are several."""
     world = world_module.current()
-    if world.alone:
+    if world.is_single:
         return
     if getattr(config.option, "numprocesses", None):
         raise pytest.UsageError(
@@ -122,9 +122,9 @@ class Ranks:
     def _gather(self, value: Any, what: str) -> list[Any]:
         """Every rank's value, also where others are still in a test that fails once it finds this rank elsewhere."""
         for _ in range(_MOST_STEPS):
-            self._world.expected, self._world.where = (), ""  # of a step that did not come to its end
+            self._world.step_signature, self._world.location = (), ""  # of a step that did not come to its end
             try:
-                return self._world.gather(value, what)
+                return self._world.allgather(value, what)
             except RanksDisagree as error:
                 last = error
         raise last
@@ -132,14 +132,14 @@ class Ranks:
     def _same_directory(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Path:
         """`tmp_path` and what else is made by pytest's factory: the directory of rank 0 on every rank."""
         path = wrapped(*args, **kwargs) if self._world.rank == 0 else None
-        shared: Path = self._world.share(path, "share a temporary directory")
+        shared: Path = self._world.broadcast(path, "share a temporary directory")
         shared.mkdir(parents=True, exist_ok=True)  # where the file system is not that of rank 0
         return shared
 
     def _align(self) -> None:
         """Let all ranks go on alike, where some of them have left a test in its middle: random numbers, and the names
         that Keras makes up for layers."""
-        python, numpy = self._world.share((random.getstate(), np.random.get_state()), "share random states")
+        python, numpy = self._world.broadcast((random.getstate(), np.random.get_state()), "share random states")
         random.setstate(python)
         np.random.set_state(numpy)
         if "keras" in sys.modules:

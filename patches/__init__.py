@@ -138,7 +138,7 @@ def _say_steps(wanted: int) -> None:
 
     counted = sys.modules["matex_tf.patches.fit.steps"].trained if "matex_tf.patches.fit.steps" in sys.modules else 0
     if counted < wanted:
-        log_once.say(
+        log_once.log(
             f"the script came to its own end after {counted} training step{'s' * (counted != 1)} of fit and "
             f"train_on_batch, not {wanted} (--steps); those of other loops are not counted"
         )
@@ -163,6 +163,6 @@ def _applier(patch: str) -> Callable[[ModuleType], None]:
             and other_frameworks.backend() != "tensorflow"
         ):
             return
-        importlib.import_module(f"matex_tf.patches.{patch}").apply(module)
+        importlib.import_module(f"matex_tf.patches.{patch}").install(module)
 
     return apply

@@ -16,8 +16,8 @@ from matex_tf.core.world import World
 from matex_tf.errors import DataError, quoted
 from matex_tf.readers.file_names import DIRECTORIES, expand, files_of
 from matex_tf.readers.formats import registry
-from matex_tf.readers.shard import AUTO, Shard, pick
-from matex_tf.readers.tables.table import Arrays, Names, Table, Wanted, together
+from matex_tf.readers.shard import AUTO, Shard, take_rows
+from matex_tf.readers.tables.table import Arrays, Names, ReadOptions, Table, all_or_none
 
 NAMES = ("MNIST", "CIFAR10", "CIFAR100", "CSV", "HDF5", "PNETCDF")
 
@@ -40,7 +40,7 @@ class DataSet:
     """Training, validation and test data, of which each rank reads its own part.
 
     Every rank must make the same DataSet. `fit`, `evaluate` and `predict` take its arrays as they are: they know that
-    each rank holds other rows, use every row once an epoch, and make batches of the script's size of them together.
+    each rank holds other rows, use every row once an epoch, and make batches of the script's size of them all_or_none.
 
     It is MaTEx's class; docs/data.md says what is different.
 
@@ -225,7 +225,7 @@ class DataSet:
             name = "train_batch_size" if part == "train" else "test_batch_size"
             raise DataError(f"next_{part}_batch needs a batch size: give it one, or {name}= to DataSet.")
         rows = shard.next_rows(size)
-        return [pick(x, rows), pick(y, rows)]
+        return [take_rows(x, rows), take_rows(y, rows)]
 
 
 def say(table: Table, rows: int, ranks: World, classes_follow: bool = False, form: str = "") -> None:
@@ -244,13 +244,13 @@ def say(table: Table, rows: int, ranks: World, classes_follow: bool = False, for
     taken = f" of {table.rows}" if rows != table.rows else ""
     given = f"; rows are given as {form}" if form else ""
     gaps = f"; {table.gaps} rows lack an input (NaN)" if table.gaps else ""
-    ranks.say(
+    ranks.log(
         f"{os.path.basename(table.paths[0])}{more}: {table.format}, {rows}{taken} rows, {table.said}{given}{gaps}"
     )
     if table.words and not classes_follow:
-        ranks.say("the labels are words, which no model takes: say one_hot=True, or number them by shard.classes")
+        ranks.log("the labels are words, which no model takes: say one_hot=True, or number them by shard.classes")
     for note in table.notes:
-        ranks.say(f"{os.path.basename(table.paths[0])}: {note}")
+        ranks.log(f"{os.path.basename(table.paths[0])}: {note}")
 
 
 def _slice(rows: Any) -> slice:
@@ -286,16 +286,16 @@ def _parts(rows: int, valid: float, test: float, held_out: tuple[Table | None, T
     return [range(training), range(training + testing, rows), range(training, training + testing)]
 
 
-def _wanted(x: Names, y: Names, dtype: Any, delimiter: str | None, header: bool | None = None) -> Wanted:
+def _wanted(x: Names, y: Names, dtype: Any, delimiter: str | None, header: bool | None = None) -> ReadOptions:
     try:
         kind = None if dtype is None else np.dtype(dtype)
     except TypeError:
         raise DataError(f"{quoted(dtype)} is no dtype.") from None
-    return Wanted(x, y, kind, delimiter, header)
+    return ReadOptions(x, y, kind, delimiter, header)
 
 
 def _read_together(shard: Shard, ranks: World) -> None:
     """Read a rank's part; an error on one rank is raised on all."""
-    with together(ranks, "read the data"):
+    with all_or_none(ranks, "read the data"):
         raw = shard.load()
     shard.keep(raw)

@@ -8,7 +8,7 @@ from typing import Any
 
 from matex_tf.core.world import World
 from matex_tf.errors import DataError, listed
-from matex_tf.readers.tables.table import together
+from matex_tf.readers.tables.table import all_or_none
 
 #: Where MaTEx has the files that it knows by name.
 DIRECTORIES = {"MNIST": "MNIST_data", "CIFAR10": "CIFAR_data", "CIFAR100": "CIFAR_data"}
@@ -21,12 +21,12 @@ def expand(path: Any, ranks: World) -> list[str]:
         DataError: on every rank: there are none, or other ones on some rank.
     """
     found: list[str] = []
-    with together(ranks, "find the files of the data"):
+    with all_or_none(ranks, "find the files of the data"):
         for one in [path] if isinstance(path, (str, os.PathLike)) else list(path):
             found += _expand_one(os.fspath(one))
         if not found:
             raise DataError("there are no files in an empty list of paths.")
-    everyone = ranks.gather(found, "compare the files of the data")
+    everyone = ranks.allgather(found, "compare the files of the data")
     if any(other != everyone[0] for other in everyone):
         odd = next(rank for rank, other in enumerate(everyone) if other != everyone[0])
         missing = sorted(set(everyone[0]) ^ set(everyone[odd]))
@@ -61,7 +61,7 @@ def files_of(name: str, part: str, file: Any, directory: Any, ranks: World) -> l
     if part == "validation" or name not in DIRECTORIES:
         return []
     found: list[str] = []
-    with together(ranks, "find the files of the data"):
+    with all_or_none(ranks, "find the files of the data"):
         usual = DIRECTORIES[name]
         place = os.fspath(directory) if directory is not None else usual if os.path.isdir(usual) else "."
         if name == "MNIST":

@@ -12,7 +12,7 @@ import numpy as np
 
 from matex_tf import settings
 from matex_tf.core import row_partition
-from matex_tf.core.row_partition import Turns, span
+from matex_tf.core.row_partition import Interleaving, span
 from matex_tf.core.world import World
 from matex_tf.errors import DataError, quoted
 from matex_tf.readers.tables.table import Arrays, Table, rows_with_gaps
@@ -78,7 +78,7 @@ class Shard:
         self.counts = tuple(high - low for low, high in spans)
         low, high = spans[ranks.rank]
         self.rows = window[low:high]
-        self.turns = Turns(self.counts)
+        self.turns = Interleaving(self.counts)
         self._at = 0
         row_partition.holding = row_partition.holding or ranks.size > 1
 
@@ -143,7 +143,7 @@ class Shard:
         """This rank's rows of the next global batch of `batch_size`; from the first again after the last."""
         x, y = self._read_all()
         rows = self.next_rows(batch_size)
-        return pick(x, rows), pick(y, rows)
+        return take_rows(x, rows), take_rows(y, rows)
 
     def next_rows(self, batch_size: int) -> slice:
         """Which of this rank's rows are in the next global batch."""
@@ -203,7 +203,7 @@ class Shard:
         gaps = rows_with_gaps(raw[0]) if self._table.gaps is None else 0
         if gaps and settings.current().notes:
             name = os.path.basename(self.paths[0])
-            self._ranks.say(f"{name}: {gaps} of the {len(self)} rows of rank {self.rank} lack an input (NaN)")
+            self._ranks.log(f"{name}: {gaps} of the {len(self)} rows of rank {self.rank} lack an input (NaN)")
         again = copy.copy(self)  # for as long as the arrays live, and without holding on to them
         again._kept, again._like = None, again if self._like is self else self._like
         for column, array in enumerate(part for half in kept for part in (half if isinstance(half, tuple) else [half])):
@@ -226,7 +226,7 @@ class Shard:
             return self._table.read(0, 0)
         x, y = self._table.read(rows[0], rows[-1] + 1)
         every = slice(None, None, rows.step)
-        return (pick(x, every), pick(y, every)) if rows.step != 1 else (x, y)
+        return (take_rows(x, every), take_rows(y, every)) if rows.step != 1 else (x, y)
 
     def _prepare(self, raw: tuple[Arrays, Arrays | None] | None = None) -> None:
         """Find divisor and classes, once. The ranks must compare, so all of them come here."""
@@ -236,7 +236,7 @@ class Shard:
         if self._divisor is None and self._normalize is not False:
             if self._normalize is True:
                 largest = max((_largest(x) for x, _ in self._blocks(raw)), default=0.0)
-                self._divisor = max(self._ranks.gather(largest, "find the largest input")) or 1.0
+                self._divisor = max(self._ranks.allgather(largest, "find the largest input")) or 1.0
             else:
                 self._divisor = float(self._normalize)
         if self._classes is None and self._one_hot is not False and self._table.labelled:
@@ -256,7 +256,7 @@ class Shard:
             if found is None or len(found) > _MOST_LIKELY:
                 found = None
                 break
-        everyone = self._ranks.gather(found, "find the classes")
+        everyone = self._ranks.allgather(found, "find the classes")
         if all(one is not None for one in everyone):
             values = sorted(set().union(*everyone))
             words, low, high = isinstance(values[0], str), values[0], values[-1]
@@ -269,7 +269,7 @@ class Shard:
 
     def _found_classes(self, raw: tuple[Arrays, Arrays | None] | None) -> np.ndarray:
         mine = sorted({value for _, y in self._blocks(raw) for value in np.unique(_single(y, self)).tolist()})
-        return _all_classes(sorted(set().union(*self._ranks.gather(mine, "find the classes"))), self.paths[0])
+        return _all_classes(sorted(set().union(*self._ranks.allgather(mine, "find the classes"))), self.paths[0])
 
     def _blocks(self, raw: tuple[Arrays, Arrays | None] | None) -> Any:
         if raw is not None:
@@ -298,7 +298,7 @@ def origin(array: Any) -> tuple[Shard, int] | None:
     return _origins.get(id(array))
 
 
-def pick(arrays: Arrays | None, rows: Any) -> Arrays | None:
+def take_rows(arrays: Arrays | None, rows: Any) -> Arrays | None:
     """Some rows of inputs or labels."""
     return None if arrays is None else _each(arrays, lambda array: array[rows])
 

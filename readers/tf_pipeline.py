@@ -11,7 +11,7 @@ import numpy as np
 from matex_tf import errors
 from matex_tf.core.row_partition import OWN_ROWS
 from matex_tf.errors import DataError
-from matex_tf.readers.shard import Shard, pick
+from matex_tf.readers.shard import Shard, take_rows
 from matex_tf.readers.tables.table import Arrays, join
 
 
@@ -31,7 +31,7 @@ def batches(shard: Shard, batch_size: int, seed: int | None) -> Iterator[tuple[A
             x, y = shard.read(start, min(start + step, total))
             if random is not None:
                 rows = random.permutation(min(step, total - start))
-                x, y = pick(x, rows), pick(y, rows)
+                x, y = take_rows(x, rows), take_rows(y, rows)
             yield x, y
 
     ahead = blocks()
@@ -45,10 +45,10 @@ def batches(shard: Shard, batch_size: int, seed: int | None) -> Iterator[tuple[A
                 held = next(ahead)
                 begin, end = end, end + _rows(held[0])
             stop = min(high, end)
-            pieces.append(tuple(pick(part, slice(low - begin, stop - begin)) for part in held))
+            pieces.append(tuple(take_rows(part, slice(low - begin, stop - begin)) for part in held))
             low = stop
         if not pieces:
-            yield pick(held[0], slice(0, 0)), pick(held[1], slice(0, 0))
+            yield take_rows(held[0], slice(0, 0)), take_rows(held[1], slice(0, 0))
         elif len(pieces) == 1:
             yield pieces[0]  # type: ignore[misc]
         else:

@@ -22,7 +22,7 @@ import numpy as np
 from matex_tf.core.world import World
 from matex_tf.errors import DataError
 from matex_tf.readers.formats import registry
-from matex_tf.readers.tables.table import Wanted
+from matex_tf.readers.tables.table import ReadOptions
 
 LONGEST_SECONDS = 15
 
@@ -55,7 +55,9 @@ def main(kind: str, seconds: float, seed: int) -> None:
         except DataError:
             counts["of no format"] += 1
         try:
-            table = registry.open_table(sample.paths, format_of(kind, sample.name), Wanted(**sample.wanted), World())
+            table = registry.open_table(
+                sample.paths, format_of(kind, sample.name), ReadOptions(**sample.wanted), World()
+            )
             x, _ = table.read(0, table.rows)
             counts["rows"] += 1
             if cut and not same(x, sample.x):

@@ -16,24 +16,24 @@ from typing import Any
 #: Name of a place: what is called there, and how often at least in an undisturbed run of `chaos.SCRIPT`.
 PLACES = {
     "forward": ("matex_tf.patches.fit.steps:SharedStep.__call__", 60),
-    "packed": ("matex_tf.exchange.node.barrier:Meeting._sign", 150),
+    "packed": ("matex_tf.exchange.node.barrier:CheckedBarrier._sign", 150),
     "reducing": ("matex_tf.exchange.allreduce:Channel._reduce", 100),
-    "a bucket": ("matex_tf.exchange.process_group:Party.sum", 150),
+    "a bucket": ("matex_tf.exchange.process_group:ProcessGroup.sum", 150),
     "committing": ("matex_tf.patches.recovery.step_retry:_Step.commit", 60),
     "counting": ("matex_tf.patches.recovery.step_retry:_Step.count", 40),
     "summing metrics": ("matex_tf.patches.recovery.step_retry:_sum", 60),
-    "a meeting": ("matex_tf.core.world:World.meet", 40),
-    "a gather": ("matex_tf.core.world:World.gather", 20),
+    "a meeting": ("matex_tf.core.world:World.barrier", 40),
+    "a gather": ("matex_tf.core.world:World.allgather", 20),
     "merging metrics": ("matex_tf.patches.keras.metrics:merge", 5),
-    "making an arena": ("matex_tf.exchange.process_group:Party.__init__", 1),
-    "the first broadcast": ("matex_tf.patches.keras.weights:share", 2),
+    "making an arena": ("matex_tf.exchange.process_group:ProcessGroup.__init__", 1),
+    "the first broadcast": ("matex_tf.patches.keras.weights:broadcast", 2),
     "predicting": ("matex_tf.patches.fit.steps:_gather", 5),
     "writing": ("zipfile:ZipFile.writestr", 3),
 }
 #: Places that only a run in which another rank has died comes to.
 RECOVERING = {
     "revoking": ("matex_tf.core.world:World.revoke", 1),
-    "shrinking": ("matex_tf.core.world:World.leave_behind", 1),
+    "shrinking": ("matex_tf.core.world:World.shrink", 1),
     "settling": ("matex_tf.core.world:World._settle", 1),
     "taking over": ("matex_tf.patches.recovery.step_retry:_take_over", 1),
 }
@@ -75,16 +75,16 @@ def _note(what: str) -> None:
 
 
 def _log_recoveries() -> None:
-    from matex_tf.faults.transactions import Guard
+    from matex_tf.faults.transactions import TransactionGuard
 
-    recover = Guard._recover
+    recover = TransactionGuard._recover
 
-    def logged(guard: Guard) -> Any:
+    def logged(guard: TransactionGuard) -> Any:
         result = recover(guard)
         _note("recovered")
         return result
 
-    Guard._recover = logged  # type: ignore[method-assign]
+    TransactionGuard._recover = logged  # type: ignore[method-assign]
 
 
 def prepare() -> None:

@@ -347,7 +347,7 @@ def test_a_named_pipe(tmp_path):
     store, _ = opened(tmp_path)
     os.mkfifo(store.path / "fit-0001.done")
     os.mkfifo(store.path / "job.over")
-    assert store.find(1) is None and not store.over
+    assert store.find(1) is None and not store.script_ended
     store.end()
     with pytest.raises(MatexError, match="no plain file of yours"):
         store.folder.open("fit-0001.done")

@@ -174,7 +174,7 @@ def test_ring(name, data, size, count, feedback):
     whole = expected[~np.isnan(expected)]
     with np.errstate(all="ignore"):
         plain = np.sum(parts, axis=0, dtype=np.float64)
-    rings = [compressed_ring.CodedRing(codec.create(name)) for _ in range(size)]
+    rings = [compressed_ring.CompressedRing(codec.create(name)) for _ in range(size)]
     results = [part.copy() for part in parts]
     lanes = run(lambda lane, *more, **named: rings[lane.rank](lane, *more, **named), results,
                 **({"residual": residuals} if residuals else {}))  # fmt: skip
@@ -219,7 +219,7 @@ def test_ring_with_feedback_loses_nothing(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_buffers_are_used_again(name):
     """A second sum of the same size takes no new memory, and a larger one does not keep the old."""
-    rings = [compressed_ring.CodedRing(codec.create(name)) for _ in range(3)]
+    rings = [compressed_ring.CompressedRing(codec.create(name)) for _ in range(3)]
 
     def one(lane, data, tag):
         return rings[lane.rank](lane, data, tag)
@@ -235,7 +235,7 @@ def test_buffers_are_used_again(name):
 def test_virtual_ranks_run_the_algorithms_of_the_network():
     """So that what holds for virtual ranks is said of the real ones too."""
     random = np.random.default_rng(4)
-    for algorithm in (transport.ring, transport.doubling, transport.halving):
+    for algorithm in (transport.ring, transport.doubling, transport.rabenseifner):
         for size in (1, 2, 3, 4, 6):
             parts = [random.integers(-9, 9, 50).astype(np.float32) for _ in range(size)]
             results = [part.copy() for part in parts]

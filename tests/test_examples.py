@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jobs import LAUNCHER, Job
 
-from matex_tf.core.row_partition import Turns, span
+from matex_tf.core.row_partition import Interleaving, span
 
 pytestmark = pytest.mark.variants(1)
 
@@ -55,7 +55,7 @@ def test_session(files, tmp_path):
         content = gzip.decompress(path.read_bytes())
         rows = np.frombuffer(content[header:], np.uint8).reshape(1500, -1)
         counts = [high - low for low, high in (span(1500, rank, 4) for rank in range(4))]
-        path.write_bytes(gzip.compress(content[:header] + rows[Turns(counts).order(100)].tobytes()))
+        path.write_bytes(gzip.compress(content[:header] + rows[Interleaving(counts).order(100)].tobytes()))
     said = {}
     for ranks, directory in ((1, ordered), (4, files)):
         command = [LAUNCHER, "run", "-n", str(ranks), str(EXAMPLES / "lenet_session.py"), str(directory)]

@@ -102,7 +102,7 @@ def test_little_room(bare_ranks, hosts, megabytes):
 
 def test_no_room(bare_ranks):
     """Where there is next to none, every rank says how much is needed, and how to get it."""
-    for text in bare_ranks.refused("exchange:little_room", (3,), error="NoRoom", megabytes=0.5)[3]:
+    for text in bare_ranks.refused("exchange:little_room", (3,), error="OutOfSharedMemory", megabytes=0.5)[3]:
         assert "/dev/shm" in text and "MB" in text and "--shm-size" in text
 
 
@@ -153,11 +153,11 @@ def test_nobody_else_reads_shared_memory(tmp_path, named):
     """Its mode is 0600 whatever the umask, with a name and without."""
     from types import SimpleNamespace
 
-    from matex_tf.exchange.node.shared_memory import Node
+    from matex_tf.exchange.node.shared_memory import NodeMemory
 
     before = os.umask(0)
     try:
-        handle, _ = Node._create(SimpleNamespace(_directory=str(tmp_path)), 4096, named)
+        handle, _ = NodeMemory._create(SimpleNamespace(_directory=str(tmp_path)), 4096, named)
     finally:
         os.umask(before)
     assert stat.S_IMODE(os.fstat(handle).st_mode) == 0o600

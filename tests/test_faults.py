@@ -24,10 +24,10 @@ import matex_tf
 world = matex_tf.init()
 first, seen = world.rank, None
 for step in range(8):
-    world.where = f"step {step}"
+    world.location = f"step {step}"
     if step == 2 * first + 1 and first < 3:
         os.kill(os.getpid(), signal.SIGKILL)
-    there, before = zip(*world.gather((first, seen), "look who is there"))
+    there, before = zip(*world.allgather((first, seen), "look who is there"))
     assert len(set(before)) == 1, (step, before)
     dead, dies_next = min((step + 1) // 2, 3), step in (0, 2, 4)
     assert there in [(0, 1, 2, 3)[dead:], (0, 1, 2, 3)[dead + dies_next :]], (step, there)
@@ -97,7 +97,7 @@ def test_fewer_ranks_than_are_wanted(tmp_path):
     assert not job.left()
 
 
-@pytest.mark.parametrize("others", ["world.meet('go on')", "time.sleep(60)"])
+@pytest.mark.parametrize("others", ["world.barrier('go on')", "time.sleep(60)"])
 def test_an_error_is_no_death(tmp_path, others):
     """An exception, or sys.exit, ends all ranks, wherever they are, within seconds."""
     (tmp_path / "script.py").write_text(ERROR % others)
@@ -156,10 +156,10 @@ def summed(own, plan, real=step_retry._sum):
             os.kill(os.getpid(), signal.SIGKILL)
         raise errors.RankLost("it has not come through")
     return total
-def count(guard, real=transactions.Guard.count):
+def count(guard, real=transactions.TransactionGuard.mark_committed):
     counts.append(1)
     real(guard)
-step_retry._sum, transactions.Guard.count = summed, count
+step_retry._sum, transactions.TransactionGuard.mark_committed = summed, count
 x, y = np.random.RandomState(0).rand(2, 242, 4).astype("float32")  # the last batch has no row for two ranks
 keras.utils.set_random_seed(1)
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])

@@ -18,7 +18,7 @@ from on_hosts import left
 
 from matex_tf.faults import liveness
 from matex_tf.faults import peer_sockets as lines_module
-from matex_tf.faults.peer_sockets import Line
+from matex_tf.faults.peer_sockets import PeerSocket
 from matex_tf.launch import ulfm
 
 needs_hosts = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "can run")
@@ -36,7 +36,7 @@ world = matex_tf.init()
 first = world.rank
 weights = np.zeros(3)
 for step in range(12):
-    world.where = f"step {step}"
+    world.location = f"step {step}"
     if step == 5:
         with open(f"ready.{first}", "w") as file:
             file.write("yes")
@@ -46,7 +46,7 @@ for step in range(12):
         low, high = span(100, world.rank, world.size)
         rows = np.arange(low, high)[:, None] * [1.0, 2.0, 3.0] + weights
         return process_group.sum_arrays(world, [rows.sum(0)], "add up", ["the gradient"])[0]
-    weights = weights - 1e-3 * world.whole(add_up)
+    weights = weights - 1e-3 * world.run_atomically(add_up)
 with open(f"end.{first}", "w") as file:
     json.dump([world.size, weights.tolist()], file)
 """
@@ -166,7 +166,7 @@ def test_a_host_goes_down_and_says_so(tmp_path):
 @needs_hosts
 def test_a_host_goes_down_while_ranks_start(tmp_path):
     """Nobody can go on then: the job ends, and not as if it had gone well."""
-    (tmp_path / "script.py").write_text("import matex_tf\nmatex_tf.init().meet('never come to this')\n")
+    (tmp_path / "script.py").write_text("import matex_tf\nmatex_tf.init().barrier('never come to this')\n")
     (tmp_path / "sitecustomize.py").write_text(
         "import os, time\n"
         "if os.environ.get('OMPI_COMM_WORLD_RANK') == '3':\n"
@@ -188,9 +188,9 @@ def test_which_part_goes_on():
     for here in range(1, 1 << 5):
         part = [rank for rank in range(6) if here >> rank & 1]
         rest = [rank for rank in range(6) if not here >> rank & 1]
-        assert liveness.goes_on(part, rest) != liveness.goes_on(rest, part)
-        assert liveness.goes_on(part, rest) or len(part) <= len(rest)
-    assert liveness.goes_on([0, 3], [1, 2]) and not liveness.goes_on([1, 2], [0, 3])
+        assert liveness.wins_split(part, rest) != liveness.wins_split(rest, part)
+        assert liveness.wins_split(part, rest) or len(part) <= len(rest)
+    assert liveness.wins_split([0, 3], [1, 2]) and not liveness.wins_split([1, 2], [0, 3])
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ def lines():
             listener = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
             here = opened.enter_context(socket.create_connection(listener.getsockname()))
             here.setblocking(False)
-            return Line(here), opened.enter_context(listener.accept()[0])
+            return PeerSocket(here), opened.enter_context(listener.accept()[0])
 
         yield connection
 

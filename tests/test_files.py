@@ -563,7 +563,7 @@ import subprocess
 subprocess.run("echo ran >> log", shell=True, cwd=own)
 sums = []
 for step in range(3):
-    sums.append(party.sum_arrays(world, [np.ones(5)], "add up", ["ones"])[0].sum())
+    sums.append(group.sum_arrays(world, [np.ones(5)], "add up", ["ones"])[0].sum())
     if os.uname().nodename == "h2":
         os.makedirs(f"{own}/h2", exist_ok=True)
 assert sums == [20.0] * 3

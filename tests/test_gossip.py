@@ -7,18 +7,18 @@ from virtual import VirtualMail
 
 from matex_tf.errors import MatexError, RanksDisagree
 from matex_tf.exchange.network import messenger
-from matex_tf.exchange.pairwise_average import Halfway, Patience
+from matex_tf.exchange.pairwise_average import PairwiseAverager, Patience
 from matex_tf.strategies.topology import Partners
 
 SHAPES = [(3, 4), (4,), (), (300,), (0, 5), (7, 2)]
 
 
 def everyone(size, shapes=SHAPES, dtypes=None, limit=1 << 20, kind="dissemination", **coded):
-    """A `Halfway` for each of `size` ranks in this process."""
+    """A `PairwiseAverager` for each of `size` ranks in this process."""
     office = {}
     dtypes = [np.dtype(dtype) for dtype in dtypes or ["float32"] * len(shapes)]
     return [
-        Halfway(VirtualMail(rank, size, office), rank, Partners(size, 3, kind), shapes, dtypes, limit, **coded)
+        PairwiseAverager(VirtualMail(rank, size, office), rank, Partners(size, 3, kind), shapes, dtypes, limit, **coded)
         for rank in range(size)
     ]
 

@@ -42,7 +42,7 @@ def die_at(place, number, how):
 
 class Die(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
-        turns.append(strategies.current()._rounds[self.model].halfway.turns)
+        turns.append(strategies.current()._rounds[self.model].averager.turns)
     def on_train_batch_begin(self, batch, logs=None):
         seen.append(batch)
         for rank, place, number in deaths:
@@ -113,7 +113,7 @@ def undisturbed(server, tmp_path_factory):
     return train(tmp_path_factory.mktemp("undisturbed"), server, [])[0]
 
 
-HALFWAY, GOSSIP = "matex_tf.exchange.pairwise_average:Halfway", "matex_tf.strategies.gossip"
+HALFWAY, GOSSIP = "matex_tf.exchange.pairwise_average:PairwiseAverager", "matex_tf.strategies.gossip"
 #: Who dies, and where; at the end of each epoch the number of ranks, and how often these have met since the death.
 CASES = {
     "between steps": ([[2, "batch", 17]], [4, 3, 3, 3], [12, 8, 20, 32]),

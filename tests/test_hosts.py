@@ -52,12 +52,12 @@ MEET = """
 import os, signal, sys, time
 import matex_tf
 world = matex_tf.init()
-world.meet("start")
+world.barrier("start")
 if world.rank == 3:
     open("pid", "w").write(str(os.getpid()))
     %s
 while True:
-    world.meet("take a step")
+    world.barrier("take a step")
     time.sleep(0.01)
 """
 
@@ -158,7 +158,7 @@ def test_a_host_loses_its_power(tmp_path):
 def test_a_job_starts_again_without_a_lost_host(tmp_path):
     """With `--faults restart` the job goes on where it can, with the ranks that the other hosts had."""
     again = "if os.environ['MATEX_RESTARTS'] == '1': print('again on', world.hosts, flush=True); sys.exit()"
-    (tmp_path / "script.py").write_text(MEET.replace('world.meet("start")', again) % "pass")
+    (tmp_path / "script.py").write_text(MEET.replace('world.barrier("start")', again) % "pass")
     with Hosts(2) as made:
         hosts = ["-n", "4", "--hosts", "h1:2,h2:2", "--faults", "restart", "script.py"]
         job = Job([*made.on(folder=tmp_path), LAUNCHER, "run", *hosts], tmp_path, **made.environ)

@@ -43,12 +43,12 @@ MEET = """
 import os, sys, time
 import matex_tf
 world = matex_tf.init()
-world.meet("start")
+world.barrier("start")
 if world.rank == 1:
     open("pid", "w").write(str(os.getpid()))
     %s
 while True:
-    world.meet("take a step")
+    world.barrier("take a step")
     time.sleep(0.01)
 """
 
@@ -191,7 +191,7 @@ def test_a_sign_in_pieces():
 @pytest.mark.parametrize("line", ["os.kill(os.getpid(), 9)", "os._exit(0)", "os.execv('/bin/true', ['true'])"])
 def test_no_rank_comes_to_its_end(tmp_path, line):
     """With ULFM mpirun ends with code 0 whatever becomes of its ranks; the job does not."""
-    script(tmp_path, f"import os, matex_tf\nmatex_tf.init().meet('start')\n{line}")
+    script(tmp_path, f"import os, matex_tf\nmatex_tf.init().barrier('start')\n{line}")
     job = Job([LAUNCHER, "run", "-n", "2", "--faults", "shrink", "script.py"], tmp_path)
     ended = job.end()
     assert ended.code == 1 and "no rank has said that the script came to its end" in ended.err, ended

@@ -15,10 +15,10 @@ MEET = """
 import time
 import matex_tf
 world = matex_tf.init()
-world.meet("start")
+world.barrier("start")
 open("up", "w").write("yes")
 while True:
-    world.meet("take a step")
+    world.barrier("take a step")
     time.sleep(0.01)
 """
 

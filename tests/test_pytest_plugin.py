@@ -18,7 +18,7 @@ import pytest
 import matex_tf
 
 def step(number=0):
-    matex_tf.init().meet(f"take step {number}")
+    matex_tf.init().barrier(f"take step {number}")
 
 def test_fine():
     step()
@@ -44,7 +44,7 @@ def test_one_rank_fails_later():
     step(3)
 
 def test_random_numbers_are_alike_again():
-    numbers = matex_tf.init().gather(random.random(), "compare")
+    numbers = matex_tf.init().allgather(random.random(), "compare")
     assert numbers[0] == numbers[1]
 
 def test_all_ranks_fail():
@@ -60,7 +60,7 @@ def test_set_up(broken):
     step()
 
 def test_directory_is_the_same(tmp_path):
-    paths = matex_tf.init().gather(str(tmp_path), "compare")
+    paths = matex_tf.init().allgather(str(tmp_path), "compare")
     assert len(set(paths)) == 1 and Path(paths[0]).is_dir()
 
 def test_skipped():

@@ -5,7 +5,7 @@ import random
 import pytest
 from jobs import LAUNCHER, Job
 
-from matex_tf.launch.output_filter import Quiet
+from matex_tf.launch.output_filter import OutputFilter
 
 FRAME = "-" * 74 + "\n"
 ABORT = f"""{FRAME}MPI_ABORT was invoked on rank 0 in communicator MPI COMM 3 DUP FROM 0
@@ -27,7 +27,7 @@ REPORT = "matex_tf: rank 1 of 3 on vm failed:\nTraceback (most recent call last)
 
 def through(text: str, parts: int) -> str:
     """A text that goes through in so many parts."""
-    quiet, data, out = Quiet(), text.encode(), b""
+    quiet, data, out = OutputFilter(), text.encode(), b""
     cuts = sorted(random.Random(parts).sample(range(1, len(data)), min(parts, len(data)) - 1))
     for begin, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
         out += quiet(data[begin:end])
@@ -46,7 +46,7 @@ def test_what_is_left_out(parts):
 
 def test_a_line_without_an_end_is_shown_at_once():
     """A prompt does not wait for its answer."""
-    quiet = Quiet()
+    quiet = OutputFilter()
     assert quiet(b"a line\nhow many? ") == b"a line\nhow many? "
     assert quiet(b"\n---") == b"\n" and quiet(b" so\n") == b"--- so\n"
 
@@ -54,8 +54,8 @@ def test_a_line_without_an_end_is_shown_at_once():
 def test_the_last_line_is_the_cause(tmp_path):
     """Of an error that has more than one line too."""
     (tmp_path / "script.py").write_text(
-        "import matex_tf\nworld = matex_tf.init()\nworld.meet('begin')\n"
-        "if world.rank == 1:\n    raise ValueError('boom\\nin two lines')\nworld.meet('end')\n"
+        "import matex_tf\nworld = matex_tf.init()\nworld.barrier('begin')\n"
+        "if world.rank == 1:\n    raise ValueError('boom\\nin two lines')\nworld.barrier('end')\n"
     )
     ended = Job([LAUNCHER, "run", "-n", "2", "script.py"], tmp_path).end()
     assert ended.code == 1 and "MPI_ABORT" not in ended.err and "prterun" not in ended.err, ended

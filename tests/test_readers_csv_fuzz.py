@@ -16,7 +16,7 @@ from threads import on_threads
 from matex_tf.core import row_partition
 from matex_tf.errors import DataError
 from matex_tf.readers.formats.csv import table as csv_table
-from matex_tf.readers.tables.table import Wanted
+from matex_tf.readers.tables.table import ReadOptions
 
 SETTINGS = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), max_examples=60)
 TINY = SMALL | {"block": 16, "step": 8, "piece": 64}
@@ -26,7 +26,7 @@ def read(text, ranks, **wanted):
     """What each of some ranks reads, joined; or the message of the DataError that all of them raised."""
 
     def one(world):
-        table = csv_table.open([path], Wanted(**wanted), world)
+        table = csv_table.open([path], ReadOptions(**wanted), world)
         low, high = row_partition.span(table.rows, world.rank, world.size)
         whole = table.read(0, table.rows)
         mine = table.read(low, high)

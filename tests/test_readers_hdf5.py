@@ -18,8 +18,8 @@ from matex_tf.core.world import World
 from matex_tf.errors import DataError
 from matex_tf.readers.formats import registry
 from matex_tf.readers.formats.hdf5 import table as hdf5
-from matex_tf.readers.formats.hdf5.classes import Turns
-from matex_tf.readers.tables.table import Wanted
+from matex_tf.readers.formats.hdf5.classes import ClassInterleaving
+from matex_tf.readers.tables.table import ReadOptions
 
 
 def test_shards(bare_ranks, seven_ranks, tmp_path):
@@ -49,8 +49,8 @@ def test_a_dataset_for_each_class(bare_ranks, seven_ranks, tmp_path):
     ]
     check_shards([sample for sample, _ in made], bare_ranks, seven_ranks)
     for sample, names in made:
-        assert hdf5.open(sample.paths, Wanted(), World()).classes == tuple(names)
-    inputs = hdf5.open(made[0][0].paths, Wanted(y=False, dtype=np.dtype("f8")), World()).read(3, 9)
+        assert hdf5.open(sample.paths, ReadOptions(), World()).classes == tuple(names)
+    inputs = hdf5.open(made[0][0].paths, ReadOptions(y=False, dtype=np.dtype("f8")), World()).read(3, 9)
     assert inputs[1] is None and np.array_equal(inputs[0], made[0][0].x[3:9].astype("f8"))
 
 
@@ -64,13 +64,13 @@ def test_not_a_dataset_for_each_class(tmp_path):
             for name, value in content.items():
                 file[name] = value
         with pytest.raises(DataError, match="which datasets are inputs and labels"):
-            hdf5.open([str(tmp_path / f"{number}.h5")], Wanted(), World())
+            hdf5.open([str(tmp_path / f"{number}.h5")], ReadOptions(), World())
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=9).filter(any), st.data())
 def test_turns(counts, data):
     """The order of classes is that of shards, found faster."""
-    turns, slow = Turns(counts), row_partition.Turns(counts)
+    turns, slow = ClassInterleaving(counts), row_partition.Interleaving(counts)
     row = data.draw(st.integers(0, sum(counts)))
     assert turns.before(row).tolist() == slow.before(row).tolist()
 
@@ -79,7 +79,7 @@ def test_turns_of_many_classes():
     """Also where a class has nearly all rows, and where there are thousands of classes."""
     counts = np.ones(3000, np.int64)
     counts[7] = 100_000
-    turns = Turns(counts)
+    turns = ClassInterleaving(counts)
     whole, _ = turns.sorted(np.zeros_like(counts), counts)
     for row in (1, 499, 51_500, 102_998):
         assert turns.before(row).tolist() == np.bincount(whole[:row], minlength=3000).tolist()
@@ -190,7 +190,7 @@ def test_what_was_written(tmp_path, x, chunked, data):
     path = tmp_path / "any.h5"
     with h5py.File(path, "w") as file:
         file.create_dataset("x", data=x, chunks=x.shape if chunked else None)
-    table = registry.open_table([str(path)], None, Wanted(), World())
+    table = registry.open_table([str(path)], None, ReadOptions(), World())
     start = data.draw(st.integers(0, len(x)))
     stop = data.draw(st.integers(start, len(x)))
     got, labels = table.read(start, stop)

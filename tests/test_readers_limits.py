@@ -24,7 +24,7 @@ from matex_tf.errors import MESSAGE_LENGTH, DataError, listed, quoted, shortened
 from matex_tf.readers.formats import registry
 from matex_tf.readers.formats.csv import source as csv_source
 from matex_tf.readers.safety import limits
-from matex_tf.readers.tables.table import Wanted
+from matex_tf.readers.tables.table import ReadOptions
 from matex_tf.settings import Settings
 
 
@@ -32,7 +32,7 @@ def read(path, ranks=1, **wanted):
     """What a rank reads of a file; or the message with which all ranks refuse it."""
 
     def one(world):
-        table = registry.open_table([str(path)], None, Wanted(**wanted), world)
+        table = registry.open_table([str(path)], None, ReadOptions(**wanted), world)
         return table.read(0, table.rows)
 
     results = on_threads(ranks, one) if ranks > 1 else [_outcome(lambda: one(World()))]
@@ -210,7 +210,7 @@ def test_sizes_that_are_only_claimed(tmp_path):
         h5py.h5d.create(file.id, b"x", h5py.h5t.NATIVE_DOUBLE, space, plist).write_direct_chunk((0,), b"nothing")
     assert "its chunks would have 2147483648 bytes each" in read(tmp_path / "b.h5", x="x", y=False)
     pq.write_table(pa.table({"a": np.zeros(1000), "y": np.zeros(1000)}), tmp_path / "a.parquet")
-    table = registry.open_table([str(tmp_path / "a.parquet")], None, Wanted(), World())
+    table = registry.open_table([str(tmp_path / "a.parquet")], None, ReadOptions(), World())
     table.rows = 1 << 50
     with pytest.raises(DataError, match="of memory, which this machine does not have"):
         table.read(0, table.rows)

@@ -17,7 +17,7 @@ from matex_tf.core.world import World
 from matex_tf.errors import DataError
 from matex_tf.readers.formats import cifar, idx
 from matex_tf.readers.safety import safe_pickle
-from matex_tf.readers.tables.table import Wanted
+from matex_tf.readers.tables.table import ReadOptions
 
 
 def test_shards(bare_ranks, seven_ranks, tmp_path):
@@ -190,7 +190,7 @@ def test_only_what_is_read(tmp_path):
         file.write(array_files.idx_bytes(rows))
     path = tmp_path / "pictures.gz"
     path.write_bytes(buffer.getvalue())
-    table = idx.open([str(path)], Wanted(), World())
+    table = idx.open([str(path)], ReadOptions(), World())
     for start, stop in ((0, 1), (17, 19), (39, 40), (0, 40)):
         np.testing.assert_array_equal(table.read(start, stop)[0], rows[start:stop])
 

@@ -15,7 +15,7 @@ from matex_tf.core.world import World
 from matex_tf.errors import DataError
 from matex_tf.readers.formats import registry
 from matex_tf.readers.formats.netcdf import table as netcdf
-from matex_tf.readers.tables.table import Wanted
+from matex_tf.readers.tables.table import ReadOptions
 
 CLASSIC = ("NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA")
 ALL = (*CLASSIC, "NETCDF4", "NETCDF4_CLASSIC")
@@ -53,7 +53,7 @@ def test_written_by_another_library(tmp_path):
                 file.createDimension("column", 3)
                 for name, values in content.items():
                     file.createVariable(name, values.dtype, ("row", "column")[: values.ndim])[:] = values
-            got, labels = netcdf.open([path], Wanted(), World()).read(2, 50)
+            got, labels = netcdf.open([path], ReadOptions(), World()).read(2, 50)
             np.testing.assert_array_equal(got, x[2:50])
             if len(content) > 1:
                 np.testing.assert_array_equal(labels, y[2:50])
@@ -65,7 +65,7 @@ def test_wide_records(tmp_path):
     wide = array_files.rows("f4", 50_000, count=9)
     for format in CLASSIC:
         path = write(tmp_path / f"{format}.nc", format, x=(x, {}), between=(wide, {}), y=(y, {}), behind=(wide, {}))
-        got, labels = netcdf.open([path], Wanted(), World()).read(1, 8)
+        got, labels = netcdf.open([path], ReadOptions(), World()).read(1, 8)
         np.testing.assert_array_equal(got, x[1:8])
         np.testing.assert_array_equal(labels, y[1:8])
 
@@ -83,7 +83,7 @@ def test_missing_values(tmp_path, format):
         plain=(np.where(number == 1, netCDF4.default_fillvals["i4"], number).astype("i4"), {}),
     )  # fmt: skip
     names = ["short", "wide", "float", "nan", "plain"]
-    table = netcdf.open([path], Wanted(x=names), World())
+    table = netcdf.open([path], ReadOptions(x=names), World())
     whole, _ = table.read(0, 6)
     assert [x.dtype.str[1:] for x in whole] == ["f4", "f8", "f4", "f8", "i4"]
     for start in range(6):
@@ -93,8 +93,8 @@ def test_missing_values(tmp_path, format):
     assert missing == [[2], [], [1], [1], []]
     for name, row in {"short": 2, "float": 1, "nan": 1, "plain": 1}.items():
         with pytest.raises(DataError, match=f"variable {name} is the labels, and row {row} of it"):
-            netcdf.open([path], Wanted(x="wide", y=name), World()).read(0, 6)
-    got, labels = netcdf.open([path], Wanted(x="wide", y="short"), World()).read(3, 6)
+            netcdf.open([path], ReadOptions(x="wide", y=name), World()).read(0, 6)
+    got, labels = netcdf.open([path], ReadOptions(x="wide", y="short"), World()).read(3, 6)
     assert labels.dtype == np.int16 and labels.tolist() == [3, 4, 5]
 
 
@@ -182,7 +182,7 @@ def test_what_was_written(tmp_path, x, y, unlimited, format, data):
     assume(x.dtype.kind != "f" or not (x == np.array(netCDF4.default_fillvals["f4"], x.dtype)).any())
     labels = np.arange(len(x)).astype(y)
     path = write(tmp_path / "any.nc", format, None if unlimited else len(x), labels=(labels, {}), images=(x, {}))
-    table = registry.open_table([path], None, Wanted(), World())
+    table = registry.open_table([path], None, ReadOptions(), World())
     start = data.draw(st.integers(0, len(x)))
     stop = data.draw(st.integers(start, len(x)))
     got, got_labels = table.read(start, stop)

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as arrays
 
 from matex_tf.core.world import World
 from matex_tf.readers.formats import registry
-from matex_tf.readers.tables.table import Wanted
+from matex_tf.readers.tables.table import ReadOptions
 
 
 def test_shards(bare_ranks, seven_ranks, tmp_path):
@@ -119,7 +119,7 @@ def test_what_was_written(tmp_path, x, how, data):
         np.save(path, np.asfortranarray(x) if how == "fortran" else x)
     else:
         {"stored": np.savez, "packed": np.savez_compressed}[how](path, x=x)
-    table = registry.open_table([str(path)], None, Wanted(), World())
+    table = registry.open_table([str(path)], None, ReadOptions(), World())
     start = data.draw(st.integers(0, len(x)))
     stop = data.draw(st.integers(start, len(x)))
     got, labels = table.read(start, stop)

@@ -13,7 +13,7 @@ from matex_tf.core import row_partition
 from matex_tf.core.world import World
 from matex_tf.errors import DataError
 from matex_tf.readers.formats import parquet
-from matex_tf.readers.tables.table import Wanted
+from matex_tf.readers.tables.table import ReadOptions
 
 SIZES = (1, 2, 3, 4)
 ROWS = 203
@@ -172,7 +172,7 @@ def test_cut_files(tmp_path, data):
     path.write_bytes(text[: data.draw(st.integers(0, len(text) - 1))])
 
     def read(ranks):
-        table = parquet.open([str(path)], Wanted(x=NUMBERS), ranks)
+        table = parquet.open([str(path)], ReadOptions(x=NUMBERS), ranks)
         return table.read(*row_partition.span(table.rows, ranks.rank, ranks.size))
 
     for result in on_threads(2, read):
@@ -192,7 +192,7 @@ def test_flipped_bytes(tmp_path, flips):
     path.write_bytes(text)
 
     def read(ranks):
-        table = parquet.open([str(path)], Wanted(x=NUMBERS, y="word"), ranks)
+        table = parquet.open([str(path)], ReadOptions(x=NUMBERS, y="word"), ranks)
         x, y = table.read(0, table.rows)
         return x.shape, y.shape
 
@@ -208,6 +208,6 @@ def test_page_checksums(tmp_path):
     content = bytearray((tmp_path / "a.parquet").read_bytes())
     content[content.index(values[:50].tobytes()) + 77] ^= 1
     (tmp_path / "a.parquet").write_bytes(content)
-    table = parquet.open([str(tmp_path / "a.parquet")], Wanted(), World())
+    table = parquet.open([str(tmp_path / "a.parquet")], ReadOptions(), World())
     with pytest.raises(DataError, match="a.parquet cannot be read as Parquet: .*CRC"):
         table.read(0, 1000)

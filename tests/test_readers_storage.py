@@ -12,7 +12,7 @@ from array_checks import check_refused
 from matex_tf.core.world import World
 from matex_tf.errors import DataError
 from matex_tf.readers.formats import registry
-from matex_tf.readers.tables.table import Wanted
+from matex_tf.readers.tables.table import ReadOptions
 
 X = np.arange(53 * 3, dtype="f4").reshape(53, 3) + 1
 
@@ -35,7 +35,7 @@ def virtual(path, *mappings, rows=53, columns=3, fillvalue=None, name="x", maxsh
 
 
 def read(path, **wanted):
-    table = registry.open_table([str(path)], None, Wanted(**wanted), World())
+    table = registry.open_table([str(path)], None, ReadOptions(**wanted), World())
     return table.read(0, table.rows)[0], table.notes
 
 
@@ -62,7 +62,7 @@ def test_external_storage_that_is_cut_short(bare_ranks, tmp_path):
 def test_external_storage_that_changes(tmp_path):
     """Between opening and reading."""
     path = external(tmp_path / "some.h5", tmp_path, 53)
-    table = registry.open_table([str(path)], None, Wanted(), World())
+    table = registry.open_table([str(path)], None, ReadOptions(), World())
     os.truncate(tmp_path / "raw0", 100)
     with pytest.raises(DataError, match="raw0 changed while it was read"):
         table.read(0, 53)
@@ -173,7 +173,7 @@ def test_virtual_datasets_with_rows_that_are_nowhere(bare_ranks, sources):
 def test_a_virtual_dataset_of_one_source_that_changes(tmp_path):
     """A source is watched as the file itself is."""
     path = virtual(tmp_path / "some.h5", (slice(None), source(tmp_path / "a.h5"), "x", (53, 3), ...))
-    table = registry.open_table([str(path)], None, Wanted(), World())
+    table = registry.open_table([str(path)], None, ReadOptions(), World())
     source(tmp_path / "a.h5", 20)
     with pytest.raises(DataError, match="a.h5 changed while it was read"):
         table.read(0, 53)
@@ -186,7 +186,7 @@ def test_a_large_virtual_dataset_in_a_small_file(tmp_path):
         for row in range(0, 300_000, 30_000):
             file["x"][row] = 1
     path = virtual(tmp_path / "v.h5", (slice(None), "large.h5", "x", (300_000, 256), ...), rows=300_000, columns=256)
-    table = registry.open_table([str(path)], None, Wanted(), World())
+    table = registry.open_table([str(path)], None, ReadOptions(), World())
     assert table.rows == 300_000 and table.read(30_000, 30_001)[0].sum() == 256
 
 

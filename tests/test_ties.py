@@ -18,12 +18,12 @@ MEET = """
 import os, subprocess, time
 import matex_tf
 world = matex_tf.init()
-world.meet("start")
+world.barrier("start")
 if world.rank == 1:
     subprocess.Popen(["sleep", "1000"])
     open("pid", "w").write(str(os.getpid()))
 while True:
-    world.meet("take a step")
+    world.barrier("take a step")
     time.sleep(0.01)
 """
 
@@ -104,13 +104,13 @@ def count(x):
 assert int(count(tf.constant(1))) == 10
 assert "while_stmt" in inspect.getsource(tf.autograph.to_graph(count.python_function))
 world = matex_tf.init()
-world.meet("convert")
+world.barrier("convert")
 print([name for name in os.listdir(tempfile.gettempdir()) if "ompi" not in name], flush=True)
-world.meet("look")
+world.barrier("look")
 if world.rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
 while True:
-    world.meet("wait")
+    world.barrier("wait")
 """
 
 

@@ -59,7 +59,7 @@ def simulated(algorithm, nodes, nbytes, machine, codec=None):
             for tag, piece in enumerate(np.array_split(np.zeros(ELEMENTS, np.float32), machine.pieces)):
                 meter = Meter()
                 meters.append(meter)
-                make = compressed_ring.CodedRing(PricedCodec(codec, meter, scale)) if codec else algorithm
+                make = compressed_ring.CompressedRing(PricedCodec(codec, meter, scale)) if codec else algorithm
                 steps = make(TimedLane(rank, nodes, scale), piece, tag)
                 simulation.start(rank, timed(_with_add(steps, meter, machine.gamma * scale), meter))
         return simulation.run()

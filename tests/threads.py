@@ -16,10 +16,10 @@ class ThreadWorld:
         self._shared = shared
 
     @property
-    def alone(self) -> bool:
+    def is_single(self) -> bool:
         return self.size == 1
 
-    def gather(self, value: Any, what: str) -> list[Any]:
+    def allgather(self, value: Any, what: str) -> list[Any]:
         self._shared["values"][self.rank] = (what, pickle.dumps(value))  # as MPI has it: nothing is shared
         self._shared["barrier"].wait(20)
         values = list(self._shared["values"])
@@ -27,11 +27,11 @@ class ThreadWorld:
         assert {purpose for purpose, _ in values} == {what}, values
         return [pickle.loads(value) for _, value in values]
 
-    def share(self, value: Any, what: str, root: int = 0) -> Any:
-        return self.gather(value, what)[root]
+    def broadcast(self, value: Any, what: str, root: int = 0) -> Any:
+        return self.allgather(value, what)[root]
 
     def scatter(self, values: Any, what: str, root: int = 0) -> Any:
-        return self.gather(values, what)[root][self.rank]
+        return self.allgather(values, what)[root][self.rank]
 
 
 def on_threads(size: int, function: Callable[[Any], Any]) -> list[Any]:

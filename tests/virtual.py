@@ -104,7 +104,7 @@ def coded_allreduce(
 
 
 class VirtualMail:
-    """What `matex_tf.exchange.network.messenger.Mail` is for one of several ranks in one process.
+    """What `matex_tf.exchange.network.messenger.Messenger` is for one of several ranks in one process.
 
     All ranks post before one of them waits; waiting moves everybody's transfers on.
     """

@@ -78,17 +78,17 @@ def prepare(bare: bool) -> None:
 
 def count_meetings(world_class: Any) -> None:
     """Count every meeting of ranks by its purpose, so that a test can show that work was shared at all."""
-    meet = world_class.meet
+    meet = world_class.barrier
 
     def counted(self: Any, what: str, *args: Any, **kwargs: Any) -> None:
         calls[what] += 1
         return meet(self, what, *args, **kwargs)
 
-    world_class.meet = counted
+    world_class.barrier = counted
 
-    from matex_tf.exchange.process_group import Party
+    from matex_tf.exchange.process_group import ProcessGroup
 
-    summed, begun, summed_whole = Party.sum, Party.begin, Party.sum_whole
+    summed, begun, summed_whole = ProcessGroup.sum, ProcessGroup.begin, ProcessGroup.sum_whole
 
     def counted_sum(self: Any, plan: Any, number: int, *args: Any) -> Any:
         calls[plan.what] += number == 0
@@ -102,8 +102,8 @@ def count_meetings(world_class: Any) -> None:
         calls[plan.what] += 1
         return summed_whole(self, plan, *args)
 
-    Party.sum, Party.begin = counted_sum, counted_begin  # type: ignore[method-assign]
-    Party.sum_whole = counted_whole  # type: ignore[method-assign]
+    ProcessGroup.sum, ProcessGroup.begin = counted_sum, counted_begin  # type: ignore[method-assign]
+    ProcessGroup.sum_whole = counted_whole  # type: ignore[method-assign]
 
 
 worlds: dict[tuple[int, ...], Any] = {}

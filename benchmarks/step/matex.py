@@ -43,7 +43,7 @@ def meeting(told: Any) -> Any:
     class Meet(strategies.Strategy):
         def exchange(self, gradients: Sequence[Any], names: Sequence[str]) -> list[Any]:
             def meet() -> np.ndarray:
-                world.current().meet("exchange gradients")
+                world.current().barrier("exchange gradients")
                 return np.array(0, np.int32)
 
             with tf.control_dependencies(list(gradients)):
@@ -60,7 +60,7 @@ def exchanging(name: str, model_name: str, batch: int, rank: Rank) -> tuple[Any,
 
     from matex_tf import settings, strategies
     from matex_tf.core import world
-    from matex_tf.patches.data.array_sharding import Own
+    from matex_tf.patches.data.array_sharding import LocalBatch
 
     before = settings.current()
     if name == MEET:
@@ -73,7 +73,7 @@ def exchanging(name: str, model_name: str, batch: int, rank: Rank) -> tuple[Any,
     model = the_model(model_name)
     # As arrays given to `fit` come out of the pipeline: the rank's own rows of a batch.
     share = tf.constant([0, batch, batch, batch * world.size()])
-    own = Own.unknown(*models.rows(model_name, batch))._replace(share=share)
+    own = LocalBatch.unknown(*models.rows(model_name, batch))._replace(share=share)
     batches = iter(tf.data.Dataset.from_tensors(own).repeat())
     model.make_train_function()
     function = model.train_function

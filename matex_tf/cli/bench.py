@@ -21,7 +21,7 @@ from matex_tf.core import world
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError, SettingError
 from matex_tf.exchange import process_group
-from matex_tf.exchange.bucket_plan import Plan
+from matex_tf.exchange.bucket_plan import BucketPlan
 from matex_tf.job import suggestions
 from matex_tf.launch import mpirun_command
 from matex_tf.settings import Settings
@@ -123,10 +123,10 @@ def main(words: Sequence[str]) -> int:
     """One rank of the benchmark."""
     sizes, repeat, path = _options(words)
     ranks = world.init()
-    if ranks.alone:
+    if ranks.is_single:
         raise MatexError("the benchmark needs two ranks or more: matex-tf bench allreduce -n 4.")
     if not sizes:
-        room = min(ranks.gather(_free_memory() // ranks.local_size, "compare free memory")) // 2
+        room = min(ranks.allgather(_free_memory() // ranks.local_size, "compare free memory")) // 2
         sizes = [size for size in SIZES if 6 * size <= room]
     figures = [measure(ranks, size, repeat) for size in sizes]
     if ranks.rank == 0:
@@ -142,17 +142,17 @@ def measure(ranks: World, size: int, repeat: int) -> Figure:
     """Time the sum of `size` bytes of float32, `repeat` times; the same on every rank."""
     count = max(1, size // 4)
     mine, total = np.ones(count, np.float32), np.empty(count, np.float32)
-    plan = Plan("benchmark", ["array"], [mine.shape], [mine.dtype], size)
+    plan = BucketPlan("benchmark", ["array"], [mine.shape], [mine.dtype], size)
     comm = ranks.split(0)
     limit = _wire_limit(ranks, mine, total) if len(ranks.nodes) > 1 else _memory_limit(ranks.size, mine, total)
     rounds: list[tuple[float, ...]] = []
     for _ in range(_UNCOUNTED + repeat):
         ours = _timed(ranks, lambda: process_group.sum_planned(ranks, plan, [mine]))
         mpi = _timed(ranks, lambda: comm.Allreduce(mine, total))
-        ranks.meet("begin")
+        ranks.barrier("begin")
         rounds.append((ours[0], mpi[0], limit(), ours[1], mpi[1]))
     comm.Free()
-    gathered = np.array(ranks.gather(rounds[_UNCOUNTED:], "gather figures"))
+    gathered = np.array(ranks.allgather(rounds[_UNCOUNTED:], "gather figures"))
     everyone = gathered[:, :, :3].max(axis=0)  # the slowest rank of a round
     ours, mpi, least = (statistics.median(column) for column in everyone.T)
     cpu, mpi_cpu = (statistics.median(column) for column in gathered[:, :, 3:].mean(axis=0).T)
@@ -171,7 +171,7 @@ def measure(ranks: World, size: int, repeat: int) -> Figure:
 
 def _timed(ranks: World, work: Callable[[], Any]) -> tuple[float, float]:
     """Seconds, and CPU seconds of this rank."""
-    ranks.meet("begin")
+    ranks.barrier("begin")
     begin, cpu = time.perf_counter(), time.process_time()
     work()
     return time.perf_counter() - begin, time.process_time() - cpu

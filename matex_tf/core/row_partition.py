@@ -1,8 +1,8 @@
 """Which rows of which rank make up which batch.
 
 Data that every rank holds whole are divided batch by batch: `span`. Where each rank holds rows of its own (a shard),
-`Turns` says how many of them a rank gives to each global batch, so that every row is used once an epoch, the batches
-have the script's size, and ranks that hold more rows give more of them all along.
+`Interleaving` says how many of them a rank gives to each global batch, so that every row is used once an epoch, the
+batches have the script's size, and ranks that hold more rows give more of them all along.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def span(total: int, rank: int, size: int) -> tuple[int, int]:
     return rank * total // size, (rank + 1) * total // size
 
 
-class Turns:
+class Interleaving:
     """How shards of these sizes take turns.
 
     The rows of all ranks are put in the order of (i + 1/2) / n, for row i of a rank that has n; where that is equal the

@@ -67,13 +67,13 @@ def start(world: World, path: str) -> None:
             atomic_file.require(path, "--trace")
         except SettingError as error:
             failure = str(error)
-    failure = world.share(failure, "see where the timeline goes")
+    failure = world.broadcast(failure, "see where the timeline goes")
     if failure:
         raise SettingError(failure)
-    world.meet("start the timeline")
+    world.barrier("start the timeline")
     _spans, _zero = [], time.monotonic_ns()
     # Ranks of a node have one clock, and its first rank's zero is as good as any.
-    zeros = world.gather((world.host, _zero), "set the clocks of the timeline")
+    zeros = world.allgather((world.host, _zero), "set the clocks of the timeline")
     _zero = next(zero for host, zero in zeros if host == world.host)
 
 
@@ -85,14 +85,14 @@ def write(world: World, path: str) -> None:
     """
     global _spans
     mine, _spans = _spans or [], None
-    everyone = world.gather([(*span[:3], span[3] - _zero, *span[4:]) for span in mine], "gather the timeline")
+    everyone = world.allgather([(*span[:3], span[3] - _zero, *span[4:]) for span in mine], "gather the timeline")
     failure = ""
     if world.rank == 0:
         try:
             atomic_file.put_json(path, {"traceEvents": _events(everyone, world.hosts), "displayTimeUnit": "ms"})
         except OSError as error:
             failure = f"the timeline cannot be written to {path}: {error.strerror}."
-    failure = world.share(failure, "end the timeline")
+    failure = world.broadcast(failure, "end the timeline")
     if failure:
         raise MatexError(failure)
 

@@ -1,6 +1,6 @@
 """Who we are: rank, world size, nodes; the only module that owns an MPI communicator.
 
-Every collective of the runtime passes through `World.meet`, in which the ranks first tell one another, in two
+Every collective of the runtime passes through `World.barrier`, in which the ranks first tell one another, in two
 checksums, what they are about to do. Ranks that went different ways (one left the loop early, one has another model)
 find that out there, in words, instead of hanging or adding up the wrong numbers.
 """
@@ -24,8 +24,8 @@ from matex_tf.core.starting import size_in, started_by_mpi
 from matex_tf.errors import MissingPackage, RanksDisagree
 
 if TYPE_CHECKING:  # for annotations alone: what runs here knows neither
-    from matex_tf.exchange.process_group import Party
-    from matex_tf.faults.transactions import Guard
+    from matex_tf.exchange.process_group import ProcessGroup
+    from matex_tf.faults.transactions import TransactionGuard
 
 #: Bytes of a message between nodes. Over TCP Open MPI asks the receiver first where a message is longer than a limit,
 #: 64 KB by itself; question and answer wait behind what travels on the same connection, which took up to half of the
@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # for annotations alone: what runs here knows neither
 MESSAGE_BYTES = 1 << 20
 _EAGER_LIMIT = MESSAGE_BYTES + 4096  # with what MPI writes in front
 
-#: What a rank is about to do begins with this where the others may be elsewhere, see `World.meet_at`.
+#: What a rank is about to do begins with this where the others may be elsewhere, see `World.barrier_at`.
 CALL = "come to "
 
 _SPIN_SECONDS = 2e-4
@@ -66,12 +66,12 @@ class World:
         exchange: what moves gradients between these ranks (`matex_tf.exchange`); None until it is first needed.
         guard: what carries on where a rank has died (`matex_tf.faults.transactions`); None where all ranks end with it.
         restarts: whether the job is started again where a rank has died (`matex_tf.faults.checkpoints`).
-        say: prints a line for the user, from whichever rank.
-        say_to: the file descriptor that such lines are written to.
+        log: prints a line for the user, from whichever rank.
+        log_to: the file descriptor that such lines are written to.
         generation: how often ranks have been left behind; with it `rank`, `size` and what follows from them change.
         first_ranks: the rank that each had before any was left behind.
-        where: where this rank is in its script, such as "train step 3 of cnn"; shown where ranks disagree.
-        expected: what the next `meet` compares besides its own details, such as "a batch of 32 rows".
+        location: where this rank is in its script, such as "train step 3 of cnn"; shown where ranks disagree.
+        step_signature: what the next `barrier` compares besides its own details, such as "a batch of 32 rows".
     """
 
     def __init__(self, comm: Any = None, host: str = ""):
@@ -83,13 +83,13 @@ class World:
         """
         self._lock = threading.RLock()
         self._apart: list[Any] = []  # communicators that came from `split`
-        self.where = ""
-        self.expected: tuple[str, ...] = ()
-        self.exchange: Party | None = None
-        self.guard: Guard | None = None
+        self.location = ""
+        self.step_signature: tuple[str, ...] = ()
+        self.exchange: ProcessGroup | None = None
+        self.guard: TransactionGuard | None = None
         self.restarts = False
-        self.say: Callable[[str], None] = lambda line: print(f"matex_tf: {line}", file=sys.stderr, flush=True)
-        self.say_to = 2
+        self.log: Callable[[str], None] = lambda line: print(f"matex_tf: {line}", file=sys.stderr, flush=True)
+        self.log_to = 2
         self.generation = 0
         self.host = host or socket.gethostname()
         self._settle(comm, [self.host] if comm is None else comm.allgather(self.host))
@@ -111,17 +111,17 @@ class World:
         return f"World(rank={self.rank}, size={self.size}, host={self.host!r})"
 
     @property
-    def alone(self) -> bool:
+    def is_single(self) -> bool:
         """Whether there is nobody to talk to."""
         return self.size == 1
 
     @property
-    def carries_on(self) -> bool:
+    def survives_failures(self) -> bool:
         """Whether training goes on where a rank has died, be it without it or in a job that is started again."""
         return self.guard is not None or self.restarts
 
     @_guarded
-    def meet(self, what: str, detail: Sequence[str] = ()) -> None:
+    def barrier(self, what: str, detail: Sequence[str] = ()) -> None:
         """Wait until every rank is here, for the same purpose.
 
         Args:
@@ -133,20 +133,20 @@ class World:
         """
         if self._comm is None:
             return
-        details = (*self.expected, *detail)
+        details = (*self.step_signature, *detail)
         while not self._agree(*fingerprint(what, details)):
             if error := self.disagreement(what, details):
                 raise error
 
-    def meet_at(self, call: str, detail: Sequence[str] = ()) -> Sequence[tuple[str, tuple[str, ...], str]] | None:
+    def barrier_at(self, call: str, detail: Sequence[str] = ()) -> Sequence[tuple[str, tuple[str, ...], str]] | None:
         """The same for a call of the script's that the others may not come to: whoever is elsewhere goes on waiting.
 
         Args:
-            call: what every rank would be about to do; `detail`: as for `meet`.
+            call: what every rank would be about to do; `detail`: as for `barrier`.
 
         Returns:
             None where all ranks are here for the same; otherwise, on every rank, what each is about to do, as
-            `RanksDisagree.everyone` has it. Ranks that are in `meet` or in an exchange wait there again.
+            `RanksDisagree.everyone` has it. Ranks that are in `barrier` or in an exchange wait there again.
         """
         if self._comm is None:
             return None
@@ -156,7 +156,7 @@ class World:
     def _agree(self, what: int, detail: int) -> bool:
         """Wait until every rank is here; whether all have these checksums."""
         if self.exchange is not None:  # they may be waiting there, in shared memory
-            return self.exchange.agrees(what, detail)
+            return self.exchange.checked_barrier(what, detail)
         said = np.array([what, detail, -what, -detail], np.int64)
         heard = np.empty_like(said)
         from mpi4py import MPI
@@ -167,12 +167,13 @@ class World:
 
     def _tell(self, what: str, details: Sequence[str]) -> list[tuple[str, tuple[str, ...], str]]:
         with self._lock:
-            return self._comm.allgather((what, tuple(details), self.where))
+            return self._comm.allgather((what, tuple(details), self.location))
 
     def disagreement(self, what: str, details: Sequence[str]) -> RanksDisagree | None:
         """The error that says in what the ranks differ, the same on each; to be called where all know that they do.
 
-        None where one of them is in `meet_at`: it will come, and the others meet again for what they were about to do.
+        None where one of them is in `barrier_at`: it will come, and the others meet again for what they were about to
+        do.
         """
         everyone = self._tell(what, details)
         if any(doing.startswith(CALL) for doing, _, _ in everyone):
@@ -182,24 +183,24 @@ class World:
         return error
 
     @_guarded
-    def sum(self, array: np.ndarray, what: str) -> np.ndarray:
+    def allreduce(self, array: np.ndarray, what: str) -> np.ndarray:
         """Sum an array of the same shape and dtype over all ranks; the result is the same on each.
 
         Args:
             array: C-contiguous, of a dtype that MPI can add (integers, float32, float64, complex).
-            what: the purpose, see `meet`.
+            what: the purpose, see `barrier`.
         """
         if self._comm is None:
             return array.copy()
         array = np.asarray(array, order="C")
         with self._lock:
-            self.meet(what, [f"{array.dtype} {array.shape}"])
+            self.barrier(what, [f"{array.dtype} {array.shape}"])
             total = np.empty_like(array)
             self._comm.Allreduce(array, total)
         return total
 
-    def sum_in_place(self, array: np.ndarray) -> None:
-        """Sum a flat, contiguous array into itself over all ranks; a `meet` must have come before."""
+    def allreduce_in_place(self, array: np.ndarray) -> None:
+        """Sum a flat, contiguous array into itself over all ranks; a `barrier` must have come before."""
         if self._comm is not None:
             np.copyto(array, self._sum_whole(array)) if self.guard else self._sum_onto(array)
 
@@ -217,36 +218,36 @@ class World:
                 self._comm.Allreduce(MPI.IN_PLACE, array[start : start + _MOST_ELEMENTS])
 
     @_guarded
-    def share(self, value: Any, what: str, root: int = 0) -> Any:
+    def broadcast(self, value: Any, what: str, root: int = 0) -> Any:
         """Give `root`'s value, any picklable object, to every rank."""
         if self._comm is None:
             return value
         with self._lock:
-            self.meet(what)
+            self.barrier(what)
             return self._comm.bcast(value, root=root)
 
     @_guarded
-    def share_array(self, array: np.ndarray, root: int = 0) -> np.ndarray:
-        """Give `root`'s array to every rank; shape and dtype are the same on all (a `meet` must have checked)."""
+    def broadcast_array(self, array: np.ndarray, root: int = 0) -> np.ndarray:
+        """Give `root`'s array to every rank; shape and dtype are the same on all (a `barrier` must have checked)."""
         if self._comm is None:
             return array
         buffer = np.array(array, order="C")
         with self._lock:
             if self.guard is not None:  # the root must not run ahead of ranks that still wait for it
-                self.meet("share an array")
+                self.barrier("share an array")
             self._comm.Bcast(buffer.reshape(-1).view(np.uint8), root=root)
         return buffer
 
     @_guarded
-    def gather(self, value: Any, what: str) -> list[Any]:
+    def allgather(self, value: Any, what: str) -> list[Any]:
         """Every rank's value, any picklable object, in the order of ranks, on every rank."""
         if self._comm is None:
             return [value]
         with self._lock:
-            self.meet(what)
+            self.barrier(what)
             return self._comm.allgather(value)
 
-    def gather_now(self, value: Any) -> list[Any]:
+    def allgather_now(self, value: Any) -> list[Any]:
         """The same without a meeting: for ranks that know already that all are here."""
         if self._comm is None:
             return [value]
@@ -259,17 +260,17 @@ class World:
             assert values is not None
             return values[0]
         with self._lock:
-            self.meet(what)
+            self.barrier(what)
             return self._comm.scatter(values, root=root)
 
     @_guarded
-    def gather_rows(self, array: np.ndarray, what: str) -> np.ndarray:
+    def allgather_rows(self, array: np.ndarray, what: str) -> np.ndarray:
         """Join arrays along the first axis, in the order of ranks; rows may differ between ranks, the rest may not."""
         if self._comm is None:
             return array
         array = np.ascontiguousarray(array)
         with self._lock:
-            self.meet(what, [f"{array.dtype} {array.shape[1:]}"])
+            self.barrier(what, [f"{array.dtype} {array.shape[1:]}"])
             if array.dtype.hasobject:
                 return np.concatenate(self._comm.allgather(array))
             counts = np.array(self._comm.allgather(array.shape[0]))
@@ -309,7 +310,7 @@ class World:
             return self._comm, False
         return self.split(self.node), True
 
-    def whole(self, operation: Callable[[], _Result]) -> _Result:
+    def run_atomically(self, operation: Callable[[], _Result]) -> _Result:
         """Run several collectives as one: if a rank dies in one of them, the others run them all again.
 
         Args:
@@ -322,12 +323,12 @@ class World:
         from mpi4py import MPI
 
         if self.exchange is not None:
-            self.exchange.break_off()
+            self.exchange.revoke()
         for comm in (self._comm, *self._apart):
             with contextlib.suppress(MPI.Exception):
                 comm.Revoke()
 
-    def leave_behind(
+    def shrink(
         self, said: Any, last: Callable[[list[Any]], int | None], value: Any
     ) -> tuple[list[int], list[Any], Any]:
         """Go on without the ranks that have died; every rank that is left must call. Needs ULFM.
@@ -366,7 +367,7 @@ class World:
         self.first_ranks = [self.first_ranks[rank] for rank, _, _ in everyone]
         return [rank for rank, _, _ in everyone], [words for _, _, words in everyone], shared
 
-    def part(self) -> None:
+    def leave_together(self) -> None:
         """Wait until all ranks that are left are about to end, so that none is taken for dead where others still hear
         of the last thing that they did together. Needs ULFM."""
         from mpi4py import MPI

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from matex_tf.core import trace
-from matex_tf.exchange.bucket import Bucket, empty, share
-from matex_tf.exchange.network.compressed_ring import CodedRings, Coding
+from matex_tf.exchange.bucket import Bucket, empty, slice_of
+from matex_tf.exchange.network.compressed_ring import CompressedRings, CompressionState
 from matex_tf.exchange.network.transport import Coded, Lane
-from matex_tf.exchange.node.barrier import Meeting
+from matex_tf.exchange.node.barrier import CheckedBarrier
 from matex_tf.exchange.node.reduction import add_up, wide
-from matex_tf.exchange.node.shared_memory import Node
-from matex_tf.exchange.node.stall_detector import Stalls
+from matex_tf.exchange.node.shared_memory import NodeMemory
+from matex_tf.exchange.node.stall_detector import StallDetector
 
 #: Transfers between nodes that are under way at once.
 IN_FLIGHT = 32
@@ -51,7 +51,7 @@ class _Chunk:
     own: list[tuple[int, int, int, int]] | None
 
 
-class Channel(Meeting):
+class Channel(CheckedBarrier):
     """A way for buckets, one after the other, between the ranks of a world. Every rank sends the same buckets.
 
     Attributes:
@@ -60,14 +60,14 @@ class Channel(Meeting):
 
     def __init__(
         self,
-        node: Node,
+        node: NodeMemory,
         lanes: int,
         lane: Lane | None,
         networked: bool,
         small: int,
         chunk: int,
         crowded: bool,
-        stalls: Stalls | None = None,
+        stalls: StallDetector | None = None,
     ):
         """Collective over the node.
 
@@ -92,7 +92,7 @@ class Channel(Meeting):
         self._parts = memory[border:room].reshape(2, node.size + 1, chunk)
         self._small_places: dict[int, tuple[Bucket, list[tuple[list[np.ndarray], list[np.ndarray]]]]] = {}
         self._chunks: dict[int, tuple[Bucket, list[_Chunk]]] = {}
-        self._rings = CodedRings()
+        self._rings = CompressedRings()
 
     def allreduce(
         self,
@@ -102,7 +102,7 @@ class Channel(Meeting):
         detail: int,
         held: int,
         choose: Callable[[int], np.ndarray | None],
-        coding: Coding | None = None,
+        coding: CompressionState | None = None,
     ) -> np.ndarray | None:
         """Sum a bucket over all ranks.
 
@@ -127,7 +127,7 @@ class Channel(Meeting):
                 self._calls += 1
 
     def _allreduce_small(
-        self, bucket: Bucket, arrays: Sequence[np.ndarray], what: int, detail: int, coding: Coding | None
+        self, bucket: Bucket, arrays: Sequence[np.ndarray], what: int, detail: int, coding: CompressionState | None
     ) -> np.ndarray | None:
         """Everyone adds up all parts: one wait, and no memory that is shared afterwards."""
         dtype, size = bucket.dtype, self._node.size
@@ -163,7 +163,7 @@ class Channel(Meeting):
         detail: int,
         held: int,
         choose: Callable[[int], np.ndarray | None],
-        coding: Coding | None,
+        coding: CompressionState | None,
     ) -> np.ndarray | None:
         """Chunk by chunk; while a rank waits for the others to pack one, its part of the one before is reduced."""
         dtype, chunks = bucket.dtype, self._divide(bucket)
@@ -222,7 +222,7 @@ class Channel(Meeting):
             high = min(low + step, bucket.size)
             here, own = None, None
             if self._node.rank < self._lanes:
-                here = share(high - low, self._lanes, self._node.rank, bucket.dtype.itemsize)
+                here = slice_of(high - low, self._lanes, self._node.rank, bucket.dtype.itemsize)
                 own = list(bucket.pieces(low, low + here.start, low + here.stop))
             if here is None or own is None or len(own) > _MOST_PIECES:
                 moves, own = list(bucket.pieces(low, low, high)), None
@@ -251,7 +251,7 @@ class Channel(Meeting):
         return places
 
     def _coded(
-        self, coding: Coding | None, chunk: int, sums: np.ndarray | None
+        self, coding: CompressionState | None, chunk: int, sums: np.ndarray | None
     ) -> tuple[Coded | None, np.ndarray | None]:
         """What sums this rank's part of a chunk between nodes, and what earlier sums of it have left over."""
         if coding is None or sums is None:
@@ -264,7 +264,7 @@ class Channel(Meeting):
         parts: Sequence[np.ndarray],
         arrays: Sequence[np.ndarray],
         total: np.ndarray,
-        coding: Coding | None,
+        coding: CompressionState | None,
         others: int,
     ) -> None:
         """Add up this rank's slice of a chunk, one of several, and send it on its way to the other nodes."""

@@ -19,13 +19,13 @@ from matex_tf.core.mismatch import fingerprint
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError
 from matex_tf.exchange import process_group
-from matex_tf.exchange.bucket_plan import Plan
-from matex_tf.exchange.process_group import Party
+from matex_tf.exchange.bucket_plan import BucketPlan
+from matex_tf.exchange.process_group import ProcessGroup
 
 _SETTLE = "end what is under way"
 
 
-class Sums:
+class PendingAllreduce:
     """What will come of one exchange; a list of arrays in the order of the tensors, the same bits on every rank."""
 
     def __init__(self, what: str, details: Sequence[str]):
@@ -40,22 +40,22 @@ class Sums:
         """
         sums = self.future.result()
         if sums is None:
-            world.meet(self._what, self._details)  # others may be anywhere, and find out where they next meet
+            world.barrier(self._what, self._details)  # others may be anywhere, and find out where they next meet
             raise world.disagreement(self._what, self._details) or MatexError(f"an exchange was lost: {self._what}.")
         return sums
 
 
-class Background:
+class AsyncAllreducer:
     """The thread and its party. Every rank posts the same plans in the same order."""
 
     def __init__(self, world: World):
         """Collective over the world, which has more than one rank."""
-        self._party = Party(world)
-        self._tasks: queue.SimpleQueue[tuple[Sums, Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._group = ProcessGroup(world)
+        self._tasks: queue.SimpleQueue[tuple[PendingAllreduce, Callable[[], Any]] | None] = queue.SimpleQueue()
         threading.Thread(target=_work, args=(self._tasks,), name="matex_tf background", daemon=True).start()
         self.stop = weakref.finalize(self, self._tasks.put, None)
 
-    def post(self, world: World, plan: Plan, arrays: Sequence[np.ndarray]) -> Sums:
+    def post(self, world: World, plan: BucketPlan, arrays: Sequence[np.ndarray]) -> PendingAllreduce:
         """Begin to sum the arrays of a plan, behind what was posted before; does not wait for the sums.
 
         The ranks meet first, as they do for all else: if only their threads met, a rank that went another way would
@@ -67,43 +67,43 @@ class Background:
         Raises:
             RanksDisagree: on every rank, where one is about to do something else.
         """
-        expected = tuple(world.expected)
-        world.meet(f"{plan.what}, in the background")
-        sums = Sums(plan.what, (*expected, *plan.described))
+        expected = tuple(world.step_signature)
+        world.barrier(f"{plan.what}, in the background")
+        sums = PendingAllreduce(plan.what, (*expected, *plan.described))
         given = [arrays]  # a list, so that the tensors are let go when they have been summed
 
         def work() -> list[np.ndarray] | None:
-            return self._party.sum_whole(plan, given.pop(), expected)
+            return self._group.sum_whole(plan, given.pop(), expected)
 
         self._tasks.put((sums, work))
         return sums
 
-    def settle(self, world: World) -> None:
+    def flush(self, world: World) -> None:
         """Wait until all that was posted has been summed, on every rank.
 
         Raises:
             RanksDisagree: a rank has posted more than another one.
         """
-        world.meet(_SETTLE)
-        sums = Sums(_SETTLE, ())
+        world.barrier(_SETTLE)
+        sums = PendingAllreduce(_SETTLE, ())
 
         def work() -> list[np.ndarray] | None:
-            return [] if self._party.agrees(*fingerprint(_SETTLE, ())) else None
+            return [] if self._group.checked_barrier(*fingerprint(_SETTLE, ())) else None
 
         self._tasks.put((sums, work))
         sums.get(world)
 
-    def break_off(self) -> None:
+    def revoke(self) -> None:
         """Let no rank of this node wait any longer."""
-        self._party.break_off()
+        self._group.revoke()
 
     def close(self) -> None:
         """End the thread and give communicators back. Collective over the world; nothing is under way."""
         self.stop()
-        self._party.close()
+        self._group.close()
 
 
-def of(world: World, plan: Plan) -> Background:
+def of(world: World, plan: BucketPlan) -> AsyncAllreducer:
     """The background of a world; made at the first call, once the ranks have found that they all mean to exchange.
 
     Raises:
@@ -111,12 +111,12 @@ def of(world: World, plan: Plan) -> Background:
     """
     main = process_group.of(world, plan)
     if main.background is None:
-        world.meet(f"{plan.what}, in the background", plan.described)
-        main.background = Background(world)
+        world.barrier(f"{plan.what}, in the background", plan.described)
+        main.background = AsyncAllreducer(world)
     return main.background
 
 
-def _work(tasks: queue.SimpleQueue[tuple[Sums, Callable[[], Any]] | None]) -> None:
+def _work(tasks: queue.SimpleQueue[tuple[PendingAllreduce, Callable[[], Any]] | None]) -> None:
     failed: Exception | None = None
     parted = False  # ranks have gone different ways: nobody may wait for another one here any more
     while (task := tasks.get()) is not None:

@@ -110,7 +110,7 @@ def empty(size: int, dtype: np.dtype) -> np.ndarray:
     return memory[start : start + size * dtype.itemsize].view(dtype)
 
 
-def share(size: int, count: int, number: int, itemsize: int) -> slice:
+def slice_of(size: int, count: int, number: int, itemsize: int) -> slice:
     """One of `count` slices that start on whole cache lines."""
     step = max(1, ALIGNMENT // itemsize)
     lines = -(-size // step)

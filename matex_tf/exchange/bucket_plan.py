@@ -12,17 +12,17 @@ import numpy as np
 from matex_tf import settings
 from matex_tf.errors import MatexError
 from matex_tf.exchange.bucket import Bucket, pack
-from matex_tf.exchange.network.compressed_ring import Coding
+from matex_tf.exchange.network.compressed_ring import CompressionState
 from matex_tf.exchange.node.reduction import SUMMED_AS
 
 MEGABYTE = 1 << 20
 
 
-class Plan:
+class BucketPlan:
     """An exchange that is repeated: the same tensors, step after step.
 
     Attributes:
-        what: the purpose, see `World.meet`.
+        what: the purpose, see `World.barrier`.
         described: each tensor's label, dtype and shape; what ranks must have in common.
         shapes: of the tensors.
         buckets: see `bucket.pack`; offsets: where each starts in the result, in bytes; nbytes: all together.
@@ -50,7 +50,9 @@ class Plan:
         self._joined = "\0".join(self.described).encode()
         self.buckets: list[Bucket] = pack(self.shapes, dtypes, limit)
         self.codings = [
-            Coding(codec, feedback) if codec != "none" and SUMMED_AS[bucket.dtype.name].startswith("float") else None
+            CompressionState(codec, feedback)
+            if codec != "none" and SUMMED_AS[bucket.dtype.name].startswith("float")
+            else None
             for bucket in self.buckets
         ]
         self.offsets = [0]
@@ -91,7 +93,7 @@ class Plan:
     @classmethod
     def of(
         cls, what: str, labels: Sequence[str], arrays: Sequence[Any], coded: bool = False, at_once: bool = False
-    ) -> Plan:
+    ) -> BucketPlan:
         """The plan for these arrays or TensorFlow tensors, with buckets as the settings say.
 
         Args:

@@ -21,11 +21,11 @@ _ELEMENTWISE: dict[str, np.ufunc] = {"min": np.minimum, "max": np.maximum, "prod
 
 
 class Collectives:
-    """The collectives of a world, on a communicator of their own. A `World.meet` must come before each call."""
+    """The collectives of a world, on a communicator of their own. A `World.barrier` must come before each call."""
 
     def __init__(self, world: World):
         """Collective over the world."""
-        self._comm: Any = None if world.alone else world.split(0)
+        self._comm: Any = None if world.is_single else world.split(0)
         self._rank, self._size = world.rank, world.size
 
     def reduce(self, array: np.ndarray, how: str) -> np.ndarray:
@@ -36,15 +36,15 @@ class Collectives:
         """
         return _reduced(self._parts(array), how).reshape(array.shape)
 
-    def reduce_rows(self, array: np.ndarray, how: str) -> np.ndarray:
+    def reduce_scatter(self, array: np.ndarray, how: str) -> np.ndarray:
         """The same, but each rank gets its own rows of the result: the first ranks have one more if need be."""
         rows = len(array)
         splits = [rows // self._size + (rank < rows % self._size) for rank in range(self._size)]
-        mine, _ = self.exchange_rows(array, splits)
+        mine, _ = self.alltoall(array, splits)
         own = (splits[self._rank], *array.shape[1:])
         return _reduced(mine.reshape(self._size, -1), how).reshape(own)
 
-    def join_rows(self, array: np.ndarray) -> tuple[np.ndarray, list[int]]:
+    def allgather(self, array: np.ndarray) -> tuple[np.ndarray, list[int]]:
         """Arrays joined along the first axis, in the order of ranks; and the rows that each rank gave, 0 or more."""
         if self._comm is None:
             return array, [len(array)]
@@ -55,7 +55,7 @@ class Collectives:
                 self._comm.Allgatherv([_bytes(array), len(array), row], [_bytes(joined), counts, None, row])
         return joined, counts
 
-    def exchange_rows(self, array: np.ndarray, splits: Sequence[int]) -> tuple[np.ndarray, list[int]]:
+    def alltoall(self, array: np.ndarray, splits: Sequence[int]) -> tuple[np.ndarray, list[int]]:
         """Each rank gives `splits[r]` of its rows to rank r; what it receives, and the rows from each rank."""
         if self._comm is None:
             return array, list(splits)
@@ -75,17 +75,17 @@ class Collectives:
             self._comm.Bcast(memory[start : start + _MOST_BYTES], root=root)
         return result
 
-    def share(self, value: Any, root: int) -> Any:
+    def broadcast_object(self, value: Any, root: int) -> Any:
         """`root`'s value, any picklable object."""
         return value if self._comm is None else self._comm.bcast(value, root=root)
 
-    def gather(self, value: Any) -> list[Any]:
+    def allgather_object(self, value: Any) -> list[Any]:
         """Every rank's value, any picklable object."""
         return [value] if self._comm is None else self._comm.allgather(value)
 
     def _parts(self, array: np.ndarray) -> np.ndarray:
         """The arrays of all ranks, flat: (ranks, elements)."""
-        joined, _ = self.join_rows(np.ascontiguousarray(array).reshape(1, -1))
+        joined, _ = self.allgather(np.ascontiguousarray(array).reshape(1, -1))
         return joined
 
     def free(self) -> None:

@@ -18,18 +18,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from matex_tf.errors import MatexError
-from matex_tf.exchange.bucket_plan import Plan
-from matex_tf.exchange.process_group import Party
+from matex_tf.exchange.bucket_plan import BucketPlan
+from matex_tf.exchange.process_group import ProcessGroup
 
 #: Threads of the schedule `concurrent`.
 CONCURRENT = 2
 
 
-class Job:
+class BucketQueue:
     """One exchange of a plan: what was posted, and what came of it."""
 
-    def __init__(self, party: Party, plan: Plan):
-        self.party, self.plan = party, plan
+    def __init__(self, group: ProcessGroup, plan: BucketPlan):
+        self.group, self.plan = group, plan
         count = len(plan.buckets)
         self.given: list[Sequence[np.ndarray] | None] = [None] * count
         self._posted = [threading.Event() for _ in range(count)]
@@ -88,22 +88,22 @@ class Job:
             event.set()
 
 
-class Threads:
+class ExchangeThreads:
     """The threads that exchange for one party."""
 
-    def __init__(self, party: Party, count: int):
+    def __init__(self, group: ProcessGroup, count: int):
         """Args: count: 1 for `funneled`, more for `concurrent`."""
-        self._party = party
+        self._group = group
         self.count = count
-        self._jobs: dict[int, Job] = {}  # by plan: the last one of each
+        self._jobs: dict[int, BucketQueue] = {}  # by plan: the last one of each
         self._lock = threading.Lock()
-        self._queues: list[queue.SimpleQueue[Job | None]] = [queue.SimpleQueue() for _ in range(count)]
+        self._queues: list[queue.SimpleQueue[BucketQueue | None]] = [queue.SimpleQueue() for _ in range(count)]
         for number, jobs in enumerate(self._queues):
             run = _funneled if count == 1 else _concurrent
             threading.Thread(target=run, args=(jobs, number, count), name=f"matex_tf {number}", daemon=True).start()
         self.stop = weakref.finalize(self, _stop, self._queues)
 
-    def post(self, plan: Plan, number: int, arrays: Sequence[np.ndarray]) -> None:
+    def post(self, plan: BucketPlan, number: int, arrays: Sequence[np.ndarray]) -> None:
         """Give the tensors of one bucket; the first bucket of a plan that is posted begins its exchange.
 
         Plans begin in the same order on every rank.
@@ -113,13 +113,13 @@ class Threads:
             if job is None or job.posted(number):
                 if job is not None and not job.complete:  # the step was given up, and is run again
                     job.fail(MatexError(f"an exchange of {plan.what!r} was given up."))
-                job = self._jobs[id(plan)] = Job(self._party, plan)
+                job = self._jobs[id(plan)] = BucketQueue(self._group, plan)
                 weakref.finalize(plan, self._jobs.pop, id(plan), None)
                 for jobs in self._queues:
                     jobs.put(job)
         job.post(number, arrays)
 
-    def collect(self, plan: Plan, number: int) -> list[np.ndarray]:
+    def collect(self, plan: BucketPlan, number: int) -> list[np.ndarray]:
         """Wait for the sums of one bucket, which was posted before.
 
         Raises:
@@ -130,47 +130,47 @@ class Threads:
         return job.collect(number)
 
 
-def threads_of(party: Party, count: int) -> Threads:
+def threads_of(group: ProcessGroup, count: int) -> ExchangeThreads:
     """The threads of a party, started when they are first needed."""
-    if party.threads is None or party.threads.count != count:
-        if party.threads is not None:
-            party.threads.stop()
-        party.threads = Threads(party, count)
-    return party.threads
+    if group.threads is None or group.threads.count != count:
+        if group.threads is not None:
+            group.threads.stop()
+        group.threads = ExchangeThreads(group, count)
+    return group.threads
 
 
-def _stop(queues: Sequence[queue.SimpleQueue[Job | None]]) -> None:
+def _stop(queues: Sequence[queue.SimpleQueue[BucketQueue | None]]) -> None:
     for jobs in queues:
         jobs.put(None)
 
 
-def _funneled(jobs: queue.SimpleQueue[Job | None], number: int, count: int) -> None:
+def _funneled(jobs: queue.SimpleQueue[BucketQueue | None], number: int, count: int) -> None:
     while (job := jobs.get()) is not None:
         try:
             for bucket in range(len(job.plan.buckets)):
                 arrays = job.wait_for(bucket)
                 if arrays is None:
                     break
-                job.done(bucket, job.party.sum(job.plan, bucket, arrays))
+                job.done(bucket, job.group.sum(job.plan, bucket, arrays))
                 del arrays
         except Exception as error:
             job.fail(error)
         del job
 
 
-def _concurrent(jobs: queue.SimpleQueue[Job | None], number: int, count: int) -> None:
+def _concurrent(jobs: queue.SimpleQueue[BucketQueue | None], number: int, count: int) -> None:
     while (job := jobs.get()) is not None:
         try:
             if number == 0:
-                job.party.begin(job.plan)
-                job.party.open_channels(count)
+                job.group.begin(job.plan)
+                job.group.open_channels(count)
                 job.begun.set()
             job.begun.wait()
             for bucket in range(number, len(job.plan.buckets), count):
                 arrays = job.wait_for(bucket)
                 if arrays is None:
                     break
-                job.done(bucket, job.party.sum_apart(number, job.plan, bucket, arrays))
+                job.done(bucket, job.group.sum_apart(number, job.plan, bucket, arrays))
                 del arrays
         except Exception as error:
             job.fail(error)

@@ -51,7 +51,7 @@ class Partners(Protocol):
         """Whom a rank sends to and whom it receives from."""
 
 
-class Halfway:
+class PairwiseAverager:
     """One rank's part in the meetings about a list of arrays.
 
     Attributes:
@@ -77,7 +77,7 @@ class Halfway:
         """What shall be averaged.
 
         Args:
-            mail: what messages go by, see `matex_tf.exchange.network.messenger.Mail`.
+            mail: what messages go by, see `matex_tf.exchange.network.messenger.Messenger`.
             rank, partners: who this is, and with whom it meets.
             shapes, dtypes: of the arrays, all of floating point, in the order of layers.
             limit: bytes of a bucket.
@@ -153,7 +153,7 @@ class Halfway:
         """Copy the arrays of a part, and begin to send them and to receive a partner's. Does not wait."""
         for member, array in zip(self.parts[part], arrays, strict=True):
             np.copyto(self._own[member], array)
-        swapped = _halfway(
+        swapped = _averager(
             self._mail.lane, self._sent[part], self._received[part], self._coded[part], self._to, self._source, part
         )
         self._letters.append(self._mail.post(swapped))
@@ -268,7 +268,7 @@ def _coded_part(codec: Codec | None, bucket: Bucket, feedback: bool) -> _Coded |
     return _Coded(codec, bucket, feedback) if codec is not None and shorter else None
 
 
-def _halfway(
+def _averager(
     lane: Any, mine: np.ndarray, theirs: np.ndarray, coded: _Coded | None, to: int, source: int, tag: int
 ) -> Steps:
     """Ask for a bucket and be asked for one, swap them, and make of what was received how far it is to the middle."""

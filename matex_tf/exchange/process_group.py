@@ -22,15 +22,15 @@ from matex_tf.core.world import World
 from matex_tf.errors import MatexError
 from matex_tf.exchange.allreduce import Channel
 from matex_tf.exchange.bucket import ALIGNMENT
-from matex_tf.exchange.bucket_plan import Plan
+from matex_tf.exchange.bucket_plan import BucketPlan
 from matex_tf.exchange.network.transport import Lane
 from matex_tf.exchange.node import futex
-from matex_tf.exchange.node.shared_memory import Node, NoRoom, Segment
-from matex_tf.exchange.node.stall_detector import Stalls
+from matex_tf.exchange.node.shared_memory import NodeMemory, OutOfSharedMemory, Segment
+from matex_tf.exchange.node.stall_detector import StallDetector
 
 if TYPE_CHECKING:  # both are made of a party
-    from matex_tf.exchange.async_allreduce import Background
-    from matex_tf.exchange.overlap import Threads
+    from matex_tf.exchange.async_allreduce import AsyncAllreducer
+    from matex_tf.exchange.overlap import ExchangeThreads
 
 GENERATIONS = 3
 #: Bytes of the chunks of all ranks of a node, two each: what stays in the last level of a processor's cache.
@@ -53,7 +53,7 @@ class _Generation:
         return self.lease is not None and self.lease() is not None
 
 
-class Party:
+class ProcessGroup:
     """What a world needs to exchange; made at its first exchange, and closed with it.
 
     Attributes:
@@ -66,17 +66,17 @@ class Party:
 
         Args:
             world: more than one rank.
-            directory: see `Node`.
+            directory: see `NodeMemory`.
 
         Raises:
             NoRoom: on every rank, if a node has next to no shared memory.
         """
         self._world: World = weakref.proxy(world)
-        self._node = Node(world, directory)
+        self._node = NodeMemory(world, directory)
         sizes = [len(ranks) for ranks in world.nodes]
         self._lanes = min(sizes)
         self._networked = len(sizes) > 1
-        self._crowded = futex.crowded(self._node.size)
+        self._crowded = futex.oversubscribed(self._node.size)
         self._lock = threading.RLock()
         self._generations = [_Generation() for _ in range(GENERATIONS)]
         self._turn = 0
@@ -85,12 +85,12 @@ class Party:
         chunk = min(LARGEST_CHUNK, CHUNKS // (2 * max(sizes)))
         chunk = max(SMALLEST_CHUNK, chunk // ALIGNMENT * ALIGNMENT)
         told = settings.current()
-        self._stalls = Stalls(told.stall_seconds, told.stall_abort_seconds, world.guard is not None, world.say)
+        self._stalls = StallDetector(told.stall_seconds, told.stall_abort_seconds, world.guard is not None, world.log)
         self._lanes_made = [self._make_lane()]
         self._channel = self._open(chunk, self._lanes_made[0])
         self._apart: list[Channel] = []
-        self.threads: Threads | None = None
-        self.background: Background | None = None
+        self.threads: ExchangeThreads | None = None
+        self.background: AsyncAllreducer | None = None
 
     def _make_lane(self) -> Lane | None:
         """This rank's counterparts on other nodes, by a communicator of their own. Collective over the world."""
@@ -108,22 +108,22 @@ class Party:
                 channel = Channel(
                     self._node, self._lanes, lane, self._networked, self._small, chunk, self._crowded, self._stalls
                 )
-            except NoRoom as error:
+            except OutOfSharedMemory as error:
                 failure = str(error)
-            failures = [text for text in self._world.gather(failure, "make room for the exchange") if text]
+            failures = [text for text in self._world.allgather(failure, "make room for the exchange") if text]
             if not failures:
                 assert channel is not None
                 return channel
             if chunk <= SMALLEST_CHUNK:
-                raise NoRoom(failures[0])
+                raise OutOfSharedMemory(failures[0])
             chunk = max(SMALLEST_CHUNK, chunk // 4 // ALIGNMENT * ALIGNMENT)
 
-    def agrees(self, what: int, detail: int) -> bool:
-        """Wait until every rank is here; whether all are about to do the same. For `World.meet`."""
-        self._channel.doing = self._world.where or "a meeting"
-        return self._channel.meet(what, detail)[0]
+    def checked_barrier(self, what: int, detail: int) -> bool:
+        """Wait until every rank is here; whether all are about to do the same. For `World.barrier`."""
+        self._channel.doing = self._world.location or "a meeting"
+        return self._channel.wait(what, detail)[0]
 
-    def sum(self, plan: Plan, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def sum(self, plan: BucketPlan, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Sum one bucket of a plan over all ranks; the buckets of a plan come one after the other, from the first.
 
         Args:
@@ -137,17 +137,19 @@ class Party:
         Raises:
             RanksDisagree: on every rank.
         """
-        expected = self._world.expected
+        expected = self._world.step_signature
         while (total := self._sum(plan, number, arrays, expected)) is None:
             if error := self._world.disagreement(plan.what, [*expected, *plan.described]):
                 raise error
         return plan.results(number, total)
 
-    def sum_whole(self, plan: Plan, arrays: Sequence[np.ndarray], expected: Sequence[str]) -> list[np.ndarray] | None:
+    def sum_whole(
+        self, plan: BucketPlan, arrays: Sequence[np.ndarray], expected: Sequence[str]
+    ) -> list[np.ndarray] | None:
         """Sum all tensors of a plan over all ranks, and meet nowhere else: for a thread of its own.
 
         Args:
-            expected: what the world expected when they were given, see `World.expected`.
+            expected: what the world expected when they were given, see `World.step_signature`.
 
         Returns:
             The sums; None, on every rank, where the ranks are not about to do the same.
@@ -161,7 +163,9 @@ class Party:
                 sums[member] = result
         return sums
 
-    def _sum(self, plan: Plan, number: int, arrays: Sequence[np.ndarray], expected: Sequence[str]) -> np.ndarray | None:
+    def _sum(
+        self, plan: BucketPlan, number: int, arrays: Sequence[np.ndarray], expected: Sequence[str]
+    ) -> np.ndarray | None:
         """The sums of a bucket; None where the ranks are not about to do the same."""
         if number == 0:
             plan.root, plan.chosen = None, False
@@ -186,23 +190,23 @@ class Party:
             plan.root = None
         return total
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: BucketPlan) -> None:
         """Meet for a plan whose buckets will be summed by `sum_apart`.
 
         Raises:
             RanksDisagree: on every rank.
         """
-        expected = self._world.expected
+        expected = self._world.step_signature
         while True:
             with self._lock:
-                agreed, held = self._channel.meet(plan.what_sum, plan.detail_sum(expected), self._held())
+                agreed, held = self._channel.wait(plan.what_sum, plan.detail_sum(expected), self._held())
                 if agreed:
                     plan.root, plan.chosen = self._take(plan.nbytes, held), True
                     return
             if error := self._world.disagreement(plan.what, [*expected, *plan.described]):
                 raise error
 
-    def sum_apart(self, channel: int, plan: Plan, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def sum_apart(self, channel: int, plan: BucketPlan, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Sum one bucket of a plan that has begun, in a channel of its own; see `sum`.
 
         Args:
@@ -246,7 +250,7 @@ class Party:
             generation.segment = None
             try:
                 generation.segment = self._node.segment(-(-nbytes // 4096) * 4096)
-            except NoRoom as error:
+            except OutOfSharedMemory as error:
                 self._roomless = True
                 if self._node.rank == 0 and settings.current().notes:
                     print(f"matex_tf: {error} Results are copied out of a smaller part.", file=sys.stderr, flush=True)
@@ -256,14 +260,14 @@ class Party:
         generation.lease = weakref.ref(root)
         return root
 
-    def break_off(self) -> None:
+    def revoke(self) -> None:
         """Let no rank of this node wait any longer: a rank has died, and this party with it."""
         for channel in (self._channel, *self._apart):
-            channel.break_off()
+            channel.revoke()
         if self.threads is not None:
             self.threads.stop()
         if self.background is not None:
-            self.background.break_off()
+            self.background.revoke()
 
     def close(self) -> None:
         """Give communicators back; views of results stay good. Collective over the world."""
@@ -277,14 +281,14 @@ class Party:
                 lane.close()
 
 
-def of(world: World, plan: Plan, make: Callable[[World], Party] = Party) -> Party:
+def of(world: World, plan: BucketPlan, make: Callable[[World], ProcessGroup] = ProcessGroup) -> ProcessGroup:
     """The party of a world; made at the first call, once the ranks have found that they all mean to exchange.
 
     Raises:
         RanksDisagree: on every rank.
     """
     if world.exchange is None:
-        world.meet(plan.what, plan.described)
+        world.barrier(plan.what, plan.described)
         world.exchange = make(world)
     return world.exchange
 
@@ -295,25 +299,25 @@ def sum_arrays(world: World, arrays: Sequence[np.ndarray], what: str, labels: Se
     Args:
         world: the ranks that take part; each must call this with arrays of the same shapes and dtypes.
         arrays: any shapes, dtypes of `reduction.SUMMED_AS`.
-        what: the purpose, see `World.meet`.
+        what: the purpose, see `World.barrier`.
         labels: a name for each array; ranks whose labels, dtypes or shapes differ get RanksDisagree.
 
     Returns:
         The sums, in the dtypes of `arrays`; read-only, the same bits on every rank.
     """
-    if world.alone or not arrays:
+    if world.is_single or not arrays:
         return list(arrays)
-    plan = Plan.of(what, labels, arrays, at_once=True)
-    return world.whole(lambda: sum_planned(world, plan, arrays))
+    plan = BucketPlan.of(what, labels, arrays, at_once=True)
+    return world.run_atomically(lambda: sum_planned(world, plan, arrays))
 
 
-def sum_planned(world: World, plan: Plan, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+def sum_planned(world: World, plan: BucketPlan, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The same, for arrays that have a plan."""
-    party = of(world, plan)
+    group = of(world, plan)
     sums: list[np.ndarray | None] = [None] * len(arrays)
     for number, bucket in enumerate(plan.buckets):
         for member, total in zip(
-            bucket.members, party.sum(plan, number, [arrays[member] for member in bucket.members]), strict=True
+            bucket.members, group.sum(plan, number, [arrays[member] for member in bucket.members]), strict=True
         ):
             sums[member] = total
     return sums  # type: ignore[return-value]

@@ -17,7 +17,7 @@ import tensorflow as tf
 from matex_tf import errors, settings
 from matex_tf.core import trace, world
 from matex_tf.exchange import overlap, process_group
-from matex_tf.exchange.bucket_plan import Plan, check_dtypes
+from matex_tf.exchange.bucket_plan import BucketPlan, check_dtypes
 
 
 def sum_over_ranks(
@@ -42,7 +42,7 @@ def sum_over_ranks(
     check_dtypes([tensor.dtype.name for tensor in tensors], labels)
 
     known = all(tensor.shape.is_fully_defined() for tensor in tensors)
-    plan = Plan.of(what, labels, tensors, coded) if known else None
+    plan = BucketPlan.of(what, labels, tensors, coded) if known else None
     if plan is None or len(plan.buckets) == 1:
         results = _at_once(tensors, what, labels, coded)
     elif settings.current().schedule == "chained":
@@ -56,20 +56,20 @@ def sum_over_ranks(
 
 def _at_once(tensors: Sequence[tf.Tensor], what: str, labels: Sequence[str], coded: bool) -> list[tf.Tensor]:
     """One op for all tensors; shapes may be known when it runs and not before."""
-    plan: Plan | None = None
+    plan: BucketPlan | None = None
 
     def exchange(*arrays: np.ndarray) -> list[np.ndarray]:
         nonlocal plan
-        if world.current().alone:
+        if world.current().is_single:
             return list(arrays)
         if plan is None or plan.shapes != [array.shape for array in arrays]:
-            plan = Plan.of(what, labels, arrays, coded, at_once=True)
+            plan = BucketPlan.of(what, labels, arrays, coded, at_once=True)
         return process_group.sum_planned(world.current(), plan, arrays)
 
     return call(exchange, tensors, [tensor.dtype for tensor in tensors])
 
 
-def _chained(tensors: Sequence[tf.Tensor], plan: Plan) -> list[tf.Tensor]:
+def _chained(tensors: Sequence[tf.Tensor], plan: BucketPlan) -> list[tf.Tensor]:
     """One op for each bucket, one after the other."""
     results: list[tf.Tensor | None] = [None] * len(tensors)
     before: list[tf.Tensor] = []
@@ -77,7 +77,7 @@ def _chained(tensors: Sequence[tf.Tensor], plan: Plan) -> list[tf.Tensor]:
 
         def exchange(*arrays: np.ndarray, number: int = number) -> list[np.ndarray]:
             ranks = world.current()
-            return list(arrays) if ranks.alone else process_group.of(ranks, plan).sum(plan, number, arrays)
+            return list(arrays) if ranks.is_single else process_group.of(ranks, plan).sum(plan, number, arrays)
 
         own = [tensors[member] for member in bucket.members]
         with tf.control_dependencies(before):
@@ -88,7 +88,7 @@ def _chained(tensors: Sequence[tf.Tensor], plan: Plan) -> list[tf.Tensor]:
     return results
 
 
-def _apart(tensors: Sequence[tf.Tensor], plan: Plan, threads: int) -> list[tf.Tensor]:
+def _apart(tensors: Sequence[tf.Tensor], plan: BucketPlan, threads: int) -> list[tf.Tensor]:
     """Two ops for each bucket: one that hands it to a thread, and, behind all of those, one that waits for the sums.
 
     No thread of TensorFlow's is held up while there is a gradient to compute: posting does not wait, and nothing is
@@ -102,7 +102,7 @@ def _apart(tensors: Sequence[tf.Tensor], plan: Plan, threads: int) -> list[tf.Te
 
         def post(*arrays: np.ndarray, number: int = number) -> list[np.ndarray]:
             ranks = world.current()
-            if not ranks.alone:
+            if not ranks.is_single:
                 overlap.threads_of(process_group.of(ranks, plan), threads).post(plan, number, arrays)
             return [np.array(number, np.int32)]
 
@@ -111,7 +111,7 @@ def _apart(tensors: Sequence[tf.Tensor], plan: Plan, threads: int) -> list[tf.Te
 
         def collect(*arrays: np.ndarray, number: int = number) -> list[np.ndarray]:
             ranks = world.current()
-            if ranks.alone:
+            if ranks.is_single:
                 return list(arrays)
             return overlap.threads_of(process_group.of(ranks, plan), threads).collect(plan, number)
 
@@ -122,7 +122,7 @@ def _apart(tensors: Sequence[tf.Tensor], plan: Plan, threads: int) -> list[tf.Te
     return results
 
 
-def join_slices(slices: tf.IndexedSlices, what: str, label: str) -> tf.IndexedSlices:
+def allgather_slices(slices: tf.IndexedSlices, what: str, label: str) -> tf.IndexedSlices:
     """Add up a sparse gradient over all ranks.
 
     The rows are joined in the order of ranks. Rows of one index stay apart: that is what one rank has for a batch in
@@ -138,13 +138,13 @@ def join_slices(slices: tf.IndexedSlices, what: str, label: str) -> tf.IndexedSl
     def exchange(values: np.ndarray, indices: np.ndarray) -> list[np.ndarray]:
         ranks = world.current()
         mine = len(indices), zlib.crc32(indices.tobytes()), known_as_distinct
-        looked_up = ranks.gather(mine, f"{what}: indices of {label}")
+        looked_up = ranks.allgather(mine, f"{what}: indices of {label}")
         distinct = any(known for *_, known in looked_up)
         if len({(rows, checksum) for rows, checksum, _ in looked_up}) == 1:
             return [*process_group.sum_arrays(ranks, [values], what, [label]), indices]
         rows = values.view(np.uint16) if values.dtype.name == "bfloat16" else values
-        joined = ranks.gather_rows(rows, f"{what}: values of {label}").view(values.dtype)
-        places = ranks.gather_rows(indices, f"{what}: indices of {label}")
+        joined = ranks.allgather_rows(rows, f"{what}: values of {label}").view(values.dtype)
+        places = ranks.allgather_rows(indices, f"{what}: indices of {label}")
         return _add_up(joined, places) if distinct else [joined, places]
 
     values, indices = call(exchange, [slices.values, slices.indices], [slices.values.dtype, slices.indices.dtype])

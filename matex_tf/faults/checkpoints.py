@@ -88,12 +88,12 @@ class Checkpoints:
         )
 
     @property
-    def begun(self) -> bool:
+    def script_started(self) -> bool:
         """Whether the ranks of the job have come to their script. Any rank may ask."""
         return (self.path / _BEGUN).exists()
 
     @property
-    def over(self) -> bool:
+    def script_ended(self) -> bool:
         """Whether the script has ended by itself, at its end or with an error."""
         return self.folder.has(_OVER)
 
@@ -215,24 +215,26 @@ def join(world: World, settings: Settings, script: str) -> Checkpoints:
         MatexError: the directory cannot be written to, can be changed by others, or is another one on another host.
     """
     global current
-    current = Checkpoints(directory(settings.checkpoint_dir), script, settings.resume, lambda line: world.say(line))
+    current = Checkpoints(directory(settings.checkpoint_dir), script, settings.resume, lambda line: world.log(line))
     failure = None
     if world.rank == 0:
         try:
             current.open()
         except MatexError as error:
             failure = str(error)
-    failure = world.share(failure, "open the checkpoints")
+    failure = world.broadcast(failure, "open the checkpoints")
     if failure:
         raise MatexError(failure)
-    unseen = {host for host, seen in world.gather((world.host, current.begun), "see the checkpoints") if not seen}
+    unseen = {
+        host for host, seen in world.allgather((world.host, current.script_started), "see the checkpoints") if not seen
+    }
     if unseen:
         raise MatexError(
             f"{current.path} is a directory of {world.hosts[0]} that {', '.join(sorted(unseen))} cannot see: give one "
             "that all hosts share as --checkpoint-dir."
         )
     if RESTARTS not in os.environ and settings.notes and world.rank == 0:
-        world.say(f"checkpoints are in {current.path}; after a death, --resume on goes on from them")
+        world.log(f"checkpoints are in {current.path}; after a death, --resume on goes on from them")
     return current
 
 

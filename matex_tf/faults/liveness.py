@@ -27,7 +27,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from matex_tf.core.world import World
-from matex_tf.faults.peer_sockets import Line, connect
+from matex_tf.faults.peer_sockets import PeerSocket, connect
 
 #: Seconds in which the news of an end arrive from a host that can be reached.
 ANSWER_SECONDS = 2.0
@@ -35,12 +35,12 @@ ANSWER_SECONDS = 2.0
 _SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 
 
-class Reach:
+class LivenessProbe:
     """Finds out which ranks are gone for sure."""
 
     def __init__(self, world: World):
         """Collective over the world; its ranks are known by their present numbers until `keep`."""
-        everyone = world.gather((world.host, addresses()), "tell how they can be reached")
+        everyone = world.allgather((world.host, addresses()), "tell how they can be reached")
         self._known = [_own(host, known, everyone) for host, known in everyone]
         self._lines = connect(world, self._known)
         self._inodes = {os.fstat(line.socket.fileno()).st_ino for line in self._lines if line}
@@ -50,7 +50,7 @@ class Reach:
         self._known = [self._known[rank] for rank in survivors]
         self._lines = [self._lines[rank] for rank in survivors]
 
-    def lines(self, ranks: Iterable[int]) -> list[Line | None]:
+    def lines(self, ranks: Iterable[int]) -> list[PeerSocket | None]:
         """The lines to ranks, for `alive`; whoever is left behind keeps them open, see above."""
         return [self._lines[rank] for rank in ranks]
 
@@ -85,11 +85,11 @@ class Reach:
                     yield line
 
 
-def alive(lines: Sequence[Line | None], seconds: float = ANSWER_SECONDS) -> list[bool]:
+def alive(lines: Sequence[PeerSocket | None], seconds: float = ANSWER_SECONDS) -> list[bool]:
     """Whether each process may be alive: True as well where nothing can be found out.
 
     Args:
-        lines: to the processes, see `Reach.lines`.
+        lines: to the processes, see `LivenessProbe.lines`.
         seconds: how long to wait for the news.
     """
     end = time.monotonic() + seconds
@@ -104,7 +104,7 @@ def alive(lines: Sequence[Line | None], seconds: float = ANSWER_SECONDS) -> list
     return [line is None or not line.ended for line in lines]
 
 
-def goes_on(here: Sequence[int], elsewhere: Sequence[int]) -> bool:
+def wins_split(here: Sequence[int], elsewhere: Sequence[int]) -> bool:
     """Whether the ranks of this part of a job go on, where those elsewhere may do so too.
 
     Args:

@@ -23,7 +23,7 @@ _RANK_BYTES = 4
 _CHOSEN = b"1"
 
 
-class Line:
+class PeerSocket:
     """A connection to a rank.
 
     Attributes:
@@ -49,7 +49,7 @@ class Line:
         self.open, self.ended = False, not said
 
 
-_all: weakref.WeakSet[Line] = weakref.WeakSet()
+_all: weakref.WeakSet[PeerSocket] = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
@@ -61,13 +61,13 @@ def _close_in_child() -> None:
 os.register_at_fork(after_in_child=_close_in_child)
 
 
-def connect(world: World, addresses: Sequence[Sequence[str]]) -> list[Line | None]:
+def connect(world: World, addresses: Sequence[Sequence[str]]) -> list[PeerSocket | None]:
     """A line to each rank of another host; None for others, and where none could be made. Collective over the world.
 
     Args:
         addresses: of the host of each rank, which no other host has.
     """
-    token = world.share(os.urandom(_TOKEN_BYTES), "draw a number for the job")
+    token = world.broadcast(os.urandom(_TOKEN_BYTES), "draw a number for the job")
     away = [rank for rank, host in enumerate(world.hosts) if host != world.host]
     with contextlib.ExitStack() as opened:
         listeners = []
@@ -75,11 +75,14 @@ def connect(world: World, addresses: Sequence[Sequence[str]]) -> list[Line | Non
             with contextlib.suppress(OSError):
                 listener = socket.create_server((address, 0), backlog=len(away))
                 listeners.append(opened.enter_context(listener))
-        ports = world.gather([listener.getsockname() for listener in listeners], "wait for one another")
+        ports = world.allgather([listener.getsockname() for listener in listeners], "wait for one another")
         made = _Meeting(world.rank, token, away, listeners).make(ports, time.monotonic() + SETUP_SECONDS)
         # What one side has given up must not look like an end to the other.
-        complete = world.gather(set(made), "have lines to one another")
-    return [Line(made[rank]) if rank in made and world.rank in theirs else None for rank, theirs in enumerate(complete)]
+        complete = world.allgather(set(made), "have lines to one another")
+    return [
+        PeerSocket(made[rank]) if rank in made and world.rank in theirs else None
+        for rank, theirs in enumerate(complete)
+    ]
 
 
 def _sources(targets: set[str]) -> set[str]:

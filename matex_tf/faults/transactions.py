@@ -32,7 +32,7 @@ from matex_tf.core.sign import ENDS_WITHOUT
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError, RankLost
 from matex_tf.faults import liveness
-from matex_tf.faults.peer_sockets import Line
+from matex_tf.faults.peer_sockets import PeerSocket
 from matex_tf.settings import Settings
 
 #: Recoveries in a row that found nobody dead, after which an error of MPI is taken for one.
@@ -54,7 +54,7 @@ def _on(parameter: str, environ: Any) -> bool:
     return environ.get(f"OMPI_MCA_{parameter}") in ("1", "true")
 
 
-class Guard:
+class TransactionGuard:
     """Carries a world on when ranks die.
 
     Attributes:
@@ -74,9 +74,9 @@ class Guard:
         self._counted = False  # the transaction that is under way
         self._vain = 0
         self.on_change: list[Callable[[list[int]], None]] = []
-        self._processes = world.gather(namespaces.process(), "prepare to carry on")
-        self._reach = liveness.Reach(world) if len(world.nodes) > 1 else None
-        self._left_behind: list[Line | None] = []  # to ranks of other hosts
+        self._processes = world.allgather(namespaces.process(), "prepare to carry on")
+        self._reach = liveness.LivenessProbe(world) if len(world.nodes) > 1 else None
+        self._left_behind: list[PeerSocket | None] = []  # to ranks of other hosts
         world.guard = self
         if world.rank == 0:
             sign.up()
@@ -101,8 +101,8 @@ class Guard:
         """Run what a rank does for itself, and the collective that makes it count, on all survivors or on none.
 
         Args:
-            prepare: the rank's own part; may have collectives in it. It may call `count` behind the last of them, and
-                what it does from there on is its own work.
+            prepare: the rank's own part; may have collectives in it. It may call `mark_committed` behind the last of
+                them, and what it does from there on is its own work.
             commit: a collective in which every rank waits for every other, with the same result on every rank; where
                 `prepare` has counted the transaction it only gives that result.
             undo: called before `prepare` is run again.
@@ -119,7 +119,7 @@ class Guard:
                 prepared = True
                 committed = commit()
             except Exception as error:
-                if not lost(error) or self._vain > _VAIN or self._counted:
+                if not is_rank_failure(error) or self._vain > _VAIN or self._counted:
                     raise
                 settled, committed = self._recover()
                 if not settled:
@@ -140,7 +140,7 @@ class Guard:
         """Whether a transaction is under way."""
         return self._inside
 
-    def count(self) -> None:
+    def mark_committed(self) -> None:
         """In a transaction, behind its last collective, in which every rank has waited for every other: it counts."""
         self._counted = True
         self._completed += 1
@@ -156,7 +156,7 @@ class Guard:
                 ranks = f"{missing} rank{'s' * (missing > 1)}"
                 print(f"{ENDS_WITHOUT}{ranks} that may be alive, out of reach", file=sys.stderr, flush=True)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # Open MPI complains of ranks that have left before
-            self._world.part()
+            self._world.leave_together()
             sign.give()
             os._exit(0)
 
@@ -174,7 +174,7 @@ class Guard:
 
     def _tell(self, code: int) -> None:
         with contextlib.suppress(Exception):
-            self._world.leave_behind(-1 - code, lambda said: None, None)
+            self._world.shrink(-1 - code, lambda said: None, None)
 
     def _end_host(self) -> None:
         for process in self._processes:
@@ -202,9 +202,9 @@ class Guard:
             return
         dead_away = away = [rank for rank in dead if hosts[rank] != here]
         lines = self._reach.lines(away)
-        if away and not liveness.goes_on(survivors, away):
+        if away and not liveness.wins_split(survivors, away):
             away = [rank for rank, alive in zip(away, liveness.alive(lines), strict=True) if alive]
-            if away and not liveness.goes_on(survivors, away):
+            if away and not liveness.wins_split(survivors, away):
                 print(
                     f"matex_tf: {name_ranks(survivors)} of {len(hosts)} on {here} cannot reach {name_ranks(away)}, "
                     "which may go on without: this part of the job ends",
@@ -223,13 +223,13 @@ class Guard:
         """Go on with the survivors; whether the transaction counts as completed, and then its result."""
         world = self._world
         begin = time.perf_counter()
-        before, hosts, where = world.size, world.hosts, world.where
+        before, hosts, where = world.size, world.hosts, world.location
 
         def newest(said: list[int]) -> int | None:
             return said.index(max(said)) if len(set(said)) > 1 and min(said) >= 0 else None
 
         with trace.span("recover"):
-            survivors, said, value = world.leave_behind(self._completed, newest, self._last)
+            survivors, said, value = world.shrink(self._completed, newest, self._last)
         if min(said) < 0:  # another rank has an error, has reported it, and ends the job
             self._end_host()
             world.abort(-1 - min(said))
@@ -254,7 +254,7 @@ class Guard:
         return max(said) > self._completed, value
 
 
-def lost(error: BaseException) -> bool:
+def is_rank_failure(error: BaseException) -> bool:
     """Whether an error may mean that a rank has died. MPI does not always say it in so many words."""
     if isinstance(error, (RankLost, pickle.UnpicklingError)):  # a message of zeros that a dead rank has left
         return True
@@ -263,7 +263,7 @@ def lost(error: BaseException) -> bool:
     return isinstance(error, MPI.Exception)
 
 
-def install(world: World, told: Settings) -> Guard | None:
+def install(world: World, told: Settings) -> TransactionGuard | None:
     """Carry on when ranks die, where that is wanted and can be had.
 
     Args:
@@ -272,11 +272,11 @@ def install(world: World, told: Settings) -> Guard | None:
     Raises:
         MatexError: it is wanted, and this MPI job cannot do it.
     """
-    if told.faults != "shrink" or world.alone:
+    if told.faults != "shrink" or world.is_single:
         return None
     if not available():
         raise MatexError(
             "--faults shrink needs an MPI with ULFM that was started for it: matex-tf run does that with Open MPI 5 "
             "(mpirun --with-ft ulfm by hand), or take --faults abort."
         )
-    return Guard(world, told.notes, told.min_ranks)
+    return TransactionGuard(world, told.notes, told.min_ranks)

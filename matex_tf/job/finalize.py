@@ -30,7 +30,7 @@ _NOT_COVERED = (
 _OURS = os.path.dirname(os.path.abspath(matex_tf.__file__))
 
 
-class Ending:
+class Finalizer:
     """The end of this rank.
 
     Args:
@@ -47,7 +47,7 @@ class Ending:
         assert self._world is not None and self._output is not None
         self._output.flush()
         try:
-            self._world.meet("reach the end of the script")
+            self._world.barrier("reach the end of the script")
         except BaseException as error:
             self.failed(error)
         self._output.restore()
@@ -137,11 +137,11 @@ def _comes_from_a_death(error: BaseException) -> bool:
     """Whether this rank has an error because another one has died."""
     seen: BaseException | None = error
     while seen is not None:
-        if transactions.lost(seen):
+        if transactions.is_rank_failure(seen):
             return True
         seen = seen.__cause__
     return type(error).__module__.startswith("tensorflow") and (
-        errors.last_raised is not None and transactions.lost(errors.last_raised)
+        errors.last_raised is not None and transactions.is_rank_failure(errors.last_raised)
     )
 
 

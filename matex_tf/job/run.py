@@ -30,7 +30,7 @@ from matex_tf.core.world import World
 from matex_tf.errors import MatexError, MissingPackage, SettingError
 from matex_tf.faults import checkpoints, transactions
 from matex_tf.job import child_processes, suggestions
-from matex_tf.job.finalize import Ending, own_traceback, rank_in_environment
+from matex_tf.job.finalize import Finalizer, own_traceback, rank_in_environment
 from matex_tf.launch import lifetime, loopback
 from matex_tf.settings import Settings
 
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str]) -> int:
     if list(arguments[:1]) in (["-h"], ["--help"]):
         print(f"{USAGE}\n\n{settings_module.help_text()}")
         return 0
-    ending = Ending()
+    ending = Finalizer()
     try:
         flags, rest = settings_module.split_flags(arguments)
         settings = Settings.read(flags)
@@ -113,16 +113,16 @@ def main(arguments: Sequence[str]) -> int:
         world = join()
         if os.environ.get(loopback.PARAMETER) == loopback.INTERFACE:
             loopback.narrow_own()
-        if not world.alone:
+        if not world.is_single:
             child_processes.part()
     except MatexError as error:
         return ending.failed_to_start(error)
     world.restarts = settings.faults == "restart"
-    if world.alone and not world.restarts:
+    if world.is_single and not world.restarts:
         return run_alone(target, ending, settings)
     world_module.adopt(world)
     output = Output()
-    ending = Ending(world, output)
+    ending = Finalizer(world, output)
     trace_path = os.path.abspath(settings.trace)  # the script may go to another directory
     try:
         from matex_tf.patches.files import callers
@@ -178,7 +178,7 @@ def join() -> World:
     return world_module.init()
 
 
-def run_alone(target: Target, ending: Ending, settings: Settings) -> int:
+def run_alone(target: Target, ending: Finalizer, settings: Settings) -> int:
     """Run a script that nobody shares, and leave its ending to Python."""
     from matex_tf.patches.imports import dataset_alias, horovod_alias
 
@@ -207,7 +207,7 @@ def prepare(world: World, settings: Settings, output: Output) -> None:
     """Make this process ready to be one rank of many: packages, threads, seeds, output, patches."""
     settings.check(world.size)
     output.redirect(settings.output, world.rank)
-    world.say, world.say_to = output.say, output.stderr
+    world.log, world.log_to = output.say, output.stderr
     guard = transactions.install(world, settings)
     if guard is not None:
         guard.on_change.append(lambda survivors: output.speak_up() if world.rank == 0 else None)
@@ -264,7 +264,7 @@ def check_alike(world: World, settings: Settings) -> None:
         SettingError: they do not.
     """
     told = {name: value for name, value in dataclasses.asdict(settings).items() if name not in _OF_A_RANK}
-    everyone = world.gather((starting.hash_mark(), told), "compare hashes and settings")
+    everyone = world.allgather((starting.hash_mark(), told), "compare hashes and settings")
     others = [rank for rank, (mark, _) in enumerate(everyone) if mark != everyone[0][0]]
     if others:
         raise SettingError(
@@ -290,7 +290,7 @@ def set_threads(world: World, wanted: int) -> int:
             keeps them all.
     """
     mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
-    sharing = world.gather((world.host, mine), "share the cores of a node").count((world.host, mine))
+    sharing = world.allgather((world.host, mine), "share the cores of a node").count((world.host, mine))
     threads = wanted or max(1, len(mine) // sharing)
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(threads))
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(max(2, threads)))  # one may wait for other ranks
@@ -325,7 +325,7 @@ def set_seeds(world: World, wanted: int) -> int:
     seed = wanted if wanted >= 0 else int.from_bytes(os.urandom(4), "little") >> 1
     if checkpoints.current is not None and world.rank == 0:
         seed = checkpoints.current.seed(seed)  # a job that is started again draws what it drew before
-    seed = world.share(seed, "share the seed")
+    seed = world.broadcast(seed, "share the seed")
     random.seed(seed)
     np.random.seed(seed % 2**32)
     return seed

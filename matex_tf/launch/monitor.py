@@ -16,7 +16,7 @@ import threading
 import time
 
 from matex_tf.core.sign import ENDS_WITHOUT, Sign, Strip
-from matex_tf.launch.output_filter import Quiet
+from matex_tf.launch.output_filter import OutputFilter
 
 LOST_DAEMON = rb"^(?:PRTE|ORTE) has lost communication with a remote daemon"
 
@@ -46,7 +46,7 @@ _CODE = re.compile(rb"^ *Errorcode: (\d+)", re.MULTILINE)
 _LONGEST_LINE = 4096
 
 
-class Watch:
+class MpirunMonitor:
     """Copies what mpirun says on stderr, and looks for its end.
 
     Attributes:
@@ -63,7 +63,7 @@ class Watch:
         self._failed = GIVEN_UP if survive else FAILED
         self._survive = survive
         self._strip = Strip(sign)
-        self._quiet = Quiet()
+        self._quiet = OutputFilter()
         self.code = 1
         self.lost_host = False
         self.dead: list[str] = []

@@ -22,7 +22,7 @@ from matex_tf.core import starting
 from matex_tf.core.sign import Sign
 from matex_tf.errors import MissingPackage, SettingError
 from matex_tf.launch import lifetime, loopback, ulfm
-from matex_tf.launch.monitor import Watch, kill, remove_session
+from matex_tf.launch.monitor import MpirunMonitor, kill, remove_session
 
 #: What goes to other hosts: names, and beginnings of names.
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "http_proxy", "https_proxy", "no_proxy")
@@ -295,7 +295,7 @@ def run(
     command: Sequence[str],
     local: bool = True,
     survive: bool = False,
-    watch: Watch | None = None,
+    watch: MpirunMonitor | None = None,
     sign: Sign | None = None,
 ) -> int:
     """Run mpirun to its end, with this process's stdin, passing signals on; returns the exit code.
@@ -319,7 +319,7 @@ def run(
     if direct:
         environ[STDIN] = f"/proc/{os.getpid()}/fd/0"
     if watch is None and (survive or not local or sign):
-        watch = Watch(survive, sign)
+        watch = MpirunMonitor(survive, sign)
     stops = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, stops | {signal.SIGCHLD})
     try:

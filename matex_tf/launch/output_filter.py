@@ -26,7 +26,7 @@ _REST = re.compile(
 _MORE = re.compile(rb"\[.*\] .*help message help-mpi-api\.txt / mpi.abort|\[.*\] .*help-mpi-api\.txt.*mpi-abort")
 
 
-class Quiet:
+class OutputFilter:
     """Goes through a stream part by part."""
 
     def __init__(self) -> None:

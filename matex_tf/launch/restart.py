@@ -16,7 +16,7 @@ from matex_tf.errors import MatexError
 from matex_tf.faults import checkpoints
 from matex_tf.faults.checkpoints import Checkpoints
 from matex_tf.launch import lifetime, mpirun_command, slurm
-from matex_tf.launch.monitor import Watch, kill, remove_session
+from matex_tf.launch.monitor import MpirunMonitor, kill, remove_session
 from matex_tf.launch.mpirun_command import Mpirun
 from matex_tf.settings import Settings
 
@@ -55,7 +55,7 @@ def run(line: Line, ranks: int, hosts: str, settings: Settings, script: str, mpi
             begin = time.time()
             local = not hosts and not mpirun_command.in_batch_system()
             with Sign() as sign:
-                watch = Watch(sign=sign)
+                watch = MpirunMonitor(sign=sign)
                 code = mpirun_command.run(line(ranks, hosts, flags), local=local, watch=watch, sign=sign)
             if not _died(code, watch, kept):
                 if sign.missed:
@@ -83,11 +83,11 @@ def run(line: Line, ranks: int, hosts: str, settings: Settings, script: str, mpi
     return code
 
 
-def _died(code: int, watch: Watch, kept: Checkpoints) -> bool:
+def _died(code: int, watch: MpirunMonitor, kept: Checkpoints) -> bool:
     """Whether a job has ended because a rank has died, and not by itself, nor by a signal to this process."""
     if code == 0 or watch.stopped:
         return False
-    return bool(watch.dead) or (kept.begun and not kept.over)
+    return bool(watch.dead) or (kept.script_started and not kept.script_ended)
 
 
 def _say(settings: Settings, text: str) -> None:

@@ -20,7 +20,7 @@ from matex_tf.core import world
 from matex_tf.core.world import World
 from matex_tf.errors import DataError, MatexError
 from matex_tf.exchange import process_group
-from matex_tf.exchange.bucket_plan import Plan
+from matex_tf.exchange.bucket_plan import BucketPlan
 from matex_tf.exchange.network import codec, messenger, transport
 from matex_tf.exchange.network.transport import Lane
 from matex_tf.planning.cost_model import CodecCost, Cost, Machine, doubling, hierarchical
@@ -54,7 +54,7 @@ def measure(ranks: World, rounds: int = ROUNDS) -> Machine:
 def _beyond_formulas(ranks: World, machine: Machine, rounds: int) -> Machine:
     """The machine with what exchanges take besides what it has: so formulas are right where they were measured."""
     mine = [_sum_costs(ranks, nbytes, rounds) for nbytes in (_SOME, _MORE)]
-    everyone = ranks.gather([(cost.seconds, cost.work) for cost in mine], "compare exchanges")
+    everyone = ranks.allgather([(cost.seconds, cost.work) for cost in mine], "compare exchanges")
     costs = np.array(everyone)
     some, more = map(Cost, costs[..., 0].max(axis=0).tolist(), costs[..., 1].mean(axis=0).tolist())
     unit = dataclasses.replace(machine, alpha_work=1.0), dataclasses.replace(machine, beta_work=1.0)
@@ -97,10 +97,10 @@ def _inside(ranks: World, rounds: int) -> tuple[float, float]:
     """An exchange among the ranks of each node, all nodes at once."""
     node = World(ranks.split(ranks.node, ranks.local_rank), ranks.host)
     few, some, many = (
-        0.0 if node.alone else _sum_costs(node, nbytes, rounds).seconds for nbytes in (_FEW, _SOME, _MANY)
+        0.0 if node.is_single else _sum_costs(node, nbytes, rounds).seconds for nbytes in (_FEW, _SOME, _MANY)
     )
     node.free()
-    everyone = np.array(ranks.gather((few, some, many), "compare the nodes")).max(axis=0)
+    everyone = np.array(ranks.allgather((few, some, many), "compare the nodes")).max(axis=0)
     return float(everyone[0]), _slope(everyone[1], everyone[2])
 
 
@@ -131,14 +131,14 @@ def _link(ranks: World, rounds: int) -> tuple[float, float]:
         seconds = [_median(comm.Barrier, work, rounds).seconds for work in (agree, send(_SOME), send(_MANY))]
         link = (seconds[0] / doubling(nodes, 0, Machine(1.0, 0.0, 0.0)).seconds, seconds[1], seconds[2])
         lane.close()
-    alpha, some, many = np.array(ranks.gather(link, "compare the links")).max(axis=0)
+    alpha, some, many = np.array(ranks.allgather(link, "compare the links")).max(axis=0)
     return float(alpha), _slope(some, many)
 
 
 def _sum_costs(ranks: World, nbytes: int, rounds: int) -> Cost:
     arrays = [np.ones(nbytes // 4, np.float32)]
-    plan = Plan("measure", ["array"], [arrays[0].shape], [arrays[0].dtype], nbytes)
-    return _median(lambda: ranks.meet("begin"), lambda: process_group.sum_planned(ranks, plan, arrays), rounds)
+    plan = BucketPlan("measure", ["array"], [arrays[0].shape], [arrays[0].dtype], nbytes)
+    return _median(lambda: ranks.barrier("begin"), lambda: process_group.sum_planned(ranks, plan, arrays), rounds)
 
 
 def _slope(some: float, many: float) -> float:
@@ -147,7 +147,7 @@ def _slope(some: float, many: float) -> float:
 
 
 def _slowest(ranks: World, work: Callable[[], Any], rounds: int) -> float:
-    return max(ranks.gather(_median(lambda: ranks.meet("begin"), work, rounds).seconds, "compare"))
+    return max(ranks.allgather(_median(lambda: ranks.barrier("begin"), work, rounds).seconds, "compare"))
 
 
 def _median(begin: Callable[[], Any], work: Callable[[], Any], rounds: int) -> Cost:
@@ -177,13 +177,13 @@ def read(path: str) -> tuple[Machine, list[int]]:
 def main(words: Sequence[str]) -> int:
     """One rank of the job; the argument is the file that rank 0 writes."""
     ranks = world.init()
-    if ranks.alone:
+    if ranks.is_single:
         raise MatexError("links can be measured on two ranks or more: matex-tf plan -n 2.")
     machine = measure(ranks)
     if ranks.rank == 0:
         nodes = [len(node) for node in ranks.nodes]
         atomic_file.put_json(words[0], {"ranks_of_nodes": nodes, "machine": dataclasses.asdict(machine)}, indent=1)
-    ranks.meet("end")
+    ranks.barrier("end")
     return 0
 
 

@@ -15,24 +15,24 @@ Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
 class Strategy:
     """What is exchanged, with whom and when. Every method is called at the same point on every rank.
 
-    A training of `fit` calls `begin`; for each batch the graph of the step, then `after_step`; and `settle`
+    A training of `fit` calls `begin`; for each batch the graph of the step, then `after_step`; and `flush`
     wherever the weights are to be looked at. A loop of the script's own has `exchange` alone, and so has every strategy
     whose `only_in_fit` is set, which is replaced by sync there.
 
     Attributes:
         name: as settings have it.
         note: what it changes of what is computed, in a line that is said when it starts; "" where that is nothing.
-        averages: whether gradients come weighted by n_r / n, this rank's part of the batch, to be added up over the
-            ranks; else they come as the mean over the rank's own rows, and are 0 on a rank that has none.
-        delays: whether `delay` is called in place of `exchange`.
-        keeps_alike: whether all ranks have the same weights after each step; else they have after `settle`.
+        averages_gradients: whether gradients come weighted by n_r / n, this rank's part of the batch, to be added up
+            over the ranks; else they come as the mean over the rank's own rows, and are 0 on a rank that has none.
+        delays_updates: whether `delay` is called in place of `exchange`.
+        replicas_identical: whether all ranks have the same weights after each step; else they have after `flush`.
         only_in_fit: whether it needs to know when the weights are looked at.
     """
 
     name = ""
-    averages = True
-    delays = False
-    keeps_alike = True
+    averages_gradients = True
+    delays_updates = False
+    replicas_identical = True
     only_in_fit = False
 
     def __init__(self, told: Settings):
@@ -83,7 +83,7 @@ class Strategy:
     def after_step(self, model: Any) -> None:
         """After each training step, outside of any graph."""
 
-    def settle(self, model: Any) -> None:
+    def flush(self, model: Any) -> None:
         """Before validation, `evaluate`, `predict`, saving, at the end of `fit`, and after `train_on_batch`.
 
         When this returns nothing is under way, all that was computed has been applied, and every rank has the same
@@ -91,4 +91,4 @@ class Strategy:
         """
 
     def end(self, model: Any) -> None:
-        """After the last `settle` of a `fit`: nothing more will be asked for until the next `begin`."""
+        """After the last `flush` of a `fit`: nothing more will be asked for until the next `begin`."""

@@ -30,8 +30,8 @@ from matex_tf import settings
 from matex_tf.core import trace, world
 from matex_tf.errors import MatexError, RankLost, RanksDisagree
 from matex_tf.exchange import bucket_plan
-from matex_tf.exchange.network.messenger import Mail
-from matex_tf.exchange.pairwise_average import Halfway, Patience
+from matex_tf.exchange.network.messenger import Messenger
+from matex_tf.exchange.pairwise_average import PairwiseAverager, Patience
 from matex_tf.strategies.base import Strategy
 from matex_tf.strategies.topology import Partners
 
@@ -45,8 +45,8 @@ class Gossip(Strategy):
     """
 
     name = "gossip"
-    averages = False
-    keeps_alike = False
+    averages_gradients = False
+    replicas_identical = False
     only_in_fit = True
 
     def __init__(self, told: settings.Settings):
@@ -74,19 +74,19 @@ class Gossip(Strategy):
                 "model.build(…) with the shape of its inputs before fit."
             )
         self._variables[model] = [v for v in (*trainable, *state) if tf.as_dtype(v.dtype).is_floating]
-        if not world.current().alone:
+        if not world.current().is_single:
             self._rounds[model] = Rounds(self._variables[model], self.told, alike=True)
 
     def after_step(self, model: Any) -> None:
         if model not in self._rounds:  # in `train_on_batch`, behind a fit
-            if world.current().alone:
+            if world.current().is_single:
                 return
             self._rounds[model] = Rounds(self._variables[model], self.told, alike=False)
         self._rounds[model].after_step()
 
-    def settle(self, model: Any) -> None:
+    def flush(self, model: Any) -> None:
         if model in self._rounds:
-            self.spreads[model] = self._rounds[model].settle()
+            self.spreads[model] = self._rounds[model].flush()
 
     def end(self, model: Any) -> None:
         if model in self._rounds:
@@ -94,7 +94,7 @@ class Gossip(Strategy):
             ranks = world.current()
             if ranks.rank == 0 and self.told.notes:
                 apart = f"{100 * self.spreads[model]:.2g} % apart"
-                ranks.say(f"before they were averaged the last time, the weights of the ranks were {apart}")
+                ranks.log(f"before they were averaged the last time, the weights of the ranks were {apart}")
 
 
 class Rounds:
@@ -114,15 +114,15 @@ class Rounds:
         self._move = tf.function(self._move_weights, autograph=False)
         self._open()
         if alike and told.codec != "none":
-            self.halfway.refer([np.asarray(variable.numpy()) for variable in variables])
+            self.averager.refer([np.asarray(variable.numpy()) for variable in variables])
 
     def _open(self) -> None:
         """Meet among the ranks that there are, from the first step on. Collective."""
         ranks, told = world.current(), self._told
-        self._mail = Mail(ranks.split(0, ranks.rank))
+        self._mail = Messenger(ranks.split(0, ranks.rank))
         # Who is left of the ranks of a hypercube may be none any more.
         kind = "dissemination" if ranks.size & (ranks.size - 1) else told.gossip_topology
-        self.halfway = Halfway(
+        self.averager = PairwiseAverager(
             self._mail,
             ranks.rank,
             Partners(ranks.size, max(0, told.seed), kind),
@@ -130,7 +130,7 @@ class Rounds:
             [np.dtype(tf.as_dtype(variable.dtype).as_numpy_dtype) for variable in self.variables],
             told.bucket_mb * bucket_plan.MEGABYTE,
             # Where ranks may die, they are found to be missing where all meet.
-            Patience(told.stall_seconds, 0 if ranks.guard else told.stall_abort_seconds, ranks.say).look,
+            Patience(told.stall_seconds, 0 if ranks.guard else told.stall_abort_seconds, ranks.log).look,
             told.codec,
             told.error_feedback,
         )
@@ -140,19 +140,19 @@ class Rounds:
         """Meet, where it is time for it."""
         self._without_the_dead()
         self._steps += 1
-        if self._steps % self._told.gossip_every or world.current().alone:
+        if self._steps % self._told.gossip_every or world.current().is_single:
             return
         self._all_here()
         if self._told.gossip_sync:
             self._begin()
             self._finish()
-        elif self.halfway.under_way and world.current().guard is None:
+        elif self.averager.under_way and world.current().guard is None:
             self._turn()
         else:  # where a rank may die in between, no part of the weights is moved before all can be
             self._finish()
             self._begin()
 
-    def settle(self) -> float:
+    def flush(self) -> float:
         """Take in what is under way, and give all ranks the average of their weights, the same bits. Collective.
 
         Returns:
@@ -168,14 +168,14 @@ class Rounds:
         if ranks.guard is None:
             means, spread = averages()
         else:  # what is sent to a rank that is behind is the end of a meeting, and not all weights
-            means, spread = ranks.guard.transaction(averages, lambda: ranks.meet("have averaged weights"))[0]
+            means, spread = ranks.guard.transaction(averages, lambda: ranks.barrier("have averaged weights"))[0]
         for variable, mean in zip(self.variables, means, strict=True):
             variable.assign(mean)
-        self.halfway.refer(means)
+        self.averager.refer(means)
         return spread
 
     def close(self) -> None:
-        """Give memory, thread and communicator back; after `settle`."""
+        """Give memory, thread and communicator back; after `flush`."""
         if world.current().guard is not None:  # giving it back is collective, and a rank may have died
             self._mail.abandon()
         else:
@@ -184,44 +184,44 @@ class Rounds:
     def _without_the_dead(self) -> None:
         """Where ranks have died, drop what is under way, as all others do, and begin anew. Collective."""
         if self._generation != world.current().generation:
-            reference = self.halfway.reference
+            reference = self.averager.reference
             self._mail.abandon()
             self._open()
-            self.halfway.refer(reference)
+            self.averager.refer(reference)
 
     def _all_here(self) -> None:
         """Where ranks may die, wait for all of them: then nobody waits for weights of one that has not come, and so is
         not taken for missing by the others."""
         ranks = world.current()
         if ranks.guard is not None:
-            ranks.meet("gossip")
+            ranks.barrier("gossip")
 
     def _rest(self) -> None:
         """Take in what is under way, and hear that the next partner has stopped as well."""
-        if world.current().alone:
+        if world.current().is_single:
             return
         self._all_here()
         self._finish()
         with trace.span("wait", "gossip"), _of_the_dead():
-            self.halfway.stop()
+            self.averager.stop()
 
     def _begin(self) -> None:
-        self.halfway.greet()
-        for part in range(len(self.halfway.parts)):
+        self.averager.greet()
+        for part in range(len(self.averager.parts)):
             self._send(part)
 
     def _finish(self) -> None:
-        if not self.halfway.under_way:
+        if not self.averager.under_way:
             return
         with trace.span("wait", "gossip"), _of_the_dead():
-            self.halfway.finish()
-        for part in range(len(self.halfway.parts)):
+            self.averager.finish()
+        for part in range(len(self.averager.parts)):
             self._apply(part)
 
     def _turn(self) -> None:
         """Finish, and begin anew, a part at a time."""
         with trace.span("wait", "gossip"):
-            parts = self.halfway.turn()
+            parts = self.averager.turn()
         while True:
             with trace.span("wait", "gossip"):
                 part = next(parts, None)
@@ -240,18 +240,18 @@ class Rounds:
 
     def _read_weights(self, part: int) -> None:
         def send(*values: np.ndarray) -> np.ndarray:
-            self.halfway.send(part, values)
+            self.averager.send(part, values)
             return np.array(0, np.int32)
 
         tf.numpy_function(send, [tf.convert_to_tensor(v.value) for v in self._of(part)], tf.int32, stateful=True)
 
     def _of(self, part: int) -> list[Any]:
-        return [self.variables[member] for member in self.halfway.parts[part]]
+        return [self.variables[member] for member in self.averager.parts[part]]
 
     def _move_weights(self, part: int) -> None:
-        variables, members = self._of(part), self.halfway.parts[part]
+        variables, members = self._of(part), self.averager.parts[part]
         dtypes = [tf.as_dtype(variable.dtype) for variable in variables]
-        moves = tf.numpy_function(lambda: [self.halfway.moves[one] for one in members], [], dtypes, stateful=True)
+        moves = tf.numpy_function(lambda: [self.averager.moves[one] for one in members], [], dtypes, stateful=True)
         for variable, move in zip(variables, moves, strict=True):
             move.set_shape(variable.shape)
             # In place where Keras shows TensorFlow's own variable.
@@ -276,15 +276,15 @@ def average(variables: Sequence[Any]) -> tuple[list[np.ndarray], float]:
         Arrays of the variables' shapes and dtypes; and how far the ranks were from them, see `Gossip.spreads`.
     """
     ranks = world.current()
-    ranks.meet("average weights", [f"{v.path} {v.dtype} {tuple(v.shape)}" for v in variables])
+    ranks.barrier("average weights", [f"{v.path} {v.dtype} {tuple(v.shape)}" for v in variables])
     means: list[np.ndarray] = []
     apart = whole = 0.0
     for variable in variables:
         own = np.asarray(variable.numpy())
         mean = own.astype(np.float64).reshape(-1) / ranks.size
-        ranks.sum_in_place(mean)
+        ranks.allreduce_in_place(mean)
         apart += float(((own.reshape(-1) - mean) ** 2).sum())
         whole += float((mean**2).sum())
         means.append(mean.reshape(own.shape).astype(own.dtype))
-    everyone = ranks.gather(apart, "say how far apart weights were")
+    everyone = ranks.allgather(apart, "say how far apart weights were")
     return means, float(np.sqrt(np.mean(everyone) / whole)) if whole else 0.0

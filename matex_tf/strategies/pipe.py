@@ -21,8 +21,8 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.exchange import async_allreduce, tf_op
-from matex_tf.exchange.async_allreduce import Sums
-from matex_tf.exchange.bucket_plan import Plan, check_dtypes
+from matex_tf.exchange.async_allreduce import PendingAllreduce
+from matex_tf.exchange.bucket_plan import BucketPlan, check_dtypes
 from matex_tf.strategies.base import Gradient
 from matex_tf.strategies.sync import WHAT, Sync
 
@@ -34,7 +34,7 @@ class _UnderWay:
 
     def __init__(self, apply: Apply):
         self.apply = apply
-        self.sums: deque[Sums] = deque()
+        self.sums: deque[PendingAllreduce] = deque()
 
 
 class Pipe(Sync):
@@ -44,7 +44,7 @@ class Pipe(Sync):
 
     def __init__(self, told: settings.Settings):
         super().__init__(told)
-        self.delays = self.only_in_fit = told.pipe_width > 1
+        self.delays_updates = self.only_in_fit = told.pipe_width > 1
         self._under_way: dict[int, _UnderWay] = {}  # by optimizer; the same order on every rank
         self._steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
@@ -63,7 +63,7 @@ class Pipe(Sync):
         if not given:
             return apply(list(gradients))  # the optimizer says that there is nothing to do
         check_dtypes([tensor.dtype.name for tensor in dense], labels)
-        plan: Plan | None = None
+        plan: BucketPlan | None = None
 
         def whole(sums: Sequence[Any]) -> list[Gradient]:
             result: list[Gradient] = [None] * len(gradients)
@@ -75,7 +75,7 @@ class Pipe(Sync):
             nonlocal plan
             ranks = world.current()
             if plan is None or plan.shapes != [array.shape for array in arrays]:
-                plan = Plan.of(WHAT, labels, arrays, coded=True, at_once=True)
+                plan = BucketPlan.of(WHAT, labels, arrays, coded=True, at_once=True)
             line = self._under_way.setdefault(
                 id(key), _UnderWay(lambda sums: apply(whole([tf.convert_to_tensor(one) for one in sums])))
             )
@@ -98,10 +98,10 @@ class Pipe(Sync):
         ready.set_shape([])
         tf.cond(ready, apply_oldest, lambda: tf.constant(False))
 
-    def settle(self, model: Any) -> None:
+    def flush(self, model: Any) -> None:
         ranks = world.current()
         if ranks.exchange is not None and ranks.exchange.background is not None:
-            ranks.exchange.background.settle(ranks)
+            ranks.exchange.background.flush(ranks)
         under_way, self._under_way = self._under_way, {}
         for line in under_way.values():
             while line.sums:

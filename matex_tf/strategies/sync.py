@@ -30,7 +30,7 @@ class Sync(Strategy):
             result[i] = total
         for i, gradient in enumerate(gradients):
             if _sparse(gradient):
-                result[i] = tf_op.join_slices(gradient, WHAT, names[i])
+                result[i] = tf_op.allgather_slices(gradient, WHAT, names[i])
         return result
 
 

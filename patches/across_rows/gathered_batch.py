@@ -20,7 +20,7 @@ WHAT = "gather the rows of a batch"
 _BACK = "gradients by the rows of a batch"
 
 
-def gather(value: Any, part: batch_share.Part, label: str) -> tuple[Any, Any]:
+def gather(value: Any, part: batch_share.StepShare, label: str) -> tuple[Any, Any]:
     """The rows of all ranks.
 
     Args:
@@ -48,12 +48,12 @@ def take_own(value: Any, place: Any) -> Any:
     return value[first : first + place[1]]
 
 
-def add_up(own: Any, part: batch_share.Part, label: str) -> tf.Tensor:
+def add_up(own: Any, part: batch_share.StepShare, label: str) -> tf.Tensor:
     """The sum over ranks of a float32 scalar of a rank's rows; a ghost's do not count."""
 
     def total(value: np.ndarray, numbers: np.ndarray) -> list[np.ndarray]:
         ranks, (rows, _, shared) = world.current(), numbers
-        if ranks.alone or not shared:
+        if ranks.is_single or not shared:
             return [value]
         return process_group.sum_arrays(
             ranks, [value if rows else np.zeros_like(value)], "add up over a batch", [label]
@@ -64,12 +64,12 @@ def add_up(own: Any, part: batch_share.Part, label: str) -> tf.Tensor:
     return whole
 
 
-def average(own: tf.Tensor, part: batch_share.Part, label: str) -> tf.Tensor:
+def average(own: tf.Tensor, part: batch_share.StepShare, label: str) -> tf.Tensor:
     """The mean over ranks of what each has found as a mean over its rows; float32 of the shape of `own`."""
 
     def mean(value: np.ndarray, numbers: np.ndarray) -> list[np.ndarray]:
         ranks, (rows, total, shared) = world.current(), numbers
-        if ranks.alone or not shared:
+        if ranks.is_single or not shared:
             return [value]
         weighted = value * np.float32(rows / total) if rows else np.zeros_like(value)
         return process_group.sum_arrays(ranks, [weighted], "average over a batch", [label])
@@ -79,27 +79,27 @@ def average(own: tf.Tensor, part: batch_share.Part, label: str) -> tf.Tensor:
     return whole
 
 
-def _numbers(part: batch_share.Part) -> tf.Tensor:
+def _numbers(part: batch_share.StepShare) -> tf.Tensor:
     """int32 (3,): rows, total, and whether the batch is shared out at all (a batch that every rank has is whole)."""
     return tf.stack([tf.cast(one, tf.int32) for one in (part.rows, part.total, part.shared_out)])
 
 
-def _gather(value: tf.Tensor, part: batch_share.Part, label: str) -> tuple[tf.Tensor, tf.Tensor]:
+def _gather(value: tf.Tensor, part: batch_share.StepShare, label: str) -> tuple[tf.Tensor, tf.Tensor]:
     numbers = _numbers(part)
 
     def forward(array: np.ndarray, numbers: np.ndarray) -> list[np.ndarray]:
         ranks, (rows, _, shared) = world.current(), numbers
-        if ranks.alone or not shared:
+        if ranks.is_single or not shared:
             return [array, np.array([0, len(array)], np.int32)]
         own = array if rows else array[:0]
-        counts = ranks.gather(len(own), f"{WHAT}: {label}")
+        counts = ranks.allgather(len(own), f"{WHAT}: {label}")
         bits = own.view(np.uint16) if own.dtype.name == "bfloat16" else own
-        whole = ranks.gather_rows(bits, f"{WHAT}: {label}")
+        whole = ranks.allgather_rows(bits, f"{WHAT}: {label}")
         return [whole.view(own.dtype), np.array([sum(counts[: ranks.rank]), len(array)], np.int32)]
 
     def backward(upstream: np.ndarray, numbers: np.ndarray, place: np.ndarray) -> list[np.ndarray]:
         ranks, (rows, total, shared) = world.current(), numbers
-        if ranks.alone or not shared:
+        if ranks.is_single or not shared:
             return [upstream]
         weight, (first, count) = rows / total, place
         (sums,) = process_group.sum_arrays(ranks, [(upstream * weight).astype(upstream.dtype)], _BACK, [label])

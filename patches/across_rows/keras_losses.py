@@ -34,7 +34,7 @@ BY_AXIS = (
 _WHOLE = "_matex_whole_batch"
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch keras.src.losses.losses."""
     for name in BY_AXIS:
         if hasattr(module, name):  # Keras has got some of them with time

@@ -42,7 +42,7 @@ def tell(model: Any, data: Any, slices: tuple[bool, ...]) -> None:
         return
     rows = min(ROWS, row_slicing.rows_of(data))  # a rank may have fewer
     if rows > 1 and _looks_across_rows(model, row_slicing.take(data, slices, 0, rows), rows // 2):
-        log_once.say(
+        log_once.log(
             f"model {model.name} looks across the rows of a batch: what it gives for a row depends on the other rows, "
             "and each rank has only its part of them, so the answer is not that of one rank. Leave the first axis "
             "out of sums, means and products, such as tf.tensordot(a, b, 2); see docs/how-it-works.md."

@@ -22,7 +22,7 @@ from matex_tf.patches.common import batch_share, log_once, wrapping
 _across: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch keras.src.losses.loss."""
     wrapping.method(module, "Loss.__call__", _call)
 
@@ -68,12 +68,12 @@ def _of_keras(loss: Any) -> bool:
     return not hasattr(loss, "fn") or keras_losses.of_keras(loss.fn)
 
 
-def _looks_across(loss: Any, own: Any, given: Any, part: batch_share.Part) -> bool:
+def _looks_across(loss: Any, own: Any, given: Any, part: batch_share.StepShare) -> bool:
     """Whether a loss is more than a value for each row, or a mean of such; False, with a line, if nobody can tell."""
     name = getattr(loss, "name", None) or type(loss).__name__
     values = trial_rows.tried(own, given, part)
     if values is None or not all(np.isfinite(value).all() for value in values):
-        log_once.say(
+        log_once.log(
             f"loss {name} cannot be tried by itself, and is taken to be a mean over rows: what looks across the rows "
             "of a batch in it sees those of a rank (docs/how-it-works.md)"
         )
@@ -85,5 +85,5 @@ def _looks_across(loss: Any, own: Any, given: Any, part: batch_share.Part) -> bo
         mean = (trial_rows.SOME * some + (trial_rows.ROWS - trial_rows.SOME) * others) / trial_rows.ROWS
         alike = np.allclose(whole, mean, 1e-3, 1e-5)
     if not alike:
-        log_once.say(f"loss {name} looks across the rows of a batch: every rank computes it from the rows of all ranks")
+        log_once.log(f"loss {name} looks across the rows of a batch: every rank computes it from the rows of all ranks")
     return not alike

@@ -69,7 +69,7 @@ def _arguments(y_true: Any, y_pred: Any, sample_weight: Any = None) -> tuple[Any
     return y_true, y_pred
 
 
-def _gives_rows(metric: Any, args: Any, kwargs: Any, part: batch_share.Part) -> bool:
+def _gives_rows(metric: Any, args: Any, kwargs: Any, part: batch_share.StepShare) -> bool:
     """Whether a function gives one value, or more, for each row; found by tracing it for any number of rows."""
     if metric not in _by_row:
         given = _arguments(*args, **kwargs)
@@ -89,9 +89,9 @@ def _gives_rows(metric: Any, args: Any, kwargs: Any, part: batch_share.Part) -> 
     return _by_row[metric]
 
 
-def update(metric: Any, wrapped: Callable[..., Any], args: Any, kwargs: Any, part: batch_share.Part) -> Any:
+def update(metric: Any, wrapped: Callable[..., Any], args: Any, kwargs: Any, part: batch_share.StepShare) -> Any:
     """Update a metric that is not Keras' own, by its kind."""
-    learn(metric, wrapped, args, kwargs, part)
+    detect_additive(metric, wrapped, args, kwargs, part)
     if not is_whole(metric):
         return wrapped(*args, **kwargs)
 
@@ -110,7 +110,9 @@ def update(metric: Any, wrapped: Callable[..., Any], args: Any, kwargs: Any, par
         return wrapped(*args, **kwargs)
 
 
-def learn(metric: Any, wrapped: Callable[..., Any], args: Any, kwargs: Any, part: batch_share.Part) -> None:
+def detect_additive(
+    metric: Any, wrapped: Callable[..., Any], args: Any, kwargs: Any, part: batch_share.StepShare
+) -> None:
     """Find out a metric's kind before it is updated for the first time."""
     if metric in kinds:
         return
@@ -123,7 +125,7 @@ def learn(metric: Any, wrapped: Callable[..., Any], args: Any, kwargs: Any, part
         return
     for one in _with_inner(metric):
         kinds[one] = Kind.WHOLE
-    log_once.say(f"metric {metric.name} is no sum over rows: every rank is given the rows of all ranks for it")
+    log_once.log(f"metric {metric.name} is no sum over rows: every rank is given the rows of all ranks for it")
 
 
 def _with_inner(metric: Any) -> list[Any]:
@@ -137,7 +139,7 @@ def _dense(leaf: Any) -> bool:
     return not isinstance(leaf, (tf.SparseTensor, tf.RaggedTensor, tf.IndexedSlices))
 
 
-def _gather(value: Any, part: batch_share.Part, label: str) -> Any:
+def _gather(value: Any, part: batch_share.StepShare, label: str) -> Any:
     from keras.src import backend
 
     def rows(leaf: Any) -> Any:
@@ -152,7 +154,7 @@ def _gather(value: Any, part: batch_share.Part, label: str) -> Any:
     return tf.nest.map_structure(rows, value)
 
 
-def _adds_up(metric: Any, wrapped: Callable[..., Any], given: Any, part: batch_share.Part) -> bool:
+def _adds_up(metric: Any, wrapped: Callable[..., Any], given: Any, part: batch_share.StepShare) -> bool:
     """Whether an update adds to the state, and adds for some rows and the others what it adds for all."""
     before: list[tuple[Any, np.ndarray]] = []
 

@@ -13,7 +13,7 @@ from matex_tf.patches.common import batch_share
 ROWS, SOME = 7, 2
 
 
-def specs(given: Any, part: batch_share.Part) -> Any:
+def specs(given: Any, part: batch_share.StepShare) -> Any:
     """Specs of arguments: any number of rows for what has rows; what is no array stays as it is."""
 
     def spec(leaf: Any) -> Any:
@@ -30,7 +30,7 @@ def is_array(leaf: Any) -> bool:
     return tf.is_tensor(leaf) or isinstance(leaf, (np.ndarray, np.generic, float))
 
 
-def traced(function: Callable[..., Any], given: Any, part: batch_share.Part) -> tuple[Any, list[tf.Tensor]]:
+def traced(function: Callable[..., Any], given: Any, part: batch_share.StepShare) -> tuple[Any, list[tf.Tensor]]:
     """A function traced for any number of rows, outside of the step, and made-up arguments for it."""
     flat = tf.nest.flatten(specs(given, part))
     places = [place for place, leaf in enumerate(flat) if isinstance(leaf, tf.TensorSpec)]
@@ -47,7 +47,7 @@ def traced(function: Callable[..., Any], given: Any, part: batch_share.Part) -> 
     return compiled.get_concrete_function(*(flat[place] for place in places)), rows
 
 
-def tried(function: Callable[..., Any], given: Any, part: batch_share.Part) -> list[np.ndarray] | None:
+def tried(function: Callable[..., Any], given: Any, part: batch_share.StepShare) -> list[np.ndarray] | None:
     """What a function of these arguments gives for made-up rows, for the first SOME of them, and for the others.
 
     Returns:

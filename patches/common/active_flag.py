@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 
-class Inside:
+class ActiveFlag:
     """True while a block of `with this():` runs, in any thread; blocks may be nested."""
 
     def __init__(self) -> None:
@@ -26,4 +26,4 @@ class Inside:
 
 
 #: While this rank writes by itself, whatever the others do.
-alone = Inside()
+alone = ActiveFlag()

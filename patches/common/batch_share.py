@@ -1,7 +1,7 @@
 """Which part of a batch the step that runs now, or is traced now, works on.
 
-The step enters a `Part`; the patches of the optimizer, of losses and of metrics find it here. The tensors of a part
-belong to the graph of the step, so that a part is right for every execution of that graph.
+The step enters a `StepShare`; the patches of the optimizer, of losses and of metrics find it here. The tensors of a
+part belong to the graph of the step, so that a part is right for every execution of that graph.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from matex_tf.patches.common.active_flag import Inside
+from matex_tf.patches.common.active_flag import ActiveFlag
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class StepShare:
     """This rank's part of one batch.
 
     Attributes:
@@ -66,16 +66,16 @@ class Part:
         return False
 
 
-_parts: list[Part | None] = []
+_parts: list[StepShare | None] = []
 #: While a loop of Keras is at work, callbacks included: it shares out its batches by itself.
-keras_runs = Inside()
+keras_runs = ActiveFlag()
 
 #: Gives the part of a batch that the script's own loop works on; None where nothing is patched for own loops.
-outside: Callable[[], Part | None] | None = None
+outside: Callable[[], StepShare | None] | None = None
 
 
 @contextlib.contextmanager
-def within(part: Part) -> Iterator[Part]:
+def within(part: StepShare) -> Iterator[StepShare]:
     """Let `part` be the current one inside a `with` block."""
     _parts.append(part)
     try:
@@ -94,14 +94,14 @@ def hidden() -> Iterator[None]:
         _parts.pop()
 
 
-def current() -> Part | None:
+def current() -> StepShare | None:
     """The part of the step that runs or is traced now; None outside of steps and of loops that share out batches."""
     if _parts:
         return _parts[-1]
     return outside() if outside is not None else None
 
 
-def of_step() -> Part | None:
+def of_step() -> StepShare | None:
     """The part of the step of Keras that runs or is traced now, and not that of a loop of the script's own."""
     return _parts[-1] if _parts else None
 

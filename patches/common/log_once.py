@@ -16,7 +16,7 @@ LIKELY = (
 _said: set[str] = set()
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """Print a line on rank 0, to standard error, the first time only."""
     if text not in _said:
         _said.add(text)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from matex_tf.core.row_partition import span
 
 
-class Share(NamedTuple):
+class RowRange(NamedTuple):
     """Rows `low` to `high` of a batch. A rank that gets none takes one all the same, as a ghost: `rows` is 0."""
 
     low: int
@@ -22,7 +22,7 @@ class Share(NamedTuple):
     total: int
 
     @classmethod
-    def of(cls, total: int, rank: int, size: int) -> Share:
+    def of(cls, total: int, rank: int, size: int) -> RowRange:
         """Rank's rows of a batch of `total`: from rank * total // size, as even as can be."""
         low, high = span(total, rank, size)
         if high > low or total == 0:
@@ -68,7 +68,7 @@ def take(data: Any, slices: Sequence[bool], low: Any, high: Any) -> Any:
     return tf.nest.pack_sequence_as(data, leaves)
 
 
-def first_rows(outputs: Any, share: Share) -> Any:
+def first_rows(outputs: Any, share: RowRange) -> Any:
     """The outputs of a step without those for a ghost's row."""
     if share.rows == share.high - share.low:
         return outputs
@@ -138,7 +138,7 @@ def _take(leaf: Any, low: Any, high: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=256)  # an epoch has few different ones, and a new tensor takes time to make
-def as_tensor(share: Share) -> tf.Tensor:
+def as_tensor(share: RowRange) -> tf.Tensor:
     """A share as int32 of shape (4,), to go into a graph."""
     with tf.init_scope():
         return tf.constant(share, tf.int32)

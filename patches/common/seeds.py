@@ -36,7 +36,7 @@ def use(seed: int | None) -> None:
         _seed_generators(seed)
 
 
-def apply(tensorflow: ModuleType) -> None:
+def install(tensorflow: ModuleType) -> None:
     """Seed TensorFlow when it is imported."""
     if _seed is not None:
         tensorflow.random.set_seed(_seed)
@@ -122,7 +122,7 @@ def is_generator_state(variable: Any) -> bool:
     return "seed_generator_state" in variable.name
 
 
-def part_ways(variables: Iterable[Any]) -> None:
+def diverge_per_rank(variables: Iterable[Any]) -> None:
     """Move the generators among `variables`, alike on all ranks until now, to a stream for each rank."""
     offset = world.current().rank * _STRIDE
     if offset:
@@ -133,7 +133,7 @@ def part_ways(variables: Iterable[Any]) -> None:
                 variable.assign(state)
 
 
-def part_ways_in_graph() -> None:
+def diverge_per_rank_in_graph() -> None:
     """Let random ops without a generator (`tf.random.normal`) draw differently on each rank in this graph."""
     import tensorflow as tf
 

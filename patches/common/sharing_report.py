@@ -94,7 +94,7 @@ def trained(what: str, **words: str) -> None:
 def uncovered(what: str) -> None:
     """Say where training begins that ends with a rank, whatever `--faults shrink` does for other training."""
     if world.current().guard is not None and not wrapping.aside:
-        log_once.say(f"a rank that dies in {what} ends the job: --faults shrink covers fit, evaluate and predict")
+        log_once.log(f"a rank that dies in {what} ends the job: --faults shrink covers fit, evaluate and predict")
 
 
 def finish() -> None:
@@ -109,7 +109,7 @@ def finish() -> None:
     if text and settings.current().require_sharing:
         raise MatexError(f"{text} (--require-sharing)")
     if text:
-        log_once.say(text)
+        log_once.log(text)
 
 
 def summary(size: int) -> str:

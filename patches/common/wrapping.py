@@ -40,7 +40,7 @@ def require(module: ModuleType, path: str) -> Any:
 def alone() -> bool:
     """Whether this rank has never had others: one whose others have died goes on as it began."""
     ranks = world.current()
-    return ranks.alone and not ranks.carries_on
+    return ranks.is_single and not ranks.survives_failures
 
 
 def wrap(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:

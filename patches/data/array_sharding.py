@@ -2,8 +2,8 @@
 
 The ranks compare what they hold. The same everywhere: the data are whole, Keras' own pipeline makes the indices of each
 batch (so that `shuffle` draws as on one rank), and a rank gathers its part. Different rows: each rank holds a shard,
-and `matex_tf.core.row_partition.Turns` says how many rows of it go into each batch. A tf.data pipeline that comes from
-`DataSet.to_tf_data` yields a rank's own rows already.
+and `matex_tf.core.row_partition.Interleaving` says how many rows of it go into each batch. A tf.data pipeline that
+comes from `DataSet.to_tf_data` yields a rank's own rows already.
 
 Relies on (Keras 3.3 to 3.15, private): `ArrayDataAdapter.get_tf_dataset`, its `_inputs`, `_num_samples`, `_batch_size`,
 `_partial_batch_size`, `_size` and `_shuffle`; `array_slicing.convert_to_sliceable`; `TFEpochIterator._num_batches` and
@@ -23,19 +23,19 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.core.row_partition import Turns, span
+from matex_tf.core.row_partition import Interleaving, span
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once
-from matex_tf.patches.common.row_slicing import Share
+from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import array_fingerprint, batch_indices, ring_shuffle
 from matex_tf.patches.data.lost_rows import Orphans, found
 
 
-class Own(NamedTuple):
+class LocalBatch(NamedTuple):
     """A rank's own rows of one global batch.
 
     Attributes:
-        share: int32 (4,), see `row_slicing.Share`; its total is -1 where only the ranks together know it.
+        share: int32 (4,), see `row_slicing.RowRange`; its total is -1 where only the ranks together know it.
         whole: bool scalar, whether every rank holds the data, and so wants every rank's predictions.
         data: the rows, structured as Keras structures a batch.
         origin: int64 (2,), the `Gatherer` or `Orphans`, or 0, or minus the `ring_shuffle.Ring`, and the generation of
@@ -51,17 +51,17 @@ class Own(NamedTuple):
     batch: Any
 
     @classmethod
-    def unknown(cls, *data: Any) -> Own:
+    def unknown(cls, *data: Any) -> LocalBatch:
         """Rows of a pipeline that yields each rank's own."""
         share, origin = tf.constant([0, 0, 0, -1]), tf.constant([0, world.current().generation], tf.int64)
         rows = data if len(data) > 1 else data[0]
         return cls(share, tf.constant(False), rows, origin, tf.constant([], tf.int64))
 
-    def told(self) -> Share:
+    def told(self) -> RowRange:
         """The share as plain numbers."""
-        return Share(*map(int, self.share.numpy()))
+        return RowRange(*map(int, self.share.numpy()))
 
-    def again(self) -> Own:
+    def reshard(self) -> LocalBatch:
         """The same batch, shared out among the ranks that there are now.
 
         Raises:
@@ -76,7 +76,7 @@ class Own(NamedTuple):
                 "the data and labels of a DataSet as they are, on a tf.data pipeline with --data exact, or without "
                 "--faults shrink."
             )
-        return _sources[number].again(self)
+        return _sources[number].reshard(self)
 
 
 class Gatherer:
@@ -85,12 +85,12 @@ class Gatherer:
     def __init__(self, elements: Any):
         self.elements = elements
 
-    def again(self, own: Own) -> Own:
+    def reshard(self, own: LocalBatch) -> LocalBatch:
         """A batch, shared out anew."""
         ranks, indices = world.current(), own.batch.numpy()
-        share = Share.of(len(indices), ranks.rank, ranks.size)
+        share = RowRange.of(len(indices), ranks.rank, ranks.size)
         mine = self.take(indices[share.low : share.high])
-        share = Share(0, share.high - share.low, share.rows, share.total)
+        share = RowRange(0, share.high - share.low, share.rows, share.total)
         return own._replace(share=tf.constant(share, tf.int32), data=mine)
 
     def take(self, indices: np.ndarray) -> Any:
@@ -116,7 +116,7 @@ def _remember(adapter: Any, source: Gatherer | Orphans) -> int:
     return number
 
 
-class Holding(NamedTuple):
+class DataLayout(NamedTuple):
     """What the ranks hold: rows of each rank, and whether those are parts of a whole."""
 
     counts: list[int]
@@ -129,7 +129,7 @@ class Holding(NamedTuple):
 
 
 def pipeline(adapter: Any, original: Callable[[], Any], training: bool, asked: dict[str, Any]) -> Any:
-    """The tf.data pipeline of an ArrayDataAdapter: of `Own` rows, or of whole batches where arrays are sparse.
+    """The tf.data pipeline of an ArrayDataAdapter: of `LocalBatch` rows, or of whole batches where arrays are sparse.
 
     Args:
         adapter: the adapter; its sizes become those of the global batches.
@@ -149,7 +149,7 @@ def pipeline(adapter: Any, original: Callable[[], Any], training: bool, asked: d
         given = [leaf for name in ("x", "y", "sample_weight") for leaf in tf.nest.flatten(asked.get(name))]
         orphans = found([leaf for leaf in given if leaf is not None], leaves)
     if orphans is not None and len(orphans.counts) > 1:
-        holding = Holding(orphans.counts, True)
+        holding = DataLayout(orphans.counts, True)
     if training:
         _tell(holding)
     if holding.sharded and not asked.get("batch_size") and asked.get("steps_per_epoch"):
@@ -171,7 +171,7 @@ def pipeline(adapter: Any, original: Callable[[], Any], training: bool, asked: d
     if training and ring_shuffle.wanted(elements, holding.sharded):
         return _going_round(adapter, elements, holding, global_size)
     if holding.sharded:
-        batches = batch_indices.of_shards(adapter, Turns(holding.counts), global_size, orphans)
+        batches = batch_indices.of_shards(adapter, Interleaving(holding.counts), global_size, orphans)
     else:
         batches = batch_indices.of_whole(adapter, original, global_size, size if per_rank else 0)
     data = tf.data.Dataset.from_tensors(elements).repeat()
@@ -181,10 +181,10 @@ def pipeline(adapter: Any, original: Callable[[], Any], training: bool, asked: d
     elif ranks.guard is not None and not holding.sharded:
         origin = [_remember(adapter, Gatherer(elements)), ranks.generation]
 
-    def gather(own: tuple[Any, Any, Any], data: Any) -> Own:
+    def gather(own: tuple[Any, Any, Any], data: Any) -> LocalBatch:
         indices, share, batch = own
         mine = tf.nest.map_structure(lambda leaf: tf.gather(leaf, indices) if tf.is_tensor(leaf) else leaf, data)
-        return Own(share, tf.constant(not holding.sharded), mine, tf.constant(origin, tf.int64), batch)
+        return LocalBatch(share, tf.constant(not holding.sharded), mine, tf.constant(origin, tf.int64), batch)
 
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False
@@ -193,7 +193,7 @@ def pipeline(adapter: Any, original: Callable[[], Any], training: bool, asked: d
     return gathered.with_options(options).prefetch(tf.data.AUTOTUNE)
 
 
-def _going_round(adapter: Any, elements: Any, holding: Holding, global_size: int) -> Any:
+def _going_round(adapter: Any, elements: Any, holding: DataLayout, global_size: int) -> Any:
     """A pipeline over rows that ranks pass on to one another; of what every rank holds, each takes a part first."""
     ranks = world.current()
     if holding.total < ranks.size:
@@ -208,17 +208,17 @@ def _going_round(adapter: Any, elements: Any, holding: Holding, global_size: int
         low, high = parts[ranks.rank]
         elements = tf.nest.map_structure(lambda leaf: None if leaf is None else leaf[low:high], elements)
     held = adapter._matex_ring = ring_shuffle.Ring(elements)  # lives as long as the data are walked over
-    log_once.say("rows that a rank has trained on go to the next rank while it computes (--ring-shuffle)")
+    log_once.log("rows that a rank has trained on go to the next rank while it computes (--ring-shuffle)")
     origin = tf.constant([-held.number, ranks.generation], tf.int64)
 
-    def gather(indices: Any, share: Any, told: Any) -> Own:
-        return Own(share, tf.constant(False), held.take(indices), origin, told)
+    def gather(indices: Any, share: Any, told: Any) -> LocalBatch:
+        return LocalBatch(share, tf.constant(False), held.take(indices), origin, told)
 
     options = tf.data.Options()  # nothing may be taken ahead: what is in a place changes from batch to batch
     options.experimental_optimization.apply_default_optimizations = False
     options.autotune.enabled = False
     options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
-    batches = batch_indices.of_shards(adapter, Turns(counts), global_size, goes_round=True)
+    batches = batch_indices.of_shards(adapter, Interleaving(counts), global_size, goes_round=True)
     return batches.map(gather).with_options(options)
 
 
@@ -242,7 +242,7 @@ def _sparse(leaf: Any) -> bool:
     return isinstance(leaf, (tf.SparseTensor, tf.RaggedTensor)) or hasattr(leaf, "tocsr") or hasattr(leaf, "tocoo")
 
 
-def compare(leaves: list[Any]) -> Holding:
+def compare(leaves: list[Any]) -> DataLayout:
     """Compare the arrays that the ranks hold: in memory they are the same, unless the script has made them differ.
 
     Raises:
@@ -251,19 +251,19 @@ def compare(leaves: list[Any]) -> Holding:
     """
     ranks, told = world.current(), settings.current().rows
     rows = int(leaves[0].shape[0])
-    ranks.meet("compare the columns of the data", [_column(i, leaf) for i, leaf in enumerate(leaves)])
+    ranks.barrier("compare the columns of the data", [_column(i, leaf) for i, leaf in enumerate(leaves)])
     prints = [array_fingerprint.of(array_fingerprint.rows(leaf), leaf.shape) for leaf in leaves if not _sparse(leaf)]
-    held = ranks.gather((rows, prints), "compare the rows of the data")
+    held = ranks.allgather((rows, prints), "compare the rows of the data")
     counts = [count for count, _ in held]
     if told == "shared" and len(set(counts)) > 1:
         numbers = ", ".join(map(str, counts[:16]))
         raise MatexError(f"--rows shared, but the ranks have other numbers of rows ({numbers}): take --rows auto.")
     others = [one for count, one in held[1:] if count == rows]
     same = len(set(counts)) == 1 and all(all(map(array_fingerprint.alike, held[0][1], one)) for one in others)
-    return Holding(counts, ranks.size > 1 and (told == "own" or (told == "auto" and not same)))
+    return DataLayout(counts, ranks.size > 1 and (told == "own" or (told == "auto" and not same)))
 
 
-def _tell(holding: Holding) -> None:
+def _tell(holding: DataLayout) -> None:
     """Say what was found."""
     size = world.current().size
     if size == 1:
@@ -273,10 +273,10 @@ def _tell(holding: Holding) -> None:
             shared = f"of every {size} batches each rank takes one"
         else:
             shared = f"each batch is shared out among {size} ranks"
-        log_once.say(f"{holding.total} rows on every rank: {shared}")
+        log_once.log(f"{holding.total} rows on every rank: {shared}")
         return
     counts = ", ".join(map(str, holding.counts[:16])) + (", …" if size > 16 else "")
-    log_once.say(
+    log_once.log(
         f"each rank holds rows of its own ({counts}): {holding.total} rows an epoch, each used once. Where all ranks "
         f"should hold the same data, take --rows shared, and {log_once.LIKELY}."
     )

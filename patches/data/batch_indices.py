@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf.core import world
-from matex_tf.core.row_partition import Turns
+from matex_tf.core.row_partition import Interleaving
 from matex_tf.patches.data.lost_rows import Orphans
 
 
@@ -47,7 +47,7 @@ def of_whole(adapter: Any, original: Callable[[], Any], global_size: int, per_ra
 
 
 def of_shards(
-    adapter: Any, turns: Turns, global_size: int, orphans: Orphans | None = None, goes_round: bool = False
+    adapter: Any, turns: Interleaving, global_size: int, orphans: Orphans | None = None, goes_round: bool = False
 ) -> Any:
     """Indices and share of this rank in each batch, of rows that only this rank holds.
 

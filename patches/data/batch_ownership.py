@@ -66,7 +66,7 @@ def look(data: Any, made: Made, what: str, known_as_own: bool = False, rows: int
     ranks, told = world.current(), settings.current().rows
     if rows is None:
         rows = -1 if data is None else row_slicing.rows_of(data)
-    held = ranks.gather((rows, 0 if data is None else row_slicing.checksum(data)), what)
+    held = ranks.allgather((rows, 0 if data is None else row_slicing.checksum(data)), what)
     counts = tuple(rows for rows, _ in held)
     if made.source is Source.OWN and told != "shared":
         return Finding(True, counts, why="their pipelines are made of other rows")
@@ -74,7 +74,7 @@ def look(data: Any, made: Made, what: str, known_as_own: bool = False, rows: int
         return Finding(told == "own", counts, same=True)
     if known_as_own and told != "shared":
         return Finding(True, counts)
-    return _judge(ranks.gather([] if data is None else _describe(data), what), counts, made, told)
+    return _judge(ranks.allgather([] if data is None else _describe(data), what), counts, made, told)
 
 
 def _judge(everyone: list[list[_Leaf]], counts: tuple[int, ...], made: Made, told: str) -> Finding:
@@ -174,13 +174,13 @@ def tell(finding: Finding, what: str) -> None:
     if finding.own:
         counts = ", ".join(str(max(rows, 0)) for rows in finding.counts[:16])
         because = f" since {finding.why}" if finding.why else ""
-        log_once.say(
+        log_once.log(
             f"{what}: each rank has rows of its own ({counts} in the first batch){because}: together they are "
             f"the batch. Where all ranks should have the same data, take --rows shared (docs/data.md), and "
             f"{log_once.LIKELY}."
         )
     elif finding.differs:
-        log_once.say(
+        log_once.log(
             f"{what}: {finding.differs} differs between ranks, and each batch is shared out among them all the same, "
             f"since {finding.why}: random ops that run in parallel, or an order that is not fixed, do that. "
             "--rows own says that each rank has rows of its own (docs/data.md)."

@@ -1,9 +1,9 @@
 """The batches of a step function: fetched outside the graph, each with this rank's share of it.
 
-What an iterator yields is one of three things: a batch that every rank has (its share is a slice), `array_sharding.Own`
-(the rank's own rows, and how many the batch has in all), or rows of the rank's own, as is known of their pipeline, or
-found from the first batch: the ranks count their rows together, and go on until none has any left. Rows are shared out
-when the step runs, and again where it has to be run again because a rank has died.
+What an iterator yields is one of three things: a batch that every rank has (its share is a slice),
+`array_sharding.LocalBatch` (the rank's own rows, and how many the batch has in all), or rows of the rank's own, as is
+known of their pipeline, or found from the first batch: the ranks count their rows together, and go on until none has
+any left. Rows are shared out when the step runs, and again where it has to be run again because a rank has died.
 
 Relies on (TensorFlow 2.16 to 2.21, private, done without where they are gone): `OwnedIterator._iterator_resource`,
 `_flat_output_types`, `_flat_output_shapes` and `_dataset`.
@@ -23,16 +23,16 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once, row_slicing
-from matex_tf.patches.common.row_slicing import Share
+from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import batch_ownership as guesses
 from matex_tf.patches.data import ring_shuffle
-from matex_tf.patches.data.array_sharding import Own, at_least_one_row
+from matex_tf.patches.data.array_sharding import LocalBatch, at_least_one_row
 from matex_tf.patches.data.pipeline_ownership import Made
 
 _PARTS = ("_iterator_resource", "_flat_output_types", "_flat_output_shapes")
 
 #: A batch: each call gives what this rank takes of it, and its share, among the ranks that there are.
-Batch = Callable[[], tuple[Any, Share]]
+Batch = Callable[[], tuple[Any, RowRange]]
 
 #: Part of an epoch's time, waited for input, from which on a line says so; and the seconds that it must be at least.
 _MUCH = 0.1
@@ -44,7 +44,7 @@ _findings: weakref.WeakKeyDictionary[Any, guesses.Finding] = weakref.WeakKeyDict
 _HINT = "; a tf.data pipeline does all of its work on every rank, and --data source shares out the work (docs/data.md)"
 
 
-class Feed:
+class BatchSource:
     """Fetches batches for one model, and measures how long that took."""
 
     def __init__(self, kind: str):
@@ -76,7 +76,7 @@ class Feed:
             if self._ring is not None:
                 self._ring.before_batch()
             fetched = fetch(iterator, 1)
-            if isinstance(spec, Own):
+            if isinstance(spec, LocalBatch):
                 self._owned = True
                 self._go_round(fetched)
                 batch = self._own(fetched, spec)
@@ -93,7 +93,7 @@ class Feed:
                 return
             yield batch
 
-    def _go_round(self, fetched: list[Own]) -> None:
+    def _go_round(self, fetched: list[LocalBatch]) -> None:
         """Rows that have been trained on travel while the next batch is."""
         if fetched and self.kind == "train":
             self._ring = ring_shuffle.of(fetched[0].origin)
@@ -111,7 +111,7 @@ class Feed:
             _findings[dataset] = found
         return _findings[dataset]
 
-    def _own(self, fetched: list[Own], spec: Own) -> Batch | None:
+    def _own(self, fetched: list[LocalBatch], spec: LocalBatch) -> Batch | None:
         """A rank's own rows, of a batch whose size is known or has to be counted."""
         if fetched and (share := fetched[0].told()).total >= 0:
             return functools.partial(_gathered, fetched[0], share)
@@ -120,7 +120,7 @@ class Feed:
     def _counted(self, data: Any, spec: Any) -> Batch | None:
         """A rank's own rows, None where it has none any more; a ghost where others have."""
         rows = -1 if data is None else row_slicing.rows_of(data)
-        counts = world.current().gather(rows, "count the rows of a batch")
+        counts = world.current().allgather(rows, "count the rows of a batch")
         if max(counts) < 0:
             return None
         if data is not None:
@@ -129,7 +129,7 @@ class Feed:
             data = tf.nest.map_structure(one_row, self._last)
         elif rows <= 0:
             data = tf.nest.map_structure(zeros, spec)
-        share = Share(0, max(rows, 1), max(rows, 0), sum(count for count in counts if count > 0))
+        share = RowRange(0, max(rows, 1), max(rows, 0), sum(count for count in counts if count > 0))
         return functools.partial(_unchanging, data, share, world.current().generation)
 
     def given(self, data: Any, call: Any = None) -> Batch:
@@ -150,7 +150,7 @@ class Feed:
         if not found.own:
             return functools.partial(_part_of, data)
         padded = data if rows else tf.nest.map_structure(at_least_one_row, data)
-        share = Share(0, max(rows, 1), rows, sum(found.counts))
+        share = RowRange(0, max(rows, 1), rows, sum(found.counts))
         return functools.partial(_unchanging, padded, share, ranks.generation)
 
     def begin_fit(self) -> None:
@@ -176,13 +176,13 @@ class Feed:
             return
         ranks = world.current()
         mine = self._waited, time.perf_counter() - self._since
-        everyone = ranks.gather(mine, "compare the time spent on input")
+        everyone = ranks.allgather(mine, "compare the time spent on input")
         (waited, spent), worst = max((seconds, rank) for rank, seconds in enumerate(everyone))
         if waited > max(_MUCH_SECONDS, _MUCH * spent):  # the same on every rank
             self._told = True
             hint = "" if self._owned else _HINT
             seconds = f"{waited:.1f} of {spent:.1f} s of an epoch"
-            log_once.say(f"{model.name} waited {seconds} for its input, on rank {worst}{hint}")
+            log_once.log(f"{model.name} waited {seconds} for its input, on rank {worst}{hint}")
         self._fetched = 0
 
 
@@ -214,7 +214,7 @@ def _make_quick(iterator: Any) -> Callable[[], Any] | None:
     if None in parts or not all(isinstance(leaf, tf.TensorSpec) for leaf in leaves):
         return None
     resource, types, shapes = parts
-    columns = spec.data if isinstance(spec, Own) else spec
+    columns = spec.data if isinstance(spec, LocalBatch) else spec
     plain = isinstance(columns, tuple) and all(isinstance(leaf, tf.TensorSpec) for leaf in columns)
 
     def pack(flat: list[Any]) -> Any:
@@ -222,8 +222,8 @@ def _make_quick(iterator: Any) -> Callable[[], Any] | None:
 
     def take_next() -> Any:
         flat = tf.raw_ops.IteratorGetNext(iterator=resource, output_types=types, output_shapes=shapes)
-        if isinstance(spec, Own):
-            return Own(flat[0], flat[1], pack(flat[2:-2]), flat[-2], flat[-1])
+        if isinstance(spec, LocalBatch):
+            return LocalBatch(flat[0], flat[1], pack(flat[2:-2]), flat[-2], flat[-1])
         return pack(flat)
 
     return take_next
@@ -232,7 +232,7 @@ def _make_quick(iterator: Any) -> Callable[[], Any] | None:
 _quick_ones: weakref.WeakKeyDictionary[Any, Callable[[], Any] | None] = weakref.WeakKeyDictionary()
 
 
-def own_rows(own: Own) -> tuple[Any, Share]:
+def own_rows(own: LocalBatch) -> tuple[Any, RowRange]:
     """Rows to predict for, and their share; those of a pipeline or a shard are nobody else's."""
     share = own.told()
     if bool(own.whole):
@@ -240,22 +240,22 @@ def own_rows(own: Own) -> tuple[Any, Share]:
     if share.total >= 0:
         return own.data, share
     rows = row_slicing.rows_of(own.data)
-    return tf.nest.map_structure(at_least_one_row, own.data), Share(0, max(rows, 1), rows, rows)
+    return tf.nest.map_structure(at_least_one_row, own.data), RowRange(0, max(rows, 1), rows, rows)
 
 
-def _part_of(data: Any) -> tuple[Any, Share]:
+def _part_of(data: Any) -> tuple[Any, RowRange]:
     """A batch that every rank has."""
     ranks = world.current()
-    return data, Share.of(row_slicing.rows_of(data), ranks.rank, ranks.size)
+    return data, RowRange.of(row_slicing.rows_of(data), ranks.rank, ranks.size)
 
 
-def _gathered(own: Own, share: Share) -> tuple[Any, Share]:
+def _gathered(own: LocalBatch, share: RowRange) -> tuple[Any, RowRange]:
     """A batch of which every rank has gathered its own rows: this share, or another where a rank has died since."""
-    now = own.again()
+    now = own.reshard()
     return now.data, share if now is own else now.told()
 
 
-def _unchanging(data: Any, share: Share, generation: int) -> tuple[Any, Share]:
+def _unchanging(data: Any, share: RowRange, generation: int) -> tuple[Any, RowRange]:
     """Rows that only this rank has."""
     if generation != world.current().generation:
         raise MatexError("a rank has died that held rows of the batch which no other rank has.")
@@ -271,7 +271,7 @@ def zeros(spec: Any) -> Any:
     return tf.zeros([1, *(size or 1 for size in spec.shape[1:])], spec.dtype)
 
 
-def _one_of(batches: list[Any]) -> tuple[Any, Share]:
+def _one_of(batches: list[Any]) -> tuple[Any, RowRange]:
     """The rank's own one of several batches; a ghost of the first where there is none.
 
     Where a rank has died there may be more batches than ranks: then they share out the rows of all.
@@ -281,5 +281,5 @@ def _one_of(batches: list[Any]) -> tuple[Any, Share]:
     if len(batches) > ranks.size:
         return _part_of(tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *batches))
     if ranks.rank < len(batches):
-        return batches[ranks.rank], Share(0, rows[ranks.rank], rows[ranks.rank], sum(rows))
-    return batches[0], Share(0, 1, 0, sum(rows))
+        return batches[ranks.rank], RowRange(0, rows[ranks.rank], rows[ranks.rank], sum(rows))
+    return batches[0], RowRange(0, 1, 0, sum(rows))

@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf.core import world
-from matex_tf.core.row_partition import Turns, span
-from matex_tf.patches.common.row_slicing import Share
+from matex_tf.core.row_partition import Interleaving, span
+from matex_tf.patches.common.row_slicing import RowRange
 
 
 class Orphans:
@@ -39,9 +39,9 @@ class Orphans:
         self.counts, self.rank = list(shard.counts), shard.rank
         self.generation = shard.generation
         self._shard, self._columns = shard, columns
-        self._seed = ranks.share(int(np.random.randint(1 << 30)), "share the seed of the shards' order")
+        self._seed = ranks.broadcast(int(np.random.randint(1 << 30)), "share the seed of the shards' order")
         self._epochs = itertools.count()
-        self._turns, self._size, self._shuffle = Turns(self.counts), 0, False
+        self._turns, self._size, self._shuffle = Interleaving(self.counts), 0, False
         self._adopted: list[tuple[int, int, int, list[np.ndarray]]] = []
         self._adopted_in = self.generation
         self.order = functools.lru_cache(maxsize=2 * len(self.counts))(self._order)
@@ -61,8 +61,8 @@ class Orphans:
             return np.arange(count)
         return np.random.default_rng([self._seed, rank, epoch]).permutation(count)
 
-    def again(self, own: Any) -> Any:
-        """A batch of `array_sharding.Own`, with this rank's part of the rows that nobody holds any more.
+    def reshard(self, own: Any) -> Any:
+        """A batch of `array_sharding.LocalBatch`, with this rank's part of the rows that nobody holds any more.
 
         Raises:
             DataError: the files cannot be read again.
@@ -84,7 +84,7 @@ class Orphans:
             joined = iter([tf.concat(parts, 0) for parts in zip(*pieces, strict=True)])
             leaves = [None if leaf is None else next(joined) for leaf in data]
             own = own._replace(data=tf.nest.pack_sequence_as(own.data, leaves))
-        return own._replace(share=tf.constant(Share(0, max(rows, 1), rows, share.total), tf.int32))
+        return own._replace(share=tf.constant(RowRange(0, max(rows, 1), rows, share.total), tf.int32))
 
     def _adopt(self) -> None:
         """Read this rank's part of the rows of each rank that has died; the same parts whenever they died."""
@@ -119,6 +119,6 @@ def found(given: list[Any], leaves: list[Any]) -> Orphans | None:
     origins = [origin(array) for array in given]
     shards = {id(one[0]): one[0] for one in origins if one is not None}
     mine = len(given) == len(leaves) and len(shards) == 1 and None not in origins
-    if not all(ranks.gather(mine, "look for the files of the data")):
+    if not all(ranks.allgather(mine, "look for the files of the data")):
         return None
     return Orphans(next(iter(shards.values())), [one[1] for one in origins if one is not None])

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import trace, world
-from matex_tf.exchange.network.messenger import Mail, swap
+from matex_tf.exchange.network.messenger import Messenger, swap
 from matex_tf.exchange.pairwise_average import Patience
 from matex_tf.patches.common import log_once
 
@@ -40,9 +40,9 @@ class Ring:
         self.passed = 0
         self.number = next(_numbers)
         _rings[self.number] = self
-        self._mail = Mail(ranks.split(0, ranks.rank))
+        self._mail = Messenger(ranks.split(0, ranks.rank))
         self._to, self._source = (ranks.rank + 1) % ranks.size, (ranks.rank - 1) % ranks.size
-        self._patience = Patience(chosen.stall_seconds, chosen.stall_abort_seconds, ranks.say)
+        self._patience = Patience(chosen.stall_seconds, chosen.stall_abort_seconds, ranks.log)
         self._used: np.ndarray | None = None  # places of the rows that are to be sent next
         self._epoch_ends = False
         self._under_way: tuple[Any, np.ndarray, np.ndarray] | None = None  # letter, places, what is received
@@ -118,14 +118,14 @@ def wanted(elements: Any, sharded: bool) -> bool:
     if chosen.strategy != "gossip" or chosen.ring_shuffle == "off" or (chosen.ring_shuffle == "auto" and not sharded):
         return False
     if any(tf.as_dtype(leaf.dtype) == tf.string for leaf in tf.nest.flatten(elements) if leaf is not None):
-        log_once.say("rows hold text, and stay on their ranks: --ring-shuffle passes on numbers")
+        log_once.log("rows hold text, and stay on their ranks: --ring-shuffle passes on numbers")
         return False
     if world.current().guard is not None:
-        log_once.say("rows stay on their ranks: with --faults shrink those that travel would be lost with a rank")
+        log_once.log("rows stay on their ranks: with --faults shrink those that travel would be lost with a rank")
         return False
     return True
 
 
 def of(origin: Any) -> Ring | None:
-    """The ring that a batch came from, by the `origin` of its `array_sharding.Own`; None where it is none."""
+    """The ring that a batch came from, by the `origin` of its `array_sharding.LocalBatch`; None where it is none."""
     return _rings.get(-int(origin.numpy()[0])) if _rings else None

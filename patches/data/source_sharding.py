@@ -19,7 +19,7 @@ from matex_tf.core import world
 from matex_tf.core.row_partition import OWN_ROWS, span
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import wrapping
-from matex_tf.patches.common.active_flag import Inside
+from matex_tf.patches.common.active_flag import ActiveFlag
 
 #: Methods in front of which a pipeline is shared out; those that open files, only where there are enough of them.
 WORK = ("map", "batch", "padded_batch", "ragged_batch", "filter", "unbatch", "cache")
@@ -35,10 +35,10 @@ ADAPTING = {
 
 _BATCHED = "_matex_batched"
 #: While Keras or this project makes pipelines for itself, which are left alone.
-paused = Inside()
+paused = ActiveFlag()
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch tensorflow, or a module of `ADAPTING`."""
     if module.__name__ in ADAPTING:
         wrapping.wrap(module, f"{ADAPTING[module.__name__]}.adapt", _adapt)

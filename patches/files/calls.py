@@ -98,7 +98,7 @@ def modules() -> list[str]:
     return list(dict.fromkeys(kind.module for kind in CALLS))
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch one of these modules."""
     for kind in CALLS:
         if kind.module == module.__name__:

@@ -8,8 +8,8 @@ ranks get the same answer, as one rank would, and take the same way. After it, s
 The other way, where the first rank that comes to a call does it and leaves the result to those that come later, needs
 no meeting and cannot hang, but removes what a slower rank still reads: the first of these examples fails with it.
 
-The meeting is `World.meet_at`, from which ranks that go different ways come back: a rank that is alone at a call does
-it by itself, as without this patch, and says so; those that wait elsewhere, in a training step or in another call,
+The meeting is `World.barrier_at`, from which ranks that go different ways come back: a rank that is alone at a call
+does it by itself, as without this patch, and says so; those that wait elsewhere, in a training step or in another call,
 wait there again. Calls are matched by place in the script and by arguments. That they come in the same order is checked
 by the meeting itself, so nobody counts them: counts would differ for ever once one rank has made a call by itself.
 
@@ -99,7 +99,7 @@ def do(
     mine: _Outcome | None = None
     result: Any = None
     failure: Exception | None = None
-    first_generation, where = ranks.generation, ranks.where
+    first_generation, where = ranks.generation, ranks.location
 
     def attempt() -> tuple[list[int], list[_Outcome | None]]:
         nonlocal mine, result, failure
@@ -117,17 +117,17 @@ def do(
                     failure = error
                     mine = _Outcome(error=carried_error.pack(error))
         if len(set(doers)) == 1:
-            return doers, [ranks.share(mine, f"end of {call.what}", doers[0])]
-        return doers, ranks.gather(mine, f"end of {call.what}")
+            return doers, [ranks.broadcast(mine, f"end of {call.what}", doers[0])]
+        return doers, ranks.allgather(mine, f"end of {call.what}")
 
     try:
-        ranks.where = call.what
-        doers, outcomes = ranks.whole(attempt)
+        ranks.location = call.what
+        doers, outcomes = ranks.run_atomically(attempt)
     except Apart:
         with active_flag.alone():
             return (alone or act)()
     finally:
-        ranks.where = where
+        ranks.location = where
     if failure is not None:
         raise failure
     if mine is not None:
@@ -145,7 +145,7 @@ def together(call: Call) -> bool:
     """Wait until all ranks have come to a call; whether they have. Nobody does anything."""
     ranks = world.current()
     try:
-        ranks.whole(lambda: _come_together(call))
+        ranks.run_atomically(lambda: _come_together(call))
     except Apart:
         return False
     return True
@@ -158,7 +158,7 @@ def _come_together(call: Call) -> None:
         Apart: some are elsewhere, and this rank is not to wait for them.
     """
     ranks = world.current()
-    while (everyone := ranks.meet_at(call.what, call.details)) is not None:
+    while (everyone := ranks.barrier_at(call.what, call.details)) is not None:
         if all(doing == CALL + call.what for doing, _, _ in everyone) and _alike(ranks, everyone, call):
             return
         lines = [_line(doing) for doing, _, _ in everyone]
@@ -200,11 +200,11 @@ def _say(ranks: world.World, everyone: Sequence[tuple[str, tuple[str, ...], str]
             shown = f"{name}({', '.join(details)}){at}{where}" if what.startswith(CALL) else what
             doing.setdefault(shown, []).append(rank)
         parts = "; ".join(f"{name_ranks(some)}: {what}" for what, some in doing.items())
-        ranks.say(f"ranks come to different calls, and each does its own ({parts})")
+        ranks.log(f"ranks come to different calls, and each does its own ({parts})")
     else:
         other = next(rank for rank, (_, details, _) in enumerate(everyone) if details != everyone[ranks.rank][1])
         texts = [", ".join(everyone[rank][1]) for rank in (ranks.rank, other)]
-        ranks.say(
+        ranks.log(
             f"{mine.removeprefix(CALL)} has other arguments on each rank, so each rank does its own "
             f"(rank {ranks.rank}: {texts[0]}; rank {other}: {texts[1]})"
         )

@@ -27,7 +27,7 @@ def doers(ranks: World, folder: str) -> list[int]:
     place = _existing(folder)
     key = (id(ranks), ranks.generation, _mount(place))
     mine = _known.get(key)
-    told = ranks.gather((key[2], mine), "find the file systems that ranks share")
+    told = ranks.allgather((key[2], mine), "find the file systems that ranks share")
     if all(known is not None and known == told[0][1] for _, known in told):
         return told[0][1]
     _known[key] = found = _probe(ranks, place)
@@ -41,9 +41,9 @@ def _probe(ranks: World, place: str) -> list[int]:
     if ranks.local_rank == 0:
         with contextlib.suppress(OSError), open(path, "xb"):
             made = True
-    names = ranks.gather(name if made else "", "look for a file of each node")
+    names = ranks.allgather(name if made else "", "look for a file of each node")
     seen = tuple(bool(other) and os.path.exists(os.path.join(place, other)) for other in names)
-    everyone = ranks.gather((seen, ranks.node), "compare the files that ranks see")
+    everyone = ranks.allgather((seen, ranks.node), "compare the files that ranks see")
     if made:
         with contextlib.suppress(OSError):
             os.remove(path)

@@ -39,7 +39,7 @@ def watch(file: Any, path: str, folder: str) -> None:
     ranks = world.current()
     if ranks.guard is None:
         return
-    doers = ranks.whole(lambda: systems.doers(ranks, folder))
+    doers = ranks.run_atomically(lambda: systems.doers(ranks, folder))
     owner = doers[ranks.rank]
     sharing = [ranks.first_ranks[rank] for rank, doer in enumerate(doers) if doer == owner]
     _held[file] = _Held(sharing, ranks.first_ranks[owner], path)
@@ -58,8 +58,8 @@ def _inherit(ranks: World) -> None:
             continue
         take_over = getattr(file, "take_over", None)
         if take_over is None:
-            ranks.say(
+            ranks.log(
                 f"{held.path} was open on rank {dead}, which has died: what is written to it from here on is lost"
             )
         elif missing := take_over():
-            ranks.say(f"{missing} bytes of {held.path} are missing, which rank {dead} had not yet written when it died")
+            ranks.log(f"{missing} bytes of {held.path} are missing, which rank {dead} had not yet written when it died")

@@ -12,13 +12,13 @@ from matex_tf.core import world
 from matex_tf.patches.common import wrapping
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch keras.src.callbacks.history."""
     wrapping.wrap(module, "History.on_epoch_end", _count_ranks)
 
 
 def _count_ranks(wrapped: Any, history: Any, args: Any, kwargs: Any) -> Any:
     result = wrapped(*args, **kwargs)
-    if world.current().carries_on:
+    if world.current().survives_failures:
         history.history.setdefault("world_size", []).append(world.size())
     return result

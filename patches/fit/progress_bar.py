@@ -13,7 +13,7 @@ from typing import Any
 from matex_tf.patches.common import model_state, wrapping
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch keras.src.callbacks.progbar_logger."""
     wrapping.wrap(module, "ProgbarLogger.set_params", _params)
     wrapping.wrap(module, "ProgbarLogger.on_train_batch_end", _batch)

@@ -43,7 +43,7 @@ class Seen:
     """Calls on rows of one kind.
 
     Attributes:
-        count: how many there have been.
+        count: how many there have been in which every rank had the same rows.
         whole: whether each rank computes the next ones whole.
     """
 
@@ -58,7 +58,7 @@ class Call:
     Attributes:
         rows: how many it is on.
         whole: whether this rank computes all of its rows, and meets nobody.
-        same: whether every rank turned out to have the same rows.
+        same: whether every rank turned out to have the same rows; the same on every rank.
         alike: whether the graph that was run gives the same on every rank; asked once the ranks are to agree.
         computing: seconds in which this rank computed its part of the rows.
     """
@@ -72,15 +72,26 @@ class Call:
     begun: float = dataclasses.field(default_factory=time.perf_counter)
 
     def end(self) -> None:
-        """The call has returned; where the ranks are to agree, they do."""
-        if self.whole or self.seen.count & (self.seen.count - 1):
+        """The call has returned; where the ranks are to agree, they do.
+
+        Calls with rows of each rank's own are not counted: of those some ranks may have too many rows for a `Call`.
+        """
+        if not self.whole and not self.same:
+            return
+        self.seen.count += 1
+        if self.whole or not _to_agree(self.seen.count):
             return
         total = time.perf_counter() - self.begun
-        alike = self.same and self.seen.count > 1 and self.alike()  # the first call makes graphs, and tells no time
+        alike = self.seen.count > 1 and self.alike()  # the first call makes graphs, and tells no time
         mine = alike, self.computing, total - self.computing
-        everyone = world.current().gather(mine, "agree whether each rank computes small calls whole")
+        everyone = world.current().allgather(mine, "agree whether each rank computes small calls whole")
         same, computing, sharing = zip(*everyone, strict=True)
         self.seen.whole = all(same) and pays(self.rows, max(computing), max(sharing))
+
+
+def _to_agree(number: int) -> bool:
+    """Whether this call on rows of a kind is the 1st, 2nd, 4th, 8th, …"""
+    return number & (number - 1) == 0
 
 
 def pays(rows: int, computing: float, sharing: float) -> bool:
@@ -110,15 +121,14 @@ def begin(model: Any, kind: str, data: Any) -> Call | None:
         return None
     columns = tuple((str(leaf.dtype), len(leaf.shape), int(np.prod(leaf.shape)).bit_length()) for leaf in leaves)
     seen = model_state.of(model).small_calls.setdefault((kind, max(rows), columns), Seen())
-    seen.count += 1
-    return Call(seen, max(rows), seen.whole and bool(seen.count & (seen.count - 1)))
+    return Call(seen, max(rows), seen.whole and not _to_agree(seen.count + 1))
 
 
 def _rows_are_shared() -> bool:
     """Whether the script can hardly have rows of a rank's own; the same on every rank."""
     ranks = world.current()
     return not (
-        ranks.alone
+        ranks.is_single
         or ranks.guard is not None
         or row_partition.holding
         or settings.current().rows != "auto"
@@ -127,7 +137,7 @@ def _rows_are_shared() -> bool:
 
 
 def _weights_are_alike(model: Any) -> bool:
-    return strategies.current().keeps_alike and not model_state.of(model).unmerged and not model.run_eagerly
+    return strategies.current().replicas_identical and not model_state.of(model).unmerged and not model.run_eagerly
 
 
 def only_computes(graph: Any) -> bool:
@@ -164,7 +174,7 @@ class WholeTest:
 
     def __call__(self, data: Any) -> Any:
         """Its logs; the metrics then hold the state of all ranks."""
-        metrics.unmerge(self.model)
+        metrics.restore_local(self.model)
         logs = self._function()(data)
         metrics.take_as_merged(self.model)
         return metrics.flat(logs) if isinstance(logs, dict) else logs

@@ -19,10 +19,10 @@ from matex_tf.errors import MatexError
 from matex_tf.exchange import tf_op
 from matex_tf.patches.across_rows import models
 from matex_tf.patches.common import batch_share, log_once, model_state, row_slicing, seeds, sharing_report
-from matex_tf.patches.common.row_slicing import Share
+from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import batch_ownership as guesses
-from matex_tf.patches.data.array_sharding import Own
-from matex_tf.patches.data.batches import Batch, Feed, fetch, own_rows
+from matex_tf.patches.data.array_sharding import LocalBatch
+from matex_tf.patches.data.batches import Batch, BatchSource, fetch, own_rows
 from matex_tf.patches.fit import small_calls
 from matex_tf.patches.keras import deferred_update, metrics, weights
 from matex_tf.patches.recovery import resume_fit, step_retry
@@ -46,15 +46,15 @@ class SharedStep:
         self.trained: list[Any] | None = None
         self.changing: list[Any] | None = None
 
-    def __call__(self, data: Any, share: Share) -> Any:
+    def __call__(self, data: Any, share: RowRange) -> Any:
         """Run the step on rows `share` of an eager batch; returns its logs, those of this rank."""
         model, remembered = self.model, model_state.of(self.model)
         slices = row_slicing.sliceable(data)
         self.steps += 1
-        world.current().where = f"{self.kind} step {self.steps} of {model.name}"
-        world.current().expected = (f"a batch of {share.total} rows",)
+        world.current().location = f"{self.kind} step {self.steps} of {model.name}"
+        world.current().step_signature = (f"a batch of {share.total} rows",)
         if remembered.before_merge is not None:
-            metrics.unmerge(model)
+            metrics.restore_local(model)
         step = self._step(slices, data)
         first = self.kind == "train" and remembered.begin
         if first:
@@ -66,7 +66,7 @@ class SharedStep:
             weights.split_accumulators(model)
         before = _values(self._put_back()) if share.rows == 0 else None
         strategy = strategies.current()
-        with trace.span("step", world.current().where), tf_op.collecting():
+        with trace.span("step", world.current().location), tf_op.collecting():
             begun = time.perf_counter()
             logs, self.trained = step(data, row_slicing.as_tensor(share))
             if remembered.call is not None:
@@ -80,7 +80,7 @@ class SharedStep:
         if going_on and going_on.replaying:  # with what an optimizer has made in a first, eager step
             going_on.restore(last=True)
             return self(data, share)
-        if first and strategy.keeps_alike:
+        if first and strategy.replicas_identical:
             weights.check_alike(model)
         if self.kind == "train":
             _count_step(model)
@@ -100,14 +100,14 @@ class SharedStep:
         """Have the graph for batches of these columns."""
         self._step(row_slicing.sliceable(data), data)
 
-    def _begin(self, data: Any, slices: tuple[bool, ...], share: Share) -> None:
+    def _begin(self, data: Any, slices: tuple[bool, ...], share: RowRange) -> None:
         """Before the first step: the ranks compare batches and models, and take rank 0's weights."""
         model_state.of(self.model).begin = False
         ranks = world.current()
-        ranks.meet("compare the columns of the data", row_slicing.describe(data))
+        ranks.barrier("compare the columns of the data", row_slicing.describe(data))
         if self.model.run_eagerly and not self.model.built:
             _build(self.model, row_slicing.take(data, slices, share.low, share.high))
-        weights.share(self.model)
+        weights.broadcast(self.model)
         models.tell(self.model, data, slices)
         strategies.current().begin(self.model, *weights.trained_by_steps(self.model))
 
@@ -125,11 +125,11 @@ class SharedStep:
         @tf.autograph.experimental.do_not_convert
         def step(data: Any, numbers: Any) -> Any:
             low, high, rows, total = tf.unstack(tf.convert_to_tensor(numbers))
-            seeds.part_ways_in_graph()
+            seeds.diverge_per_rank_in_graph()
             mine = row_slicing.take(data, slices, low, high)
-            apart = self.kind == "train" and not strategies.current().averages
+            apart = self.kind == "train" and not strategies.current().averages_gradients
             with contextlib.ExitStack() as inside:
-                inside.enter_context(batch_share.within(batch_share.Part(rows, total, high - low, apart=apart)))
+                inside.enter_context(batch_share.within(batch_share.StepShare(rows, total, high - low, apart=apart)))
                 results = inside.enter_context(metrics.watching(model))
                 if counts_early:
                     inside.enter_context(deferred_update.update_behind_metrics(model, step_retry.count_behind(model)))
@@ -140,7 +140,7 @@ class SharedStep:
         if model.run_eagerly:
             return step
         if model.jit_compile:
-            log_once.say("jit_compile is off: gradients leave the step, and XLA cannot compile that.")
+            log_once.log("jit_compile is off: gradients leave the step, and XLA cannot compile that.")
         compiled = tf.function(step, reduce_retracing=True)
         spec = row_slicing.relaxed(data, slices)
         concrete = compiled.get_concrete_function(data if spec is None else spec, tf.TensorSpec([4], tf.int32))
@@ -157,7 +157,7 @@ class SharedStep:
     def _counts_early(self) -> bool:
         """Whether the metrics' states may be summed behind the gradients, for ranks that die; see `step_retry`."""
         strategy = strategies.current()
-        same = strategy.averages and strategy.keeps_alike and not strategy.delays
+        same = strategy.averages_gradients and strategy.replicas_identical and not strategy.delays_updates
         return self.kind == "train" and world.current().guard is not None and same and not self.model.run_eagerly
 
     def _put_back(self) -> list[Any]:
@@ -178,7 +178,7 @@ def _count_step(model: Any) -> None:
     trained += 1
     if trained == settings.current().steps:
         weights.merge_statistics(model)  # nothing may be under way when a process ends
-        log_once.say(f"the script was ended after {trained} training step{'s' * (trained > 1)} (--steps)")
+        log_once.log(f"the script was ended after {trained} training step{'s' * (trained > 1)} (--steps)")
         raise SystemExit(0)
 
 
@@ -202,7 +202,7 @@ def _build(model: Any, data: Any) -> None:
     try:
         model._symbolic_build(data_batch=data)
     except (ValueError, RuntimeError, TypeError, AttributeError, NotImplementedError):
-        log_once.say(
+        log_once.log(
             f"{model.name} cannot be built before its first step; its initial weights are alike where they come from "
             "the seeds, and are compared after the step."
         )
@@ -224,7 +224,7 @@ class StepFunction:
 
     def __init__(self, model: Any, kind: str):
         self.step = SharedStep(model, kind)
-        self.feed = Feed(kind)
+        self.feed = BatchSource(kind)
         _refuse_states(model)
         self.model = model
         self.kind = kind
@@ -291,7 +291,7 @@ class StepFunction:
         if self.kind == "train":
             weights.merge_statistics(self.model)
         whole = metrics.complete(self.model, _tensors(logs), averaged)
-        metrics.unmerge(self.model)
+        metrics.restore_local(self.model)
         return whole
 
 
@@ -336,24 +336,24 @@ class PredictFunction:
         call = model_state.of(self.model).call
         if call is not None and call.whole:
             rows = row_slicing.rows_of(data)
-            return self._run(data, Share(0, rows, rows, rows))
+            return self._run(data, RowRange(0, rows, rows, rows))
         if call is not None:
-            call.same = isinstance(data, Own) and bool(data.whole)
+            call.same = isinstance(data, LocalBatch) and bool(data.whole)
 
-        if isinstance(data, Own) and not bool(data.whole):
+        if isinstance(data, LocalBatch) and not bool(data.whole):
             rows, share = own_rows(data)
             return row_slicing.first_rows(self._run(rows, share), share)
 
-        if not isinstance(data, Own) and self._find(data).own:
+        if not isinstance(data, LocalBatch) and self._find(data).own:
             rows = row_slicing.rows_of(data)
-            return self._run(data, Share(0, rows, rows, rows))
+            return self._run(data, RowRange(0, rows, rows, rows))
 
         def predict() -> Any:
-            if isinstance(data, Own):
+            if isinstance(data, LocalBatch):
                 rows, share = own_rows(data)
             else:
                 ranks = world.current()
-                rows, share = data, Share.of(row_slicing.rows_of(data), ranks.rank, ranks.size)
+                rows, share = data, RowRange.of(row_slicing.rows_of(data), ranks.rank, ranks.size)
             return _gather(self._run(rows, share), share)
 
         return step_retry.whole(predict, "predict a batch")
@@ -372,7 +372,7 @@ class PredictFunction:
             guesses.tell(remembered.finding, "the data of predict")
         return remembered.finding
 
-    def _run(self, data: Any, share: Share) -> Any:
+    def _run(self, data: Any, share: RowRange) -> Any:
         slices = row_slicing.sliceable(data)
         if slices not in self._compiled:
             self._compiled[slices] = self._compile(slices, data)
@@ -392,7 +392,7 @@ class PredictFunction:
 
         @tf.autograph.experimental.do_not_convert
         def step(data: Any, low: Any, high: Any) -> Any:
-            seeds.part_ways_in_graph()
+            seeds.diverge_per_rank_in_graph()
             return predict_step(row_slicing.take(data, slices, low, high))
 
         if model.run_eagerly:
@@ -421,25 +421,25 @@ def _concat(*parts: Any) -> Any:
     return tf.concat(parts, 0) if parts[0].shape.rank else tf.stack(parts)
 
 
-def _gather(outputs: Any, share: Share) -> Any:
+def _gather(outputs: Any, share: RowRange) -> Any:
     """Join the ranks' outputs for their rows of one batch."""
     ranks = world.current()
-    ranks.where = f"predict, a batch of {share.total} rows"
+    ranks.location = f"predict, a batch of {share.total} rows"
 
     def join(output: Any) -> Any:
         if isinstance(output, (tf.RaggedTensor, tf.SparseTensor)):
             mine = output if share.rows else None
-            parts = [part for part in ranks.gather(_pack(mine), "gather predictions") if part is not None]
+            parts = [part for part in ranks.allgather(_pack(mine), "gather predictions") if part is not None]
             return _concat(*map(_unpack, parts))
         value = output.numpy()
         taken = share.high - share.low
         if value.ndim == 0 or value.shape[0] != taken:
-            parts = ranks.gather((value, share.rows), "gather predictions")
+            parts = ranks.allgather((value, share.rows), "gather predictions")
             if value.ndim == 0 and np.issubdtype(value.dtype, np.floating):
                 mean = sum(float(part) * rows for part, rows in parts) / max(1, share.total)
                 return tf.constant(mean, output.dtype)
             return tf.constant(parts[0][0])
-        return tf.constant(ranks.gather_rows(value[: share.rows], "gather predictions"))
+        return tf.constant(ranks.allgather_rows(value[: share.rows], "gather predictions"))
 
     return tf.nest.map_structure(join, outputs, expand_composites=False)
 

@@ -31,7 +31,7 @@ _TRAIN = (
 _depth = 0  # above 0 inside the hooks at the end of an epoch or of a training
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch keras.src.callbacks.callback_list."""
     wrapping.wrap(module, "CallbackList.on_epoch_end", _agree_always)
     wrapping.wrap(module, "CallbackList.on_train_end", _in_step)
@@ -86,5 +86,5 @@ def _may_stop(callback: Any, hooks: tuple[str, ...]) -> bool:
 
 def _agree(model: Any, attribute: str) -> None:
     wanted = np.array([bool(getattr(model, attribute, False))], np.int64)
-    if world.current().sum(wanted, "agree whether to go on")[0]:
+    if world.current().allreduce(wanted, "agree whether to go on")[0]:
         setattr(model, attribute, True)

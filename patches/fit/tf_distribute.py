@@ -28,7 +28,7 @@ STRATEGIES = (
 )
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch tensorflow."""
     seen = set()
     for path in (f"{prefix}distribute.{name}" for prefix in ("", "compat.v1.") for name in STRATEGIES):
@@ -47,7 +47,7 @@ def _made(name: str) -> Any:
     def make(cls: type, *args: Any, **kwargs: Any) -> Any:
         if wrapping.aside or wrapping.alone():
             return object.__new__(cls)
-        log_once.say(
+        log_once.log(
             f"tf.distribute.{name}: matex_tf takes its place, and the script runs as with one replica; its batch is "
             "shared out among the ranks"
         )

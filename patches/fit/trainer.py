@@ -29,7 +29,7 @@ _predicting: list[Any] = []  # models whose `predict` is
 _making: list[tuple[bool, dict[str, Any]]] = []  # epoch iterators that are shared out: for training?, arguments
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch keras.src.backend.tensorflow.trainer."""
     for name, wrapper in {
         "make_train_function": _make_train_function,
@@ -78,10 +78,10 @@ def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
 def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     model_state.of(model).begin = True
     ranks = world.current()
-    ranks.where = f"the start of fit of {model.name}"
+    ranks.location = f"the start of fit of {model.name}"
     per_rank = settings.current().batch == "per-rank"
     if per_rank:
-        log_once.say(
+        log_once.log(
             f"each rank takes batches of the script's size: the global batch is {ranks.size} times as large (--batch)"
         )
     if isinstance(model.train_function, steps.StepFunction):
@@ -97,14 +97,16 @@ def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
                 _fitting.remove(model)
     if isinstance(model.train_function, steps.StepFunction):
         model.train_function.feed.end_fit()
-    if not strategies.current().keeps_alike and any(optimizer.use_ema for optimizer in weights.optimizers_of(model)):
+    if not strategies.current().replicas_identical and any(
+        optimizer.use_ema for optimizer in weights.optimizers_of(model)
+    ):
         model_state.of(
             model
         ).unmerged = True  # Keras has put each rank's own moving averages in the place of its weights
     weights.merge_statistics(model)
     strategies.current().end(model)
-    ranks.where = f"the end of fit of {model.name}"
-    ranks.meet("end a fit")
+    ranks.location = f"the end of fit of {model.name}"
+    ranks.barrier("end a fit")
     return history
 
 
@@ -121,13 +123,13 @@ def _steps_per_execution(model: Any, times: int) -> Iterator[None]:
 def _evaluate(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     if resume_fit.replaying(model):
         return {}  # validation after an epoch that is over
-    world.current().where = f"evaluate of {model.name}"
+    world.current().location = f"evaluate of {model.name}"
     weights.merge_statistics(model)
     return wrapped(*args, **kwargs)
 
 
 def _predict(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
-    world.current().where = f"predict of {model.name}"
+    world.current().location = f"predict of {model.name}"
     if source_sharding.found(args[0] if args else kwargs.get("x")) == "source":
         raise MatexError(
             "predict gives predictions in the order of the rows, and --data source has dealt those out: give it "
@@ -153,7 +155,7 @@ def _logs_of_all(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     """An epoch's logs, over all ranks; moving statistics are merged at the same point, before validation."""
     if resume_fit.replaying(model):
         return {}
-    world.current().where = f"the end of an epoch of {model.name}"
+    world.current().location = f"the end of an epoch of {model.name}"
     if isinstance(model.train_function, steps.StepFunction):
         model.train_function.feed.end_epoch(model)
     weights.merge_statistics(model)
@@ -203,15 +205,15 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
     made = guesses.UNKNOWN
     if not mark and type(adapter).__name__ == "TFDatasetAdapter" and settings.current().rows != "shared":
         made = pipeline_ownership.look(kwargs["x"])
-    counts = world.current().gather(iterator._num_batches, "count the batches of the data")
+    counts = world.current().allgather(iterator._num_batches, "count the batches of the data")
     own = mark or settings.current().rows == "own" or made.source is pipeline_ownership.Source.OWN
     if own or (len(set(counts)) > 1 and settings.current().rows == "auto"):
         with source_sharding.paused():
-            iterator._distributed_dataset = iterator._distributed_dataset.map(array_sharding.Own.unknown)
+            iterator._distributed_dataset = iterator._distributed_dataset.map(array_sharding.LocalBatch.unknown)
         _as_long(iterator, None if None in counts else max(counts))
         if not mark:
             what = "fit" if training else "evaluate or predict"
-            log_once.say(
+            log_once.log(
                 f"the data of {what}: each rank has rows of its own, since their pipelines are made of other rows: "
                 "together they are the batch. --rows shared says that they are not (docs/data.md)."
             )
@@ -221,10 +223,10 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
         if predicting is not None:
             model_state.of(predicting).predicts = made
     if training and mark == "source":
-        log_once.say("--data source: each rank does its part of the pipeline's work; batches may hold other rows")
+        log_once.log("--data source: each rank does its part of the pipeline's work; batches may hold other rows")
     elif training and type(adapter).__name__ == "TFDatasetAdapter" and not mark:
         kept = "its batches" if settings.current().batch == "per-rank" else "its rows of each batch"
-        log_once.say(f"each rank runs the whole tf.data pipeline and keeps {kept} (--data exact)")
+        log_once.log(f"each rank runs the whole tf.data pipeline and keeps {kept} (--data exact)")
     return result
 
 

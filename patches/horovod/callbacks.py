@@ -206,4 +206,4 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
 if not TYPE_CHECKING:  # or every name would be taken for one of these
 
     def __getattr__(name: str) -> Any:
-        unsupported.refuse("horovod.keras.callbacks", name, globals())
+        unsupported.raise_unsupported("horovod.keras.callbacks", name, globals())

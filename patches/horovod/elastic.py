@@ -247,12 +247,12 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
                 raise RankLost(str(error)) from error
 
         def undo() -> None:
-            basics.begin_anew()
+            basics.reinit()
             state.restore()
             state.on_reset()
 
         ranks.guard.shares_batches = False
-        return ranks.guard.transaction(attempt, lambda: ranks.meet("end an elastic function"), undo)[0]
+        return ranks.guard.transaction(attempt, lambda: ranks.barrier("end an elastic function"), undo)[0]
 
     return wrapper
 
@@ -318,4 +318,4 @@ class UpdateEpochStateCallback(keras.callbacks.Callback):
 if not TYPE_CHECKING:  # or every name would be taken for one of these
 
     def __getattr__(name: str) -> Any:
-        unsupported.refuse("horovod.tensorflow.elastic", name, globals())
+        unsupported.raise_unsupported("horovod.tensorflow.elastic", name, globals())

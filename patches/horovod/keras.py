@@ -152,4 +152,4 @@ join, barrier = ops.join, ops.barrier
 if not TYPE_CHECKING:  # or every name would be taken for one of these
 
     def __getattr__(name: str) -> Any:
-        unsupported.refuse("horovod.keras", name, [*globals(), *vars(basics)])
+        unsupported.raise_unsupported("horovod.keras", name, [*globals(), *vars(basics)])

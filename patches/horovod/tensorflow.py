@@ -257,4 +257,4 @@ if not TYPE_CHECKING:  # or every name would be taken for one of these
             return getattr(importlib.import_module(f"matex_tf.patches.horovod.{_LATER[name]}"), name)
         if name in _MODULES:
             return importlib.import_module(f"matex_tf.patches.horovod.{_MODULES[name]}")
-        unsupported.refuse("horovod.tensorflow", name, [*globals(), *_LATER, *_MODULES])
+        unsupported.raise_unsupported("horovod.tensorflow", name, [*globals(), *_LATER, *_MODULES])

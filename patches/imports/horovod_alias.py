@@ -150,5 +150,5 @@ def put_patches_aside() -> None:
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     elif _devices_shared_out:
         os.environ["CUDA_VISIBLE_DEVICES"] = str(_visible_devices)
-    if not world.current().alone:
-        log_once.say(NOTE)
+    if not world.current().is_single:
+        log_once.log(NOTE)

@@ -20,13 +20,13 @@ from matex_tf.patches.common import log_once, sharing_report, wrapping
 _NAMES = {"tf_keras": "tf_keras (Keras 2)", "torch": "PyTorch", "jax": "JAX"}
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch tf_keras, torch, jax, keras.src.backend or keras.src.optimizers.base_optimizer."""
     if module.__name__.startswith("keras."):
         _other_backend(module)
         return
     if not wrapping.aside and not wrapping.alone() and (_legacy(module) or _imported_by_script()):
-        log_once.say(
+        log_once.log(
             f"{_NAMES[module.__name__]} is imported: what it trains, each rank trains whole. matex_tf shares out "
             "TensorFlow, and Keras 3 on it"
         )
@@ -54,7 +54,7 @@ def _other_backend(module: ModuleType) -> None:
     if kind == "tensorflow" or wrapping.aside or wrapping.alone():
         return
     if module.__name__ == "keras.src.backend":
-        log_once.say(
+        log_once.log(
             f"Keras computes with {kind}: what it trains, each rank trains whole. matex_tf shares out Keras on "
             "TensorFlow: set KERAS_BACKEND=tensorflow"
         )

@@ -17,7 +17,7 @@ import tensorflow as tf
 from matex_tf.patches.common import batch_share, wrapping
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch keras.src.layers.layer."""
     version = importlib.import_module("keras.src.version").__version__
     if tuple(map(int, version.split(".")[:2])) < (3, 14):

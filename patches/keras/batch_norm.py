@@ -19,7 +19,7 @@ from matex_tf.patches.common import batch_share, log_once, wrapping
 _WHAT = "add up the statistics of a synchronized BatchNormalization"
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch keras.src.backend.tensorflow.nn."""
     wrapping.wrap(module, "_compute_moments_sync", _moments)
 
@@ -29,12 +29,14 @@ def _moments(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     if part is None:
         return wrapped(*args, **kwargs)
     if part.apart:
-        log_once.say("BatchNormalization(synchronized=True) is over each rank's own rows: ranks do not wait in a step")
+        log_once.log("BatchNormalization(synchronized=True) is over each rank's own rows: ranks do not wait in a step")
         return wrapped(*args, **kwargs)
     return _moments_of_all(part, *args, **kwargs)
 
 
-def _moments_of_all(part: batch_share.Part, x: tf.Tensor, axes: Any, keepdims: bool) -> tuple[tf.Tensor, tf.Tensor]:
+def _moments_of_all(
+    part: batch_share.StepShare, x: tf.Tensor, axes: Any, keepdims: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
     alive = tf.cast(part.alive, x.dtype)
     own_sum = tf.reduce_sum(x, axis=axes, keepdims=True) * alive
     own_count = tf.reduce_sum(tf.ones_like(x), axis=axes, keepdims=True) * alive
@@ -46,7 +48,7 @@ def _moments_of_all(part: batch_share.Part, x: tf.Tensor, axes: Any, keepdims: b
     return mean, variance
 
 
-def _sum(part: batch_share.Part, own: tf.Tensor) -> tf.Tensor:
+def _sum(part: batch_share.StepShare, own: tf.Tensor) -> tf.Tensor:
     @tf.custom_gradient
     def over_ranks(x: tf.Tensor) -> Any:
         (total,) = tf_op.sum_over_ranks([x], _WHAT, ["moments"])

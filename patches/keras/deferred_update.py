@@ -44,7 +44,7 @@ def update_behind_metrics(model: Any, gate: _Gate) -> Iterator[None]:
         _waiting.clear()
 
 
-def put_off(optimizer: Any, update: Callable[[], Any]) -> bool:
+def defer_update(optimizer: Any, update: Callable[[], Any]) -> bool:
     """Have an update of an optimizer run at the end of the step, where it may be."""
     if optimizer is not _optimizer or optimizer is None:
         return False

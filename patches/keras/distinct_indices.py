@@ -18,7 +18,7 @@ from matex_tf.exchange import tf_op
 from matex_tf.patches.common import wrapping
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch tensorflow.python.ops.array_ops."""
     wrapping.wrap(importlib.import_module(f"{module.__name__}.python.ops.array_ops"), "unique", _unique)
 

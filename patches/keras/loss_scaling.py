@@ -15,7 +15,7 @@ from matex_tf.patches.common import wrapping
 from matex_tf.patches.keras import optimizer
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch keras.src.optimizers.loss_scale_optimizer."""
     wrapping.method(module, "LossScaleOptimizer.apply", _apply)
 
@@ -24,7 +24,7 @@ def _apply(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     grads, variables = optimizer.apply_arguments(*args, **kwargs)
     known = list(instance._trainable_variables if variables is None else variables)
     grads = list(grads)
-    if optimizer.strategy().delays and not optimizer.exchanged:
+    if optimizer.strategy().delays_updates and not optimizer.exchanged:
         # The scale may be another one when these gradients are applied: they travel without it.
         unscaled = _times(optimizer.dense(grads), 1 / _scale(instance))
         optimizer.delay(instance, unscaled, known, lambda sums: wrapped(_times(sums, _scale(instance)), known))

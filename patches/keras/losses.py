@@ -23,7 +23,7 @@ from matex_tf.patches.across_rows import keras_losses
 from matex_tf.patches.common import batch_share, wrapping
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch keras.src.losses.loss."""
     reduce_signature = inspect.signature(wrapping.require(module, "reduce_values"))
     mask_signature = inspect.signature(wrapping.require(module, "apply_mask"))
@@ -67,7 +67,7 @@ def _bound(signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str, An
     return dict(bound.arguments)
 
 
-def _own_to_whole(own: tf.Tensor, part: batch_share.Part, label: str) -> tf.Tensor:
+def _own_to_whole(own: tf.Tensor, part: batch_share.StepShare, label: str) -> tf.Tensor:
     """own / (w V): turns a mean over this rank's V_r = own entries into its part of the mean over all V."""
     own = tf.stop_gradient(tf.cast(own, tf.float32))
     (whole,) = tf_op.sum_over_ranks([own * part.alive], "add up what a mean divides by", [label])

@@ -26,7 +26,7 @@ from matex_tf.patches.across_rows.own_metrics import Kind
 from matex_tf.patches.common import batch_share, model_state, wrapping
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch keras.src.metrics.reduction_metrics."""
     wrapping.method(module, "Mean.update_state", _update_mean)
     wrapping.method(module, "Sum.update_state", _update_mean)
@@ -133,12 +133,12 @@ def merge(model: Any) -> dict[str, float]:
     adding = [variable for metric in metrics if is_additive(metric) for variable in metric._variables]
     own = [(variable, np.asarray(variable.numpy())) for variable in adding]
     labels = [f"metric state {variable.path} {value.shape}" for variable, value in own]
-    ranks.meet("merge metrics", labels)
+    ranks.barrier("merge metrics", labels)
     if own and notes.committed is not None:
         assign(own, notes.committed)  # of ranks that have died since, too
     elif own:
         total = flatten(own)
-        ranks.sum_in_place(total)
+        ranks.allreduce_in_place(total)
         assign(own, total)
     notes.before_merge = own
     return {metric.name: _averaged(metric, notes.rows) for metric in metrics if _is_averaged(metric)}
@@ -164,7 +164,7 @@ def _averaged(metric: Any, rows: int) -> Any:
         stacklevel=2,
     )
     result = np.asarray(metric.result(), np.float64)
-    total = world.current().sum(np.array([rows, *(result * rows).reshape(-1)]), "average a metric")
+    total = world.current().allreduce(np.array([rows, *(result * rows).reshape(-1)]), "average a metric")
     mean = (total[1:] / max(total[0], 1)).reshape(result.shape)
     return float(mean) if mean.ndim == 0 else mean
 
@@ -174,7 +174,7 @@ def fixed(value: Any) -> Any:
     return tf.identity(value) if tf.is_tensor(value) or hasattr(value, "assign") else value
 
 
-def unmerge(model: Any) -> None:
+def restore_local(model: Any) -> None:
     """Give the metrics this rank's own state back, so that more batches can be added to it."""
     notes = model_state.of(model)
     for variable, value in notes.before_merge or ():
@@ -192,7 +192,7 @@ def take_as_merged(model: Any) -> None:
 
 def forget(model: Any) -> None:
     """The metrics are about to be reset: nothing is merged any more. One that keeps its state keeps the rank's own."""
-    unmerge(model)
+    restore_local(model)
     notes = model_state.of(model)
     notes.before_merge = None
     notes.committed = None
@@ -229,7 +229,7 @@ def complete(model: Any, logs: Any, averaged: dict[str, float]) -> Any:
             own[key] = np.asarray(value, np.float64)
     if own:
         weighted = np.concatenate([value.reshape(-1) for value in own.values()]) * notes.weight
-        total = world.current().sum(weighted, "average logs")
+        total = world.current().allreduce(weighted, "average logs")
         start = 0
         for key, value in own.items():
             mean = total[start : start + value.size].reshape(value.shape)

@@ -23,17 +23,17 @@ import tensorflow as tf
 from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.patches.common import batch_share, log_once, wrapping
-from matex_tf.patches.common.active_flag import Inside
+from matex_tf.patches.common.active_flag import ActiveFlag
 from matex_tf.patches.keras import deferred_update
 
 _waiting: list[list[str]] = []  # the names of the gradients that the next `_clip_gradients` shall exchange
 _accumulates_own_part = False
 _sync = strategies.Sync(settings.current())
 #: While optimizers get gradients that have been exchanged already.
-exchanged = Inside()
+exchanged = ActiveFlag()
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch keras.src.optimizers.base_optimizer."""
     global _accumulates_own_part
     say_what_changes()
@@ -52,14 +52,14 @@ def say_what_changes() -> None:
     told = settings.current()
     if not wrapping.alone() and not wrapping.aside:
         if note := strategies.current().note:
-            log_once.say(f"--strategy {told.strategy}: {note}")
+            log_once.log(f"--strategy {told.strategy}: {note}")
         if told.codec != "none" and told.strategy != "gossip" and len(world.current().nodes) == 1:
-            log_once.say(f"--codec {told.codec}: it works between nodes, and here is one: nothing is rounded")
+            log_once.log(f"--codec {told.codec}: it works between nodes, and here is one: nothing is rounded")
         elif told.codec != "none":
             feedback = ", with error feedback" if told.error_feedback else ""
             what = "what ranks send of their weights is" if told.strategy == "gossip" else "gradients are"
             where = "" if told.strategy == "gossip" else " between nodes"
-            log_once.say(f"--codec {told.codec}: {what} rounded{where}{feedback}")
+            log_once.log(f"--codec {told.codec}: {what} rounded{where}{feedback}")
 
 
 def strategy() -> strategies.Strategy:
@@ -67,7 +67,7 @@ def strategy() -> strategies.Strategy:
     chosen = strategies.current()
     if not chosen.only_in_fit or batch_share.in_keras():
         return chosen
-    log_once.say(
+    log_once.log(
         f"--strategy {chosen.name} works in fit; in loops of the script's own gradients are averaged as in sync"
     )
     return _sync
@@ -75,7 +75,7 @@ def strategy() -> strategies.Strategy:
 
 def accumulates_own_part() -> bool:
     """Whether a rank's gradient accumulators hold its own part, and not what was exchanged already."""
-    return _accumulates_own_part and not strategies.current().delays
+    return _accumulates_own_part and not strategies.current().delays_updates
 
 
 def delay(instance: Any, grads: Sequence[Any], variables: Sequence[Any], apply: Callable[[list[Any]], Any]) -> None:
@@ -101,9 +101,9 @@ def delay(instance: Any, grads: Sequence[Any], variables: Sequence[Any], apply: 
 
 def _apply(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     """The whole update of an optimizer, where a strategy delays it; its counter of updates then counts those."""
-    if deferred_update.put_off(instance, lambda: wrapped(*args, **kwargs)):
+    if deferred_update.defer_update(instance, lambda: wrapped(*args, **kwargs)):
         return None
-    if exchanged or not strategy().delays:
+    if exchanged or not strategy().delays_updates:
         return wrapped(*args, **kwargs)
     grads, variables = apply_arguments(*args, **kwargs)
     known = list(instance._trainable_variables if variables is None else variables)
@@ -169,7 +169,7 @@ def weighted(grads: Sequence[Any]) -> list[Any]:
     For a strategy that does not average gradients a rank that has rows counts whole.
     """
     part = batch_share.current()
-    if not strategy().averages:
+    if not strategy().averages_gradients:
         weight = part.alive if part is not None else tf.constant(1.0)
     else:
         weight = part.weight if part is not None else tf.constant(1.0 / world.current().size)

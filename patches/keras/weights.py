@@ -48,7 +48,7 @@ def trained_by_steps(model: Any) -> tuple[list[Any], list[Any]]:
     return list(model.trainable_variables), [variable for variable in kept if id(variable) not in left_out]
 
 
-def share(model: Any) -> None:
+def broadcast(model: Any) -> None:
     """Give every rank the weights and optimizer state that rank 0 has; generators of layers then part ways.
 
     Raises:
@@ -56,13 +56,13 @@ def share(model: Any) -> None:
     """
     ranks = world.current()
     variables = variables_of(model)
-    ranks.meet("share the weights of the model", [_describe(variable) for variable in variables])
+    ranks.barrier("share the weights of the model", [_describe(variable) for variable in variables])
     for variable in variables:
         value = np.asarray(variable.numpy())
-        shared = ranks.share_array(value)
+        shared = ranks.broadcast_array(value)
         if not np.array_equal(value, shared):
             variable.assign(shared)
-    seeds.part_ways(variables)
+    seeds.diverge_per_rank(variables)
     model_state.of(model).accumulators_whole = True
 
 
@@ -71,7 +71,7 @@ def _accumulators(model: Any) -> list[Any]:
     from keras import optimizers
 
     if (
-        not strategies.current().averages
+        not strategies.current().averages_gradients
         or not optimizer_hook.accumulates_own_part()
         or world.current().guard is not None
     ):
@@ -100,10 +100,10 @@ def join_accumulators(model: Any) -> None:
     if notes.accumulators_whole or not accumulators:
         return
     ranks = world.current()
-    ranks.meet("add up accumulated gradients", [_describe(accumulator) for accumulator in accumulators])
+    ranks.barrier("add up accumulated gradients", [_describe(accumulator) for accumulator in accumulators])
     for accumulator in accumulators:
         total = np.array(accumulator.numpy(), np.float32).reshape(-1)
-        ranks.sum_in_place(total)
+        ranks.allreduce_in_place(total)
         accumulator.assign(total.reshape(accumulator.shape))
     notes.accumulators_whole = True
 
@@ -121,7 +121,7 @@ def check_alike(model: Any) -> None:
     ranks = world.current()
     variables = model.trainable_variables
     sums = np.array([_sums(variable) for variable in variables], np.float64).reshape(len(variables), 2)
-    everyone = np.array(ranks.gather(sums, "compare weights after the first step"))
+    everyone = np.array(ranks.allgather(sums, "compare weights after the first step"))
     for position, variable in enumerate(variables):
         alike = [np.allclose(one[position], everyone[0][position], rtol=1e-4, equal_nan=True) for one in everyone]
         if not all(alike):
@@ -154,7 +154,7 @@ def merge_statistics(model: Any) -> None:
     with (
         batch_share.keras_runs()
     ):  # what the strategy applies has been exchanged; no loop of the script's own is at work
-        strategies.current().settle(model)
+        strategies.current().flush(model)
     join_accumulators(model)
     average_statistics(trained_by_steps(model)[1])
 
@@ -165,14 +165,14 @@ def average_statistics(kept: list[Any]) -> None:
         return
     ranks = world.current()
     marks = np.array([zlib.crc32(np.asarray(variable.numpy()).tobytes()) for variable in kept], np.int64)
-    everyone = np.array(ranks.gather(marks, "merge moving statistics"))
+    everyone = np.array(ranks.allgather(marks, "merge moving statistics"))
     for variable, differs in zip(kept, (everyone != everyone[0]).any(axis=0), strict=True):
         if not differs:
             continue
         value = np.asarray(variable.numpy())
         if np.issubdtype(value.dtype, np.integer) or value.dtype == bool:
-            variable.assign(ranks.share_array(value))
+            variable.assign(ranks.broadcast_array(value))
         else:
             total = np.append(value.astype(np.float64).reshape(-1), 1.0)  # the last counts the ranks that took part
-            ranks.sum_in_place(total)
+            ranks.allreduce_in_place(total)
             variable.assign((total[:-1] / total[-1]).reshape(value.shape).astype(value.dtype))

@@ -20,7 +20,7 @@ from matex_tf.patches.loops import position, replica_sync
 from matex_tf.patches.saving import agreed_paths, model_files
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch tensorflow."""
     model_files.before_writing.append(before_writing)
     wrapping.wrap(module, "train.Checkpoint._write", _checkpoint)

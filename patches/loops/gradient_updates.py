@@ -27,7 +27,7 @@ from matex_tf.patches.loops import batched, position, replica_sync
 average_in_session: Callable[[Sequence[Any], Sequence[str]], list[Any]] | None = None
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch tensorflow, or keras.src.optimizers.base_optimizer."""
     if module.__name__ == "tensorflow":
         wrapping.method(module, "GradientTape.gradient", _gradient)
@@ -54,7 +54,7 @@ def average(gradients: Any, variables: Any = None) -> Any:
     """
     flat = tf.nest.flatten(gradients)
     in_session = not tf.compat.v1.executing_eagerly_outside_functions()
-    if world.current().alone or not (in_session or position.active()):
+    if world.current().is_single or not (in_session or position.active()):
         return gradients
     labels = [f"tensor {number}" for number in range(len(flat))]
     if variables is not None:
@@ -141,6 +141,6 @@ def _arguments(grads: Sequence[Any], trainable_variables: Any = None) -> tuple[S
 def _function(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     """XLA cannot compile a step whose gradients leave it: a script's tf.function is compiled without."""
     if kwargs.get("jit_compile") and position.active() and batched.caller() is not None:
-        log_once.say("jit_compile is off: gradients leave the step, and XLA cannot compile that.")
+        log_once.log("jit_compile is off: gradients leave the step, and XLA cannot compile that.")
         kwargs = {**kwargs, "jit_compile": None}
     return wrapped(*args, **kwargs)

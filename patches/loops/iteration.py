@@ -25,7 +25,7 @@ from matex_tf.patches.common import batch_share, row_slicing, sharing_report, wr
 from matex_tf.patches.loops import batched, position, shared_loop
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch tensorflow."""
     batch_share.outside = position.part
     row_partition.on_batch = position.given
@@ -97,7 +97,7 @@ def _static_rows(leaf: Any) -> int | None:
 class SharedIterator(_iterators.OwnedIterator):
     """An iterator over batches, of which the script gets this rank's rows."""
 
-    _walk: shared_loop.Walk | None = None  # in a graph there is none
+    _walk: shared_loop.SharedLoop | None = None  # in a graph there is none
     _take: Any = staticmethod(own_rows)
 
     def _next_internal(self) -> Any:
@@ -179,5 +179,5 @@ def _iterate(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
         return wrapped()
     iterator = SharedIterator(dataset)
     if not inside:
-        iterator._walk = shared_loop.Walk(dataset, site)
+        iterator._walk = shared_loop.SharedLoop(dataset, site)
     return iterator

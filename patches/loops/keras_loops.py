@@ -13,7 +13,7 @@ from matex_tf.patches.common import batch_share, wrapping
 from matex_tf.patches.loops import position, replica_sync
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch keras.src.backend.tensorflow.trainer."""
     for name in ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch"):
         wrapping.wrap(module, f"TensorFlowTrainer.{name}", _run)

@@ -34,7 +34,7 @@ _shared: weakref.WeakSet[Any] = weakref.WeakSet()  # metrics whose states differ
 _busy: list[Any] = []  # metrics of which a method runs
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch keras.src.metrics.metric: all classes of metrics, as they are made."""
     metric_class = wrapping.require(module, "Metric")
 
@@ -82,7 +82,7 @@ def _update(wrapped: Any, metric: Any, args: Any, kwargs: Any) -> Any:
     if eager and whole and metric not in _shared:
         return wrapped(*args, **kwargs)
     if not own_metrics.keras_own(metric):
-        own_metrics.learn(metric, wrapped, args, kwargs, part)
+        own_metrics.detect_additive(metric, wrapped, args, kwargs, part)
         if own_metrics.is_whole(metric) and settings.current().shard_loops:
             position.touch()
             return own_metrics.update(metric, wrapped, args, kwargs, part)

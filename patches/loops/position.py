@@ -27,8 +27,8 @@ _graphs: weakref.WeakSet[Any] = weakref.WeakSet()  # in which batches are shared
 
 
 @dataclasses.dataclass(frozen=True)
-class LoopPart(batch_share.Part):
-    """The part of a batch that a loop works on; see `batch_share.Part`.
+class LoopPart(batch_share.StepShare):
+    """The part of a batch that a loop works on; see `batch_share.StepShare`.
 
     Outside of loops, and for a batch that every rank has whole, the ranks count alike: 1 / ranks each.
 
@@ -78,7 +78,7 @@ class LoopPart(batch_share.Part):
 def active() -> bool:
     """Whether code that runs now, outside of Keras' own loops, is a script's that shall be shared among ranks."""
     return (
-        not world.current().alone
+        not world.current().is_single
         and not batch_share.in_keras()
         and not wrapping.aside
         and tf.compat.v1.executing_eagerly_outside_functions()
@@ -102,7 +102,7 @@ def read() -> tuple[int, int, int, int]:
 
 
 def enter(kind: int, rows: int, total: int, taken: int, owner: object = None) -> None:
-    """Be at a part of a batch, now; see `batch_share.Part`."""
+    """Be at a part of a batch, now; see `batch_share.StepShare`."""
     global _owner
     _owner = owner
     with tf.init_scope():

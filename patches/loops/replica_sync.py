@@ -65,10 +65,10 @@ def _share(variables: Sequence[Any]) -> None:
         f"{label} {variable.dtype} {tuple(variable.shape)}"
         for label, variable in zip(optimizer.paths(variables), variables, strict=True)
     ]
-    ranks.meet("share the weights of a loop", labels)
+    ranks.barrier("share the weights of a loop", labels)
     for variable in variables:
         value = np.asarray(variable.numpy())
-        shared = ranks.share_array(value)
+        shared = ranks.broadcast_array(value)
         if not np.array_equal(value, shared):
             variable.assign(shared)
 
@@ -85,7 +85,7 @@ def _find_layers() -> None:
             _layers.add(found)
     generators = [variable for layer in _layers for variable in layer.variables if seeds.is_generator_state(variable)]
     fresh = {id(variable): variable for variable in generators if not _among(_parted, variable)}
-    seeds.part_ways(fresh.values())
+    seeds.diverge_per_rank(fresh.values())
     _parted.update((key, weakref.ref(variable)) for key, variable in fresh.items())
 
 
@@ -95,7 +95,7 @@ def merge_statistics() -> None:
     for attempt in range(2):
         kept = _statistics()
         labels = [f"{variable.path} {tuple(variable.shape)}" for variable in kept]
-        everyone = ranks.gather(labels, "compare the layers of a loop")
+        everyone = ranks.allgather(labels, "compare the layers of a loop")
         if all(other == labels for other in everyone):
             weights.average_statistics(kept)
             return
@@ -117,14 +117,14 @@ def check() -> None:
     alive = [variable for variable in (reference() for reference in _trained.values()) if variable is not None]
     ranks = world.current()
     sums = np.array([_sums(variable) for variable in alive], np.float64)
-    everyone = ranks.gather(sums, "compare the weights of a loop")
+    everyone = ranks.allgather(sums, "compare the weights of a loop")
     for rank, one in enumerate(everyone):
         if not alive or one.shape != sums.shape:
             return
         apart = ~np.isclose(one, everyone[0], rtol=1e-4, equal_nan=True).all(axis=1)
         if apart.any():
             names = optimizer.paths([alive[int(np.flatnonzero(apart)[0])]])
-            log_once.say(
+            log_once.log(
                 f"{names[0]} is another on {name_ranks([rank])} than on rank 0: it is updated by something that the "
                 "ranks did not average; matex_tf.average(gradients) does (docs/loops.md)."
             )

@@ -20,7 +20,7 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.core.row_partition import OWN_ROWS
 from matex_tf.patches.common import log_once, row_slicing, sharing_report
-from matex_tf.patches.common.row_slicing import Share
+from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import batch_ownership, batches, pipeline_ownership, source_sharding
 from matex_tf.patches.loops import position, replica_sync
 
@@ -32,7 +32,7 @@ _made: weakref.WeakKeyDictionary[Any, pipeline_ownership.Made] = weakref.WeakKey
 _own: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-class Walk:
+class SharedLoop:
     """The state of one walk.
 
     Args:
@@ -86,16 +86,16 @@ class Walk:
         rows = row_slicing.rows_of(tensors)
         place = f"batch {self._batches} of the loop at {self._place()}"
         if self._mode == _OWN_BATCHES:
-            ranks.expected, ranks.where = (), place
+            ranks.step_signature, ranks.location = (), place
             return self._own(data, rows)
-        ranks.expected, ranks.where = (f"a batch of {rows} rows",), place
+        ranks.step_signature, ranks.location = (f"a batch of {rows} rows",), place
         if self._mode == _LOOKING or rows == 0:
             position.enter(position.WHOLE, max(rows, 1), max(rows, 1), max(rows, 1), self)
             return data
-        log_once.say(f"{self._place()}: each batch of this loop is shared out among {ranks.size} ranks (--shard-loops)")
+        log_once.log(f"{self._place()}: each batch of this loop is shared out among {ranks.size} ranks (--shard-loops)")
         sharing_report.uncovered("a loop of the script's own")
         sharing_report.shared(training=False)
-        share = Share.of(rows, ranks.rank, ranks.size)
+        share = RowRange.of(rows, ranks.rank, ranks.size)
         position.enter(position.SPLIT, share.rows, share.total, share.high - share.low, self)
         return row_slicing.take(data, row_slicing.sliceable(data), share.low, share.high)
 
@@ -103,7 +103,7 @@ class Walk:
         """The script has left the loop."""
         if not self._ended:
             self._ended = True
-            world.current().expected = ()
+            world.current().step_signature = ()
             position.leave(self, self._before)
 
     def _place(self) -> str:
@@ -123,7 +123,7 @@ class Walk:
 
     def _own(self, data: Any, rows: int) -> Any:
         """A batch of the rank's own rows: the ranks count them together. -1: there are none any more."""
-        counts = world.current().gather(rows, "count the rows of a batch")
+        counts = world.current().allgather(rows, "count the rows of a batch")
         if max(counts) < 0:
             return None
         sharing_report.shared(training=False)
@@ -147,8 +147,8 @@ class Walk:
     def _at_end(self) -> Any:
         """The data have ended here; where other ranks have rows left, this one goes on as a ghost."""
         if self._mode == _OWN_BATCHES:
-            world.current().expected = ()
-            world.current().where = f"the end of the loop at {self._place()}"
+            world.current().step_signature = ()
+            world.current().location = f"the end of the loop at {self._place()}"
             data = self._own(None, -1)
             if data is not None:
                 return data
@@ -180,7 +180,7 @@ def shares_out(dataset: Any, batched: bool) -> bool:
     if not position.active():
         return False
     if not settings.current().shard_loops:
-        log_once.say(
+        log_once.log(
             "--shard-loops off: each rank's batches are its own, and gradients are averaged with equal weights"
         )
         return False

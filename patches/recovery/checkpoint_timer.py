@@ -31,7 +31,7 @@ class Clock:
         ranks, answer = world.current(), None
         if ranks.rank == 0:
             answer = self._answer(new_epoch, seconds)
-        now, wait = ranks.share(answer, "ask whether a checkpoint is due")
+        now, wait = ranks.broadcast(answer, "ask whether a checkpoint is due")
         self._asked, self._asked_at = self._steps, time.monotonic()
         self._ask = self._steps + wait
         return bool(now)

@@ -185,7 +185,7 @@ _said = False
 _under_way: Fit | None = None
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch keras.src.callbacks.callback_list, in a job that is started again."""
     if checkpoints.current is None:
         return
@@ -270,15 +270,15 @@ def _find(number: int) -> tuple[Place | None, dict[str, Any] | None]:
         return None, None
     found = store.find(number) if ranks.rank == 0 else None
     if found is not None and found[1]["per_rank"] and found[1]["ranks"] != ranks.size and not found[0].done:
-        log_once.say(f"with --batch per-rank a fit goes on with as many ranks only: fit {number} begins anew")
+        log_once.log(f"with --batch per-rank a fit goes on with as many ranks only: fit {number} begins anew")
         found = None
     values = found[1].pop("values") if found else None
-    place, kept = ranks.share(found or (None, None), "go on from a checkpoint")
+    place, kept = ranks.broadcast(found or (None, None), "go on from a checkpoint")
     if place is None:
         _gone_on(f"there is no checkpoint of fit {number}, which begins anew")
         return None, None
     if place.done:
-        log_once.say(f"fit {number} was complete, and is not trained again")
+        log_once.log(f"fit {number} was complete, and is not trained again")
     return place, {**kept, "values": values}
 
 
@@ -287,7 +287,7 @@ def _gone_on(how: str) -> None:
     global _said
     if not _said:
         died = os.environ.get(checkpoints.DIED, "")
-        log_once.say(how + (f", {time.time() - float(died):.1f} s after the death" if died else ""))
+        log_once.log(how + (f", {time.time() - float(died):.1f} s after the death" if died else ""))
     _said = True
 
 

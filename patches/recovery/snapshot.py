@@ -72,20 +72,20 @@ def _differing(model: Any, held: list[tuple[Any, Any]], merged: bool) -> dict[in
     may_differ.update(id(variable) for metric in metrics.leaves(model) for variable in metric._variables)
     places = [i for i, (variable, _) in enumerate(held) if id(variable) in may_differ - summed]
     marks = np.array([zlib.crc32(np.asarray(held[i][1]).tobytes()) for i in places], np.int64)
-    everyone = np.array(ranks.gather(marks, "compare what ranks have of their own"))
+    everyone = np.array(ranks.allgather(marks, "compare what ranks have of their own"))
     apart = [place for place, differs in zip(places, (everyone != everyone[0]).any(axis=0), strict=True) if differs]
     if not apart:
         return {}
-    values = ranks.gather([np.array(held[place][1]) for place in apart], "gather what ranks have of their own")
+    values = ranks.allgather([np.array(held[place][1]) for place in apart], "gather what ranks have of their own")
     return {place: [values[rank][i] for rank in range(ranks.size)] for i, place in enumerate(apart)}
 
 
 def _of_each(own: bytes) -> list[bytes | None]:
     """What each rank has of its own; None where that is what rank 0 has."""
     ranks = world.current()
-    marks = ranks.gather(zlib.crc32(own), "compare what ranks have of their own")
+    marks = ranks.allgather(zlib.crc32(own), "compare what ranks have of their own")
     same = marks[ranks.rank] == marks[0] and ranks.rank > 0
-    return ranks.gather(None if same else own, "gather what ranks have of their own")
+    return ranks.allgather(None if same else own, "gather what ranks have of their own")
 
 
 def _draws(python_draws: bool) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def give_back(model: Any, callbacks: list[Any], kept: dict[str, Any]) -> None:
         mine = (
             kept["values"][place] if ranks.rank == 0 else np.empty(variable.shape, variable.value.dtype.as_numpy_dtype)
         )
-        variable.assign(ranks.share_array(np.asarray(mine)))
+        variable.assign(ranks.broadcast_array(np.asarray(mine)))
     remembered.before_merge = None
     _give_metrics(model, kept)
     for place, values in kept["differing"].items():
@@ -186,7 +186,7 @@ def _give_own(variable: Any, values: list[np.ndarray]) -> None:
         variable.assign(values[ranks.rank])
     elif seeds.is_generator_state(variable):
         variable.assign(values[0])
-        seeds.part_ways([variable])
+        seeds.diverge_per_rank([variable])
     elif np.issubdtype(values[0].dtype, np.floating):
         variable.assign(np.mean(values, axis=0, dtype=np.float64).astype(values[0].dtype))
     else:

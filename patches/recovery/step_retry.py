@@ -26,10 +26,10 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.exchange import process_group, tf_op
-from matex_tf.exchange.bucket_plan import Plan
-from matex_tf.faults.transactions import Guard
+from matex_tf.exchange.bucket_plan import BucketPlan
+from matex_tf.faults.transactions import TransactionGuard
 from matex_tf.patches.common import model_state, seeds
-from matex_tf.patches.common.row_slicing import Share
+from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data.batches import Batch
 from matex_tf.patches.keras import deferred_update, metrics, weights
 
@@ -49,10 +49,10 @@ def whole(work: Callable[[], _Result], what: str) -> _Result:
     ranks = world.current()
     if ranks.guard is None:
         return work()
-    return ranks.guard.transaction(work, lambda: ranks.meet(what))[0]
+    return ranks.guard.transaction(work, lambda: ranks.barrier(what))[0]
 
 
-class Runs(Protocol):
+class StepRunner(Protocol):
     """What runs a step of a model: `steps.SharedStep`."""
 
     trained: list[Any] | None
@@ -61,7 +61,7 @@ class Runs(Protocol):
     def trace(self, data: Any) -> None:
         """Make what the step needs, the variables of optimizers among it, from rows."""
 
-    def __call__(self, data: Any, share: Share) -> Any:
+    def __call__(self, data: Any, share: RowRange) -> Any:
         """Run the step on a share of a batch."""
 
     def finish(self) -> Any:
@@ -87,7 +87,7 @@ class _Counted:
 class _Step:
     """One step of a model, which may have to be run again."""
 
-    def __init__(self, model: Any, batch: Batch, runs: Runs, guard: Guard):
+    def __init__(self, model: Any, batch: Batch, runs: StepRunner, guard: TransactionGuard):
         self._model = model
         self._batch = batch
         self._runs = runs
@@ -105,7 +105,7 @@ class _Step:
         data, share = self._batch()
         self._runs.trace(data)  # what it makes has to be there before values are kept
         if notes.before_merge is not None:
-            metrics.unmerge(self._model)
+            metrics.restore_local(self._model)
         if notes.generation != ranks.generation:
             _take_over(self._model)
         if self._runs.changing is None or notes.begin:  # a first step may make more
@@ -130,7 +130,7 @@ class _Step:
         """The ranks have exchanged gradients and metrics; called in the graph of the step."""
         if self._may_count:
             self._metrics, self._values = total, None
-            self._guard.count()
+            self._guard.mark_committed()
 
     def commit(self) -> _Counted:
         """Have the step count, if it does not yet."""
@@ -163,7 +163,7 @@ class _Step:
 _step: _Step | None = None  # the one that runs
 
 
-def step(model: Any, batch: Batch, runs: Runs, guard: Guard) -> Any:
+def step(model: Any, batch: Batch, runs: StepRunner, guard: TransactionGuard) -> Any:
     """Run a step of a model, again where a rank dies in it.
 
     Args:
@@ -185,12 +185,12 @@ def step(model: Any, batch: Batch, runs: Runs, guard: Guard) -> Any:
 def count_behind(model: Any) -> Callable[[list[Any]], list[Any]]:
     """For the graph of a step: what sums the metrics after the gradients; see `deferred_update`."""
 
-    plan: Plan | None = None
+    plan: BucketPlan | None = None
 
     def count(own: np.ndarray) -> list[np.ndarray]:
         nonlocal plan
         if plan is None:
-            plan = Plan.of(_WHAT, _LABELS, [own])
+            plan = BucketPlan.of(_WHAT, _LABELS, [own])
         total = _sum(own if _step is None else _step.own(own), plan)
         if _step is not None:
             _step.count(total)
@@ -250,12 +250,14 @@ def own_metrics(model: Any) -> list[tuple[Any, np.ndarray]]:
 def sum_of_metrics(model: Any) -> np.ndarray:
     """The state of the metrics, summed over all ranks: what every rank then knows. float64, flat."""
     own = metrics.flatten(own_metrics(model))
-    return _sum(own, Plan.of(_WHAT, _LABELS, [own]))
+    return _sum(own, BucketPlan.of(_WHAT, _LABELS, [own]))
 
 
-def _sum(own: np.ndarray, plan: Plan) -> np.ndarray:
+def _sum(own: np.ndarray, plan: BucketPlan) -> np.ndarray:
     ranks = world.current()
-    return np.array(own if ranks.alone else ranks.whole(lambda: process_group.sum_planned(ranks, plan, [own])[0]))
+    return np.array(
+        own if ranks.is_single else ranks.run_atomically(lambda: process_group.sum_planned(ranks, plan, [own])[0])
+    )
 
 
 def _take_over(model: Any) -> None:

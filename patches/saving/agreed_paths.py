@@ -44,7 +44,7 @@ _alike: weakref.WeakSet[Any] = weakref.WeakSet()  # lists of callbacks that are 
 _made: list[str] = []  # files and folders that this rank has for as long as the job runs, the innermost last
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch keras.src.callbacks.callback_list, keras.src.saving.saving_api and keras.src.models.model."""
     if module.__name__.endswith("callback_list"):
         wrapping.wrap(module, "CallbackList.on_train_begin", _begin)
@@ -62,11 +62,11 @@ def agreed(path: str, what: str) -> str:
     """Rank 0's path. Every rank must call, but one that writes by itself.
 
     Args:
-        what: the purpose, see `World.meet`.
+        what: the purpose, see `World.barrier`.
     """
     if alone:
         return path
-    everyone = world.current().gather(path, what)
+    everyone = world.current().allgather(path, what)
     _learn(everyone)
     return everyone[0]
 
@@ -85,7 +85,7 @@ def offer(path: str, endings: Sequence[str] = ("",)) -> None:
         for ending in endings:
             with contextlib.suppress(OSError):
                 _link(os.path.abspath(path) + ending, own + ending)
-    ranks.meet("see what rank 0 has written")
+    ranks.barrier("see what rank 0 has written")
 
 
 def withdraw(path: str) -> None:
@@ -102,7 +102,7 @@ def _learn(everyone: list[str]) -> None:
     if len(set(everyone)) > 1:
         _differ = True
         other = next(path for path in everyone if path != theirs)
-        log_once.say(f"ranks give other paths for one thing, and rank 0's is taken: {theirs}, not {other}")
+        log_once.log(f"ranks give other paths for one thing, and rank 0's is taken: {theirs}, not {other}")
     if mine == theirs:
         return
     mine, theirs = os.path.abspath(mine), os.path.abspath(theirs)
@@ -182,7 +182,7 @@ def _begin(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
     if alone:
         return wrapped(*args, **kwargs)
     mine = [(kind, {name: _text(callback, name) for name in found}) for kind, callback, found in _with_paths(callbacks)]
-    everyone = world.current().gather(mine, "compare the paths of callbacks")
+    everyone = world.current().allgather(mine, "compare the paths of callbacks")
     kinds = [[kind for kind, _ in one] for one in everyone]
     if all(one == kinds[0] for one in kinds):
         _alike.add(callbacks)

@@ -22,7 +22,7 @@ import wrapt
 from matex_tf.patches.common import wrapping
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch tensorflow."""
     loader = importlib.import_module("tensorflow.python.autograph.pyct.loader")
     wrapping.require(loader, "load_source")

@@ -16,7 +16,7 @@ from matex_tf.patches.keras import weights
 from matex_tf.patches.saving import agreed_paths, model_files
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch keras.src.callbacks.model_checkpoint and keras.src.callbacks.backup_and_restore."""
     if module.__name__.endswith("model_checkpoint"):
         wrapping.wrap(module, "ModelCheckpoint._save_model", _checkpoint)
@@ -29,7 +29,7 @@ def _checkpoint(wrapped: Any, callback: Any, args: Any, kwargs: Any) -> Any:
     """In the middle of an epoch the ranks' logs are their own, so rank 0's decide for all."""
     epoch, batch, logs = _checkpoint_arguments(*args, **kwargs)
     if batch is not None:
-        logs = world.current().share(dict(logs or {}), "share the logs that a checkpoint goes by")
+        logs = world.current().broadcast(dict(logs or {}), "share the logs that a checkpoint goes by")
     return wrapped(epoch, batch, logs)
 
 

@@ -12,7 +12,7 @@ from matex_tf.core import world
 from matex_tf.patches.common import carried_error, log_once, wrapping
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch keras.src.utils.file_utils."""
     wrapping.wrap(module, "get_file", _one_a_node)
 
@@ -21,16 +21,16 @@ def _one_a_node(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     ranks = world.current()
     name = str(kwargs.get("fname") or kwargs.get("origin") or (args[0] if args else "a file"))
     path, failure = None, None
-    ranks.meet(f"get {name}")
+    ranks.barrier(f"get {name}")
     if ranks.local_rank == 0:
         try:
             path = wrapped(*args, **kwargs)
         except Exception as error:
             failure = error
-    said = ranks.gather(failure and carried_error.pack(failure), f"wait for {name}")
+    said = ranks.allgather(failure and carried_error.pack(failure), f"wait for {name}")
     rank = next((rank for rank, error in enumerate(said) if error), None)
     if rank is not None and len(set(ranks.hosts)) > 1:
-        log_once.say(f"{ranks.hosts[rank]} could not get {name}")
+        log_once.log(f"{ranks.hosts[rank]} could not get {name}")
     if failure is not None:
         raise failure
     if rank is not None:

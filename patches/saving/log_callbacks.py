@@ -16,7 +16,7 @@ from matex_tf.patches.saving import model_files
 _CLASSES = {"csv_logger": "CSVLogger", "tensorboard": "TensorBoard", "remote_monitor": "RemoteMonitor"}
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch keras.src.callbacks.csv_logger, .tensorboard or .remote_monitor."""
     logger = _CLASSES[module.__name__.rpartition(".")[2]]
     for name, method in vars(wrapping.require(module, logger)).items():

@@ -20,7 +20,7 @@ _begin = time.time()
 _known: set[str] = set()
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch os."""
     wrapping.wrap(module, "mkdir", _mkdir)
 

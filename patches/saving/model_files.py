@@ -19,7 +19,7 @@ from typing import Any
 
 from matex_tf.core import world
 from matex_tf.patches.common import carried_error, log_once, wrapping
-from matex_tf.patches.common.active_flag import Inside, alone
+from matex_tf.patches.common.active_flag import ActiveFlag, alone
 from matex_tf.patches.keras import weights
 from matex_tf.patches.saving import agreed_paths
 from matex_tf.storage import atomic_file
@@ -29,10 +29,10 @@ _SEEN_WITHIN_SECONDS = 5.0  # how long a network file system may take to show a 
 before_writing: list[Callable[[], None]] = []
 
 #: While a file is written beside its place: Keras' methods call its functions.
-_writing = Inside()
+_writing = ActiveFlag()
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch keras.src.saving.saving_api and keras.src.models.model."""
     if module.__name__.endswith("saving_api"):
         for name in ("save_model", "save_weights"):
@@ -120,7 +120,7 @@ def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) ->
     """Call `write` on rank 0 alone while the others wait.
 
     Args:
-        what: the purpose, see `World.meet`.
+        what: the purpose, see `World.barrier`.
         path: the file that must be there afterwards; None where it is not known.
 
     Returns:
@@ -138,10 +138,10 @@ def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) ->
     def attempt() -> bytes | None:
         """The error of the rank that writes; another rank writes anew where that one dies."""
         nonlocal result, failure
-        ranks.meet(what)
+        ranks.barrier(what)
         if ranks.rank == 0:
             _write()
-        return ranks.share(failure and carried_error.pack(failure, f"rank 0 could not {what}: "), f"end to {what}")
+        return ranks.broadcast(failure and carried_error.pack(failure, f"rank 0 could not {what}: "), f"end to {what}")
 
     def _write() -> None:
         nonlocal result, failure
@@ -151,13 +151,13 @@ def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) ->
         except Exception as error:
             failure = error
 
-    said = ranks.whole(attempt)
+    said = ranks.run_atomically(attempt)
     if failure is not None:
         raise failure
     if said is not None:
         raise carried_error.unpack(said)
     if path is not None and not _appears(path):
-        log_once.say(f"{path} is on a disk that only {ranks.hosts[0]} has: other hosts do not see it")
+        log_once.log(f"{path} is on a disk that only {ranks.hosts[0]} has: other hosts do not see it")
     return result
 
 
@@ -165,7 +165,7 @@ def shared(write: Callable[[], Any], what: str, path: str | None = None) -> Any:
     """The same as `by_one_rank`, with a result, any picklable object, that every rank gets."""
     if alone:
         return write()
-    return world.current().share(by_one_rank(write, what, path), f"share the result of: {what}")
+    return world.current().broadcast(by_one_rank(write, what, path), f"share the result of: {what}")
 
 
 def _appears(path: str) -> bool:
@@ -176,4 +176,4 @@ def _appears(path: str) -> bool:
     while not here and len(set(ranks.hosts)) > 1 and time.monotonic() < end:
         time.sleep(0.05)
         here = os.path.exists(path)
-    return all(ranks.gather(here, "look for a written file"))
+    return all(ranks.allgather(here, "look for a written file"))

@@ -20,7 +20,7 @@ from matex_tf.patches.common import wrapping
 _ENDINGS = {"save": ".npy", "savez": ".npz", "savez_compressed": ".npz", "savetxt": ""}
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch numpy."""
     for name, ending in _ENDINGS.items():
         wrapping.wrap(module, name, _whole(ending))

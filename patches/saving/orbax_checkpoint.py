@@ -15,7 +15,7 @@ from matex_tf.patches.common import wrapping
 from matex_tf.patches.saving import agreed_paths, model_files
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch keras.src.callbacks.orbax_checkpoint."""
     wrapping.wrap(module, "OrbaxCheckpoint._is_improvement", _decide)
     wrapping.wrap(module, "OrbaxCheckpoint._save_checkpoint", _save)
@@ -25,7 +25,7 @@ def apply(module: ModuleType) -> None:
 
 def _decide(wrapped: Any, callback: Any, args: Any, kwargs: Any) -> Any:
     """In the middle of an epoch the ranks' logs are their own, so rank 0's decide for all."""
-    return world.current().share(wrapped(*args, **kwargs), "share whether a model is the best so far")
+    return world.current().broadcast(wrapped(*args, **kwargs), "share whether a model is the best so far")
 
 
 def _save(wrapped: Any, callback: Any, args: Any, kwargs: Any) -> Any:

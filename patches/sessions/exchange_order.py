@@ -23,7 +23,7 @@ _pending: list[int] = []  # the exchanges of this run that are not through yet
 _given_up = False
 
 
-def in_turn(inputs: Sequence[tf.Tensor], exchange: Callable[[], list[Any]]) -> list[Any]:
+def in_graph_order(inputs: Sequence[tf.Tensor], exchange: Callable[[], list[Any]]) -> list[Any]:
     """Build the ops of an exchange, between ops that wait for its turn and end it.
 
     Args:

@@ -10,13 +10,13 @@ import tensorflow as tf
 
 from matex_tf.core import world
 from matex_tf.patches.common import batch_share
-from matex_tf.patches.common.row_slicing import Share
+from matex_tf.patches.common.row_slicing import RowRange
 
-_now: Share | None = None
+_now: RowRange | None = None
 
 
 @contextlib.contextmanager
-def use(share: Share | None) -> Iterator[None]:
+def use(share: RowRange | None) -> Iterator[None]:
     """Let runs inside this block work on these rows; None: on what every rank has, or on nothing that has rows."""
     global _now
     before, _now = _now, share
@@ -26,7 +26,7 @@ def use(share: Share | None) -> Iterator[None]:
         _now = before
 
 
-def in_graph() -> batch_share.Part:
+def in_graph() -> batch_share.StepShare:
     """The part that the run of this graph works on; of what every rank has, each counts as one of `size` rows."""
 
     def read() -> np.ndarray:
@@ -37,4 +37,4 @@ def in_graph() -> batch_share.Part:
     numbers = tf.numpy_function(read, [], tf.int32, stateful=True)
     numbers.set_shape([3])
     rows, total, taken = tf.unstack(numbers)
-    return batch_share.Part(rows, total, taken)
+    return batch_share.StepShare(rows, total, taken)

@@ -23,7 +23,7 @@ from matex_tf.patches.saving import agreed_paths, model_files
 from matex_tf.patches.sessions import variables
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch tensorflow."""
     train = "compat.v1.train"
     wrapping.wrap(module, f"{train}.Saver.save", _save)
@@ -54,7 +54,7 @@ def _restore(wrapped: Any, saver: Any, args: Any, kwargs: Any) -> Any:
     path = args[1] if len(args) > 1 else kwargs["save_path"]
     agreed_paths.agreed(os.fspath(path or ""), "restore the variables of a session")
     model_files.by_one_rank(lambda: wrapped(*args, **kwargs), "restore a session")
-    variables.share(session)
+    variables.broadcast(session)
 
 
 def _prepare(wrapped: Any, manager: Any, args: Any, kwargs: Any) -> Any:
@@ -64,8 +64,8 @@ def _prepare(wrapped: Any, manager: Any, args: Any, kwargs: Any) -> Any:
     ranks = world.current()
     with variables.by_itself():
         session = wrapped(*args, **kwargs)
-    ranks.meet("start a session")
-    variables.share(session)
+    ranks.barrier("start a session")
+    variables.broadcast(session)
     return session
 
 

@@ -24,7 +24,7 @@ from matex_tf.core import world
 from matex_tf.exchange import tf_op
 from matex_tf.patches.common import log_once, sharing_report, wrapping
 from matex_tf.patches.common.active_flag import alone
-from matex_tf.patches.common.row_slicing import Share
+from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import batch_ownership as guesses
 from matex_tf.patches.sessions import exchange_order, feed_share, variables
 
@@ -35,7 +35,7 @@ _own: weakref.WeakSet[Any] = weakref.WeakSet()  # graphs that ranks have fed row
 _begun: weakref.WeakSet[Any] = weakref.WeakSet()  # sessions that have trained
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch tensorflow."""
     wrapping.wrap(module, "compat.v1.Session.run", _run)
     wrapping.wrap(module, "compat.v1.Session.__init__", _init)
@@ -67,7 +67,7 @@ def _run(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
             sharing_report.shared(training=False)
             return _of_all(graph, fetches, result, part)
         if any(variable.initializer.name in ops for variable in variables.of(graph)):
-            variables.share(session)
+            variables.broadcast(session)
         return result
     return _train(wrapped, session, fetches, feeds, rest, numbers)
 
@@ -80,10 +80,10 @@ def _train(wrapped: Any, session: Any, fetches: Any, feeds: Any, rest: Any, numb
     """A run with exchanges in it."""
     ranks = world.current()
     sharing_report.uncovered("a session of TensorFlow 1")
-    ranks.where, ranks.expected = f"a training run of a session, of {len(feeds or {})} feeds", ()
+    ranks.location, ranks.step_signature = f"a training run of a session, of {len(feeds or {})} feeds", ()
     if session not in _begun:
         _begun.add(session)
-        variables.share(session)
+        variables.broadcast(session)
     mine, part = _own_feeds(session.graph, feeds, training=True)
     if part is not None or not settings.current().shard_loops:
         sharing_report.shared()
@@ -136,7 +136,7 @@ def _op(graph: tf.Graph, leaf: Any) -> Any:
     return element if isinstance(element, tf.Operation) else element.op
 
 
-def _own_feeds(graph: tf.Graph, feeds: Any, training: bool) -> tuple[Any, Share | None]:
+def _own_feeds(graph: tf.Graph, feeds: Any, training: bool) -> tuple[Any, RowRange | None]:
     """What this rank feeds, and its part of the batch; None where nothing is shared out."""
     if not feeds or not settings.current().shard_loops:
         return feeds, None
@@ -155,16 +155,16 @@ def _own_feeds(graph: tf.Graph, feeds: Any, training: bool) -> tuple[Any, Share 
     if not found.own or (found.same and not training):
         if rows <= 0 or not training:
             return feeds, None
-        part = Share.of(rows, ranks.rank, ranks.size)
+        part = RowRange.of(rows, ranks.rank, ranks.size)
         if not found.differs:
-            log_once.say(
+            log_once.log(
                 f"what sessions are fed for training is the same on all ranks: it is shared out among {ranks.size}"
             )
         return {**feeds, **{key: array[part.low : part.high] for key, array in batch.items()}}, part
     _own.add(graph)
     rows = max(rows, 0)
     padded = {key: array if rows else np.zeros((1, *array.shape[1:]), array.dtype) for key, array in batch.items()}
-    return {**feeds, **padded}, Share(0, max(rows, 1), rows, sum(max(count, 0) for count in found.counts))
+    return {**feeds, **padded}, RowRange(0, max(rows, 1), rows, sum(max(count, 0) for count in found.counts))
 
 
 def _may_have_rows(graph: tf.Graph, key: Any, value: Any) -> bool:
@@ -183,7 +183,7 @@ def _open(shape: tf.TensorShape) -> bool:
     return shape.rank is None or (shape.rank > 0 and shape.as_list()[0] is None)
 
 
-def _of_all(graph: tf.Graph, fetches: Any, result: Any, part: Share) -> Any:
+def _of_all(graph: tf.Graph, fetches: Any, result: Any, part: RowRange) -> Any:
     """What was fetched, of the whole batch."""
     leaves: list[tuple[Any, Any]] = []
 
@@ -200,7 +200,7 @@ def _of_all(graph: tf.Graph, fetches: Any, result: Any, part: Share) -> Any:
     named = [(_name(graph, fetch), value) for fetch, value in leaves]
     said = {name: _said(graph, name, value, part) for name, value in named if name}
     # By name: a hook that goes by the clock may fetch something on one rank that it does not on another.
-    everyone = world.current().gather((part.rows, said), "put together what a session fetched")
+    everyone = world.current().allgather((part.rows, said), "put together what a session fetched")
     return _fill(places, [_whole(name, value, everyone) for name, value in named])
 
 
@@ -221,7 +221,7 @@ def _name(graph: tf.Graph, fetch: Any) -> str:
         return ""
 
 
-def _said(graph: tf.Graph, name: str, value: Any, part: Share) -> Any:
+def _said(graph: tf.Graph, name: str, value: Any, part: RowRange) -> Any:
     """What a rank tells of one fetch: a number to average, rows to join, or None."""
     if isinstance(value, np.ndarray) and value.ndim:
         of_rows = _open(graph.get_tensor_by_name(name).shape)

@@ -21,7 +21,7 @@ from matex_tf.patches.loops import position, replica_sync
 from matex_tf.patches.sessions import exchange_order, feed_share
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch tensorflow."""
     wrapping.wrap(module, "compat.v1.train.Optimizer.compute_gradients", _compute)
     wrapping.wrap(module, "compat.v1.train.Optimizer.apply_gradients", _apply)
@@ -79,7 +79,7 @@ def _average(grads: Sequence[Any], labels: Sequence[str]) -> list[Any]:
                 before = _tensors(sums[0])
         return [part for result in results for part in _tensors(result)]
 
-    parts = iter(exchange_order.in_turn(flat, exchange))
+    parts = iter(exchange_order.in_graph_order(flat, exchange))
     return [_put_back(grad, parts) for grad in grads]
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf.core import world
-from matex_tf.patches.common.active_flag import Inside
+from matex_tf.patches.common.active_flag import ActiveFlag
 
 #: While this package, or what it waits for, uses a session: runs are the rank's own.
-by_itself = Inside()
+by_itself = ActiveFlag()
 
 
 def of(graph: tf.Graph) -> list[Any]:
@@ -20,7 +20,7 @@ def of(graph: tf.Graph) -> list[Any]:
     return list(graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES))
 
 
-def share(session: Any) -> None:
+def broadcast(session: Any) -> None:
     """Give every rank the values that rank 0 has. All ranks come here.
 
     Raises:
@@ -28,9 +28,9 @@ def share(session: Any) -> None:
     """
     ranks = world.current()
     variables = of(session.graph)
-    ranks.meet("share the variables of a session", [f"{v.name} {v.dtype.name} {v.shape}" for v in variables])
+    ranks.barrier("share the variables of a session", [f"{v.name} {v.dtype.name} {v.shape}" for v in variables])
     values: list[Any] = _values(session, variables) if ranks.rank == 0 else []
-    known = ranks.share(
+    known = ranks.broadcast(
         [None if value is None else (value.shape, value.dtype) for value in values], "share the shapes of variables"
     )
     with by_itself():
@@ -38,9 +38,9 @@ def share(session: Any) -> None:
             if kind is None:
                 continue
             if kind[1].hasobject:
-                value = ranks.share(values[place] if ranks.rank == 0 else None, "share a variable of text")
+                value = ranks.broadcast(values[place] if ranks.rank == 0 else None, "share a variable of text")
             else:
-                value = ranks.share_array(values[place] if ranks.rank == 0 else np.empty(*kind))
+                value = ranks.broadcast_array(values[place] if ranks.rank == 0 else np.empty(*kind))
             if ranks.rank:
                 session.run(variable.initializer, {variable.initializer.inputs[1]: value})
 

@@ -13,7 +13,7 @@ from matex_tf.core.world import World
 from matex_tf.errors import DataError, quoted
 from matex_tf.readers.safety import read_watch, safe_pickle
 from matex_tf.readers.tables.arrays import data_errors, open_each
-from matex_tf.readers.tables.table import Arrays, Table, Wanted, Watched
+from matex_tf.readers.tables.table import Arrays, FileStamp, ReadOptions, Table
 
 _LABELS = ("labels", "fine_labels", "coarse_labels")
 
@@ -30,7 +30,7 @@ _ARCHIVES = {
 }
 
 
-def open(paths: Sequence[str], wanted: Wanted, ranks: World) -> Table:
+def open(paths: Sequence[str], wanted: ReadOptions, ranks: World) -> Table:
     """Open files of CIFAR as one table: uint8 of shape (rows, 32, 32, 3), labels int64. Every rank calls it.
 
     `wanted.y` chooses between "fine_labels", which is what None means, and "coarse_labels" of CIFAR-100. A pickle can
@@ -72,12 +72,12 @@ def find(directory: str, part: str, classes: int = 10) -> list[str]:
 class CifarTable(Table):
     """The rows of one file."""
 
-    def __init__(self, path: str, wanted: Wanted, latest: list[Any]):
+    def __init__(self, path: str, wanted: ReadOptions, latest: list[Any]):
         """Args: latest: what was read last, shared by the tables of several files: ranges are read in their order."""
         self.path, self.paths, self._wanted, self._latest = path, (path,), wanted, latest
         if wanted.x is not None:
             raise DataError(f"{path} is of CIFAR, whose inputs have no name: x={quoted(wanted.x)} is not in it.")
-        self._watched = Watched(path)
+        self._watched = FileStamp(path)
         self.labelled = wanted.y is not False
         self.names = ("data", "labels") if self.labelled else ("data",)
         self.columns = ("data",)

@@ -16,7 +16,7 @@ from matex_tf.errors import DataError, quoted
 from matex_tf.readers.safety import read_watch
 from matex_tf.readers.tables.arrays import ArrayTable, check_plausible, data_errors, open_each
 from matex_tf.readers.tables.raw import Place, RawFile
-from matex_tf.readers.tables.table import Table, Wanted, Watched, together
+from matex_tf.readers.tables.table import FileStamp, ReadOptions, Table, all_or_none
 
 TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
@@ -24,7 +24,7 @@ _PARTS = {"train": "train", "test": "t10k"}
 _GZIP = b"\x1f\x8b"
 
 
-def open(paths: Sequence[str], wanted: Wanted, ranks: World) -> Table:
+def open(paths: Sequence[str], wanted: ReadOptions, ranks: World) -> Table:
     """Open idx files of inputs as one table, each with its file of labels. Every rank calls it.
 
     The labels of `train-images-idx3-ubyte` are in `train-labels-idx1-ubyte` beside it, also with a dot for the second
@@ -42,7 +42,7 @@ def open(paths: Sequence[str], wanted: Wanted, ranks: World) -> Table:
     inputs = [path for path in paths if _plain(os.path.abspath(path)) not in belong] or list(paths)
     whole: list[Place] = []
     table = open_each(inputs, wanted, ranks, "open idx files", functools.partial(_open_one, packed=whole))
-    with together(ranks, "see whether packed idx files are whole"):
+    with all_or_none(ranks, "see whether packed idx files are whole"):
         if ranks.rank == 0:
             for place in whole:
                 _check_whole(place)
@@ -88,11 +88,11 @@ def _variants(name: str) -> list[str]:
     return list(dict.fromkeys([name, f"{name}.gz", dotted, f"{dotted}.gz"]))
 
 
-def _open_one(path: str, wanted: Wanted, packed: list[Place]) -> Table:
+def _open_one(path: str, wanted: ReadOptions, packed: list[Place]) -> Table:
     if wanted.x is not None:
         raise DataError(f"{path} holds one array without a name: x={quoted(wanted.x)} is not in it.")
     labels = _labels_beside(path, wanted)
-    files = [Watched(one) for one in (path, labels) if one]
+    files = [FileStamp(one) for one in (path, labels) if one]
     names = [os.path.basename(one.path) for one in files]
     if len(set(names)) < len(names):
         names = [one.path for one in files]
@@ -101,7 +101,7 @@ def _open_one(path: str, wanted: Wanted, packed: list[Place]) -> Table:
     return ArrayTable(RawFile(path, "file", files, places, (names[0], names[1] if labels else None)), wanted)
 
 
-def _labels_beside(path: str, wanted: Wanted) -> str | None:
+def _labels_beside(path: str, wanted: ReadOptions) -> str | None:
     directory, name = os.path.split(path)
     if wanted.y is False:
         return None
@@ -123,7 +123,7 @@ def _labels_beside(path: str, wanted: Wanted) -> str | None:
     )
 
 
-def _place(watched: Watched) -> Place:
+def _place(watched: FileStamp) -> Place:
     """The array in an idx file."""
     path = watched.path
     with data_errors(path, "read as idx", [watched]):

@@ -18,7 +18,7 @@ from matex_tf.core.world import World
 from matex_tf.errors import DataError, quoted
 from matex_tf.readers.tables.arrays import ArrayTable, data_errors, open_each
 from matex_tf.readers.tables.raw import Place, RawFile
-from matex_tf.readers.tables.table import Table, Wanted, Watched
+from matex_tf.readers.tables.table import FileStamp, ReadOptions, Table
 
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -27,7 +27,7 @@ _HEADERS = {
 }
 
 
-def open(paths: Sequence[str], wanted: Wanted, ranks: World) -> Table:
+def open(paths: Sequence[str], wanted: ReadOptions, ranks: World) -> Table:
     """Open .npy and .npz files as one table. Every rank calls it.
 
     A .npy file is inputs without labels, unless `wanted.y` is the path of another .npy file, seen from the directory
@@ -45,8 +45,8 @@ def open(paths: Sequence[str], wanted: Wanted, ranks: World) -> Table:
     return open_each(paths, wanted, ranks, "open NumPy files", _open_one, each)
 
 
-def _open_one(path: str, wanted: Wanted) -> Table:
-    watched = Watched(path)
+def _open_one(path: str, wanted: ReadOptions) -> Table:
+    watched = FileStamp(path)
     with builtins.open(path, "rb") as file:
         head = file.read(6)
     if head.startswith(b"PK\x03\x04"):
@@ -64,12 +64,12 @@ def _open_one(path: str, wanted: Wanted) -> Table:
             )
         other = os.path.join(os.path.dirname(path), os.fspath(wanted.y))
         labels = other if os.path.basename(other) == name else os.path.basename(other)
-        files.append(Watched(other))
+        files.append(FileStamp(other))
         places[labels] = _npy(other, files[1])
     return ArrayTable(RawFile(path, "array", files, places, (name, labels)), wanted)
 
 
-def _npy(path: str, watched: Watched) -> Place:
+def _npy(path: str, watched: FileStamp) -> Place:
     with data_errors(path, "read as .npy", [watched]), builtins.open(path, "rb") as file:
         return _place(file, path, path, watched.bytes)
 

@@ -13,8 +13,8 @@ from matex_tf.errors import DataError, listed, quoted, shortened
 from matex_tf.readers.safety import read_watch
 from matex_tf.readers.safety.limits import room
 from matex_tf.readers.tables.arrays import data_errors
-from matex_tf.readers.tables.columns import Chosen, Kind, choose
-from matex_tf.readers.tables.table import Table, Wanted, Watched, library, together
+from matex_tf.readers.tables.columns import ColumnSelection, Kind, choose
+from matex_tf.readers.tables.table import FileStamp, ReadOptions, Table, all_or_none, library
 
 #: Rows that are decoded at a time where a row group has more: pyarrow's copy and the arrays exist at once.
 BATCH_ROWS = 1 << 16
@@ -29,12 +29,12 @@ class ParquetTable(Table):
 
     names = ("x", "y")
 
-    def __init__(self, paths: Sequence[str], wanted: Wanted):
+    def __init__(self, paths: Sequence[str], wanted: ReadOptions):
         """Raises: DataError: a file cannot be read, or has other columns than are wanted or than the first file."""
         self.paths = tuple(paths)
         self._arrow = library("pyarrow", paths[0])
         self._parquet = library("pyarrow.parquet", paths[0])
-        self._watched = [Watched(path) for path in paths]
+        self._watched = [FileStamp(path) for path in paths]
         schemas: list[Any] = []
         self._metadata: list[Any] = []  # of each file, which need not be read again
         self._groups: list[tuple[int, int, int]] = []  # file, group in the file, rows
@@ -56,7 +56,7 @@ class ParquetTable(Table):
         if self.rows == 0:
             raise DataError(f"{paths[0]} has no rows.")
         names = tuple(schemas[0].names)
-        self._chosen: Chosen = choose(names, len(names), wanted, paths[0])
+        self._chosen: ColumnSelection = choose(names, len(names), wanted, paths[0])
         self._columns = [names[column] for column in self._chosen.needed]
         self.labelled = bool(self._chosen.y)
         self.kind = Kind.INTEGER
@@ -182,7 +182,7 @@ class ParquetTable(Table):
 
 
 @contextlib.contextmanager
-def _opened(parquet: Any, watched: Watched, metadata: Any) -> Iterator[Any]:
+def _opened(parquet: Any, watched: FileStamp, metadata: Any) -> Iterator[Any]:
     """A Parquet file while it is read from; what pyarrow raises becomes a DataError."""
     watched.check()
     with data_errors(watched.path, "read as Parquet", [watched]):
@@ -194,19 +194,19 @@ def _opened(parquet: Any, watched: Watched, metadata: Any) -> Iterator[Any]:
     watched.check()
 
 
-def open(paths: Sequence[str], wanted: Wanted, ranks: World) -> ParquetTable:
+def open(paths: Sequence[str], wanted: ReadOptions, ranks: World) -> ParquetTable:
     """Open Parquet files as one table. Every rank calls it with the same arguments.
 
     Args:
         paths: the files, all with the same columns.
-        wanted: see `Wanted`, and `columns.choose` for what is found where it says nothing.
+        wanted: see `ReadOptions`, and `columns.choose` for what is found where it says nothing.
         ranks: who reads.
 
     Raises:
         DataError: on every rank: a file cannot be read or is damaged, has no rows, or has no such column.
     """
     table: ParquetTable | None = None
-    with together(ranks, "open Parquet files"):
+    with all_or_none(ranks, "open Parquet files"):
         table = ParquetTable(paths, wanted)
     assert table is not None
     return table

@@ -9,7 +9,7 @@ from matex_tf.core.world import World
 from matex_tf.errors import DataError, listed, quoted
 from matex_tf.readers.safety import read_watch
 from matex_tf.readers.safety.signature import is_hdf5
-from matex_tf.readers.tables.table import Table, Wanted, Watched, library, together
+from matex_tf.readers.tables.table import FileStamp, ReadOptions, Table, all_or_none, library
 
 #: The module of each format. A module is imported when its format is used: pandas alone takes half a second.
 FORMATS = {
@@ -48,7 +48,7 @@ def by_content(path: str) -> str:
     Raises:
         DataError: the file cannot be read, is empty, or is of no format that is known.
     """
-    Watched(path)
+    FileStamp(path)
     with open(path, "rb") as file:
         head = file.read(4096)
     if head.startswith(b"\x1f\x8b"):
@@ -109,20 +109,20 @@ def _in_gzip(path: str) -> str:
     return _by_head(path, head)
 
 
-def open_table(paths: Sequence[str], format: str | None, wanted: Wanted, ranks: World) -> Table:
+def open_table(paths: Sequence[str], format: str | None, wanted: ReadOptions, ranks: World) -> Table:
     """Open files as one table. Every rank calls it with the same arguments.
 
     Raises:
         DataError: on every rank: a file is not there on some rank, has no known format, or has not what is wanted.
     """
     found = ""
-    with together(ranks, "find the format of the data"):
+    with all_or_none(ranks, "find the format of the data"):
         kinds = {path: name_of(format) if format else by_content(path) for path in paths}
         if len(set(kinds.values())) > 1:
             each = listed((f"{path}: {kind}" for path, kind in kinds.items()), "; ")
             raise DataError(f"files that are read as one table must have one format ({each}).")
         found = kinds[paths[0]]
-    if len(set(ranks.gather(found, "compare the formats of the data"))) > 1:
+    if len(set(ranks.allgather(found, "compare the formats of the data"))) > 1:
         raise DataError(f"{paths[0]} has other formats on other ranks: is it the same file on every host?")
     module = importlib.import_module(f"matex_tf.readers.formats.{FORMATS[found]}")
     table: Table = module.open(paths, wanted, ranks)

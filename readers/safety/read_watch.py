@@ -41,7 +41,7 @@ class _Watch:
         with tempfile.TemporaryFile() as shared:
             shared.truncate(SLOT.size * SLOTS)
             self._memory = mmap.mmap(shared.fileno(), SLOT.size * SLOTS)
-            who = "this process" if ranks.alone else f"rank {ranks.rank}"
+            who = "this process" if ranks.is_single else f"rank {ranks.rank}"
             self._process: subprocess.Popen[bytes] | None = subprocess.Popen(
                 [
                     *(sys.executable, "-I", "-S", str(Path(__file__).with_name("_read_watcher.py"))),
@@ -50,7 +50,7 @@ class _Watch:
                 ],
                 stdin=subprocess.PIPE,  # ends when this process does
                 stdout=subprocess.DEVNULL,
-                stderr=ranks.say_to,
+                stderr=ranks.log_to,
                 pass_fds=[shared.fileno()],
                 start_new_session=True,  # Ctrl-C is for the ranks
                 env={name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"},
@@ -111,7 +111,7 @@ def _started() -> _Watch | None:
                 atexit.register(_watch.close)
             except OSError as error:
                 _failed = True
-                world.current().say(f"reading files is not watched: no process can be started ({error.strerror})")
+                world.current().log(f"reading files is not watched: no process can be started ({error.strerror})")
         return _watch
 
 

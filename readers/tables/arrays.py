@@ -25,7 +25,7 @@ from matex_tf.readers.safety import read_watch
 from matex_tf.readers.safety.hdf5_storage import Storage
 from matex_tf.readers.safety.limits import most_claimed, room
 from matex_tf.readers.tables import input_label_names
-from matex_tf.readers.tables.table import Arrays, Joined, Table, Wanted, Watched, together
+from matex_tf.readers.tables.table import Arrays, ConcatTable, FileStamp, ReadOptions, Table, all_or_none
 
 #: What is read at a time, where what was read is converted or copied into place.
 PIECE_BYTES = 16 << 20
@@ -85,13 +85,13 @@ class ArrayFile(ABC):
     columns: dict[str, Column]
     only: tuple[str, str | None] | None = None
 
-    def __init__(self, watched: Sequence[Watched]):
+    def __init__(self, watched: Sequence[FileStamp]):
         self.watched = tuple(watched)
-        self.sources: tuple[Watched, ...] = ()
+        self.sources: tuple[FileStamp, ...] = ()
         self.notes: tuple[str, ...] = ()
 
     @property
-    def everything(self) -> tuple[Watched, ...]:
+    def everything(self) -> tuple[FileStamp, ...]:
         """All files that have rows of it."""
         return self.watched + self.sources
 
@@ -107,7 +107,7 @@ class ArrayFile(ABC):
         if storage.fault:
             raise DataError(f"{self.path}: {self.kind} {shortened(name)} {storage.fault}.")
         known = {file.path for file in self.everything}
-        self.sources += tuple(Watched(path) for path in sorted(storage.files - known))
+        self.sources += tuple(FileStamp(path) for path in sorted(storage.files - known))
         if storage.note:
             self.notes += (f"{self.kind} {shortened(name)}: {storage.note}",)
 
@@ -151,7 +151,7 @@ def fill_each(
 
 
 @contextlib.contextmanager
-def data_errors(path: str, doing: str, files: Sequence[Watched] = ()) -> Iterator[None]:
+def data_errors(path: str, doing: str, files: Sequence[FileStamp] = ()) -> Iterator[None]:
     """A block of calls to a library, whose every exception becomes a DataError, and which is given up if it never ends.
 
     What a library raises on a damaged file is no closed list: KeyError, ValueError, OverflowError, MemoryError and
@@ -178,7 +178,7 @@ def data_errors(path: str, doing: str, files: Sequence[Watched] = ()) -> Iterato
 class ArrayTable(Table):
     """The rows of one file of named arrays."""
 
-    def __init__(self, file: ArrayFile, wanted: Wanted):
+    def __init__(self, file: ArrayFile, wanted: ReadOptions):
         """Raises: DataError: columns are not there, cannot be used, or differ in length."""
         self.file, self.paths = file, tuple(watched.path for watched in file.watched)
         columns = file.columns
@@ -261,7 +261,7 @@ def check_plausible(path: str, kind: str, column: Column, length: int) -> None:
         )
 
 
-def _said(columns: dict[str, Column], inputs: Sequence[str], labels: str | None, wanted: Wanted) -> str:
+def _said(columns: dict[str, Column], inputs: Sequence[str], labels: str | None, wanted: ReadOptions) -> str:
     """Inputs and labels in words."""
 
     def one(name: str) -> str:
@@ -324,26 +324,26 @@ def read_exactly(file: Any, place: int, count: int) -> np.ndarray:
 
 def open_each(
     paths: Sequence[str],
-    wanted: Wanted,
+    wanted: ReadOptions,
     ranks: World,
     what: str,
-    open_one: Callable[[str, Wanted], Table],
-    each: Sequence[Wanted] | None = None,
+    open_one: Callable[[str, ReadOptions], Table],
+    each: Sequence[ReadOptions] | None = None,
 ) -> Table:
     """Open every file on every rank, as one table.
 
     Args:
         paths, wanted, ranks: as a format's `open` got them.
-        what: the purpose, see `together`.
+        what: the purpose, see `all_or_none`.
         open_one: opens one file; raises DataError.
         each: what is wanted of each file, where that differs.
     """
     tables: list[Table] = []
-    with together(ranks, what):
+    with all_or_none(ranks, what):
         if not paths:
             raise DataError("no file was named.")
         for path, one in zip(paths, each or [wanted] * len(paths), strict=True):
             tables.append(open_one(path, one))
         if len(tables) > 1:
-            tables = [Joined(tables)]
+            tables = [ConcatTable(tables)]
     return tables[0]

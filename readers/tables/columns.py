@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from matex_tf.errors import DataError, listed, quoted
-from matex_tf.readers.tables.table import Wanted
+from matex_tf.readers.tables.table import ReadOptions
 
 #: Names of a label column, in any case, that are found by themselves; the first that is there is taken.
 LABEL_NAMES = ("label", "labels", "target", "class", "y")
@@ -32,7 +32,7 @@ class Kind(enum.IntEnum):
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ColumnSelection:
     """Columns of a table, by position.
 
     Attributes:
@@ -87,7 +87,7 @@ class Chosen:
         return self.labels([np.empty(0, kind.dtype)] * len(self.y), 0, kind)
 
 
-def choose(names: Sequence[str] | None, count: int, wanted: Wanted, path: str) -> Chosen:
+def choose(names: Sequence[str] | None, count: int, wanted: ReadOptions, path: str) -> ColumnSelection:
     """Find the columns that a script asked for.
 
     Args:
@@ -155,7 +155,7 @@ def choose(names: Sequence[str] | None, count: int, wanted: Wanted, path: str) -
     dtype = np.dtype(np.float32 if wanted.dtype is None else wanted.dtype)
     if dtype.kind not in "fiu":
         raise DataError(f"the columns of {path} cannot become {dtype}: inputs are floating-point numbers or integers.")
-    return Chosen(x, y, dtype, shown, why, tuple(names[i] if names is not None else i for i in x))
+    return ColumnSelection(x, y, dtype, shown, why, tuple(names[i] if names is not None else i for i in x))
 
 
 def _label(names: Sequence[str] | None, count: int, first: bool) -> tuple[int, str]:

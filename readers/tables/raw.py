@@ -19,7 +19,7 @@ import numpy as np
 from matex_tf.errors import DataError
 from matex_tf.readers.safety import read_watch
 from matex_tf.readers.tables.arrays import PIECE_BYTES, ArrayFile, Column, decode, native, pieces, read_exactly
-from matex_tf.readers.tables.table import Watched
+from matex_tf.readers.tables.table import FileStamp
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class RawFile(ArrayFile):
         self,
         path: str,
         kind: str,
-        watched: Sequence[Watched],
+        watched: Sequence[FileStamp],
         places: Mapping[str, Place],
         only: tuple[str, str | None] | None = None,
     ):

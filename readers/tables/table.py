@@ -4,7 +4,7 @@ A format is one file of this package with one function:
 
     open(paths: Sequence[str], wanted: Wanted, ranks: World) -> Table
 
-Every rank calls it, with the same arguments. What ranks do alone in it stands in a `together` block.
+Every rank calls it, with the same arguments. What ranks do alone in it stands in a `all_or_none` block.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Names = Any
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReadOptions:
     """What a script asked for.
 
     Attributes:
@@ -55,7 +55,7 @@ class Table(ABC):
 
     Attributes:
         paths: the files, in the order of their rows.
-        rows: how many rows they have together.
+        rows: how many rows they have all_or_none.
         names: what inputs and labels are made of, for messages: ("x", "y").
         labelled: whether there are labels.
         classes: what each class is called, where the file says so: label k is classes[k].
@@ -90,7 +90,7 @@ class Table(ABC):
         """
 
 
-class Joined(Table):
+class ConcatTable(Table):
     """Tables of one file each, one behind the other."""
 
     def __init__(self, tables: Sequence[Table]):
@@ -167,7 +167,7 @@ def _columns(read: tuple[Arrays, Arrays | None]) -> str:
     return f"inputs {one(read[0])}, labels {one(read[1])}"
 
 
-class Watched:
+class FileStamp:
     """A file as it was when it was opened: tells whether it has changed since."""
 
     def __init__(self, path: str):
@@ -211,12 +211,12 @@ def unreadable(path: str, error: OSError) -> DataError:
 
 
 @contextlib.contextmanager
-def together(ranks: World, what: str) -> Iterator[None]:
+def all_or_none(ranks: World, what: str) -> Iterator[None]:
     """A block in which each rank works alone, and at whose end all know whether all succeeded.
 
     Args:
         ranks: who takes part; every one of them must come here.
-        what: the purpose, see `World.meet`.
+        what: the purpose, see `World.barrier`.
 
     Raises:
         DataError: on every rank, the one that the lowest rank raised in the block, with its rank and host where the
@@ -228,7 +228,7 @@ def together(ranks: World, what: str) -> Iterator[None]:
         yield
     except (DataError, MissingPackage) as error:
         failure = type(error), str(error)
-    failures = ranks.gather(failure, what)
+    failures = ranks.allgather(failure, what)
     failed = [rank for rank, one in enumerate(failures) if one is not None]
     if not failed:
         return

@@ -89,7 +89,7 @@ class State:
 def commit(tmp):
     """Commits of a state that holds an object for a while: the places that were written, and what was said."""
     before = settings.use(Settings(checkpoint_seconds=0.0))
-    checkpoints.current = Checkpoints(Path(tmp), "script.py", False, world.current().say)
+    checkpoints.current = Checkpoints(Path(tmp), "script.py", False, world.current().log)
     try:
         checkpoints.current.open()
         state = State(batch=3, sampler=5)

@@ -50,7 +50,7 @@ def writes(tmp):
 def files(tmp):
     """Names of the files below a directory, without those that hold a time or a process id."""
     names = sorted(str(path.relative_to(tmp)) for path in Path(tmp).rglob("*") if path.is_file())
-    world.current().meet("all ranks have looked")
+    world.current().barrier("all ranks have looked")
     return [name for name in names if "tfevents" not in name]
 
 
@@ -189,7 +189,7 @@ def csv_logger(tmp):
     model = compiled(classifier())
     fit(model, [keras.callbacks.CSVLogger("log.csv")], epochs=3)
     fit(model, [keras.callbacks.CSVLogger("log.csv", append=True)], epochs=2)
-    world.current().meet("the table is written")
+    world.current().barrier("the table is written")
     with open("log.csv") as file:
         rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
     return {"result": {"rows": rows, "files": files(tmp)}, "writes": writes(tmp)}
@@ -201,7 +201,7 @@ def tensorboard(tmp):
 
     model = compiled(classifier())
     fit(model, [keras.callbacks.TensorBoard("board", histogram_freq=1, update_freq="epoch")], epochs=2)
-    world.current().meet("the events are written")
+    world.current().barrier("the events are written")
     time.sleep(0.2)
     scalars, count = {}, {}
     for folder in ("train", "validation"):
@@ -213,7 +213,7 @@ def tensorboard(tmp):
                     if value.tag.startswith(("epoch", "evaluation")) and "learning_rate" not in value.tag:
                         key = f"{folder} {value.tag} {event.step}"
                         scalars.setdefault(key, []).append(float(tf.make_ndarray(value.tensor)))
-    world.current().meet("all ranks have read")
+    world.current().barrier("all ranks have read")
     return {"count": count, "scalars": scalars}
 
 
@@ -294,7 +294,7 @@ def orbax(tmp):
     best.on_epoch_end(9, {"loss": -0.5})  # and so this is none, also for the others
     best.wait_until_finished()
     found = [{step: _read(folder, step) for step in sorted(os.listdir(folder))} for folder in folders]
-    world.current().meet("all ranks have looked")
+    world.current().barrier("all ranks have looked")
     return {"found": found, "trained": [np.array(weight) for weight in model.get_weights()]}
 
 
@@ -307,7 +307,7 @@ def save_fails(tmp):
     """Saving where that is impossible: every rank hears of it."""
     model = compiled(classifier())
     Path("file").touch()
-    world.current().meet("the file is in the way")
+    world.current().barrier("the file is in the way")
     attempts = (
         lambda: model.save("file/model.keras"),
         lambda: model.save("model.png"),
@@ -336,7 +336,7 @@ def no_room(tmp):
     for name, save in saves.items():
         save(name)
     before = {name: Path(name).read_bytes() for name in saves}
-    world.current().meet("all have read")
+    world.current().barrier("all have read")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     errors = []
     resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))
@@ -348,7 +348,7 @@ def no_room(tmp):
                 errors.append(type(error).__name__)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    world.current().meet("all have tried")
+    world.current().barrier("all have tried")
     same = {name: Path(name).read_bytes() == content for name, content in before.items()}
     return errors, same, sorted(os.listdir(tmp))
 

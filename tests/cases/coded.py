@@ -12,9 +12,9 @@ from cases.exchange import on_hosts
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.exchange import process_group
-from matex_tf.exchange.bucket_plan import Plan
+from matex_tf.exchange.bucket_plan import BucketPlan
 from matex_tf.exchange.network import codec
-from matex_tf.exchange.network.compressed_ring import CodedRing
+from matex_tf.exchange.network.compressed_ring import CompressedRing
 from matex_tf.exchange.network.transport import Lane
 
 
@@ -30,7 +30,7 @@ def part(rank, count):
 def summed(name, count, pieces=3, steps=2):
     """This rank's sums of some steps, several pieces under way at a time, with error feedback; as bits."""
     ranks = world.current()
-    lane, ring = Lane(ranks.split(0)), CodedRing(codec.create(name))
+    lane, ring = Lane(ranks.split(0)), CompressedRing(codec.create(name))
     residual, results = np.zeros(count, np.float32), []
     for _ in range(steps):
         data = part(ranks.rank, count)
@@ -53,7 +53,7 @@ def exchanged(name, hosts, feedback=False, dtype="float32", steps=1, special=Fal
     before = settings.use(dataclasses.replace(settings.current(), codec=name, error_feedback=feedback, bucket_mb=16))
     try:
         empty = [np.empty(shape, kind) for shape, kind in zip(shapes, dtypes, strict=True)]
-        plan = Plan.of("sum coded", ["a", "b", "c"], empty, True)
+        plan = BucketPlan.of("sum coded", ["a", "b", "c"], empty, True)
     finally:
         settings.use(before)
     given = [

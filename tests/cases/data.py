@@ -327,11 +327,11 @@ def finished(model, history, arguments, inputs, **options):
 def shards(parts=(40, 21, 40), shuffle=False, batch=BATCH, explicit_batch=True):
     """Each rank holds rows of its own; one rank holds all, in the order in which the ranks use theirs."""
     from matex_tf.core import world
-    from matex_tf.core.row_partition import Turns
+    from matex_tf.core.row_partition import Interleaving
 
     ranks = world.current()
     x, y = table(sum(parts))
-    turns = Turns(parts)
+    turns = Interleaving(parts)
     steps = turns.batches(batch)
     if not explicit_batch:
         batch = -(-turns.total // steps)  # what Keras makes of a number of steps
@@ -349,7 +349,7 @@ def shards(parts=(40, 21, 40), shuffle=False, batch=BATCH, explicit_batch=True):
     result["evaluate"] = numbers(model.evaluate(x, y, batch_size=batch, verbose=0))
     mine = np.asarray(model.predict(x, batch_size=batch, verbose=0)).reshape(-1, 3)
     assert len(mine) == len(x)
-    joined = ranks.gather_rows(mine, "join predictions")
+    joined = ranks.allgather_rows(mine, "join predictions")
     result["predict"] = joined if ranks.size > 1 else joined[np.argsort(order)]
     return result
 

@@ -17,7 +17,7 @@ from matex_tf.readers import DataSet, dataset
 def _write(ranks, tmp, function):
     if ranks.rank == 0:
         function(Path(tmp))
-    ranks.meet("wait for the files")
+    ranks.barrier("wait for the files")
 
 
 def _csv(directory, rows=100):
@@ -30,7 +30,7 @@ def _csv(directory, rows=100):
 
 
 def _joined(ranks, array):
-    return ranks.gather_rows(np.ascontiguousarray(array), "join")
+    return ranks.allgather_rows(np.ascontiguousarray(array), "join")
 
 
 def named(tmp, name="csv"):
@@ -42,13 +42,13 @@ def named(tmp, name="csv"):
     x = np.arange(300).reshape(100, 3)[:, :2] / 2
     parts = [(data.training_data, data.training_labels), (data.testing_data, data.testing_labels),
              (data.validation_data, data.validation_labels)]  # fmt: skip
-    assert [sum(ranks.gather(len(part), "count")) for part, _ in parts] == [70, 10, 20]
+    assert [sum(ranks.allgather(len(part), "count")) for part, _ in parts] == [70, 10, 20]
     assert (np.concatenate([_joined(ranks, part) for part, _ in parts]) == x).all()
     labels = np.concatenate([_joined(ranks, part) for _, part in parts])
     assert (labels == np.arange(2, 300, 3) % 4).all() and labels.dtype == np.int64
-    sizes = [sum(ranks.gather(len(data.next_train_batch()[0]), "count")) for _ in range(11)]
-    assert sizes == [7] * 11 and sum(ranks.gather(len(data.next_validation_batch()[0]), "count")) == 4
-    assert sum(ranks.gather(len(data.next_test_batch(3)[1]), "count")) == 3
+    sizes = [sum(ranks.allgather(len(data.next_train_batch()[0]), "count")) for _ in range(11)]
+    assert sizes == [7] * 11 and sum(ranks.allgather(len(data.next_validation_batch()[0]), "count")) == 4
+    assert sum(ranks.allgather(len(data.next_test_batch(3)[1]), "count")) == 3
     return True
 
 
@@ -209,10 +209,10 @@ def refused(tmp, how):
     elif how == "cut":
         with gzip.open(path + ".gz", "wb") as file:
             file.write(Path(path).read_bytes() * 50)
-        ranks.meet("wait for the file")
+        ranks.barrier("wait for the file")
         if ranks.rank == 0:
             os.truncate(path + ".gz", 200)
-        ranks.meet("wait for the cut")
+        ranks.barrier("wait for the cut")
         DataSet("CSV", train_file=path + ".gz")
     raise AssertionError("it was taken")
 

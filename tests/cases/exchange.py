@@ -12,7 +12,7 @@ import numpy as np
 
 from matex_tf.core import world
 from matex_tf.exchange import process_group
-from matex_tf.exchange.bucket_plan import Plan
+from matex_tf.exchange.bucket_plan import BucketPlan
 
 SHAPES = {
     "small": [(3,), (), (5, 7), (0,), (130,)],
@@ -82,7 +82,7 @@ def mixed(hosts=""):
     ranks = on_hosts(hosts)
     dtypes = ["float32", "int64", "float16", "float32", "float64"] * 3
     arrays = [parts(ranks.rank, [(100 * i + 1, 40)], dtype, i)[0] for i, dtype in enumerate(dtypes)]
-    plan = Plan("add", [f"tensor {i}" for i in range(len(arrays))], [a.shape for a in arrays],
+    plan = BucketPlan("add", [f"tensor {i}" for i in range(len(arrays))], [a.shape for a in arrays],
                 [a.dtype for a in arrays], 1 << 16)  # fmt: skip
     worst = 0.0
     for _ in range(3):
@@ -147,7 +147,7 @@ def differ(how, hosts="", size=10, again=True):
             labels = ["kernel", "offset"]
         try:
             if last and how == "elsewhere":
-                ranks.meet("evaluate")
+                ranks.barrier("evaluate")
             else:
                 process_group.sum_arrays(ranks, arrays, "exchange", labels)
             texts.append("")
@@ -172,7 +172,7 @@ def waits(hosts="", seconds=1.0):
         if how == "exchange":
             process_group.sum_arrays(ranks, [array], "add", ["tensor"])
         else:
-            ranks.meet("wait")
+            ranks.barrier("wait")
         burnt.append(time.process_time() - begin)
     ranks.free()
     return burnt
@@ -182,7 +182,7 @@ def little_room(megabytes, hosts=""):
     """The exchange with no file larger than this; what is left in the directory."""
     ranks = on_hosts(hosts)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ranks.share(None, "be here before room is short")
+    ranks.broadcast(None, "be here before room is short")
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(megabytes * 2**20), before[1]))
     try:
         worst = 0.0
@@ -200,7 +200,7 @@ def left_behind():
     """Files of the arena that still have a name, while it is used and after."""
     ranks = on_hosts("")
     process_group.sum_arrays(ranks, [np.ones(50_000, np.float32)], "add", ["tensor"])
-    ranks.meet("look")
+    ranks.barrier("look")
     names = [name for name in os.listdir("/dev/shm") if name.startswith(f"matex-{os.getuid()}-")]
     ranks.free()
     return names

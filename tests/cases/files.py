@@ -29,9 +29,9 @@ def script(tmp, text, late=None, modules=(), before="", **named):
             Path(tmp, f"{name}.py").parent.mkdir(exist_ok=True)
             Path(tmp, f"{name}.py").write_text(content)
         exec(before, {})
-    ranks.meet("begin the script")
+    ranks.barrier("begin the script")
     given = {"__name__": "__main__", "__file__": path, "slow": lambda: time.sleep(0.2 * (ranks.rank == late))}
-    given |= {"number": ranks.rank, "meet": ranks.meet, **named}
+    given |= {"number": ranks.rank, "meet": ranks.barrier, **named}
     callers.use(path)
     sys.path.insert(0, str(tmp))
     try:
@@ -42,9 +42,9 @@ def script(tmp, text, late=None, modules=(), before="", **named):
         for name, _ in modules:
             sys.modules.pop(name, None)
     given.get("end", lambda: None)()
-    ranks.meet("end the script")
+    ranks.barrier("end the script")
     found = tree(tmp)
-    ranks.meet("remove what is there")
+    ranks.barrier("remove what is there")
     return given.get("result"), found
 
 

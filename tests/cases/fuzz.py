@@ -5,7 +5,7 @@ from __future__ import annotations
 from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.readers import DataSet
-from matex_tf.readers.tables.table import together
+from matex_tf.readers.tables.table import all_or_none
 
 
 def read(files):
@@ -14,7 +14,7 @@ def read(files):
     for path, format in files:
         try:
             shard = DataSet.open(path, format)
-            with together(world.current(), "read the data"):
+            with all_or_none(world.current(), "read the data"):
                 raw = shard.load()
             results.append(raw)
         except MatexError as error:

@@ -39,7 +39,7 @@ class Watch(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         self.batches.append(self._weights())
         if batch == 0 and settings.current().codec != "none":
-            held = strategies.current()._rounds[self.model].halfway.reference
+            held = strategies.current()._rounds[self.model].averager.reference
             self.references.append(np.concatenate([array.reshape(-1) for array in held]))
 
     def on_epoch_end(self, epoch, logs=None):

@@ -7,8 +7,8 @@ import time
 import numpy as np
 
 from matex_tf.core import world
-from matex_tf.exchange.network.messenger import Mail
-from matex_tf.exchange.pairwise_average import Halfway, Patience
+from matex_tf.exchange.network.messenger import Messenger
+from matex_tf.exchange.pairwise_average import PairwiseAverager, Patience
 from matex_tf.strategies.topology import Partners
 
 
@@ -33,26 +33,26 @@ def meet(turns=6, length=300_000, limit=1 << 20, at_once=False):
     """Whether weights are the expected ones after some turns; `at_once`: a turn's parts are sent while those of the one
     before arrive."""
     ranks = world.current()
-    mail = Mail(ranks.split(0, ranks.rank))
+    mail = Messenger(ranks.split(0, ranks.rank))
     shapes, dtypes = [(length,), (3, 4), (), (2, length)], [np.dtype("float32")] * 4
-    halfway = Halfway(mail, ranks.rank, Around(ranks.size), shapes, dtypes, limit)
+    averager = PairwiseAverager(mail, ranks.rank, Around(ranks.size), shapes, dtypes, limit)
     mine = [np.full(shape, float(ranks.rank), np.float32) for shape in shapes]
     expected = np.arange(ranks.size, dtype=np.float32)
     for turn in range(turns):
         if not (at_once and turn):
-            halfway.begin(mine)
+            averager.begin(mine)
         for array in mine:
             array += 1  # the next step
         goes_on = at_once and turn < turns - 1
-        for part in halfway.turn() if goes_on else halfway.arriving():
-            own = [mine[member] for member in halfway.parts[part]]
-            for array, member in zip(own, halfway.parts[part], strict=True):
-                array += halfway.moves[member]
+        for part in averager.turn() if goes_on else averager.arriving():
+            own = [mine[member] for member in averager.parts[part]]
+            for array, member in zip(own, averager.parts[part], strict=True):
+                array += averager.moves[member]
             if goes_on:
-                halfway.send(part, own)
+                averager.send(part, own)
         sources = [Around(ranks.size).of(turn, rank)[1] for rank in range(ranks.size)]
         expected = (expected + expected[sources]) / 2 + 1
-    halfway.stop()
+    averager.stop()
     mail.close()
     return all((array == expected[ranks.rank]).all() for array in mine)
 
@@ -60,43 +60,43 @@ def meet(turns=6, length=300_000, limit=1 << 20, at_once=False):
 def coded(shapes, codec, feedback, turns=5):
     """Bytes of an exchange, and the weights of this rank after some; they are those of `test_gossip.weights_of`."""
     ranks = world.current()
-    mail = Mail(ranks.split(0, ranks.rank))
+    mail = Messenger(ranks.split(0, ranks.rank))
     dtypes, partners = [np.dtype("float32")] * len(shapes), Partners(ranks.size, 3)
-    halfway = Halfway(mail, ranks.rank, partners, shapes, dtypes, 1 << 20, codec=codec, feedback=feedback)
-    halfway.refer(weights_of(1, shapes, seed=9)[0])
+    averager = PairwiseAverager(mail, ranks.rank, partners, shapes, dtypes, 1 << 20, codec=codec, feedback=feedback)
+    averager.refer(weights_of(1, shapes, seed=9)[0])
     mine = weights_of(ranks.size, shapes)[ranks.rank]
     for _ in range(turns):
-        halfway.begin(mine)
-        halfway.finish()
-        for array, move in zip(mine, halfway.moves, strict=True):
+        averager.begin(mine)
+        averager.finish()
+        for array, move in zip(mine, averager.moves, strict=True):
             array += move
-    halfway.stop()
+    averager.stop()
     mail.close()
-    return halfway.nbytes, mine
+    return averager.nbytes, mine
 
 
 def travels():
     """How long a rank waits for what has had time to travel, and for a rank that comes late; and what it says then."""
     ranks = world.current()
-    mail = Mail(ranks.split(0, ranks.rank))
+    mail = Messenger(ranks.split(0, ranks.rank))
     said = []
     patience = Patience(1, 0, said.append)
-    halfway = Halfway(
+    averager = PairwiseAverager(
         mail, ranks.rank, Around(ranks.size), [(2_000_000,)], [np.dtype("float32")], 1 << 20, patience.look
     )
     mine = [np.zeros(2_000_000, np.float32)]
     waited = []
     for turn in range(2):
-        ranks.meet("begin")
+        ranks.barrier("begin")
         if turn and ranks.rank == 0:
             time.sleep(2)
-        halfway.begin(mine)
+        averager.begin(mine)
         if not turn:
             time.sleep(1)
         begin = time.perf_counter()
-        halfway.finish()
+        averager.finish()
         waited.append(time.perf_counter() - begin)
-    halfway.stop()
+    averager.stop()
     mail.close()
     return waited, said
 
@@ -104,9 +104,9 @@ def travels():
 def stops():
     """Rank 0 stops one turn before the others."""
     ranks = world.current()
-    mail = Mail(ranks.split(0, ranks.rank))
-    halfway = Halfway(mail, ranks.rank, Around(ranks.size), [(5,)], [np.dtype("float32")], 1 << 20)
+    mail = Messenger(ranks.split(0, ranks.rank))
+    averager = PairwiseAverager(mail, ranks.rank, Around(ranks.size), [(5,)], [np.dtype("float32")], 1 << 20)
     for _ in range(3 - (ranks.rank == 0)):
-        halfway.begin([np.zeros(5, np.float32)])
-        halfway.finish()
-    halfway.stop()
+        averager.begin([np.zeros(5, np.float32)])
+        averager.finish()
+    averager.stop()

@@ -416,12 +416,12 @@ def own_data(how, epochs=2):
             "next_train_batch".
     """
     from matex_tf import DataSet
-    from matex_tf.core.row_partition import Turns, span
+    from matex_tf.core.row_partition import Interleaving, span
 
     rows, size = 96, 24
     x, y = table(rows)
     if world.size() == 1 and how in ("stream", "next_train_batch"):  # in the order in which three ranks use them
-        order = Turns([32, 32, 32]).order(size)
+        order = Interleaving([32, 32, 32]).order(size)
         x, y = x[order], y[order]
     model, optimizer, loss_fn = classifier(), momentum(), crossentropy()
     accuracy = keras.metrics.SparseCategoricalAccuracy()

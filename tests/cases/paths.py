@@ -86,7 +86,7 @@ def folders(tmp):
     _trained([keras.callbacks.CSVLogger(f"{folder}/only.csv")] if world.rank() == 0 else [], epochs=1)
     found["only on rank 0"] = os.path.exists(f"{folder}/only.csv") == (world.rank() == 0)
     os.remove(os.path.join(folder, "model.keras"))
-    world.current().meet("all have removed theirs")
+    world.current().barrier("all have removed theirs")
     found["removed"] = not os.path.exists(os.path.join(folder, "model.keras"))
     return found
 
@@ -102,11 +102,11 @@ def names(tmp):
     model.save(f"{mine}.keras")
     found["model"] = _same(f"{mine}.keras", model)
     found["path"] = kept.filepath.startswith(str(mine)) == (world.rank() == 0 or world.size() == 1)
-    world.current().meet("all have looked")
+    world.current().barrier("all have looked")
     from matex_tf.patches.saving import agreed_paths
 
     agreed_paths._remove_all()
-    world.current().meet("the job is over")
+    world.current().barrier("the job is over")
     return (
         found,
         sorted(name.replace(str(mine), "") for name in os.listdir(tmp) if str(mine) in name),

@@ -9,7 +9,7 @@ from matex_tf.core import world
 def identify():
     """Who this rank is, and what all ranks of its world sum to."""
     ranks = world.current()
-    everyone = ranks.gather((ranks.rank, os.getpid()), "identify")
+    everyone = ranks.allgather((ranks.rank, os.getpid()), "identify")
     return ranks.rank, ranks.size, everyone
 
 
@@ -18,7 +18,7 @@ def directory(tmp):
     ranks = world.current()
     with open(f"{ranks.rank}.txt", "w") as file:
         file.write("here")
-    ranks.meet("all files written")
+    ranks.barrier("all files written")
     return tmp == os.getcwd(), sorted(os.listdir(tmp))
 
 
@@ -27,12 +27,12 @@ def one_raises():
     print("a word before the end")
     if world.current().rank == 1:
         raise ValueError("only here")
-    world.current().gather(0, "wait for rank 1")
+    world.current().allgather(0, "wait for rank 1")
 
 
 def all_raise():
     """Every rank finds out that they went different ways."""
-    world.current().meet(f"go way {world.current().rank}")
+    world.current().barrier(f"go way {world.current().rank}")
 
 
 def one_hangs():
@@ -45,7 +45,7 @@ def one_dies():
     """Rank 1 is gone without a word."""
     if world.current().rank == 1:
         os._exit(9)
-    world.current().gather(0, "wait for rank 1")
+    world.current().allgather(0, "wait for rank 1")
 
 
 def unpicklable():

@@ -14,8 +14,8 @@ def meet():
     """Meetings that agree, with and without details."""
     ranks = world.current()
     for _ in range(50):
-        ranks.meet("agree")
-        ranks.meet("agree on things", ["one thing", "another"])
+        ranks.barrier("agree")
+        ranks.barrier("agree on things", ["one thing", "another"])
     return True
 
 
@@ -28,11 +28,11 @@ def disagree(how):
     ranks = world.current()
     last = ranks.rank == ranks.size - 1
     if how == "purpose":
-        ranks.meet("evaluate" if last else "train")
+        ranks.barrier("evaluate" if last else "train")
     elif how == "item":
-        ranks.meet("compare shapes", ["a (3,)", "b (5,)" if last else "b (4,)"])
+        ranks.barrier("compare shapes", ["a (3,)", "b (5,)" if last else "b (4,)"])
     else:
-        ranks.meet("compare shapes", ["a (3,)"] if last else ["a (3,)", "b (4,)"])
+        ranks.barrier("compare shapes", ["a (3,)"] if last else ["a (3,)", "b (4,)"])
 
 
 def meet_again():
@@ -46,7 +46,7 @@ def meet_again():
             disagree("purpose")
         except RanksDisagree:
             caught += 1
-    return caught, ranks.sum(np.arange(3.0) * (ranks.rank + 1), "add").tolist()
+    return caught, ranks.allreduce(np.arange(3.0) * (ranks.rank + 1), "add").tolist()
 
 
 def sums():
@@ -56,7 +56,7 @@ def sums():
     for dtype in ("int32", "int64", "float32", "float64", "complex64"):
         for shape in ((), (0,), (1,), (1000,), (3, 4, 5)):
             mine = (np.arange(int(np.prod(shape))).reshape(shape) + ranks.rank).astype(dtype)
-            total = ranks.sum(mine, "add")
+            total = ranks.allreduce(mine, "add")
             expected = sum((np.arange(int(np.prod(shape))).reshape(shape) + r).astype(dtype) for r in range(ranks.size))
             kept = np.array_equal(mine, (np.arange(int(np.prod(shape))).reshape(shape) + ranks.rank).astype(dtype))
             right = np.array_equal(total, expected) and total.shape == shape and total.dtype == np.dtype(dtype)
@@ -80,34 +80,34 @@ def gathered_rows():
     result = {}
     for dtype in DTYPES:
         for shape in ((), (2,), (2, 3), (0,)):
-            joined = ranks.gather_rows(rows_of(ranks.rank, dtype, shape), "join")
+            joined = ranks.allgather_rows(rows_of(ranks.rank, dtype, shape), "join")
             expected = np.concatenate([rows_of(rank, dtype, shape) for rank in range(ranks.size)])
             same = joined.dtype == expected.dtype and joined.shape == expected.shape
             result[f"{dtype} {shape}"] = bool(same and np.array_equal(joined, expected))
-    nothing = ranks.gather_rows(np.zeros((0, 3)), "join nothing")
+    nothing = ranks.allgather_rows(np.zeros((0, 3)), "join nothing")
     result["no rows anywhere"] = nothing.shape == (0, 3)
     strided = np.arange(24.0).reshape(4, 6)[:, ::2]
-    result["not contiguous"] = bool(np.array_equal(ranks.gather_rows(strided, "join")[:4], strided))
+    result["not contiguous"] = bool(np.array_equal(ranks.allgather_rows(strided, "join")[:4], strided))
     return result
 
 
 def gathered_columns_differ():
     """Rows with other columns on the last rank."""
     ranks = world.current()
-    ranks.gather_rows(np.zeros((2, 4 if ranks.rank == ranks.size - 1 else 3)), "join")
+    ranks.allgather_rows(np.zeros((2, 4 if ranks.rank == ranks.size - 1 else 3)), "join")
 
 
 def shared():
     """Objects and arrays of a root, on every rank."""
     ranks = world.current()
     root = ranks.size - 1
-    objects = ranks.share({"from": ranks.rank, "array": np.arange(3)}, "share", root=root)
+    objects = ranks.broadcast({"from": ranks.rank, "array": np.arange(3)}, "share", root=root)
     arrays = {}
     for dtype in ("float32", "float16", "int8", "bool", "complex128"):
-        array = ranks.share_array(np.full((2, 3), ranks.rank + 1).astype(dtype))
+        array = ranks.broadcast_array(np.full((2, 3), ranks.rank + 1).astype(dtype))
         arrays[dtype] = bool((array == np.ones((2, 3), dtype)).all() and array.dtype == dtype)
-    scalar = ranks.share_array(np.array(ranks.rank, "float32"))
-    gathered = ranks.gather(("rank", ranks.rank), "gather")
+    scalar = ranks.broadcast_array(np.array(ranks.rank, "float32"))
+    gathered = ranks.allgather(("rank", ranks.rank), "gather")
     return objects["from"] == root, arrays, scalar.shape, float(scalar), gathered
 
 
@@ -126,13 +126,13 @@ def subsets():
     backwards = list(range(ranks.size))[::-1]
     turned = ranks.subset(backwards)
     firsts = ranks.subset([0])
-    seen = [turned.rank, turned.size, turned.gather(ranks.rank, "who"), firsts is not None]
+    seen = [turned.rank, turned.size, turned.allgather(ranks.rank, "who"), firsts is not None]
     with world.use(turned):
         seen.append((world.rank(), world.size(), world.current() is turned))
-        inner = world.current().sum(np.array([1]), "count")[0]
+        inner = world.current().allreduce(np.array([1]), "count")[0]
     seen += [int(inner), world.size() == outside, world.current() is ranks]
     if firsts is not None:
-        firsts.meet("alone")
+        firsts.barrier("alone")
         firsts.free()
     turned.free()
     return seen
@@ -142,8 +142,8 @@ def alone():
     """A world of one rank, without a communicator."""
     one = world.World()
     array = np.arange(3.0)
-    total = one.sum(array, "add")
+    total = one.allreduce(array, "add")
     return (
-        one.alone, one.rank, one.size, total.tolist(), total is not array, one.share(5, "share"),
-        one.gather("x", "gather"), one.gather_rows(array, "join").tolist(), one.subset([0]) is one,
+        one.is_single, one.rank, one.size, total.tolist(), total is not array, one.broadcast(5, "share"),
+        one.allgather("x", "gather"), one.allgather_rows(array, "join").tolist(), one.subset([0]) is one,
     )  # fmt: skip

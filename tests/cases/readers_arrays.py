@@ -8,14 +8,14 @@ from pathlib import Path
 from matex_tf.core import row_partition, world
 from matex_tf.errors import DataError
 from matex_tf.readers.formats import registry
-from matex_tf.readers.tables.table import Wanted
+from matex_tf.readers.tables.table import ReadOptions
 
 
 def open_table(paths, format=None, wanted=None):
     """A table, as `DataSet` opens it; "{rank}" in a path is the rank."""
     ranks = world.current()
     paths = [path.replace("{rank}", str(ranks.rank)) for path in paths]
-    return registry.open_table(paths, format, Wanted(**(wanted or {})), ranks)
+    return registry.open_table(paths, format, ReadOptions(**(wanted or {})), ranks)
 
 
 def shards(samples):
@@ -48,10 +48,10 @@ def changed(paths, how):
     for path in paths:
         table = open_table([path])
         table.read(0, 1)
-        world.current().meet("change the file")
+        world.current().barrier("change the file")
         if world.current().rank == 0:
             change(Path(path), how)
-        world.current().meet("read the file")
+        world.current().barrier("read the file")
         try:
             table.read(0, table.rows)
             messages.append(None)

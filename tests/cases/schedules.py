@@ -14,7 +14,7 @@ import numpy as np
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.exchange import bucket_plan, overlap, process_group
-from matex_tf.exchange.bucket_plan import Plan
+from matex_tf.exchange.bucket_plan import BucketPlan
 
 
 @contextlib.contextmanager
@@ -34,19 +34,19 @@ def same(inner, how, bucket_bytes=256, **kwargs):
     module, _, name = inner.partition(":")
     function = getattr(importlib.import_module(f"cases.{module}"), name)
     counts = []
-    of = Plan.of.__func__
+    of = BucketPlan.of.__func__
 
     def counted(cls, *args):
         made = of(cls, *args)
         counts.append(len(made.buckets))
         return made
 
-    Plan.of = classmethod(counted)
+    BucketPlan.of = classmethod(counted)
     try:
         with scheduled(how, bucket_bytes):
             return function(**kwargs), max(counts, default=0) if world.size() > 1 else None
     finally:
-        Plan.of = classmethod(of)
+        BucketPlan.of = classmethod(of)
 
 
 def any_order(threads, hosts="", steps=500):
@@ -59,7 +59,7 @@ def any_order(threads, hosts="", steps=500):
     for number in range(2):
         shapes = [(40 + 7 * i + number,) for i in range(7)] + [(20_000,)]
         dtypes = [np.dtype("float32"), np.dtype("int32")] * 4
-        plans.append(Plan(f"exchange {number}", [f"tensor {i}" for i in range(8)], shapes, dtypes, 200))
+        plans.append(BucketPlan(f"exchange {number}", [f"tensor {i}" for i in range(8)], shapes, dtypes, 200))
     threads = overlap.threads_of(process_group.of(ranks, plans[0]), threads)
     wrong = 0
     shift = sum(range(ranks.size))
@@ -81,7 +81,7 @@ def any_order(threads, hosts="", steps=500):
                 for total in threads.collect(p, number):
                     wrong += not (total == ranks.size * (step + number) + shift).all()
         if step % 50 == 0:
-            ranks.meet("look around")
+            ranks.barrier("look around")
     ranks.free()
     return wrong
 
@@ -106,7 +106,7 @@ def differ_apart(how, hosts=""):
     ranks = everyone.subset(list(range(everyone.size)), host=hosts[everyone.rank] if hosts else "")
     texts = []
     for names in (["a", "b", "c"], ["a", "other" if ranks.rank == 1 else "b", "c"], ["a", "b", "c"]):
-        p = Plan("exchange", names, [(100,)] * 3, [np.dtype("float32")] * 3, 400)
+        p = BucketPlan("exchange", names, [(100,)] * 3, [np.dtype("float32")] * 3, 400)
         threads = overlap.threads_of(process_group.of(ranks, p), 1 if how == "funneled" else 2)
         for number in range(3):
             threads.post(p, number, [np.ones(100, np.float32)])
@@ -158,7 +158,7 @@ def overlapping(how, steps=4):
     import keras
     import tensorflow as tf
 
-    from matex_tf.exchange.process_group import Party
+    from matex_tf.exchange.process_group import ProcessGroup
 
     summed, in_vain = threading.Event(), 0
 
@@ -191,8 +191,8 @@ def overlapping(how, steps=4):
 
         return summing
 
-    before = Party.sum, Party.sum_apart
-    Party.sum, Party.sum_apart = seen(Party.sum), seen(Party.sum_apart)
+    before = ProcessGroup.sum, ProcessGroup.sum_apart
+    ProcessGroup.sum, ProcessGroup.sum_apart = seen(ProcessGroup.sum), seen(ProcessGroup.sum_apart)
     try:
         with scheduled(how, 4000):
             layers = keras.layers
@@ -201,5 +201,5 @@ def overlapping(how, steps=4):
             rows = steps * world.size()
             model.fit(np.ones((rows, 8), np.float32), np.ones(rows, np.float32), batch_size=world.size(), verbose=0)
     finally:
-        Party.sum, Party.sum_apart = before
+        ProcessGroup.sum, ProcessGroup.sum_apart = before
     return in_vain

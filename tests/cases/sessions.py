@@ -162,7 +162,7 @@ def files(tmp):
                 while not session.should_stop():
                     a, b = batches()[0]
                     said.append(float(session.run([train, loss], {x: a, y: b})[1]))
-    world.current().meet("look at the files")
+    world.current().barrier("look at the files")
     events = [len(glob.glob(f"{tmp}/{folder}/events*")) for folder in ("logs", "monitored")]
     saved = sorted(os.path.basename(path) for path in glob.glob(f"{tmp}/saved/*.index"))
     drafts = glob.glob(f"{tmp}/**/*tempstate*", recursive=True)

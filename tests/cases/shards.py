@@ -37,7 +37,7 @@ def places(count=101, window=(0, None, 1)):
     assert len(shard) == shard.counts[ranks.rank] == len(shard.data) == len(shard.labels)
     assert max(shard.counts) - min(shard.counts) <= 1 and sum(shard.counts) == len(chosen)
     assert (shard.data[:, 0] == np.asarray(shard.rows)).all()
-    joined = ranks.gather_rows(shard.data[:, 0], "join"), ranks.gather_rows(shard.labels, "join")
+    joined = ranks.allgather_rows(shard.data[:, 0], "join"), ranks.allgather_rows(shard.labels, "join")
     assert (joined[0] == x[slice(*window), 0]).all() and (joined[1] == y[slice(*window)]).all()
     return True
 
@@ -52,7 +52,7 @@ def turns(count=101, batch=25, epochs=2):
         used = []
         for _ in range(-(-count // batch)):
             x, y = shard.next_batch(batch)
-            together = ranks.gather_rows(x[:, 0], "join a batch")
+            together = ranks.allgather_rows(x[:, 0], "join a batch")
             assert len(together) == min(batch, count - len(used)) and len(x) == len(y)
             used += together.tolist()
         assert used == order.tolist()
@@ -73,7 +73,7 @@ def streamed(count=101, batch=25, shuffle=False, block=None):
         used, mine = [], 0
         for x, y in data:
             assert (y.numpy() == (x.numpy()[:, 0] * 7 % 4)).all()
-            used += ranks.gather_rows(x.numpy()[:, 0], "join a batch").tolist()
+            used += ranks.allgather_rows(x.numpy()[:, 0], "join a batch").tolist()
             mine += len(x)
         assert mine == len(shard)
         epochs.append(used)
@@ -130,7 +130,7 @@ def trained(source="arrays", batch=25, epochs=3):
     result = result_of(model, history)
     result["evaluate"] = numbers(model.evaluate(**fed, verbose=0))
     predicted = model.predict(shard.to_tf_data(batch) if source != "arrays" else shard.data, verbose=0)
-    result["rows predicted"] = sum(ranks.gather(len(predicted), "count"))
+    result["rows predicted"] = sum(ranks.allgather(len(predicted), "count"))
     return result
 
 

@@ -58,7 +58,7 @@ def loop():
         found["read"] = [metric.result() for metric in model.metrics if metric.name == "loss"]
         found["evaluate"] = model.evaluate(x, y, verbose=0)
     whole = [seen.whole for seen in model_state.of(model).small_calls.values()]
-    assert all(whole) and len(whole) == (0 if world.current().alone else 4), model_state.of(model).small_calls
+    assert all(whole) and len(whole) == (0 if world.current().is_single else 4), model_state.of(model).small_calls
     return result_of(model, history, found=numbers(found))
 
 
@@ -99,7 +99,7 @@ def apart(kind):
         model.fit(x, y, batch_size=25, verbose=0)  # generators of ranks part ways
         for _ in range(5):
             seen.append((model.predict(x[:4], verbose=0), model.test_on_batch(x[:4], y[:4], return_dict=True)))
-    assert not any(one.whole for one in model_state.of(model).small_calls.values())
+    assert not any(one.run_atomically for one in model_state.of(model).small_calls.values())
     return numbers(seen)
 
 
@@ -114,5 +114,5 @@ def in_callbacks():
     )
     with _without_clocks():
         model.fit(x, y, batch_size=10, epochs=1, verbose=0, callbacks=[look])
-    assert not any(one.whole for one in model_state.of(model).small_calls.values())
+    assert not any(one.run_atomically for one in model_state.of(model).small_calls.values())
     return numbers(seen)

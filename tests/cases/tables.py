@@ -13,7 +13,7 @@ from matex_tf.readers.formats import registry
 from matex_tf.readers.formats.csv import scan as csv_scan
 from matex_tf.readers.formats.csv import source as csv_source
 from matex_tf.readers.formats.csv import table as csv_table
-from matex_tf.readers.tables.table import Wanted, together
+from matex_tf.readers.tables.table import ReadOptions, all_or_none
 
 
 @contextlib.contextmanager
@@ -38,7 +38,7 @@ SMALL = {"block": 64, "step": 32, "piece": 1024, "hand": 50}
 
 def opened(module, paths, wanted):
     reader = importlib.import_module(f"matex_tf.readers.formats.{registry.FORMATS[module]}")
-    return reader.open(paths, Wanted(**wanted), world.current())
+    return reader.open(paths, ReadOptions(**wanted), world.current())
 
 
 def shares(module, paths, wanted, small=None):
@@ -51,7 +51,7 @@ def shares(module, paths, wanted, small=None):
     with sizes(**(small or {})):
         table = opened(module, paths, wanted)
         low, high = row_partition.span(table.rows, ranks.rank, ranks.size)
-        with together(ranks, "read"):
+        with all_or_none(ranks, "read"):
             x, y = table.read(low, high)
         every, labels = table.read(0, table.rows)
         right = len(every) == table.rows and np.array_equal(every[low:high], x, equal_nan=True)
@@ -82,7 +82,7 @@ def bytes_read(module, warm, paths, wanted):
     """Bytes that this rank read from files to open a table and read its part; rows of the part."""
     ranks = world.current()
     opened(module, warm, wanted).read(0, 1)  # imports read files too
-    ranks.meet("begin to count")
+    ranks.barrier("begin to count")
     before = _read_chars()
     table = opened(module, paths, wanted)
     low, high = row_partition.span(table.rows, ranks.rank, ranks.size)
@@ -103,7 +103,7 @@ def changed(module, path, wanted):
         with open(path, "ab") as file:
             file.write(b"1,2,3\n")
         os.utime(path, (1, 1))
-    ranks.meet("the file has changed")
-    with together(ranks, "read"):
+    ranks.barrier("the file has changed")
+    with all_or_none(ranks, "read"):
         table.read(0, table.rows)
         table.read(0, table.rows)

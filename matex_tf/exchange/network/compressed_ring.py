@@ -12,7 +12,7 @@ from matex_tf.exchange.network.codec import Codec, create
 from matex_tf.exchange.network.transport import Lane, Steps
 
 
-class Coding:
+class CompressionState:
     """How one bucket, which is summed again and again, is encoded between nodes.
 
     Attributes:
@@ -34,20 +34,20 @@ class Coding:
         return self.residuals[chunk]
 
 
-class CodedRings:
+class CompressedRings:
     """The rings of one channel, one for each codec, made when it is first needed."""
 
     def __init__(self) -> None:
-        self._rings: dict[str, CodedRing] = {}
+        self._rings: dict[str, CompressedRing] = {}
 
-    def of(self, coding: Coding) -> CodedRing:
+    def of(self, coding: CompressionState) -> CompressedRing:
         """The ring for this coding."""
         if coding.codec not in self._rings:
-            self._rings[coding.codec] = CodedRing(create(coding.codec))
+            self._rings[coding.codec] = CompressedRing(create(coding.codec))
         return self._rings[coding.codec]
 
 
-class CodedRing:
+class CompressedRing:
     """Sums over a lane, encoded; called as the algorithms of `transport` are.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from matex_tf.core.world import MESSAGE_BYTES
-from matex_tf.exchange.network.transport import Lane, Steps, pause
+from matex_tf.exchange.network.transport import Lane, Steps, backoff
 
 _LOOK_SECONDS = 0.5
 #: Bytes of a message, and how many of a transfer, and transfers, are on their way at a time. What else the ranks say to
@@ -26,7 +26,7 @@ PIECE, _AHEAD, _AT_ONCE = MESSAGE_BYTES, 2, 2
 _left_behind: list[Any] = []
 
 
-class Letter:
+class Transfer:
     """One transfer that was posted."""
 
     def __init__(self, steps: Steps):
@@ -60,20 +60,20 @@ class Letter:
             raise self.error
 
 
-class Mail:
+class Messenger:
     """The thread, and the lane that it drives."""
 
     def __init__(self, comm: Any):
         """Args: comm: an mpi4py communicator, which this owns from now on."""
         self.lane = Lane(comm)
         self._abandoned = False
-        self._posted: queue.SimpleQueue[Letter | None] = queue.SimpleQueue()
+        self._posted: queue.SimpleQueue[Transfer | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="matex_tf mail", daemon=True)
         self._thread.start()
 
-    def post(self, steps: Steps) -> Letter:
+    def post(self, steps: Steps) -> Transfer:
         """Begin a transfer; does not wait. Transfers begin in the order in which they are posted."""
-        letter = Letter(steps)
+        letter = Transfer(steps)
         self._posted.put(letter)
         return letter
 
@@ -90,7 +90,7 @@ class Mail:
         self._thread.join()
 
     def _run(self) -> None:
-        under_way: list[tuple[Letter, Steps, list[Any]]] = []
+        under_way: list[tuple[Transfer, Steps, list[Any]]] = []
         begin = time.perf_counter()
         while True:
             while not under_way or (len(under_way) < _AT_ONCE and not self._posted.empty()):
@@ -102,7 +102,7 @@ class Mail:
             if self._abandoned:
                 _left_behind.extend(under_way)
                 return
-            still: list[tuple[Letter, Steps, list[Any]]] = []
+            still: list[tuple[Transfer, Steps, list[Any]]] = []
             for letter, steps, messages in under_way:
                 try:
                     if all([arrived(message) for message in messages]):
@@ -116,7 +116,7 @@ class Mail:
                     letter.fail(error)
             under_way = still
             if under_way:
-                pause(begin)
+                backoff(begin)
 
 
 def arrived(message: Any) -> bool:

@@ -33,7 +33,7 @@ _YIELD_SECONDS, _LONGEST_SLEEP = 3e-4, 1e-3
 
 
 class Coded(Protocol):
-    """A ring that encodes what it sends, see `compressed_ring.CodedRing`."""
+    """A ring that encodes what it sends, see `compressed_ring.CompressedRing`."""
 
     def __call__(self, lane: Lane, data: np.ndarray, tag: int, residual: np.ndarray | None = None) -> Steps:
         """Sum over the lane; the residual is what earlier sums have left over."""
@@ -82,7 +82,7 @@ class Lane:
 
         def steps(piece: np.ndarray, left_over: np.ndarray | None, tag: int) -> Steps:
             nonlocal left
-            algorithm = choose(piece.nbytes, self.size)
+            algorithm = select_algorithm(piece.nbytes, self.size)
             if coded is None or algorithm is doubling:
                 yield from algorithm(self, piece, tag)
             else:
@@ -129,7 +129,7 @@ class Lane:
                 if self.progress():
                     begin = time.perf_counter()
                 else:
-                    pause(begin)
+                    backoff(begin)
 
     def send(self, data: np.ndarray, to: int, tag: int) -> list[Any]:
         """Start to send, in messages of `MESSAGE_BYTES` and one of the rest."""
@@ -153,7 +153,7 @@ class Lane:
             begin = time.perf_counter()
             while self._under_way:
                 if not self.progress():
-                    pause(begin)
+                    backoff(begin)
         return self._agreed
 
     @property
@@ -209,11 +209,11 @@ class Lane:
         self.comm.Free()
 
 
-def choose(nbytes: int, size: int) -> Callable[[Lane, np.ndarray, int], Steps]:
+def select_algorithm(nbytes: int, size: int) -> Callable[[Lane, np.ndarray, int], Steps]:
     """The algorithm for this many bytes on this many nodes."""
     if nbytes <= DOUBLING_BYTES or size == 2 and nbytes <= HALVING_BYTES:
         return doubling
-    return halving if nbytes <= HALVING_BYTES else ring
+    return rabenseifner if nbytes <= HALVING_BYTES else ring
 
 
 def ring(lane: Lane, data: np.ndarray, tag: int) -> Steps:
@@ -248,7 +248,7 @@ def doubling(lane: Lane, data: np.ndarray, tag: int) -> Steps:
     yield from _unfold(lane, data, tag)
 
 
-def halving(lane: Lane, data: np.ndarray, tag: int) -> Steps:
+def rabenseifner(lane: Lane, data: np.ndarray, tag: int) -> Steps:
     """Rabenseifner: halves are swapped until each rank has the sum of one n-th, then come back the same way.
     2 (n-1)/n of the bytes, 2 log2(n) messages in a row."""
     received = np.empty_like(data)
@@ -294,7 +294,7 @@ def _unfold(lane: Lane, data: np.ndarray, tag: int) -> Steps:
         yield lane.send(data, lane.rank + power, tag)
 
 
-def pause(begin: float) -> None:
+def backoff(begin: float) -> None:
     """Give the core away at first, then sleep for an eighth of what the wait has taken so far: late by no more than
     that, and at little cost."""
     waited = time.perf_counter() - begin

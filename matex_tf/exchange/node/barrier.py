@@ -1,7 +1,7 @@
 """Ranks that come to the same point: counters and signs in shared memory, and an agreement between nodes.
 
 A rank that has done its part sets a counter, and waits for those of the others. Beside the counter stands what the rank
-is about to do, as two checksums: so every exchange is a meeting as well, see `World.meet`.
+is about to do, as two checksums: so every exchange is a meeting as well, see `World.barrier`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from matex_tf.core import trace
 from matex_tf.exchange.network.transport import Coded, Lane
 from matex_tf.exchange.node.futex import Counters
-from matex_tf.exchange.node.shared_memory import Node, Segment
-from matex_tf.exchange.node.stall_detector import Stalls
+from matex_tf.exchange.node.shared_memory import NodeMemory, Segment
+from matex_tf.exchange.node.stall_detector import StallDetector
 
 _LINE = 64  # words of a rank's control line: 256 bytes, so that no two ranks write to one cache line
 _PROGRESS, _DELIVERED, _JUDGED, _SIGNS = 0, 16, 32, 48
@@ -25,7 +25,7 @@ _BROKEN = 63  # of rank 0's line
 _SIGN = 4  # words of a sign: what, detail, held, verdict; two of them in turn
 
 
-class Meeting:
+class CheckedBarrier:
     """Where the ranks of a world meet, call after call.
 
     Ranks may be at most one call apart: who is in call n + 1 knows that all have begun it, and so have ended n.
@@ -37,12 +37,12 @@ class Meeting:
 
     def __init__(
         self,
-        node: Node,
+        node: NodeMemory,
         lanes: int,
         lane: Lane | None,
         networked: bool,
         crowded: bool,
-        stalls: Stalls | None,
+        stalls: StallDetector | None,
         room: int,
     ):
         """Collective over the node.
@@ -70,12 +70,12 @@ class Meeting:
         self._counters = Counters(self._words, self._segment.address, crowded, _BROKEN)
         self._room = self._segment.bytes()[lines:]
 
-    def break_off(self) -> None:
+    def revoke(self) -> None:
         """Let no rank of the node wait here any longer: a rank has died."""
         lines = range(0, self._node.size * _LINE, _LINE)
-        self._counters.break_off([line + word for line in lines for word in (_PROGRESS, _DELIVERED, _JUDGED)])
+        self._counters.revoke([line + word for line in lines for word in (_PROGRESS, _DELIVERED, _JUDGED)])
 
-    def meet(self, what: int, detail: int, held: int = 0) -> tuple[bool, int]:
+    def wait(self, what: int, detail: int, held: int = 0) -> tuple[bool, int]:
         """Wait until every rank is here.
 
         Args:

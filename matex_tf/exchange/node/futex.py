@@ -56,10 +56,10 @@ _ordered = platform.machine() in ("x86_64", "AMD64", "i686", "s390x")
 _order = threading.Lock()
 
 
-def crowded(ranks: int, threads: int = 1) -> bool:
+def oversubscribed(ranks: int, threads: int = 1) -> bool:
     """Whether `ranks` processes of this node with so many busy threads each have more of them than cores.
 
-    A rank that is bound to cores of its own (by mpirun or Slurm) sees only those, and is not crowded.
+    A rank that is bound to cores of its own (by mpirun or Slurm) sees only those, and is not oversubscribed.
     """
     mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     everyone = os.cpu_count() or 1
@@ -72,7 +72,7 @@ class Counters:
     They wrap around; a counter has reached a target when it is less than 2^31 ahead of it.
     """
 
-    def __init__(self, words: memoryview, address: int, crowded: bool, broken: int):
+    def __init__(self, words: memoryview, address: int, oversubscribed: bool, broken: int):
         """A view of such counters.
 
         Args:
@@ -84,8 +84,8 @@ class Counters:
         self._words = words
         self._broken = broken
         self._address = address
-        self._crowded = crowded
-        self._spin = YIELD_SECONDS if crowded else SPIN_SECONDS
+        self._crowded = oversubscribed
+        self._spin = YIELD_SECONDS if oversubscribed else SPIN_SECONDS
 
     def set(self, index: int, value: int) -> None:
         """Set a counter, after everything that was written before, and wake who waits for it."""
@@ -96,7 +96,7 @@ class Counters:
         if _futex is not None:
             _futex(self._address + 4 * index, _WAKE, _EVERYONE, None)
 
-    def break_off(self, indices: Sequence[int]) -> None:
+    def revoke(self, indices: Sequence[int]) -> None:
         """Let nobody wait any more. Args: indices: the counters that are waited for."""
         self._words[self._broken] = 1
         if _futex is not None:
@@ -120,7 +120,7 @@ class Counters:
                 nothing left to wait for.
 
         Raises:
-            RankLost: another process has called `break_off`.
+            RankLost: another process has called `revoke`.
         """
         words = self._words
         if (words[index] - target) & _WRAP < _HALF:

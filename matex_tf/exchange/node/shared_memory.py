@@ -24,7 +24,7 @@ from matex_tf.errors import MatexError, RankLost
 DIRECTORY = "/dev/shm"
 
 
-class NoRoom(MatexError):
+class OutOfSharedMemory(MatexError):
     """The shared memory of a node is too small."""
 
 
@@ -46,7 +46,7 @@ class Segment:
         return np.frombuffer(memoryview(self._mapped), np.uint8)
 
 
-class Node:
+class NodeMemory:
     """The ranks of a world that share a node.
 
     Attributes:
@@ -103,7 +103,7 @@ class Node:
             if not any(failures):
                 assert mapped is not None
                 return Segment(mapped)
-        raise NoRoom(next(filter(None, failures)))
+        raise OutOfSharedMemory(next(filter(None, failures)))
 
     def still_there(self, rank: int) -> None:
         """Raise RankLost when the process of a local rank has ended."""

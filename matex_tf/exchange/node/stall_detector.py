@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 from matex_tf.core.mismatch import name_ranks
 from matex_tf.errors import RankLost
-from matex_tf.exchange.node.shared_memory import Node
+from matex_tf.exchange.node.shared_memory import NodeMemory
 
 
-class Stalls:
+class StallDetector:
     """Says who is missing, and in the end does without them.
 
     Attributes:
@@ -31,7 +31,7 @@ class Stalls:
         given = [seconds for seconds in (tell_after, end_after) if seconds]
         self.soonest = min(given) if given else float("inf")
 
-    def report(self, node: Node, missing: Sequence[int], seconds: float, doing: str) -> None:
+    def report(self, node: NodeMemory, missing: Sequence[int], seconds: float, doing: str) -> None:
         """Say that ranks are missing, once, or do something about it.
 
         Args:

@@ -18,7 +18,7 @@ from matex_tf.patches.files.wrapping import wrap
 _CALL = "_matex_call"
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch zipfile or tarfile."""
     if module.__name__ == "zipfile":
         wrap(module, "ZipFile.__init__", _zip)

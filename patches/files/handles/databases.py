@@ -23,7 +23,7 @@ from matex_tf.patches.files.wrapping import wrap
 LARGEST_COPY = 1 << 28
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch sqlite3."""
     wrap(module, "connect", _connect)
 
@@ -71,7 +71,7 @@ def _connect(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
     connection = once.do(call, act, tell, elsewhere, lambda: wrapped(*args, **kwargs))
     if size > LARGEST_COPY:
-        log_once.say(f"{path} is too large for a copy on each rank: every rank opens it, as with --files every-rank")
+        log_once.log(f"{path} is too large for a copy on each rank: every rank opens it, as with --files every-rank")
     elif size >= 0:
         connection.matex_call = call
         kinds.meet_after("copy", call)

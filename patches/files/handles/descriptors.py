@@ -21,7 +21,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _OTHERS = getattr(os, "O_DIRECTORY", 0) | (getattr(os, "O_TMPFILE", 0))
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch os."""
     wrap(module, "open", _open)
     wrap(module, "close", _close)

@@ -20,7 +20,7 @@ from matex_tf.patches.files.wrapping import wrap
 _calls: dict[int, Call] = {}  # by the number that HDF5 gives an open file: h5py makes new objects for one and the same
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch h5py."""
     wrap(module, "File.__init__", _open)
     wrap(module, "File.close", _close)

@@ -24,7 +24,7 @@ _CALL = "_matex_call"
 _NOTHING = "_matex_keeps_nothing"
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch logging or logging.handlers."""
     if module.__name__ == "logging":
         wrap(module, "FileHandler.__init__", _begin)

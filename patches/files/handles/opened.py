@@ -23,7 +23,7 @@ from matex_tf.patches.files.wrapping import wrap
 _COMPRESSED = {"gzip": "GzipFile.close", "bz2": "BZ2File.close", "lzma": "LZMAFile.close"}
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch builtins, io, pathlib, gzip, bz2 or lzma."""
     if module.__name__ == "builtins":
         wrap(module, "open", _open)

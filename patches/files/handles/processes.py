@@ -25,7 +25,7 @@ _CALL = "_matex_call"
 _HERE = "_matex_here"
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch subprocess or os."""
     if module.__name__ == "os":
         wrap(module, "popen", _popen)

@@ -26,7 +26,7 @@ _CALL = "_matex_call"
 _NAME = "_FileIO__name"
 
 
-def apply(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Patch tensorflow."""
     for kind in ("io.gfile.GFile", "compat.v1.gfile.FastGFile"):
         wrap(module, f"{kind}.__init__", _gfile)

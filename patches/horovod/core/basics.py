@@ -10,7 +10,7 @@ from typing import Any
 
 from matex_tf.core import trace, world
 from matex_tf.patches.common import log_once
-from matex_tf.patches.horovod.core.coordinator import Desk
+from matex_tf.patches.horovod.core.coordinator import Coordinator
 from matex_tf.patches.imports import horovod_alias
 
 __all__ = [
@@ -51,8 +51,8 @@ OP_NAMES = {Average: "average", Sum: "sum", Adasum: "adasum", Min: "min", Max: "
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
-_desk: Desk | None = None  # of all ranks; None before init and after shutdown
-_left: dict[world.World, Desk] = {}  # by shutdown, for the next init, so that communicators do not add up
+_desk: Coordinator | None = None  # of all ranks; None before init and after shutdown
+_left: dict[world.World, Coordinator] = {}  # by shutdown, for the next init, so that communicators do not add up
 _timeline = ""
 
 
@@ -73,11 +73,11 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     ranks = world.current()
     _check_comm(comm, ranks.size)
     if _desk is None or _desk.ranks is not ranks:
-        _desk = _left.pop(ranks, None) or Desk(ranks)
+        _desk = _left.pop(ranks, None) or Coordinator(ranks)
         sets.begin(_desk)
         sets.close_left()
-        if not ranks.alone:
-            log_once.say(horovod_alias.NOTE)
+        if not ranks.is_single:
+            log_once.log(horovod_alias.NOTE)
             _abort_on_exception(ranks)
         name = os.environ.get("HOROVOD_TIMELINE", "")
         if name and name.upper() != "DYNAMIC":
@@ -86,14 +86,14 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         sets.add_all([one for one in process_sets if getattr(one, "process_set_id", None) is None])
 
 
-def begin_anew() -> None:
+def reinit() -> None:
     """Ranks have been left behind: go on with those that are left, without their process sets."""
     global _desk
     from matex_tf.patches.horovod.core import process_sets as sets
 
     _left.clear()
     if _desk is not None:
-        _desk = Desk(world.current())
+        _desk = Coordinator(world.current())
         sets.begin(_desk)
     sets.forget_left()
 
@@ -133,13 +133,13 @@ def shutdown() -> None:
 
     if _timeline:
         stop_timeline()
-    if _desk is not None and not _desk.ranks.alone:
+    if _desk is not None and not _desk.ranks.is_single:
         _left[_desk.ranks] = _desk
     _desk = None
     sets.end()
 
 
-def desk() -> Desk:
+def desk() -> Coordinator:
     """The desk of all ranks.
 
     Raises:

@@ -38,7 +38,7 @@ class _Kept:
         ranks, store = world.current(), checkpoints.current
         assert store is not None
         found = store.find(self._number, "elastic") if ranks.rank == 0 else None
-        fits = ranks.share(None if found is None else (found[0].epoch, found[1]["fits"]), "go on from a commit")
+        fits = ranks.broadcast(None if found is None else (found[0].epoch, found[1]["fits"]), "go on from a commit")
         if fits is None:
             return
         self._commits, fits_done = fits
@@ -47,13 +47,13 @@ class _Kept:
         self.state.make_variables()
         if found is not None:
             failure = self.state.take(found[1]["variables"], plain_encoder.loads(found[1]["objects"]))
-        failure = ranks.share(failure, "take over a commit")
+        failure = ranks.broadcast(failure, "take over a commit")
         if failure:
             raise MatexError(
                 f"elastic function {self._number} is not what it was in the run that wrote the commit: {failure}. To "
                 f"begin anew, leave out --resume or remove {store.path}."
             )
-        log_once.say(f"elastic function {self._number} goes on from its commit {self._commits}")
+        log_once.log(f"elastic function {self._number} goes on from its commit {self._commits}")
 
     def keep(self) -> None:
         """The state has been committed."""
@@ -67,7 +67,7 @@ class _Kept:
         variables, objects = self.state.given()
         refused = list(filter(None, (plain_encoder.holds(value, f"state.{name}") for name, value in objects.items())))
         if refused:
-            log_once.say(
+            log_once.log(
                 f"commits of elastic function {self._number} are not written while {refused[0]}: on disk go numbers, "
                 "text, arrays, and lists, tuples, sets and dicts of those; after a death the function goes on from an "
                 "earlier commit, or begins anew"
@@ -92,7 +92,7 @@ def begin(state: Any) -> None:
     _functions += 1
     _under_way = None
     if not hasattr(state, "given"):
-        log_once.say(f"commits of a {type(state).__name__} are not written: after a death its function begins anew")
+        log_once.log(f"commits of a {type(state).__name__} are not written: after a death its function begins anew")
         return
     _under_way = _Kept(state, _functions)
     if checkpoints.current.resumed:

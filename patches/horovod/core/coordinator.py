@@ -27,7 +27,7 @@ from matex_tf.core.mismatch import difference, name_ranks
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError, RanksDisagree
 from matex_tf.exchange import process_group
-from matex_tf.exchange.bucket_plan import Plan
+from matex_tf.exchange.bucket_plan import BucketPlan
 from matex_tf.exchange.collectives import Collectives
 from matex_tf.faults import transactions
 from matex_tf.patches.horovod.core.exceptions import BadArgument, HorovodInternalError, Mismatch
@@ -42,7 +42,7 @@ JOINED = ("allreduce", "allgather", "barrier")
 
 
 @dataclasses.dataclass
-class Ticket:
+class PendingCollective:
     """A collective that waits for its turn, and what came of it.
 
     Attributes:
@@ -51,7 +51,7 @@ class Ticket:
 
     request: Request
     arrays: Sequence[Any]
-    plan: Plan | None = None
+    plan: BucketPlan | None = None
     result: Any = None
     error: BaseException | None = None
     ended: bool = False
@@ -62,14 +62,14 @@ class Ticket:
         self.result, self.error, self.ended = result, error, True
 
 
-class Desk:
+class Coordinator:
     """The desk of one rank, for the ranks of one world."""
 
     def __init__(self, ranks: World):
         """Args: ranks: those that take part in every collective of this desk."""
         self.ranks = ranks
         self._changed = threading.Condition()  # of what follows
-        self._pending: list[Ticket] = []
+        self._pending: list[PendingCollective] = []
         self._talking = False  # whether a thread talks to the other ranks, for all tickets
         self._collectives: Collectives | None = None
         self._stuck_since = 0.0
@@ -90,16 +90,16 @@ class Desk:
         with self._changed:
             if any(other.request.key == request.key for other in self._pending):
                 request = request.twice()  # which of them goes with which of another rank, nobody can tell
-            ticket = Ticket(request, [*arrays, *objects], plan)
+            ticket = PendingCollective(request, [*arrays, *objects], plan)
             self._pending.append(ticket)
         self._see_to(ticket)
         if ticket.error is not None:
-            if world_module.current().guard is not None and transactions.lost(ticket.error):
+            if world_module.current().guard is not None and transactions.is_rank_failure(ticket.error):
                 raise HorovodInternalError(f"{request.what} failed, as a rank has died") from ticket.error
             raise ticket.error
         return ticket.result
 
-    def _see_to(self, ticket: Ticket) -> None:
+    def _see_to(self, ticket: PendingCollective) -> None:
         """Wait until a ticket has ended; it may be another thread that talks to the other ranks and ends it."""
         with self._changed:
             self._changed.wait_for(lambda: ticket.ended or not self._talking)
@@ -124,10 +124,10 @@ class Desk:
         ticket = self._pending[0]
         request = ticket.request
         try:
-            if ticket.plan is not None and not request.fault and not self.ranks.alone:
+            if ticket.plan is not None and not request.fault and not self.ranks.is_single:
                 result: Any = process_group.sum_planned(self.ranks, ticket.plan, ticket.arrays)
             else:
-                self.ranks.meet(request.what, request.details)
+                self.ranks.barrier(request.what, request.details)
                 result = self._do(request, ticket.arrays, ticket)
         except RanksDisagree as error:
             if error.everyone and all(what.startswith(PREFIX) for what, _, _ in error.everyone):
@@ -139,7 +139,7 @@ class Desk:
         else:
             self._end(ticket, result)
 
-    def _end(self, ticket: Ticket, result: Any = None, error: BaseException | None = None) -> None:
+    def _end(self, ticket: PendingCollective, result: Any = None, error: BaseException | None = None) -> None:
         self._stuck_since = 0.0
         with self._changed:
             self._pending.remove(ticket)
@@ -156,7 +156,7 @@ class Desk:
         for ticket in mine:
             if ticket.request.kind == "join" and ticket.since < 0:
                 ticket.since = self._openings
-        said = self.ranks.gather_now(([ticket.request for ticket in mine], now - self._stuck_since))
+        said = self.ranks.allgather_now(([ticket.request for ticket in mine], now - self._stuck_since))
         asked: list[list[Request]] = [requests for requests, _ in said]
         joined = [any(request.kind == "join" for request in requests) for requests in asked]
         others = [rank for rank in range(self.ranks.size) if not joined[rank]]
@@ -191,7 +191,9 @@ class Desk:
             if own is not None:
                 self._end(own, result)
 
-    def _wait_or_fail(self, mine: list[Ticket], asked: list[list[Request]], others: list[int], waited: float) -> None:
+    def _wait_or_fail(
+        self, mine: list[PendingCollective], asked: list[list[Request]], others: list[int], waited: float
+    ) -> None:
         """No collective that all have: give other threads time to come with one, then fail the oldest of each rank."""
         if waited < PATIENCE:
             time.sleep(_PAUSE)  # what is waited for is another thread of some rank, which gives no sign
@@ -209,12 +211,12 @@ class Desk:
         if self.ranks.rank in others:
             self._end(mine[0], error=error)
 
-    def _last(self, joining: Ticket) -> int:
+    def _last(self, joining: PendingCollective) -> int:
         """The last rank that joined."""
-        since = [opening if opening >= 0 else self._openings + 1 for opening in self.ranks.gather_now(joining.since)]
+        since = [opening if opening >= 0 else self._openings + 1 for opening in self.ranks.allgather_now(joining.since)]
         return max(range(len(since)), key=lambda rank: (since[rank], rank))
 
-    def _do(self, request: Request, arrays: Sequence[Any], ticket: Ticket | None) -> Any:
+    def _do(self, request: Request, arrays: Sequence[Any], ticket: PendingCollective | None) -> Any:
         """Carry out a collective that all ranks have agreed on."""
         if request.fault:
             raise BadArgument(request.fault)
@@ -235,19 +237,19 @@ def _carry_out(among: Collectives, request: Request, arrays: Sequence[Any]) -> A
     if kind == "allreduce":
         return [among.reduce(array, request.how) for array in arrays]
     if kind == "allgather":
-        joined = [among.join_rows(array) for array in arrays]
+        joined = [among.allgather(array) for array in arrays]
         return [*(rows for rows, _ in joined), np.array([counts for _, counts in joined], np.int32)]
     if kind == "broadcast":
         return [among.broadcast(array, request.root) for array in arrays]
     if kind == "alltoall":
-        received, counts = among.exchange_rows(arrays[0], [int(count) for count in arrays[1]])
+        received, counts = among.alltoall(arrays[0], [int(count) for count in arrays[1]])
         return [received, np.array(counts, arrays[1].dtype)]
     if kind == "reducescatter":
-        return [among.reduce_rows(array, request.how) for array in arrays]
+        return [among.reduce_scatter(array, request.how) for array in arrays]
     if kind == "broadcast_object":
-        return among.share(arrays[0], request.root)
+        return among.broadcast_object(arrays[0], request.root)
     if kind == "allgather_object":
-        return among.gather(arrays[0])
+        return among.allgather_object(arrays[0])
     raise MatexError(f"there is no collective {kind}; this is an error of matex_tf.")
 
 

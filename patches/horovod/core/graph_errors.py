@@ -84,7 +84,7 @@ def _with_threads(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
         return target, graph, config
 
     target, graph, config = arguments(*args, **kwargs)
-    if target or not wrapping.aside or world.current().alone:  # whether or not hvd.init() was called yet
+    if target or not wrapping.aside or world.current().is_single:  # whether or not hvd.init() was called yet
         return wrapped(*args, **kwargs)
     own = tf.compat.v1.ConfigProto()
     if config is not None:

@@ -125,4 +125,4 @@ def set_session(session: Any) -> None:
         wanted = [gpus[int(number)] for number in options.visible_device_list.split(",")]
         with contextlib.suppress(RuntimeError):  # TensorFlow has begun with its GPUs: they stay as they are
             tf.config.set_visible_devices(wanted, "GPU")
-    log_once.say("keras.backend.set_session is taken for its GPU alone: Keras 3 has no sessions")
+    log_once.log("keras.backend.set_session is taken for its GPU alone: Keras 3 has no sessions")

@@ -7,7 +7,7 @@ from typing import Any
 
 from matex_tf.core.world import World
 from matex_tf.patches.horovod.core import basics
-from matex_tf.patches.horovod.core.coordinator import Desk
+from matex_tf.patches.horovod.core.coordinator import Coordinator
 from matex_tf.patches.horovod.core.exceptions import BadArgument
 from matex_tf.patches.horovod.core.requests import Call
 
@@ -60,7 +60,7 @@ class ProcessSet:
         return basics.rank() in self.ranks
 
     @property
-    def desk(self) -> Desk:
+    def desk(self) -> Coordinator:
         """Where its collectives are done.
 
         Raises:
@@ -89,13 +89,13 @@ class ProcessSet:
 global_process_set = ProcessSet([])
 global_process_set.process_set_id = 0
 
-_known: dict[int, tuple[ProcessSet, Desk | None]] = {}
+_known: dict[int, tuple[ProcessSet, Coordinator | None]] = {}
 _free: list[int] = []  # numbers of sets that were removed, the next to be given first
 #: Sets that a shutdown left behind, each beside the world that it is of: to be closed where that comes together again.
-_left: list[tuple[World, Desk]] = []
+_left: list[tuple[World, Coordinator]] = []
 
 
-def begin(everyone: Desk) -> None:
+def begin(everyone: Coordinator) -> None:
     """Know all ranks, and no other set."""
     end()
     global_process_set.ranks = list(range(everyone.ranks.size))
@@ -128,7 +128,7 @@ def forget_left() -> None:
     _left.clear()
 
 
-def _close(desk: Desk) -> None:
+def _close(desk: Coordinator) -> None:
     if desk.ranks is not basics.desk().ranks:
         desk.close()
 
@@ -154,7 +154,7 @@ def add_all(process_sets: Sequence[ProcessSet | Sequence[int]]) -> list[ProcessS
     for one in added:
         ranks = everyone.perform(Call("add_process_set", params=f"ranks {one.ranks}"), objects=[one.ranks])
         one.process_set_id = _free.pop(0) if _free else len(_known)
-        _known[one.process_set_id] = one, Desk(ranks) if one.included() else None
+        _known[one.process_set_id] = one, Coordinator(ranks) if one.included() else None
     return added
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf.exchange.bucket_plan import Plan
+from matex_tf.exchange.bucket_plan import BucketPlan
 from matex_tf.exchange.node.reduction import SUMMED_AS
 
-#: Beginning of every purpose (see `World.meet`) of these names.
+#: Beginning of every purpose (see `World.barrier`) of these names.
 PREFIX = "hvd."
 
 #: Collectives in which the first dimension of a tensor may differ between ranks.
@@ -48,7 +48,7 @@ class Request:
 
     @property
     def what(self) -> str:
-        """The purpose, see `World.meet`."""
+        """The purpose, see `World.barrier`."""
         return f"{PREFIX}{self.kind} {self.name}".rstrip()
 
     def twice(self) -> Request:
@@ -80,9 +80,11 @@ class Call:
     ):
         self.kind, self.name, self.how, self.root = kind, name or "", how, root
         self._params, self._labels, self._check = params, labels, check
-        self._last: tuple[Any, tuple[Request, Plan | None]] | None = None  # one reference: threads may share a call
+        self._last: tuple[Any, tuple[Request, BucketPlan | None]] | None = (
+            None  # one reference: threads may share a call
+        )
 
-    def of(self, arrays: Sequence[np.ndarray], size: int) -> tuple[Request, Plan | None]:
+    def of(self, arrays: Sequence[np.ndarray], size: int) -> tuple[Request, BucketPlan | None]:
         """The request for these tensors, and the plan of a sum that the exchange can do.
 
         Args:
@@ -94,7 +96,7 @@ class Call:
             last = self._last = key, self._make(arrays, size)
         return last[1]
 
-    def _make(self, arrays: Sequence[np.ndarray], size: int) -> tuple[Request, Plan | None]:
+    def _make(self, arrays: Sequence[np.ndarray], size: int) -> tuple[Request, BucketPlan | None]:
         shapes = tuple(array.shape for array in arrays)
         dtypes = tuple(array.dtype.name for array in arrays)
         labels = list(self._labels or (["tensor"] if len(arrays) == 1 else map("tensor {}".format, range(len(arrays)))))
@@ -102,7 +104,7 @@ class Call:
             labels[0] = f"{self._params}, {labels[0]}"
         if self.kind == "allreduce" and self.how == "sum" and arrays and all(name in SUMMED_AS for name in dtypes):
             request = Request(self.kind, self.name)
-            plan: Plan | None = Plan.of(request.what, labels, arrays)
+            plan: BucketPlan | None = BucketPlan.of(request.what, labels, arrays)
             assert plan is not None
             details = tuple(plan.described)
         else:

@@ -22,7 +22,7 @@ INSTEAD = {
 }
 
 
-def refuse(module: str, name: str, there: Iterable[str], instead: Mapping[str, str] = INSTEAD) -> NoReturn:
+def raise_unsupported(module: str, name: str, there: Iterable[str], instead: Mapping[str, str] = INSTEAD) -> NoReturn:
     """Raise AttributeError for a name that a module does not have.
 
     Args:

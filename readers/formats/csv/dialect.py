@@ -11,8 +11,8 @@ import numpy as np
 from matex_tf import settings
 from matex_tf.errors import DataError, quoted
 from matex_tf.readers.formats.csv.parse import fields, is_missing, is_number
-from matex_tf.readers.formats.csv.scan import Read, Tokens, whole_lines
-from matex_tf.readers.tables.table import Wanted
+from matex_tf.readers.formats.csv.scan import QuoteScanner, Read, whole_lines
+from matex_tf.readers.tables.table import ReadOptions
 
 #: What is looked for between fields where the script does not say; the first of equals is taken.
 DELIMITERS = (",", ";", "\t", "|", " ")
@@ -42,7 +42,7 @@ def check_delimiter(delimiter: str | None) -> None:
         raise DataError(f"{delimiter!r} cannot be a delimiter: it is part of fields, quotes or ends of rows.")
 
 
-def find(read: Read, begin: int, size: int, wanted: Wanted, path: str) -> Dialect:
+def find(read: Read, begin: int, size: int, wanted: ReadOptions, path: str) -> Dialect:
     """Find the dialect of a file from its first rows.
 
     Args:
@@ -115,7 +115,7 @@ def too_long(what: str) -> DataError:
 
 
 def _records(text: bytes, delimiter: str) -> list[tuple[int, int, int]]:
-    tokens = Tokens(text, delimiter.encode())
+    tokens = QuoteScanner(text, delimiter.encode())
     starts = tokens.starts()
     bounds = np.append(starts, len(text))
     counts = np.diff(np.searchsorted(tokens.delimiters(), bounds)) + 1
@@ -131,7 +131,7 @@ def _fitness(records: list[tuple[int, int, int]], delimiter: str) -> tuple[float
     return share, -DELIMITERS.index(delimiter) if delimiter in DELIMITERS else 0
 
 
-def _has_header(rows: list[list[str]], wanted: Wanted) -> bool:
+def _has_header(rows: list[list[str]], wanted: ReadOptions) -> bool:
     """Names that the script expects, or a word above a number."""
     if wanted.header is not None:
         return wanted.header

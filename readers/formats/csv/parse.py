@@ -11,8 +11,8 @@ import numpy as np
 
 from matex_tf.errors import DataError, quoted
 from matex_tf.readers.formats.csv import wide as csv_wide
-from matex_tf.readers.formats.csv.scan import Tokens
-from matex_tf.readers.tables.columns import Chosen, Facts, Kind
+from matex_tf.readers.formats.csv.scan import QuoteScanner
+from matex_tf.readers.tables.columns import ColumnSelection, Facts, Kind
 from matex_tf.readers.tables.table import rows_with_gaps
 
 #: What stands for a missing number; those that pandas knows.
@@ -82,7 +82,7 @@ def fields(rows: bytes, delimiter: str, count: int, path: str) -> list[list[str]
         raise DataError(f"{path}: the first rows have NUL bytes: this is no CSV text in UTF-8.")
     try:
         if count > csv_wide.MOST_COLUMNS:
-            tokens = Tokens(rows, delimiter.encode())
+            tokens = QuoteScanner(rows, delimiter.encode())
             wide = csv_wide.Fields(tokens, tokens.starts(), len(rows), count)
             texts: list[list[str]] = wide.read(range(count), dtype=str, na_filter=False).tolist()
             return texts
@@ -116,7 +116,7 @@ class Parser:
         chosen: the columns.
     """
 
-    def __init__(self, delimiter: str, count: int, chosen: Chosen):
+    def __init__(self, delimiter: str, count: int, chosen: ColumnSelection):
         self.delimiter, self.count, self.chosen = delimiter, count, chosen
         dtype = chosen.dtype
         # pandas parses numbers as float64 and makes float32 of them; other sizes are made afterwards.
@@ -128,7 +128,7 @@ class Parser:
         wide = np.dtype(np.int64 if self._dtype.kind in "iu" and self._dtype != np.uint64 else self._dtype)
         self._given = {column: wide for column in inputs}
 
-    def rows(self, tokens: Tokens, starts: np.ndarray, first: int, stop: int, path: str, number: int) -> Rows:
+    def rows(self, tokens: QuoteScanner, starts: np.ndarray, first: int, stop: int, path: str, number: int) -> Rows:
         """Parse rows `first` to `stop` of a piece of text.
 
         Args:
@@ -240,7 +240,7 @@ class Parser:
                 f"{where(error.start)} is no UTF-8 ({error.reason}: {data[error.start : error.end].hex(' ')})."
             ) from None
 
-    def _check_counts(self, tokens: Tokens, begins: np.ndarray, end: int, path: str, number: int) -> None:
+    def _check_counts(self, tokens: QuoteScanner, begins: np.ndarray, end: int, path: str, number: int) -> None:
         """pandas fills up short rows silently, and where columns are chosen cuts long ones."""
         if not len(tokens.toggles) and self.count <= 256:
             # Eight times as fast as to find each delimiter: sums modulo 256, and one sum of all that has to fit.

@@ -30,7 +30,7 @@ LF, CR, QUOTE, SPACE, TAB = b'\n\r" \t'
 Read = Callable[[int, int, int], bytes]
 
 
-class Tokens:
+class QuoteScanner:
     """A piece of text that begins behind a newline, or at the text's start, and ends so, or at the text's end.
 
     Attributes:
@@ -234,7 +234,7 @@ def scan(read: Read, part: Part, delimiter: bytes, inside: bool, step: int, most
     """
     rows, cell, entries = 0, -1, []
     for at, text in blocks(read, part, most):
-        tokens = Tokens(text, delimiter, inside)
+        tokens = QuoteScanner(text, delimiter, inside)
         part.quotes |= b'"' in text
         inside = tokens.ends_inside
         starts = tokens.starts() + at

@@ -15,7 +15,7 @@ from typing import Any
 from matex_tf.errors import DataError
 from matex_tf.readers.safety import read_watch
 from matex_tf.readers.safety.limits import most_unpacked, unpacks_to_too_much
-from matex_tf.readers.tables.table import Watched, unreadable
+from matex_tf.readers.tables.table import FileStamp, unreadable
 
 #: Bytes of text that a rank keeps from the scan for rows until they are parsed. A part that is larger is read twice:
 #: the machine must have room for the arrays, which such text becomes, as well.
@@ -40,7 +40,7 @@ class Source:
     def __init__(self, paths: Sequence[str]):
         """Raises: DataError: a file is missing, empty, or may not be read."""
         self.paths = list(paths)
-        self._watched = [Watched(path) for path in paths]
+        self._watched = [FileStamp(path) for path in paths]
         self.bytes = [watched.bytes for watched in self._watched]
         self.packed = [self._from_disk(file, 0, 2) == b"\x1f\x8b" for file in range(len(paths))]
         self.sizes = [0 if packed else size for packed, size in zip(self.packed, self.bytes, strict=True)]

@@ -26,11 +26,11 @@ from matex_tf.readers.formats.csv import dialect as csv_dialect
 from matex_tf.readers.formats.csv import scan as csv_scan
 from matex_tf.readers.formats.csv.dialect import Dialect
 from matex_tf.readers.formats.csv.parse import Parser, as_kind
-from matex_tf.readers.formats.csv.scan import INDEX_ENTRIES, STEP_BYTES, Index, Part, Piece, Tokens
+from matex_tf.readers.formats.csv.scan import INDEX_ENTRIES, STEP_BYTES, Index, Part, Piece, QuoteScanner
 from matex_tf.readers.formats.csv.source import KEEP_BYTES, Source
 from matex_tf.readers.safety.limits import room
-from matex_tf.readers.tables.columns import Chosen, Facts, Kind, agree, choose
-from matex_tf.readers.tables.table import Table, Wanted, library, together
+from matex_tf.readers.tables.columns import ColumnSelection, Facts, Kind, agree, choose
+from matex_tf.readers.tables.table import ReadOptions, Table, all_or_none, library
 
 #: Text that is parsed at a time: its arrays and pandas' copies of them exist at once.
 PIECE_BYTES = 8 << 20
@@ -53,7 +53,7 @@ class CsvTable(Table):
 
     names = ("x", "y")
 
-    def __init__(self, source: Source, index: Index, dialect: Dialect, chosen: Chosen):
+    def __init__(self, source: Source, index: Index, dialect: Dialect, chosen: ColumnSelection):
         self.paths = tuple(source.paths)
         self.rows = index.rows
         self.labelled = bool(chosen.y)
@@ -99,7 +99,7 @@ class CsvTable(Table):
 
     def _parse(self, piece: Piece) -> tuple[_Kept, Facts]:
         text = self._source.read(piece.file, piece.low, piece.high)
-        tokens = Tokens(text, self._delimiter)
+        tokens = QuoteScanner(text, self._delimiter)
         starts = tokens.starts()
         path = self.paths[piece.file]
         if len(starts) != piece.records:
@@ -114,7 +114,7 @@ class CsvTable(Table):
         columns = [as_kind(column, self.kind) for column in parsed.y]
         if any(column is None for column in columns):
             text = self._source.read(piece.file, piece.low, piece.high)
-            starts = np.append(Tokens(text, self._delimiter).starts(), len(text))
+            starts = np.append(QuoteScanner(text, self._delimiter).starts(), len(text))
             stop = piece.skip + piece.stop - piece.start
             columns = list(self._parser.texts(text[starts[piece.skip] : starts[stop]]))
         return _Kept(parsed.start, parsed.stop, parsed.x, [column for column in columns if column is not None])
@@ -130,13 +130,13 @@ class CsvTable(Table):
         keep = sum(piece.high - piece.low for piece in pieces) <= KEEP_BYTES
         parsed: list[_Kept] = []
         facts: list[Facts] = []
-        with together(ranks, "parse the rows of CSV files"):
+        with all_or_none(ranks, "parse the rows of CSV files"):
             for piece in pieces:
                 rows, seen = self._parse(piece)
                 facts.append(_in_whole(seen, piece.start))
                 if keep:
                     parsed.append(rows)
-        everyone = ranks.gather(_merged(facts), "compare the labels of CSV files")
+        everyone = ranks.allgather(_merged(facts), "compare the labels of CSV files")
         self.kind, lacking = agree(everyone)
         self.words, self.gaps = self.kind is Kind.WORDS, sum(seen.gaps for seen in everyone)
         if lacking is not None:
@@ -145,7 +145,7 @@ class CsvTable(Table):
                 f"{self.paths[file]}, data row {row + 1}: column {self._chosen.names[lacking[1]]} has no label, and "
                 f"the others are {'words' if self.kind is Kind.WORDS else 'integers'}."
             )
-        with together(ranks, "read the labels of CSV files"):
+        with all_or_none(ranks, "read the labels of CSV files"):
             self._kept = [self._settled(piece, rows) for piece, rows in zip(pieces, parsed, strict=False)]
         self._source.drop_all()
 
@@ -165,12 +165,12 @@ def _merged(facts: Sequence[Facts]) -> Facts:
     return Facts(kind, missing, empty, sum(seen.gaps for seen in facts))
 
 
-def open(paths: Sequence[str], wanted: Wanted, ranks: World) -> CsvTable:
+def open(paths: Sequence[str], wanted: ReadOptions, ranks: World) -> CsvTable:
     """Open CSV files as one table. Every rank calls it with the same arguments.
 
     Args:
         paths: the files, plain or gzip; with a header, each must have the same.
-        wanted: see `Wanted`, and `columns.choose` for what is found where it says nothing.
+        wanted: see `ReadOptions`, and `columns.choose` for what is found where it says nothing.
         ranks: who reads.
 
     Raises:
@@ -178,17 +178,17 @@ def open(paths: Sequence[str], wanted: Wanted, ranks: World) -> CsvTable:
             few fields, a word among the inputs, no label, a quote that is not closed, NUL bytes, or no UTF-8.
     """
     csv_dialect.check_delimiter(wanted.delimiter)
-    with together(ranks, "open CSV files"):
+    with all_or_none(ranks, "open CSV files"):
         library("pandas", paths[0])
         source = Source(paths)
         owner = _unpack(source, ranks)
     _compare_sizes(source, ranks)
     sizes = source.sizes
     dialect: Dialect | None = None
-    with together(ranks, "look at the first rows of CSV files"):
+    with all_or_none(ranks, "look at the first rows of CSV files"):
         if ranks.rank == 0:
             dialect = csv_dialect.find(source.read, source.begin(0), sizes[0], wanted, paths[0])
-    dialect = ranks.share(dialect, "share how CSV files are written")
+    dialect = ranks.broadcast(dialect, "share how CSV files are written")
     assert dialect is not None
     chosen = choose(dialect.names, dialect.count, wanted, paths[0])
     index = _find_rows(source, owner, dialect, ranks)
@@ -212,7 +212,7 @@ def _unpack(source: Source, ranks: World) -> dict[int, int]:
 
 def _compare_sizes(source: Source, ranks: World) -> None:
     """Every rank sees the same files; and what gzip files unpack to is known to all."""
-    everyone = ranks.gather((source.bytes, source.packed, source.sizes), "compare the sizes of CSV files")
+    everyone = ranks.allgather((source.bytes, source.packed, source.sizes), "compare the sizes of CSV files")
     for file, path in enumerate(source.paths):
         seen = {(sizes[file], packed[file]) for sizes, packed, _ in everyone}
         if len(seen) > 1:
@@ -228,21 +228,21 @@ def _find_rows(source: Source, owner: dict[int, int], dialect: Dialect, ranks: W
     step = max(STEP_BYTES, sum(source.sizes) // INDEX_ENTRIES)
     parts: list[Part] = []
     most = settings.current().csv_line_mb << 20
-    with together(ranks, "find the rows of CSV files"):
+    with all_or_none(ranks, "find the rows of CSV files"):
         parts = own_parts(source, owner, ranks.rank, ranks.size)
         for part in parts:
             with _line_errors(source.paths[part.file]):
                 part.outside = csv_scan.scan(source.read, part, delimiter, False, step, most)
             if part.low <= len(b"\xef\xbb\xbf") and part.file and dialect.names is not None:
                 _check_header(source, part, dialect)
-    everyone = _in_order(ranks.gather(parts, "count the rows of CSV files"))
+    everyone = _in_order(ranks.allgather(parts, "count the rows of CSV files"))
     if csv_scan.unresolved(everyone):
-        with together(ranks, "find the rows of CSV files again"):
+        with all_or_none(ranks, "find the rows of CSV files again"):
             for part in parts:
                 if part.quotes:
                     with _line_errors(source.paths[part.file]):
                         part.inside = csv_scan.scan(source.read, part, delimiter, True, step, most)
-        everyone = _in_order(ranks.gather(parts, "count the rows of CSV files again"))
+        everyone = _in_order(ranks.allgather(parts, "count the rows of CSV files again"))
     index = Index(everyone, source.sizes, dialect.names is not None)
     for file, unclosed in enumerate(index.unclosed):
         if unclosed:
@@ -303,7 +303,7 @@ def _check_header(source: Source, part: Part, dialect: Dialect) -> None:
 
 def _pass_on(source: Source, owner: dict[int, int], index: Index, ranks: World) -> None:
     """Give each rank its part of what one of them unpacked."""
-    if ranks.alone:
+    if ranks.is_single:
         return
     for file, root in owner.items():
         ranges = []
@@ -313,7 +313,7 @@ def _pass_on(source: Source, owner: dict[int, int], index: Index, ranks: World) 
         low, high = ranges[ranks.rank]
         for offset in range(0, max(b - a for a, b in ranges), _PASS_BYTES):
             slices = None
-            with together(ranks, "read what was unpacked of CSV files"):
+            with all_or_none(ranks, "read what was unpacked of CSV files"):
                 if ranks.rank == root:
                     slices = [
                         source.read(file, min(a + offset, b), min(a + offset + _PASS_BYTES, b)) for a, b in ranges

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf.readers.formats.csv.scan import CR, LF, Tokens
+from matex_tf.readers.formats.csv.scan import CR, LF, QuoteScanner
 
 #: Rows of more columns than this are read here.
 MOST_COLUMNS = 1000
@@ -26,7 +26,7 @@ class Fields:
         count: fields of a row, 2 or more.
     """
 
-    def __init__(self, tokens: Tokens, begins: np.ndarray, end: int, count: int):
+    def __init__(self, tokens: QuoteScanner, begins: np.ndarray, end: int, count: int):
         self._bytes, self._delimiter = tokens.bytes, chr(tokens.delimiter)
         delimiters = tokens.delimiters()
         low, high = np.searchsorted(delimiters, (begins[0], end))

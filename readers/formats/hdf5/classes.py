@@ -3,7 +3,7 @@
 Read one class behind the other, a rank would hold samples of one class, and every batch would be of few classes. So
 the rows of the table are the classes' rows in turn: row i of a class of n has the place (i + 1/2) / n, and rows are
 sorted by place, the lower class first where places are equal. Every range of the table then has the classes in the
-proportion of the whole, and takes a contiguous range of each dataset. It is the order of `row_partition.Turns`.
+proportion of the whole, and takes a contiguous range of each dataset. It is the order of `row_partition.Interleaving`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ClassTable(Table):
         self.columns = self.names
         of = f"one dataset of inputs for each of {len(self.classes)} classes ({listed(self.classes)})"
         self.said = f"{of}, {'labels from 0 in this order' if labelled else 'no labels (y=False)'}"
-        self.turns = Turns([column.rows for column in self._columns])
+        self.turns = ClassInterleaving([column.rows for column in self._columns])
         self.rows = int(self.turns.counts.sum())
         self._dtype = self._columns[0].dtype if dtype is None else np.dtype(dtype)
         if self._columns[0].dtype.kind not in "biuf" and self._dtype != self._columns[0].dtype:
@@ -94,8 +94,8 @@ class ClassTable(Table):
         return inputs, labels if self.labelled else None
 
 
-class Turns:
-    """How classes of these sizes take turns; the order of `row_partition.Turns`, for thousands of classes."""
+class ClassInterleaving:
+    """How classes of these sizes take turns; the order of `row_partition.Interleaving`, for thousands of classes."""
 
     def __init__(self, counts: Sequence[int]):
         """Args: counts: rows of each class."""

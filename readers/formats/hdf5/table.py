@@ -24,10 +24,10 @@ from matex_tf.readers.tables.arrays import (
     native,
     open_each,
 )
-from matex_tf.readers.tables.table import Table, Wanted, Watched, library
+from matex_tf.readers.tables.table import FileStamp, ReadOptions, Table, library
 
 
-def open(paths: Sequence[str], wanted: Wanted, ranks: World) -> Table:
+def open(paths: Sequence[str], wanted: ReadOptions, ranks: World) -> Table:
     """Open HDF5 files as one table. Every rank calls it.
 
     Datasets may lie anywhere in the file ("group/x"), be contiguous, chunked or compressed, and hold numbers of any
@@ -43,7 +43,7 @@ def open(paths: Sequence[str], wanted: Wanted, ranks: World) -> Table:
     return open_each(paths, wanted, ranks, "open HDF5 files", _open_one)
 
 
-def _open_one(path: str, wanted: Wanted) -> Table:
+def _open_one(path: str, wanted: ReadOptions) -> Table:
     file = Hdf5File(path)
     classes = hdf5_classes.find(file.columns) if wanted.x is None and wanted.y in (None, False) else {}
     if not classes:
@@ -62,7 +62,7 @@ class Hdf5File(ArrayFile):
     def __init__(self, path: str):
         """Raises: DataError: the file cannot be read, or is no HDF5 file."""
         self.path = path
-        super().__init__((Watched(path),))
+        super().__init__((FileStamp(path),))
         self._h5py = library("h5py", path)
         if not signature.is_hdf5(path):
             raise DataError(f"{path} is no HDF5 file: the signature is not there.")

@@ -33,7 +33,7 @@ _SKIPPED_BYTES = 64 << 10
 
 
 @dataclass
-class Stored:
+class NetcdfVariable:
     """A variable as it lies in the file.
 
     Attributes:
@@ -122,7 +122,7 @@ class _Header:
             found[name] = values.decode("utf-8", "replace") if text else np.frombuffer(values, dtype)
         return found
 
-    def variable(self, dimensions: Sequence[tuple[str, int]], records: int) -> tuple[Stored, int]:
+    def variable(self, dimensions: Sequence[tuple[str, int]], records: int) -> tuple[NetcdfVariable, int]:
         """A variable, and the bytes of its row as the header has them."""
         name = self.name()
         count = self.count()
@@ -139,7 +139,7 @@ class _Header:
         if 0 in lengths[1:]:
             raise self.damaged(f"has the unlimited dimension as another than the first of {name}")
         shape = ((records, *lengths[1:]) if record else tuple(lengths)) if lengths else ()
-        stored = Stored(
+        stored = NetcdfVariable(
             name, tuple(dimensions[number][0] for number in numbers), shape, dtype, begin, record, attributes
         )
         stored.row_bytes = stored.stride = dtype.itemsize * int(np.prod(shape[1:], dtype=object))
@@ -150,7 +150,7 @@ class _Header:
         return stored, whole
 
 
-def parse(path: str, length: int) -> list[Stored]:
+def parse(path: str, length: int) -> list[NetcdfVariable]:
     """The variables of a classic file of `length` bytes.
 
     Raises:
@@ -178,7 +178,7 @@ def parse(path: str, length: int) -> list[Stored]:
     return [stored for stored, _ in variables]
 
 
-def _check_places(header: _Header, variables: Sequence[Stored], first: int, stride: int) -> None:
+def _check_places(header: _Header, variables: Sequence[NetcdfVariable], first: int, stride: int) -> None:
     """Every variable behind the header, none on another: or rows would be those of another variable."""
     fixed = sorted((one.begin, one.end, one.name) for one in variables if not one.record)
     in_turn = sorted((one.begin, one.begin + one.row_bytes, one.name) for one in variables if one.record)
@@ -194,7 +194,7 @@ def _check_places(header: _Header, variables: Sequence[Stored], first: int, stri
             raise header.damaged(f"puts {places[0][2]} before its own end")
 
 
-def read_rows(path: str, variables: Sequence[Stored], start: int, stop: int) -> Any:
+def read_rows(path: str, variables: Sequence[NetcdfVariable], start: int, stop: int) -> Any:
     """Rows of several variables, in pieces.
 
     Yields:

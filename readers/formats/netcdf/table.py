@@ -19,7 +19,7 @@ from matex_tf.readers.formats.netcdf.packing import Packing
 from matex_tf.readers.safety import signature
 from matex_tf.readers.safety.hdf5_storage import Storage
 from matex_tf.readers.tables.arrays import ArrayFile, ArrayTable, Column, data_errors, decode, fill_each, open_each
-from matex_tf.readers.tables.table import Table, Wanted, Watched, library
+from matex_tf.readers.tables.table import FileStamp, ReadOptions, Table, library
 
 #: The NetCDF library may be used by one thread at a time. Taken around a fork, or a child could inherit it locked.
 _library_lock = threading.Lock()
@@ -28,7 +28,7 @@ os.register_at_fork(
 )
 
 
-def open(paths: Sequence[str], wanted: Wanted, ranks: World) -> Table:
+def open(paths: Sequence[str], wanted: ReadOptions, ranks: World) -> Table:
     """Open NetCDF files as one table. Every rank calls it.
 
     Rows are the leading dimension, unlimited or not, of inputs and labels alike. Variables of groups are named
@@ -41,8 +41,8 @@ def open(paths: Sequence[str], wanted: Wanted, ranks: World) -> Table:
     return open_each(paths, wanted, ranks, "open NetCDF files", _open_one)
 
 
-def _open_one(path: str, wanted: Wanted) -> Table:
-    watched = Watched(path)
+def _open_one(path: str, wanted: ReadOptions) -> Table:
+    watched = FileStamp(path)
     with builtins.open(path, "rb") as file:
         head = file.read(4)
     if head in (b"CDF\x01", b"CDF\x02", b"CDF\x05"):
@@ -109,7 +109,7 @@ class ClassicFile(ArrayFile):
 
     kind = "variable"
 
-    def __init__(self, path: str, watched: Watched):
+    def __init__(self, path: str, watched: FileStamp):
         """Raises: DataError: the header is damaged."""
         super().__init__((watched,))
         self.path = path
@@ -126,7 +126,7 @@ class ClassicFile(ArrayFile):
                 }
             )
 
-    def _unfit(self, one: netcdf_classic.Stored) -> str:
+    def _unfit(self, one: netcdf_classic.NetcdfVariable) -> str:
         length = self.watched[0].bytes
         return f"is cut short: it ends at byte {one.end}, and the file has {length} bytes" if one.end > length else ""
 
@@ -143,7 +143,7 @@ class Netcdf4File(ArrayFile):
 
     kind = "variable"
 
-    def __init__(self, path: str, watched: Watched):
+    def __init__(self, path: str, watched: FileStamp):
         """Raises: DataError: the file cannot be read."""
         super().__init__((watched,))
         self.path = path
