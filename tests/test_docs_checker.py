@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from matex_tf import settings
+
 ROOT = Path(__file__).resolve().parents[1]
 while not (ROOT / "setup.py").is_file():
     ROOT = ROOT.parent
@@ -97,6 +99,11 @@ def test_flags_in_the_text():
 def test_pages(page):
     """Every link, list, flag and command line of the docs."""
     assert list(check_docs.problems(page)) == []
+
+
+def test_the_page_of_settings():
+    """It ends in what `python -m matex_tf.settings` prints."""
+    assert (ROOT / "docs" / "settings.md").read_text().endswith(f"\n{settings.table()}\n")
 
 
 def test_the_script_of_the_first_pages():

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 from keras.src.models import model as keras_model
+
+from matex_tf import settings, strategies
+from matex_tf.core import world
+from matex_tf.readers.shard import Shard
+from matex_tf.readers.tables.table import Wanted
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.py").is_file())
 
@@ -33,3 +39,24 @@ def patch() -> int:
     finally:
         keras.Model.summary = original
     return len(lines)
+
+
+def strategy() -> tuple[list[float], float]:
+    """A step of plain SGD on large gradients: the weights after it, and how far they have moved."""
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile(keras.optimizers.SGD(1.0), "mse")
+    begin = model.get_weights()[0]
+    former = strategies.use(example("A strategy")["Clipped"](settings.current()))
+    try:
+        model.fit(100 * np.ones((6, 2), "float32"), np.zeros((6, 1), "float32"), batch_size=6, verbose=0)
+    finally:
+        strategies.use(former)
+    return model.get_weights()[0].ravel().tolist(), float(np.linalg.norm(model.get_weights()[0] - begin))
+
+
+def file_format(path: str) -> list[list[float]]:
+    """The rows of this rank."""
+    ranks = world.current()
+    table = example("A file format")["open"]([path], Wanted(), ranks)
+    return Shard(table, range(table.rows), ranks).data.tolist()

@@ -1,0 +1,137 @@
+"""Print a walk through the code: which files it enters, in their order, and by which function first.
+
+    matex-tf run -n 2 scripts/walks.py gradient     a gradient, from the optimizer's hook to shared memory and back
+    matex-tf run -n 2 scripts/walks.py row          a row of a CSV file, from the file to a batch
+    matex-tf run -n 3 --faults shrink scripts/walks.py death    a rank dies in a step
+
+Steps run eagerly, so that everything is called in one thread, where Python's profiler sees it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import keras
+import numpy as np
+
+import matex_tf.errors
+from matex_tf import DataSet
+from matex_tf.core import world
+
+ROOT = Path(matex_tf.errors.__file__).resolve().parents[1]
+#: What every room uses, and what every call of `open` passes: no stations of a walk.
+EVERYWHERE = ("matex_tf/settings.py", "matex_tf/errors.py", "matex_tf/core/trace.py", "matex_tf/__init__.py")
+EVERY_CALL = ("patches/files/", "patches/common/wrapping.py", "patches/common/active_flag.py", "matex_tf/job/")
+
+
+class Walk:
+    """The files that are entered, and the function by which each was entered first.
+
+    Args:
+        begin: the file, and the end of the name of the function, with which a walk begins, such as
+            "patches/keras/optimizer.py: _exchange". The walk ends when that returns. "" to begin at once.
+    """
+
+    def __init__(self, begin: str = ""):
+        self._begin = begin.split(": ")
+        self.entered: dict[str, str] = {}
+        self._frame: FrameType | None = None
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> None:
+        if event == "return" and frame is self._frame:
+            sys.setprofile(None)
+        if event != "call" or not frame.f_code.co_filename.startswith(f"{ROOT}{os.sep}"):
+            return
+        if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # a module or a class while it is imported
+            return
+        file = frame.f_code.co_filename[len(str(ROOT)) + 1 :]
+        if file.split(os.sep)[0] not in ("matex_tf", "patches", "readers") or file in EVERYWHERE:
+            return
+        if file.startswith(EVERY_CALL):
+            return
+        name = getattr(frame.f_code, "co_qualname", frame.f_code.co_name).replace("<locals>.", "")
+        if self._frame is None and len(self._begin) == 2:
+            if file != self._begin[0] or not name.endswith(self._begin[1]):
+                return
+            self._frame = frame
+        if "<" not in name:
+            self.entered.setdefault(file, name)
+
+    def __enter__(self) -> Walk:
+        sys.setprofile(self)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        sys.setprofile(None)
+
+    def show(self, title: str) -> None:
+        """Print the walk, on rank 0."""
+        if world.current().rank == 0:
+            print(f"{title}: {len(self.entered)} files")
+            for file, name in self.entered.items():
+                print(f"  {file}: {name}")
+
+
+def model() -> keras.Model:
+    """One layer, trained eagerly."""
+    small = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+    small.compile("sgd", "mse", run_eagerly=True)
+    return small
+
+
+def gradient() -> None:
+    x, y, trained = np.ones((8, 3), "float32"), np.ones((8, 1), "float32"), model()
+    trained.fit(x, y, batch_size=4, verbose=0)
+    with Walk("patches/keras/optimizer.py: _exchange") as walk:
+        trained.fit(x, y, batch_size=4, verbose=0)
+    walk.show("a gradient, from the optimizer's hook to shared memory and back")
+
+
+def row() -> None:
+    with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+        file.write("a,b,label\n" + "".join(f"{i},{i + 1},{i % 2}\n" for i in range(16)))
+        file.flush()
+        path = world.current().broadcast(file.name, "name the file")
+        with Walk() as walk:
+            shard = DataSet.open(path)
+            data = shard.data
+        walk.show("a row of a CSV file, from the file to an array")
+        world.current().barrier("keep the file until all have read it")
+    del data
+
+
+class Dies(keras.Model):
+    """Its last rank dies in the third step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.steps = keras.layers.Dense(1), 0
+
+    def call(self, x: Any) -> Any:
+        return self.layer(x)
+
+    def train_step(self, data: Any) -> Any:
+        self.steps += 1
+        if self.steps == 3 and world.current().rank == world.current().size - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().train_step(data)
+
+
+def death() -> None:
+    x, y, trained = np.ones((12, 3), "float32"), np.ones((12, 1), "float32"), Dies()
+    trained.compile("sgd", "mse", run_eagerly=True)
+    trained.fit(x, y, batch_size=12, epochs=2, verbose=0)
+    with Walk("matex_tf/faults/transactions.py: _recover") as walk:
+        trained.fit(x, y, batch_size=12, verbose=0)
+    walk.show("a rank has died, from the error to the smaller world")
+
+
+if __name__ == "__main__":
+    {"gradient": gradient, "row": row, "death": death}[sys.argv[1]]()
