@@ -1,6 +1,7 @@
 """scripts/check_docs.py: it finds what is wrong with a link or a command line, and takes what is right."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,18 @@ def test_the_script_of_the_first_pages():
     script = (ROOT / "examples" / "first.py").read_text()
     assert script in (ROOT / "README.md").read_text()
     assert script in (ROOT / "docs" / "tutorial.md").read_text()
+
+
+def test_places_of_the_walks():
+    """Each `file.py: function` of the architecture is in the code."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    places = re.findall(r"((?:matex_tf|patches|readers)/[\w/]+\.py):\s+([\w.]+)", text)
+    assert len(places) > 40
+    for file, name in places:
+        path = ROOT / file
+        assert re.search(rf"^ *(def|class) {name.split('.')[-1]}\b", path.read_text(), re.MULTILINE), (file, name)
+    for file in re.findall(r"`((?:matex_tf|patches|readers)/[\w/]+\.py)`", text):
+        assert (ROOT / file).is_file(), file
 
 
 def test_pictures_of_the_rooms():

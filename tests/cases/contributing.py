@@ -13,7 +13,7 @@ from keras.src.models import model as keras_model
 from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.readers.shard import Shard
-from matex_tf.readers.tables.table import Wanted
+from matex_tf.readers.tables.table import ReadOptions
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.py").is_file())
 
@@ -33,7 +33,7 @@ def patch() -> int:
     model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
     original, lines = keras.Model.summary, []
     names = example("A patch")
-    names.get("install", names.get("apply"))(keras_model)
+    names["install"](keras_model)
     try:
         model.summary(print_fn=lines.append)
     finally:
@@ -58,5 +58,5 @@ def strategy() -> tuple[list[float], float]:
 def file_format(path: str) -> list[list[float]]:
     """The rows of this rank."""
     ranks = world.current()
-    table = example("A file format")["open"]([path], Wanted(), ranks)
+    table = example("A file format")["open"]([path], ReadOptions(), ranks)
     return Shard(table, range(table.rows), ranks).data.tolist()
