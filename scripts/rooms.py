@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TOPS = ("matex_tf", "readers", "patches")
 FOR_ALL = {"errors", "settings"}  # modules that every room may import: no arrows for them
 
-WIDTH, HEIGHT, GAP, STOREY = 150, 46, 22, 104  # pixels
+WIDTH, HEIGHT, GAP, STOREY, MARGIN = 150, 46, 26, 104, 60  # pixels
 
 
 @cache
@@ -109,11 +109,26 @@ def direct(uses: dict[str, set[str]]) -> dict[str, set[str]]:
     }
 
 
+_LINE = 'stroke="#888" fill="none" marker-end="url(#tip)"'
+
+
+def _arrow(begin: tuple[float, float], end: tuple[float, float], number: int) -> str:
+    """The path of an arrow: straight to the next storey, and around what lies in between."""
+    (x, y), (to_x, to_y) = begin, end
+    if to_y - y == STOREY:
+        return f"M{x + WIDTH / 2:.0f} {y + HEIGHT:.0f} L{to_x + WIDTH / 2:.0f} {to_y:.0f}"
+    side = -1 if to_x < x or (to_x == x and number % 2) else 1
+    bend = side * (30 + 20 * abs(to_y - y) / STOREY)
+    x, to_x = (place + (WIDTH if side > 0 else 0) for place in (x, to_x))
+    y, to_y = y + HEIGHT / 2, to_y + HEIGHT / 2
+    return f"M{x:.0f} {y:.0f} C{x + bend:.0f} {y:.0f} {to_x + bend:.0f} {to_y:.0f} {to_x:.0f} {to_y:.0f}"
+
+
 def picture(title: str, sizes: dict[str, int], uses: dict[str, set[str]]) -> str:
     """An SVG: a box for each room, in storeys, and an arrow to each room that it imports."""
     levels = storeys(uses)
     rows = [sorted(room for room in uses if levels[room] == level) for level in range(max(levels.values()) + 1)]
-    wide = max(len(row) for row in rows) * (WIDTH + GAP) + GAP
+    wide = max(len(row) for row in rows) * (WIDTH + GAP) + GAP + 2 * MARGIN
     high = len(rows) * STOREY + 30
     place = {}
     for level, row in enumerate(rows):
@@ -129,14 +144,8 @@ def picture(title: str, sizes: dict[str, int], uses: dict[str, set[str]]) -> str
         f'<text x="{wide / 2:.0f}" y="18" fill="#888">{escape(title)}</text>',
     ]
     for room, others in direct(uses).items():
-        x, y = place[room]
-        for other in sorted(others):
-            to_x, to_y = place[other]
-            begin, end = (y + HEIGHT, to_y) if to_y > y else (y + HEIGHT / 2, to_y + HEIGHT / 2)
-            lines.append(
-                f'<line x1="{x + WIDTH / 2:.0f}" y1="{begin:.0f}" x2="{to_x + WIDTH / 2:.0f}" y2="{end:.0f}" '
-                'stroke="#888" marker-end="url(#tip)"/>'
-            )
+        for number, other in enumerate(sorted(others, key=lambda other: (levels[other], other))):
+            lines.append(f'<path d="{_arrow(place[room], place[other], number)}" {_LINE}/>')
     for room, (x, y) in place.items():
         count = f"{sizes[room]} module{'s' * (sizes[room] != 1)}"
         lines.append(
