@@ -20,7 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: Pages and files that scripts/docs makes, or that belong to the reader of a page and not to this repository.
+#: Files that docs/contributing.md writes; files that scripts/docs makes; and files that belong to the reader of a page.
+EXAMPLES = {"matex_tf/strategies/clipped.py", "patches/saving/summary.py", "readers/formats/flt.py"}
 GENERATED = {"docs/images/rooms.svg", "docs/images/patches.svg"}
 THE_READERS_OWN = re.compile(r"(train|script|my_\w+|first|SCRIPT|X|test_user)(\.py)?$|job\.sh$|package\.module$")
 
@@ -348,6 +349,16 @@ def wrong_extras(words: Sequence[str]) -> str:
     return ""
 
 
+def wrong_paths(text: str) -> Iterator[str]:
+    """Files of this repository in code spans that are not there."""
+    for span in SPAN.findall(without_code(text)):
+        found = re.match(
+            r"(?:matex_tf|patches|readers|tests|benchmarks|examples|exchange)/[\w./*-]+\.(?:py|md)\b", span
+        )
+        if found and found[0] not in EXAMPLES and not list(ROOT.glob(found[0])):
+            yield f"there is no {found[0]}"
+
+
 @cache
 def all_flags() -> frozenset[str]:
     """Every flag that something in this repository names, and those of other programs that the docs speak of."""
@@ -373,6 +384,7 @@ def problems(page: Path) -> Iterator[str]:
     """All that is wrong with a page."""
     yield from wrong_links(page)
     yield from wrong_lists(page)
+    yield from wrong_paths(page.read_text())
     yield from wrong_flag_spans(page.read_text())
     for line in command_lines(page.read_text()):
         if found := wrong_command(line):

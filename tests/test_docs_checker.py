@@ -96,6 +96,11 @@ def test_flags_in_the_text():
     assert list(check_docs.wrong_flag_spans(text)) == ["nothing has the flag --no-such"]
 
 
+def test_files_in_the_text():
+    text = "`tests/no_such.py::test_it` and `tests/test_docs.py`, `tests/test_doc*.py`\n```\ntests/in_a_block.py\n```\n"
+    assert list(check_docs.wrong_paths(text)) == ["there is no tests/no_such.py"]
+
+
 @pytest.mark.parametrize("page", check_docs.pages(), ids=lambda page: page.name)
 def test_pages(page):
     """Every link, list, flag and command line of the docs."""
