@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import io
 import re
 import shlex
@@ -209,23 +210,22 @@ def wrong_matex(words: Sequence[str]) -> str:
 def wrong_run(words: Sequence[str], command: str) -> str:
     """Flags and settings before the script, with their values; and the script."""
     from matex_tf.errors import SettingError
-    from matex_tf.settings import Settings, split_flags
+    from matex_tf.settings import Settings, flag_name
 
-    rest = list(words)
+    names = {flag_name(field.name): field.name for field in dataclasses.fields(Settings)}
+    rest, given = list(words), dict[str, str]()
     while rest and rest[0].startswith("-") and rest[0] != "-m":
-        try:
-            given, left = split_flags(rest)
-            Settings.read(given, {})
-        except SettingError as error:
-            return "" if rest[1:] and rest[1].isupper() else str(error)
-        if len(left) < len(rest) and not (command == "plan" and rest[0] == "--steps"):
-            rest = left
-            continue
-        flag = rest.pop(0).partition("=")[0]
-        if flag not in known_flags(command):
+        flag, equals, value = rest.pop(0).partition("=")
+        if flag not in names and flag not in known_flags(command):
             return f"matex-tf {command} has no flag {flag}"
-        if flag not in ("--dry-run", "--help") and "=" not in flag and rest:
-            rest.pop(0)
+        if not equals and flag not in ("--dry-run", "--help") and rest:
+            value = rest.pop(0)
+        if flag in names and value and not value.isupper():  # FILE or N stands for a value
+            given[names[flag]] = value
+    try:
+        Settings.read(given, {})
+    except SettingError as error:
+        return str(error)
     return wrong_program(rest)
 
 
