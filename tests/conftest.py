@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+import warm
 from pool import CASE_SECONDS, Outcome, Pool, plan
 
 GRADIENTS = "exchange gradients"
@@ -172,3 +173,10 @@ def seven_ranks() -> Iterator[Ranks]:
     ranks = Pool(ranks=7, bare=True)
     yield Ranks(ranks, (7,))
     ranks.close()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[warm.Server]:
+    """Forks ranks that have imported TensorFlow."""
+    with warm.Server(tmp_path_factory.mktemp("warm") / "socket") as running:
+        yield running

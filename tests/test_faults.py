@@ -47,13 +47,6 @@ if world.rank == 2:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """Forks ranks that have imported TensorFlow."""
-    with warm.Server(tmp_path_factory.mktemp("warm") / "socket") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def expected(server, tmp_path_factory):
     """The answer of one rank."""
     return chaos.undisturbed(tmp_path_factory.mktemp("undisturbed"), server)
@@ -365,10 +358,10 @@ BEGINS = {
 
 
 @pytest.mark.parametrize("kind", LOOPS)
-def test_a_loop_of_the_scripts_own(kind, tmp_path):
+def test_a_loop_of_the_scripts_own(kind, tmp_path, server):
     """It is said at its begin that it does not go on without a rank, and at the end why the job ends."""
     (tmp_path / "script.py").write_text(LOOPS[kind])
-    job = Job([LAUNCHER, "run", "-n", "2", "--faults", "shrink", "script.py"], tmp_path)
+    job = Job([LAUNCHER, "run", "-n", "2", "--faults", "shrink", "script.py"], tmp_path, **server.environ)
     ended = job.end(120)
     assert ended.code != 0
     for what in BEGINS[kind]:

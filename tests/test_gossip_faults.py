@@ -84,13 +84,6 @@ with open(f"result.{first}", "w") as file:
 """
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """Forks ranks that have imported TensorFlow."""
-    with warm.Server(tmp_path_factory.mktemp("warm") / "socket") as running:
-        yield running
-
-
 def train(folder, server, deaths, *settings):
     """The results of the ranks that are left, which must be alike; what was printed. Nothing may be left behind."""
     (folder / "script.py").write_text(SCRIPT)

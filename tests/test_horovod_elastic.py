@@ -117,10 +117,11 @@ print(f"rank {hvd.rank()} of {hvd.size()} ended {total:.5f} {updates} {began}", 
 """
 
 
-def run(tmp_path, text, *words):
+def run(tmp_path, server, text, *words):
     """What a script prints on 4 ranks that may die."""
     (tmp_path / "script.py").write_text(text)
-    job = Job([LAUNCHER, "run", "-n", "4", "--faults", "shrink", "--output", "all", "script.py", *words], tmp_path)
+    line = [LAUNCHER, "run", "-n", "4", "--faults", "shrink", "--output", "all", "script.py", *words]
+    job = Job(line, tmp_path, **server.environ)
     ended = job.end(120)
     left = [path for path in job.left() if "__autograph_generated_file" not in path]  # TensorFlow's, of the dead
     assert ended.code == 0 and not left, ended
@@ -129,26 +130,26 @@ def run(tmp_path, text, *words):
 
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("dies", [0, 1])
-def test_a_rank_dies(tmp_path, dies):
+def test_a_rank_dies(tmp_path, server, dies):
     """All go back to the last commit, with a state that is rank 0's, and averages are those of the ranks left."""
-    ended = run(tmp_path, TRAIN, str(dies))
+    ended = run(tmp_path, server, TRAIN, str(dies))
     said = re.findall(r"rank (\d) of 3 ended 12 12 \[3\] \[\(0, 4\), \(5, 3\)\]", ended.out)
     assert sorted(said) == ["0", "1", "2"], ended
     assert f"rank {dies} of 4 on" in ended.err and "3 ranks go on\n" in ended.err, ended
 
 
-def test_a_rank_asks_for_it(tmp_path):
+def test_a_rank_asks_for_it(tmp_path, server):
     """`HorovodInternalError` on one rank is the same to all others as a rank that has died."""
-    ended = run(tmp_path, RAISE)
+    ended = run(tmp_path, server, RAISE)
     assert sorted(re.findall(r"rank (\d) tried \[0, 3\]", ended.out)) == ["0", "1", "2", "3"], ended
     assert "died" not in ended.err
 
 
-def trained_again(folder, dies):
+def trained_again(folder, server, dies):
     """What each rank of a job that may start again has come to: weights, updates, and where its functions began."""
     (folder / "script.py").write_text(AGAIN)
     flags = ["--faults", "restart", "--checkpoint-seconds", "0", "--output", "all"]
-    job = Job([LAUNCHER, "run", "-n", "2", *flags, "script.py", dies], folder)
+    job = Job([LAUNCHER, "run", "-n", "2", *flags, "script.py", dies], folder, **server.environ)
     ended = job.end(120)
     found = re.findall(r"rank \d of 2 ended (.*) (\d+) \[\('fits', (\d)\), \('loop', (\d)\)\]", ended.out)
     assert ended.code == 0 and len(found) == 2 and found[0] == found[1] and not job.left(), ended
@@ -156,16 +157,16 @@ def trained_again(folder, dies):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
+def undisturbed(tmp_path_factory, server):
     """The weights and updates of a job in which nobody dies."""
-    return trained_again(tmp_path_factory.mktemp("undisturbed"), "nowhere")[0]
+    return trained_again(tmp_path_factory.mktemp("undisturbed"), server, "nowhere")[0]
 
 
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("dies", ["fits", "loop"])
-def test_a_job_starts_again(tmp_path, undisturbed, dies):
+def test_a_job_starts_again(tmp_path, server, undisturbed, dies):
     """It goes on from the last commit that was written, and ends as one in which nobody died."""
-    (*weights, fits, batch), said = trained_again(tmp_path, dies)
+    (*weights, fits, batch), said = trained_again(tmp_path, server, dies)
     assert undisturbed == (*weights, "0", "0") and weights[1] == "40"
     # A commit may come while the one before is still being written, and is not written then.
     assert (fits in "234" and batch == "0") if dies == "fits" else (fits in "45" and batch in "36"), (fits, batch)

@@ -20,13 +20,6 @@ AGAIN = Path(__file__).with_name("again.py")
 MARKS = ["job.begun", "job.over", "job.seed"]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """Forks ranks that have imported TensorFlow."""
-    with warm.Server(tmp_path_factory.mktemp("warm") / "socket") as running:
-        yield running
-
-
 def run(server: warm.Server, folder: Path, ranks: int, *settings: str, dies: object = (), **environ: str) -> Ended:
     """Run script.py of a folder, with checkpoints as often as can be."""
     return start(server, folder, ranks, *settings, dies=dies, **environ).end(200)

@@ -2,7 +2,8 @@
 
 Importing TensorFlow on 4 ranks takes 10 s on 2 cores, and a rank that is to be killed can be used only once. The
 server imports it once. What mpirun starts is a small program that asks the server for a process with its environment,
-directory and descriptors, ends as that process ends, and takes it along when it is killed.
+directory and descriptors, ends as that process ends, and takes it along when it is killed. With `Server.environ` every
+rank that runs `python -m matex_tf` becomes that program, whoever started it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,14 @@ from pathlib import Path
 from typing import Any
 
 _LONGEST = 1 << 20
+MARK = "MATEX_TEST_JOB"  # in the environment of every process of a job; see jobs.py
+
+#: What a Python does first that has `Server.environ`. The variable is Open MPI's.
+_FIRST = """
+import os, sys
+if "OMPI_COMM_WORLD_RANK" in os.environ and sys.orig_argv[1:3] == ["-m", "matex_tf"]:
+    os.execv(sys.executable, {command} + sys.orig_argv[3:])
+"""
 
 
 def command(path: Path) -> list[str]:
@@ -34,6 +43,12 @@ class Server:
     def __init__(self, path: Path):
         """Args: path: of its socket."""
         self.path = path
+        first = path.with_name(f"{path.name}.first")
+        first.mkdir()
+        (first / "sitecustomize.py").write_text(_FIRST.format(command=command(path)))
+        #: For a job whose ranks shall come from here, those of `matex-tf run` and `horovodrun` too. Not for what
+        #: looks at how ranks start, or at what becomes of them when mpirun is killed.
+        self.environ = {"PYTHONPATH": str(first)}
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("MATEX_", "OMP_", "TF_"))}
         environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
         self._process = subprocess.Popen([sys.executable, __file__, "--serve", str(path)], env=environ)
@@ -124,6 +139,7 @@ def become(wanted: dict[str, Any], descriptors: list[int]) -> int:
         os.close(descriptor)
     os.environ.clear()
     os.environ.update(wanted["environ"])
+    Path("/proc/self/comm").write_text(os.environ.get(MARK, "rank")[:15])  # /proc shows the server's environment
     os.chdir(wanted["folder"])
     sys.path.insert(0, wanted["folder"])
     from matex_tf.job.run import main
