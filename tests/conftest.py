@@ -53,6 +53,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slurm: needs an emulated Slurm cluster, run with --slurm")
     config.addinivalue_line("markers", "variants(n): without --all and -k, only the first n variants are run")
+    config.addinivalue_line("markers", "smoke: tried with the oldest TensorFlow and Python in every run of .ci/run")
     if schedule := config.getoption("--schedule"):
         os.environ.update(MATEX_SCHEDULE=schedule, MATEX_BUCKET_MB="1", MATEX_TEST_BUCKET_BYTES="256")
 

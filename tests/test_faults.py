@@ -192,6 +192,7 @@ def trained(folder, server, kind, ranks, *settings):
     return Job([*line, *warm.command(server.path), *settings, "script.py"], folder).end()
 
 
+@pytest.mark.smoke
 def test_accumulated_gradients(tmp_path, server):
     """What a dead rank had accumulated is not lost; History says how many ranks there were."""
     histories = []
@@ -203,6 +204,7 @@ def test_accumulated_gradients(tmp_path, server):
     assert chaos.differences(*histories) == []
 
 
+@pytest.mark.smoke
 def test_rows_that_died(tmp_path, server):
     """Where a rank dies whose rows no other rank has, every rank ends, with what to do."""
     ended = trained(tmp_path, server, "shards", 4, "--faults", "shrink")

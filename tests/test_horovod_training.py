@@ -21,6 +21,7 @@ EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "horovod_digits.py"
 
 
 @pytest.mark.parametrize("case", ["fit", "passes", "embedding", "tape", "with_callbacks", "states"])
+@pytest.mark.smoke
 def test_answer_of_one(ranks, case):
     """Weights, logs and rates are those of one process, for every option."""
     for size, values in ranks(f"horovod_training:{case}", (2,), meets=None).items():

@@ -198,6 +198,7 @@ def test_no_rank_comes_to_its_end(tmp_path, line):
     assert job.left() == []
 
 
+@pytest.mark.smoke
 def test_run_on_four(tmp_path):
     """The script has its arguments, its folder and its name; the ranks one seed; rank 0 the output; stdin arrives."""
     (tmp_path / "sub").mkdir()

@@ -87,6 +87,7 @@ def test_columns(bare_ranks, tmp_path, wanted, x, y, dtype):
     check(bare_ranks("tables:shares", (1, 3), meets=None, **arguments), inputs, labels)
 
 
+@pytest.mark.smoke
 def test_all_other_columns(bare_ranks, tmp_path):
     """The defaults: a label by its name, and the others as inputs."""
     table = frame()[["label", *NUMBERS]]

@@ -26,6 +26,7 @@ def written_once(results):
     return {size: [value["result"] for value in values] for size, values in results.items()}
 
 
+@pytest.mark.smoke
 def test_early_stopping(ranks):
     """All stop after the same epoch, with the best weights of one rank."""
     reference = same(ranks("callbacks:early_stopping", (1, 3, 4)))
@@ -100,6 +101,7 @@ def test_tensorboard_embeddings(ranks):
     assert reference["found"] and "board/train/keras_embedding.ckpt-0.weights.h5" in reference["names"]
 
 
+@pytest.mark.smoke
 def test_saving(ranks):
     """`save`, `save_weights`, `export` and `np.save`: there when the call returns, whole, and the same when read."""
     reference = same(written_once(ranks("callbacks:saving")))

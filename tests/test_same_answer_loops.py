@@ -38,6 +38,7 @@ pytestmark = pytest.mark.variants(1)
 
 
 @pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.smoke
 def test_guide(ranks, guide):
     """The loop of Keras' guide."""
     same(ranks("loops:guide", **GUIDES[guide]), rtol=1e-4 if "adam" in guide else 1e-5)

@@ -50,6 +50,7 @@ def test_correlations(ranks):
     same(ranks("metrics:correlation"), rtol=1e-4)
 
 
+@pytest.mark.smoke
 def test_metrics_inside(ranks):
     """Metrics that live in a layer or in another metric."""
     same(ranks("metrics:nested"))

@@ -79,6 +79,7 @@ def test_recurrent(ranks, layer, sequences):
     same(ranks("models:recurrent", layer=layer, sequences=sequences))
 
 
+@pytest.mark.smoke
 def test_fixed_batch_size(ranks):
     """A model whose input has a number of rows: a rank's part of them has fewer."""
     same(ranks("models:fixed_batch"))
@@ -89,6 +90,7 @@ def test_metric_that_cannot_be_added(ranks):
     assert same(ranks("models:maximum_metric"))["warnings"] == []
 
 
+@pytest.mark.smoke
 def test_batch_normalization(ranks):
     """Each rank normalizes by its own rows; the moving statistics are alike after every epoch, and it learns."""
     results = ranks("models:normalized", (1, 3), synchronized=False, rows=120)
@@ -103,6 +105,7 @@ def test_batch_normalization(ranks):
             assert np.abs(variance - expected_variance).max() < 0.5
 
 
+@pytest.mark.smoke
 def test_synchronized_batch_normalization(ranks):
     """`synchronized=True` gives what the plain layer gives on one rank, a batch with fewer rows than ranks included."""
     same(ranks("models:normalized", synchronized=True), rtol=1e-4)
@@ -113,6 +116,7 @@ def test_synchronized_batch_normalization_of_images(ranks):
     same(ranks("models:normalized_images"), rtol=1e-4)
 
 
+@pytest.mark.smoke
 def test_dropout(ranks):
     """A repeated run draws the same; ranks draw differently; weights stay alike on all ranks."""
     results = ranks("models:dropout", (2, 3))

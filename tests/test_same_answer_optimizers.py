@@ -60,6 +60,7 @@ def test_each_option_matters(ranks):
     assert len({round(loss, 4) for loss in answers.values()}) == len(answers), answers
 
 
+@pytest.mark.smoke
 def test_overflow_on_one_rank(ranks):
     """A step whose gradient overflows on one rank alone is skipped by all, and all scale alike after it."""
     results = ranks("optimizers:overflow")
@@ -84,6 +85,7 @@ def test_apply_gradients_with_none(ranks):
     same(ranks("optimizers:several_updates"), rtol=1e-3)
 
 
+@pytest.mark.smoke
 def test_rows_by_hand(ranks):
     """A sparse gradient whose rows are given as a tuple."""
     assert same(ranks("optimizers:rows_by_hand"))[:, 0].tolist() == [0.5, 1, 1, 0.5, 1]

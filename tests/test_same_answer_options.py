@@ -47,11 +47,13 @@ def test_jit_compile_auto_and_off_are_one_answer(ranks):
     same({1: automatic[1] + plain[1]})
 
 
+@pytest.mark.smoke
 def test_train_on_batch(ranks):
     """A loop over `train_on_batch`; the numbers that it returns are those of the whole batch, on every rank."""
     same(ranks("options:train_on_batches"))
 
 
+@pytest.mark.smoke
 def test_evaluate_and_predict(ranks):
     """`evaluate` and `predict` share the rows out and return the whole answer everywhere, in order."""
     reference = same(ranks("options:evaluate_and_predict", meets="merge metrics"))

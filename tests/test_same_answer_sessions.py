@@ -21,6 +21,7 @@ pytestmark = pytest.mark.variants(2)
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.smoke
 def test_trained(ranks, case):
     """Feeds that every rank has."""
     same(ranks("sessions:trained", **CASES[case]), rtol=1e-4 if "adam" in case else 1e-5)
