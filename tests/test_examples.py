@@ -46,7 +46,7 @@ def test_example(files, tmp_path, script, file, pattern, least):
         assert "each rank holds rows of its own" in ended.err
 
 
-def test_session(files, tmp_path):
+def test_session(files, tmp_path, server):
     """LeNet in a session on four ranks says what it says on one that is given the rows in the same order."""
     ordered = tmp_path / "ordered"
     shutil.copytree(files, ordered)
@@ -59,7 +59,7 @@ def test_session(files, tmp_path):
     said = {}
     for ranks, directory in ((1, ordered), (4, files)):
         command = [LAUNCHER, "run", "-n", str(ranks), str(EXAMPLES / "lenet_session.py"), str(directory)]
-        ended = Job(command, tmp_path).end(240)
+        ended = Job(command, tmp_path, **server.environ).end(240)
         assert ended.code == 0, f"{ended.out}\n{ended.err}"
         said[ranks] = [float(number) for number in re.findall(r"(?:loss|:) ([\d.]+)", ended.out)]
         assert said[ranks][-3] == 60 and said[ranks][-1] > 0.7, ended.out

@@ -52,12 +52,12 @@ assert not hasattr(keras.Model, "fit_generator") and not callable(keras.optimize
 """
 
 
-def test_what_keras_3_has_taken_away(tmp_path):
+def test_what_keras_3_has_taken_away(tmp_path, server):
     """Is there in a script that imports Horovod, and in no other."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     command = [jobs.LAUNCHER, "run", "-n", "2", "--output", "all", str(script)]
-    ended = jobs.Job(command, tmp_path).end(240)
+    ended = jobs.Job(command, tmp_path, **server.environ).end(240)
     assert ended.code == 0, ended.err
     assert ended.out.count("all of it, by rank") == 2, ended.out
     assert "set_session is taken for its GPU alone" in ended.out + ended.err

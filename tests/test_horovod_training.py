@@ -58,9 +58,10 @@ def test_functions_of_keras(ranks):
     assert ranks("horovod_training:keras_functions", meets=None) == {1: [[True] * 5], 3: [[True] * 5] * 3}
 
 
-def test_example(tmp_path):
+def test_example(tmp_path, server):
     """The example learns, and every rank ends with the same model."""
-    ended = Job([LAUNCHER, "horovodrun", "-np", "4", "--verbose", "python", str(EXAMPLE)], tmp_path).end(240)
+    line = [LAUNCHER, "horovodrun", "-np", "4", "--verbose", "python", str(EXAMPLE)]
+    ended = Job(line, tmp_path, **server.environ).end(240)
     assert ended.code == 0, f"{ended.out}\n{ended.err}"
     assert "no effect with matex_tf: --verbose" in ended.err
     assert "the Horovod names are served by matex_tf" in ended.err
@@ -164,10 +165,10 @@ else:
 """
 
 
-def test_nothing_behind_its_back(tmp_path):
+def test_nothing_behind_its_back(tmp_path, server):
     """Without a word of the script nothing is shared out, averaged, or written by one rank; ranks draw differently."""
     (tmp_path / "script.py").write_text(FIT)
-    ended = Job([LAUNCHER, "run", "-n", "3", "--seed", "5", "script.py"], tmp_path).end(180)
+    ended = Job([LAUNCHER, "run", "-n", "3", "--seed", "5", "script.py"], tmp_path, **server.environ).end(180)
     assert ended.code == 0, f"{ended.out}\n{ended.err}"
     values = eval(ended.out.strip().splitlines()[-1])
     assert [value[0] for value in values] == [2, 3, 3]

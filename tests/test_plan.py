@@ -171,7 +171,7 @@ def test_cores(tmp_path, monkeypatch):
     assert found[0] > found[1] == pytest.approx(0.5), found
 
 
-def test_script(tmp_path):
+def test_script(tmp_path, server):
     """It is run for as many steps as asked for, on the ranks asked for; nothing is left behind."""
     (tmp_path / "train.py").write_text(SCRIPT)
     words = [
@@ -187,7 +187,7 @@ def test_script(tmp_path):
         "--json",
         "figures.json",
     ]
-    job = Job([LAUNCHER, "plan", *words, "train.py"], tmp_path)
+    job = Job([LAUNCHER, "plan", *words, "train.py"], tmp_path, **server.environ)
     ended = job.end(180)
     assert ended.code == 0, ended.err
     assert "the script went on" not in ended.out
