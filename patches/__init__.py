@@ -80,6 +80,7 @@ FILES = (
     ("h5py", "files.handles.hdf5"),
     *((module, "files.handles.processes") for module in ("os", "subprocess")),
     ("os", "files.handles.descriptors"),
+    ("numpy", "files.handles.memory_maps"),
     *((module, "files.handles.logs") for module in ("logging", "logging.handlers")),
     ("tensorflow", "files.handles.records"),
 )

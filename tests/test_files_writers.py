@@ -1,9 +1,14 @@
 """What packages write for a script, one kind of writer after the other: done once, and found whole by every rank."""
 
+import errno
 import importlib.util
+import os
 import textwrap
 
 import pytest
+
+from matex_tf.errors import MatexError
+from matex_tf.patches.files.handles import memory_maps
 
 #: For each writer a script, of which one rank's `result` and files are those of any number of ranks.
 WRITERS = {
@@ -176,6 +181,67 @@ WRITERS = {
         read = np.fromfile("a.bin").sum(), np.fromfile("b.bin", int).sum(), np.load("e.npz")["a"].sum()
         result = read, open("c.txt").read(), np.loadtxt("d.csv", delimiter=",").sum()
         """,
+    "numpy.memmap": """
+        import os
+        from pathlib import Path
+        import numpy as np
+        kinds = []
+        def make(*args, **named):
+            slow()
+            array = np.memmap(*args, **named)
+            kinds.append((type(array).__name__, array.mode, os.path.basename(array.filename), array.shape))
+            return array
+        a = make("a.bin", dtype="float32", mode="w+", shape=(30, 100))
+        slow()
+        a[:] = np.arange(100)
+        part = a[:10]
+        part += 1
+        part.flush()
+        read = [np.fromfile("a.bin", "float32").sum(), np.memmap("a.bin", "float32", "r").sum()]
+        a.flush()
+        for turn in range(3):
+            a += 1
+            slow()
+        del a, part
+        read.append(np.fromfile("a.bin", "float32").sum())
+        a = make(Path("a.bin"), dtype="float32")
+        a += 1
+        slow()
+        a += a.max()
+        a.flush()
+        read += [a.sum(), np.fromfile("a.bin", "float32").sum()]
+        b = make("b.bin", "uint8", "write", 8, (4, 2))
+        b[1] = 7
+        b.flush()
+        copy = np.memmap("b.bin", "uint8", "c")
+        copy[:] = 1
+        said = []
+        for name in ("none/c.bin", "."):
+            try:
+                np.memmap(name, "uint8", "w+", shape=3)
+            except OSError as error:
+                said.append((type(error).__name__, error.filename))
+        result = kinds, read, open("b.bin", "rb").read(), said, os.listdir(".")
+        """,
+    "open_memmap": """
+        import numpy as np
+        a = np.lib.format.open_memmap("a.npy", mode="w+", dtype="float32", shape=(30, 4))
+        slow()
+        a[:] = 1
+        for turn in range(3):
+            a += 1
+            slow()
+        a.flush()
+        read = [np.load("a.npy").sum()]
+        del a
+        b = np.load("a.npy", mmap_mode="r+")
+        b *= 2
+        slow()
+        b *= 2
+        b.flush()
+        read += [np.load("a.npy").sum(), np.load("a.npy", mmap_mode="r").sum(), b.sum()]
+        result = read
+        """,
     "Python's own": """
         import codecs, csv, json, os, urllib.request, wave
         with open("a.csv", "w", newline="") as file:
@@ -297,3 +363,30 @@ def test_a_writer(ranks, name):
     for got in ranks("files:script", (3,), text=text, late=0, meets="end of")[3]:
         assert got == (result, left)
     assert not any("own" in outcome.output for outcome in ranks.last[3])
+
+
+def test_a_memory_map_that_is_too_large_to_copy(ranks):
+    text = """
+        import numpy as np
+        np.zeros(100, "uint8").tofile("a.bin")
+        array = np.memmap("a.bin", "uint8", "r+")
+        array[:50] = 7
+        array.flush()
+        result = int(np.fromfile("a.bin", "uint8").sum())
+        """
+    given = {"text": textwrap.dedent(text), "largest_copy": 99, "meets": "end of"}
+    assert [got for got, _ in ranks("files:with_memory_maps", (2,), **given)[2]] == [350, 350]
+    assert sum("a.bin is too large for a copy on each rank" in one.output for one in ranks.last[2]) == 1
+
+
+def test_a_memory_map_without_room(tmp_path, monkeypatch):
+    """A write to a private file on a full disk would end the process with SIGBUS."""
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    private = tmp_path / "private"
+    private.write_bytes(bytes(4096))
+    with pytest.raises(MatexError, match=r"data\.bin .* no room .* 4096 bytes .*TMPDIR"):
+        memory_maps._reserve(str(private), "data.bin")

@@ -6,6 +6,7 @@ it would; closing is a meeting, see `kinds.meet_after`.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import tempfile
@@ -13,6 +14,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from matex_tf.patches.common import log_once
 from matex_tf.patches.files import once, takeover
 from matex_tf.patches.files.handles import kinds, opened
 from matex_tf.patches.files.once import Call
@@ -26,6 +28,7 @@ def open_file(
     opening: Callable[[Any], Any],
     of: Callable[[], Any],
     lasts: bool = False,
+    largest_copy: float = math.inf,
 ) -> Call | None:
     """Open a file for writing; the call, or None where this rank is on its own.
 
@@ -33,16 +36,28 @@ def open_file(
         opening: opens it under another path.
         of: gives what was opened, once it is open.
         lasts: whether the private file keeps its name until what was opened is gone: it is opened later.
+        largest_copy: bytes of a file, of which the ranks hold no copies if it has more: then every rank opens it, and
+            a line says so.
     """
     path, call = os.fsdecode(file), opened.call_of(name, where, file, mode)
-    shared, copied = True, mode.startswith(("a", "r"))
+    shared, size, copied = True, 0, mode.startswith(("a", "r"))
 
     def alone() -> None:
         nonlocal shared
         shared = False
         opening(file)
 
-    def elsewhere(told: None) -> None:
+    def act() -> int:
+        nonlocal size
+        size = os.path.getsize(path) if copied and os.path.isfile(path) else 0
+        opening(file)
+        return size
+
+    def elsewhere(told: int) -> None:
+        nonlocal size
+        size = told
+        if size > largest_copy:
+            return opening(file)
         folder = tempfile.mkdtemp(prefix="matex-")
         try:
             private = os.path.join(folder, os.path.basename(path))
@@ -55,8 +70,11 @@ def open_file(
             if not lasts:
                 shutil.rmtree(folder)
 
-    once.do(call, lambda: opening(file), lambda told: None, elsewhere, alone)
+    once.do(call, act, elsewhere=elsewhere, alone=alone)
     if not shared:
+        return None
+    if size > largest_copy:
+        log_once.log(f"{path} is too large for a copy on each rank: every rank opens it, as with --files every-rank")
         return None
     if copied:
         kinds.meet_after("copy", call)
