@@ -8,6 +8,15 @@ def test_temporary_folders(ranks):
             assert found and not [name for name, right in found.items() if not right]
 
 
+def test_a_script_changes_its_file(ranks):
+    """A file under a path of a rank's own is its own; a large one is rank 0's, and a line says so."""
+    for values in ranks("paths:changed").values():
+        for found in values:
+            assert found and not [name for name, right in found.items() if not right]
+    said = ranks.last[3][0].output
+    assert said.count("other ranks have it as a link under their own path") == 1, said
+
+
 def test_names_of_the_clock(ranks):
     """Names that differ by rank, in folders that all share; at the end there is what one rank writes, once."""
     results = ranks("paths:names")

@@ -2,9 +2,9 @@
 
 `tempfile.mkdtemp()`, `uuid4()` and `time.strftime` give another path on each rank. One rank writes, so rank 0's is
 taken: by what saves models (`model_files`), and by callbacks from the start of a `fit` on. A rank whose script then
-looks at its own path finds the same there: files are linked, as long as the job runs, where a folder of the rank's own
-is there already. Where there is none, as for a folder that a callback makes, `load_model` and `load_weights` take rank
-0's path.
+looks at its own path finds the same there: files are copied, as long as the job runs, where a folder of the rank's own
+is there already; large ones are linked. Where there is none, as for a folder that a callback makes, `load_model` and
+`load_weights` take rank 0's path.
 
 Relies on (Keras 3.3 to 3.15): `CallbackList.on_train_begin` and `on_train_end`, `ModelCheckpoint.filepath`,
 `CSVLogger.filename`, `TensorBoard.log_dir`, `BackupAndRestore.backup_dir`, `OrbaxCheckpoint.directory` (3.13 to 3.15),
@@ -37,11 +37,13 @@ _ATTRIBUTES = {
     "BackupAndRestore": ("backup_dir", *_BACKUPS),
     "OrbaxCheckpoint": ("directory",),
 }
+_COPIED = 100 << 20  # bytes; a file that is larger is linked, as each rank of a node would need room for it
 
 _differ = False  # whether any rank has had a path of its own; the same on all ranks
 _theirs: dict[str, str] = {}  # how paths of this rank begin, and how those of rank 0 do
 _alike: weakref.WeakSet[Any] = weakref.WeakSet()  # lists of callbacks that are of the same kinds on all ranks
 _made: list[str] = []  # files and folders that this rank has for as long as the job runs, the innermost last
+_seen: dict[str, tuple[int, int, int]] = {}  # the file of rank 0's that each of these files was copied from
 
 
 def install(module: ModuleType) -> None:
@@ -81,11 +83,16 @@ def offer(path: str, endings: Sequence[str] = ("",)) -> None:
     if not _differ or alone:
         return
     ranks = world.current()
+    linked: list[str] = []
     if ranks.rank and (own := _own(path)) is not None:
         for ending in endings:
             with contextlib.suppress(OSError):
-                _link(os.path.abspath(path) + ending, own + ending)
-    ranks.barrier("see what rank 0 has written")
+                linked += _mirror(os.path.abspath(path) + ending, own + ending)
+    for file in sum(ranks.allgather(linked, "see what rank 0 has written"), []):
+        log_once.log(
+            f"{file} is larger than {_COPIED >> 20} MB: other ranks have it as a link under their own path, not as a "
+            "copy; a script that changes it must copy it first"
+        )
 
 
 def withdraw(path: str) -> None:
@@ -121,38 +128,52 @@ def _own(path: str) -> str | None:
     return None
 
 
-def _link(path: str, own: str) -> None:
-    """Let a file, or all files of a folder, be found under another path too."""
+def _mirror(path: str, own: str) -> list[str]:
+    """Let a file, or all files of a folder, be found under another path too; the files that were linked."""
     pairs = zip(path.split(os.sep), own.split(os.sep), strict=False)
     same = next((place for place, (theirs, mine) in enumerate(pairs) if theirs != mine), 0)
     apart = os.sep.join(own.split(os.sep)[: same + 1])  # the first part of the path that is this rank's alone
     if apart != own and not os.path.isdir(apart):
-        return
+        return []
     if not os.path.isdir(path):
-        _link_file(path, own)
-        return
+        return _mirror_file(path, own)
+    linked = []
     for folder, _, files in os.walk(path):
         _make_folder(os.path.join(own, os.path.relpath(folder, path)))
         for name in files:
-            _link_file(os.path.join(folder, name), os.path.join(own, os.path.relpath(folder, path), name))
+            linked += _mirror_file(os.path.join(folder, name), os.path.join(own, os.path.relpath(folder, path), name))
+    return linked
 
 
-def _link_file(path: str, own: str) -> None:
+def _mirror_file(path: str, own: str) -> list[str]:
+    """Copy a file, as a script may change what is under its own path; link it if it is large. See `_mirror`."""
     own = os.path.normpath(own)
-    if os.path.exists(own) and os.path.samefile(path, own):
-        return  # it was written in its place
+    file = os.stat(path)
+    state = (file.st_ino, file.st_size, file.st_mtime_ns)
+    if os.path.exists(own) and (os.path.samefile(path, own) or _seen.get(own) == state):
+        return []  # it was written in its place, or has not been written since
     _make_folder(os.path.dirname(own))
     beside = tempfile.mkdtemp(prefix=".matex-", dir=os.path.dirname(own))
     try:
         draft = os.path.join(beside, "file")
-        try:
-            os.link(path, draft)
-        except OSError:  # another file system
+        linked = file.st_size > _COPIED and _linked(path, draft)
+        if not linked:
             shutil.copy2(path, draft)
         os.replace(draft, own)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     _made.append(own)
+    _seen[own] = state
+    return [path] if linked else []
+
+
+def _linked(path: str, draft: str) -> bool:
+    """Link a file, if that can be done: not between file systems."""
+    try:
+        os.link(path, draft)
+    except OSError:
+        return False
+    return True
 
 
 def _make_folder(path: str) -> None:

@@ -8,6 +8,7 @@ import tempfile
 import uuid
 from pathlib import Path
 
+import h5py
 import keras
 import numpy as np
 import tensorflow as tf
@@ -88,6 +89,39 @@ def folders(tmp):
     os.remove(os.path.join(folder, "model.keras"))
     world.current().barrier("all have removed theirs")
     found["removed"] = not os.path.exists(os.path.join(folder, "model.keras"))
+    return found
+
+
+def changed(tmp):
+    """What becomes of files under a path of each rank's own that the script changes in place, small and large."""
+    from matex_tf.patches.saving import agreed_paths
+
+    found: _Names = {}
+    folder = tempfile.mkdtemp(dir=tmp)
+    name = os.path.join(folder, "model.weights.h5")
+    model = _trained([], epochs=1)
+    model.save_weights(name)
+    with h5py.File(name, "r+") as file:  # which locks it
+        file.attrs["rank"] = world.rank()
+        world.current().barrier("all have it open")
+    world.current().barrier("all have changed theirs")
+    with h5py.File(name) as file:
+        found["its own"] = file.attrs["rank"] == world.rank()
+    model.save_weights(name)
+    with h5py.File(name, "r+" if world.rank() else "r") as file:
+        found["written anew"] = "rank" not in file.attrs
+        if world.rank():
+            file.attrs["rank"] = world.rank()
+    agreed_paths.offer(world.current().broadcast(name, "share a path"))
+    with h5py.File(name) as file:
+        found["still its own"] = file.attrs.get("rank", 0) == world.rank()
+    shared = world.current().broadcast(name, "share a path")
+    before, agreed_paths._COPIED = agreed_paths._COPIED, 10
+    try:
+        model.save_weights(name)
+    finally:
+        agreed_paths._COPIED = before
+    found["large"] = os.path.samefile(name, shared)
     return found
 
 
