@@ -33,6 +33,8 @@ _FOLDERS = {
 
 FILES = tuple(f"keras/src/{folder}/{name}_test.py" for folder, names in _FOLDERS.items() for name in names.split())
 
+TOGETHER = True
+
 NEEDS = ("jax", "absl", "requests")
 
 #: Packages that some tests need, which are skipped without; and the files that need them throughout. `orbax` comes with

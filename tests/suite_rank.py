@@ -59,8 +59,8 @@ class Recorder:
         self.module.meet(nodeid)
 
 
-def main(suite: str, checkout: str, file: str, folder: str, expression: str) -> int:
-    """Run the tests of a file."""
+def main(suite: str, checkout: str, folder: str, expression: str, *files: str) -> int:
+    """Run the tests of some files of one folder."""
     from matex_tf.core import world
 
     sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -70,7 +70,8 @@ def main(suite: str, checkout: str, file: str, folder: str, expression: str) -> 
     rank = world.current().rank
     recorder = Recorder(module, Path(folder) / f"rank{rank}.jsonl", done)
     arguments = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:timeout", "-q", "--tb=short"]
-    arguments += ["--rootdir", str(Path(checkout) / Path(file).parent), "-c", "/dev/null", str(Path(checkout) / file)]
+    arguments += ["--rootdir", str(Path(checkout) / Path(files[0]).parent), "-c", "/dev/null"]
+    arguments += [str(Path(checkout) / file) for file in files]
     arguments += [argument.format(checkout=checkout) for argument in getattr(module, "ARGUMENTS", ())]
     code = pytest.main([*arguments, *(["-k", expression] if expression else [])], plugins=[recorder])
     if code in (0, 1, 5):

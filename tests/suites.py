@@ -6,6 +6,7 @@
 A suite is a module suite_NAME beside this file, with
 
     FILES       the files of tests, as paths in the checkout; each is a job of its own
+    TOGETHER    whether files of one folder are one job instead, which starts once; may be left out
     NEEDS       packages that the tests import, beside those that this project's own tests need
     OPTIONAL    packages that some tests import, which are skipped without, and for each the files that all need it; may
                 be left out
@@ -84,18 +85,18 @@ def merged(records: dict[int, list[dict[str, Any]]], ranks: int) -> tuple[dict[s
     return results, {test for test in begun if test not in results}
 
 
-def run_file(suite: str, checkout: Path, file: str, ranks: int, expression: str) -> dict[str, Result]:
-    """Run the tests of one file, in as many jobs as it takes."""
+def run_files(suite: str, checkout: Path, files: list[str], ranks: int, expression: str) -> dict[str, Result]:
+    """Run the tests of some files of one folder, in as many jobs as it takes."""
     results: dict[str, Result] = {}
     while True:
         with tempfile.TemporaryDirectory(prefix="matex-suite-") as name:
             folder = Path(name)
             (folder / "done.json").write_text(json.dumps(sorted(results)))
-            command = [LAUNCHER, "run", "-n", str(ranks), str(HERE / "suite_rank.py"), suite, str(checkout), file]
+            command = [LAUNCHER, "run", "-n", str(ranks), str(HERE / "suite_rank.py"), suite, str(checkout)]
             log = folder / "log.txt"
             with log.open("w") as out:
                 job = subprocess.Popen(
-                    [*command, str(folder), expression],
+                    [*command, str(folder), expression, *files],
                     cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
                     env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
                 )  # fmt: skip
@@ -110,7 +111,7 @@ def run_file(suite: str, checkout: Path, file: str, ranks: int, expression: str)
         if over and not unfinished:
             return results
         if not new and not unfinished:
-            raise SystemExit(f"the ranks ran no test of {file}:\n{text[-4000:]}")
+            raise SystemExit(f"the ranks ran no test of {', '.join(files)}:\n{text[-4000:]}")
 
 
 def _wait(job: subprocess.Popen[Any], folder: Path) -> bool:
@@ -181,6 +182,7 @@ def main() -> int:
     files = [file for file in suite.FILES if options.file in (None, file, Path(file).name)]
     results: dict[str, Result] = {}
     expected = dict(suite.EXPECTED)
+    jobs: dict[str, list[str]] = {}
     for file in files:
         if absent := absent_for(file, getattr(suite, "OPTIONAL", {})):
             print(f"{file}: left out, as it needs {' and '.join(absent)}", flush=True)
@@ -188,9 +190,13 @@ def main() -> int:
             continue
         if not (options.checkout / file).exists():
             raise SystemExit(f"{options.checkout} has no {file}: it must be a checkout of {options.suite}.")
-        found = run_file(options.suite, options.checkout.resolve(), file, options.ranks, options.expression)
+        jobs.setdefault(str(Path(file).parent) if getattr(suite, "TOGETHER", False) else file, []).append(file)
+    for job in jobs.values():
+        found = run_files(options.suite, options.checkout.resolve(), job, options.ranks, options.expression)
         results.update(found)
-        print(f"{file}: {sum(r.outcome == 'passed' for r in found.values())} of {len(found)} passed", flush=True)
+        for file in job:
+            mine = [r for test, r in found.items() if Path(test.partition("::")[0]).name == Path(file).name]
+            print(f"{file}: {sum(r.outcome == 'passed' for r in mine)} of {len(mine)} passed", flush=True)
     return report(results, expected, not options.expression and len(files) == len(suite.FILES))
 
 
