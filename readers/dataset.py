@@ -16,8 +16,8 @@ from matex_tf.core.world import World
 from matex_tf.errors import DataError, quoted
 from matex_tf.readers.file_names import DIRECTORIES, expand, files_of
 from matex_tf.readers.formats import registry
-from matex_tf.readers.shard import AUTO, Shard, take_rows
-from matex_tf.readers.tables.table import Arrays, Names, ReadOptions, Table, all_or_none
+from matex_tf.readers.shard import AUTO, Shard
+from matex_tf.readers.tables.table import Arrays, Names, ReadOptions, Table, all_or_none, take_rows
 
 NAMES = ("MNIST", "CIFAR10", "CIFAR100", "CSV", "HDF5", "PNETCDF")
 

@@ -15,7 +15,8 @@ from matex_tf.core import row_partition
 from matex_tf.core.row_partition import Interleaving, span
 from matex_tf.core.world import World
 from matex_tf.errors import DataError, quoted
-from matex_tf.readers.tables.table import Arrays, Table, rows_with_gaps
+from matex_tf.readers.tables.table import Arrays, Table, rows_with_gaps, take_rows
+from matex_tf.readers.tf_pipeline import pipeline
 
 #: Of `one_hot`: for labels that are classes.
 AUTO = "auto"
@@ -167,8 +168,6 @@ class Shard:
             A `tf.data.Dataset` of (inputs, labels), or of inputs. It takes the place of arrays in `fit`, `evaluate` and
             `predict`; `map` and `prefetch` may follow it.
         """
-        from matex_tf.readers.tf_pipeline import pipeline
-
         return pipeline(self, batch_size, shuffle, seed)
 
     def read(self, low: int, high: int) -> tuple[Arrays, Arrays | None]:
@@ -296,11 +295,6 @@ _origins: dict[int, tuple[Shard, int]] = {}
 def origin(array: Any) -> tuple[Shard, int] | None:
     """The shard whose `data` or `labels` an array is, unchanged, and which of its columns (inputs, then labels)."""
     return _origins.get(id(array))
-
-
-def take_rows(arrays: Arrays | None, rows: Any) -> Arrays | None:
-    """Some rows of inputs or labels."""
-    return None if arrays is None else _each(arrays, lambda array: array[rows])
 
 
 def _each(arrays: Arrays, change: Any) -> Arrays:

@@ -1,21 +1,40 @@
-"""A shard as a tf.data pipeline, for files that are larger than memory."""
+"""The rows of a rank as a tf.data pipeline, for files that are larger than memory."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from matex_tf import errors
-from matex_tf.core.row_partition import OWN_ROWS
+from matex_tf.core.row_partition import OWN_ROWS, Interleaving
 from matex_tf.errors import DataError
-from matex_tf.readers.shard import Shard, take_rows
-from matex_tf.readers.tables.table import Arrays, join
+from matex_tf.readers.tables.table import Arrays, join, take_rows
 
 
-def batches(shard: Shard, batch_size: int, seed: int | None) -> Iterator[tuple[Arrays, Arrays | None]]:
+class Rows(Protocol):
+    """The rows of a rank, as `Shard` has them.
+
+    Attributes:
+        rank: this rank.
+        turns: which rows of each rank are in which batch.
+    """
+
+    rank: int
+    turns: Interleaving
+
+    def __len__(self) -> int: ...
+
+    def block_rows(self) -> int:
+        """How many rows to read at a time."""
+
+    def read(self, low: int, high: int) -> tuple[Arrays, Arrays | None]:
+        """This rank's rows `low` to `high`."""
+
+
+def batches(shard: Rows, batch_size: int, seed: int | None) -> Iterator[tuple[Arrays, Arrays | None]]:
     """One epoch: this rank's rows of each global batch, in order, or shuffled where there is a seed.
 
     The rows are read in blocks, and no more than two blocks are held.
@@ -55,7 +74,7 @@ def batches(shard: Shard, batch_size: int, seed: int | None) -> Iterator[tuple[A
             yield join([x for x, _ in pieces]), join([y for _, y in pieces])
 
 
-def pipeline(shard: Shard, batch_size: int, shuffle: bool, seed: int | None) -> Any:
+def pipeline(shard: Rows, batch_size: int, shuffle: bool, seed: int | None) -> Any:
     """What `Shard.to_tf_data` returns."""
     import tensorflow as tf
 

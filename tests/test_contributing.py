@@ -25,17 +25,19 @@ def test_algorithm():
 
 
 def test_file_format(ranks, tmp_path):
-    """The ranks have all rows together, each once; a file that is cut off is refused by all.
+    """The ranks have all rows together, each once; a file that is cut off is refused by all. Nobody names the format.
 
     Ranks that read exchange no gradients.
     """
     rows = np.arange(21, dtype="<f4").reshape(7, 3)
     path = tmp_path / "rows.flt"
     path.write_bytes(b"FLT1" + (3).to_bytes(4, "little") + rows.tobytes())
-    for found in ranks("contributing:file_format", [1, 3], meets=None, path=str(path)).values():
-        assert [row for part in found for row in part] == rows.tolist()
+    given = {"path": str(path), "folder": str(tmp_path)}
+    for found in ranks("contributing:file_format", [1, 3], meets=None, **given).values():
+        assert [row for part, _ in found for row in part] == rows.tolist()
+        assert {name for _, name in found} == {"flt"}
     path.write_bytes(path.read_bytes()[:-1])
-    ranks.refused("contributing:file_format", [3], error="DataError", path=str(path))
+    ranks.refused("contributing:file_format", [3], error="DataError", **given)
 
 
 def test_patch(ranks):

@@ -6,6 +6,8 @@ import gzip
 import lzma
 import os
 import pstats
+import subprocess
+import sys
 import tempfile
 import tracemalloc
 
@@ -263,3 +265,14 @@ def test_a_pipe(tmp_path):
     """Nobody waits for it."""
     os.mkfifo(tmp_path / "a.csv")
     assert "is a pipe" in read(tmp_path / "a.csv")
+
+
+def test_formats_are_light():
+    """To ask every format whether it knows a file imports none of the libraries that open files."""
+    code = (
+        "import sys; from matex_tf.readers.formats import registry\n"
+        "assert registry.by_content(sys.argv[1]).name == 'csv'\n"
+        "print([name for name in ('pandas', 'pyarrow', 'h5py', 'netCDF4', 'tensorflow') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, __file__], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr

@@ -13,6 +13,7 @@ from matex_tf.core.world import World
 from matex_tf.errors import DataError, quoted
 from matex_tf.readers.safety import read_watch, safe_pickle
 from matex_tf.readers.tables.arrays import data_errors, open_each
+from matex_tf.readers.tables.format import Format
 from matex_tf.readers.tables.table import Arrays, FileStamp, ReadOptions, Table
 
 _LABELS = ("labels", "fine_labels", "coarse_labels")
@@ -41,6 +42,14 @@ def open(paths: Sequence[str], wanted: ReadOptions, ranks: World) -> Table:
     """
     latest: list[tuple[str, Arrays, Any]] = []
     return open_each(paths, wanted, ranks, "open files of CIFAR", lambda path, one: CifarTable(path, one, latest))
+
+
+def guess_can_open(path: str, head: bytes) -> bool:
+    """Whether it is a pickle of protocol 2 to 5; nothing else that is read here is one."""
+    return head.startswith(b"\x80") and head[1:2] in b"\x02\x03\x04\x05"
+
+
+FORMAT = Format("cifar", guess_can_open, open, ("cifar10", "cifar100"))
 
 
 def find(directory: str, part: str, classes: int = 10) -> list[str]:

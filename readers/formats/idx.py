@@ -15,6 +15,7 @@ from matex_tf.core.world import World
 from matex_tf.errors import DataError, quoted
 from matex_tf.readers.safety import read_watch
 from matex_tf.readers.tables.arrays import ArrayTable, check_plausible, data_errors, open_each
+from matex_tf.readers.tables.format import Format
 from matex_tf.readers.tables.raw import Place, RawFile
 from matex_tf.readers.tables.table import FileStamp, ReadOptions, Table, all_or_none
 
@@ -47,6 +48,14 @@ def open(paths: Sequence[str], wanted: ReadOptions, ranks: World) -> Table:
             for place in whole:
                 _check_whole(place)
     return table
+
+
+def guess_can_open(path: str, head: bytes) -> bool:
+    """Whether it begins with two zeros and the number of a type."""
+    return head[:2] == b"\0\0" and head[2:3] != b"" and head[2] in TYPES
+
+
+FORMAT = Format("idx", guess_can_open, open, ("mnist",))
 
 
 def find(directory: str, part: str) -> tuple[str, str]:

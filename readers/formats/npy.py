@@ -17,6 +17,7 @@ import numpy as np
 from matex_tf.core.world import World
 from matex_tf.errors import DataError, quoted
 from matex_tf.readers.tables.arrays import ArrayTable, data_errors, open_each
+from matex_tf.readers.tables.format import Format
 from matex_tf.readers.tables.raw import Place, RawFile
 from matex_tf.readers.tables.table import FileStamp, ReadOptions, Table
 
@@ -43,6 +44,14 @@ def open(paths: Sequence[str], wanted: ReadOptions, ranks: World) -> Table:
     if isinstance(wanted.y, (list, tuple)) and len(wanted.y) == len(paths) > 1:
         each = [replace(wanted, y=y) for y in wanted.y]
     return open_each(paths, wanted, ranks, "open NumPy files", _open_one, each)
+
+
+def guess_can_open(path: str, head: bytes) -> bool:
+    """Whether it is a .npy file, or a zip archive, which a .npz file is."""
+    return head.startswith((b"\x93NUMPY", b"PK\x03\x04"))
+
+
+FORMAT = Format("numpy", guess_can_open, open, ("npy", "npz"))
 
 
 def _open_one(path: str, wanted: ReadOptions) -> Table:

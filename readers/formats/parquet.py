@@ -14,6 +14,7 @@ from matex_tf.readers.safety import read_watch
 from matex_tf.readers.safety.limits import room
 from matex_tf.readers.tables.arrays import data_errors
 from matex_tf.readers.tables.columns import ColumnSelection, Kind, choose
+from matex_tf.readers.tables.format import Format
 from matex_tf.readers.tables.table import FileStamp, ReadOptions, Table, all_or_none, library
 
 #: Rows that are decoded at a time where a row group has more: pyarrow's copy and the arrays exist at once.
@@ -210,3 +211,11 @@ def open(paths: Sequence[str], wanted: ReadOptions, ranks: World) -> ParquetTabl
         table = ParquetTable(paths, wanted)
     assert table is not None
     return table
+
+
+def guess_can_open(path: str, head: bytes) -> bool:
+    """Whether it begins as Parquet does."""
+    return head.startswith(b"PAR1")
+
+
+FORMAT = Format("parquet", guess_can_open, open)

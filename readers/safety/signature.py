@@ -15,3 +15,8 @@ def is_hdf5(path: str) -> bool:
             if found == HDF5 or len(found) < len(HDF5):
                 return found == HDF5
             place = place * 2 or 512
+
+
+def looks_like_hdf5(path: str, head: bytes) -> bool:
+    """The same where the first bytes are known: a classic NetCDF file is not searched."""
+    return head[:3] != b"CDF" and is_hdf5(path)

@@ -1,10 +1,6 @@
 """A table: rows in one file or several, of which any range can be read; and what all formats share.
 
-A format is one file of this package with one function:
-
-    open(paths: Sequence[str], wanted: Wanted, ranks: World) -> Table
-
-Every rank calls it, with the same arguments. What ranks do alone in it stands in a `all_or_none` block.
+What a format must say of itself stands in `format`.
 """
 
 from __future__ import annotations
@@ -60,7 +56,7 @@ class Table(ABC):
         labelled: whether there are labels.
         classes: what each class is called, where the file says so: label k is classes[k].
         notes: what should be known of the rows, such as some that were never written.
-        format: one of `registry.FORMATS`.
+        format: the name of its format.
         said: inputs and labels in words, and why these.
         columns: the inputs: names of columns of a file of columns, or of arrays; positions where there are no names.
         words: whether the labels are words.
@@ -143,6 +139,13 @@ def rows_with_gaps(arrays: Arrays) -> int:
         parts = [np.isnan(array[low : low + step]) for array in floats]
         count += int(np.any([part.reshape(len(part), -1).any(axis=1) for part in parts], axis=0).sum())
     return count
+
+
+def take_rows(arrays: Arrays | None, rows: Any) -> Arrays | None:
+    """Some rows of inputs or labels, by a slice or by numbers."""
+    if isinstance(arrays, tuple):
+        return tuple(array[rows] for array in arrays)
+    return None if arrays is None else arrays[rows]
 
 
 def join(parts: list[Any]) -> Any:

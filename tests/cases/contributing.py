@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +11,25 @@ import keras
 import numpy as np
 from keras.src.models import model as keras_model
 
+import matex_tf
 from matex_tf import settings, strategies
-from matex_tf.core import world
-from matex_tf.readers.shard import Shard
-from matex_tf.readers.tables.table import ReadOptions
+from matex_tf.readers.formats import registry
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.py").is_file())
 
 
+def block(heading: str) -> str:
+    """The first Python block of a section of the page."""
+    section = (ROOT / "docs" / "contributing.md").read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    found = re.search(r"```python\n(.*?)```", section, re.DOTALL)
+    assert found, heading
+    return found[1]
+
+
 def example(heading: str) -> dict[str, Any]:
     """What the first Python block of a section of the page defines."""
-    section = (ROOT / "docs" / "contributing.md").read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    block = re.search(r"```python\n(.*?)```", section, re.DOTALL)
-    assert block, heading
     names: dict[str, Any] = {"__name__": f"example_{heading.replace(' ', '_')}"}
-    exec(compile(block[1], heading, "exec"), names)
+    exec(compile(block(heading), heading, "exec"), names)
     return names
 
 
@@ -55,8 +60,17 @@ def strategy() -> tuple[list[float], float]:
     return model.get_weights()[0].ravel().tolist(), float(np.linalg.norm(model.get_weights()[0] - begin))
 
 
-def file_format(path: str) -> list[list[float]]:
-    """The rows of this rank."""
-    ranks = world.current()
-    table = example("A file format")["open"]([path], ReadOptions(), ranks)
-    return Shard(table, range(table.rows), ranks).data.tolist()
+def file_format(path: str, folder: str) -> tuple[list[list[float]], str]:
+    """The rows of this rank; and the format under its other name.
+
+    The example is a file of its own, and one line registers it.
+    """
+    (Path(folder) / "flt.py").write_text(block("A file format"))
+    sys.path.insert(0, folder)
+    registry.MODULES.insert(0, "flt")
+    try:
+        return matex_tf.DataSet.open(path).data.tolist(), registry.named("Float32").name
+    finally:
+        registry.MODULES.remove("flt")
+        sys.path.remove(folder)
+        sys.modules.pop("flt", None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 
 import numpy as np
@@ -37,8 +36,7 @@ SMALL = {"block": 64, "step": 32, "piece": 1024, "hand": 50}
 
 
 def opened(module, paths, wanted):
-    reader = importlib.import_module(f"matex_tf.readers.formats.{registry.FORMATS[module]}")
-    return reader.open(paths, ReadOptions(**wanted), world.current())
+    return registry.named(module).open(paths, ReadOptions(**wanted), world.current())
 
 
 def shares(module, paths, wanted, small=None):
@@ -70,7 +68,7 @@ def in_pieces(paths, wanted, keep=None):
     """A rank's part in small reads, in order, as a stream does; with what was kept on opening, or without."""
     ranks = world.current()
     with sizes(**SMALL, keep=keep):
-        table = opened("csv_table", paths, wanted)
+        table = opened("csv", paths, wanted)
         low, high = row_partition.span(table.rows, ranks.rank, ranks.size)
         pieces = [table.read(start, min(start + 7, high)) for start in range(low, high, 7)]
         held = sum(kept.stop - kept.start for kept in table._kept)

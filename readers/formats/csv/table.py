@@ -29,7 +29,9 @@ from matex_tf.readers.formats.csv.parse import Parser, as_kind
 from matex_tf.readers.formats.csv.scan import INDEX_ENTRIES, STEP_BYTES, Index, Part, Piece, QuoteScanner
 from matex_tf.readers.formats.csv.source import KEEP_BYTES, Source
 from matex_tf.readers.safety.limits import room
+from matex_tf.readers.tables import packed
 from matex_tf.readers.tables.columns import ColumnSelection, Facts, Kind, agree, choose
+from matex_tf.readers.tables.format import Format
 from matex_tf.readers.tables.table import ReadOptions, Table, all_or_none, library
 
 #: Text that is parsed at a time: its arrays and pandas' copies of them exist at once.
@@ -198,6 +200,14 @@ def open(paths: Sequence[str], wanted: ReadOptions, ranks: World) -> CsvTable:
     table = CsvTable(source, index, dialect, chosen)
     table.prepare(ranks)
     return table
+
+
+def guess_can_open(path: str, head: bytes) -> bool:
+    """Whether it is text. Other formats are asked first."""
+    return b"\0" not in head and not packed.advice(head)
+
+
+FORMAT = Format("csv", guess_can_open, open, ("tsv",))
 
 
 def _unpack(source: Source, ranks: World) -> dict[int, int]:

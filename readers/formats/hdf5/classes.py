@@ -9,18 +9,16 @@ proportion of the whole, and takes a contiguous range of each dataset. It is the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from matex_tf.errors import DataError, listed
+from matex_tf.readers.formats.hdf5.file import Hdf5File
 from matex_tf.readers.safety.limits import room
 from matex_tf.readers.tables import input_label_names
 from matex_tf.readers.tables.arrays import Column, data_errors
 from matex_tf.readers.tables.table import Arrays, Table
-
-if TYPE_CHECKING:
-    from matex_tf.readers.formats.hdf5.table import Hdf5File
 
 
 def find(columns: Mapping[str, Column]) -> dict[str, Column]:

@@ -16,10 +16,14 @@ from matex_tf.core.world import World
 from matex_tf.errors import DataError, shortened
 from matex_tf.readers.formats.netcdf import classic as netcdf_classic
 from matex_tf.readers.formats.netcdf.packing import Packing
-from matex_tf.readers.safety import signature
+from matex_tf.readers.safety import read_watch, signature
 from matex_tf.readers.safety.hdf5_storage import Storage
 from matex_tf.readers.tables.arrays import ArrayFile, ArrayTable, Column, data_errors, decode, fill_each, open_each
+from matex_tf.readers.tables.format import Format
 from matex_tf.readers.tables.table import FileStamp, ReadOptions, Table, library
+
+_CLASSIC = (b"CDF\x01", b"CDF\x02", b"CDF\x05")
+_SUFFIXES = (".nc", ".nc4", ".cdf")
 
 #: The NetCDF library may be used by one thread at a time. Taken around a fork, or a child could inherit it locked.
 _library_lock = threading.Lock()
@@ -41,11 +45,37 @@ def open(paths: Sequence[str], wanted: ReadOptions, ranks: World) -> Table:
     return open_each(paths, wanted, ranks, "open NetCDF files", _open_one)
 
 
+def guess_can_open(path: str, head: bytes) -> bool:
+    """Whether it is a classic file, or an HDF5 file that was written as NetCDF: its name says so, or the library that
+    wrote it.
+
+    Of missing values and packed numbers HDF5 knows nothing, so such a file must not be taken for plain HDF5.
+    """
+    if head.startswith(_CLASSIC):
+        return True
+    if not signature.looks_like_hdf5(path, head):
+        return False
+    if path.lower().endswith(_SUFFIXES):
+        return True
+    h5py = library("h5py", path)
+    try:
+        with (
+            read_watch.watched(path, "opened to find its format"),
+            h5py.File(path, "r", locking="best-effort") as file,
+        ):
+            return "_NCProperties" in file.attrs
+    except Exception:  # a damaged file: the reader of HDF5 says what is wrong with it
+        return False
+
+
+FORMAT = Format("netcdf", guess_can_open, open, ("nc", "pnetcdf"))
+
+
 def _open_one(path: str, wanted: ReadOptions) -> Table:
     watched = FileStamp(path)
     with builtins.open(path, "rb") as file:
         head = file.read(4)
-    if head in (b"CDF\x01", b"CDF\x02", b"CDF\x05"):
+    if head in _CLASSIC:
         return ArrayTable(ClassicFile(path, watched), wanted)
     if not signature.is_hdf5(path):
         raise DataError(f"{path} is no NetCDF file: it starts with {head!r}.")
