@@ -26,7 +26,7 @@ GENERATED = {"docs/images/rooms.svg", "docs/images/patches.svg"}
 FOREIGN = (
     *("--allow-run-as-root", "--autotune", "--cycle-time-ms", "--gloo", "--host-discovery-script", "--log-level"),
     *("--max-np", "--mca", "--mpi", "--no-kill", "--oversubscribe", "--prefix", "--prtemca", "--requeue"),
-    *("--shm-size", "--with-ft", "--junitxml"),
+    *("--shm-size", "--with-ft", "--junitxml", "--flag"),  # the last stands for any
 )
 
 FENCE = re.compile(r"^( *)(`{3,})(\S*)\s*$")
