@@ -61,7 +61,7 @@ class Walk:
             if file != self._begin[0] or not name.endswith(self._begin[1]):
                 return
             self._frame = frame
-        if "<" not in name:
+        if "<" not in name and name != "guess_can_open":  # every format is asked whether a file is its own
             self.entered.setdefault(file, name)
 
     def __enter__(self) -> Walk:
