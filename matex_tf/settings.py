@@ -2,22 +2,35 @@
 
 A setting is given as a flag (``--batch per-rank``), as an environment variable (``MATEX_BATCH=per-rank``), or not
 at all; a flag wins over the environment, the environment over the default. ``python -m matex_tf.settings`` prints
-the table of docs/settings.md.
+the tables of docs/settings.md. The command lines and their help are made from the same table.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matex_tf.errors import SettingError
 
+#: Topics of settings, in the order of the help and of docs/settings.md, and the page that says more about each.
+GROUPS = {
+    "data": "docs/data.md",
+    "files and output": "docs/files.md",
+    "strategy": "docs/strategies.md",
+    "strategy pipe": "docs/strategies.md",
+    "strategy gossip": "docs/strategies.md",
+    "exchange": "docs/exchange.md",
+    "faults": "docs/faults.md",
+    "the run": "docs/running.md",
+}
 
-def _setting(default: Any, text: str, *, kind: str = "text", choices: Sequence[str] = ()) -> Any:
-    return dataclasses.field(default=default, metadata={"text": text, "kind": kind, "choices": tuple(choices)})
+
+def _setting(default: Any, text: str, *, group: str, kind: str = "text", choices: Sequence[str] = ()) -> Any:
+    """A setting. The first sentence of its text is its line in the help, all of it stands in docs/settings.md."""
+    told = {"text": text, "group": group, "kind": kind, "choices": tuple(choices)}
+    return dataclasses.field(default=default, metadata=told)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +46,7 @@ class Settings:
         "What the script's batch size means. `global`: each rank computes its part of every batch. `per-rank`: each "
         "rank takes whole batches, and the global batch grows with the number of ranks.",
         choices=("global", "per-rank"),
+        group="data",
     )
     data: str = _setting(
         "exact",
@@ -40,13 +54,15 @@ class Settings:
         "batch. `source`: each rank takes every p-th element before the first `map` or `batch`, and does 1/p of the "
         "work after that; a batch may hold other rows than on one rank.",
         choices=("exact", "source"),
+        group="data",
     )
     rows: str = _setting(
         "auto",
-        "Whose rows the data hold (docs/data.md). `auto`: the ranks compare them. `shared`: every rank has all rows, "
+        "Whose rows the data hold. `auto`: the ranks compare them. `shared`: every rank has all rows, "
         "and each batch is shared out, whatever differs. `own`: each rank has its own rows, and together they are the "
         "batch.",
         choices=("auto", "shared", "own"),
+        group="data",
     )
     shard_loops: bool = _setting(
         True,
@@ -54,98 +70,117 @@ class Settings:
         "session. `off` is for scripts that share out their data themselves: each rank's batch is its own, and "
         "gradients are averaged with equal weights.",
         kind="switch",
+        group="data",
     )
     require_sharing: bool = _setting(
         False,
         "Whether a job of several ranks ends with an error at its first training step that is not shared out, and at "
         "its end if nothing was trained. With `off` a line says so at the end.",
         kind="switch",
+        group="data",
     )
     files: str = _setting(
         "once",
-        "Who changes files and starts programs for a script (docs/files.md). `once`: one of the ranks that share a "
+        "Who changes files and starts programs for a script. `once`: one of the ranks that share a "
         "file system, while the others wait. `every-rank`: each rank.",
         choices=("once", "every-rank"),
+        group="files and output",
     )
     output: str = _setting(
         "first",
-        "Whose output to show. `first`: that of rank 0. `all`: that of every rank, each line after the number of its "
-        "rank. The name of a directory: each rank writes `rank.R.log` there.",
+        "Whose output to show: `first`, `all`, or the name of a directory. `first`: that of rank 0. `all`: that of "
+        "every rank, each line after the number of its rank. A directory: each rank writes `rank.R.log` there.",
+        group="files and output",
     )
     threads: int = _setting(
         0,
         "Cores for each rank. Sets TensorFlow's intra- and inter-op threads and OMP_NUM_THREADS unless they are set "
         "already. 0 divides the cores of a node among its ranks.",
         kind="count",
+        group="the run",
     )
     seed: int = _setting(
         -1,
         "The seed that Python, NumPy, TensorFlow and Keras get on every rank before the script starts. The script's "
         "own seeds come later and win. With -1 rank 0 draws one.",
         kind="integer",
+        group="the run",
     )
     schedule: str = _setting(
         "chained",
         "When exchanges run. `chained`: one after the other, in the threads that compute. `funneled`: in a thread of "
         "their own, while backward continues. `concurrent`: in several threads.",
         choices=("chained", "funneled", "concurrent"),
+        group="exchange",
     )
     strategy: str = _setting(
         "sync",
-        "What ranks exchange, with whom and when (docs/strategies.md). `sync`: all ranks apply the same averaged "
+        "What ranks exchange, with whom and when. `sync`: all ranks apply the same averaged "
         "gradients in every step. `pipe`: a step applies the gradients of an earlier step, which travel while it "
         "computes. `gossip`: each rank applies its own gradients, and averages its weights with those of one other "
         "rank.",
         choices=("sync", "pipe", "gossip"),
+        group="strategy",
     )
     pipe_width: int = _setting(
         2,
-        "With `--strategy pipe`: how many steps are in the pipe. A step applies the averaged gradients from one step "
-        "fewer before. 1 is sync.",
+        "How many steps are in the pipe. A step applies the averaged gradients from one step fewer before. 1 is sync.",
         kind="positive",
+        group="strategy pipe",
     )
     pipe_warmup: int = _setting(
-        0, "With `--strategy pipe`: how many steps of plain sync come first, for each optimizer.", kind="count"
+        0,
+        "How many steps of plain sync come first, for each optimizer.",
+        kind="count",
+        group="strategy pipe",
     )
     gossip_every: int = _setting(
-        1, "With `gossip`: average the weights with a partner after every so many steps.", kind="positive"
+        1,
+        "Average the weights with a partner after every so many steps.",
+        kind="positive",
+        group="strategy gossip",
     )
     gossip_sync: bool = _setting(
         False,
-        "With `gossip`: whether a step ends only when the partner's weights are there. With `off` they travel while "
+        "Whether a step ends only when the partner's weights are there. With `off` they travel while "
         "the next step computes.",
         kind="switch",
+        group="strategy gossip",
     )
     gossip_topology: str = _setting(
         "dissemination",
-        "With `gossip`: how partners are chosen. `dissemination` is for any number of ranks, `hypercube` for 2, 4, 8, "
-        "… ranks.",
+        "How partners are chosen. `dissemination` is for any number of ranks, `hypercube` for 2, 4, 8, … ranks.",
         choices=("dissemination", "hypercube"),
+        group="strategy gossip",
     )
     ring_shuffle: str = _setting(
         "auto",
-        "With `gossip`: whether rows that a rank has trained on go to the next rank while it computes. `auto`: if "
+        "Whether rows that a rank has trained on go to the next rank while it computes. `auto`: if "
         "each rank holds its own rows. `on`: also for arrays that every rank holds, of which each then keeps a part. "
         "`off`: no. With `--faults shrink` rows stay where they are.",
         choices=("auto", "on", "off"),
+        group="strategy gossip",
     )
     codec: str = _setting(
         "none",
         "How gradients are encoded between nodes, and with `gossip` weights between any two ranks. `none`: unchanged. "
         "`bf16`: the upper half of each float32. `int8`: 8 bits each, and a scale for 512 of them.",
         choices=("none", "bf16", "int8"),
+        group="exchange",
     )
     error_feedback: bool = _setting(
         False,
         "Whether to keep the rounding error of a codec and add it to the gradient of the next step, or with `gossip` "
         "to the weights that are sent next.",
         kind="switch",
+        group="exchange",
     )
     bucket_mb: int = _setting(
         32,
         "Megabytes of a bucket: gradients that travel together. Smaller buckets start sooner, while backward "
         "continues; larger ones need fewer messages. `pipe` has one bucket for each dtype.",
         kind="positive",
+        group="exchange",
     )
     faults: str = _setting(
         "abort",
@@ -153,36 +188,48 @@ class Settings:
         "among themselves and carry on (needs Open MPI 5, or another MPI with ULFM). `restart`: `matex-tf run` starts "
         "the job again from the last checkpoint (any MPI).",
         choices=("abort", "shrink", "restart"),
+        group="faults",
     )
     checkpoint_seconds: float = _setting(
         300.0,
         "With `--faults restart`: seconds between checkpoints within an epoch. With 0 there is only one at the end of "
         "each epoch.",
         kind="seconds",
+        group="faults",
     )
     checkpoint_dir: str = _setting(
         "",
         "With `--faults restart`: the directory for checkpoints, which go to `.matex-checkpoints/NAME` in it, NAME "
         "being that of the script. All hosts must see it. When the job ends well, it removes what it has written "
         "there, and nothing else. Empty for the working directory.",
+        kind="dir",
+        group="faults",
     )
     min_ranks: int = _setting(
-        1, "With `--faults shrink`: the job ends if fewer ranks than this are left.", kind="count"
+        1,
+        "With `--faults shrink`: the job ends if fewer ranks than this are left.",
+        kind="count",
+        group="faults",
     )
     max_restarts: int = _setting(
-        3, "With `--faults restart`: how often `matex-tf run` starts the job again.", kind="count"
+        3,
+        "With `--faults restart`: how often `matex-tf run` starts the job again.",
+        kind="count",
+        group="faults",
     )
     resume: bool = _setting(
         False,
         "With `--faults restart`: resume from the checkpoints of an earlier job that did not reach its end, if there "
         "are any. With `off` they are removed when the job begins.",
         kind="switch",
+        group="faults",
     )
     stall_seconds: int = _setting(
         60,
         "After waiting so many seconds for a rank that is alive, a line says which rank is missing, and from what. 0 "
         "for never.",
         kind="count",
+        group="faults",
     )
     stall_abort_seconds: int = _setting(
         0,
@@ -190,31 +237,42 @@ class Settings:
         "0 for never: nobody can tell a rank that is stuck from one that has much to do. With `shrink` on several "
         "hosts a silent host counts as dead after this time, or after 30 seconds.",
         kind="count",
+        group="faults",
     )
     csv_line_mb: int = _setting(
         64,
         "Megabytes of the longest line, and of the longest row, of a CSV file that `DataSet` reads. A longer one is an "
         "error before it takes memory.",
         kind="positive",
+        group="data",
     )
     unpack_ratio: int = _setting(
         100,
         "For `DataSet`: how many times its own length a packed file (gzip) may unpack to. A file that unpacks to more "
         "than this, and to more than 256 MB, is an error before it fills memory or disk.",
         kind="positive",
+        group="data",
     )
     steps: int = _setting(
         0,
         "End the script after so many training steps, as `sys.exit()` would, to measure a few. With 0 it trains to "
         "its own end.",
         kind="count",
+        group="the run",
     )
     trace: str = _setting(
         "",
         "A file for a timeline of the run, in the format of Chrome's trace viewer; `matex-tf trace` summarizes it. "
         "Empty for none.",
+        kind="file",
+        group="files and output",
     )
-    notes: bool = _setting(True, "Whether rank 0 prints the lines that start with `matex_tf:`.", kind="switch")
+    notes: bool = _setting(
+        True,
+        "Whether rank 0 prints the lines that start with `matex_tf:`.",
+        kind="switch",
+        group="files and output",
+    )
 
     @classmethod
     def read(cls, flags: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
@@ -278,6 +336,11 @@ def flag_name(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def as_flags(given: Mapping[str, str]) -> list[str]:
+    """Settings as the words of a command line: `["--batch", "per-rank"]`."""
+    return [word for name, value in given.items() for word in (flag_name(name), value)]
+
+
 def variable_name(name: str) -> str:
     """`batch` to `MATEX_BATCH`."""
     return "MATEX_" + name.upper()
@@ -316,32 +379,10 @@ def _parse(field: dataclasses.Field[Any], text: str, given_as: str) -> Any:
     return text
 
 
-def split_flags(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Take settings from the front of a command line.
-
-    Args:
-        arguments: what follows the command; read up to the first word that is no setting.
-
-    Returns:
-        The flags by setting name, and the arguments that are left.
-
-    Raises:
-        SettingError: a flag without its value.
-    """
-    by_flag = {flag_name(field.name): field.name for field in dataclasses.fields(Settings)}
-    flags: dict[str, str] = {}
-    rest = list(arguments)
-    while rest:
-        flag, equals, value = rest[0].partition("=")
-        if flag not in by_flag:
-            break
-        rest.pop(0)
-        if not equals:
-            if not rest:
-                raise SettingError(f"{flag} needs a value.")
-            value = rest.pop(0)
-        flags[by_flag[flag]] = value
-    return flags, rest
+def by_group() -> dict[str, list[dataclasses.Field[Any]]]:
+    """The settings of each topic, in the order of `GROUPS`."""
+    fields = dataclasses.fields(Settings)
+    return {group: [field for field in fields if field.metadata["group"] == group] for group in GROUPS}
 
 
 _current: Settings | None = None
@@ -363,16 +404,7 @@ def use(settings: Settings) -> Settings:
     return before
 
 
-def table() -> str:
-    """The settings as a Markdown table, which is the body of docs/settings.md."""
-    lines = ["| flag | environment | default | what it does |", "|---|---|---|---|"]
-    for field in dataclasses.fields(Settings):
-        flag, variable = flag_name(field.name), variable_name(field.name)
-        lines.append(f"| `{flag}` | `{variable}` | `{_shown(field)}` | {field.metadata['text']} |")
-    return "\n".join(lines)
-
-
-def _shown(field: dataclasses.Field[Any]) -> str:
+def default_shown(field: dataclasses.Field[Any]) -> str:
     """The default of a setting, as a user would type it."""
     kind = field.metadata["kind"]
     if kind == "switch":
@@ -380,26 +412,33 @@ def _shown(field: dataclasses.Field[Any]) -> str:
     return f"{field.default:g}" if kind == "seconds" else str(field.default)
 
 
-def help_text() -> str:
-    """The settings as they stand in `--help`."""
-    lines = ["settings (flag, or MATEX_NAME in the environment):"]
-    for field in dataclasses.fields(Settings):
-        value = "|".join(field.metadata["choices"]) or {
-            "count": "N",
-            "integer": "N",
-            "positive": "N",
-            "seconds": "SECONDS",
-            "switch": "on|off",
-        }.get(field.metadata["kind"], "VALUE")
-        lines.append(f"  {flag_name(field.name)} {value}")
-        lines += textwrap.wrap(
-            f"{field.metadata['text'].replace('`', '')} Default: {_shown(field)}.",
-            width=100,
-            initial_indent=" " * 6,
-            subsequent_indent=" " * 6,
-        )
-    return "\n".join(lines)
+def value_shown(field: dataclasses.Field[Any]) -> str:
+    """What a setting takes, as the help shows it: `global|per-rank`, `N`."""
+    kind = field.metadata["kind"]
+    numbers = {"count": "N", "integer": "N", "positive": "N", "switch": "on|off"}
+    return "|".join(field.metadata["choices"]) or numbers.get(kind, kind.upper())
+
+
+def in_short(field: dataclasses.Field[Any]) -> str:
+    """What a setting does, in its first sentence, and its default: its line in the help."""
+    first = field.metadata["text"].partition(". ")[0].rstrip(".").replace("`", "")
+    default = default_shown(field)
+    return f"{first} (default: {default})" if default else first
+
+
+def tables() -> str:
+    """The settings as Markdown, a table for each topic: what docs/settings.md has below its introduction."""
+    lines = []
+    for group, fields in by_group().items():
+        page = GROUPS[group].removeprefix("docs/")
+        lines += [f"## {group.capitalize()}", "", f"More: [{page}]({page}).", ""]
+        lines += ["| flag | environment | default | what it does |", "|---|---|---|---|"]
+        for field in fields:
+            flag, variable = flag_name(field.name), variable_name(field.name)
+            lines.append(f"| `{flag}` | `{variable}` | `{default_shown(field)}` | {field.metadata['text']} |")
+        lines.append("")
+    return "\n".join(lines[:-1])
 
 
 if __name__ == "__main__":
-    print(table())
+    print(tables())

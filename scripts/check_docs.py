@@ -129,7 +129,7 @@ def wrong_paths(text: str) -> Iterator[str]:
 def all_flags() -> frozenset[str]:
     """Every flag that something in this repository names, and those of other programs that the docs speak of."""
     found = set(FOREIGN) | pytest_flags()
-    for command in ("", *commands()):
+    for command in commands():
         found |= known_flags(command)
     for folder, pattern in (("benchmarks", "*.py"), ("scripts", "*"), ("tests", "*.py"), ("examples", "*.py")):
         for path in (ROOT / folder).rglob(pattern):

@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import dataclasses
-import io
+import importlib
 import re
 import shlex
 import subprocess
@@ -78,26 +77,18 @@ def wrong_command(line: str) -> str:
 
 
 @cache
-def help_of(command: str) -> str:
-    """What `matex-tf COMMAND --help` prints."""
-    from matex_tf.cli.main import main
-
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-        main([command, "--help"] if command else ["--help"])
-    return out.getvalue()
-
-
-@cache
 def known_flags(command: str) -> frozenset[str]:
-    """The flags that a command of matex-tf names in its help, and --help itself."""
-    return frozenset(FLAG.findall(help_of(command))) | {"--help"}
+    """The flags that a command of matex-tf takes."""
+    parser = importlib.import_module(f"matex_tf.cli.{command}").parser()
+    return frozenset({*parser.known, "--help"})
 
 
 @cache
 def commands() -> frozenset[str]:
     """The commands of matex-tf."""
-    return frozenset(re.findall(r"^ +([a-z]+) {2,}", help_of(""), re.MULTILINE))
+    from matex_tf.cli.main import COMMANDS
+
+    return frozenset(COMMANDS)
 
 
 def wrong_matex(words: Sequence[str]) -> str:

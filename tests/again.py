@@ -10,22 +10,22 @@ from pathlib import Path
 
 import warm
 
+from matex_tf.job import command_line
 from matex_tf.launch import mpirun_command, restart
-from matex_tf.settings import Settings, flag_name, split_flags
+from matex_tf.settings import Settings, as_flags
 
 
 def main() -> int:
     """Returns the exit code of the job."""
-    flags, (script,) = split_flags(sys.argv[3:])
+    given = command_line.of_python().parse(sys.argv[3:])
+    (script,) = given.rest
     mpirun = mpirun_command.find_mpirun()
 
     def line(ranks: int, hosts: str, more: dict[str, str]) -> list[str]:
         words = [*mpirun_command.mpirun_line(mpirun, ranks, hosts), *warm.command(Path(sys.argv[1]))]
-        for name, value in {"faults": "restart", **flags, **more}.items():
-            words += [flag_name(name), value]
-        return [*words, script]
+        return [*words, *as_flags({"faults": "restart", **given.flags, **more}), script]
 
-    return restart.run(line, int(sys.argv[2]), "", Settings.read(flags), script, mpirun)
+    return restart.run(line, int(sys.argv[2]), "", Settings.read(given.flags), script, mpirun)
 
 
 if __name__ == "__main__":

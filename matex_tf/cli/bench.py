@@ -7,6 +7,7 @@ speed at which every node sends to the next.
 
 from __future__ import annotations
 
+import argparse
 import re
 import statistics
 import sys
@@ -17,27 +18,19 @@ from typing import Any
 
 import numpy as np
 
+from matex_tf.cli import launching
 from matex_tf.core import world
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError, SettingError
 from matex_tf.exchange import process_group
 from matex_tf.exchange.bucket_plan import BucketPlan
 from matex_tf.job import suggestions
+from matex_tf.job.command_line import Parser, whole
 from matex_tf.launch import mpirun_command
 from matex_tf.settings import Settings
 from matex_tf.storage import atomic_file
 
-USAGE = """usage: matex-tf bench allreduce [-n N] [--hosts H1:4,H2:4] [--sizes 1K,1M,100M] [--repeat 9] [--json FILE]
-
-Time sums over ranks: matex_tf's, MPI_Allreduce, and the limit that memory or wire set, in turn, the median of each.
-
-  -n N, --hosts   as for matex-tf run
-  --sizes         bytes; K, M and G are powers of 1000. Default: 1 KB to 1 GB, as far as memory goes
-  --repeat        how often each is timed, after two rounds that are not counted
-  --json FILE     write the figures to a file as well"""
-
 SIZES = [10**3, 10**4, 10**5, 10**6, 10**7, 10**8, 10**9]
-_FLAGS = ("-n", "--hosts", "--sizes", "--repeat", "--json")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 _UNCOUNTED = 2
 
@@ -58,77 +51,68 @@ class Figure:
     mpi_cpu_seconds: float
 
 
-def command(words: Sequence[str]) -> int:
-    """Start the ranks, which run this module."""
-    words = list(words)
-    if not words or words[0] in ("-h", "--help") or words[1:2] in (["-h"], ["--help"]):
-        print(USAGE)
-        return 0 if words else 2
-    if (what := words.pop(0)) != "allreduce":
-        near = suggestions.nearest(what, ["allreduce"])
-        raise SettingError(f"matex-tf bench has allreduce, and no {what}{near}: matex-tf bench allreduce.")
-    ranks, hosts, passed = 0, "", []
-    for flag, value in _flags(words):
-        if flag == "-n":
-            if not value.isdigit() or int(value) < 2:
-                raise SettingError(f"-n is {value!r}; it must be a number of ranks, 2 or more.")
-            ranks = int(value)
-        elif flag == "--hosts":
-            mpirun_command.slots(value)
-            hosts = value
-        else:
-            passed += [flag, value]
-    atomic_file.require(_options(passed)[2], "--json")
-    line = mpirun_command.mpirun_line(
-        mpirun_command.find_mpirun(), ranks or max(2, mpirun_command.default_ranks(hosts)), hosts, 0
+def parser() -> Parser:
+    """The command line."""
+    parser = Parser(
+        "matex-tf bench",
+        "allreduce [-n N] [options]",
+        "Time sums over ranks: matex_tf's, MPI_Allreduce, and the limit that memory or wire set, in turn, the median "
+        "of each.",
+        "docs/performance.md",
+        refusal="matex-tf bench allreduce has no {flag}{near}; matex-tf bench --help lists all.",
+        mixed=True,
     )
-    line += [sys.executable, "-m", "matex_tf.cli.bench", *passed]
-    return mpirun_command.run(line, local=not hosts and not mpirun_command.in_batch_system())
+    launching.add_ranks(parser, "ranks", whole(2, "a number of ranks"))
+    what = "what to measure"
+    parser.add(
+        what, "--sizes", metavar="1K,1M,100M", default=[], convert=_sizes,
+        help="Bytes; K, M and G are powers of 1000 (default: 1 KB to 1 GB, as far as memory goes)",
+    )  # fmt: skip
+    parser.add(
+        what, "--repeat", metavar="N", default=9, convert=whole(1),
+        help="How often each is timed, after two rounds that are not counted (default: 9)",
+    )  # fmt: skip
+    parser.add("output", "--json", metavar="FILE", default="", help="Write the figures to a file as well")
+    return parser
 
 
-def _flags(words: Sequence[str]) -> list[tuple[str, str]]:
-    pairs = []
-    rest = list(words)
-    while rest:
-        flag = rest.pop(0)
-        if flag not in _FLAGS:
-            near = suggestions.nearest(flag, [*_FLAGS, "--help"])
-            raise SettingError(f"matex-tf bench allreduce has no {flag}{near}; matex-tf bench --help lists all.")
-        if not rest:
-            raise SettingError(f"{flag} needs a value.")
-        pairs.append((flag, rest.pop(0)))
-    return pairs
+def _sizes(flag: str, given: str) -> list[int]:
+    sizes = []
+    for text in given.split(","):
+        found = re.fullmatch(r"(\d+)([KMG]?)B?", text.strip().upper())
+        if found is None or int(found[1]) == 0:
+            raise SettingError(f"{flag} has {text!r}; it takes sizes such as 100K,1M,1G.")
+        sizes.append(int(found[1]) * _UNITS[found[2]])
+    return sizes
 
 
-def _options(words: Sequence[str]) -> tuple[list[int], int, str]:
-    """Sizes, repeats and file of a command line."""
-    sizes, repeat, path = [], 9, ""
-    for flag, value in _flags(words):
-        if flag == "--sizes":
-            for text in value.split(","):
-                found = re.fullmatch(r"(\d+)([KMG]?)B?", text.strip().upper())
-                if found is None or int(found[1]) == 0:
-                    raise SettingError(f"--sizes has {text!r}; it takes sizes such as 100K,1M,1G.")
-                sizes.append(int(found[1]) * _UNITS[found[2]])
-        elif flag == "--repeat":
-            if not value.isdigit() or int(value) == 0:
-                raise SettingError(f"--repeat is {value!r}; it must be 1 or more.")
-            repeat = int(value)
-        else:
-            path = value
-    return sizes, repeat, path
+def command(given: argparse.Namespace) -> int:
+    """Start the ranks, which run this module."""
+    what, more = given.rest[:1], given.rest[1:]
+    if what != ["allreduce"] or more:
+        wrong = " ".join(more if what == ["allreduce"] else what) or "exchange was named"
+        near = suggestions.nearest(wrong, ["allreduce"])
+        raise SettingError(f"matex-tf bench has allreduce, and no {wrong}{near}: matex-tf bench allreduce.")
+    atomic_file.require(given.json, "--json")
+    ranks = given.ranks or max(2, mpirun_command.default_ranks(given.hosts))
+    line = mpirun_command.mpirun_line(mpirun_command.find_mpirun(), ranks, given.hosts, 0)
+    line += [sys.executable, "-m", "matex_tf.cli.bench", f"--repeat={given.repeat}", f"--json={given.json}"]
+    line += [f"--sizes={','.join(map(str, given.sizes))}"] if given.sizes else []
+    return mpirun_command.run(line, local=not given.hosts and not mpirun_command.in_batch_system())
 
 
 def main(words: Sequence[str]) -> int:
     """One rank of the benchmark."""
-    sizes, repeat, path = _options(words)
+    given = parser().parse(words)
+    assert given is not None  # no rank is asked for help
+    sizes, path = given.sizes, given.json
     ranks = world.init()
     if ranks.is_single:
         raise MatexError("the benchmark needs two ranks or more: matex-tf bench allreduce -n 4.")
     if not sizes:
         room = min(ranks.allgather(_free_memory() // ranks.local_size, "compare free memory")) // 2
         sizes = [size for size in SIZES if 6 * size <= room]
-    figures = [measure(ranks, size, repeat) for size in sizes]
+    figures = [measure(ranks, size, given.repeat) for size in sizes]
     if ranks.rank == 0:
         _show(ranks, figures)
         if path:

@@ -5,6 +5,7 @@ TensorFlow and MPI are asked in processes of their own, so that a broken library
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -14,12 +15,15 @@ import tempfile
 from dataclasses import dataclass
 from typing import Any
 
-from matex_tf.errors import MissingPackage
+from matex_tf.errors import MissingPackage, SettingError
+from matex_tf.job import suggestions
+from matex_tf.job.command_line import Parser
 from matex_tf.launch import lifetime, mpirun_command
 
 _OLDEST_TENSORFLOW = (2, 16)
 _SMALL_SHARED_MEMORY = 1 << 30
 _SECONDS = 120
+_REFUSAL = "matex-tf doctor takes no {word}{near}."
 
 _ASK_TENSORFLOW = """
 import json, tensorflow, keras
@@ -65,6 +69,26 @@ class Finding:
     found: str
     state: str = "ok"
     advice: str = ""
+
+
+def parser() -> Parser:
+    """The command line."""
+    return Parser(
+        "matex-tf doctor",
+        "",
+        "Look at this machine: Python, TensorFlow, MPI, cores, GPUs and shared memory. Exit code 1 if training could "
+        "not work.",
+        "docs/running.md",
+        refusal=_REFUSAL,
+    )
+
+
+def command(given: argparse.Namespace) -> int:
+    """Look at this machine; returns the exit code."""
+    if given.rest:
+        near = suggestions.nearest(given.rest[0], ["--help"])
+        raise SettingError(_REFUSAL.format(word=given.rest[0], near=near))
+    return examine()
 
 
 def examine() -> int:

@@ -6,34 +6,17 @@ would overwrite the `horovodrun` of a real Horovod without a word, and take it a
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from matex_tf.cli import run
 from matex_tf.errors import SettingError
-from matex_tf.job import suggestions
+from matex_tf.job.command_line import Parser
 from matex_tf.launch import mpirun_command
-
-USAGE = """usage: horovodrun [-np N] [-H H1:4,H2:4 | --hostfile FILE] [options] python SCRIPT [ARGS ...]
-       matex-tf horovodrun --install
-
-Run a Horovod script on N ranks; a door to matex-tf run, which shows what every rank prints.
-
-  -np N, --num-proc N             ranks
-  -H H1:4,H2:4, --hosts           hosts, and the ranks that each has room for
-  --hostfile FILE                 the same in a file, with lines such as `H1 slots=4`
-  --timeline-filename FILE        a timeline of the run (matex-tf run --trace)
-  --min-np N                      ranks without which an elastic script ends, where ranks die
-                                  (matex-tf run --faults shrink --min-ranks)
-  --fusion-threshold-mb N         megabytes of a bucket (matex-tf run --bucket-mb)
-  --output-filename DIR           a directory for what each rank prints (matex-tf run --output)
-  -v, --version                   the version
-  --dry-run                       print the mpirun line instead of running it
-  --install                       put a command horovodrun beside matex-tf, unless there is one
-
-Horovod's other options are taken, and a line says which have no effect."""
 
 _MADE_BY = "# made by: matex-tf horovodrun --install"
 
@@ -63,18 +46,72 @@ _NOT_HERE = {
     "-cb": "matex-tf doctor says what there is",
     "--check-build": "matex-tf doctor says what there is",
 }
-_ALONE = ("-h", "--help", "-v", "--version", "--install")
-_AS_RUN = {
-    "--min-np": "--min-ranks",
-    "--min-num-proc": "--min-ranks",
-    "-np": "-n",
-    "--num-proc": "-n",
-    "-H": "--hosts",
-    "--hosts": "--hosts",
-    "--timeline-filename": "--trace",
-    "--fusion-threshold-mb": "--bucket-mb",
-    "--output-filename": "--output",
-}
+#: Horovod's name of an option, what it takes, and that of `matex-tf run`, which says what it does.
+_AS_RUN = (
+    (("-np", "--num-proc"), "N", "-n", "Ranks"),
+    (("-H", "--hosts"), "H1:4,H2:4", "--hosts", "Hosts, and the ranks that each has room for"),
+    (("--timeline-filename",), "FILE", "--trace", "A timeline of the run"),
+    (("--min-np", "--min-num-proc"), "N", "--min-ranks", "Ranks without which an elastic script ends, if ranks die"),
+    (("--fusion-threshold-mb",), "N", "--bucket-mb", "Megabytes of a bucket"),
+    (("--output-filename",), "DIR", "--output", "A directory for what each rank prints"),
+)
+
+
+class _Say(argparse.Action):
+    """Add to the words for `matex-tf run`, or to the options that have no effect."""
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        if self.dest == "ignored":
+            namespace.ignored = [*namespace.ignored, option_string]
+        elif self.const == "--hostfile":
+            namespace.run = [*namespace.run, "--hosts", read_hostfile(values)]
+        else:
+            namespace.run = [*namespace.run, self.const, *([values] if isinstance(values, str) else [])]
+
+
+class _Refuse(argparse.Action):
+    """Say what to do instead."""
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        raise SettingError(f"horovodrun {option_string}: {_NOT_HERE[option_string or '']}.")
+
+
+def parser() -> Parser:
+    """The command line."""
+    parser = Parser(
+        "matex-tf horovodrun",
+        "[-np N] [-H HOSTS | --hostfile FILE] [options] python SCRIPT [ARGS ...]",
+        "Run a Horovod script on N ranks, as matex-tf run does, and show what every rank prints. Horovod's other "
+        "options are taken, and a line says which have no effect.",
+        "docs/from-horovod.md",
+        refusal="horovodrun has no option {flag}{near}; matex-tf horovodrun --help lists them.",
+    )
+    parser.set_defaults(run=[], ignored=[])
+    job, own = "the job", "horovodrun itself"
+    for names, metavar, flag, text in _AS_RUN:
+        more = "" if flag in ("-n", "--hosts") else f" (matex-tf run {flag})"
+        parser.add(job, *names, action=_Say, dest="run", const=flag, metavar=metavar, help=f"{text}{more}")
+    parser.add(
+        job, "--hostfile", "-hostfile", action=_Say, dest="run", const="--hostfile", metavar="FILE",
+        help="Hosts in a file, with lines such as `H1 slots=4`",
+    )  # fmt: skip
+    parser.add(
+        job, "--dry-run", action=_Say, dest="run", const="--dry-run", nargs=0,
+        help="Print the mpirun line instead of running it",
+    )  # fmt: skip
+    parser.add(own, "-v", "--version", action="store_true", help="Print the version")
+    parser.add(
+        own, "--install", action="store_true", help="Put a command horovodrun beside matex-tf, unless there is one"
+    )
+    hidden = argparse.SUPPRESS
+    parser.add("", *sorted(_WITH_VALUE), action=_Say, dest="ignored", help=hidden)
+    parser.add("", *sorted(_WITHOUT_VALUE), action=_Say, dest="ignored", nargs=0, help=hidden)
+    parser.add("", *_NOT_HERE, action=_Refuse, dest="refused", nargs="?", help=hidden)
+    return parser
 
 
 def translate(words: list[str]) -> tuple[list[str], list[str]]:
@@ -83,39 +120,18 @@ def translate(words: list[str]) -> tuple[list[str], list[str]]:
     Raises:
         SettingError: an option that is not Horovod's or cannot be had here, or a command that is not Python.
     """
-    words = list(words)
-    run: list[str] = []
-    ignored: list[str] = []
-    while words and words[0].startswith("-"):
-        word, equals, value = words.pop(0).partition("=")
-        if word == "--":
-            break
-        if word in _WITHOUT_VALUE:
-            ignored.append(word)
-        elif word == "--dry-run":
-            run.append(word)
-        elif word in _NOT_HERE:
-            raise SettingError(f"horovodrun {word}: {_NOT_HERE[word]}.")
-        elif word in _AS_RUN or word in _WITH_VALUE or word in ("-hostfile", "--hostfile"):
-            if not equals:
-                if not words:
-                    raise SettingError(f"{word} needs a value.")
-                value = words.pop(0)
-            if word in _WITH_VALUE:
-                ignored.append(word)
-            elif word in _AS_RUN:
-                run += [_AS_RUN[word], value]
-            else:
-                run += ["--hosts", read_hostfile(value)]
-        else:
-            known = [*_AS_RUN, *_WITH_VALUE, *_WITHOUT_VALUE, *_NOT_HERE, *_ALONE, "--hostfile", "--dry-run"]
-            near = suggestions.nearest(word, sorted(known))
-            raise SettingError(f"horovodrun has no option {word}{near}; matex-tf horovodrun --help lists them.")
+    given = parser().parse(words)
+    assert given is not None  # asked for no help
+    return _translated(given), given.ignored
+
+
+def _translated(given: argparse.Namespace) -> list[str]:
+    run = list(given.run)
     if "--min-ranks" in run:
         run += ["--faults", "shrink"]
     if "--output" not in run:
         run += ["--output", "all"]
-    return [*run, *_target(words)], ignored
+    return [*run, *_target(given.rest)]
 
 
 def _target(command: list[str]) -> list[str]:
@@ -181,20 +197,19 @@ def install() -> str:
     return f"{place} starts matex-tf horovodrun"
 
 
-def command(words: list[str], run: Callable[[list[str]], int]) -> int:
-    """`matex-tf horovodrun`; `run` is `matex-tf run`. Returns the exit code."""
-    if not words or words[0] in ("-h", "--help"):
-        print(USAGE)
-        return 0 if words else 2
-    if words[0] in ("-v", "--version"):
+def command(given: argparse.Namespace) -> int:
+    """Run a Horovod script as `matex-tf run` does; returns the exit code."""
+    if given.version:
         from matex_tf import __version__
 
         print(f"matex_tf {__version__}, for scripts of Horovod 0.28.1")
         return 0
-    if words == ["--install"]:
+    if given.install:
         print(install())
         return 0
-    translated, ignored = translate(words)
-    if ignored:
-        print(f"horovodrun: no effect with matex_tf: {' '.join(ignored)}", file=sys.stderr)
-    return run(translated)
+    translated = _translated(given)
+    if given.ignored:
+        print(f"horovodrun: no effect with matex_tf: {' '.join(given.ignored)}", file=sys.stderr)
+    as_run = run.parser().parse(translated)
+    assert as_run is not None  # nothing that it is given asks for help
+    return run.command(as_run)

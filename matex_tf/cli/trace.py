@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import statistics
@@ -10,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from matex_tf.errors import DataError
+from matex_tf.errors import DataError, SettingError
+from matex_tf.job.command_line import Parser
 from matex_tf.planning import plotting
 
 #: Parts of a step, in the order in which they are shown; their colours in the picture.
@@ -25,6 +27,37 @@ PARTS = {
     "apply": "#72b7b2",
 }
 _EXCHANGE = ("pack", "wait", "reduce", "network", "agree")
+_REFUSAL = "matex-tf trace takes no {words}{near}."
+
+
+def parser() -> Parser:
+    """The command line."""
+    parser = Parser(
+        "matex-tf trace",
+        "FILE.json [--png FILE.png]",
+        "Say where the time of a step went, in a run that was started with --trace FILE.json, and draw the step in the "
+        "middle of the run, one row a rank.",
+        "docs/performance.md",
+        refusal=_REFUSAL,
+        mixed=True,
+    )
+    parser.add("output", "--png", metavar="FILE.png", default="", help="Where to draw it (default: FILE.png)")
+    return parser
+
+
+def command(given: argparse.Namespace) -> int:
+    """Print the table and draw the picture of a timeline; returns the exit code."""
+    if not given.rest:
+        raise SettingError("there is no timeline to read: matex-tf trace FILE.json.")
+    path, *more = given.rest
+    if more:
+        raise SettingError(_REFUSAL.format(words=" ".join(more), near=""))
+    steps = read(path)
+    show(steps)
+    png = given.png or f"{path.removesuffix('.json')}.png"
+    draw(steps, png)
+    print(f"the step in the middle of the run: {png}")
+    return 0
 
 
 @dataclass

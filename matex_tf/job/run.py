@@ -6,19 +6,13 @@ prepares the rank (threads, seeds, output, patches), runs the script, and sees t
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import dataclasses
-import importlib.machinery
 import importlib.util
 import os
 import random
-import runpy
 import sys
-import types
-import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from matex_tf import settings as settings_module
@@ -29,65 +23,11 @@ from matex_tf.core.output import Output
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError, MissingPackage, SettingError
 from matex_tf.faults import checkpoints, transactions
-from matex_tf.job import child_processes, suggestions
+from matex_tf.job import child_processes, command_line, suggestions
 from matex_tf.job.finalize import Finalizer, own_traceback, rank_in_environment
+from matex_tf.job.target import Target
 from matex_tf.launch import lifetime, loopback
 from matex_tf.settings import Settings
-
-USAGE = "usage: python -m matex_tf [--setting value ...] (SCRIPT | -m MODULE) [ARGS ...]"
-
-
-@dataclass(frozen=True)
-class Target:
-    """What to run: a script or, where `is_module`, a module; and its arguments."""
-
-    name: str
-    arguments: tuple[str, ...]
-    is_module: bool = False
-
-    @classmethod
-    def read(cls, words: Sequence[str]) -> Target:
-        """The target from what a command line has behind its settings.
-
-        Raises:
-            SettingError: there is no script, or a flag that is no setting stands in its place.
-        """
-        if not words:
-            raise SettingError(f"there is no script to run. {USAGE}")
-        if words[0] == "-m":
-            if len(words) == 1:
-                raise SettingError("-m needs the name of a module.")
-            return cls(words[1], tuple(words[2:]), is_module=True)
-        if words[0].startswith("-"):
-            near = suggestions.nearest(words[0].partition("=")[0], suggestions.settings_flags())
-            raise SettingError(f"{words[0]} is no setting{near}. {USAGE}")
-        return cls(words[0], tuple(words[1:]))
-
-    @property
-    def is_pytest(self) -> bool:
-        """Whether this is pytest, which is given a plugin that lets the ranks meet between tests."""
-        return self.name in ("pytest", "py.test") if self.is_module else os.path.basename(self.name) == "pytest"
-
-    def run(self) -> None:
-        """Run it in this process as `__main__`, as Python itself would."""
-        plugin = ("-p", "matex_tf.pytest_plugin") if self.is_pytest else ()
-        sys.argv[:] = [self.name, *plugin, *self.arguments]
-        if self.is_module:
-            runpy.run_module(self.name, run_name="__main__", alter_sys=True)
-            return
-        if not os.path.exists(self.name):
-            raise SettingError(f"there is no script {self.name}.")
-        if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
-            sys.path[0] = os.path.dirname(os.path.realpath(self.name))
-        path = os.path.abspath(self.name)
-        if os.path.isdir(path) or zipfile.is_zipfile(path):
-            runpy.run_path(path, run_name="__main__")
-            return
-        loader = importlib.machinery.SourceFileLoader("__main__", path)
-        module = types.ModuleType("__main__")
-        module.__dict__.update(__file__=path, __loader__=loader, __builtins__=builtins, __cached__=None)
-        sys.modules["__main__"] = module
-        exec(loader.source_to_code(loader.get_data(path), path), module.__dict__)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -101,20 +41,21 @@ def main(arguments: Sequence[str]) -> int:
         lifetime.end_with_launcher()
     take_stdin()
     sign.take()
-    if list(arguments[:1]) in (["-h"], ["--help"]):
-        print(f"{USAGE}\n\n{settings_module.help_text()}")
-        return 0
     ending = Finalizer()
     try:
-        flags, rest = settings_module.split_flags(arguments)
-        settings = Settings.read(flags)
+        given = command_line.of_python().parse(arguments)
+        if given is None:
+            return 0
+        settings = Settings.read(given.flags)
         settings_module.use(settings)
-        target = Target.read(rest)
+        target = Target.read(given.rest)
         world = join()
         if os.environ.get(loopback.PARAMETER) == loopback.INTERFACE:
             loopback.narrow_own()
         if not world.is_single:
             child_processes.part()
+    except BrokenPipeError:
+        return command_line.reader_gone()
     except MatexError as error:
         return ending.failed_to_start(error)
     world.restarts = settings.faults == "restart"

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from matex_tf.settings import Settings, flag_name, variable_name
 
-#: Flags of `matex-tf run` that are no settings.
-RUN_FLAGS = ("-n", "-np", "--hosts", "-x", "--dry-run", "--help")
 #: Variables of the runtime that are no settings, and beginnings of those of its tests.
 _OWN = ("MATEX_TF", "MATEX_STDIN", "MATEX_RESTARTS", "MATEX_DIED", "MATEX_END")
 _TESTS = ("MATEX_TEST_",)

@@ -1,0 +1,88 @@
+"""`matex-tf run`: start a script on many ranks, and wait for it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+
+from matex_tf import settings as settings_module
+from matex_tf.cli import launching
+from matex_tf.core.sign import Sign
+from matex_tf.errors import SettingError
+from matex_tf.job import suggestions
+from matex_tf.job.command_line import SETTING_PAGES, Parser, whole
+from matex_tf.job.target import Target
+from matex_tf.launch import mpirun_command
+from matex_tf.settings import Settings
+
+
+def parser() -> Parser:
+    """The command line."""
+    parser = Parser(
+        "matex-tf run",
+        "[-n N] [options] [--setting VALUE ...] (SCRIPT | -m MODULE) [ARGS ...]",
+        "Run a script on N MPI ranks of this machine, or of others. Options come before the script.",
+        f"docs/running.md; {SETTING_PAGES}",
+    )
+    title = "ranks (docs/running.md)"
+    launching.add_ranks(parser, title, whole(1, "a number of ranks"), "-np")
+    parser.add(
+        title, "-x", action="append", dest="names", metavar="NAME", default=[],
+        help="Give other hosts this variable too, beside MATEX_*, PATH, PYTHON*, TF_* and the like; may be repeated",
+    )  # fmt: skip
+    parser.add(title, "--dry-run", action="store_true", help="Print the mpirun line instead of running it")
+    parser.add_settings()
+    return parser
+
+
+def command(given: argparse.Namespace) -> int:
+    """Start the ranks; returns the exit code."""
+    for name in given.names:
+        if name not in os.environ:
+            raise SettingError(f"-x {name}: there is no such variable in the environment.")
+    settings = Settings.read(given.flags)
+    target = Target.read(given.rest)
+    target.require()
+    ranks, hosts = given.ranks or mpirun_command.default_ranks(given.hosts), given.hosts
+    if settings.notes and not given.dry_run:
+        _say_what_may_be_meant(given, target, ranks)
+    survive = settings.faults == "shrink"
+    mpirun, seconds = mpirun_command.find_mpirun(), settings.stall_abort_seconds
+
+    def line(ranks: int, hosts: str, more: dict[str, str]) -> list[str]:
+        words = mpirun_command.mpirun_line(mpirun, ranks, hosts, settings.threads, given.names, survive, seconds)
+        words += [sys.executable, "-m", "matex_tf"]
+        return [*words, *settings_module.as_flags({**given.flags, **more}), *target.words]
+
+    if given.dry_run:
+        print(shlex.join(line(ranks, hosts, {})))
+        return 0
+    local = not hosts and not mpirun_command.in_batch_system()
+    if settings.faults == "restart":
+        from matex_tf.launch import restart  # which needs numpy
+
+        code = restart.run(line, ranks, hosts, settings, target.name, mpirun)
+    elif ranks == 1 and local:  # the code of mpirun is that of the script, however it ends
+        code = mpirun_command.run(line(ranks, hosts, {}))
+    else:
+        with Sign() as sign:
+            code = mpirun_command.run(line(ranks, hosts, {}), local=local, survive=survive, sign=sign)
+        if sign.missed:
+            print(f"matex_tf: error: {mpirun_command.NO_SIGN}", file=sys.stderr, flush=True)
+    if settings.notes and settings.output not in ("first", "all") and ranks > 1:
+        where = os.path.join(settings.output, "rank.R.log") + ("" if local else ", on its host")
+        print(f"matex_tf: what each rank R printed is in {where}", file=sys.stderr, flush=True)
+    return code
+
+
+def _say_what_may_be_meant(given: argparse.Namespace, target: Target, ranks: int) -> None:
+    flags = [*map(settings_module.flag_name, given.flags), *(["-n", "-np"] if given.ranks else [])]
+    flags += ["--hosts"] if given.hosts else []
+    lines = suggestions.misplaced(target.arguments, flags)
+    if given.hosts and ranks > mpirun_command.slots(given.hosts):
+        room = mpirun_command.slots(given.hosts)
+        lines.append(f"{ranks} ranks are more than the {room} that --hosts {given.hosts} has room for")
+    for line in lines:
+        print(f"matex_tf: {line}", file=sys.stderr, flush=True)

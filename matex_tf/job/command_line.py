@@ -1,0 +1,210 @@
+"""The command lines of all commands: argparse, with what it lacks, and the settings' table as options.
+
+Options end at the first word that is none, which is the script; what follows it is the script's, as with Python. An
+option that nobody knows is an error that names the nearest one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import textwrap
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from matex_tf import settings
+from matex_tf.errors import SettingError
+from matex_tf.job import suggestions
+from matex_tf.job.target import USAGE
+
+WIDTH = 100  # columns of the help, on any terminal
+SETTING_PAGES = "docs/settings.md (python -m matex_tf.settings prints its tables)"
+
+#: A flag and the text after it, to a value. Raises SettingError.
+Convert = Callable[[str, str], Any]
+
+
+def text(_: str, given: str) -> str:
+    """Any text."""
+    return given
+
+
+def whole(least: int, what: str = "a whole number") -> Convert:
+    """A whole number of at least so much."""
+
+    def convert(flag: str, given: str) -> int:
+        if not given.isdigit() or int(given) < least:
+            raise SettingError(f"{flag} is {given!r}; it must be {what}, {least} or more.")
+        return int(given)
+
+    return convert
+
+
+def one_of(*choices: str) -> Convert:
+    """One of these words."""
+
+    def convert(flag: str, given: str) -> str:
+        if given not in choices:
+            raise SettingError(f"{flag} is {given!r}; it can be {' or '.join(choices)}.")
+        return given
+
+    return convert
+
+
+class _Store(argparse.Action):
+    """Keep the value of an option, as its `Convert` makes it."""
+
+    def __init__(self, *, convert: Convert, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.convert = convert
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        setattr(namespace, self.dest, self.convert(option_string or "", values))
+
+
+class _KeepSetting(argparse.Action):
+    """Keep the text of a setting in `flags`, by its name: it is handed on to the ranks as it was given."""
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        namespace.flags = {**namespace.flags, str(self.const): values}
+
+
+class Parser(argparse.ArgumentParser):
+    """The command line of one command.
+
+    Args:
+        command: its name, as users type it.
+        usage: what follows the name.
+        about: what it does.
+        page: the page that says more.
+        refusal: the error for an option that there is not; has {flag}, {word} (with its value), {words}
+            (it and all after it) and {near}.
+        mixed: whether options may also follow the words that are none, for a command without a script.
+    """
+
+    def __init__(self, command: str, usage: str, about: str, page: str, *, refusal: str = "", mixed: bool = False):
+        super().__init__(
+            prog=command,
+            usage=f"{command} {usage}".strip(),
+            description=textwrap.fill(about, WIDTH),
+            epilog=f"More: {page}",
+            allow_abbrev=False,
+            add_help=False,
+            argument_default=None,
+            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=31, width=WIDTH),
+        )
+        self.refusal = refusal or f"{command} has no flag {{flag}}{{near}}; {command} --help lists them."
+        self.mixed = mixed
+        self.known: dict[str, argparse.Action] = {}
+        self._by_title: dict[str, Any] = {}
+        self.set_defaults(flags={})
+
+    def add(self, title: str, *flags: str, help: str, convert: Convert = text, **more: Any) -> None:
+        """Add an option to the group with this title; `more` is what argparse takes.
+
+        An option with an `action` of argparse's own (`append`, `store_true`) has no `convert`.
+        """
+        group = self._by_title.get(title)
+        if group is None:
+            group = self._by_title[title] = self.add_argument_group(title)
+        if "action" not in more:
+            more.update(action=_Store, convert=convert)
+        help = help if help is argparse.SUPPRESS else help.replace("%", "%%")
+        self.known.update(dict.fromkeys(flags, group.add_argument(*flags, help=help, **more)))
+
+    def add_settings(self, leave_out: Collection[str] = (), *, shown: bool = True) -> None:
+        """Add every setting but those left out, in the groups of the settings' table; in the help if `shown`."""
+        for group, fields in settings.by_group().items():
+            for field in fields:
+                if field.name not in leave_out:
+                    self.add(
+                        f"{group} ({settings.GROUPS[group]})",
+                        settings.flag_name(field.name),
+                        help=settings.in_short(field) if shown else argparse.SUPPRESS,
+                        metavar=settings.value_shown(field),
+                        action=_KeepSetting,
+                        const=field.name,
+                        default=argparse.SUPPRESS,
+                    )
+        which = "Each setting" if shown else "Each setting of matex-tf run is taken, and"
+        self.epilog = f"{which} can be in the environment too: --seed 4 is MATEX_SEED=4.\n{self.epilog}"
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace | None:
+        """What a command line says; None where it asks for help, which is printed.
+
+        Returns:
+            The value of each option; in `flags` the settings' texts by name, and in `rest` the words that are left.
+
+        Raises:
+            SettingError: an option that there is not, one without its value, or a value that cannot be.
+            BrokenPipeError: nobody reads the help; see `reader_gone`.
+        """
+        own: list[str] = []
+        left, rest = list(words), []
+        while left:
+            word = left.pop(0)
+            if not word.startswith("-") or word == "-m":
+                rest.append(word)
+                if self.mixed:
+                    continue
+                break
+            if word == "--":
+                break
+            if word in ("-h", "--help"):
+                print(self.format_help(), end="", flush=True)  # argparse's own says nothing of a pipe that is closed
+                return None
+            own.append(self._joined(word, left))
+        given = self.parse_args(own)
+        given.rest = [*rest, *left]
+        return given
+
+    def _joined(self, word: str, left: list[str]) -> str:
+        """An option and its value as one word, so that a value may begin with a dash; takes it from what is left."""
+        flag, equals, value = word.partition("=")
+        action = self.known.get(flag)
+        if action is None:
+            near = suggestions.nearest(flag, [*self.known, "--help"])
+            raise SettingError(self.refusal.format(flag=flag, word=word, words=" ".join([word, *left]), near=near))
+        if action.nargs == argparse.OPTIONAL:
+            return word
+        if action.nargs == 0:
+            if equals:
+                raise SettingError(f"{flag} takes no value.")
+            return flag
+        if not equals:
+            if not left:
+                raise SettingError(f"{flag} needs a value.")
+            value = left.pop(0)
+        return f"{flag}={value}"
+
+    def error(self, message: str) -> Any:
+        """Raise what argparse would print.
+
+        Raises:
+            SettingError: always.
+        """
+        raise SettingError(f"{self.prog}: {message}.")
+
+
+def reader_gone() -> int:
+    """Print nothing more where nobody reads on, as in `--help | head`: Python would complain. Returns the exit code."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 128 + signal.SIGPIPE
+
+
+def of_python() -> Parser:
+    """The parser of `python -m matex_tf`."""
+    parser = Parser(
+        "python -m matex_tf",
+        USAGE.removeprefix("python -m matex_tf "),
+        "Run a script as one rank of the job that mpirun or srun starts.",
+        SETTING_PAGES,
+        refusal=f"{{word}} is no setting{{near}}. usage: {USAGE}",
+    )
+    parser.add_settings()
+    return parser

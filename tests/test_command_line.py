@@ -1,0 +1,164 @@
+"""Command lines of all commands: both ways to give a value, what is refused, what is the script's, and the help."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from matex_tf import settings
+from matex_tf.cli.main import COMMANDS, main
+from matex_tf.errors import SettingError
+from matex_tf.job import command_line
+
+DOCS = Path(__file__).parents[1] / "docs"
+#: A value for each kind of option that has no choices, by what its help says that it takes.
+VALUES = {
+    **{"N": "7", "H1:4,H2:4": "a:2,b:2", "RATE,TIME": "25Gbit,5us", "TIME": "5ms", "1K,1M,100M": "1K,2M"},
+    **{"FILE": "f", "FILE.png": "f.png", "DIR": "d", "NAME": "HOME", "SECONDS": "2.5", "TEXT": "logs"},
+}
+PARSERS = {
+    **{name: importlib.import_module(f"matex_tf.cli.{name}").parser for name in COMMANDS},
+    "python": command_line.of_python,
+}
+
+
+def options():
+    """Every option of every command that takes a value, and a value for it."""
+    for name, make in PARSERS.items():
+        for flag, action in make().known.items():
+            if action.nargs is None and flag not in ("--trace",):
+                shown = action.metavar or "TEXT"
+                yield pytest.param(name, flag, VALUES.get(shown) or shown.split("|")[0], id=f"{name} {flag}")
+
+
+@pytest.mark.parametrize(("command", "flag", "value"), options())
+def test_both_ways_to_give_a_value(command, flag, value, tmp_path, monkeypatch):
+    """`--flag value` is `--flag=value`, of every option of every command."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "f").write_text("a slots=2\n")
+    parse = PARSERS[command]().parse
+    apart, joined = parse([flag, value]), parse([f"{flag}={value}"])
+    assert apart == joined
+    assert vars(joined) != vars(parse([])) or value in ("global", "exact", "weak", "shared")
+
+
+@pytest.mark.parametrize("command", PARSERS)
+def test_no_abbreviations(command):
+    """A flag is its whole name; the error names the nearest."""
+    flags = [flag for flag in PARSERS[command]().known if flag.startswith("--")] or ["--help"]
+    with pytest.raises(SettingError, match=r"\(did you mean --"):
+        PARSERS[command]().parse([flags[-1][:-1], "x"])
+    with pytest.raises(SettingError):
+        PARSERS[command]().parse(["-n4" if command != "doctor" else "-z"])
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "python"])
+def test_what_is_the_scripts(command):
+    """Options end at the script, at `-m` and at `--`; what follows is the script's, whatever it looks like."""
+    parse = PARSERS[command]().parse
+    for rest in (["train.py", "--seed", "9", "--help", "--", "-n", "3"], ["-m", "pkg", "--what", "--seed=9"]):
+        given = parse(["--batch", "per-rank", "--seed=4", *rest])
+        assert (given.flags, given.rest) == ({"batch": "per-rank", "seed": "4"}, rest)
+        assert parse(["--seed", "4", "--", *rest]).rest == rest
+
+
+def test_values_that_look_like_flags():
+    """The word after a flag is its value, whatever it looks like; the last of two wins; `-x` adds up."""
+    given = PARSERS["run"]().parse(
+        ["--seed", "-1", "--checkpoint-dir", "--seed", "-x", "A", "-x=B", "--seed", "2", "s"]
+    )
+    assert given.flags == {"seed": "2", "checkpoint_dir": "--seed"} and given.names == ["A", "B"]
+    given = PARSERS["horovodrun"]().parse(["--mpi-args", "--map-by ppr", "-np", "2", "python", "s"])
+    assert (given.run, given.ignored, given.rest) == (["-n", "2"], ["--mpi-args"], ["python", "s"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "--seed"], "--seed needs a value"),
+        (["run", "--dry-run=yes", "s.py"], "--dry-run takes no value"),
+        (["run", "--", "-s.py"], "-s.py cannot be the name of a script"),
+        (["run", "--batch=odd", "s.py"], "--batch is 'odd'; it can be global or per-rank"),
+        (["bench", "allreduce", "--repeat=0"], "--repeat is '0'; it must be a whole number, 1 or more"),
+        (["bench", "--repeat=2", "allreduce", "--sizes=1K,x"], "--sizes has 'x'"),
+        (["bench", "allreduce", "--json=nowhere/x.json"], "nowhere"),
+        (["bench", "--repeat", "2"], "no exchange was named: matex-tf bench allreduce"),
+        (["bench", "allreduce", "allgather"], "no allgather"),
+        (["plan", "--steps=2", "s.py"], "5 or more"),
+        (["trace", "--png=x.png"], "there is no timeline to read"),
+        (["trace", "x.json", "y.json"], "takes no y.json"),
+        (["doctor", "now"], "takes no now"),
+        (["horovodrun", "--slots-per-host", "2", "python", "s.py"], "give the slots of each host to -H"),
+        (["horovodrun", "--slots-per-host=2", "python", "s.py"], "give the slots of each host to -H"),
+        (["horovodrun", "-cb"], "matex-tf doctor says what there is"),
+        (["horovodrun", "--instal"], "(did you mean --install?)"),
+    ],
+)
+def test_refused(words, message, capsys):
+    """One clear message, exit code 2."""
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("matex-tf: error: ") and message in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", PARSERS)
+def test_help(command, capsys):
+    """Groups of lines that fit, no option twice, at the end the page that says more, and that is there."""
+    assert PARSERS[command]().parse(["--help"]) is None
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= command_line.WIDTH
+    assert "\n".join(lines).count("\n" + 20 * " ") <= 2 * len([line for line in lines if line.startswith("  -")])
+    shown = [word.rstrip(",") for line in lines if line.startswith("  -") for word in line.split("  ")[1].split(" ")]
+    names = [word for word in shown if word.startswith("-")]
+    assert len(names) == len(set(names))
+    assert (
+        lines[-1].startswith("More: docs/")
+        and (DOCS / lines[-1].split("/")[1].split(".md")[0]).with_suffix(".md").exists()
+    )
+    titles = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert titles or command == "doctor"
+    if command in ("run", "python"):
+        for group, fields in settings.by_group().items():
+            assert f"{group} ({settings.GROUPS[group]}):" in titles and fields
+            assert (DOCS.parent / settings.GROUPS[group]).exists()
+            assert {settings.flag_name(field.name) for field in fields} <= set(names)
+
+
+def test_help_among_other_flags(capsys):
+    """It is shown wherever it stands before the script, and is the script's after it."""
+    assert main(["run", "-n", "2", "-h"]) == 0 and main(["bench", "allreduce", "--help"]) == 0
+    assert capsys.readouterr().out.count("usage: ") == 2
+    assert PARSERS["run"]().parse(["s.py", "--help"]).rest == ["s.py", "--help"]
+
+
+@pytest.mark.parametrize("command", ["run", "bench", "plan", "trace", "horovodrun"])
+def test_no_words(command, capsys):
+    """A command that needs words shows its help, or says what is missing."""
+    assert main([command]) == 2
+    said = capsys.readouterr()
+    assert "there is no script to run" in said.err if command == "run" else said.out.startswith("usage: matex-tf")
+
+
+def test_help_that_nobody_reads():
+    """No complaint of Python's, of either way to start."""
+    for launcher in ("matex_tf.cli.main import main; sys.exit(main(['run', '--help']))",
+                     "matex_tf.job.run import main; sys.exit(main(['--help']))"):  # fmt: skip
+        process = subprocess.Popen(
+            [sys.executable, "-c", f"import sys; sys.stdin.read(); from {launcher}"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.communicate()[1] == b"" and process.returncode == 141
+
+
+def test_light():
+    """Settings, the command and the command line of `run` need neither numpy nor TensorFlow."""
+    code = (
+        "import sys, matex_tf.settings, matex_tf.cli.main, matex_tf.cli.run as run\n"
+        "run.parser().parse(['-n', '2', 's.py'])\n"
+        "print([name for name in ('numpy', 'tensorflow', 'mpi4py', 'rich') if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
