@@ -88,6 +88,19 @@ def _harmless(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
-#: What the runtime raised last inside a TensorFlow op. TensorFlow turns an exception of an op into one of its own and
-#: keeps only the text; the end of the job is reported from here.
-last_raised: BaseException | None = None
+_remembered: BaseException | None = None  # one for the process: TensorFlow runs its ops in threads of its own
+
+
+def remember(error: BaseException | None) -> None:
+    """Keep what is about to be raised inside a TensorFlow op, or None.
+
+    TensorFlow turns an exception of an op into one of its own and keeps only the text; the end of the job is reported
+    from here.
+    """
+    global _remembered
+    _remembered = error
+
+
+def remembered() -> BaseException | None:
+    """What was raised last inside a TensorFlow op, as it was raised."""
+    return _remembered

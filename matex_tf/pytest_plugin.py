@@ -110,7 +110,7 @@ class Ranks:
         """Note which failures only say that another rank has failed."""
         report: Any = yield
         report.ranks_disagree = call.excinfo is not None and _is_disagreement(call.excinfo.value)
-        errors.last_raised = None
+        errors.remember(None)
         return report
 
     @pytest.hookimpl(trylast=True)
@@ -204,7 +204,7 @@ def _is_disagreement(error: BaseException) -> bool:
         if isinstance(seen, RanksDisagree):
             return True
         seen = seen.__cause__ or seen.__context__
-    return type(error).__module__.startswith("tensorflow") and isinstance(errors.last_raised, RanksDisagree)
+    return type(error).__module__.startswith("tensorflow") and isinstance(errors.remembered(), RanksDisagree)
 
 
 def _collected_differently(everyone: Sequence[tuple[list[str], dict[str, str]]]) -> str:

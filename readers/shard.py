@@ -81,7 +81,8 @@ class Shard:
         self.rows = window[low:high]
         self.turns = Interleaving(self.counts)
         self._at = 0
-        row_partition.holding = row_partition.holding or ranks.size > 1
+        if ranks.size > 1:
+            row_partition.hold_shard()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -150,8 +151,7 @@ class Shard:
         """Which of this rank's rows are in the next global batch."""
         spans = self.turns.spans(self._at, batch_size)
         low, high = spans[self.rank]
-        if row_partition.on_batch is not None:
-            row_partition.on_batch(int(high - low), int((spans[:, 1] - spans[:, 0]).sum()))
+        row_partition.given(int(high - low), int((spans[:, 1] - spans[:, 0]).sum()))
         self._at = (self._at + 1) % max(1, self.turns.batches(batch_size))
         return slice(int(low), int(high))
 

@@ -95,7 +95,7 @@ def pipeline(shard: Rows, batch_size: int, shuffle: bool, seed: int | None) -> A
             for inputs, labels in batches(shard, batch_size, None if mixed is None else int(mixed)):
                 yield inputs if labels is None else (inputs, labels)
         except DataError as error:
-            errors.last_raised = error  # TensorFlow raises one of its own, in which little is left of this
+            errors.remember(error)  # TensorFlow raises one of its own, in which little is left of this
             raise
 
     signature = spec(x) if y is None else (spec(x), spec(y))

@@ -181,13 +181,13 @@ def test_nothing_behind_its_back(tmp_path, server):
 @pytest.mark.parametrize("listed", ["4,5,6", None])
 def test_gpus_of_the_node(monkeypatch, listed):
     """A rank that was given one GPU sees those of the node again: the script takes its own by local_rank()."""
-    monkeypatch.setattr(wrapping, "aside", False)
+    monkeypatch.setattr(wrapping, "_aside", False)
     monkeypatch.setattr(patches, "_installed", True)
     monkeypatch.setattr(horovod_alias, "_devices_shared_out", True)
     monkeypatch.setattr(horovod_alias, "_visible_devices", listed)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     horovod_alias.put_patches_aside()
-    assert wrapping.aside and os.environ.get("CUDA_VISIBLE_DEVICES") == listed
+    assert wrapping.is_aside() and os.environ.get("CUDA_VISIBLE_DEVICES") == listed
 
 
 @pytest.mark.parametrize(

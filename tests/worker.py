@@ -135,7 +135,7 @@ def run(mine: Any, case: str, kwargs: dict[str, Any], place: str) -> bytes:
     outcome = Outcome(mine.rank, mine.size)
     home = os.getcwd()
     calls.clear()
-    errors.last_raised = None
+    errors.remember(None)
     begin, begin_cpu = time.perf_counter(), time.process_time()
     try:
         module, _, name = case.partition(":")
@@ -147,7 +147,7 @@ def run(mine: Any, case: str, kwargs: dict[str, Any], place: str) -> bytes:
             assert world.current().size == outcome.size and world.current().rank == outcome.rank
             outcome.value = pickle.dumps(function(**kwargs))
     except BaseException as error:
-        behind = errors.last_raised
+        behind = errors.remembered()
         outcome.value, outcome.error = None, f"{type(error).__name__}: {error}"
         outcome.kinds = tuple(kind.__name__ for kind in type(error).__mro__)
         outcome.traceback = traceback.format_exc()
@@ -161,7 +161,7 @@ def run(mine: Any, case: str, kwargs: dict[str, Any], place: str) -> bytes:
     outcome.calls = dict(calls)
     sys.stdout.flush()
     sys.stderr.flush()
-    errors.last_raised = None
+    errors.remember(None)
     tidy()
     return pickle.dumps(outcome)
 

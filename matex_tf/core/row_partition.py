@@ -78,8 +78,31 @@ class Interleaving:
 #: "shard" where they come from a part of the files, "source" where `--data source` has dealt out the elements.
 OWN_ROWS = "_matex_own_rows"
 
-#: Whether this process holds a part of the rows of some files, which other ranks do not have.
-holding = False
+_holds_shard = False  # of the process: a shard may be anywhere in the script
+_listeners: list[Callable[[int, int], None]] = []  # readers know nothing of the patches that want to hear of batches
 
-#: Told of each batch that a `DataSet` gives to a loop of the script's own: rows of this rank, rows of the batch.
-on_batch: Callable[[int, int], None] | None = None
+
+def hold_shard() -> None:
+    """This process holds a part of the rows of some files, which other ranks do not have."""
+    global _holds_shard
+    _holds_shard = True
+
+
+def holds_shard() -> bool:
+    """Whether `hold_shard` was called."""
+    return _holds_shard
+
+
+def listen(listener: Callable[[int, int], None]) -> None:
+    """Have `listener` called for each batch that a `DataSet` gives to a loop of the script's own.
+
+    Args:
+        listener: gets the rows of this rank, and the rows of the batch.
+    """
+    _listeners.append(listener)
+
+
+def given(own: int, batch: int) -> None:
+    """A `DataSet` gives a batch to a loop of the script's own: `own` of its `batch` rows are this rank's."""
+    for listener in _listeners:
+        listener(own, batch)

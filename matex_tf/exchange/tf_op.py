@@ -235,7 +235,7 @@ def call(
             if _collected is not None:
                 _collected.append(error)
                 return otherwise(arrays)
-            errors.last_raised = error
+            errors.remember(error)
             raise
 
     outputs = tf.numpy_function(guarded, inputs, list(dtypes), stateful=True)

@@ -125,11 +125,11 @@ def _own_error(error: BaseException) -> MatexError | None:
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, MatexError):
-            last = errors.last_raised  # AutoGraph puts lines of its own around the words
+            last = errors.remembered()  # AutoGraph puts lines of its own around the words
             return last if isinstance(last, MatexError) and str(last) in str(seen) else seen
         seen = seen.__cause__
-    if type(error).__module__.startswith("tensorflow") and isinstance(errors.last_raised, MatexError):
-        return errors.last_raised
+    if type(error).__module__.startswith("tensorflow") and isinstance(last := errors.remembered(), MatexError):
+        return last
     return None
 
 
@@ -141,7 +141,7 @@ def _comes_from_a_death(error: BaseException) -> bool:
             return True
         seen = seen.__cause__
     return type(error).__module__.startswith("tensorflow") and (
-        errors.last_raised is not None and transactions.is_rank_failure(errors.last_raised)
+        (last := errors.remembered()) is not None and transactions.is_rank_failure(last)
     )
 
 

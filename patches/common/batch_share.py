@@ -70,8 +70,7 @@ _parts: list[StepShare | None] = []
 #: While a loop of Keras is at work, callbacks included: it shares out its batches by itself.
 keras_runs = ActiveFlag()
 
-#: Gives the part of a batch that the script's own loop works on; None where nothing is patched for own loops.
-outside: Callable[[], StepShare | None] | None = None
+_outside: list[Callable[[], StepShare | None]] = []  # this module knows nothing of the script's own loops
 
 
 @contextlib.contextmanager
@@ -94,11 +93,16 @@ def hidden() -> Iterator[None]:
         _parts.pop()
 
 
+def look_also(look: Callable[[], StepShare | None]) -> None:
+    """Outside of steps of Keras, ask `look` for the part of a batch that a loop of the script's own works on."""
+    _outside.append(look)
+
+
 def current() -> StepShare | None:
     """The part of the step that runs or is traced now; None outside of steps and of loops that share out batches."""
     if _parts:
         return _parts[-1]
-    return outside() if outside is not None else None
+    return next((part for look in _outside if (part := look()) is not None), None)
 
 
 def of_step() -> StepShare | None:

@@ -79,21 +79,22 @@ def trained(what: str, **words: str) -> None:
     Raises:
         MatexError: with `--require-sharing`.
     """
-    if what in _trained or wrapping.aside or wrapping.alone():
+    if what in _trained or wrapping.is_aside() or wrapping.alone():
         return
     name, advice = OTHERS.get(what) or OWN[what]
     _trained[what] = name.format(**words), advice
     if settings.current().require_sharing:
-        errors.last_raised = MatexError(  # AutoGraph makes a longer one of it
+        error = MatexError(  # AutoGraph makes a longer one of it
             f"--require-sharing: a training step of {_trained[what][0]} is not shared out, each of "
             f"{world.current().size} ranks would do all of it. To do: {advice}."
         )
-        raise errors.last_raised
+        errors.remember(error)
+        raise error
 
 
 def uncovered(what: str) -> None:
     """Say where training begins that ends with a rank, whatever `--faults shrink` does for other training."""
-    if world.current().guard is not None and not wrapping.aside:
+    if world.current().guard is not None and not wrapping.is_aside():
         log_once.log(f"a rank that dies in {what} ends the job: --faults shrink covers fit, evaluate and predict")
 
 
@@ -103,7 +104,7 @@ def finish() -> None:
     Raises:
         MatexError: that is so, with `--require-sharing`.
     """
-    if wrapping.aside or wrapping.alone():
+    if wrapping.is_aside() or wrapping.alone():
         return
     text = summary(world.current().size)
     if text and settings.current().require_sharing:

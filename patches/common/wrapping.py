@@ -13,11 +13,22 @@ import wrapt
 from matex_tf.core import world
 from matex_tf.errors import NameMoved
 
-#: True in a script that imports Horovod's names: it shares out and averages by itself, and patches step aside.
-aside = False
-
 #: Versions of Keras that every patch was tried with.
 TRIED = "3.3 to 3.15"
+
+
+_aside = False  # of the process: a script imports Horovod's names or does not
+
+
+def put_aside(on: bool = True) -> None:
+    """Let the patches step aside, in a script that imports Horovod's names: it shares out and averages by itself."""
+    global _aside
+    _aside = on
+
+
+def is_aside() -> bool:
+    """Whether the patches have stepped aside."""
+    return _aside
 
 
 def require(module: ModuleType, path: str) -> Any:
@@ -46,12 +57,12 @@ def alone() -> bool:
 def wrap(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:
     """Put `wrapper(wrapped, instance, args, kwargs)` around a function; a world of one rank never gets there.
 
-    Neither does a script that imports Horovod's names, see `aside`.
+    Neither does a script that imports Horovod's names, see `put_aside`.
     """
     require(module, path)
 
     def only_with_others(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        if aside or alone():
+        if _aside or alone():
             return wrapped(*args, **kwargs)
         return wrapper(wrapped, instance, args, kwargs)
 
@@ -73,7 +84,7 @@ def around(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callabl
     @functools.wraps(original)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         bound = original.__get__(self, type(self))
-        if aside or alone():
+        if _aside or alone():
             return bound(*args, **kwargs)
         return wrapper(bound, self, args, kwargs)
 

@@ -93,7 +93,7 @@ def _judge(everyone: list[list[_Leaf]], counts: tuple[int, ...], made: Made, tol
         return Finding(told == "own", counts, differs, f"--rows {told}")
     if made.source is Source.SAME:
         return Finding(False, counts, differs, "what their pipeline is made of is the same on every rank")
-    if row_partition.holding:
+    if row_partition.holds_shard():
         return Finding(True, counts, differs, "a DataSet gives each rank rows of its own")
     if made.touched and len(made.touched) == len(first):
         untouched = [place for place in apart if not made.touched[place]]

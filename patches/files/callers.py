@@ -87,7 +87,7 @@ def shared() -> bool:
         and not _collecting
         and not active_flag.alone
         and threading.get_ident() == threading.main_thread().ident
-        and not wrapping.aside
+        and not wrapping.is_aside()
         and not wrapping.alone()
         and not asks()
     )

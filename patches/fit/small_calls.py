@@ -130,7 +130,7 @@ def _rows_are_shared() -> bool:
     return not (
         ranks.is_single
         or ranks.guard is not None
-        or row_partition.holding
+        or row_partition.holds_shard()
         or settings.current().rows != "auto"
         or callers.asks()
     )

@@ -45,7 +45,7 @@ def _made(name: str) -> Any:
     """What a strategy of this name is made by: a class whose `__new__` gives another class skips its `__init__`."""
 
     def make(cls: type, *args: Any, **kwargs: Any) -> Any:
-        if wrapping.aside or wrapping.alone():
+        if wrapping.is_aside() or wrapping.alone():
             return object.__new__(cls)
         log_once.log(
             f"tf.distribute.{name}: matex_tf takes its place, and the script runs as with one replica; its batch is "

@@ -139,9 +139,9 @@ def put_patches_aside() -> None:
     from matex_tf import patches
     from matex_tf.patches.common import log_once, seeds
 
-    if wrapping.aside:
+    if wrapping.is_aside():
         return
-    wrapping.aside = True
+    wrapping.put_aside(True)
     wrapt.when_imported("keras")(_serve_older_keras)
     if not patches.installed():
         return

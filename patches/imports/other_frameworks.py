@@ -25,7 +25,7 @@ def install(module: ModuleType) -> None:
     if module.__name__.startswith("keras."):
         _other_backend(module)
         return
-    if not wrapping.aside and not wrapping.alone() and (_legacy(module) or _imported_by_script()):
+    if not wrapping.is_aside() and not wrapping.alone() and (_legacy(module) or _imported_by_script()):
         log_once.log(
             f"{_NAMES[module.__name__]} is imported: what it trains, each rank trains whole. matex_tf shares out "
             "TensorFlow, and Keras 3 on it"
@@ -51,7 +51,7 @@ def backend() -> str:
 
 def _other_backend(module: ModuleType) -> None:
     kind = backend()
-    if kind == "tensorflow" or wrapping.aside or wrapping.alone():
+    if kind == "tensorflow" or wrapping.is_aside() or wrapping.alone():
         return
     if module.__name__ == "keras.src.backend":
         log_once.log(

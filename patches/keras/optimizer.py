@@ -50,7 +50,7 @@ def install(module: ModuleType) -> None:
 def say_what_changes() -> None:
     """A line for what the strategy and the codec change of what is computed."""
     told = settings.current()
-    if not wrapping.alone() and not wrapping.aside:
+    if not wrapping.alone() and not wrapping.is_aside():
         if note := strategies.current().note:
             log_once.log(f"--strategy {told.strategy}: {note}")
         if told.codec != "none" and told.strategy != "gossip" and len(world.current().nodes) == 1:

@@ -23,8 +23,12 @@ from matex_tf.patches.common import log_once, sharing_report, wrapping
 from matex_tf.patches.keras import optimizer
 from matex_tf.patches.loops import batched, position, replica_sync
 
-#: Averages tensors in the graph of a session; None where sessions are not patched.
-average_in_session: Callable[[Sequence[Any], Sequence[str]], list[Any]] | None = None
+_in_sessions: list[Callable[[Sequence[Any], Sequence[str]], list[Any]]] = []  # one, once sessions are patched
+
+
+def average_sessions_by(average: Callable[[Sequence[Any], Sequence[str]], list[Any]]) -> None:
+    """Let `average` be what averages tensors, of these labels, in the graph of a session."""
+    _in_sessions[:] = [average]
 
 
 def install(module: ModuleType) -> None:
@@ -60,9 +64,8 @@ def average(gradients: Any, variables: Any = None) -> Any:
     if variables is not None:
         labels = optimizer.paths(tf.nest.flatten(variables))
     if in_session:
-        assert average_in_session is not None
         given = [place for place, one in enumerate(flat) if one is not None]
-        averaged = average_in_session([_dense(flat[place]) for place in given], [labels[place] for place in given])
+        averaged = _in_sessions[0]([_dense(flat[place]) for place in given], [labels[place] for place in given])
         for place, value in zip(given, averaged, strict=True):
             flat[place] = value
         return tf.nest.pack_sequence_as(gradients, flat)

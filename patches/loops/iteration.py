@@ -27,8 +27,8 @@ from matex_tf.patches.loops import batched, position, shared_loop
 
 def install(module: ModuleType) -> None:
     """Patch tensorflow."""
-    batch_share.outside = position.part
-    row_partition.on_batch = position.given
+    batch_share.look_also(position.part)
+    row_partition.listen(position.given)
     for name in ("_next_internal", "get_next_as_optional", "_type_spec"):
         wrapping.require(_iterators, f"OwnedIterator.{name}")
     wrapping.method(module, "data.Dataset.__iter__", _iterate)

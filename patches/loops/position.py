@@ -80,13 +80,13 @@ def active() -> bool:
     return (
         not world.current().is_single
         and not batch_share.in_keras()
-        and not wrapping.aside
+        and not wrapping.is_aside()
         and tf.compat.v1.executing_eagerly_outside_functions()
     )
 
 
 def part() -> LoopPart | None:
-    """The part of a batch that the script's loop works on; None inside Keras' loops. For `batch_share.outside`."""
+    """The part of a batch that the script's loop works on; None inside Keras' loops. For `batch_share.look_also`."""
     if not active():
         return None
     kind, rows, total, taken = tf.unstack(_state().read_value())
@@ -110,7 +110,7 @@ def enter(kind: int, rows: int, total: int, taken: int, owner: object = None) ->
 
 
 def given(rows: int, total: int) -> None:
-    """A `DataSet` has given the script this rank's rows of a batch. For `row_partition.on_batch`."""
+    """A `DataSet` has given the script this rank's rows of a batch. For `row_partition.listen`."""
     if active():
         enter(SPLIT, rows, max(total, 1), rows)
 

@@ -25,7 +25,7 @@ def install(module: ModuleType) -> None:
     """Patch tensorflow."""
     wrapping.wrap(module, "compat.v1.train.Optimizer.compute_gradients", _compute)
     wrapping.wrap(module, "compat.v1.train.Optimizer.apply_gradients", _apply)
-    loop_updates.average_in_session = lambda tensors, labels: _average(tensors, labels)
+    loop_updates.average_sessions_by(lambda tensors, labels: _average(tensors, labels))
 
 
 def in_session_graph() -> bool:

@@ -9,11 +9,11 @@ from matex_tf.patches.common import wrapping
 from matex_tf.patches.imports import horovod_alias
 
 # As if it were done: the import must not put the patches of other cases aside, nor change their seeds.
-wrapping.aside = True
+wrapping.put_aside(True)
 import matex_tf.patches.horovod  # noqa: E402, F401
 import matex_tf.patches.horovod.tensorflow as hvd  # noqa: E402
 
-wrapping.aside = False
+wrapping.put_aside(False)
 sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, horovod_alias.Finder)]
 
 
@@ -22,12 +22,12 @@ def script(case):
 
     @functools.wraps(case)
     def run(**kwargs):
-        wrapping.aside = True
+        wrapping.put_aside(True)
         try:
             hvd.init()
             return case(**kwargs)
         finally:
             hvd.shutdown()
-            wrapping.aside = False
+            wrapping.put_aside(False)
 
     return run

@@ -65,7 +65,7 @@ def _with_known_errors(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> A
         known = _recognized(error)
         if known is None:
             raise
-        raise known from (errors.last_raised if isinstance(known, HorovodInternalError) else None)
+        raise known from (errors.remembered() if isinstance(known, HorovodInternalError) else None)
 
 
 def _with_a_look(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
@@ -84,7 +84,7 @@ def _with_threads(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
         return target, graph, config
 
     target, graph, config = arguments(*args, **kwargs)
-    if target or not wrapping.aside or world.current().is_single:  # whether or not hvd.init() was called yet
+    if target or not wrapping.is_aside() or world.current().is_single:  # whether or not hvd.init() was called yet
         return wrapped(*args, **kwargs)
     own = tf.compat.v1.ConfigProto()
     if config is not None:

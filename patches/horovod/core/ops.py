@@ -54,13 +54,13 @@ def run(call: Call, tensors: Sequence[tf.Tensor], dtypes: Sequence[tf.DType], am
             with trace.span("op"):
                 return among.desk.perform(call, [np.asarray(array) for array in arrays])
         except MatexError as error:
-            errors.last_raised = error
+            errors.remember(error)
             raise graph_errors.to_be_recognized(error) from None
         except HorovodInternalError as error:
-            errors.last_raised = error.__cause__
+            errors.remember(error.__cause__)
             raise HorovodInternalError(str(error)) from None
         except Exception as error:
-            errors.last_raised = error
+            errors.remember(error)
             raise
 
     outputs = tf.numpy_function(perform, list(tensors), list(dtypes), stateful=True)
