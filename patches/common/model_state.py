@@ -32,6 +32,7 @@ class ModelState:
         rows: rows that this rank has put into metrics since they were reset.
         call: the small call that is under way; see `small_calls`.
         small_calls: what is known of such calls, by what they are made of.
+        rows_apart: the ranks have given rows of their own to a call, so that none is a small one any more.
     """
 
     begin: bool = True
@@ -48,6 +49,7 @@ class ModelState:
     rows: int = 0
     call: Any = None
     small_calls: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    rows_apart: bool = False
 
 
 _states: weakref.WeakKeyDictionary[Any, ModelState] = weakref.WeakKeyDictionary()

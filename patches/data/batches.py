@@ -58,7 +58,7 @@ class BatchSource:
         self._ranks = 0  # with batches of the script's size for each rank, how many those are
         self._ring: ring_shuffle.Ring | None = None  # where rows go round among the ranks
         self._last: Any = None  # a batch, for the ghost of a rank whose rows have ended
-        self._own_on_batch = False  # whether the ranks have given rows of their own to `train_on_batch`
+        self.own_on_batch = False  # whether the ranks have given rows of their own to `train_on_batch`
 
     def batches(self, iterator: Any, steps: int) -> Iterator[Batch]:
         """The batches of one execution, fewer where the data end.
@@ -141,9 +141,9 @@ class BatchSource:
         ranks, rows = world.current(), row_slicing.rows_of(data)
         # A few labels may be the same by chance: what has been the rank's own stays so.
         purpose = f"compare the batches of {self.kind}_on_batch"
-        found = guesses.look(data, guesses.UNKNOWN, purpose, known_as_own=self._own_on_batch)
-        if not self._own_on_batch:
-            self._own_on_batch = found.own
+        found = guesses.look(data, guesses.UNKNOWN, purpose, known_as_own=self.own_on_batch)
+        if not self.own_on_batch:
+            self.own_on_batch = found.own
             guesses.tell(found, f"{self.kind}_on_batch")
         if call is not None:
             call.same = found.same and not found.own

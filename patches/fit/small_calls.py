@@ -74,7 +74,7 @@ class Call:
     def end(self) -> None:
         """The call has returned; where the ranks are to agree, they do.
 
-        Calls with rows of each rank's own are not counted: of those some ranks may have too many rows for a `Call`.
+        Calls in which the rows differ are not counted: some ranks may have too many of them for a `Call`.
         """
         if not self.whole and not self.same:
             return
@@ -119,9 +119,21 @@ def begin(model: Any, kind: str, data: Any) -> Call | None:
     rows = {int(leaf.shape[0]) for leaf in leaves}
     if len(rows) > 1 or not 0 < max(rows) <= ROWS or not _rows_are_shared() or not _weights_are_alike(model):
         return None
+    if model_state.of(model).rows_apart:
+        return None
     columns = tuple((str(leaf.dtype), len(leaf.shape), int(np.prod(leaf.shape)).bit_length()) for leaf in leaves)
     seen = model_state.of(model).small_calls.setdefault((kind, max(rows), columns), Seen())
     return Call(seen, max(rows), seen.whole and not _to_agree(seen.count + 1))
+
+
+def rows_are_apart(model: Any) -> None:
+    """Every rank has found that a call was on rows of each rank's own: from now on all calls are shared out.
+
+    To be called by every rank, whatever its rows are: what is computed whole must be the same on all of them.
+    """
+    state = model_state.of(model)
+    state.rows_apart = True
+    state.small_calls.clear()
 
 
 def _rows_are_shared() -> bool:

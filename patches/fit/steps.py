@@ -258,14 +258,19 @@ class StepFunction:
         return logs
 
     def _on_batch(self, data: Any, call: small_calls.Call | None = None) -> Any:
-        return self._whole(self._run(self.feed.given(data, call)))
+        batch = self.feed.given(data, call)
+        if self.feed.own_on_batch:
+            small_calls.rows_are_apart(self.model)
+        return self._whole(self._run(batch))
 
     def _test_on_batch(self, data: Any) -> Any:
         call = small_calls.begin(self.model, "test_on_batch", data)
         if call is None:
             return self._on_batch(data)
         if call.whole:
-            return self._whole_test(data)
+            logs = self._whole_test(data)
+            call.end()
+            return logs
         call.alike = functools.partial(self._whole_test.alike, data)
         model_state.of(self.model).call = call
         try:
@@ -341,10 +346,12 @@ class PredictFunction:
             call.same = isinstance(data, LocalBatch) and bool(data.whole)
 
         if isinstance(data, LocalBatch) and not bool(data.whole):
+            small_calls.rows_are_apart(self.model)
             rows, share = own_rows(data)
             return row_slicing.first_rows(self._run(rows, share), share)
 
         if not isinstance(data, LocalBatch) and self._find(data).own:
+            small_calls.rows_are_apart(self.model)
             rows = row_slicing.rows_of(data)
             return self._run(data, RowRange(0, rows, rows, rows))
 
