@@ -42,6 +42,7 @@ PATCHES = (
     ("keras.src.losses.loss", "across_rows.own_losses"),
     ("keras.src.losses.losses", "across_rows.keras_losses"),
     ("keras.src.layers.layer", "keras.activity_regularizer"),
+    ("keras.src.layers.layer", "fit.one_rank_shapes"),
     ("keras.src.backend.tensorflow.nn", "keras.batch_norm"),
     ("keras.src.callbacks.callback_list", "fit.stopping"),
     ("keras.src.callbacks.callback_list", "recovery.resume_fit"),

@@ -44,6 +44,26 @@ def test_model(ranks, model):
     same(ranks(f"models:{model}"))
 
 
+@pytest.mark.parametrize(
+    ("kind", "how", "rows", "row"),
+    [
+        ("sequential", "fit", 80, "(40, 3)"),
+        ("sequential", "fit", 90, "(None, 3)"),
+        ("sequential", "predict", 90, "(40, 3)"),
+        ("sequential", "evaluate", 80, "(40, 3)"),
+        ("sequential", "train_on_batch", 90, "(90, 3)"),
+        ("masked", "pipeline", 90, "(40, 3)"),
+        ("subclassed", "fit", 80, "(40, 4)"),
+        ("subclassed", "predict", 90, "(40, 4)"),
+    ],
+)
+def test_summary_of_a_model_that_its_first_step_builds(ranks, kind, how, rows, row):
+    """`summary()` and what is saved of a model show the shapes of one rank; its weights are those of one rank."""
+    meets = "gather" if how == "predict" else "compare"
+    shown = same(ranks("models:shown", (1, 3), kind=kind, how=how, rows=rows, meets=meets))
+    assert row in "".join(shown["summary"])
+
+
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("model", ["own_train_step", "gan"])
 def test_model_on_more(ranks, model):

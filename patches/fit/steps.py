@@ -23,7 +23,7 @@ from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import batch_ownership as guesses
 from matex_tf.patches.data.array_sharding import LocalBatch
 from matex_tf.patches.data.batches import Batch, BatchSource, fetch, own_rows
-from matex_tf.patches.fit import small_calls
+from matex_tf.patches.fit import one_rank_shapes, small_calls
 from matex_tf.patches.keras import deferred_update, metrics, weights
 from matex_tf.patches.recovery import resume_fit, step_retry
 
@@ -34,6 +34,7 @@ class SharedStep:
     Attributes:
         trained: the values of `step_retry.trained_by_gradients` behind the last step, where its graph has read them.
         changing: what `step_retry` has found out that steps change, once.
+        promised: the rows that one rank's pipeline would promise; None where a batch is given by itself.
     """
 
     def __init__(self, model: Any, kind: str):
@@ -45,6 +46,7 @@ class SharedStep:
         self._unfinished: Any = None  # logs and share of a step that has run and is not taken note of
         self.trained: list[Any] | None = None
         self.changing: list[Any] | None = None
+        self.promised: one_rank_shapes.Rows | None = None
 
     def __call__(self, data: Any, share: RowRange) -> Any:
         """Run the step on rows `share` of an eager batch; returns its logs, those of this rank."""
@@ -55,7 +57,7 @@ class SharedStep:
         world.current().step_signature = (f"a batch of {share.total} rows",)
         if remembered.before_merge is not None:
             metrics.restore_local(model)
-        step = self._step(slices, data)
+        step = self._step(slices, data, share.total)
         first = self.kind == "train" and remembered.begin
         if first:
             self._begin(data, slices, share)
@@ -98,7 +100,7 @@ class SharedStep:
 
     def trace(self, data: Any) -> None:
         """Have the graph for batches of these columns."""
-        self._step(row_slicing.sliceable(data), data)
+        self._step(row_slicing.sliceable(data), data, row_slicing.rows_of(data))
 
     def _begin(self, data: Any, slices: tuple[bool, ...], share: RowRange) -> None:
         """Before the first step: the ranks compare batches and models, and take rank 0's weights."""
@@ -106,33 +108,36 @@ class SharedStep:
         ranks = world.current()
         ranks.barrier("compare the columns of the data", row_slicing.describe(data))
         if self.model.run_eagerly and not self.model.built:
-            _build(self.model, row_slicing.take(data, slices, share.low, share.high))
+            _build(self.model, data)
         weights.broadcast(self.model)
         models.tell(self.model, data, slices)
         strategies.current().begin(self.model, *weights.trained_by_steps(self.model))
 
-    def _step(self, slices: tuple[bool, ...], data: Any) -> Any:
+    def _step(self, slices: tuple[bool, ...], data: Any, total: int) -> Any:
         if slices not in self._compiled:
-            self._compiled[slices] = self._compile(slices, data)
+            self._compiled[slices] = self._compile(slices, data, total)
         return self._compiled[slices]
 
-    def _compile(self, slices: tuple[bool, ...], data: Any) -> Any:
+    def _compile(self, slices: tuple[bool, ...], data: Any, total: int) -> Any:
         sharing_report.shared(training=self.kind == "train")
         model = self.model
         model_step = model.train_step if self.kind == "train" else model.test_step
         counts_early = self._counts_early()
+        built_with = [total] * len(slices) if self.promised is None else self.promised
 
         @tf.autograph.experimental.do_not_convert
         def step(data: Any, numbers: Any) -> Any:
-            low, high, rows, total = tf.unstack(tf.convert_to_tensor(numbers))
+            low, high, rows, of_all = tf.unstack(tf.convert_to_tensor(numbers))
             seeds.diverge_per_rank_in_graph()
             mine = row_slicing.take(data, slices, low, high)
             apart = self.kind == "train" and not strategies.current().averages_gradients
             with contextlib.ExitStack() as inside:
-                inside.enter_context(batch_share.within(batch_share.StepShare(rows, total, high - low, apart=apart)))
+                inside.enter_context(batch_share.within(batch_share.StepShare(rows, of_all, high - low, apart=apart)))
                 results = inside.enter_context(metrics.watching(model))
                 if counts_early:
                     inside.enter_context(deferred_update.update_behind_metrics(model, step_retry.count_behind(model)))
+                if not model.run_eagerly:
+                    inside.enter_context(one_rank_shapes.tracing(mine, built_with))
                 logs = model_step(mine)
             model_state.of(model).sources = _sources(logs, results)
             return logs, step_retry.read_trained(model) if counts_early else None
@@ -243,6 +248,7 @@ class StepFunction:
             StopIteration: there is no batch left.
         """
         on_batch = not isinstance(iterator, tf.data.Iterator)
+        self.step.promised = None if on_batch else one_rank_shapes.of_iterator(iterator)
         this = None if on_batch or self.kind == "test" else resume_fit.under_way(self.model)
         if this is not None and this.passes_over(lambda: self._draw(iterator)):
             return {}
@@ -382,7 +388,7 @@ class PredictFunction:
     def _run(self, data: Any, share: RowRange) -> Any:
         slices = row_slicing.sliceable(data)
         if slices not in self._compiled:
-            self._compiled[slices] = self._compile(slices, data)
+            self._compiled[slices] = self._compile(slices, data, share.total)
         begun = time.perf_counter()
         outputs = self._compiled[slices](data, share.low, share.high)
         if (call := model_state.of(self.model).call) is not None:
@@ -390,7 +396,7 @@ class PredictFunction:
             call.alike = lambda: slices in self._graphs and small_calls.only_computes(self._graphs[slices])
         return outputs
 
-    def _compile(self, slices: tuple[bool, ...], data: Any) -> Any:
+    def _compile(self, slices: tuple[bool, ...], data: Any, total: int) -> Any:
         sharing_report.shared(training=False)
         model = self.model
         predict_step = model.predict_step
@@ -400,7 +406,11 @@ class PredictFunction:
         @tf.autograph.experimental.do_not_convert
         def step(data: Any, low: Any, high: Any) -> Any:
             seeds.diverge_per_rank_in_graph()
-            return predict_step(row_slicing.take(data, slices, low, high))
+            mine = row_slicing.take(data, slices, low, high)
+            if model.run_eagerly:
+                return predict_step(mine)
+            with one_rank_shapes.tracing(mine, [total] * len(slices)):
+                return predict_step(mine)
 
         if model.run_eagerly:
             return step

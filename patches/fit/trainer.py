@@ -20,7 +20,7 @@ from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once, model_state, sharing_report, wrapping
 from matex_tf.patches.data import array_sharding, batches, pipeline_ownership, source_sharding
 from matex_tf.patches.data import batch_ownership as guesses
-from matex_tf.patches.fit import small_calls, steps
+from matex_tf.patches.fit import one_rank_shapes, small_calls, steps
 from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.recovery import resume_fit
 
@@ -200,6 +200,7 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
     adapter = iterator.data_adapter
     if type(adapter).__name__ == "ArrayDataAdapter":
         iterator._num_batches = adapter.num_batches
+        one_rank_shapes.note(iterator)
         return result
     mark = source_sharding.found(iterator._distributed_dataset)
     made = guesses.UNKNOWN

@@ -515,3 +515,52 @@ def initial_weights(how):
     if how == "between":
         model.set_weights([weight * (1 + world.rank()) for weight in model.get_weights()])
     return [first, numbers(model.fit(x, y, batch_size=25, shuffle=False, verbose=0).history), result_of(model)]
+
+
+class TwoNamed(keras.Model):
+    """Two inputs by name, a Sequential inside, and what is built on something computed first."""
+
+    def __init__(self):
+        super().__init__(name="two_named")
+        self.inner = keras.Sequential([layers.Dense(4, name="d1"), layers.Dropout(0.5, name="drop")], name="inner")
+        self.folded = layers.Dense(3, name="folded")
+        self.norm = layers.LayerNormalization(name="norm")
+
+    def call(self, inputs, training=False):
+        together = keras.ops.concatenate([self.inner(inputs["a"], training=training), inputs["b"]], axis=1)
+        return self.norm(keras.ops.reshape(self.folded(keras.ops.reshape(together, (-1, 2))), (-1, 3)))[::5]
+
+
+def _unbuilt(kind):
+    if kind == "subclassed":
+        return TwoNamed()
+    entry = [layers.Masking(name="mask"), layers.Bidirectional(layers.LSTM(4, name="l"), name="b")]
+    return keras.Sequential([*entry, layers.Dense(3, name="d")] if kind == "masked" else [layers.Dense(3, name="d")])
+
+
+def shown(kind, how, rows):
+    """What is shown of a model that its first step builds, with its initial weights."""
+    keras.utils.set_random_seed(7)
+    model = _unbuilt(kind)
+    model.name = "model"
+    x, y = table(rows)
+    if kind == "subclassed":
+        x = {"a": x.astype("float64"), "b": x}
+    elif kind == "masked":
+        x = x.reshape(rows, 3, 2)
+    compiled(model, optimizer=keras.optimizers.SGD(0.0))
+    lines = []
+    if how == "train_on_batch":
+        model.train_on_batch(x, y)
+    elif how == "predict":
+        model.predict(x, batch_size=40, verbose=0)
+    elif how == "evaluate":
+        model.evaluate(x, y, batch_size=40, verbose=0)
+    elif how == "pipeline":
+        model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(40, drop_remainder=True), verbose=0)
+    else:
+        model.fit(x, y, batch_size=40, verbose=0)
+    model.summary(print_fn=lines.append, expand_nested=True)
+    built = [layer.get_build_config() for layer in model._flatten_layers()]
+    trained = [np.array(weight) for weight in model.trainable_variables]
+    return {"summary": lines, "built": repr(built), "weights": trained}
