@@ -247,7 +247,7 @@ def test_virtual_ranks_run_the_algorithms_of_the_network():
 @pytest.mark.parametrize("name", NAMES)
 def test_ring_over_mpi(bare_ranks, name):
     """What virtual ranks compute: the same bits on every rank, step after step, with pieces beside each other."""
-    values = bare_ranks("coded:summed", (4,), meets=None, name=name, count=4001)[4]
+    values = bare_ranks("coded:summed", (4,), apart="MPI alone is tried", name=name, count=4001)[4]
     parts = [np.array_split(part(rank, 4001), 3) for rank in range(4)]
     residuals = [np.array_split(np.zeros(4001, np.float32), 3) for _ in range(4)]
     for step in range(2):
@@ -271,7 +271,7 @@ def test_ring_over_mpi(bare_ranks, name):
 @pytest.mark.parametrize(("name", "least", "most"), [("none", 0, 1e-6), ("bf16", 1e-4, 0.02), ("int8", 1e-4, 0.02)])
 def test_exchange_between_hosts(bare_ranks, hosts, name, least, most):
     """The same bits on every rank, rounded as the codec says; whole numbers as they are."""
-    results = bare_ranks("coded:exchanged", (4,), meets=None, name=name, hosts=hosts)[4]
+    results = bare_ranks("coded:exchanged", (4,), meets="sum coded", name=name, hosts=hosts)[4]
     for off, bits in results:
         assert bits == results[0][1]
         assert least <= max(off[:2]) <= most and off[2] == 0, off
@@ -279,14 +279,14 @@ def test_exchange_between_hosts(bare_ranks, hosts, name, least, most):
 
 def test_exchange_on_one_host(bare_ranks):
     """What does not leave a host is not encoded."""
-    for off, _ in bare_ranks("coded:exchanged", (3,), meets=None, name="int8", hosts="aaa")[3]:
+    for off, _ in bare_ranks("coded:exchanged", (3,), meets="sum coded", name="int8", hosts="aaa")[3]:
         assert max(off) <= 1e-6
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_exchange_of_other_floats(bare_ranks, dtype):
     """They are encoded as what they are added in."""
-    results = bare_ranks("coded:exchanged", (3,), meets=None, name="int8", hosts="abc", dtype=dtype)[3]
+    results = bare_ranks("coded:exchanged", (3,), meets="sum coded", name="int8", hosts="abc", dtype=dtype)[3]
     for off, bits in results:
         assert bits == results[0][1] and max(off) <= 0.03, off
 
@@ -296,9 +296,9 @@ def test_exchange_with_feedback(bare_ranks, name):
     """Errors do not add up: after twenty steps no more is missing than after one."""
     once, many, without = (
         max(
-            bare_ranks("coded:exchanged", (3,), meets=None, name=name, hosts="abc", feedback=feedback, steps=steps)[3][
-                0
-            ][0]
+            bare_ranks(
+                "coded:exchanged", (3,), meets="sum coded", name=name, hosts="abc", feedback=feedback, steps=steps
+            )[3][0][0]
         )
         for feedback, steps in ((True, 1), (True, 20), (False, 20))
     )
@@ -308,6 +308,6 @@ def test_exchange_with_feedback(bare_ranks, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_exchange_of_nan_and_infinity(bare_ranks, name):
     """They arrive on every rank, at their places, and nowhere else."""
-    results = bare_ranks("coded:exchanged", (3,), meets=None, name=name, hosts="abc", special=True)[3]
+    results = bare_ranks("coded:exchanged", (3,), meets="sum coded", name=name, hosts="abc", special=True)[3]
     for said, others_finite, bits in results:
         assert np.isnan(said[0]) and said[1] == np.inf and others_finite and bits == results[0][2]

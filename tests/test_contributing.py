@@ -33,7 +33,7 @@ def test_file_format(ranks, tmp_path):
     path = tmp_path / "rows.flt"
     path.write_bytes(b"FLT1" + (3).to_bytes(4, "little") + rows.tobytes())
     given = {"path": str(path), "folder": str(tmp_path)}
-    for found in ranks("contributing:file_format", [1, 3], meets=None, **given).values():
+    for found in ranks("contributing:file_format", [1, 3], meets="", **given).values():
         assert [row for part, _ in found for row in part] == rows.tolist()
         assert {name for _, name in found} == {"flt"}
     path.write_bytes(path.read_bytes()[:-1])
@@ -42,6 +42,6 @@ def test_file_format(ranks, tmp_path):
 
 def test_patch(ranks):
     """Rank 0 alone prints a summary. Ranks do not meet for that."""
-    for printed in ranks("contributing:patch", [1, 3], meets=None).values():
+    for printed in ranks("contributing:patch", [1, 3], apart="it prints what a patch does on each rank").values():
         assert printed[0] > 0
         assert not any(printed[1:])

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -22,7 +23,7 @@ from matex_tf.faults.peer_sockets import PeerSocket
 from matex_tf.launch import ulfm
 
 needs_hosts = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "can run")
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 #: Ranks share out batches and add up what they make of them; without Keras, so that it takes little time. In step 5
 #: they wait until `go` is there; meanwhile ranks, hosts or links die. In step 8 they wait for `on`.
@@ -85,6 +86,12 @@ def survived(folder, ranks):
         assert size == len(ranks) and weights == pytest.approx(answer(), rel=1e-12)
 
 
+def died_on_h2(said):
+    """How many of its ranks are said to have died. All at once or one after the other: nobody knows beforehand."""
+    both = len(re.findall(r"ranks 2-3 of 6 on h2 died in step", said))
+    return 2 * both + len(re.findall(r"rank [23] of [56] on h2 died in step", said))
+
+
 @pytest.fixture(scope="module")
 def three():
     """Three hosts that stay whole."""
@@ -106,7 +113,7 @@ def test_ranks_are_killed(three, tmp_path, count):
     dead = {2, 3} if count == 2 else {2, 3} - {int(path.name[4:]) for path in tmp_path.glob("end.*")}
     assert len(dead) == count
     survived(tmp_path, sorted({0, 1, 2, 3, 4, 5} - dead))
-    assert left(three, job, 10) == []
+    assert left(three, job, 60) == []
 
 
 @needs_hosts
@@ -118,7 +125,7 @@ def test_nobody_dies(three, tmp_path):
     ended = job.end(30)
     assert ended.code == 0 and "died" not in ended.err and "\x1e" not in ended.err, ended
     survived(tmp_path, range(6))
-    assert left(three, job, 10) == []
+    assert left(three, job, 60) == []
 
 
 @needs_hosts
@@ -132,21 +139,21 @@ def test_a_link_is_cut(tmp_path, back):
         made.unplug("h2")
         begin = time.monotonic()
         (tmp_path / "go").touch()
-        while ranks_of(made, "h2") and time.monotonic() < begin + 90:
+        while ranks_of(made, "h2") and time.monotonic() < begin + 200:
             time.sleep(0.1)
         alive = ranks_of(made, "h2")
         if back:
             made.plug("h2")
             time.sleep(5)  # for what is under way to arrive; TCP has doubled the pauses between its attempts
         (tmp_path / "on").touch()
-        job.process.wait(90)
+        job.process.wait(200)
         made.kill("h2")  # its prted may wait for a mpirun that it cannot hear of, and hold the job's output open
-        ended = job.end(10)
+        ended = job.end(60)
         assert not alive, ended
-        assert ended.code == 0 and "ranks 2-3 of 6 on h2 died in step" in ended.err, ended
+        assert ended.code == 0 and died_on_h2(ended.err) == 2, ended
         assert ("the job ends without 2 ranks" in ended.err) is not back
         survived(tmp_path, [0, 1, 4, 5])
-        assert left(made, job, 10) == []
+        assert left(made, job, 60) == []
 
 
 @needs_hosts
@@ -158,9 +165,9 @@ def test_a_host_goes_down_and_says_so(tmp_path):
         (tmp_path / "go").touch()
         (tmp_path / "on").touch()
         ended = job.end(60)
-        assert ended.code == 0 and "ranks 2-3 of 6 on h2 died in step" in ended.err, ended
+        assert ended.code == 0 and died_on_h2(ended.err) == 2, ended
         survived(tmp_path, [0, 1, 4, 5])
-        assert left(made, job, 10) == []
+        assert left(made, job, 60) == []
 
 
 @needs_hosts
@@ -180,7 +187,7 @@ def test_a_host_goes_down_while_ranks_start(tmp_path):
         job.await_file(tmp_path / "started", 60)
         made.kill("h2")
         assert job.end(30).code not in (0, None)
-        assert left(made, job, 10) == []
+        assert left(made, job, 60) == []
 
 
 def test_which_part_goes_on():
@@ -286,9 +293,9 @@ def test_a_firewall_refuses(three, tmp_path):
         for name in ("h1", "h3"):
             subprocess.run([*three.on(name), "iptables", "-D", "INPUT", *rule], check=True)
     assert not alive, ended
-    assert ended.code == 0 and "ranks 2-3 of 6 on h2 died in step" in ended.err, ended
+    assert ended.code == 0 and died_on_h2(ended.err) == 2, ended
     survived(tmp_path, [0, 1, 4, 5])
-    assert left(three, job, 10) == []
+    assert left(three, job, 60) == []
 
 
 def test_silence():

@@ -350,14 +350,14 @@ def test_once(ranks, name):
     text = textwrap.dedent(SCRIPTS[name])
     alone = ranks("files:script", (1,), text=text)[1][0]
     for late in (0, 2):
-        for got in ranks("files:script", (3,), text=text, late=late, meets=None)[3]:
+        for got in ranks("files:script", (3,), text=text, late=late, meets=MEETS)[3]:
             assert got == alone
         assert not any("own" in outcome.output for outcome in ranks.last[3])
 
 
 def run(ranks, text, size=3, **kwargs):
     """What each rank got from a script, the files that it left, and what ranks said, without the script itself."""
-    got = ranks("files:script", (size,), text=textwrap.dedent(text), meets=None, **kwargs)[size]
+    got = ranks("files:script", (size,), text=textwrap.dedent(text), meets="the script", **kwargs)[size]
     left = {name: content for name, content in got[0][1].items() if not name.endswith((".py", ".pyc", "__pycache__"))}
     return [result for result, _ in got], left, "".join(outcome.output for outcome in ranks.last[size])
 

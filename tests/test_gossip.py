@@ -150,13 +150,13 @@ def test_patience():
 @pytest.mark.parametrize(("limit", "at_once"), [(1 << 20, False), (1 << 20, True), (1 << 16, False), (1 << 16, True)])
 def test_on_real_ranks(bare_ranks, limit, at_once):
     """The same by MPI, by a thread that drives the messages; also where a turn begins before the last has ended."""
-    for values in bare_ranks("halfway:meet", (2, 3, 4), meets=None, limit=limit, at_once=at_once).values():
+    for values in bare_ranks("halfway:meet", (2, 3, 4), meets="", limit=limit, at_once=at_once).values():
         assert values == [True] * len(values)
 
 
 def test_weights_travel_by_themselves(bare_ranks):
     """While a rank does something else; for one that is late the others wait, and say so."""
-    values = bare_ranks("halfway:travels", (3,), meets=None)[3]
+    values = bare_ranks("halfway:travels", (3,), meets="")[3]
     assert all(waited[0] < 0.5 for waited, _ in values)
     assert values[1][0][1] > 1 and any("one of ranks 0, 2 missing since" in line for line in values[1][1])
 
@@ -260,7 +260,7 @@ def test_optimizers(ranks, options):
 @pytest.mark.parametrize("case", ["goes_on", "two_optimizers", "own_loop"])
 def test_scripts(ranks, case):
     """Several fits, `train_on_batch`, layers that are shared, two optimizers; a loop of the script's own is as ever."""
-    values = ranks(f"gossip:{case}", (3,), meets=None)[3]
+    values = ranks(f"gossip:{case}", (3,), meets="")[3]
     if case == "goes_on":
         assert all(value["logs"] == values[0]["logs"] for value in values)
         assert all(value["evaluated"] == values[0]["evaluated"] for value in values)
@@ -283,7 +283,7 @@ RINGS = {
 def test_ring(ranks, name):
     """Over a whole run each row is on one rank, is used once an epoch, moves on, and no rank holds more than before."""
     options = RINGS[name]
-    for values in ranks("gossip:ring", (2, 3), meets=None, **options).values():
+    for values in ranks("gossip:ring", (2, 3), meets="", **options).values():
         rows = options.get("rows", 101)
         for held in zip(*(value["held"] for value in values), strict=True):
             assert sorted(sum(held, [])) == list(range(rows))
@@ -299,15 +299,15 @@ def test_ring(ranks, name):
 
 def test_ring_off(ranks):
     """Arrays that every rank holds are dealt out anew in each epoch; shards stay where they are where one asks."""
-    for value in ranks("gossip:ring", (3,), meets=None, shard=False)[3]:
+    for value in ranks("gossip:ring", (3,), meets="", shard=False)[3]:
         assert value["held"] == []
-    for value in ranks("gossip:ring", (3,), meets=None, ring_shuffle="off")[3]:
+    for value in ranks("gossip:ring", (3,), meets="", ring_shuffle="off")[3]:
         assert value["held"] == [] and len({tuple(sorted(sum(epoch, []))) for epoch in value["trained"]}) == 1
 
 
 def test_real_data(ranks):
     """Four ranks learn to read digits by gossip about as well as in sync."""
-    gossip, sync = (ranks("gossip:digits", (4,), meets=None, name=name)[4] for name in ("gossip", "sync"))
+    gossip, sync = (ranks("gossip:digits", (4,), meets="", name=name)[4] for name in ("gossip", "sync"))
     assert len(set(gossip)) == len(set(sync)) == 1
     assert gossip[0][0] > 0.8 and abs(gossip[0][0] - sync[0][0]) < 0.03, (gossip, sync)
 

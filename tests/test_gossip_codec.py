@@ -203,7 +203,7 @@ def test_unknown():
 def test_on_real_ranks(bare_ranks, codec, feedback):
     """By MPI, by a thread that encodes and drives the messages: to the bit what virtual ranks end with."""
     shapes = [(300_000,), (3, 4), ()]
-    values = bare_ranks("halfway:coded", (2, 3, 4), meets=None, shapes=shapes, codec=codec, feedback=feedback)
+    values = bare_ranks("halfway:coded", (2, 3, 4), meets="", shapes=shapes, codec=codec, feedback=feedback)
     for size, found in values.items():
         ranks, weights = everyone(size, shapes, codec=codec, feedback=feedback), weights_of(size, shapes)
         for gossip in ranks:
@@ -240,7 +240,7 @@ def test_training(ranks, options):
 
 def test_several_fits(ranks):
     """Behind a fit and in `train_on_batch` as well all ranks are alike."""
-    values = ranks("gossip:goes_on", (3,), meets=None, codec="int8", error_feedback=True)[3]
+    values = ranks("gossip:goes_on", (3,), meets="", codec="int8", error_feedback=True)[3]
     assert all(value["logs"] == values[0]["logs"] for value in values)
     the_same([value["weights"] for value in values])
 
@@ -249,7 +249,7 @@ def test_several_fits(ranks):
 def test_real_data(ranks):
     """Four ranks learn to read digits about as well as without a codec, and stay about as close to one another."""
     chosen = {"none": {}, "bf16": {"codec": "bf16"}, "int8": {"codec": "int8", "error_feedback": True}}
-    found = {name: ranks("gossip:digits", (4,), meets=None, **options)[4] for name, options in chosen.items()}
+    found = {name: ranks("gossip:digits", (4,), meets="", **options)[4] for name, options in chosen.items()}
     for name, values in found.items():
         assert len(set(values)) == 1 and values[0][0] > 0.8, found
         assert abs(values[0][0] - found["none"][0][0]) < 0.03 and values[0][1] < 1.5 * found["none"][0][1], (

@@ -14,7 +14,7 @@ def test_rounds_use_the_ranks_well():
 
 def test_every_size_is_that_size(bare_ranks):
     """A world of n has n different processes, which can talk to one another."""
-    result = bare_ranks("pool_itself:identify", (1, 2, 3, 4), meets=None)
+    result = bare_ranks("pool_itself:identify", (1, 2, 3, 4), meets="identify")
     for size, values in result.items():
         assert [(rank, of) for rank, of, _ in values] == [(rank, size) for rank in range(size)]
         assert all(everyone == values[0][2] for _, _, everyone in values)
@@ -23,14 +23,14 @@ def test_every_size_is_that_size(bare_ranks):
 
 def test_each_group_has_its_directory(bare_ranks):
     """The ranks of a group share an empty directory, and are in it."""
-    result = bare_ranks("pool_itself:directory", (1, 3), meets=None)
+    result = bare_ranks("pool_itself:directory", (1, 3), meets="all files written")
     assert result == {1: [(True, ["0.txt"])], 3: [(True, ["0.txt", "1.txt", "2.txt"])] * 3}
 
 
 def test_one_raises_while_others_wait(bare_ranks):
     """The others are stopped within seconds, and their stacks are shown."""
     begin = time.monotonic()
-    bare_ranks("pool_itself:identify", (3,), meets=None)
+    bare_ranks("pool_itself:identify", (3,), meets="identify")
     begin = time.monotonic()
     outcomes = bare_ranks.outcomes("pool_itself:one_raises", (3,))[3]
     assert time.monotonic() - begin < 20
@@ -43,12 +43,12 @@ def test_one_raises_while_others_wait(bare_ranks):
 
 def test_after_errors_the_next_case_runs(bare_ranks):
     """An error on all ranks costs no restart."""
-    bare_ranks("pool_itself:identify", (4,), meets=None)
+    bare_ranks("pool_itself:identify", (4,), meets="identify")
     starts = bare_ranks._pool.starts
     bare_ranks.refused("pool_itself:all_raise", (2, 3), error="RanksDisagree")
     outcomes = bare_ranks.outcomes("pool_itself:unpicklable", (1,))[1]
     assert "pickle" in outcomes[0].error
-    bare_ranks("pool_itself:identify", (1, 2, 3, 4), meets=None)
+    bare_ranks("pool_itself:identify", (1, 2, 3, 4), meets="identify")
     assert bare_ranks._pool.starts == starts
 
 

@@ -85,7 +85,9 @@ def joined(results, meets="CSV"):
 
 
 def everywhere(bare_ranks, seven_ranks, case, **kwargs):
-    return bare_ranks(case, SIZES, meets=None, **kwargs) | seven_ranks(case, meets=None, **kwargs)
+    return bare_ranks(case, SIZES, meets="open CSV files", **kwargs) | seven_ranks(
+        case, meets="open CSV files", **kwargs
+    )
 
 
 def check(results, x, y):
@@ -158,7 +160,9 @@ def test_columns(bare_ranks, tmp_path, wanted, x, y):
     path = tmp_path / "some.csv"
     path.write_bytes(COLUMNS)
     whole = pd.read_csv(path).to_numpy()
-    results = bare_ranks("tables:shares", (1, 2), meets=None, module="csv", paths=[str(path)], wanted=wanted)
+    results = bare_ranks(
+        "tables:shares", (1, 2), meets="open CSV files", module="csv", paths=[str(path)], wanted=wanted
+    )
     for _, mine, labels in joined(results):
         assert mine.dtype == wanted.get("dtype", np.float32)
         np.testing.assert_array_equal(mine, whole[:, x])
@@ -175,7 +179,7 @@ def test_a_part_in_small_reads(bare_ranks, tmp_path, keep):
     path = tmp_path / "some.csv"
     path.write_bytes(table(words=True))
     x, _ = expected(path.read_bytes(), {})
-    results = bare_ranks("tables:in_pieces", (1, 3), meets=None, paths=[str(path)], wanted={}, keep=keep)
+    results = bare_ranks("tables:in_pieces", (1, 3), meets="open CSV files", paths=[str(path)], wanted={}, keep=keep)
     for parts in results.values():
         np.testing.assert_array_equal(np.concatenate([mine for mine, _ in parts]), x)
         assert [held for _, held in parts] == [0] * len(parts)
@@ -195,7 +199,7 @@ def test_bytes_read(bare_ranks, tmp_path, files):
     whole = sum(path.stat().st_size for path in paths)
     assert whole > 13e6
     arguments = {"module": "csv", "warm": [str(warm)], "paths": list(map(str, paths)), "wanted": {}}
-    for size, parts in bare_ranks("tables:bytes_read", (1, 2, 4), meets=None, **arguments).items():
+    for size, parts in bare_ranks("tables:bytes_read", (1, 2, 4), meets="open CSV files", **arguments).items():
         assert sum(rows for _, rows in parts) == 600_000
         for read, _ in parts:
             assert read <= whole / size * 1.05, (size, [read / whole * size for read, _ in parts])

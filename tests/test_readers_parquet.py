@@ -58,8 +58,8 @@ def test_the_parts_are_the_file(bare_ranks, seven_ranks, tmp_path, group, compre
     path = tmp_path / "some.parquet"
     table.to_parquet(path, row_group_size=group, compression=compression)
     arguments = {"module": "parquet", "paths": [str(path)], "wanted": {"x": NUMBERS}}
-    results = bare_ranks("tables:shares", SIZES, meets=None, **arguments)
-    results |= seven_ranks("tables:shares", meets=None, **arguments)
+    results = bare_ranks("tables:shares", SIZES, meets="open Parquet files", **arguments)
+    results |= seven_ranks("tables:shares", meets="open Parquet files", **arguments)
     check(results, table[NUMBERS].to_numpy(np.float32), table["label"].to_numpy(np.int64))
 
 
@@ -84,7 +84,7 @@ def test_columns(bare_ranks, tmp_path, wanted, x, y, dtype):
     arguments = {"module": "parquet", "paths": [str(path) for path in sorted(tmp_path.glob("*"))], "wanted": wanted}
     labels = None if y is None else table[y].to_numpy().astype(dtype)
     inputs = table[x].to_numpy().astype(wanted.get("dtype", np.float32))
-    check(bare_ranks("tables:shares", (1, 3), meets=None, **arguments), inputs, labels)
+    check(bare_ranks("tables:shares", (1, 3), meets="open Parquet files", **arguments), inputs, labels)
 
 
 @pytest.mark.smoke
@@ -94,7 +94,7 @@ def test_all_other_columns(bare_ranks, tmp_path):
     table.to_parquet(tmp_path / "some")
     arguments = {"module": "parquet", "paths": [str(tmp_path / "some")], "wanted": {}}
     x, y = table[NUMBERS].to_numpy(np.float32), table["label"].to_numpy(np.int64)
-    check(bare_ranks("tables:shares", (1, 2), meets=None, **arguments), x, y)
+    check(bare_ranks("tables:shares", (1, 2), meets="open Parquet files", **arguments), x, y)
 
 
 def test_bytes_read(bare_ranks, tmp_path):
@@ -107,7 +107,7 @@ def test_bytes_read(bare_ranks, tmp_path):
     for x, share in ((list("abcd"), 1.0), (["b"], 0.4)):
         arguments = {"module": "parquet", "paths": [str(tmp_path / "some")], "wanted": {"x": x, "y": -1}}
         arguments["warm"] = [str(tmp_path / "some")]
-        for size, parts_ in bare_ranks("tables:bytes_read", (1, 2, 4), meets=None, **arguments).items():
+        for size, parts_ in bare_ranks("tables:bytes_read", (1, 2, 4), meets="open Parquet files", **arguments).items():
             for read, _ in parts_:
                 assert read <= whole * share / size * 1.05, (size, read / whole * size)
 

@@ -116,7 +116,7 @@ def test_not_at_the_source(ranks, kind, word):
 
 def test_generators_without_a_seed(ranks):
     """Those of a script draw the same on every rank, and something else each time; tempfile's names are its own."""
-    results = ranks("data:generators_without_a_seed", (3,), meets=None)[3]
+    results = ranks("data:generators_without_a_seed", (3,), apart="each rank draws its own numbers")[3]
     drawn = [numbers for numbers, _ in results]
     assert drawn[0] == drawn[1] == drawn[2] and len(set(drawn[0])) == len(drawn[0])
     for apart in zip(*(apart for _, apart in results), strict=True):

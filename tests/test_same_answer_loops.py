@@ -105,7 +105,7 @@ def test_rows(ranks):
     assert training[2][0]["seen"] == [16, 8, 4, 8, 8, 4]
     same({size: [{"w": value["w"]} for value in values] for size, values in training.items()})
     for form in ("looking", "unbatched", "generator"):
-        same(ranks("loops:sees", (1, 2), form=form, meets=None))
+        same(ranks("loops:sees", (1, 2), form=form, apart="such loops are not shared out"))
 
 
 def test_files(ranks):

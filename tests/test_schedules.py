@@ -12,14 +12,14 @@ SCHEDULES = ["chained", "funneled", "concurrent"]
 def test_any_order(bare_ranks, threads, hosts):
     """Ranks that post in orders of their own, 500 times: each sum is right, and nobody waits for ever."""
     steps = 100 if hosts else 500
-    result = bare_ranks("schedules:any_order", (4,), meets=None, threads=threads, hosts=hosts, steps=steps)
+    result = bare_ranks("schedules:any_order", (4,), meets="exchange", threads=threads, hosts=hosts, steps=steps)
     assert result == {4: [0] * 4}
 
 
 @pytest.mark.parametrize("how", SCHEDULES[1:])
 def test_ranks_that_differ(bare_ranks, how):
     """They find out before anything is added, and can go on."""
-    for said in bare_ranks("schedules:differ_apart", (3,), meets=None, how=how)[3]:
+    for said in bare_ranks("schedules:differ_apart", (3,), meets="exchange", how=how)[3]:
         assert said[0] is True and said[2] is True
         assert "rank 1: other" in said[1] and "ranks 0, 2: b" in said[1]
 

@@ -16,18 +16,18 @@ def test_places(bare_ranks, count, window):
     """Contiguous parts that differ by one row at most, and that together are the rows."""
     if not range(count)[slice(*window)]:
         window = (0, 2, 1)
-    all_true(bare_ranks("shards:places", SIZES, meets=None, count=count, window=window))
+    all_true(bare_ranks("shards:places", SIZES, meets="join", count=count, window=window))
 
 
 @pytest.mark.parametrize(("count", "batch"), [(101, 25), (100, 10), (101, 2), (3, 50)])
 def test_turns(bare_ranks, count, batch):
     """The batches that ranks make together are those of `order`, epoch after epoch."""
-    all_true(bare_ranks("shards:turns", SIZES, meets=None, count=count, batch=batch))
+    all_true(bare_ranks("shards:turns", SIZES, meets="join", count=count, batch=batch))
 
 
 def test_divisor_and_classes(bare_ranks):
     """`normalize=True` and `one_hot=True` look at the rows of all ranks."""
-    all_true(bare_ranks("shards:prepared", SIZES, meets=None))
+    all_true(bare_ranks("shards:prepared", SIZES, meets="find the "))
 
 
 def test_a_label_that_is_no_class(bare_ranks):
@@ -42,7 +42,7 @@ def test_a_label_that_is_no_class(bare_ranks):
 )
 def test_streams(ranks, options):
     """A pipeline yields the rows of each batch that are the rank's, and reads no more at a time than a block."""
-    all_true(ranks("shards:streamed", (1, 3, 4), meets=None, **options))
+    all_true(ranks("shards:streamed", (1, 3, 4), meets="count the rows of a batch", **options))
 
 
 @pytest.mark.parametrize("source", ["arrays", "stream", "mapped"])

@@ -16,7 +16,7 @@ def test_a_loop_of_small_calls(ranks):
 @pytest.mark.parametrize("after", [0, 2])
 def test_rows_of_a_ranks_own(ranks, after):
     """A rank that gives other rows gets the predictions for these, and rows that differ are shared out no longer."""
-    assert ranks("small_calls:of_own_rows", (3,), meets=None, after=after)[3] == [0] * 3
+    assert ranks("small_calls:of_own_rows", (3,), meets="", after=after)[3] == [0] * 3
 
 
 @pytest.mark.parametrize("kind", ["random", "eager"])
