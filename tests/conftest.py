@@ -72,7 +72,7 @@ class Ranks:
         """Run a case and give, for each size, what each rank returned.
 
         Args:
-            case: "module:function" of tests/cases.
+            case: "module:function" of tests/support/cases.
             sizes: of the worlds; where the test leaves them open, those of the session.
             meets: a purpose for which ranks of more than one must have met, "" for any: without it ranks that each do
                 the whole work alone would pass every comparison.

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from test_codec import bound, through
-from test_gossip import SHAPES, everyone, the_same, weights_of
 
 from matex_tf.errors import SettingError
 from matex_tf.strategies.topology import Partners
+from tests.same_answer.test_gossip import SHAPES, everyone, the_same, weights_of
+from tests.unit.test_codec import bound, through
 
 CODECS = ("bf16", "int8")
 FLOATS = st.floats(-(2.0**100), 2.0**100, width=32) | st.sampled_from([np.nan, np.inf, -np.inf])

@@ -1,7 +1,7 @@
 """Run other projects' own tests on several ranks, from a checkout of theirs; nothing of them is in this repository.
 
-    python tests/suites.py horovod PATH_OF_CHECKOUT [-n 2] [-k EXPRESSION] [--file NAME]
-    python tests/suites.py keras PATH_OF_CHECKOUT
+    python tests/support/suites.py horovod PATH_OF_CHECKOUT [-n 2] [-k EXPRESSION] [--file NAME]
+    python tests/support/suites.py keras PATH_OF_CHECKOUT
 
 A suite is a module suite_NAME beside this file, with
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MOST = 13  # modules of a room, beside its `__init__`
 
 #: Every room, and the rooms that its modules may import, lazily or not.

@@ -13,10 +13,10 @@ import threading
 import time
 
 import pytest
-from hosts import Hosts, unavailable
 from jobs import LAUNCHER, Job
 from on_hosts import left
 
+from benchmarks.hosts import Hosts, unavailable
 from matex_tf.faults import liveness
 from matex_tf.faults import peer_sockets as lines_module
 from matex_tf.faults.peer_sockets import PeerSocket

@@ -16,7 +16,7 @@ from matex_tf.faults.checkpoints import Checkpoints
 
 pytestmark = pytest.mark.timeout(600)
 
-AGAIN = Path(__file__).with_name("again.py")
+AGAIN = Path(__file__).parents[1] / "support" / "again.py"
 MARKS = ["job.begun", "job.over", "job.seed"]
 
 

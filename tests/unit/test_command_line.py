@@ -12,7 +12,7 @@ from matex_tf.cli.main import COMMANDS, main
 from matex_tf.errors import SettingError
 from matex_tf.job import command_line
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 #: A value for each kind of option that has no choices, by what its help says that it takes.
 VALUES = {
     **{"N": "7", "H1:4,H2:4": "a:2,b:2", "RATE,TIME": "25Gbit,5us", "TIME": "5ms", "1K,1M,100M": "1K,2M"},

@@ -15,7 +15,7 @@ from matex_tf.core.row_partition import Interleaving, span
 
 pytestmark = pytest.mark.variants(1)
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 # script, its argument below the directory of make_data.py, what the last line must match, and the least it must say
 SCRIPTS = [

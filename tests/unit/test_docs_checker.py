@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 while not (ROOT / "setup.py").is_file():
     ROOT = ROOT.parent
 
@@ -97,7 +97,7 @@ def test_flags_in_the_text():
 
 
 def test_files_in_the_text():
-    text = "`tests/no_such.py::test_it` and `tests/test_docs.py`, `tests/test_doc*.py`\n```\ntests/in_a_block.py\n```\n"
+    text = "`tests/no_such.py::test_it`, `tests/unit/test_docs.py`, `tests/*/test_d*.py`\n```\ntests/a_block.py\n```\n"
     assert list(check_docs.wrong_paths(text)) == ["there is no tests/no_such.py"]
 
 

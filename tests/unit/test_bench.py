@@ -9,7 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from step import report, turns
+
+from benchmarks.step import report, turns
 
 #: Two ranks, started by a process that stands for mpirun; each has a thread that never rests, as Horovod's.
 RANKS = """
@@ -18,8 +19,8 @@ RANKS = """
         ranks = [subprocess.Popen([sys.executable, __file__, str(rank)]) for rank in range(2)]
         sys.exit(max(rank.wait() for rank in ranks))
     os.environ.update(OMPI_COMM_WORLD_RANK=sys.argv[1], OMPI_COMM_WORLD_SIZE="2")
-    sys.path.insert(0, {benchmarks!r})
-    from step.turns import Rank
+    sys.path.insert(0, {root!r})
+    from benchmarks.step.turns import Rank
 
     def spin():
         while True:
@@ -36,7 +37,7 @@ RANKS = """
 @pytest.fixture
 def job(tmp_path):
     script = tmp_path / "ranks.py"
-    script.write_text(textwrap.dedent(RANKS.format(benchmarks=str(Path(__file__).parents[1] / "benchmarks"))))
+    script.write_text(textwrap.dedent(RANKS.format(root=str(Path(__file__).parents[2]))))
     job = turns.Job("test", [sys.executable, str(script)], dict(os.environ), tmp_path, 2)
     yield job
     job.end()

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import warm
 from jobs import Job
-from test_faults import read_and_trained, trained
 
 from matex_tf.launch import mpirun_command
+from tests.faults.test_faults import read_and_trained, trained
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -1,4 +1,4 @@
-"""Jobs in a Slurm cluster of two nodes, emulated on this machine by tests/slurm_cluster.py."""
+"""Jobs in a Slurm cluster of two nodes, emulated on this machine by tests/support/slurm_cluster.py."""
 
 import os
 import signal
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import slurm_cluster
 from jobs import LAUNCHER
-from test_faults_hosts import STEPS, survived
 
 from matex_tf.launch import slurm
+from tests.faults.test_faults_hosts import STEPS, survived
 
 pytestmark = pytest.mark.timeout(300)
 _UNAVAILABLE = slurm_cluster.unavailable()

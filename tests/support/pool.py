@@ -1,8 +1,8 @@
 """Ranks that are started once and run many cases: the side of the driver, which needs no TensorFlow.
 
-A case is a function in tests/cases, named "module:function". Four ranks are started by mpirun when the first case is
-run, and each holds a socket to the driver. Every case goes to all four; those that the case leaves out answer at once
-and wait on their socket, which costs no CPU. Groups of ranks that have no rank in common run at the same time.
+A case is a function in tests/support/cases, named "module:function". Four ranks are started by mpirun when the first
+case is run, and each holds a socket to the driver. Every case goes to all four; those that the case leaves out answer
+at once and wait on their socket, which costs no CPU. Groups of ranks that have no rank in common run at the same time.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Pool:
         """Run one case on disjoint groups of ranks at the same time.
 
         Args:
-            case: "module:function" of tests/cases.
+            case: "module:function" of tests/support/cases.
             groups: the ranks of each world that runs it.
             kwargs: arguments of the function; it also gets `tmp`, a directory of its group, if it takes that.
             seconds: after this the ranks are asked for their stacks and killed.

@@ -6,9 +6,9 @@ import sys
 import time
 
 import pytest
-from hosts import Hosts, unavailable
 from jobs import LAUNCHER, Job
 
+from benchmarks.hosts import Hosts, unavailable
 from matex_tf.launch import loopback, mpirun_command
 
 MEET = """

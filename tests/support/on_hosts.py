@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 import time
 
-from hosts import Hosts
 from jobs import Job
+
+from benchmarks.hosts import Hosts
 
 
 def left(hosts: Hosts, job: Job, seconds: float) -> list[str]:

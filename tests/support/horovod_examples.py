@@ -1,6 +1,6 @@
 """Run Horovod's own examples on two ranks, from a checkout of release 0.28.1, with made data in place of MNIST.
 
-    python tests/horovod_examples.py PATH_OF_CHECKOUT [-n 2] [NAME …]
+    python tests/support/horovod_examples.py PATH_OF_CHECKOUT [-n 2] [NAME …]
 
 Each example runs as it is; only its data set is made up, and its steps and epochs are cut short. The exit code is 1
 where one does not end as `EXAMPLES` says.

@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-from hosts import Hosts, HostsError, unavailable
 from jobs import LAUNCHER, Job
 from on_hosts import left
+
+from benchmarks.hosts import Hosts, HostsError, unavailable
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -205,7 +206,7 @@ def test_links_and_removal(tmp_path):
 
 def test_hosts_of_a_killed_process_are_gone(tmp_path):
     """However the process that made hosts ends, nothing is left of them."""
-    command = [sys.executable, str(Path(sys.modules["hosts"].__file__)), "-n", "2", "--"]
+    command = [sys.executable, str(Path(sys.modules["benchmarks.hosts"].__file__)), "-n", "2", "--"]
     inside = "readlink /proc/self/ns/net; eval \"$PRTE_MCA_plm_ssh_agent h2 'readlink /proc/self/ns/net; sleep 1000'\""
     job = Job([*command, "sh", "-c", inside], tmp_path)
     spaces = {job.process.stdout.readline().strip() for _ in range(2)}

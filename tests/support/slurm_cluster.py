@@ -1,6 +1,6 @@
 """A Slurm cluster on the emulated hosts of benchmarks/hosts.py: slurmctld on `head`, a slurmd on each host.
 
-    python tests/slurm_cluster.py -n 2 -- sbatch --wait job.sh
+    python tests/support/slurm_cluster.py -n 2 -- sbatch --wait job.sh
 
 Each host has a network, a host name and processes of its own, so that a node can lose its power or its cable. All that
 Slurm writes is in one directory, which is removed; /etc is left alone. Needs root, and Debian's packages slurm-wlm,
@@ -19,10 +19,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))
+sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-import hosts
-from hosts import HEAD, Hosts
+from benchmarks import hosts
+from benchmarks.hosts import HEAD, Hosts
 
 _SECONDS_TO_START = 60.0
 _PROGRAMS = ("slurmctld", "slurmd", "munged", "srun", "sbatch", "scontrol")

@@ -29,7 +29,7 @@ def plain(tmp_path_factory):
     file = tmp_path_factory.mktemp("plain") / "results"
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("MATEX", "OMPI", "PMI"))}
     subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("plain.py")), str(file), *CASES],
+        [sys.executable, str(Path(__file__).parents[1] / "support" / "plain.py"), str(file), *CASES],
         env=environment | THREADS, check=True, timeout=240,
     )  # fmt: skip
     return pickle.loads(file.read_bytes())

@@ -5,10 +5,10 @@ import sys
 
 import psutil
 import pytest
-from hosts import Hosts, unavailable
 from jobs import LAUNCHER, Job
 from on_hosts import left
 
+from benchmarks.hosts import Hosts, unavailable
 from matex_tf.launch import mpirun_command
 
 pytestmark = pytest.mark.timeout(150)

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import chaos
-from hosts import Hosts
 from jobs import LAUNCHER, Job
 from on_hosts import left
 from places import PLACES
+
+from benchmarks.hosts import Hosts
 
 RANKS, EACH = 6, 2
 #: Seconds in which a silent host counts as dead.

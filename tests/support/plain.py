@@ -1,4 +1,4 @@
-"""Run cases in a plain Python with nothing patched: python tests/plain.py FILE CASE [CASE ...]."""
+"""Run cases in a plain Python with nothing patched: python tests/support/plain.py FILE CASE [CASE ...]."""
 
 from __future__ import annotations
 

@@ -3,8 +3,9 @@
 import textwrap
 
 import pytest
-from hosts import Hosts, unavailable
 from jobs import LAUNCHER, Job
+
+from benchmarks.hosts import Hosts, unavailable
 
 MEETS = "end of"
 

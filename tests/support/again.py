@@ -1,6 +1,6 @@
 """`matex-tf run --faults restart` with ranks of a `warm` server.
 
-python tests/again.py SOCKET RANKS [--setting value ...] SCRIPT
+python tests/support/again.py SOCKET RANKS [--setting value ...] SCRIPT
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from matex_tf.patches.imports import horovod_alias
 
 pytestmark = pytest.mark.variants(2)
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "horovod_digits.py"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "horovod_digits.py"
 
 
 @pytest.mark.parametrize("case", ["fit", "passes", "embedding", "tape", "with_callbacks", "states"])
