@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ def file_format(path: str, folder: str) -> tuple[list[list[float]], str]:
 
     The example is a file of its own, and one line registers it.
     """
+    folder = tempfile.mkdtemp(dir=folder)  # no rank sees a file that another has not written to its end
     (Path(folder) / "flt.py").write_text(block("A file format"))
     sys.path.insert(0, folder)
     registry.MODULES.insert(0, "flt")
