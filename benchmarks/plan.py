@@ -19,7 +19,7 @@ from benchmarks import hosts as emulated
 from benchmarks import jobs, training
 from benchmarks.jobs import table
 from benchmarks.training import SERVER
-from matex_tf.planning.predict import STRATEGIES, best
+from matex_tf.planning.predict import best, compared
 
 
 def train(model_name: str, rows: int, compute: float) -> None:
@@ -49,7 +49,7 @@ def compare(count: int, gbit: float, options: argparse.Namespace) -> dict[str, A
         script = ["-m", "benchmarks.plan", "--rank", options.model, str(options.rows), str(compute)]
         jobs.run([str(Path(sys.executable).with_name("matex-tf")), "plan", *flags, *script], hosts)
         predicted = next(row["seconds"] for row in json.loads(planned.read_text())["rows"] if row["ranks"] == count)
-        wanted = [name for name in STRATEGIES if name in predicted and name != SERVER]
+        wanted = [name for name in compared() if name in predicted and name != SERVER]
         words = training.words(options.model, compute, options.rows, options.rounds, options.steps, 0, wanted)
         found = jobs.on_ranks(count, words, hosts)
     measured = {one["strategy"]: one["seconds"] for one in found if one["strategy"] in wanted}

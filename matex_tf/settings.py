@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from matex_tf.errors import SettingError
@@ -27,10 +27,53 @@ GROUPS = {
 }
 
 
-def _setting(default: Any, text: str, *, group: str, kind: str = "text", choices: Sequence[str] = ()) -> Any:
-    """A setting. The first sentence of its text is its line in the help, all of it stands in docs/settings.md."""
-    told = {"text": text, "group": group, "kind": kind, "choices": tuple(choices)}
-    return dataclasses.field(default=default, metadata=told)
+class _OfStrategies(Mapping[str, Any]):
+    """What is known of `strategy`: its choices, and a sentence on each, are those of the registry of strategies.
+
+    Looked up when they are asked for, since strategies lie above settings.
+    """
+
+    def __init__(self, known: Mapping[str, Any]):
+        self._known = dict(known)
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in ("text", "choices"):
+            return self._known[key]
+        from matex_tf.strategies import STRATEGIES
+
+        if key == "choices":
+            return tuple(STRATEGIES)
+        return " ".join([self._known[key], *(f"`{name}`: {one.text}." for name, one in STRATEGIES.items())])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+def _setting(
+    default: Any,
+    text: str,
+    *,
+    group: str,
+    kind: str = "text",
+    choices: Sequence[str] = (),
+    from_registry: bool = False,
+) -> Any:
+    """A setting. The first sentence of its text is its line in the help, all of it stands in docs/settings.md.
+
+    Args:
+        from_registry: whether it is `strategy`, whose choices are those of the registry.
+    """
+    known = {
+        "text": text,
+        "summary": text.partition(". ")[0].rstrip("."),
+        "group": group,
+        "kind": kind,
+        "choices": tuple(choices),
+    }
+    return dataclasses.field(default=default, metadata=_OfStrategies(known) if from_registry else known)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,11 +158,8 @@ class Settings:
     )
     strategy: str = _setting(
         "sync",
-        "What ranks exchange, with whom and when. `sync`: all ranks apply the same averaged "
-        "gradients in every step. `pipe`: a step applies the gradients of an earlier step, which travel while it "
-        "computes. `gossip`: each rank applies its own gradients, and averages its weights with those of one other "
-        "rank.",
-        choices=("sync", "pipe", "gossip"),
+        "What ranks exchange, with whom and when.",
+        from_registry=True,
         group="strategy",
     )
     pipe_width: int = _setting(
@@ -303,23 +343,12 @@ class Settings:
             ranks: how many there are; 0 where nobody knows yet.
 
         Raises:
-            SettingError: a pipe that shall survive, gossip that shall be started again, or gossip as a hypercube of a
-                number that is no power of two.
+            SettingError: what the strategy does not go together with, see `Strategy.check`.
         """
-        if self.strategy == "pipe" and self.faults != "abort":
-            raise SettingError(
-                f"--strategy pipe and --faults {self.faults} do not go together: a step that has begun cannot be taken "
-                "back, or be kept, once its gradients travel. Take --strategy sync, or --faults abort."
-            )
-        if self.strategy == "gossip" and self.faults == "restart":
-            raise SettingError(
-                "--strategy gossip cannot be started again from a checkpoint: that has the weights of one rank, and "
-                "each has its own. Take --faults shrink, --faults abort, or --strategy sync."
-            )
-        if self.strategy == "gossip" and self.gossip_topology == "hypercube" and ranks & (ranks - 1):
-            raise SettingError(
-                f"--gossip-topology hypercube needs 2, 4, 8, … ranks, and here are {ranks}: take dissemination."
-            )
+        if self.strategy != "sync":  # which goes with everything, so that most runs do not import strategies so early
+            from matex_tf.strategies import STRATEGIES
+
+            STRATEGIES[self.strategy].check(self, ranks)
 
     def as_environment(self) -> dict[str, str]:
         """The settings that differ from their defaults, as environment variables."""
@@ -421,7 +450,7 @@ def value_shown(field: dataclasses.Field[Any]) -> str:
 
 def in_short(field: dataclasses.Field[Any]) -> str:
     """What a setting does, in its first sentence, and its default: its line in the help."""
-    first = field.metadata["text"].partition(". ")[0].rstrip(".").replace("`", "")
+    first = field.metadata["summary"].replace("`", "")
     default = default_shown(field)
     return f"{first} (default: {default})" if default else first
 

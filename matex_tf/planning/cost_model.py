@@ -1,4 +1,5 @@
-"""How long exchanges and steps take, as formulas: no clock, no MPI, no NumPy, and nothing of this package.
+"""How long exchanges and steps take, as formulas: no clock, no MPI, no NumPy, and nothing of this package. What a step
+takes with a strategy stands in the strategy's file.
 
 The terms are those of Pipe-SGD (arXiv 1811.03619, its section on timing models) and of the literature on collectives:
 a message of n bytes takes alpha + n beta, adding n bytes takes n gamma, and an exchange costs S before its first byte
@@ -176,15 +177,10 @@ def message(nbytes: float, machine: Machine, codec: CodecCost | None = None) -> 
     return Cost(encode, encode) + transfers(1, nbytes * (codec.ratio if codec else 1), machine)
 
 
-def sync(compute: float, update: float, exchange: Cost) -> float:
-    """Compute, exchange, update, one after the other."""
-    return compute + exchange.seconds + update
-
-
 def overlapped(
     compute: float, update: float, exchange: Cost, buckets: int, backward: float = 2 / 3, busy: bool = False
 ) -> float:
-    """The same with exchanges behind backward: a bucket travels while the next is computed.
+    """Compute, exchange, update, with a bucket that travels while backward computes the next.
 
     Two machines in a row, b equal jobs on each: T/b + E/b + (b-1) max(T/b, E/b), for T of backward and E of the
     exchange.
@@ -198,43 +194,62 @@ def overlapped(
     return max(hidden, compute + update + exchange.work) if busy else hidden
 
 
-def pipe(compute: float, update: float, exchange: Cost, width: int, channels: int = 1, busy: bool = False) -> float:
-    """Pipe-SGD of width K: a step applies the gradients of K - 1 steps before, while those since then are under way.
+@dataclass(frozen=True)
+class StepCost:
+    """What a step takes.
 
-    The longest of compute + update (resources are limited by the cores), exchange / channels (by the network, which has
-    room for so many exchanges at a time), and (compute + update + exchange) / K (by the width; the paper's time with
-    unlimited resources). With one channel, and K = 2 or more, max(compute + update, exchange); K = 1 is sync.
-
-    Args:
-        busy: see `Machine`.
+    Attributes:
+        seconds: of the step, if ranks have as many cores as they want.
+        own: seconds of what a rank does by itself: to compute, to update, and what the strategy adds.
+        exchange_work: seconds in which a rank's core is at work for the exchange, and for what the strategy adds.
     """
-    if width == 1:
-        return sync(compute, update, exchange)
-    own = compute + update
-    return max(
-        own + (exchange.work if busy else 0.0),
-        exchange.seconds / min(channels, width),
-        (own + exchange.seconds) / width,
-    )
+
+    seconds: float
+    own: float
+    exchange_work: float
 
 
-def gossip(
-    compute: float, update: float, sent: Cost, average: float, every: int = 1, asynchronous: bool = True,
-    busy: bool = False,
-) -> float:  # fmt: skip
-    """GossipGraD (arXiv 1803.05880), a step on average; the number of ranks is not in it.
+@dataclass(frozen=True)
+class PlannedStep:
+    """What the formula of a strategy gets: a step, and where it runs.
 
-    Args:
-        sent: one message, see `message`.
-        average: seconds to average with what came.
-        every: steps from one message to the next.
-        asynchronous: whether a message travels during the steps up to the next one.
-        busy: see `Machine`.
+    Attributes:
+        compute, update: seconds of a step on one rank, forward and backward, and to apply gradients.
+        nbytes: of all gradients, and of the weights, as float32.
+        buckets: in how many parts gradients are exchanged.
+        ranks: 2 or more.
+        machine, codec: where, and what encodes.
     """
-    own = compute + update + average / every
-    if not asynchronous:
-        return own + sent.seconds / every
-    return max(own + (sent.work / every if busy else 0.0), sent.seconds / every)
+
+    compute: float
+    update: float
+    nbytes: float
+    buckets: int
+    ranks: int
+    machine: Machine
+    codec: CodecCost | None = None
+
+    def exchange(self) -> Cost:
+        """Of all gradients among all ranks, bucket by bucket."""
+        return hierarchical(self.ranks, self.nbytes / self.buckets, self.machine, self.codec) * self.buckets
+
+    def message(self) -> Cost:
+        """Of as many bytes as the weights have, to one other rank, while those of another come."""
+        return message(self.nbytes, self.machine, self.codec)
+
+    def overlapped(self) -> StepCost:
+        """With an exchange while backward continues: what a strategy takes that averages gradients in every step."""
+        exchange = self.exchange()
+        seconds = overlapped(self.compute, self.update, exchange, self.buckets, busy=self.machine.busy)
+        return self.takes(seconds, exchange)
+
+    def takes(self, seconds: float, exchange: Cost, extra: float = 0.0) -> StepCost:
+        """A step of so many seconds.
+
+        Args:
+            extra: seconds of a rank's core that the strategy adds, such as to average.
+        """
+        return StepCost(seconds, self.compute + self.update + extra, exchange.work + extra)
 
 
 def parameter_server(ranks: int, nbytes: float, compute: float, update: float, machine: Machine) -> float:

@@ -7,35 +7,21 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from matex_tf.exchange.network.codec import CODECS
 from matex_tf.planning import cost_model, plotting
-from matex_tf.planning.cost_model import CodecCost, Cost, Machine
+from matex_tf.planning.cost_model import CodecCost, Machine, PlannedStep
+from matex_tf.strategies import STRATEGIES
 
-#: Strategies and the codec of each, those first that change least of what is computed. The last is none of matex_tf's.
-STRATEGIES: dict[str, tuple[str, str]] = {
-    "sync": ("sync", ""),
-    "sync bf16": ("sync", "bf16"),
-    "sync int8": ("sync", "int8"),
-    "pipe": ("pipe", ""),
-    "pipe bf16": ("pipe", "bf16"),
-    "pipe int8": ("pipe", "int8"),
-    "gossip": ("gossip", ""),
-    "gossip bf16": ("gossip", "bf16"),
-    "gossip int8": ("gossip", "int8"),
-    "server": ("server", ""),
-}
+#: A parameter server, to compare with; matex_tf has none.
+SERVER = "server"
 
 #: A strategy that changes less is named the best if it is slower by no more than this.
 AS_GOOD = 1.02
 #: The same for sync, which changes nothing: less than a tenth is not worth another answer.
 WORTH_IT = 1.1
 
-#: What a strategy or a codec changes of what is computed.
-CHANGES = {
-    "pipe": "a step applies the gradients of the step before",
-    "gossip": "each rank applies its own gradients, and averages its weights with one other rank's",
-    "bf16": "what travels between nodes is rounded",
-    "int8": "what travels between nodes is rounded",
-}
+#: What a codec changes of what is computed; a strategy says so itself.
+ROUNDED = "what travels between nodes is rounded"
 
 LARGEST = 4096
 
@@ -91,42 +77,38 @@ def predict(job: Job, machine: Machine, ranks: int, scaling: str = "weak") -> Ro
     compute = job.compute * (job.ranks / ranks if scaling == "strong" else 1)
     seconds = {
         name: _step(strategy, job, compute, machine, ranks, machine.codecs[codec] if codec else None)
-        for name, (strategy, codec) in STRATEGIES.items()
+        for name, (strategy, codec) in compared().items()
         if not codec or codec in machine.codecs
     }
     efficiency = {name: cost_model.efficiency(compute, job.update, step) for name, step in seconds.items()}
     return Row(ranks, seconds, efficiency, best(seconds))
 
 
+def compared() -> dict[str, tuple[str, str]]:
+    """Strategies and the codec of each, by the name of both: those first that change least of what is computed."""
+    ours = {f"{name} {codec}".strip(): (name, codec) for name in STRATEGIES for codec in ("", *CODECS)}
+    return {**ours, SERVER: (SERVER, "")}
+
+
 def _step(strategy: str, job: Job, compute: float, machine: Machine, ranks: int, codec: CodecCost | None) -> float:
-    own = compute + job.update
     if ranks == 1:
-        return own
-    if strategy == "server":
+        return compute + job.update
+    if strategy == SERVER:
         return cost_model.parameter_server(ranks, job.nbytes, compute, job.update, machine)
-    if strategy == "gossip":
-        exchange = cost_model.message(job.nbytes, machine, codec)
-        average = job.nbytes * (codec.add if codec else machine.gamma)
-        step = cost_model.gossip(compute, job.update, exchange, average, busy=machine.busy)
-        exchange += Cost(average, average)
-        own += average
-    else:
-        exchange = exchange_of(job, machine, ranks, codec)
-        if strategy == "pipe":
-            step = cost_model.pipe(compute, job.update, exchange, 2, busy=machine.busy)
-        else:
-            step = cost_model.overlapped(compute, job.update, exchange, job.buckets, busy=machine.busy)
-    return cost_model.crowded(step, own, job.work, exchange.work, machine.cores, machine.crowd)
+    step = PlannedStep(compute, job.update, job.nbytes, job.buckets, ranks, machine, codec)
+    cost = STRATEGIES[strategy].predict(step)
+    return cost_model.crowded(cost.seconds, cost.own, job.work, cost.exchange_work, machine.cores, machine.crowd)
 
 
-def exchange_of(job: Job, machine: Machine, ranks: int, codec: CodecCost | None = None) -> Cost:
-    """The exchange of all gradients, bucket by bucket."""
-    return cost_model.hierarchical(ranks, job.nbytes / job.buckets, machine, codec) * job.buckets
+def _changes(name: str) -> str:
+    """What a strategy and its codec change of what is computed."""
+    strategy, codec = compared()[name]
+    return " and ".join(filter(None, (STRATEGIES[strategy].changes, ROUNDED if codec else "")))
 
 
 def best(seconds: Mapping[str, float]) -> str:
     """The strategy of matex_tf that changes least among those that are as good as the fastest."""
-    ours = {name: step for name, step in seconds.items() if name != "server"}
+    ours = {name: step for name, step in seconds.items() if name != SERVER}
     fastest = min(ours.values())
     if ours["sync"] <= WORTH_IT * fastest:
         return "sync"
@@ -135,12 +117,11 @@ def best(seconds: Mapping[str, float]) -> str:
 
 def advice(row: Row) -> str:
     """The best strategy of a number of ranks, in words: what is gained, and what it changes."""
-    ours = {name: step for name, step in row.seconds.items() if name != "server"}
+    ours = {name: step for name, step in row.seconds.items() if name != SERVER}
     text = f"best for this script on {row.ranks} ranks: {row.best}"
     if row.best != "sync":
         gain = ours["sync"] / ours[row.best]
-        changes = " and ".join(CHANGES[part] for part in row.best.split() if part in CHANGES)
-        return f"{text}, {gain:.2f} times as fast a step as sync; it changes the answer: {changes}"
+        return f"{text}, {gain:.2f} times as fast a step as sync; it changes the answer: {_changes(row.best)}"
     fastest = min(ours, key=lambda name: ours[name])
     gain = ours["sync"] / ours[fastest]
     if f"{gain:.2f}" == "1.00":
@@ -154,7 +135,8 @@ def show(job: Job, machine: Machine, rows: Sequence[Row], scaling: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, width=110)  # the same in a file as on a narrow terminal
+    width = max(110, 20 + 8 * len(rows[0].seconds))  # the same in a file as on a narrow terminal
+    console = Console(highlight=False, width=width)
     console.print(
         f"{job.name}: {1e3 * job.compute:.2f} ms to compute and {1e3 * job.update:.2f} ms to update, "
         f"{job.nbytes / 1e6:.2f} MB of gradients in {job.buckets} bucket{'s' * (job.buckets > 1)}"
@@ -192,9 +174,10 @@ def draw(job: Job, rows: Sequence[Row], path: str) -> None:
     ranks = [row.ranks for row in rows]
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.2))
     for name in rows[0].seconds:
-        style = {"sync": "-", "pipe": "--", "gossip": "-.", "server": ":"}[STRATEGIES[name][0]]
-        left.plot(ranks, [1e3 * row.seconds[name] for row in rows], style, marker=".", label=name)
-        right.plot(ranks, [100 * row.efficiency[name] for row in rows], style, marker=".", label=name)
+        strategy = compared()[name][0]
+        style = STRATEGIES[strategy].line if strategy in STRATEGIES else ":"
+        left.plot(ranks, [1e3 * row.seconds[name] for row in rows], linestyle=style, marker=".", label=name)
+        right.plot(ranks, [100 * row.efficiency[name] for row in rows], linestyle=style, marker=".", label=name)
     left.set_yscale("log")
     left.set_ylabel("milliseconds of a step")
     right.set_ylabel("efficiency, %")

@@ -1,34 +1,71 @@
-"""What is exchanged, with whom and when. A strategy is one class in one file; this is the registry.
+"""What is exchanged, with whom and when. A strategy is one class in one file; this is the one registry.
+
+The choices of `--strategy` and their help, and the table and picture of `matex-tf plan`, follow from it.
 
 It may import core and exchange. Start reading in base.py.
 """
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterator, MutableMapping
+
 from matex_tf import settings
 from matex_tf.strategies.base import Strategy
-from matex_tf.strategies.gossip import Gossip
-from matex_tf.strategies.pipe import Pipe
-from matex_tf.strategies.sync import Sync
 
-__all__ = ["STRATEGIES", "Gossip", "Pipe", "Strategy", "Sync", "create", "current", "use"]
+__all__ = ["STRATEGIES", "Registry", "Strategy", "create", "current", "use"]
 
-#: By name; `Settings.strategy` has the same names.
-STRATEGIES: dict[str, type[Strategy]] = {strategy.name: strategy for strategy in (Sync, Pipe, Gossip)}
+
+class Registry(MutableMapping[str, type[Strategy]]):
+    """The class of each strategy by its name, imported when it is asked for: a command line needs the names alone."""
+
+    def __init__(self, known: dict[str, type[Strategy] | str]):
+        """Args: known: classes, or where they are, as in "package.module:Class"."""
+        self._known = known
+
+    def __getitem__(self, name: str) -> type[Strategy]:
+        found = self._known[name]
+        if isinstance(found, str):
+            module, _, cls = found.partition(":")
+            loaded: type[Strategy] = getattr(importlib.import_module(module), cls)
+            return loaded
+        return found
+
+    def __setitem__(self, name: str, strategy: type[Strategy]) -> None:
+        self._known[name] = strategy
+
+    def __delitem__(self, name: str) -> None:
+        del self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+#: A new strategy is one more line here; those that change least of what is computed come first.
+STRATEGIES = Registry(
+    {
+        "sync": "matex_tf.strategies.sync:Sync",
+        "pipe": "matex_tf.strategies.pipe:Pipe",
+        "gossip": "matex_tf.strategies.gossip:Gossip",
+    }
+)
 
 _current: Strategy | None = None
 
 
-def create(told: settings.Settings | None = None) -> Strategy:
+def create(chosen: settings.Settings | None = None) -> Strategy:
     """A strategy of its own, as the settings say."""
-    told = settings.current() if told is None else told
-    return STRATEGIES[told.strategy](told)
+    chosen = settings.current() if chosen is None else chosen
+    return STRATEGIES[chosen.strategy](chosen)
 
 
 def current() -> Strategy:
     """The strategy of this process; another one where the settings are others now."""
     global _current
-    if _current is None or _current.told != settings.current():
+    if _current is None or _current.settings != settings.current():
         _current = create()
     return _current
 

@@ -1,15 +1,21 @@
-"""What a strategy is: what it is told while a script trains, and what it gives back."""
+"""What a strategy is: what it says of itself, what it hears while a script trains, and what it gives back.
+
+The module of a strategy imports TensorFlow in its functions: help and `matex-tf plan` ask it too, and need none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
-
-import tensorflow as tf
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from matex_tf.settings import Settings
 
-Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from matex_tf.planning.cost_model import PlannedStep, StepCost
+
+Gradient: TypeAlias = "tf.Tensor | tf.IndexedSlices | None"
 
 
 class Strategy:
@@ -20,7 +26,10 @@ class Strategy:
     whose `only_in_fit` is set, which is replaced by sync there.
 
     Attributes:
-        name: as settings have it.
+        name: what `--strategy` calls it.
+        text: what it does, for the help of `--strategy`: what comes after the name, a clause without a full stop.
+        changes: what it changes of what is computed, for the advice of `matex-tf plan`; "" if that is nothing.
+        line: how plots draw it, a line style of matplotlib.
         note: what it changes of what is computed, in a line that is said when it starts; "" where that is nothing.
         averages_gradients: whether gradients come weighted by n_r / n, this rank's part of the batch, to be added up
             over the ranks; else they come as the mean over the rank's own rows, and are 0 on a rank that has none.
@@ -29,15 +38,34 @@ class Strategy:
         only_in_fit: whether it needs to know when the weights are looked at.
     """
 
-    name = ""
+    name: ClassVar[str] = ""
+    text: ClassVar[str] = ""
+    changes: ClassVar[str] = ""
+    line: ClassVar[Any] = "-"
     averages_gradients = True
     delays_updates = False
     replicas_identical = True
     only_in_fit = False
 
-    def __init__(self, told: Settings):
-        """Args: told: the settings of the run."""
-        self.told = told
+    def __init__(self, settings: Settings):
+        """Args: settings: those of the run."""
+        self.settings = settings
+
+    @classmethod
+    def check(cls, settings: Settings, ranks: int) -> None:
+        """Refuse settings that do not go together with this strategy.
+
+        Args:
+            ranks: how many there are; 0 if nobody knows yet.
+
+        Raises:
+            SettingError: what does not go together, and what to take instead.
+        """
+
+    @classmethod
+    def predict(cls, step: PlannedStep) -> StepCost:
+        """What a step takes with this strategy, for `matex-tf plan`: by default, what it takes to average gradients."""
+        return step.overlapped()
 
     @property
     def note(self) -> str:

@@ -21,19 +21,21 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
 
-from matex_tf import settings
 from matex_tf.core import trace, world
-from matex_tf.errors import MatexError, RankLost, RanksDisagree
+from matex_tf.errors import MatexError, RankLost, RanksDisagree, SettingError
 from matex_tf.exchange import bucket_plan
 from matex_tf.exchange.network.messenger import Messenger
 from matex_tf.exchange.pairwise_average import PairwiseAverager, Patience
+from matex_tf.settings import Settings
 from matex_tf.strategies.base import Strategy
 from matex_tf.strategies.topology import Partners
+
+if TYPE_CHECKING:
+    from matex_tf.planning.cost_model import Cost, PlannedStep, StepCost
 
 
 class Gossip(Strategy):
@@ -45,21 +47,42 @@ class Gossip(Strategy):
     """
 
     name = "gossip"
+    text = "each rank applies its own gradients, and averages its weights with those of one other rank"
+    changes = "each rank applies its own gradients, and averages its weights with one other rank's"
+    line = "-."
     averages_gradients = False
     replicas_identical = False
     only_in_fit = True
 
-    def __init__(self, told: settings.Settings):
-        super().__init__(told)
+    def __init__(self, settings: Settings):
+        super().__init__(settings)
         self._variables: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self._rounds: weakref.WeakKeyDictionary[Any, Rounds] = weakref.WeakKeyDictionary()
         self.spreads: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 
+    @classmethod
+    def check(cls, settings: Settings, ranks: int) -> None:
+        if settings.faults == "restart":
+            raise SettingError(
+                "--strategy gossip cannot be started again from a checkpoint: that has the weights of one rank, and "
+                "each has its own. Take --faults shrink, --faults abort, or --strategy sync."
+            )
+        if settings.gossip_topology == "hypercube" and ranks & (ranks - 1):
+            raise SettingError(
+                f"--gossip-topology hypercube needs 2, 4, 8, … ranks, and here are {ranks}: take dissemination."
+            )
+
+    @classmethod
+    def predict(cls, step: PlannedStep) -> StepCost:
+        sent = step.message()
+        average = step.nbytes * (step.codec.add if step.codec else step.machine.gamma)
+        return step.takes(step_seconds(step.compute, step.update, sent, average, busy=step.machine.busy), sent, average)
+
     @property
     def note(self) -> str:
-        every = self.told.gossip_every
+        every = self.settings.gossip_every
         when = "after each step" if every == 1 else f"after every {every} steps"
-        how = ", and waits for them" if self.told.gossip_sync else "; they travel during the next step"
+        how = ", and waits for them" if self.settings.gossip_sync else "; they travel during the next step"
         return (
             f"each rank applies the gradients of its own rows, and averages its weights with those of one other rank "
             f"{when}{how}. All ranks average theirs before validation, evaluate, predict, saving and the end of fit"
@@ -73,15 +96,17 @@ class Gossip(Strategy):
                 f"{model.name} has no weights before its first step, and ranks could not gossip about them: call "
                 "model.build(…) with the shape of its inputs before fit."
             )
+        import tensorflow as tf
+
         self._variables[model] = [v for v in (*trainable, *state) if tf.as_dtype(v.dtype).is_floating]
         if not world.current().is_single:
-            self._rounds[model] = Rounds(self._variables[model], self.told, alike=True)
+            self._rounds[model] = Rounds(self._variables[model], self.settings, alike=True)
 
     def after_step(self, model: Any) -> None:
         if model not in self._rounds:  # in `train_on_batch`, behind a fit
             if world.current().is_single:
                 return
-            self._rounds[model] = Rounds(self._variables[model], self.told, alike=False)
+            self._rounds[model] = Rounds(self._variables[model], self.settings, alike=False)
         self._rounds[model].after_step()
 
     def flush(self, model: Any) -> None:
@@ -92,7 +117,7 @@ class Gossip(Strategy):
         if model in self._rounds:
             self._rounds.pop(model).close()
             ranks = world.current()
-            if ranks.rank == 0 and self.told.notes:
+            if ranks.rank == 0 and self.settings.notes:
                 apart = f"{100 * self.spreads[model]:.2g} % apart"
                 ranks.log(f"before they were averaged the last time, the weights of the ranks were {apart}")
 
@@ -100,7 +125,7 @@ class Gossip(Strategy):
 class Rounds:
     """The meetings about one model, in one `fit`."""
 
-    def __init__(self, variables: Sequence[Any], told: settings.Settings, alike: bool):
+    def __init__(self, variables: Sequence[Any], settings: Settings, alike: bool):
         """Begin them. Collective.
 
         Args:
@@ -108,31 +133,35 @@ class Rounds:
             alike: whether all ranks have the same values of them now. If not, what a codec encodes is the values
                 themselves, until they have been averaged.
         """
+        import tensorflow as tf
+
         self.variables = list(variables)
-        self._told = told
+        self._settings = settings
         self._read = tf.function(self._read_weights, autograph=False)
         self._move = tf.function(self._move_weights, autograph=False)
         self._open()
-        if alike and told.codec != "none":
+        if alike and settings.codec != "none":
             self.averager.refer([np.asarray(variable.numpy()) for variable in variables])
 
     def _open(self) -> None:
         """Meet among the ranks that there are, from the first step on. Collective."""
-        ranks, told = world.current(), self._told
+        import tensorflow as tf
+
+        ranks, settings = world.current(), self._settings
         self._mail = Messenger(ranks.split(0, ranks.rank))
         # Who is left of the ranks of a hypercube may be none any more.
-        kind = "dissemination" if ranks.size & (ranks.size - 1) else told.gossip_topology
+        kind = "dissemination" if ranks.size & (ranks.size - 1) else settings.gossip_topology
         self.averager = PairwiseAverager(
             self._mail,
             ranks.rank,
-            Partners(ranks.size, max(0, told.seed), kind),
+            Partners(ranks.size, max(0, settings.seed), kind),
             [tuple(variable.shape) for variable in self.variables],
             [np.dtype(tf.as_dtype(variable.dtype).as_numpy_dtype) for variable in self.variables],
-            told.bucket_mb * bucket_plan.MEGABYTE,
+            settings.bucket_mb * bucket_plan.MEGABYTE,
             # Where ranks may die, they are found to be missing where all meet.
-            Patience(told.stall_seconds, 0 if ranks.guard else told.stall_abort_seconds, ranks.log).look,
-            told.codec,
-            told.error_feedback,
+            Patience(settings.stall_seconds, 0 if ranks.guard else settings.stall_abort_seconds, ranks.log).look,
+            settings.codec,
+            settings.error_feedback,
         )
         self._steps, self._generation = 0, ranks.generation
 
@@ -140,10 +169,10 @@ class Rounds:
         """Meet, where it is time for it."""
         self._without_the_dead()
         self._steps += 1
-        if self._steps % self._told.gossip_every or world.current().is_single:
+        if self._steps % self._settings.gossip_every or world.current().is_single:
             return
         self._all_here()
-        if self._told.gossip_sync:
+        if self._settings.gossip_sync:
             self._begin()
             self._finish()
         elif self.averager.under_way and world.current().guard is None:
@@ -239,6 +268,8 @@ class Rounds:
             self._move(part)
 
     def _read_weights(self, part: int) -> None:
+        import tensorflow as tf
+
         def send(*values: np.ndarray) -> np.ndarray:
             self.averager.send(part, values)
             return np.array(0, np.int32)
@@ -249,6 +280,8 @@ class Rounds:
         return [self.variables[member] for member in self.averager.parts[part]]
 
     def _move_weights(self, part: int) -> None:
+        import tensorflow as tf
+
         variables, members = self._of(part), self.averager.parts[part]
         dtypes = [tf.as_dtype(variable.dtype) for variable in variables]
         moves = tf.numpy_function(lambda: [self.averager.moves[one] for one in members], [], dtypes, stateful=True)
@@ -288,3 +321,22 @@ def average(variables: Sequence[Any]) -> tuple[list[np.ndarray], float]:
         means.append(mean.reshape(own.shape).astype(own.dtype))
     everyone = ranks.allgather(apart, "say how far apart weights were")
     return means, float(np.sqrt(np.mean(everyone) / whole)) if whole else 0.0
+
+
+def step_seconds(
+    compute: float, update: float, sent: Cost, average: float, every: int = 1, asynchronous: bool = True,
+    busy: bool = False,
+) -> float:  # fmt: skip
+    """GossipGraD (arXiv 1803.05880), a step on average; the number of ranks is not in it.
+
+    Args:
+        sent: one message, see `cost_model.message`.
+        average: seconds to average with what came.
+        every: steps from one message to the next.
+        asynchronous: whether a message travels during the steps up to the next one.
+        busy: see `cost_model.Machine`.
+    """
+    own = compute + update + average / every
+    if not asynchronous:
+        return own + sent.seconds / every
+    return max(own + (sent.work / every if busy else 0.0), sent.seconds / every)

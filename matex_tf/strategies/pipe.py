@@ -13,18 +13,23 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
 
-from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.exchange import async_allreduce, tf_op
+from matex_tf.errors import SettingError
+from matex_tf.exchange import async_allreduce
 from matex_tf.exchange.async_allreduce import PendingAllreduce
 from matex_tf.exchange.bucket_plan import BucketPlan, check_dtypes
+from matex_tf.settings import Settings
 from matex_tf.strategies.base import Gradient
 from matex_tf.strategies.sync import WHAT, Sync
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from matex_tf.planning.cost_model import Cost, PlannedStep, StepCost
 
 Apply = Callable[[list[Gradient]], None]
 
@@ -41,22 +46,42 @@ class Pipe(Sync):
     """Apply the averaged gradients of `pipe_width` - 1 steps before."""
 
     name = "pipe"
+    text = "a step applies the gradients of an earlier step, which travel while it computes"
+    changes = "a step applies the gradients of the step before"
+    line = "--"
 
-    def __init__(self, told: settings.Settings):
-        super().__init__(told)
-        self.delays_updates = self.only_in_fit = told.pipe_width > 1
+    def __init__(self, settings: Settings):
+        super().__init__(settings)
+        self.delays_updates = self.only_in_fit = settings.pipe_width > 1
         self._under_way: dict[int, _UnderWay] = {}  # by optimizer; the same order on every rank
         self._steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
+    @classmethod
+    def check(cls, settings: Settings, ranks: int) -> None:
+        if settings.faults != "abort":
+            raise SettingError(
+                f"--strategy pipe and --faults {settings.faults} do not go together: a step that has begun cannot be "
+                "taken back, or be kept, once its gradients travel. Take --strategy sync, or --faults abort."
+            )
+
+    @classmethod
+    def predict(cls, step: PlannedStep) -> StepCost:
+        exchange = step.exchange()
+        return step.takes(step_seconds(step.compute, step.update, exchange, 2, busy=step.machine.busy), exchange)
+
     @property
     def note(self) -> str:
-        width = self.told.pipe_width
+        width = self.settings.pipe_width
         if width == 1:
             return ""
         steps = "the step before" if width == 2 else f"{width - 1} steps before"
         return f"a step applies the gradients of {steps}"
 
     def delay(self, key: Any, gradients: Sequence[Gradient], names: Sequence[str], apply: Apply) -> None:
+        import tensorflow as tf
+
+        from matex_tf.exchange import tf_op
+
         # Rows of an index would have to be joined in another round trip: sparse gradients travel as dense ones.
         given = {place: tf.convert_to_tensor(one) for place, one in enumerate(gradients) if one is not None}
         dense, labels = list(given.values()), [f"the gradient of {names[place]}" for place in given]
@@ -81,7 +106,7 @@ class Pipe(Sync):
             )
             line.sums.append(async_allreduce.of(ranks, plan).post(ranks, plan, arrays))
             step = self._steps[key] = self._steps.get(key, 0) + 1
-            width = self.told.pipe_width if step > self.told.pipe_warmup else 1
+            width = self.settings.pipe_width if step > self.settings.pipe_warmup else 1
             return [np.array(len(line.sums) >= width)]
 
         def collect(*arrays: np.ndarray) -> list[np.ndarray]:
@@ -106,3 +131,25 @@ class Pipe(Sync):
         for line in under_way.values():
             while line.sums:
                 line.apply(list(line.sums.popleft().get(ranks)))
+
+
+def step_seconds(
+    compute: float, update: float, exchange: Cost, width: int, channels: int = 1, busy: bool = False
+) -> float:
+    """Pipe-SGD of width K: a step applies the gradients of K - 1 steps before, while those since then are under way.
+
+    The longest of compute + update (resources are limited by the cores), exchange / channels (by the network, which has
+    room for so many exchanges at a time), and (compute + update + exchange) / K (by the width; the paper's time with
+    unlimited resources). With one channel, and K = 2 or more, max(compute + update, exchange); K = 1 is sync.
+
+    Args:
+        busy: see `cost_model.Machine`.
+    """
+    if width == 1:
+        return compute + exchange.seconds + update  # sync
+    own = compute + update
+    return max(
+        own + (exchange.work if busy else 0.0),
+        exchange.seconds / min(channels, width),
+        (own + exchange.seconds) / width,
+    )

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import tensorflow as tf
-
-from matex_tf.exchange import tf_op
 from matex_tf.strategies.base import Gradient, Strategy
 
 WHAT = "exchange gradients"
@@ -20,8 +17,13 @@ class Sync(Strategy):
     """Sum the weighted gradients of a step over all ranks; the result is the same on every rank."""
 
     name = "sync"
+    text = "all ranks apply the same averaged gradients in every step"
 
     def exchange(self, gradients: Sequence[Gradient], names: Sequence[str]) -> list[Gradient]:
+        import tensorflow as tf
+
+        from matex_tf.exchange import tf_op
+
         result: list[Gradient] = list(gradients)
         dense = [i for i, gradient in enumerate(gradients) if tf.is_tensor(gradient) and not _sparse(gradient)]
         labels = [f"the gradient of {names[i]}" for i in dense]
@@ -35,4 +37,6 @@ class Sync(Strategy):
 
 
 def _sparse(gradient: object) -> bool:
+    import tensorflow as tf
+
     return isinstance(gradient, tf.IndexedSlices)

@@ -25,10 +25,11 @@ from matex_tf.core import world
 from matex_tf.patches.common import batch_share, log_once, wrapping
 from matex_tf.patches.common.active_flag import ActiveFlag
 from matex_tf.patches.keras import deferred_update
+from matex_tf.strategies.sync import Sync
 
 _waiting: list[list[str]] = []  # the names of the gradients that the next `_clip_gradients` shall exchange
 _accumulates_own_part = False
-_sync = strategies.Sync(settings.current())
+_sync = Sync(settings.current())
 #: While optimizers get gradients that have been exchanged already.
 exchanged = ActiveFlag()
 

@@ -14,7 +14,8 @@ MOST = 13  # modules of a room, beside its `__init__`
 
 #: Every room, and the rooms that its modules may import, lazily or not.
 ROOMS: dict[str, str] = {
-    "matex_tf": "core job readers patches.loops",  # the public names, and `python -m matex_tf`
+    # The public names, and `python -m matex_tf`; settings ask the registry of strategies for their names and rules.
+    "matex_tf": "core job readers strategies patches.loops",
     "storage": "",
     "core": "storage",
     "exchange": "core exchange.node exchange.network",
@@ -22,7 +23,7 @@ ROOMS: dict[str, str] = {
     "exchange.network": "core",
     "strategies": "core exchange exchange.network",
     "faults": "core storage",
-    "planning": "core storage exchange exchange.network",
+    "planning": "core storage exchange exchange.network strategies",
     "launch": "core faults",
     "readers": "core readers.tables readers.formats readers.safety",
     "readers.safety": "core",

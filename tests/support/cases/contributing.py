@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import re
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import keras
@@ -34,6 +38,19 @@ def example(heading: str) -> dict[str, Any]:
     return names
 
 
+@contextlib.contextmanager
+def module(heading: str, name: str, folder: str) -> Iterator[ModuleType]:
+    """The first Python block of a section, written to a file in a folder and imported from there."""
+    place = Path(tempfile.mkdtemp(dir=folder))  # no rank sees a file that another has not written to its end
+    (place / f"{name}.py").write_text(block(heading))
+    sys.path.insert(0, str(place))
+    try:
+        yield importlib.import_module(name)
+    finally:
+        sys.path.remove(str(place))
+        sys.modules.pop(name, None)
+
+
 def patch() -> int:
     """The lines of a summary that this rank prints."""
     model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
@@ -47,18 +64,26 @@ def patch() -> int:
     return len(lines)
 
 
-def strategy() -> tuple[list[float], float]:
-    """A step of plain SGD on large gradients: the weights after it, and how far they have moved."""
-    keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1, use_bias=False)])
-    model.compile(keras.optimizers.SGD(1.0), "mse")
-    begin = model.get_weights()[0]
-    former = strategies.use(example("A strategy")["Clipped"](settings.current()))
-    try:
-        model.fit(100 * np.ones((6, 2), "float32"), np.zeros((6, 1), "float32"), batch_size=6, verbose=0)
-    finally:
-        strategies.use(former)
-    return model.get_weights()[0].ravel().tolist(), float(np.linalg.norm(model.get_weights()[0] - begin))
+def strategy(folder: str) -> dict[str, Any]:
+    """A step of plain SGD on large gradients: the weights after it, how far they moved, and the note.
+
+    The example is a file of its own, and one line registers it.
+    """
+    with module("A strategy", "clipped", folder) as clipped:
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1, use_bias=False)])
+        model.compile(keras.optimizers.SGD(1.0), "mse")
+        begin = model.get_weights()[0]
+        strategies.STRATEGIES["clipped"] = clipped.Clipped
+        former = settings.use(settings.Settings.read({"strategy": "clipped"}))
+        try:
+            model.fit(100 * np.ones((6, 2), "float32"), np.zeros((6, 1), "float32"), batch_size=6, verbose=0)
+            note = strategies.current().note
+        finally:
+            settings.use(former)
+            del strategies.STRATEGIES["clipped"]
+    weights = model.get_weights()[0]
+    return {"weights": weights.ravel().tolist(), "moved": float(np.linalg.norm(weights - begin)), "note": note}
 
 
 def file_format(path: str, folder: str) -> tuple[list[list[float]], str]:
@@ -66,13 +91,9 @@ def file_format(path: str, folder: str) -> tuple[list[list[float]], str]:
 
     The example is a file of its own, and one line registers it.
     """
-    folder = tempfile.mkdtemp(dir=folder)  # no rank sees a file that another has not written to its end
-    (Path(folder) / "flt.py").write_text(block("A file format"))
-    sys.path.insert(0, folder)
-    registry.MODULES.insert(0, "flt")
-    try:
-        return matex_tf.DataSet.open(path).data.tolist(), registry.named("Float32").name
-    finally:
-        registry.MODULES.remove("flt")
-        sys.path.remove(folder)
-        sys.modules.pop("flt", None)
+    with module("A file format", "flt", folder):
+        registry.MODULES.insert(0, "flt")
+        try:
+            return matex_tf.DataSet.open(path).data.tolist(), registry.named("Float32").name
+        finally:
+            registry.MODULES.remove("flt")
