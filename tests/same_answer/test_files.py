@@ -551,7 +551,7 @@ def test_a_rank_dies(tmp_path):
 TWO_PLACES = """
 import importlib, os, shutil
 import numpy as np
-party = importlib.import_module("matex_tf.exchange.process_group")
+group = importlib.import_module("matex_tf.exchange.process_group")
 world = importlib.import_module("matex_tf.core.world").current()
 own = "/run/tmp/own"
 for folder in ("shared", own):

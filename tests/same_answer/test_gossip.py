@@ -10,6 +10,7 @@ from matex_tf.exchange.network import messenger
 from matex_tf.exchange.pairwise_average import PairwiseAverager, Patience
 from matex_tf.strategies.topology import Partners
 
+PAIRS = "pairs of ranks exchange weights, and all of them meet nowhere"
 SHAPES = [(3, 4), (4,), (), (300,), (0, 5), (7, 2)]
 
 
@@ -150,7 +151,7 @@ def test_patience():
 @pytest.mark.parametrize(("limit", "at_once"), [(1 << 20, False), (1 << 20, True), (1 << 16, False), (1 << 16, True)])
 def test_on_real_ranks(bare_ranks, limit, at_once):
     """The same by MPI, by a thread that drives the messages; also where a turn begins before the last has ended."""
-    for values in bare_ranks("halfway:meet", (2, 3, 4), meets="", limit=limit, at_once=at_once).values():
+    for values in bare_ranks("halfway:meet", (2, 3, 4), apart=PAIRS, limit=limit, at_once=at_once).values():
         assert values == [True] * len(values)
 
 

@@ -11,6 +11,7 @@ from matex_tf.strategies.topology import Partners
 from tests.same_answer.test_gossip import SHAPES, everyone, the_same, weights_of
 from tests.unit.test_codec import bound, through
 
+PAIRS = "pairs of ranks exchange weights, and all of them meet nowhere"
 CODECS = ("bf16", "int8")
 FLOATS = st.floats(-(2.0**100), 2.0**100, width=32) | st.sampled_from([np.nan, np.inf, -np.inf])
 
@@ -203,7 +204,7 @@ def test_unknown():
 def test_on_real_ranks(bare_ranks, codec, feedback):
     """By MPI, by a thread that encodes and drives the messages: to the bit what virtual ranks end with."""
     shapes = [(300_000,), (3, 4), ()]
-    values = bare_ranks("halfway:coded", (2, 3, 4), meets="", shapes=shapes, codec=codec, feedback=feedback)
+    values = bare_ranks("halfway:coded", (2, 3, 4), apart=PAIRS, shapes=shapes, codec=codec, feedback=feedback)
     for size, found in values.items():
         ranks, weights = everyone(size, shapes, codec=codec, feedback=feedback), weights_of(size, shapes)
         for gossip in ranks:

@@ -176,13 +176,13 @@ def ended_after(steps):
     from matex_tf import settings
     from matex_tf.patches.fit import steps as counted
 
-    before = settings.use(dataclasses.replace(settings.current(), steps=counted._trained + steps, notes=True))
+    before = settings.use(dataclasses.replace(settings.current(), steps=counted.trained + steps, notes=True))
     x, y = table(40)
-    model, begin = compiled(classifier()), counted._trained
+    model, begin = compiled(classifier()), counted.trained
     try:
         model.fit(x, y, batch_size=8, epochs=2, verbose=0)
     except SystemExit as asked:
-        return asked.code, counted._trained - begin
+        return asked.code, counted.trained - begin
     finally:
         settings.use(before)
     return None

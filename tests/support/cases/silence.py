@@ -167,7 +167,7 @@ def _imported(name, files, tmp):
         del sys.modules[known]
     importlib.invalidate_caches()
     module = importlib.import_module(name)
-    other_frameworks.apply(module)
+    other_frameworks.install(module)
     return module
 
 
