@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import socket
 import subprocess
 import sys
 import time
@@ -44,6 +46,7 @@ class Job:
         self.temporary = folder / "tmp"
         self.temporary.mkdir(exist_ok=True)
         self._segments = set(SHARED_MEMORY.iterdir())
+        self._on_hosts = "--hosts" in command
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("MATEX_", "OMP_", "TF_NUM"))}
         self.process = subprocess.Popen(
             command,
@@ -109,8 +112,16 @@ class Job:
             time.sleep(0.1)
 
     def _unused_segments(self) -> list[Path]:
-        """New shared memory that no process has mapped; other jobs may run beside this one."""
+        """New shared memory that no process has mapped; other jobs may run beside this one.
+
+        Open MPI names its files sm_segment.HOST.USER.JOB.RANK. Those of emulated hosts are other tests', which kill such
+        hosts; a JOB that ends in 0000 had no mpirun.
+        """
         new = set(SHARED_MEMORY.iterdir()) - self._segments
+        new = {path for path in new if not re.fullmatch(r"sm_segment\..*0000\.\d+", path.name)}
+        if not self._on_hosts:
+            here = f"sm_segment.{socket.gethostname()}."
+            new = {path for path in new if path.name.startswith(here) or not path.name.startswith("sm_segment.")}
         if not new:
             return []
         mapped = []
