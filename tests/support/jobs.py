@@ -114,8 +114,8 @@ class Job:
     def _unused_segments(self) -> list[Path]:
         """New shared memory that no process has mapped; other jobs may run beside this one.
 
-        Open MPI names its files sm_segment.HOST.USER.JOB.RANK. Those of emulated hosts are other tests', which kill such
-        hosts; a JOB that ends in 0000 had no mpirun.
+        Open MPI names its files sm_segment.HOST.USER.JOB.RANK. Those of emulated hosts are other tests', which kill
+        such hosts; a JOB that ends in 0000 had no mpirun.
         """
         new = set(SHARED_MEMORY.iterdir()) - self._segments
         new = {path for path in new if not re.fullmatch(r"sm_segment\..*0000\.\d+", path.name)}
