@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from functools import cache
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from scripts.rooms import imported, modules
+
 MOST = 13  # modules of a room, beside its `__init__`
 
 #: Every room, and the rooms that its modules may import, lazily or not.
@@ -60,48 +59,12 @@ ROOMS: dict[str, str] = {
     "job": "core launch faults patches patches.files patches.imports",
     "cli": "matex_tf core storage exchange planning launch job",
 }  # fmt: skip
-FOR_ALL = {"", "errors", "settings"}  # modules; the first is matex_tf itself
-
-
-@cache
-def modules() -> dict[str, Path]:
-    """The file of each module, by its name without `matex_tf.`; packages too."""
-    found = {"": ROOT / "matex_tf" / "__init__.py"}
-    for path in sorted(path for top in ("matex_tf", "readers", "patches") for path in (ROOT / top).rglob("*.py")):
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        parts = parts[1:] if parts[0] == "matex_tf" else parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found[name] = path
-    return found
+FOR_ALL = {"errors", "settings"}  # modules
 
 
 def room_of(name: str) -> str:
     """The room of a module."""
     return (name if modules()[name].name == "__init__.py" else name.rpartition(".")[0]) or "matex_tf"
-
-
-def imports(path: Path) -> set[str]:
-    """The modules of matex_tf that a file imports, but for what only a type checker sees."""
-    tree = ast.parse(path.read_text())
-    unseen = [
-        inner
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    ]
-    found = set()
-    for node in ast.walk(tree):
-        if node in unseen:
-            continue
-        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "matex_tf":
-            package = (node.module or "").partition(".")[2]
-            for alias in node.names:
-                name = f"{package}.{alias.name}" if package else alias.name
-                found.add(name if name in modules() else package)
-        elif isinstance(node, ast.Import):
-            names = [alias.name.partition(".")[2] for alias in node.names if alias.name.split(".")[0] == "matex_tf"]
-            found.update(names)
-    return found
 
 
 def test_every_room_is_in_the_table():
@@ -116,7 +79,7 @@ def test_who_imports_whom(room):
         f"{name} imports {other}"
         for name, path in modules().items()
         if room_of(name) == room
-        for other in sorted(imports(path))
+        for other in sorted(imported(path))
         if other.partition(".")[0] not in FOR_ALL and room_of(other) not in may
     ]
     assert not wrong
@@ -154,4 +117,4 @@ def test_a_wrong_import_is_seen(tmp_path):
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from matex_tf.job import run\n"
         "def f():\n    from matex_tf.exchange import tf_op\n    import matex_tf.core.world\n"
     )
-    assert imports(file) == {"exchange.tf_op", "core.world"}
+    assert imported(file) == {"exchange.tf_op", "core.world"}
