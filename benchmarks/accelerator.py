@@ -4,8 +4,8 @@ that the host does not have would compute. What they leave of the cores is there
 Backward computing takes twice as long as forward; each of the two is spread evenly over the layers, so that the
 gradients of the last layers are there first.
 
-What an accelerator has to do is queued, and it goes from one layer to the next by itself: a layer ends so long behind
-the one before, and not behind the time when the host, whose cores are busy, has noticed that.
+What an accelerator has to do is queued, and it goes from one layer to the next by itself: a layer ends so long after
+the one before, and not after the time when the host, whose cores are busy, has noticed that.
 """
 
 from __future__ import annotations

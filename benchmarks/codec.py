@@ -59,7 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench codec", description=__doc__.split("\n")[0])
     parser.add_argument("--megabytes", default="1,32,100", help="of float32, with commas between (default 1,32,100)")
     parser.add_argument(
-        "--rounds", type=int, default=11, help="rounds that count (default 11), behind one that does not"
+        "--rounds", type=int, default=11, help="rounds that count (default 11), after one that does not"
     )
     parser.add_argument("--json", help="write the figures to this file")
     options = parser.parse_args()

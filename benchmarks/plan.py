@@ -95,11 +95,11 @@ def show(figures: list[dict[str, Any]], compute: float) -> None:
         losses.append(measured[named] / min(measured.values()) - 1)
         cells = (f"{1e3 * predicted[name]:.0f} / {1e3 * measured[name]:.0f}" for name in names)
         rows.append((f"{figure['hosts']} {figure['gbit']:g}", *cells, named, f"{100 * losses[-1]:.0f} %"))
-    columns = ["hosts, Gbit/s", *names, "named", "behind best"]
+    columns = ["hosts, Gbit/s", *names, "named", "slower than best"]
     table(f"ms a step, predicted / measured; {compute:g} ms of computing", columns, rows)
     error, worst = 100 * statistics.median(errors), 100 * max(errors)
     print(f"error of {len(errors)} predictions: median {error:.1f} %, worst {worst:.0f} %")
-    print(f"the strategy that is named is behind the best by {100 * max(losses):.0f} % at most")
+    print(f"the strategy that is named is slower than the best by {100 * max(losses):.0f} % at most")
 
 
 if __name__ == "__main__":

@@ -25,12 +25,13 @@ SERVER = "server"
 LOOK, MOST = 10, 600
 
 
-def strategy(name: str, told: Any) -> Any:
+def strategy(name: str, settings: Any) -> Any:
     """The strategy that is made here and nowhere else; None for one of matex_tf."""
     import tensorflow as tf
 
     from matex_tf import strategies
     from matex_tf.core import world
+    from matex_tf.core.transport.communicator import Communicator
 
     class Compute(strategies.Strategy):
         replicas_identical = False
@@ -38,23 +39,23 @@ def strategy(name: str, told: Any) -> Any:
     class Server(strategies.Strategy):
         """Rank 0 gets all gradients, adds them up, and gives each rank as many bytes back as it got."""
 
-        comm: Any = None
+        comm: Communicator | None = None
 
         def exchange(self, gradients: Sequence[Any], names: Sequence[str]) -> list[Any]:
             def serve(*arrays: np.ndarray) -> list[np.ndarray]:
                 ranks = world.current()
-                self.comm = self.comm or ranks.split(0)
+                comm = self.comm = self.comm or ranks.split_all()
                 flat = np.concatenate([array.reshape(-1) for array in arrays])
                 if ranks.rank == 0:
                     other = np.empty_like(flat)
                     for source in range(1, ranks.size):
-                        self.comm.Recv(other, source)
+                        comm.recv(other, source)
                         np.add(flat, other, out=flat)
                     for target in range(1, ranks.size):
-                        self.comm.Send(flat, target)
+                        comm.send(flat, target)
                 else:
-                    self.comm.Send(flat, 0)
-                    self.comm.Recv(flat, 0)
+                    comm.send(flat, 0)
+                    comm.recv(flat, 0)
                 ends = np.cumsum([array.size for array in arrays])[:-1]
                 parts = np.split(flat, ends)
                 return [part.reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
@@ -64,7 +65,7 @@ def strategy(name: str, told: Any) -> Any:
                 total.set_shape(gradient.shape)
             return list(sums)
 
-    return {COMPUTE: Compute, SERVER: Server}[name](told) if name in (COMPUTE, SERVER) else None
+    return {COMPUTE: Compute, SERVER: Server}[name](settings) if name in (COMPUTE, SERVER) else None
 
 
 def words(
@@ -91,8 +92,8 @@ class Training:
         own = kind in (COMPUTE, SERVER)
         before = settings.current()
         changes: dict[str, Any] = {"strategy": "sync" if own else kind, "codec": codec or "none"}
-        self._told = dataclasses.replace(before, **changes)
-        self._strategy = strategy(kind, self._told)
+        self._settings = dataclasses.replace(before, **changes)
+        self._strategy = strategy(kind, self._settings)
         self._before = before
         self._begin()
         self.model = accelerator.slowed(models.in_keras(model_name), compute)
@@ -108,7 +109,7 @@ class Training:
         """Let the settings and the strategy be those of this training."""
         from matex_tf import settings, strategies
 
-        settings.use(self._told)
+        settings.use(self._settings)
         if self._strategy is None:
             self._strategy = strategies.create()
         strategies.use(self._strategy)
@@ -118,13 +119,14 @@ class Training:
         import tensorflow as tf
 
         from matex_tf.core import world
+        from matex_tf.patches.common.row_slicing import RowRange
         from matex_tf.patches.data.array_sharding import LocalBatch
 
         ranks = world.current()
         order = np.random.RandomState(0).permutation(len(self._x))
         whole = order[: len(order) // (rows * ranks.size) * rows * ranks.size].reshape(-1, ranks.size, rows)
         mine = whole[:, ranks.rank]
-        share = tf.constant([0, rows, rows, rows * ranks.size])
+        share = tf.constant(RowRange.own([rows] * ranks.size, ranks.rank))
         data = tf.data.Dataset.from_tensor_slices(mine).map(
             lambda here: LocalBatch.unknown(tf.gather(self._x, here), tf.gather(self._y, here))._replace(share=share)
         )

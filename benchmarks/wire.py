@@ -43,10 +43,10 @@ def measure(ranks: World, size: int, repeats: int) -> dict[str, Any]:
     mine = np.ones(max(1, size // 4), np.float32)
     total = np.empty_like(mine)
     plan = BucketPlan("benchmark", ["array"], [mine.shape], [mine.dtype], size)
-    comm = ranks.split(0)
+    comm = ranks.split_all()
     ways: dict[str, Callable[[], Any]] = {
         "matex_tf": lambda: process_group.sum_planned(ranks, plan, [mine]),
-        "MPI_Allreduce": lambda: comm.Allreduce(mine, total),
+        "MPI_Allreduce": lambda: comm.allreduce(mine, total),
     }
     rounds: dict[str, list[tuple[float, int]]] = {way: [] for way in ways}
     for number in range(repeats + 1):
@@ -58,7 +58,7 @@ def measure(ranks: World, size: int, repeats: int) -> dict[str, Any]:
             ranks.barrier("read the links")  # its few hundred bytes belong to what is counted, once
             if number:
                 rounds[way].append((seconds, sent() - before))
-    comm.Free()
+    comm.free()
     result: dict[str, Any] = {"bytes": 4 * mine.size}
     for way, own in rounds.items():
         everyone = np.array(ranks.allgather(own, "compare sums"))

@@ -32,6 +32,10 @@ class RankLost(MatexError):
     """Another rank has died."""
 
 
+class CommunicationError(Exception):
+    """A message did not come, or could not be sent. What the transport says; another rank may have died."""
+
+
 class DataError(MatexError):
     """A file, or what a script asked of it, is not as it should be; says which file, row or name.
 

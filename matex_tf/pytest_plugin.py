@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if getattr(config.option, "numprocesses", None):
         raise pytest.UsageError(
-            "pytest-xdist (-n) starts processes that are no ranks: leave it out under matex-tf run."
+            "pytest-xdist (-n) starts processes that are not ranks: leave it out under matex-tf run."
         )
     if world.rank and getattr(config.option, "xmlpath", None):
         config.option.xmlpath = None  # one rank writes the file

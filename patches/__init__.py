@@ -10,6 +10,7 @@ It may import all of matex_tf but job and cli. Start reading in fit/trainer.py.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -17,6 +18,8 @@ from types import ModuleType
 import wrapt
 
 from matex_tf import settings
+from matex_tf.patches.common import run_state
+from matex_tf.verifying import record
 
 #: Names of modules, and the file that patches each.
 PATCHES = (
@@ -24,9 +27,19 @@ PATCHES = (
     ("tensorflow", "fit.tf_distribute"),
     ("tensorflow", "saving.autograph_files"),
     ("tensorflow", "data.source_sharding"),
+    ("tensorflow", "division.shuffle_first"),
     ("tensorflow", "keras.distinct_indices"),
+    ("tensorflow", "random.stateless_ops"),
+    ("tensorflow", "random.stateful_ops"),
+    ("tensorflow", "random.not_by_row"),
+    ("tensorflow", "random.mixed_rows"),
+    ("keras.src.backend.tensorflow.random", "random.mixed_rows"),
+    ("keras.src.layers.preprocessing.image_preprocessing.mix_up", "random.mixed_rows"),
+    ("keras.src.layers.preprocessing.image_preprocessing.cut_mix", "random.mixed_rows"),
     ("tensorflow", "loops.iteration"),
     ("tensorflow", "loops.gradient_updates"),
+    ("tensorflow", "loops.step_loss"),
+    ("tensorflow", "loops.first_step"),
     ("tensorflow", "loops.files"),
     ("tensorflow", "sessions.updates"),
     ("tensorflow", "sessions.session_run"),
@@ -42,16 +55,19 @@ PATCHES = (
     ("keras.src.losses.loss", "across_rows.own_losses"),
     ("keras.src.losses.losses", "across_rows.keras_losses"),
     ("keras.src.layers.layer", "keras.activity_regularizer"),
+    ("keras.src.layers.layer", "random.not_by_row"),
     ("keras.src.layers.layer", "fit.one_rank_shapes"),
     ("keras.src.backend.tensorflow.nn", "keras.batch_norm"),
+    ("keras.src.layers.normalization.batch_normalization", "keras.batch_norm"),
+    ("keras.src.callbacks.callback_list", "fit.batch_logs"),
     ("keras.src.callbacks.callback_list", "fit.stopping"),
     ("keras.src.callbacks.callback_list", "recovery.resume_fit"),
     ("keras.src.callbacks.callback_list", "saving.agreed_paths"),
     ("keras.src.callbacks.model_checkpoint", "saving.checkpoint_callbacks"),
     ("keras.src.callbacks.backup_and_restore", "saving.checkpoint_callbacks"),
     ("keras.src.callbacks.orbax_checkpoint", "saving.orbax_checkpoint"),
-    ("keras.src.callbacks.history", "fit.history"),
-    ("keras.src.callbacks.progbar_logger", "fit.progress_bar"),
+    ("keras.src.callbacks.history", "fit.keras_callbacks"),
+    ("keras.src.callbacks.progbar_logger", "fit.keras_callbacks"),
     ("keras.src.callbacks.csv_logger", "saving.log_callbacks"),
     ("keras.src.callbacks.tensorboard", "saving.log_callbacks"),
     ("keras.src.callbacks.remote_monitor", "saving.log_callbacks"),
@@ -86,7 +102,13 @@ FILES = (
     ("tensorflow", "files.handles.records"),
 )
 
-_installed = False
+#: The same for `matex-tf verify`, which wants to know what a script computes; also on one rank. They come first, and so
+#: see what the other patches give to Keras.
+RECORDING = (
+    ("keras.src.callbacks.callback_list", "recording.recorder"),
+    ("keras.src.backend.tensorflow.trainer", "recording.recorder"),
+    ("keras.src.optimizers.base_optimizer", "recording.recorder"),
+)
 
 
 def install(seed: int | None = None) -> None:
@@ -98,23 +120,41 @@ def install(seed: int | None = None) -> None:
     Raises:
         NameMoved: this Keras lacks a name that a patch relies on (raised at the import of Keras).
     """
-    global _installed
     from matex_tf.patches.common import seeds
     from matex_tf.patches.imports import dataset_alias, horovod_alias
 
     seeds.use(seed)
-    if _installed:
+    run = run_state.current()
+    if run.patched:
         return
-    _installed = True
+    run.patched = True
     dataset_alias.install()
     horovod_alias.install()
-    for module, patch in (*PATCHES, *_of_files()):
+    for module, patch in (*(RECORDING if recorded() else ()), *PATCHES, *_of_files()):
+        wrapt.register_post_import_hook(_applier(patch), module)
+
+
+def recorded() -> bool:
+    """Whether what the script computes is written down."""
+    return record.DIRECTORY in os.environ
+
+
+def install_recording(seed: int) -> None:
+    """In a script that runs on one rank as Python runs it, write down what it computes.
+
+    Args:
+        seed: as for `install`.
+    """
+    from matex_tf.patches.common import seeds
+
+    seeds.use(seed)
+    for module, patch in (("tensorflow", "common.seeds"), *RECORDING):
         wrapt.register_post_import_hook(_applier(patch), module)
 
 
 def installed() -> bool:
     """Whether this process is a rank of a run, with patches in place."""
-    return _installed
+    return run_state.current().patched
 
 
 def finish() -> None:
@@ -138,7 +178,7 @@ def _say_steps(wanted: int) -> None:
     """Say where the script has ended before it came to the step at which it was to be ended."""
     from matex_tf.patches.common import log_once
 
-    counted = sys.modules["matex_tf.patches.fit.steps"].trained if "matex_tf.patches.fit.steps" in sys.modules else 0
+    counted = run_state.current().trained
     if counted < wanted:
         log_once.log(
             f"the script came to its own end after {counted} training step{'s' * (counted != 1)} of fit and "

@@ -82,7 +82,7 @@ class Shard:
         self.turns = Interleaving(self.counts)
         self._at = 0
         if ranks.size > 1:
-            row_partition.hold_shard()
+            ranks.holds_shard = True
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -151,7 +151,8 @@ class Shard:
         """Which of this rank's rows are in the next global batch."""
         spans = self.turns.spans(self._at, batch_size)
         low, high = spans[self.rank]
-        row_partition.given(int(high - low), int((spans[:, 1] - spans[:, 0]).sum()))
+        counts = spans[:, 1] - spans[:, 0]
+        row_partition.given(int(high - low), int(counts.sum()), int(counts[: self.rank].sum()))
         self._at = (self._at + 1) % max(1, self.turns.batches(batch_size))
         return slice(int(low), int(high))
 

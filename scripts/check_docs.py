@@ -19,7 +19,12 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from doc_commands import FLAG, commands, is_command, known_flags, pytest_flags, wrong_command  # noqa: E402
 
 #: Files that docs/contributing.md writes; and files that scripts/docs makes.
-EXAMPLES = {"matex_tf/strategies/clipped.py", "patches/saving/summary.py", "readers/formats/flt.py"}
+EXAMPLES = {
+    "matex_tf/core/transport/files.py",
+    "matex_tf/strategies/clipped.py",
+    "patches/saving/summary.py",
+    "readers/formats/flt.py",
+}
 GENERATED = {"docs/images/rooms.svg", "docs/images/patches.svg"}
 
 #: Flags of mpirun, sbatch, docker, pytest and Horovod's launcher.

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import importlib
 import re
 import shlex
@@ -106,9 +105,9 @@ def wrong_matex(words: Sequence[str]) -> str:
 def wrong_run(words: Sequence[str], command: str) -> str:
     """Flags and settings before the script, with their values; and the script."""
     from matex_tf.errors import SettingError
-    from matex_tf.settings import Settings, flag_name
+    from matex_tf.settings import Settings, options
 
-    names = {flag_name(field.name): field.name for field in dataclasses.fields(Settings)}
+    names = {one.flag: one.name for one in options()}
     rest, given = list(words), dict[str, str]()
     while rest and rest[0].startswith("-") and rest[0] != "-m":
         flag, equals, value = rest.pop(0).partition("=")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TOPS = ("matex_tf", "readers", "patches")
-FOR_ALL = {"errors", "settings"}  # modules that every room may import: no arrows for them
+FOR_ALL = {"errors", "settings"}  # what every room may import: not in the pictures
 
 WIDTH, HEIGHT, GAP, STOREY, MARGIN = 150, 46, 26, 104, 60  # pixels
 
@@ -161,6 +161,8 @@ def pictures() -> dict[str, str]:
 
     def top(name: str) -> str:
         first = name.split(".")[0]
+        if first in FOR_ALL:
+            return ""
         package = modules().get(first)
         return f"{first}/" if package is not None and package.name == "__init__.py" and first else ""
 

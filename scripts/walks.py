@@ -26,9 +26,16 @@ from matex_tf import DataSet
 from matex_tf.core import world
 
 ROOT = Path(matex_tf.errors.__file__).resolve().parents[1]
-#: What every room uses, and what every call of `open` passes: no stations of a walk.
-EVERYWHERE = ("matex_tf/settings.py", "matex_tf/errors.py", "matex_tf/core/trace.py", "matex_tf/__init__.py")
-EVERY_CALL = ("patches/files/", "patches/common/wrapping.py", "patches/common/active_flag.py", "matex_tf/job/")
+#: What every room uses, every collective of the world, and every call of `open` passes: no stations of a walk.
+EVERYWHERE = ("matex_tf/settings/", "matex_tf/errors.py", "matex_tf/core/trace.py", "matex_tf/__init__.py")
+EVERY_CALL = (
+    "matex_tf/core/transport/",
+    "matex_tf/core/waiting.py",
+    "patches/files/",
+    "patches/common/wrapping.py",
+    "patches/common/active_flag.py",
+    "matex_tf/job/",
+)
 
 
 class Walk:
@@ -52,7 +59,7 @@ class Walk:
         if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # a module or a class while it is imported
             return
         file = frame.f_code.co_filename[len(str(ROOT)) + 1 :]
-        if file.split(os.sep)[0] not in ("matex_tf", "patches", "readers") or file in EVERYWHERE:
+        if file.split(os.sep)[0] not in ("matex_tf", "patches", "readers") or file.startswith(EVERYWHERE):
             return
         if file.startswith(EVERY_CALL):
             return

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import collections
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import warm
-from pool import CASE_SECONDS, Outcome, Pool, plan
+from pool import CASE_SECONDS, Case, Outcome, Pool, plan
 
+from tests.support import cases, named
+
+named.stand_in(cases)
+
+HERE = Path(__file__).resolve().parent
+ROOMS = ("faults", "same_answer", "horovod", "launch", "unit", "readers")  # those with the longest files first
 GRADIENTS = "exchange gradients"
 
 
@@ -27,11 +36,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run all cases with this schedule, and with buckets of 256 bytes",
     )
     parser.addoption("--slurm", action="store_true", help="run the tests on an emulated Slurm cluster too")
-    parser.addoption("--all", action="store_true", help="every variant of the tests that have a mark `variants`")
+    parser.addoption(
+        "--all",
+        action="store_true",
+        help="every variant of the tests that have a mark `variants`, on 1 and 3 ranks",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of tests with a mark `variants(n)` run the first n variants, so that everything is tried in half an hour."""
+    """Of tests with a mark `variants(n)` run the first n variants, and files that take long before those that do not.
+
+    Then no process of xdist is left with a long file when the others have ended.
+    """
+    items.sort(key=lambda item: ROOMS.index(item.path.relative_to(HERE).parts[0]))
     if config.getoption("--all") or config.getoption("keyword") or any("[" in arg for arg in config.args):
         return
     kept, left, seen = [], [], collections.Counter[str]()
@@ -54,6 +71,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slurm: needs an emulated Slurm cluster, run with --slurm")
     config.addinivalue_line("markers", "variants(n): without --all and -k, only the first n variants are run")
     config.addinivalue_line("markers", "smoke: tried with the oldest TensorFlow and Python in every run of .ci/run")
+    if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(WarmServer())
     if schedule := config.getoption("--schedule"):
         os.environ.update(MATEX_SCHEDULE=schedule, MATEX_BUCKET_MB="1", MATEX_TEST_BUCKET_BYTES="256")
 
@@ -67,12 +86,12 @@ class Ranks:
         self.last: dict[int, list[Outcome]] = {}
 
     def __call__(
-        self, case: str, sizes: Sequence[int] | None = None, *, meets: str = GRADIENTS, apart: str = "", **kwargs: Any
+        self, case: Case, sizes: Sequence[int] | None = None, *, meets: str = GRADIENTS, apart: str = "", **kwargs: Any
     ) -> dict[int, list[Any]]:
         """Run a case and give, for each size, what each rank returned.
 
         Args:
-            case: "module:function" of tests/support/cases.
+            case: a function of tests/support/cases.
             sizes: of the worlds; where the test leaves them open, those of the session.
             meets: a purpose for which ranks of more than one must have met, "" for any: without it ranks that each do
                 the whole work alone would pass every comparison.
@@ -92,7 +111,7 @@ class Ranks:
         return {size: [outcome.value for outcome in ranks] for size, ranks in outcomes.items()}
 
     def outcomes(
-        self, case: str, sizes: Sequence[int] | None = None, seconds: float = CASE_SECONDS, **kwargs: Any
+        self, case: Case, sizes: Sequence[int] | None = None, seconds: float = CASE_SECONDS, **kwargs: Any
     ) -> dict[int, list[Outcome]]:
         """The same, with the outcome of each rank, errors among them."""
         outcomes: dict[int, list[Outcome]] = {}
@@ -100,14 +119,17 @@ class Ranks:
             for group, result in zip(groups, self._pool.run(case, groups, kwargs, seconds), strict=True):
                 outcomes[len(group)] = result
         if os.environ.get("MATEX_TEST_TIMES"):
-            print(case, {size: [(round(o.seconds, 1), round(o.cpu, 1)) for o in r] for size, r in outcomes.items()})
+            print(
+                named.label(case),
+                {size: [(round(o.seconds, 1), round(o.cpu, 1)) for o in r] for size, r in outcomes.items()},
+            )
         for size, result in outcomes.items():
             assert [(o.rank, o.size) for o in result] == [(rank, size) for rank in range(size)]
         self.last = dict(sorted(outcomes.items()))
         return self.last
 
     def refused(
-        self, case: str, sizes: Sequence[int] | None = None, *, error: str = "MatexError", **kwargs: Any
+        self, case: Case, sizes: Sequence[int] | None = None, *, error: str = "MatexError", **kwargs: Any
     ) -> dict[int, list[str]]:
         """Run a case in which every rank must raise `error`; for each size, each rank's message."""
         outcomes = self.outcomes(case, sizes, **kwargs)
@@ -118,9 +140,9 @@ class Ranks:
         return {size: [outcome.error or "" for outcome in ranks] for size, ranks in outcomes.items()}
 
 
-def describe(case: str, outcomes: dict[int, list[Outcome]]) -> str:
+def describe(case: Case, outcomes: dict[int, list[Outcome]]) -> str:
     """What every rank made of a case, errors that several ranks share only once."""
-    lines = [case]
+    lines = [named.label(case)]
     seen: dict[str, str] = {}
     for size, ranks in outcomes.items():
         for outcome in ranks:
@@ -140,6 +162,35 @@ def describe(case: str, outcomes: dict[int, list[Outcome]]) -> str:
     return "\n".join(line for line in lines if line)
 
 
+class WarmServer:
+    """One server for all processes of xdist: the first of them starts it, and stops it in the end."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="matex-warm-"))
+        self._server = warm.Server(self._folder / "socket")
+
+    def pytest_configure_node(self, node: Any) -> None:
+        """xdist starts a process."""
+        node.workerinput["warm"] = str(self._server.path)
+
+    def pytest_unconfigure(self) -> None:
+        """All is over."""
+        self._server.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[warm.Client]:
+    """Forks ranks that have imported TensorFlow."""
+    if running := getattr(request.config, "workerinput", {}).get("warm"):
+        client = warm.Client(Path(running))
+        client.wait()
+        yield client
+        return
+    with warm.Server(tmp_path_factory.mktemp("warm") / "socket") as mine:
+        yield mine
+
+
 @pytest.fixture(scope="session")
 def pool() -> Iterator[Pool]:
     """The four ranks."""
@@ -149,11 +200,24 @@ def pool() -> Iterator[Pool]:
 
 
 @pytest.fixture(scope="session")
-def ranks(pool: Pool, request: pytest.FixtureRequest) -> Ranks:
-    """Run a case on worlds of several sizes: `ranks("module:function", (1, 3), argument=…)`."""
+def any_ranks(pool: Pool, request: pytest.FixtureRequest) -> Ranks:
+    """What `ranks` is for fixtures that serve several tests."""
     text = request.config.getoption("--sizes")
-    sizes = tuple(int(size) for size in text.split(",")) if text else (1, 3)
-    return Ranks(pool, sizes)
+    return Ranks(pool, tuple(int(size) for size in text.split(",")) if text else (1, 3))
+
+
+@pytest.fixture
+def ranks(pool: Pool, any_ranks: Ranks, request: pytest.FixtureRequest) -> Ranks:
+    """Run a case on worlds of several sizes: `ranks(models.gan, (1, 3), argument=…)`.
+
+    Where a test leaves them open, its first form runs on 1 and 3 ranks, and its further forms on 1 and 2: a rank more
+    is a third of the work. `--all` and `--sizes` are for all forms.
+    """
+    callspec = getattr(request.node, "callspec", None)
+    further = callspec is not None and any(callspec.indices.values())
+    if not further or request.config.getoption("--all") or request.config.getoption("--sizes"):
+        return any_ranks
+    return Ranks(pool, (1, 2))
 
 
 @pytest.fixture(scope="session")
@@ -176,10 +240,3 @@ def seven_ranks() -> Iterator[Ranks]:
     ranks = Pool(ranks=7, bare=True)
     yield Ranks(ranks, (7,))
     ranks.close()
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[warm.Server]:
-    """Forks ranks that have imported TensorFlow."""
-    with warm.Server(tmp_path_factory.mktemp("warm") / "socket") as running:
-        yield running

@@ -1,6 +1,6 @@
 """What an exchange adds to a training step: this package's schedules and its peers, over lock step, in one run.
 
-Lock step is the step of the same framework with the ranks meeting behind it, and no bytes: what no exchange can be
+Lock step is the step of the same framework with the ranks meeting after it, and no bytes: what no exchange can be
 faster than. Every way to exchange has a job or at least a model of its own; all are alive in one run, and each round
 goes through all of them, so that what else the machine does falls on all alike.
 """
@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument(
         "--configurations",
         default=CONFIGURATIONS,
-        help="this package's schedule and megabytes of a bucket, one behind the other, with commas between; 'meet' "
+        help="this package's schedule and megabytes of a bucket, one after the other, with commas between; 'meet' "
         f"is its step without a sum (default {CONFIGURATIONS})",
     )
     parser.add_argument(
@@ -137,7 +137,7 @@ def main() -> None:
         default="horovod,mirrored,ddp",
         help="peers, made by scripts/bench peers where they are missing; none for none (default horovod,mirrored,ddp)",
     )
-    parser.add_argument("--rounds", type=int, default=9, help="rounds that count (default 9), behind one that does not")
+    parser.add_argument("--rounds", type=int, default=9, help="rounds that count (default 9), after one that does not")
     parser.add_argument("--steps", type=int, default=0, help="steps of a turn (default: the model's)")
     parser.add_argument("--batch", type=int, default=0, help="rows of a rank (default: the model's)")
     parser.add_argument("--compute", type=float, default=0, metavar="MS", help="emulate so much computing a step")

@@ -33,7 +33,7 @@ def the_model(name: str) -> Any:
     return model
 
 
-def meeting(told: Any) -> Any:
+def meeting(settings: Any) -> Any:
     """A strategy that lets the ranks meet, and sums nothing."""
     import tensorflow as tf
 
@@ -51,7 +51,7 @@ def meeting(told: Any) -> Any:
             with tf.control_dependencies([met]):
                 return [tf.identity(gradient) for gradient in gradients]
 
-    return Meet(told)
+    return Meet(settings)
 
 
 def exchanging(name: str, model_name: str, batch: int, rank: Rank) -> tuple[Any, Callable[[], Any]]:
@@ -60,6 +60,7 @@ def exchanging(name: str, model_name: str, batch: int, rank: Rank) -> tuple[Any,
 
     from matex_tf import settings, strategies
     from matex_tf.core import world
+    from matex_tf.patches.common.row_slicing import RowRange
     from matex_tf.patches.data.array_sharding import LocalBatch
 
     before = settings.current()
@@ -72,7 +73,7 @@ def exchanging(name: str, model_name: str, batch: int, rank: Rank) -> tuple[Any,
         settings.use(dataclasses.replace(before, schedule=schedule, bucket_mb=int(bucket)))
     model = the_model(model_name)
     # As arrays given to `fit` come out of the pipeline: the rank's own rows of a batch.
-    share = tf.constant([0, batch, batch, batch * world.size()])
+    share = tf.constant(RowRange.own([batch] * world.size(), world.rank()))
     own = LocalBatch.unknown(*models.rows(model_name, batch))._replace(share=share)
     batches = iter(tf.data.Dataset.from_tensors(own).repeat())
     model.make_train_function()

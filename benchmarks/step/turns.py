@@ -172,7 +172,7 @@ class Rank:
         self._stream.flush()
 
     def lock_step(self, step: Callable[[], Any]) -> Callable[[], None]:
-        """The same step, with the ranks meeting behind it."""
+        """The same step, with the ranks meeting after it."""
 
         def locked() -> None:
             step()

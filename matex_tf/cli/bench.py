@@ -26,7 +26,7 @@ from matex_tf.exchange import process_group
 from matex_tf.exchange.bucket_plan import BucketPlan
 from matex_tf.job import suggestions
 from matex_tf.job.command_line import Parser, whole
-from matex_tf.launch import mpirun_command
+from matex_tf.launch import mpirun_command, mpirun_process, resources
 from matex_tf.settings import Settings
 from matex_tf.storage import atomic_file
 
@@ -94,11 +94,11 @@ def command(given: argparse.Namespace) -> int:
         near = suggestions.nearest(wrong, ["allreduce"])
         raise SettingError(f"matex-tf bench has allreduce, and no {wrong}{near}: matex-tf bench allreduce.")
     atomic_file.require(given.json, "--json")
-    ranks = given.ranks or max(2, mpirun_command.default_ranks(given.hosts))
+    ranks = given.ranks or max(2, resources.default_ranks(given.hosts))
     line = mpirun_command.mpirun_line(mpirun_command.find_mpirun(), ranks, given.hosts, 0)
     line += [sys.executable, "-m", "matex_tf.cli.bench", f"--repeat={given.repeat}", f"--json={given.json}"]
     line += [f"--sizes={','.join(map(str, given.sizes))}"] if given.sizes else []
-    return mpirun_command.run(line, local=not given.hosts and not mpirun_command.in_batch_system())
+    return mpirun_process.run(line, local=not given.hosts and not resources.in_batch_system())
 
 
 def main(words: Sequence[str]) -> int:
@@ -127,15 +127,15 @@ def measure(ranks: World, size: int, repeat: int) -> Figure:
     count = max(1, size // 4)
     mine, total = np.ones(count, np.float32), np.empty(count, np.float32)
     plan = BucketPlan("benchmark", ["array"], [mine.shape], [mine.dtype], size)
-    comm = ranks.split(0)
+    comm = ranks.split_all()
     limit = _wire_limit(ranks, mine, total) if len(ranks.nodes) > 1 else _memory_limit(ranks.size, mine, total)
     rounds: list[tuple[float, ...]] = []
     for _ in range(_UNCOUNTED + repeat):
         ours = _timed(ranks, lambda: process_group.sum_planned(ranks, plan, [mine]))
-        mpi = _timed(ranks, lambda: comm.Allreduce(mine, total))
+        mpi = _timed(ranks, lambda: comm.allreduce(mine, total))
         ranks.barrier("begin")
         rounds.append((ours[0], mpi[0], limit(), ours[1], mpi[1]))
-    comm.Free()
+    comm.free()
     gathered = np.array(ranks.allgather(rounds[_UNCOUNTED:], "gather figures"))
     everyone = gathered[:, :, :3].max(axis=0)  # the slowest rank of a round
     ours, mpi, least = (statistics.median(column) for column in everyone.T)
@@ -183,9 +183,9 @@ def _wire_limit(ranks: World, source: np.ndarray, target: np.ndarray) -> Callabl
     def send() -> float:
         if comm is None:
             return 0.0
-        here = comm.Get_rank()
+        here = comm.rank
         begin = time.perf_counter()
-        comm.Sendrecv(source[part], (here + 1) % nodes, recvbuf=target[part], source=(here - 1) % nodes)
+        comm.sendrecv(source[part], (here + 1) % nodes, target[part], (here - 1) % nodes)
         return (time.perf_counter() - begin) * 2 * (nodes - 1) / nodes
 
     return send

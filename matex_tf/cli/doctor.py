@@ -18,7 +18,7 @@ from typing import Any
 from matex_tf.errors import MissingPackage, SettingError
 from matex_tf.job import suggestions
 from matex_tf.job.command_line import Parser
-from matex_tf.launch import lifetime, mpirun_command
+from matex_tf.launch import lifetime, mpirun_command, resources
 
 _OLDEST_TENSORFLOW = (2, 16)
 _SMALL_SHARED_MEMORY = 1 << 30
@@ -238,7 +238,7 @@ def allreduce(mpirun: mpirun_command.Mpirun) -> Finding:
 
 def machine() -> list[Finding]:
     """Cores and shared memory."""
-    here = mpirun_command.cores()
+    here = resources.cores()
     found = f"{here.physical}" + (f" ({here.threads} threads)" if here.threads != here.physical else "")
     findings = [Finding("Cores", found)]
     try:

@@ -16,7 +16,7 @@ from typing import Any
 from matex_tf.cli import run
 from matex_tf.errors import SettingError
 from matex_tf.job.command_line import Parser
-from matex_tf.launch import mpirun_command
+from matex_tf.launch import resources
 
 _MADE_BY = "# made by: matex-tf horovodrun --install"
 
@@ -168,7 +168,7 @@ def read_hostfile(path: str) -> str:
         words = line.partition("#")[0].split()
         if not words:
             continue
-        if not mpirun_command.is_host(words[0].partition(":")[0]):
+        if not resources.is_host(words[0].partition(":")[0]):
             raise SettingError(f"--hostfile {path}, line {number}: {words[0]!r} cannot be the name of a host.")
         counts = [word.partition("=")[2] for word in words[1:] if word.startswith("slots=")]
         hosts.append(f"{words[0]}:{counts[0]}" if counts else words[0])

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from matex_tf.job.command_line import Convert, Parser
-from matex_tf.launch import mpirun_command
+from matex_tf.launch import resources
 
 
 def add_ranks(parser: Parser, title: str, count: Convert, *more_names: str) -> None:
@@ -37,5 +42,13 @@ def add_ranks(parser: Parser, title: str, count: Convert, *more_names: str) -> N
 
 def hosts(flag: str, given: str) -> str:
     """A list of hosts as it was given, once it is seen to be one."""
-    mpirun_command.slots(given)
+    resources.slots(given)
     return given
+
+
+@contextmanager
+def folder(hosts: str, purpose: str) -> Iterator[str]:
+    """A directory for what rank 0 writes; where it may be on another host, here, which hosts must share."""
+    elsewhere = bool(hosts) or resources.in_batch_system()
+    with tempfile.TemporaryDirectory(prefix=f".matex-{purpose}-", dir=os.getcwd() if elsewhere else None) as path:
+        yield path

@@ -7,9 +7,7 @@ import os
 import re
 import statistics
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -21,7 +19,7 @@ from matex_tf.errors import MatexError, SettingError
 from matex_tf.exchange.bucket_plan import MEGABYTE
 from matex_tf.job.command_line import SETTING_PAGES, Convert, Parser, one_of, text, whole
 from matex_tf.job.target import Target
-from matex_tf.launch import mpirun_command
+from matex_tf.launch import mpirun_command, mpirun_process, resources
 from matex_tf.planning import predict, probe
 from matex_tf.planning.cost_model import Machine
 from matex_tf.planning.predict import Job
@@ -151,10 +149,10 @@ def command(asked: argparse.Namespace) -> int:
     machine = replace(machine, busy=busy, cores=cores, crowd=crowd)
     known = linked or asked.network is not None
     rows = [
-        predict.predict(job, machine, size, asked.scaling)
+        predict.predict(job, machine, size, asked.scaling, settings)
         for size in predict.sizes(job.ranks, asked.most, 0 if known else job.ranks)
     ]
-    predict.show(job, machine, rows, asked.scaling)
+    predict.show(job, machine, rows, asked.scaling, settings)
     if not known:
         print("all ranks are on one node, so there was no link to measure; for more ranks give --network 25Gbit,5us")
     if asked.json:
@@ -168,7 +166,7 @@ def command(asked: argparse.Namespace) -> int:
 
 def _measure_links(asked: argparse.Namespace) -> tuple[Machine, int, bool]:
     """The machine, the number of ranks, and whether they are on more than one node."""
-    with _folder(asked.hosts) as folder:
+    with launching.folder(asked.hosts, "plan") as folder:
         path = os.path.join(folder, "links.json")
         _run(asked, ["-m", "matex_tf.planning.probe", path], "measuring the links")
         machine, nodes = probe.read(path)
@@ -177,7 +175,7 @@ def _measure_links(asked: argparse.Namespace) -> tuple[Machine, int, bool]:
 
 def measure_script(asked: argparse.Namespace, settings: Settings, target: Target, ranks: int, name: str) -> Job:
     """Train the script for a few steps, and read from its timeline what they took."""
-    with _folder(asked.hosts) as folder:
+    with launching.folder(asked.hosts, "plan") as folder:
         path = os.path.join(folder, "steps.json")
         words = ["-m", "matex_tf", "--trace", path, "--steps", str(asked.steps)]
         _run(asked, [*words, *settings_module.as_flags(asked.flags), *target.words], "the script")
@@ -210,18 +208,10 @@ def _in_buckets(job: Job, settings: Settings) -> Job:
 
 
 def _run(asked: argparse.Namespace, words: Sequence[str], what: str) -> None:
-    ranks = asked.ranks or max(2, mpirun_command.default_ranks(asked.hosts))
+    ranks = asked.ranks or max(2, resources.default_ranks(asked.hosts))
     line = mpirun_command.mpirun_line(mpirun_command.find_mpirun(), ranks, asked.hosts, 0)
-    code = mpirun_command.run(
-        [*line, sys.executable, *words], local=not asked.hosts and not mpirun_command.in_batch_system()
+    code = mpirun_process.run(
+        [*line, sys.executable, *words], local=not asked.hosts and not resources.in_batch_system()
     )
     if code:
         raise MatexError(f"{what} ended with exit code {code}, so there is nothing to plan with.")
-
-
-@contextmanager
-def _folder(hosts: str) -> Iterator[str]:
-    """A directory for what rank 0 writes; where it may be on another host, here, which hosts must share."""
-    elsewhere = bool(hosts) or mpirun_command.in_batch_system()
-    with tempfile.TemporaryDirectory(prefix=".matex-plan-", dir=os.getcwd() if elsewhere else None) as folder:
-        yield folder

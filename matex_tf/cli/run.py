@@ -14,7 +14,7 @@ from matex_tf.errors import SettingError
 from matex_tf.job import suggestions
 from matex_tf.job.command_line import SETTING_PAGES, Parser, whole
 from matex_tf.job.target import Target
-from matex_tf.launch import mpirun_command
+from matex_tf.launch import mpirun_command, mpirun_process, resources
 from matex_tf.settings import Settings
 
 
@@ -45,7 +45,7 @@ def command(given: argparse.Namespace) -> int:
     settings = Settings.read(given.flags)
     target = Target.read(given.rest)
     target.require()
-    ranks, hosts = given.ranks or mpirun_command.default_ranks(given.hosts), given.hosts
+    ranks, hosts = given.ranks or resources.default_ranks(given.hosts), given.hosts
     if settings.notes and not given.dry_run:
         _say_what_may_be_meant(given, target, ranks)
     survive = settings.faults == "shrink"
@@ -59,18 +59,18 @@ def command(given: argparse.Namespace) -> int:
     if given.dry_run:
         print(shlex.join(line(ranks, hosts, {})))
         return 0
-    local = not hosts and not mpirun_command.in_batch_system()
+    local = not hosts and not resources.in_batch_system()
     if settings.faults == "restart":
         from matex_tf.launch import restart  # which needs numpy
 
         code = restart.run(line, ranks, hosts, settings, target.name, mpirun)
     elif ranks == 1 and local:  # the code of mpirun is that of the script, however it ends
-        code = mpirun_command.run(line(ranks, hosts, {}))
+        code = mpirun_process.run(line(ranks, hosts, {}))
     else:
         with Sign() as sign:
-            code = mpirun_command.run(line(ranks, hosts, {}), local=local, survive=survive, sign=sign)
+            code = mpirun_process.run(line(ranks, hosts, {}), local=local, survive=survive, sign=sign)
         if sign.missed:
-            print(f"matex_tf: error: {mpirun_command.NO_SIGN}", file=sys.stderr, flush=True)
+            print(f"matex_tf: error: {mpirun_process.NO_SIGN}", file=sys.stderr, flush=True)
     if settings.notes and settings.output not in ("first", "all") and ranks > 1:
         where = os.path.join(settings.output, "rank.R.log") + ("" if local else ", on its host")
         print(f"matex_tf: what each rank R printed is in {where}", file=sys.stderr, flush=True)
@@ -81,8 +81,8 @@ def _say_what_may_be_meant(given: argparse.Namespace, target: Target, ranks: int
     flags = [*map(settings_module.flag_name, given.flags), *(["-n", "-np"] if given.ranks else [])]
     flags += ["--hosts"] if given.hosts else []
     lines = suggestions.misplaced(target.arguments, flags)
-    if given.hosts and ranks > mpirun_command.slots(given.hosts):
-        room = mpirun_command.slots(given.hosts)
+    if given.hosts and ranks > resources.slots(given.hosts):
+        room = resources.slots(given.hosts)
         lines.append(f"{ranks} ranks are more than the {room} that --hosts {given.hosts} has room for")
     for line in lines:
         print(f"matex_tf: {line}", file=sys.stderr, flush=True)

@@ -95,7 +95,7 @@ def read(path: str) -> list[Step]:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from None
     except (ValueError, KeyError, TypeError):
-        raise DataError(f"{path} is no timeline: it should be what a run with --trace {path} wrote.") from None
+        raise DataError(f"{path} is not a timeline: it should be what a run with --trace {path} wrote.") from None
     steps = []
     for rank in sorted({event["pid"] for event in spans}):
         own = sorted((event for event in spans if event["pid"] == rank), key=lambda event: event["ts"])

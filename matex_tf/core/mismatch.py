@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 
 def fingerprint(what: str, details: Sequence[str]) -> tuple[int, int]:
     """What ranks compare of a purpose and its details: two checksums of 32 bits."""
-    return zlib.crc32(what.encode()), zlib.crc32("\0".join(details).encode())
+    return checksum(what), checksum("\0".join(details))
+
+
+def checksum(content: Any, before: int = 0) -> int:
+    """32 bits of what ranks compare: the same for the same content.
+
+    Args:
+        content: text, bytes, or an array of any dtype.
+        before: the checksum of what comes before it.
+    """
+    if isinstance(content, str):
+        content = content.encode()
+    elif hasattr(content, "dtype"):
+        content = repr(content.tolist()).encode() if content.dtype.hasobject else content.tobytes()
+    return zlib.crc32(content, before)
 
 
 def difference(everyone: Sequence[tuple[str, tuple[str, ...], str]], ranks: Sequence[int] | None = None) -> str:

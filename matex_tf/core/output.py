@@ -118,7 +118,7 @@ class Output:
 
 
 def _doubt_the_terminal() -> None:
-    """Let `sys.stdout.isatty()` say no where the user's stdout is no terminal."""
+    """Let `sys.stdout.isatty()` say no where the user's stdout is not a terminal."""
     # Python's word only: a pipe in the terminal's place would need a process that hands on its lines.
     if _only_seems_a_terminal():
         with contextlib.suppress(AttributeError):

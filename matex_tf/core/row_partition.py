@@ -19,6 +19,14 @@ def span(total: int, rank: int, size: int) -> tuple[int, int]:
     return rank * total // size, (rank + 1) * total // size
 
 
+def own_span(total: int, rank: int, size: int, virtual: int = 0) -> tuple[int, int]:
+    """The same where each rank has the parts of some of so many virtual ranks; 0 for none."""
+    if not virtual:
+        return span(total, rank, size)
+    first, last = span(virtual, rank, size)
+    return first * total // virtual, last * total // virtual
+
+
 class Interleaving:
     """How shards of these sizes take turns.
 
@@ -78,31 +86,20 @@ class Interleaving:
 #: "shard" where they come from a part of the files, "source" where `--data source` has dealt out the elements.
 OWN_ROWS = "_matex_own_rows"
 
-_holds_shard = False  # of the process: a shard may be anywhere in the script
-_listeners: list[Callable[[int, int], None]] = []  # readers know nothing of the patches that want to hear of batches
+#: Readers know nothing of the patches that want to hear of batches.
+_listeners: list[Callable[[int, int, int], None]] = []
 
 
-def hold_shard() -> None:
-    """This process holds a part of the rows of some files, which other ranks do not have."""
-    global _holds_shard
-    _holds_shard = True
-
-
-def holds_shard() -> bool:
-    """Whether `hold_shard` was called."""
-    return _holds_shard
-
-
-def listen(listener: Callable[[int, int], None]) -> None:
+def listen(listener: Callable[[int, int, int], None]) -> None:
     """Have `listener` called for each batch that a `DataSet` gives to a loop of the script's own.
 
     Args:
-        listener: gets the rows of this rank, and the rows of the batch.
+        listener: gets the rows of this rank, the rows of the batch, and where this rank's begin in it.
     """
     _listeners.append(listener)
 
 
-def given(own: int, batch: int) -> None:
-    """A `DataSet` gives a batch to a loop of the script's own: `own` of its `batch` rows are this rank's."""
+def given(own: int, batch: int, first: int) -> None:
+    """A `DataSet` gives a batch to a loop of the script's own: `own` of its `batch` rows, from `first`, are ours."""
     for listener in _listeners:
-        listener(own, batch)
+        listener(own, batch, first)

@@ -112,17 +112,19 @@ class Strip:
         return data[:cut]
 
 
-_told = ""
-_stderr = 2
-_reached = False
+# What the launcher has asked of this process, and whether it has come to its end: `give` is called by Python as the
+# process ends, which hands nothing along.
+_asked = ""
+_stderr = 2  # a copy of its own, as the script may put another file in its place
+_reached = False  # the end is known before `give` is called
 
 
 def take() -> None:
     """Before the script of a rank: see what the launcher wants to hear, and take it out of the environment, so that
     nothing that the script starts says it."""
-    global _told, _stderr
-    _told = os.environ.pop(VARIABLE, "")
-    if _told:
+    global _asked, _stderr
+    _asked = os.environ.pop(VARIABLE, "")
+    if _asked:
         _stderr = os.dup(2)  # what the script prints may go elsewhere
         atexit.register(give)  # what the script registers runs before
 
@@ -144,14 +146,14 @@ def up() -> None:
     _give(UP)
 
 
-def is_up(told: str) -> bool:
-    """Whether ranks go on when a host is lost, for a process on the launcher's machine. Args: told: the variable."""
-    word, _, path = told.partition(":")
+def is_up(variable: str) -> bool:
+    """Whether ranks go on when a host is lost, for a process on the launcher's machine. Args: variable: its text."""
+    word, _, path = variable.partition(":")
     return _exchange(path, word, "") in (_content(UP, word), _content(END, word))
 
 
 def _give(what: str) -> None:
-    word, _, path = _told.partition(":")
+    word, _, path = _asked.partition(":")
     if _WORD.fullmatch(word) and not _exchange(path, word, what):
         os.write(_stderr, _line(what, word))
 

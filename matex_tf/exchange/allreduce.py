@@ -1,10 +1,10 @@
 """Allreduce of a bucket: inside a node through shared memory, between nodes by messages.
 
-    pack      each rank copies what others will add up of its tensors into its place in the arena, a chunk at a time
+    pack      each rank copies what others will add up of its tensors into its place in shared memory, a chunk at a time
     reduce    each rank adds up one slice of the chunk over all ranks of the node, into the result; its own part of
               that it takes from its tensors
     network   between nodes: each slice is summed with its counterparts, so that all ranks drive the network
-    result    views of the arena, the same bits on every rank
+    result    views of that memory, the same bits on every rank
 
 The ranks meet (`barrier`) once for each chunk, since a rank that has packed a chunk has reduced the
 one before.
@@ -18,16 +18,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from matex_tf.core import trace
-from matex_tf.exchange.bucket import Bucket, empty, slice_of
+from matex_tf.core.stall_detector import StallDetector
+from matex_tf.exchange.bucket import Bucket, EmptyArrays, empty, slice_of
 from matex_tf.exchange.network.compressed_ring import CompressedRings, CompressionState
-from matex_tf.exchange.network.transport import Coded, Lane
+from matex_tf.exchange.network.lane import Coded, Lane
 from matex_tf.exchange.node.barrier import CheckedBarrier
-from matex_tf.exchange.node.reduction import add_up, wide
-from matex_tf.exchange.node.shared_memory import NodeMemory
-from matex_tf.exchange.node.stall_detector import StallDetector
+from matex_tf.exchange.node.interface import Node
+from matex_tf.exchange.node.reduction import add_up, small_sum, wide
 
 #: Transfers between nodes that are under way at once.
 IN_FLIGHT = 32
+
+#: Small buckets of which a channel knows where they lie; a model with BatchNormalization has two for each layer.
+_MOST_SMALL = 1024
 
 #: Pieces of tensors in a rank's slice up to which it adds them up as they lie, and does not copy them first.
 _MOST_PIECES = 16
@@ -51,6 +54,28 @@ class _Chunk:
     own: list[tuple[int, int, int, int]] | None
 
 
+class _SmallPlaces:
+    """Where a small bucket lies in one of the two turns, as one rank sees it: views take time to make.
+
+    Attributes:
+        parts: of the ranks of the node, in their order.
+        result: for sums over nodes.
+        tensors: where this rank's tensors go, in their shapes.
+        add_up: writes the sum of the parts into an array.
+    """
+
+    __slots__ = ("parts", "result", "tensors", "add_up")
+
+    def __init__(self, bucket: Bucket, half: np.ndarray, rank: int):
+        slots = [slot[: bucket.nbytes].view(bucket.dtype) for slot in half]
+        self.parts, self.result = slots[:-1], slots[-1]
+        self.tensors = [
+            slots[rank][low : low + size].reshape(shape)
+            for low, size, shape in zip(bucket.starts, bucket.sizes, bucket.shapes, strict=True)
+        ]
+        self.add_up = small_sum(self.parts)
+
+
 class Channel(CheckedBarrier):
     """A way for buckets, one after the other, between the ranks of a world. Every rank sends the same buckets.
 
@@ -60,13 +85,13 @@ class Channel(CheckedBarrier):
 
     def __init__(
         self,
-        node: NodeMemory,
+        node: Node,
         lanes: int,
         lane: Lane | None,
         networked: bool,
         small: int,
         chunk: int,
-        crowded: bool,
+        oversubscribed: bool,
         stalls: StallDetector | None = None,
     ):
         """Collective over the node.
@@ -78,19 +103,19 @@ class Channel(CheckedBarrier):
             networked: whether there are other nodes.
             small: bytes up to which every rank adds up all parts itself, after a single wait.
             chunk: bytes that are packed before they are reduced; a multiple of `ALIGNMENT`.
-            crowded: whether ranks of this node share cores.
+            oversubscribed: whether ranks of this node share cores.
             stalls: what to do about ranks that do not come.
 
         Raises:
-            NoRoom: on every rank of the node.
+            OutOfSharedMemory: on every rank of the node.
         """
         room = 2 * (node.size + 1) * (small + chunk)
-        super().__init__(node, lanes, lane, networked, crowded, stalls, room)
+        super().__init__(node, lanes, lane, networked, oversubscribed, stalls, room)
         self.chunk, self._small = chunk, small
         memory, border = self._room, 2 * (node.size + 1) * small
         self._small_parts = memory[:border].reshape(2, node.size + 1, small)  # the last of each is for the result
         self._parts = memory[border:room].reshape(2, node.size + 1, chunk)
-        self._small_places: dict[int, tuple[Bucket, list[tuple[list[np.ndarray], list[np.ndarray]]]]] = {}
+        self._small_places: dict[int, tuple[Bucket, list[_SmallPlaces], EmptyArrays]] = {}
         self._chunks: dict[int, tuple[Bucket, list[_Chunk]]] = {}
         self._rings = CompressedRings()
 
@@ -108,8 +133,8 @@ class Channel(CheckedBarrier):
 
         Args:
             bucket: how the tensors lie.
-            arrays: this rank's tensors, in the order of the bucket.
-            what, detail, held: see `meet`.
+            arrays: this rank's tensors, in the order and the shapes of the bucket.
+            what, detail, held: see `wait`.
             choose: from the bits that any rank of the node held to the shared memory for the result, uint8 of the
                 bucket's size, or None for memory of this rank's own. Called at the same point on every rank.
             coding: how it is encoded between nodes; None for not at all. The same object for the same bucket.
@@ -117,42 +142,57 @@ class Channel(CheckedBarrier):
         Returns:
             The sums, laid out as the bucket is; None where the ranks are not about to do the same.
         """
-        arrays = [array.reshape(-1) for array in arrays]
+        if bucket.nbytes <= self._small:
+            return self.allreduce_small(bucket, arrays, what, detail, coding)
         with self._lock:
             try:
-                if bucket.nbytes <= self._small:
-                    return self._allreduce_small(bucket, arrays, what, detail, coding)
+                arrays = [array.reshape(-1) for array in arrays]
                 return self._allreduce_large(bucket, arrays, what, detail, held, choose, coding)
             finally:
                 self._calls += 1
 
-    def _allreduce_small(
+    def allreduce_small(
+        self,
+        bucket: Bucket,
+        arrays: Sequence[np.ndarray],
+        what: int,
+        detail: int,
+        coding: CompressionState | None = None,
+    ) -> np.ndarray | None:
+        """The same for a bucket that is small: its sums lie in no memory that is shared."""
+        with self._lock:
+            try:
+                return self._add_up_everywhere(bucket, arrays, what, detail, coding)
+            finally:
+                self._calls += 1
+
+    def _add_up_everywhere(
         self, bucket: Bucket, arrays: Sequence[np.ndarray], what: int, detail: int, coding: CompressionState | None
     ) -> np.ndarray | None:
-        """Everyone adds up all parts: one wait, and no memory that is shared afterwards."""
-        dtype, size = bucket.dtype, self._node.size
-        slots, places = self._places(bucket)[self._calls & 1]
+        """Each rank adds up all parts: one wait. Such a sum takes as long as its lines of Python, so these are few."""
+        _, both, results = self._places(bucket)
+        places = both[self._calls & 1]
         with trace.span("pack"):
-            for place, array in zip(places, arrays, strict=True):
+            for place, array in zip(places.tensors, arrays, strict=True):
                 place[...] = array
         self._sign(what, detail, 0)
         self._advance()
+        total = results.take()  # while others may be on their way
         self._await_all()
-        agreed, _ = self._compare()
-        total = empty(bucket.size, dtype)
+        agreed = self._same(what, detail)
         if not self._networked:
             if agreed:
                 with trace.span("reduce"):
-                    add_up(slots[:size], total)
+                    places.add_up(total)
             return total if agreed else None
         sums = None
         if self._node.rank == 0:
-            sums = empty(bucket.size, wide(dtype))
+            sums = empty(bucket.size, wide(bucket.dtype))
             with trace.span("reduce"):
-                add_up(slots[:size], sums)
-        if not self._judge(agreed, sums, slots[size], *self._coded(coding, 0, sums)):
+                add_up(places.parts, sums)
+        if not self._judge(agreed, sums, places.result, *self._coded(coding, 0, sums)):
             return None
-        np.copyto(total, slots[size])
+        np.copyto(total, places.result)
         return total
 
     def _allreduce_large(
@@ -234,21 +274,16 @@ class Channel(CheckedBarrier):
         self._chunks[id(bucket)] = (bucket, chunks)
         return chunks
 
-    def _places(self, bucket: Bucket) -> list[tuple[list[np.ndarray], list[np.ndarray]]]:
-        """For each turn, the parts of a small bucket, and where this rank's tensors go: views take time to make."""
+    def _places(self, bucket: Bucket) -> tuple[Bucket, list[_SmallPlaces], EmptyArrays]:
+        """A small bucket, where it lies in each turn, and arrays for its results."""
         known = self._small_places.get(id(bucket))
         if known is not None and known[0] is bucket:
-            return known[1]
-        places = []
-        for half in self._small_parts:
-            slots = [slot[: bucket.nbytes].view(bucket.dtype) for slot in half]
-            mine = slots[self._node.rank]
-            tensors = [mine[low : low + size] for low, size in zip(bucket.starts, bucket.sizes, strict=True)]
-            places.append((slots, tensors))
-        if len(self._small_places) >= 64:
+            return known
+        places = [_SmallPlaces(bucket, half, self._node.rank) for half in self._small_parts]
+        if len(self._small_places) >= _MOST_SMALL:
             self._small_places.clear()
-        self._small_places[id(bucket)] = (bucket, places)
-        return places
+        known = self._small_places[id(bucket)] = bucket, places, EmptyArrays(bucket.size, bucket.dtype)
+        return known
 
     def _coded(
         self, coding: CompressionState | None, chunk: int, sums: np.ndarray | None

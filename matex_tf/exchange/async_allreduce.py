@@ -1,6 +1,6 @@
-"""Exchanges that go on while later steps compute: one thread, with a party of its own.
+"""Exchanges that go on while later steps compute: one thread, with a process group of its own.
 
-Nothing in this thread meets the ranks elsewhere than in its own party: the others' threads may be anywhere. So what
+Nothing in this thread meets the ranks elsewhere than in its own group: the others' threads may be anywhere. So what
 ranks have to find out together, where they differ, is left to those that wait for a sum.
 """
 
@@ -46,7 +46,7 @@ class PendingAllreduce:
 
 
 class AsyncAllreducer:
-    """The thread and its party. Every rank posts the same plans in the same order."""
+    """The thread and its process group. Every rank posts the same plans in the same order."""
 
     def __init__(self, world: World):
         """Collective over the world, which has more than one rank."""
@@ -56,7 +56,7 @@ class AsyncAllreducer:
         self.stop = weakref.finalize(self, self._tasks.put, None)
 
     def post(self, world: World, plan: BucketPlan, arrays: Sequence[np.ndarray]) -> PendingAllreduce:
-        """Begin to sum the arrays of a plan, behind what was posted before; does not wait for the sums.
+        """Begin to sum the arrays of a plan, after what was posted before; does not wait for the sums.
 
         The ranks meet first, as they do for all else: if only their threads met, a rank that went another way would
         wait for the others in one place, and they for it in the other.

@@ -27,6 +27,7 @@ class Bucket:
         members: positions of the tensors in the list that was packed.
         starts: where each tensor starts in the bucket, in elements.
         sizes: elements of each tensor.
+        shapes: of the tensors.
         size: elements of the bucket, gaps between tensors included.
     """
 
@@ -34,6 +35,7 @@ class Bucket:
     members: tuple[int, ...]
     starts: tuple[int, ...]
     sizes: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...]
     size: int
 
     @functools.cached_property
@@ -45,7 +47,7 @@ class Bucket:
         """What of each tensor lies in elements `start` to `stop` of the bucket.
 
         Yields:
-            The tensor's place in `members`, first and last element of it, and where that starts behind element `base`
+            The tensor's place in `members`, first and last element of it, and where that starts after element `base`
             of the bucket.
         """
         for place, (begin, size) in enumerate(zip(self.starts, self.sizes, strict=True)):
@@ -59,7 +61,7 @@ def pack(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[np.dtype], limit: i
 
     Args:
         shapes, dtypes: of the tensors, in the order of the optimizer's variables.
-        limit: bytes of a bucket. A tensor as large as that has one of its own; small ones before and behind it are
+        limit: bytes of a bucket. A tensor as large as that has one of its own; small ones before and after it are
             together.
 
     Returns:
@@ -94,11 +96,12 @@ def _layout(members: Sequence[int], shapes: Sequence[tuple[int, ...]], dtype: np
         starts.append(place)
         sizes.append(math.prod(shapes[position]))
         place += _padded(shapes[position], dtype)
-    return Bucket(dtype, tuple(members), tuple(starts), tuple(sizes), place)
+    members_shapes = tuple(tuple(shapes[position]) for position in members)
+    return Bucket(dtype, tuple(members), tuple(starts), tuple(sizes), members_shapes, place)
 
 
 def _padded(shape: tuple[int, ...], dtype: np.dtype) -> int:
-    """Elements of a tensor, and of the gap behind it."""
+    """Elements of a tensor, and of the gap after it."""
     step = max(1, ALIGNMENT // dtype.itemsize)
     return -(-math.prod(shape) // step) * step
 
@@ -108,6 +111,26 @@ def empty(size: int, dtype: np.dtype) -> np.ndarray:
     memory = np.empty(size * dtype.itemsize + ALIGNMENT, np.uint8)
     start = -memory.__array_interface__["data"][0] % ALIGNMENT
     return memory[start : start + size * dtype.itemsize].view(dtype)
+
+
+class EmptyArrays:
+    """Such arrays, several at a time from one piece of memory where they are small: to make one takes longer than to
+    add it up."""
+
+    #: Bytes that are kept for as long as any array out of them is.
+    PIECE = 1 << 16
+
+    def __init__(self, size: int, dtype: np.dtype):
+        """Args: size: elements of each array; a multiple of `ALIGNMENT` in bytes."""
+        self._size, self._dtype = size, dtype
+        self._count = max(1, self.PIECE // max(1, size * dtype.itemsize))
+        self._left: list[np.ndarray] = []
+
+    def take(self) -> np.ndarray:
+        """Another one."""
+        if not self._left:
+            self._left = list(empty(self._count * self._size, self._dtype).reshape(self._count, self._size))
+        return self._left.pop()
 
 
 def slice_of(size: int, count: int, number: int, itemsize: int) -> slice:

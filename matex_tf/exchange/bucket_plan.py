@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from matex_tf import settings
+from matex_tf.core.mismatch import checksum
 from matex_tf.errors import MatexError
 from matex_tf.exchange.bucket import Bucket, pack
 from matex_tf.exchange.network.compressed_ring import CompressionState
@@ -41,13 +41,14 @@ class BucketPlan:
     ):
         """Args: limit: bytes of a bucket. codec, feedback: for buckets of floats, between nodes (`compressed_ring`)."""
         self.what = what
-        self.what_sum = zlib.crc32(what.encode())
+        self.what_sum = checksum(what)
         self.shapes = [tuple(shape) for shape in shapes]
         self.described = [
             f"{label} {np.dtype(dtype).name} {shape}"
             for label, dtype, shape in zip(labels, dtypes, self.shapes, strict=True)
         ]
         self._joined = "\0".join(self.described).encode()
+        self._detail_sum = checksum(self._joined)
         self.buckets: list[Bucket] = pack(self.shapes, dtypes, limit)
         self.codings = [
             CompressionState(codec, feedback)
@@ -87,7 +88,10 @@ class BucketPlan:
 
     def results(self, number: int, total: np.ndarray) -> list[np.ndarray]:
         """The tensors of a bucket, as read-only views of its sums."""
-        total.flags.writeable = False
+        total.setflags(write=False)
+        if len(self._parts[number]) == 1:
+            ((start, stop, shape),) = self._parts[number]
+            return [total[start:stop].reshape(shape)]
         return [total[start:stop].reshape(shape) for start, stop, shape in self._parts[number]]
 
     @classmethod
@@ -101,17 +105,17 @@ class BucketPlan:
             at_once: whether all of them are there at the same time, and so in one bucket of each dtype: where a bucket
                 ends, the wire is idle until the next has begun.
         """
-        told = settings.current()
-        limit = sys.maxsize if at_once else told.bucket_mb * MEGABYTE
-        coding = (told.codec, told.error_feedback) if coded else ()
+        chosen = settings.current()
+        limit = sys.maxsize if at_once else chosen.bucket_mb * MEGABYTE
+        coding = (chosen.codec, chosen.error_feedback) if coded else ()
         dtypes = [np.dtype(getattr(array.dtype, "as_numpy_dtype", array.dtype)) for array in arrays]
         return cls(what, labels, [tuple(map(int, array.shape)) for array in arrays], dtypes, limit, *coding)
 
     def detail_sum(self, expected: Sequence[str]) -> int:
-        """The checksum of what ranks must have in common, behind what the world expects already."""
+        """The checksum of what ranks must have in common, after what the world expects already."""
         if not expected:
-            return zlib.crc32(self._joined)
-        return zlib.crc32(self._joined, zlib.crc32(("\0".join(expected) + "\0").encode()))
+            return self._detail_sum
+        return checksum(self._joined, checksum("\0".join(expected) + "\0"))
 
 
 def check_dtypes(dtypes: Sequence[str], labels: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """Collectives on arrays of any numeric dtype, among ranks that have met: what the sums of the exchange do not cover.
 
 Bytes travel, and each rank reduces what it receives by itself, in the order of ranks: so float16, bfloat16 and bool,
-which MPI does not know, are as good as any, and every rank gets the same bits.
+which a transport need not know, are as good as any, and every rank gets the same bits.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from matex_tf.core.transport.communicator import Communicator
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError
 from matex_tf.exchange.node.reduction import add_up
-
-_MOST_BYTES = 1 << 30  # counts of older MPI libraries are 32-bit
 
 _ELEMENTWISE: dict[str, np.ufunc] = {"min": np.minimum, "max": np.maximum, "product": np.multiply}
 
@@ -25,7 +24,7 @@ class Collectives:
 
     def __init__(self, world: World):
         """Collective over the world."""
-        self._comm: Any = None if world.is_single else world.split(0)
+        self._comm: Communicator | None = None if world.is_single else world.split_all()
         self._rank, self._size = world.rank, world.size
 
     def reduce(self, array: np.ndarray, how: str) -> np.ndarray:
@@ -48,36 +47,25 @@ class Collectives:
         """Arrays joined along the first axis, in the order of ranks; and the rows that each rank gave, 0 or more."""
         if self._comm is None:
             return array, [len(array)]
-        counts = self._comm.allgather(len(array))
-        joined = np.empty((sum(counts), *array.shape[1:]), array.dtype)
-        with _Row(array) as row:
-            if joined.nbytes:
-                self._comm.Allgatherv([_bytes(array), len(array), row], [_bytes(joined), counts, None, row])
-        return joined, counts
+        return self._comm.allgather_rows(np.ascontiguousarray(array))
 
     def alltoall(self, array: np.ndarray, splits: Sequence[int]) -> tuple[np.ndarray, list[int]]:
         """Each rank gives `splits[r]` of its rows to rank r; what it receives, and the rows from each rank."""
         if self._comm is None:
             return array, list(splits)
-        counts = self._comm.alltoall(list(splits))
-        received = np.empty((sum(counts), *array.shape[1:]), array.dtype)
-        with _Row(array) as row:
-            self._comm.Alltoallv([_bytes(array), list(splits), None, row], [_bytes(received), counts, None, row])
-        return received, counts
+        return self._comm.alltoall_rows(np.ascontiguousarray(array), splits)
 
     def broadcast(self, array: np.ndarray, root: int) -> np.ndarray:
         """`root`'s array, of the same shape and dtype on every rank."""
         if self._comm is None:
             return array
         result = np.array(array, order="C")
-        memory = _bytes(result)
-        for start in range(0, memory.size, _MOST_BYTES):
-            self._comm.Bcast(memory[start : start + _MOST_BYTES], root=root)
+        self._comm.bcast_array(result, root)
         return result
 
     def broadcast_object(self, value: Any, root: int) -> Any:
         """`root`'s value, any picklable object."""
-        return value if self._comm is None else self._comm.bcast(value, root=root)
+        return value if self._comm is None else self._comm.bcast(value, root)
 
     def allgather_object(self, value: Any) -> list[Any]:
         """Every rank's value, any picklable object."""
@@ -91,28 +79,8 @@ class Collectives:
     def free(self) -> None:
         """Give the communicator back. Collective over the world."""
         if self._comm is not None:
-            self._comm.Free()
+            self._comm.free()
             self._comm = None
-
-
-class _Row:
-    """A `with` block that has the MPI type of one row, so that counts stay below 2^31."""
-
-    def __init__(self, array: np.ndarray):
-        self._bytes = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
-
-    def __enter__(self) -> Any:
-        from mpi4py import MPI
-
-        self._type = MPI.BYTE.Create_contiguous(self._bytes).Commit()
-        return self._type
-
-    def __exit__(self, *exception: object) -> None:
-        self._type.Free()
-
-
-def _bytes(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def _reduced(parts: np.ndarray, how: str) -> np.ndarray:

@@ -89,7 +89,7 @@ class BucketQueue:
 
 
 class ExchangeThreads:
-    """The threads that exchange for one party."""
+    """The threads that exchange for one process group."""
 
     def __init__(self, group: ProcessGroup, count: int):
         """Args: count: 1 for `funneled`, more for `concurrent`."""
@@ -131,7 +131,7 @@ class ExchangeThreads:
 
 
 def threads_of(group: ProcessGroup, count: int) -> ExchangeThreads:
-    """The threads of a party, started when they are first needed."""
+    """The threads of a process group, started when they are first needed."""
     if group.threads is None or group.threads.count != count:
         if group.threads is not None:
             group.threads.stop()

@@ -27,18 +27,16 @@ partners for ever: here each message comes from another rank, so what sender and
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from matex_tf.core.mismatch import name_ranks
-from matex_tf.errors import MatexError, RanksDisagree
+from matex_tf.errors import RanksDisagree
 from matex_tf.exchange.bucket import Bucket, empty, pack
+from matex_tf.exchange.network.algorithms import Peers, Steps
 from matex_tf.exchange.network.codec import Codec, create
-from matex_tf.exchange.network.messenger import pieces, swap
-from matex_tf.exchange.network.transport import Steps
+from matex_tf.exchange.network.messenger import Messenger, Transfer, pieces, swap
 
 _HEAD_TAG, _ASK_TAG = 1 << 14, 1 << 13  # others are numbers of buckets; to ask for one adds to that
 _GOES_ON, _STOPS = 0, 1
@@ -64,7 +62,7 @@ class PairwiseAverager:
 
     def __init__(
         self,
-        mail: Any,
+        messenger: Messenger,
         rank: int,
         partners: Partners,
         shapes: Sequence[tuple[int, ...]],
@@ -77,18 +75,18 @@ class PairwiseAverager:
         """What shall be averaged.
 
         Args:
-            mail: what messages go by, see `matex_tf.exchange.network.messenger.Messenger`.
+            messenger: what messages go by.
             rank, partners: who this is, and with whom it meets.
             shapes, dtypes: of the arrays, all of floating point, in the order of layers.
             limit: bytes of a bucket.
-            look: told now and then for whom this rank waits (one of those), and for how many seconds; may raise.
+            look: called now and then with the ranks of which one is waited for, and for how many seconds; may raise.
             codec: by name, see `codec`; "none" for none. Used where it makes a bucket shorter.
             feedback: whether what the codec could not say is kept for the next exchange.
 
         Raises:
             SettingError: there is no codec of this name.
         """
-        self._mail, self._rank, self._partners, self._look = mail, rank, partners, look
+        self._messenger, self._rank, self._partners, self._look = messenger, rank, partners, look
         # Buckets go from the last array to the first, as gradients come; weights are needed the other way round.
         self._buckets = pack(shapes, dtypes, limit)[::-1]
         self.parts = [bucket.members for bucket in self._buckets]
@@ -99,7 +97,7 @@ class PairwiseAverager:
         coder = None if codec == "none" else create(codec)
         self._coded = [_coded_part(coder, bucket, feedback) for bucket in self._buckets]
         self._said, self._heard = np.zeros(2, np.int64), np.zeros(2, np.int64)
-        self._letters: list[Any] = []
+        self._transfers: list[Transfer] = []
         self._to = self._source = rank
         self.turns = 0
         self.under_way = False
@@ -153,10 +151,9 @@ class PairwiseAverager:
         """Copy the arrays of a part, and begin to send them and to receive a partner's. Does not wait."""
         for member, array in zip(self.parts[part], arrays, strict=True):
             np.copyto(self._own[member], array)
-        swapped = _averager(
-            self._mail.lane, self._sent[part], self._received[part], self._coded[part], self._to, self._source, part
-        )
-        self._letters.append(self._mail.post(swapped))
+        lane, coded = self._messenger.lane, self._coded[part]
+        swapped = _averager(lane, self._sent[part], self._received[part], coded, self._to, self._source, part)
+        self._transfers.append(self._messenger.post(swapped))
 
     def finish(self) -> None:
         """Wait for what was begun; `moves` are there then.
@@ -190,11 +187,11 @@ class PairwiseAverager:
             As `finish`.
         """
         self._hear(_GOES_ON, self.turns - 1)
-        letters, waiting = self._letters, self._waiting
+        transfers, waiting = self._transfers, self._waiting
 
         def wait() -> Iterator[int]:
-            for part, letter in enumerate(letters):
-                letter.wait(waiting)
+            for part, transfer in enumerate(transfers):
+                transfer.wait(waiting)
                 yield part
 
         return wait()
@@ -212,11 +209,11 @@ class PairwiseAverager:
         """Begin to say, and to hear, who does what."""
         self._to, self._source = self._partners.of(self.turns, self._rank)
         self._said[:] = self.turns, kind
-        lane = self._mail.lane
-        self._letters = [self._mail.post(swap(lane, self._said, self._heard, self._to, self._source, _HEAD_TAG))]
+        lane = self._messenger.lane
+        self._transfers = [self._messenger.post(swap(lane, self._said, self._heard, self._to, self._source, _HEAD_TAG))]
 
     def _hear(self, kind: int, turn: int) -> None:
-        self._letters.pop(0).wait(self._waiting)
+        self._transfers.pop(0).wait(self._waiting)
         theirs, their_kind = map(int, self._heard)
         if (theirs, their_kind) == (turn, kind):
             return
@@ -269,7 +266,7 @@ def _coded_part(codec: Codec | None, bucket: Bucket, feedback: bool) -> _Coded |
 
 
 def _averager(
-    lane: Any, mine: np.ndarray, theirs: np.ndarray, coded: _Coded | None, to: int, source: int, tag: int
+    lane: Peers, mine: np.ndarray, theirs: np.ndarray, coded: _Coded | None, to: int, source: int, tag: int
 ) -> Steps:
     """Ask for a bucket and be asked for one, swap them, and make of what was received how far it is to the middle."""
     ask, asked = np.zeros(1, np.uint8), np.empty(1, np.uint8)
@@ -293,29 +290,3 @@ def _views(buckets: Sequence[Bucket], flat: Sequence[np.ndarray | None], shapes:
         for member, start, size in zip(bucket.members, bucket.starts, bucket.sizes, strict=True):
             views[member] = memory[start : start + size].reshape(shapes[member])
     return views
-
-
-class Patience:
-    """Says which rank is missing, as `--stall-seconds` has it, and gives up, as `--stall-abort-seconds` has it."""
-
-    def __init__(self, tell_after: float, end_after: float, say: Callable[[str], None]):
-        """Args: seconds until a line says so, and until the rank counts as dead; 0 for never."""
-        self._tell_after, self._end_after, self._say = tell_after, end_after, say
-        self._told = False
-
-    def look(self, partners: Sequence[int], seconds: float) -> None:
-        """To be called now and then by a rank that waits for one of these.
-
-        Raises:
-            MatexError: that one counts as dead.
-        """
-        who = name_ranks(partners) if len(partners) == 1 else f"one of {name_ranks(partners)}"
-        self._told = self._told and seconds > self._tell_after
-        if self._tell_after and seconds >= self._tell_after and not self._told:
-            self._told = True
-            since = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
-            self._say(f"{who} missing since {since} ({seconds:.0f} s) from gossip")
-        if self._end_after and seconds >= self._end_after:
-            raise MatexError(
-                f"{who} missing for {seconds:.0f} s from gossip, which counts as dead (--stall-abort-seconds)."
-            )

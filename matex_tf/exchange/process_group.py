@@ -18,17 +18,18 @@ import numpy as np
 
 from matex_tf import settings
 from matex_tf.core import trace
+from matex_tf.core.stall_detector import StallDetector
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError
 from matex_tf.exchange.allreduce import Channel
 from matex_tf.exchange.bucket import ALIGNMENT
 from matex_tf.exchange.bucket_plan import BucketPlan
-from matex_tf.exchange.network.transport import Lane
+from matex_tf.exchange.network.lane import Lane
 from matex_tf.exchange.node import futex
-from matex_tf.exchange.node.shared_memory import NodeMemory, OutOfSharedMemory, Segment
-from matex_tf.exchange.node.stall_detector import StallDetector
+from matex_tf.exchange.node.interface import Node, SharedMemory
+from matex_tf.exchange.node.shared_memory import NodeMemory, OutOfSharedMemory
 
-if TYPE_CHECKING:  # both are made of a party
+if TYPE_CHECKING:  # both are made of a process group
     from matex_tf.exchange.async_allreduce import AsyncAllreducer
     from matex_tf.exchange.overlap import ExchangeThreads
 
@@ -44,7 +45,7 @@ class _Generation:
     """Shared memory for the results of one exchange."""
 
     def __init__(self) -> None:
-        self.segment: Segment | None = None
+        self.segment: SharedMemory | None = None
         self.lease: weakref.ref[np.ndarray] | None = None
 
     @property
@@ -69,14 +70,14 @@ class ProcessGroup:
             directory: see `NodeMemory`.
 
         Raises:
-            NoRoom: on every rank, if a node has next to no shared memory.
+            OutOfSharedMemory: on every rank, if a node has next to no shared memory.
         """
         self._world: World = weakref.proxy(world)
-        self._node = NodeMemory(world, directory)
+        self._node: Node = NodeMemory(world, directory)
         sizes = [len(ranks) for ranks in world.nodes]
         self._lanes = min(sizes)
         self._networked = len(sizes) > 1
-        self._crowded = futex.oversubscribed(self._node.size)
+        self._oversubscribed = futex.oversubscribed(self._node.size)
         self._lock = threading.RLock()
         self._generations = [_Generation() for _ in range(GENERATIONS)]
         self._turn = 0
@@ -84,8 +85,10 @@ class ProcessGroup:
         self._small = max(1 << 14, SMALL // max(sizes) // ALIGNMENT * ALIGNMENT)
         chunk = min(LARGEST_CHUNK, CHUNKS // (2 * max(sizes)))
         chunk = max(SMALLEST_CHUNK, chunk // ALIGNMENT * ALIGNMENT)
-        told = settings.current()
-        self._stalls = StallDetector(told.stall_seconds, told.stall_abort_seconds, world.guard is not None, world.log)
+        chosen = settings.current()
+        self._stalls = StallDetector(
+            chosen.stall_seconds, chosen.stall_abort_seconds, world.log, world.guard is not None
+        )
         self._lanes_made = [self._make_lane()]
         self._channel = self._open(chunk, self._lanes_made[0])
         self._apart: list[Channel] = []
@@ -98,7 +101,7 @@ class ProcessGroup:
         if not self._networked:
             return None
         comm = world.split(world.local_rank if world.local_rank < self._lanes else None, world.node)
-        return None if comm is None else Lane(comm)
+        return None if comm is None else Lane(comm, settings.current().reproducible > 0)
 
     def _open(self, chunk: int, lane: Lane | None) -> Channel:
         """A channel with chunks of this size, or smaller ones, the same on every node, where a node has no room."""
@@ -106,7 +109,14 @@ class ProcessGroup:
             channel, failure = None, ""
             try:
                 channel = Channel(
-                    self._node, self._lanes, lane, self._networked, self._small, chunk, self._crowded, self._stalls
+                    self._node,
+                    self._lanes,
+                    lane,
+                    self._networked,
+                    self._small,
+                    chunk,
+                    self._oversubscribed,
+                    self._stalls,
                 )
             except OutOfSharedMemory as error:
                 failure = str(error)
@@ -167,17 +177,31 @@ class ProcessGroup:
         self, plan: BucketPlan, number: int, arrays: Sequence[np.ndarray], expected: Sequence[str]
     ) -> np.ndarray | None:
         """The sums of a bucket; None where the ranks are not about to do the same."""
+        bucket, channel, coding = plan.buckets[number], self._channel, plan.codings[number]
         if number == 0:
             plan.root, plan.chosen = None, False
+        with trace.span("exchange", plan.title(number)):
+            channel.doing = plan.title(number)
+            if bucket.nbytes <= self._small:
+                total = channel.allreduce_small(bucket, arrays, plan.what_sum, plan.detail_sum(expected), coding)
+            else:
+                total = self._sum_large(plan, number, arrays, expected)
+        if number == len(plan.buckets) - 1:
+            plan.root = None
+        return total
+
+    def _sum_large(
+        self, plan: BucketPlan, number: int, arrays: Sequence[np.ndarray], expected: Sequence[str]
+    ) -> np.ndarray | None:
+        """The same for a bucket whose sums lie in shared memory."""
 
         def choose(held: int) -> np.ndarray | None:
             if not plan.chosen:
                 plan.root, plan.chosen = self._take(plan.nbytes, held), True
             return plan.place(number)
 
-        with self._lock, trace.span("exchange", plan.title(number)):
-            self._channel.doing = plan.title(number)
-            total = self._channel.allreduce(
+        with self._lock:
+            return self._channel.allreduce(
                 plan.buckets[number],
                 arrays,
                 plan.what_sum,
@@ -186,9 +210,6 @@ class ProcessGroup:
                 choose,
                 plan.codings[number],
             )
-        if number == len(plan.buckets) - 1:
-            plan.root = None
-        return total
 
     def begin(self, plan: BucketPlan) -> None:
         """Meet for a plan whose buckets will be summed by `sum_apart`.
@@ -261,7 +282,7 @@ class ProcessGroup:
         return root
 
     def revoke(self) -> None:
-        """Let no rank of this node wait any longer: a rank has died, and this party with it."""
+        """Let no rank of this node wait any longer: a rank has died, and this group with it."""
         for channel in (self._channel, *self._apart):
             channel.revoke()
         if self.threads is not None:
@@ -282,7 +303,7 @@ class ProcessGroup:
 
 
 def of(world: World, plan: BucketPlan, make: Callable[[World], ProcessGroup] = ProcessGroup) -> ProcessGroup:
-    """The party of a world; made at the first call, once the ranks have found that they all mean to exchange.
+    """The process group of a world; made at the first call, once the ranks have found that they all mean to exchange.
 
     Raises:
         RanksDisagree: on every rank.
@@ -314,6 +335,8 @@ def sum_arrays(world: World, arrays: Sequence[np.ndarray], what: str, labels: Se
 def sum_planned(world: World, plan: BucketPlan, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The same, for arrays that have a plan."""
     group = of(world, plan)
+    if len(arrays) == 1:
+        return group.sum(plan, 0, arrays)
     sums: list[np.ndarray | None] = [None] * len(arrays)
     for number, bucket in enumerate(plan.buckets):
         for member, total in zip(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import zlib
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -16,8 +16,12 @@ import tensorflow as tf
 
 from matex_tf import errors, settings
 from matex_tf.core import trace, world
-from matex_tf.exchange import overlap, process_group
+from matex_tf.core.mismatch import checksum
+from matex_tf.errors import MatexError
+from matex_tf.exchange import overlap, process_group, virtual_ranks
 from matex_tf.exchange.bucket_plan import BucketPlan, check_dtypes
+from matex_tf.exchange.node.reduction import SUMMED_AS
+from matex_tf.exchange.ordered_sum import OrderedSum
 
 
 def sum_over_ranks(
@@ -40,18 +44,46 @@ def sum_over_ranks(
     if not tensors:
         return []
     check_dtypes([tensor.dtype.name for tensor in tensors], labels)
+    if virtual_ranks.current() is not None:
+        whole: list[tf.Tensor] = virtual_ranks.meet(
+            (what, *labels), list(tensors), lambda given: sum_over_virtual_ranks(given, what, labels)
+        )
+        return list(whole)
 
     known = all(tensor.shape.is_fully_defined() for tensor in tensors)
     plan = BucketPlan.of(what, labels, tensors, coded) if known else None
     if plan is None or len(plan.buckets) == 1:
         results = _at_once(tensors, what, labels, coded)
     elif settings.current().schedule == "chained":
-        results = _chained(tensors, plan)
+        results = _chained(tensors, plan, labels)
     else:
-        results = _apart(tensors, plan, 1 if settings.current().schedule == "funneled" else overlap.CONCURRENT)
+        threads = 1 if settings.current().schedule == "funneled" else overlap.CONCURRENT
+        results = _apart(tensors, plan, labels, threads)
     for result, tensor in zip(results, tensors, strict=True):
         result.set_shape(tensor.shape)
     return results
+
+
+def sum_over_virtual_ranks(given: Sequence[Sequence[tf.Tensor]], what: str, labels: Sequence[str]) -> list[tf.Tensor]:
+    """Sum over all virtual ranks, in their order.
+
+    Args:
+        given: for each virtual rank of this rank, its tensors.
+        what, labels: see `sum_over_ranks`.
+    """
+    count, dtypes = len(labels), [tensor.dtype for tensor in given[0]]
+    summed_as = [tf.as_dtype(SUMMED_AS[dtype.name]) for dtype in dtypes]
+    add = OrderedSum(settings.current().reproducible, what, labels)
+
+    def exchange(*arrays: np.ndarray) -> list[np.ndarray]:
+        values = [arrays[first : first + count] for first in range(0, len(arrays), count)]
+        return add(world.current(), values)
+
+    flat = [tf.cast(tensor, dtype) for own in given for tensor, dtype in zip(own, summed_as, strict=True)]
+    sums = call(exchange, flat, summed_as, lambda arrays: list(arrays[:count]))
+    for total, tensor in zip(sums, given[0], strict=True):
+        total.set_shape(tensor.shape)
+    return [tf.cast(total, dtype) for total, dtype in zip(sums, dtypes, strict=True)]
 
 
 def _at_once(tensors: Sequence[tf.Tensor], what: str, labels: Sequence[str], coded: bool) -> list[tf.Tensor]:
@@ -66,10 +98,10 @@ def _at_once(tensors: Sequence[tf.Tensor], what: str, labels: Sequence[str], cod
             plan = BucketPlan.of(what, labels, arrays, coded, at_once=True)
         return process_group.sum_planned(world.current(), plan, arrays)
 
-    return call(exchange, tensors, [tensor.dtype for tensor in tensors])
+    return call(exchange, tensors, [tensor.dtype for tensor in tensors], given=Given(what, labels))
 
 
-def _chained(tensors: Sequence[tf.Tensor], plan: BucketPlan) -> list[tf.Tensor]:
+def _chained(tensors: Sequence[tf.Tensor], plan: BucketPlan, labels: Sequence[str]) -> list[tf.Tensor]:
     """One op for each bucket, one after the other."""
     results: list[tf.Tensor | None] = [None] * len(tensors)
     before: list[tf.Tensor] = []
@@ -81,15 +113,16 @@ def _chained(tensors: Sequence[tf.Tensor], plan: BucketPlan) -> list[tf.Tensor]:
 
         own = [tensors[member] for member in bucket.members]
         with tf.control_dependencies(before):
-            sums = call(exchange, own, [tensor.dtype for tensor in own])
+            given = Given(plan.what, [labels[member] for member in bucket.members])
+            sums = call(exchange, own, [tensor.dtype for tensor in own], given=given)
         before = sums[:1]
         for member, total in zip(bucket.members, sums, strict=True):
             results[member] = total
     return results
 
 
-def _apart(tensors: Sequence[tf.Tensor], plan: BucketPlan, threads: int) -> list[tf.Tensor]:
-    """Two ops for each bucket: one that hands it to a thread, and, behind all of those, one that waits for the sums.
+def _apart(tensors: Sequence[tf.Tensor], plan: BucketPlan, labels: Sequence[str], threads: int) -> list[tf.Tensor]:
+    """Two ops for each bucket: one that hands it to a thread, and, after all of those, one that waits for the sums.
 
     No thread of TensorFlow's is held up while there is a gradient to compute: posting does not wait, and nothing is
     collected before all is posted. With one thread for ops nothing deadlocks, and nothing overlaps: TensorFlow takes
@@ -116,7 +149,8 @@ def _apart(tensors: Sequence[tf.Tensor], plan: BucketPlan, threads: int) -> list
             return overlap.threads_of(process_group.of(ranks, plan), threads).collect(plan, number)
 
         with tf.control_dependencies(posted):
-            sums = call(collect, own, [tensor.dtype for tensor in own])
+            given = Given(plan.what, [labels[member] for member in bucket.members])
+            sums = call(collect, own, [tensor.dtype for tensor in own], given=given)
         for member, total in zip(bucket.members, sums, strict=True):
             results[member] = total
     return results
@@ -132,22 +166,43 @@ def allgather_slices(slices: tf.IndexedSlices, what: str, label: str) -> tf.Inde
     matrix does, and `embedding_lookup_sparse`): one rank has each once. That is seen in a graph; what is run eagerly is
     known by `note_distinct`.
     """
-    known_as_distinct = _made_distinct(slices.indices)
-    check_dtypes([slices.values.dtype.name], [label])
+    return allgather_slices_of([slices], what, label)
 
-    def exchange(values: np.ndarray, indices: np.ndarray) -> list[np.ndarray]:
-        ranks = world.current()
-        mine = len(indices), zlib.crc32(indices.tobytes()), known_as_distinct
-        looked_up = ranks.allgather(mine, f"{what}: indices of {label}")
+
+def allgather_slices_of(given: Sequence[tf.IndexedSlices], what: str, label: str) -> tf.IndexedSlices:
+    """The same for what each virtual rank of this rank has; without virtual ranks, for the rank's own.
+
+    With virtual ranks the sum of values is that of `OrderedSum`.
+    """
+    slices = given[0]
+    known_as_distinct = [_made_distinct(own.indices) for own in given]
+    check_dtypes([slices.values.dtype.name], [label])
+    virtual = settings.current().reproducible
+    ordered = OrderedSum(virtual, what, [label]) if virtual else None
+
+    def exchange(*arrays: np.ndarray) -> list[np.ndarray]:
+        ranks, values, indices = world.current(), arrays[0::2], arrays[1::2]
+        mine = [(len(one), checksum(one), known) for one, known in zip(indices, known_as_distinct, strict=True)]
+        looked_up: list[tuple[int, int, bool]] = sum(ranks.allgather(mine, f"{what}: indices of {label}"), [])
         distinct = any(known for *_, known in looked_up)
-        if len({(rows, checksum) for rows, checksum, _ in looked_up}) == 1:
-            return [*process_group.sum_arrays(ranks, [values], what, [label]), indices]
-        rows = values.view(np.uint16) if values.dtype.name == "bfloat16" else values
-        joined = ranks.allgather_rows(rows, f"{what}: values of {label}").view(values.dtype)
-        places = ranks.allgather_rows(indices, f"{what}: indices of {label}")
+        if len({(rows, of_indices) for rows, of_indices, _ in looked_up}) == 1:
+            if ordered is None:
+                return [*process_group.sum_arrays(ranks, [values[0]], what, [label]), indices[0]]
+            wide = SUMMED_AS[values[0].dtype.name]
+            total = ordered(ranks, [[one.astype(wide, copy=False)] for one in values])[0]
+            return [total.astype(values[0].dtype, copy=False), indices[0]]
+        own, dtype = np.concatenate(values) if len(values) > 1 else values[0], values[0].dtype
+        rows = own.view(np.uint16) if dtype.name == "bfloat16" else own
+        joined = ranks.allgather_rows(rows, f"{what}: values of {label}").view(dtype)
+        own = np.concatenate(indices) if len(indices) > 1 else indices[0]
+        places = ranks.allgather_rows(own, f"{what}: indices of {label}")
         return _add_up(joined, places) if distinct else [joined, places]
 
-    values, indices = call(exchange, [slices.values, slices.indices], [slices.values.dtype, slices.indices.dtype])
+    shape = None if slices.dense_shape is None else tf.get_static_value(slices.dense_shape)
+    noted = None if shape is None else Given(what, [f"the gradient of {label}"], tuple(int(size) for size in shape))
+    inputs = [tensor for own in given for tensor in (own.values, own.indices)]
+    types = [slices.values.dtype, slices.indices.dtype]
+    values, indices = call(exchange, inputs, types, lambda arrays: list(arrays[:2]), given=noted)
     values.set_shape([None, *slices.values.shape[1:]])
     indices.set_shape([None])
     return tf.IndexedSlices(values, indices, slices.dense_shape)
@@ -188,12 +243,14 @@ def _add_up(values: np.ndarray, indices: np.ndarray) -> list[np.ndarray]:
     return [sums, once]
 
 
-_collected: list[BaseException] | None = None  # what `collecting` has caught so far; None outside of it
+# What `collecting` has caught so far; None outside of it. An op is made before the step that runs it begins, runs in a
+# thread of TensorFlow's, and gets tensors alone.
+_collected: list[BaseException] | None = None
 
 
 @contextlib.contextmanager
 def collecting() -> Iterator[None]:
-    """Run a step such that an error of its exchange is raised behind it, as it is.
+    """Run a step such that an error of its exchange is raised after it, as it is.
 
     An exception that leaves an op is reported by TensorFlow's log, with a traceback on every rank, and comes out as one
     of TensorFlow's own. Inside this block the ops of a step end quietly after the first error.
@@ -211,21 +268,75 @@ def collecting() -> Iterator[None]:
         raise caught[0]
 
 
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """What an op gives to the exchange.
+
+    Attributes:
+        what: the purpose.
+        labels: of the tensors that it sums.
+        shape: of the tensor whose values and indices it joins; None for an op that sums.
+    """
+
+    what: str
+    labels: Sequence[str]
+    shape: tuple[int, ...] | None = None
+
+
+# What `watching` sees, and whether steps run as on one rank; None outside of it. As with `_collected`, ops of a step
+# that was traced before run in threads of TensorFlow's.
+_watch: tuple[dict[object, tuple[Given, list[np.ndarray]]], bool] | None = None
+
+
+@contextlib.contextmanager
+def watching(alone: bool = False) -> Iterator[dict[object, tuple[Given, list[np.ndarray]]]]:
+    """See what a step gives to the exchange.
+
+    Args:
+        alone: whether the ops inside of this block give what they give on one rank, and exchange nothing.
+
+    Yields:
+        For each op that says what it gives, in the order in which they run: that, and copies of the arrays that it got
+        when it ran first.
+    """
+    global _watch
+    before, _watch = _watch, ({}, alone)
+    try:
+        yield _watch[0]
+    finally:
+        _watch = before
+
+
+#: Part of the names of these ops, by which they are told from those of a script.
+OP_NAME = "matex_tf_exchange"
+
+
 def call(
     function: Callable[..., list[np.ndarray]],
     inputs: Sequence[tf.Tensor],
     dtypes: Sequence[tf.DType],
     otherwise: Callable[[Sequence[np.ndarray]], list[np.ndarray]] = list,
+    given: Given | None = None,
 ) -> list[tf.Tensor]:
     """The op: gives the function's results.
 
     Args:
         function: from arrays to arrays; runs in one of TensorFlow's threads.
         dtypes: of the results.
-        otherwise: from the inputs, what the op gives where a step ends quietly.
+        otherwise: from the inputs, what the op gives on one rank, and where a step ends quietly.
+        given: what it gives to the exchange, for `watching`.
     """
 
+    if virtual_ranks.current() is not None:
+        raise MatexError("--reproducible: a step looks at the rows of the whole batch, which it cannot yet.")
+
     def guarded(*arrays: np.ndarray) -> list[np.ndarray]:
+        if _watch is not None:
+            seen, alone = _watch
+            if given is not None and guarded not in seen:
+                seen[guarded] = given, [np.array(array) for array in arrays]
+            if alone:
+                return otherwise(arrays)
         if _collected:
             return otherwise(arrays)
         try:
@@ -238,5 +349,5 @@ def call(
             errors.remember(error)
             raise
 
-    outputs = tf.numpy_function(guarded, inputs, list(dtypes), stateful=True)
+    outputs = tf.numpy_function(guarded, inputs, list(dtypes), stateful=True, name=OP_NAME)
     return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]

@@ -57,7 +57,7 @@ class Place:
 
     @classmethod
     def of(cls, name: str) -> Place | None:
-        """The place of a file; None where it is no checkpoint."""
+        """The place of a file; None where it is not a checkpoint."""
         found = _NAME.fullmatch(name)
         if found is None:
             return None
@@ -128,21 +128,21 @@ def read(folder: Folder, name: str) -> Any:
     """What `write` was given.
 
     Raises:
-        Damaged: the file is cut off, its checksum is wrong, or it is not this version's.
+        Damaged: the file is truncated, its checksum is wrong, or it is not this version's.
         OSError: it cannot be read.
     """
     path = folder.path / name
     with folder.open(name) as file:
         size = os.fstat(file.fileno()).st_size - len(_MAGIC) - _END.size
         if file.read(len(_MAGIC)) != _MAGIC or size < 0:
-            raise Damaged(f"{path} is no checkpoint of this version, or cut off.")
+            raise Damaged(f"{path} is truncated, or not a checkpoint of this version.")
         found, left = 0, size
         while left > 0 and (data := file.read(min(_CHUNK, left))):
             found = zlib.crc32(data, found)
             left -= len(data)
-        told, expected = _END.unpack(file.read(_END.size))
-        if told != size:
-            raise Damaged(f"{path} is cut off: it has {size} bytes of content, and should have {told}.")
+        length, expected = _END.unpack(file.read(_END.size))
+        if length != size:
+            raise Damaged(f"{path} is truncated: it has {size} bytes of content, and should have {length}.")
         if found != expected:
             raise Damaged(f"{path} is damaged: its checksum is wrong.")
         file.seek(len(_MAGIC))

@@ -200,49 +200,47 @@ def directory(wanted: str) -> Path:
     return Path(wanted).absolute()
 
 
-#: The checkpoints of this job; None where it is not started again.
-current: Checkpoints | None = None
-
 #: In the environment of a job of `matex-tf run`: how often it has been started again, and when a rank died (seconds
 #: since 1970).
 RESTARTS, DIED = "MATEX_RESTARTS", "MATEX_DIED"
 
 
 def join(world: World, settings: Settings, script: str) -> Checkpoints:
-    """Open the checkpoints of this job. Every rank must call.
+    """Open the checkpoints of this job, which the world has from now on. Every rank must call.
 
     Raises:
         MatexError: the directory cannot be written to, can be changed by others, or is another one on another host.
     """
-    global current
-    current = Checkpoints(directory(settings.checkpoint_dir), script, settings.resume, lambda line: world.log(line))
+    store = Checkpoints(directory(settings.checkpoint_dir), script, settings.resume, lambda line: world.log(line))
+    world.checkpoints = store
     failure = None
     if world.rank == 0:
         try:
-            current.open()
+            store.open()
         except MatexError as error:
             failure = str(error)
     failure = world.broadcast(failure, "open the checkpoints")
     if failure:
         raise MatexError(failure)
     unseen = {
-        host for host, seen in world.allgather((world.host, current.script_started), "see the checkpoints") if not seen
+        host for host, seen in world.allgather((world.host, store.script_started), "see the checkpoints") if not seen
     }
     if unseen:
         raise MatexError(
-            f"{current.path} is a directory of {world.hosts[0]} that {', '.join(sorted(unseen))} cannot see: give one "
+            f"{store.path} is a directory of {world.hosts[0]} that {', '.join(sorted(unseen))} cannot see: give one "
             "that all hosts share as --checkpoint-dir."
         )
     if RESTARTS not in os.environ and settings.notes and world.rank == 0:
-        world.log(f"checkpoints are in {current.path}; after a death, --resume on goes on from them")
-    return current
+        world.log(f"checkpoints are in {store.path}; after a death, --resume on goes on from them")
+    return store
 
 
 def leave(world: World) -> None:
     """The script has ended well on all ranks: its checkpoints are of no use any more."""
-    if current is None or world.rank:
+    store = world.checkpoints
+    if store is None or world.rank:
         return
-    current.end()
+    store.end()
     if RESTARTS not in os.environ:  # else they are the launcher's to remove
-        current.finish()
-        current.remove()
+        store.finish()
+        store.remove()

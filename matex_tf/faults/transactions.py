@@ -5,10 +5,10 @@ survivors complete a transaction, or none does and they run it again. No message
 
 - A transaction ends in a collective in which every rank waits for every other. So a rank that has completed it knows
   that all others have done their own part of it, and no two ranks are more than one transaction apart.
-- What comes behind that collective in a transaction is the rank's own work, which cannot fail with another rank.
+- What comes after that collective in a transaction is the rank's own work, which cannot fail with another rank.
 - Whoever meets a failure revokes the communicators, which brings every other rank here as well, at its next collective
   at the latest. The survivors shrink and tell each other how many transactions they have completed. Where they differ,
-  those that are behind are given the result of the last one, the same on all ranks, and have completed it too.
+  those that are late are given the result of the last one, the same on all ranks, and have completed it too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import atexit
 import contextlib
 import itertools
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -30,7 +29,7 @@ from matex_tf.core.mismatch import name_ranks
 from matex_tf.core.output import Output
 from matex_tf.core.sign import ENDS_WITHOUT
 from matex_tf.core.world import World
-from matex_tf.errors import MatexError, RankLost
+from matex_tf.errors import CommunicationError, MatexError, RankLost
 from matex_tf.faults import liveness
 from matex_tf.faults.peer_sockets import PeerSocket
 from matex_tf.settings import Settings
@@ -42,16 +41,6 @@ _LAST_WORDS_SECONDS = 3.0
 
 _Result = TypeVar("_Result")
 _Committed = TypeVar("_Committed")
-
-
-def available(environ: Any = os.environ) -> bool:
-    """Whether this process belongs to an MPI job that survives the death of a rank."""
-    return _on("mpi_ft_enable", environ)
-
-
-def _on(parameter: str, environ: Any) -> bool:
-    """Whether a parameter of Open MPI is on."""
-    return environ.get(f"OMPI_MCA_{parameter}") in ("1", "true")
 
 
 class TransactionGuard:
@@ -101,7 +90,7 @@ class TransactionGuard:
         """Run what a rank does for itself, and the collective that makes it count, on all survivors or on none.
 
         Args:
-            prepare: the rank's own part; may have collectives in it. It may call `mark_committed` behind the last of
+            prepare: the rank's own part; may have collectives in it. It may call `mark_committed` after the last of
                 them, and what it does from there on is its own work.
             commit: a collective in which every rank waits for every other, with the same result on every rank; where
                 `prepare` has counted the transaction it only gives that result.
@@ -141,15 +130,15 @@ class TransactionGuard:
         return self._inside
 
     def mark_committed(self) -> None:
-        """In a transaction, behind its last collective, in which every rank has waited for every other: it counts."""
+        """In a transaction, after its last collective, in which every rank has waited for every other: it counts."""
         self._counted = True
         self._completed += 1
         self._last = None
 
     def _leave(self) -> None:
         """Leave without MPI_Finalize where ranks have died: it may wait for them. So may mpirun, for those that are
-        out of reach. With heartbeats in a thread MPI_Finalize of Open MPI 5.0.11 waits for ever, whoever has died."""
-        if self._world.generation or _on("mpi_ft_detector", os.environ):
+        out of reach."""
+        if self._world.generation or self._world.exit_may_hang:
             Output.flush()
             missing = sum(liveness.alive(self._left_behind)) if self._world.rank == 0 else 0
             if missing:
@@ -255,28 +244,24 @@ class TransactionGuard:
 
 
 def is_rank_failure(error: BaseException) -> bool:
-    """Whether an error may mean that a rank has died. MPI does not always say it in so many words."""
-    if isinstance(error, (RankLost, pickle.UnpicklingError)):  # a message of zeros that a dead rank has left
-        return True
-    from mpi4py import MPI
-
-    return isinstance(error, MPI.Exception)
+    """Whether an error may mean that a rank has died. A transport does not always say it in so many words."""
+    return isinstance(error, (RankLost, CommunicationError))
 
 
-def install(world: World, told: Settings) -> TransactionGuard | None:
+def install(world: World, settings: Settings) -> TransactionGuard | None:
     """Carry on when ranks die, where that is wanted and can be had.
 
     Args:
-        told: `faults`, `min_ranks` and `notes` of them.
+        settings: `faults`, `min_ranks` and `notes` of them.
 
     Raises:
         MatexError: it is wanted, and this MPI job cannot do it.
     """
-    if told.faults != "shrink" or world.is_single:
+    if settings.faults != "shrink" or world.is_single:
         return None
-    if not available():
+    if not world.can_shrink:
         raise MatexError(
             "--faults shrink needs an MPI with ULFM that was started for it: matex-tf run does that with Open MPI 5 "
             "(mpirun --with-ft ulfm by hand), or take --faults abort."
         )
-    return TransactionGuard(world, told.notes, told.min_ranks)
+    return TransactionGuard(world, settings.notes, settings.min_ranks)

@@ -1,4 +1,4 @@
-"""Processes that a script starts are no ranks: they get an environment without what makes a process one.
+"""Processes that a script starts are not ranks: they get an environment without what makes a process one.
 
 With a rank's variables a child that imports mpi4py joins the job as a second process of that rank, and takes it down or
 waits for ever; an mpirun in a script refuses to start. MPI has read them once it has started. From then on they are in
@@ -29,7 +29,7 @@ _PARAMETERS = (
     *("OPAL_MCA_PREFIXES", "PMIX_MCA_PREFIXES", "PRTE_MCA_PREFIXES"),
 )
 #: What the launcher tells ranks.
-_OURS = ("MATEX_TF", "MATEX_STDIN", "MATEX_RESTARTS", "MATEX_DIED", "MATEX_END")
+_OURS = ("MATEX_TF", "MATEX_STDIN", "MATEX_RESTARTS", "MATEX_DIED", "MATEX_END", "MATEX_RECORD", "MATEX_RECORD_STEPS")
 
 _taken: dict[str, str] = {}
 

@@ -119,16 +119,16 @@ class Parser(argparse.ArgumentParser):
 
     def add_settings(self, leave_out: Collection[str] = (), *, shown: bool = True) -> None:
         """Add every setting but those left out, in the groups of the settings' table; in the help if `shown`."""
-        for group, fields in settings.by_group().items():
-            for field in fields:
-                if field.name not in leave_out:
+        for title, page, options in settings.by_group():
+            for option in options:
+                if option.name not in leave_out:
                     self.add(
-                        f"{group} ({settings.GROUPS[group]})",
-                        settings.flag_name(field.name),
-                        help=settings.in_short(field) if shown else argparse.SUPPRESS,
-                        metavar=settings.value_shown(field),
+                        f"{title} ({page})",
+                        option.flag,
+                        help=option.in_short if shown else argparse.SUPPRESS,
+                        metavar=option.value_shown,
                         action=_KeepSetting,
-                        const=field.name,
+                        const=option.name,
                         default=argparse.SUPPRESS,
                     )
         which = "Each setting" if shown else "Each setting of matex-tf run is taken, and"
@@ -204,7 +204,7 @@ def of_python() -> Parser:
         USAGE.removeprefix("python -m matex_tf "),
         "Run a script as one rank of the job that mpirun or srun starts.",
         SETTING_PAGES,
-        refusal=f"{{word}} is no setting{{near}}. usage: {USAGE}",
+        refusal=f"{{word}} is not a setting{{near}}. usage: {USAGE}",
     )
     parser.add_settings()
     return parser

@@ -15,7 +15,7 @@ from matex_tf import errors
 from matex_tf.core.output import Output
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError
-from matex_tf.faults import checkpoints, transactions
+from matex_tf.faults import transactions
 
 _FIRST_WAIT = 0.5  # seconds in which rank 0 may report the error that this rank has too
 _WAIT_PER_RANK = 0.2
@@ -68,9 +68,9 @@ class Finalizer:
             return
         assert self._world is not None and self._output is not None
         code, report = self._report(error)
-        if checkpoints.current is not None and not _comes_from_a_death(error):
-            checkpoints.current.end()
-        elif checkpoints.current is not None:
+        if self._world.checkpoints is not None and not _comes_from_a_death(error):
+            self._world.checkpoints.end()
+        elif self._world.checkpoints is not None:
             time.sleep(_FOR_THE_LAUNCHER)  # which names the rank that has died, and ends this one
         self._output.flush()
         if report and self._world.rank != 0:

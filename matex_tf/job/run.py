@@ -7,7 +7,6 @@ prepares the rank (threads, seeds, output, patches), runs the script, and sees t
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.util
 import os
 import random
@@ -59,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     except MatexError as error:
         return ending.failed_to_start(error)
     world.restarts = settings.faults == "restart"
-    if world.is_single and not world.restarts:
+    if world.is_single and not world.restarts and not settings.reproducible:
         return run_alone(target, ending, settings)
     world_module.adopt(world)
     output = Output()
@@ -91,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def take_stdin() -> None:
-    """On rank 0 of a job of `matex-tf run`, read what the launcher was given to read; see `mpirun_command.run`."""
+    """On rank 0 of a job of `matex-tf run`, read what the launcher was given to read; see `mpirun_process.run`."""
     path = os.environ.pop("MATEX_STDIN", "")
     if path and rank_in_environment() == 0:
         with contextlib.suppress(OSError):  # a socket cannot be opened again
@@ -107,7 +106,7 @@ def join() -> World:
         MissingPackage: there should be one, but no MPI to make it.
     """
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
-    if not starting.started_by_mpi():
+    if not world_module.started():
         if tasks.isdigit() and int(tasks) > 1:
             raise MissingPackage(
                 f"srun started {tasks} tasks without MPI, so each would train alone: give srun --mpi=pmix, which Open "
@@ -121,6 +120,7 @@ def join() -> World:
 
 def run_alone(target: Target, ending: Finalizer, settings: Settings) -> int:
     """Run a script that nobody shares, and leave its ending to Python."""
+    from matex_tf import patches
     from matex_tf.patches.imports import dataset_alias, horovod_alias
 
     without = suggestions.without_effect_alone(settings)
@@ -128,6 +128,8 @@ def run_alone(target: Target, ending: Finalizer, settings: Settings) -> int:
         print(f"matex_tf: {without}", file=sys.stderr, flush=True)
     dataset_alias.install()
     horovod_alias.install()
+    if patches.recorded():
+        patches.install_recording(set_seeds(World(), settings.seed))
     try:
         target.run()
     except MatexError as error:
@@ -146,7 +148,7 @@ def run_alone(target: Target, ending: Finalizer, settings: Settings) -> int:
 
 def prepare(world: World, settings: Settings, output: Output) -> None:
     """Make this process ready to be one rank of many: packages, threads, seeds, output, patches."""
-    settings.check(world.size)
+    settings.refuse_conflicts(world.size)
     output.redirect(settings.output, world.rank)
     world.log, world.log_to = output.say, output.stderr
     guard = transactions.install(world, settings)
@@ -154,7 +156,7 @@ def prepare(world: World, settings: Settings, output: Output) -> None:
         guard.on_change.append(lambda survivors: output.speak_up() if world.rank == 0 else None)
     check_packages()
     check_alike(world, settings)
-    threads = set_threads(world, settings.threads)
+    threads = set_threads(world, settings.threads, settings.reproducible > 0)
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     shared_out = set_gpus(world)
     seed = set_seeds(world, settings.seed)
@@ -169,12 +171,13 @@ def prepare(world: World, settings: Settings, output: Output) -> None:
             flush=True,
         )
     from matex_tf import patches
+    from matex_tf.patches.common import run_state
     from matex_tf.patches.imports import horovod_alias
 
     if settings.trace:
         trace.start(world, os.path.abspath(settings.trace))
     if shared_out:
-        horovod_alias.remember_devices(listed)
+        run_state.current().begin(horovod_alias.Devices(listed, shared_out=True))
     patches.install(seed=seed)
 
 
@@ -183,7 +186,7 @@ def check_packages() -> None:
 
     Raises:
         MissingPackage: TensorFlow is not installed.
-        SettingError: Keras was told to use something else.
+        SettingError: Keras is set to use something else.
     """
     if importlib.util.find_spec("tensorflow") is None:
         raise MissingPackage(
@@ -204,8 +207,8 @@ def check_alike(world: World, settings: Settings) -> None:
     Raises:
         SettingError: they do not.
     """
-    told = {name: value for name, value in dataclasses.asdict(settings).items() if name not in _OF_A_RANK}
-    everyone = world.allgather((starting.hash_mark(), told), "compare hashes and settings")
+    values = {name: value for name, value in settings.values().items() if name not in _OF_A_RANK}
+    everyone = world.allgather((starting.hash_mark(), values), "compare hashes and settings")
     others = [rank for rank, (mark, _) in enumerate(everyone) if mark != everyone[0][0]]
     if others:
         raise SettingError(
@@ -223,17 +226,19 @@ def check_alike(world: World, settings: Settings) -> None:
             )
 
 
-def set_threads(world: World, wanted: int) -> int:
+def set_threads(world: World, wanted: int, reproducible: bool = False) -> int:
     """Divide the cores of this node among its ranks; what the environment says already stays.
 
     Args:
         wanted: cores for each rank; 0 divides them evenly. A rank that the launcher has bound to cores of its own
             keeps them all.
+        reproducible: whether an op has as many threads wherever it runs: kernels cut their work by them, and add up
+            what the pieces give.
     """
     mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
     sharing = world.allgather((world.host, mine), "share the cores of a node").count((world.host, mine))
     threads = wanted or max(1, len(mine) // sharing)
-    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(threads))
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(wanted or 1 if reproducible else threads))
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(max(2, threads)))  # one may wait for other ranks
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     return threads
@@ -264,8 +269,8 @@ def set_seeds(world: World, wanted: int) -> int:
     import numpy as np
 
     seed = wanted if wanted >= 0 else int.from_bytes(os.urandom(4), "little") >> 1
-    if checkpoints.current is not None and world.rank == 0:
-        seed = checkpoints.current.seed(seed)  # a job that is started again draws what it drew before
+    if world.checkpoints is not None and world.rank == 0:
+        seed = world.checkpoints.seed(seed)  # a job that is started again draws what it drew before
     seed = world.broadcast(seed, "share the seed")
     random.seed(seed)
     np.random.seed(seed % 2**32)

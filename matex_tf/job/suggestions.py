@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
-from matex_tf.settings import Settings, flag_name, variable_name
+from matex_tf.settings import Settings, options
 
-#: Variables of the runtime that are no settings, and beginnings of those of its tests.
-_OWN = ("MATEX_TF", "MATEX_STDIN", "MATEX_RESTARTS", "MATEX_DIED", "MATEX_END")
+#: Variables of the runtime that are not settings, and beginnings of those of its tests.
+_OWN = ("MATEX_TF", "MATEX_STDIN", "MATEX_RESTARTS", "MATEX_DIED", "MATEX_END", "MATEX_RECORD", "MATEX_RECORD_STEPS")
 _TESTS = ("MATEX_TEST_",)
 #: Settings whose names scripts have for flags of their own.
 _COMMON = ("batch", "data", "output", "threads", "seed", "schedule", "steps", "files", "notes", "trace", "resume")
@@ -17,7 +16,7 @@ _COMMON = ("batch", "data", "output", "threads", "seed", "schedule", "steps", "f
 
 def settings_flags() -> list[str]:
     """The flags of all settings."""
-    return [flag_name(field.name) for field in dataclasses.fields(Settings)]
+    return [one.flag for one in options()]
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -43,7 +42,7 @@ def without_effect_alone(settings: Settings) -> str:
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """A line for each variable that looks like a setting and is none."""
-    known = [variable_name(field.name) for field in dataclasses.fields(Settings)]
+    known = [one.variable for one in options()]
     return [
         f"there is no setting {name}, which is in the environment{nearest(name, known)}"
         for name in sorted(environ)
@@ -52,7 +51,7 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
 
 
 def misplaced(arguments: Sequence[str], given: Iterable[str]) -> list[str]:
-    """A line for each flag behind a script that may have been meant for the launcher.
+    """A line for each flag after a script that may have been meant for the launcher.
 
     Args:
         arguments: the script's.
@@ -61,7 +60,7 @@ def misplaced(arguments: Sequence[str], given: Iterable[str]) -> list[str]:
     ours = {"-n", "-np", "--hosts", *(flag for flag in settings_flags() if flag[2:] not in _COMMON)} - set(given)
     words = list(dict.fromkeys(word.partition("=")[0] for word in arguments))
     return [
-        f"{word} stands behind the script, so it is the script's: what is meant for matex-tf run stands before it"
+        f"{word} comes after the script, so it is the script's: what is meant for matex-tf run comes before it"
         for word in words
         if word in ours
     ]

@@ -125,7 +125,7 @@ def main(words: Sequence[str]) -> int:
     start[-1] += '; echo "matex_tf: the daemon has ended with $?"'
     # What mpirun has in its environment as a process of its own would confuse a daemon that srun hands it on to.
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PMIX_", "PRTE_"))}
-    told, parent = os.environ.get(sign.VARIABLE, ""), os.getppid()
+    asked, parent = os.environ.get(sign.VARIABLE, ""), os.getppid()
     daemon = subprocess.Popen(start, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environ)
     assert daemon.stdout is not None
     os.set_blocking(daemon.stdout.fileno(), False)
@@ -144,7 +144,7 @@ def main(words: Sequence[str]) -> int:
             return code if code > 0 else 1
         if code is not None and ended and int(ended[1]) < _BY_SIGNAL:
             return 0
-        if (code is not None or not relay.whole) and not sign.is_up(told):
+        if (code is not None or not relay.whole) and not sign.is_up(asked):
             break
     daemon.terminate()
     return 0

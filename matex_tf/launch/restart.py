@@ -15,7 +15,7 @@ from matex_tf.core.sign import Sign
 from matex_tf.errors import MatexError
 from matex_tf.faults import checkpoints
 from matex_tf.faults.checkpoints import Checkpoints
-from matex_tf.launch import lifetime, mpirun_command, slurm
+from matex_tf.launch import lifetime, mpirun_command, mpirun_process, resources, slurm
 from matex_tf.launch.monitor import MpirunMonitor, kill, remove_session
 from matex_tf.launch.mpirun_command import Mpirun
 from matex_tf.settings import Settings
@@ -53,13 +53,13 @@ def run(line: Line, ranks: int, hosts: str, settings: Settings, script: str, mpi
         for number in range(settings.max_restarts + 1):
             kept.forget_begin()
             begin = time.time()
-            local = not hosts and not mpirun_command.in_batch_system()
+            local = not hosts and not resources.in_batch_system()
             with Sign() as sign:
                 watch = MpirunMonitor(sign=sign)
-                code = mpirun_command.run(line(ranks, hosts, flags), local=local, watch=watch, sign=sign)
+                code = mpirun_process.run(line(ranks, hosts, flags), local=local, watch=watch, sign=sign)
             if not _died(code, watch, kept):
                 if sign.missed:
-                    print(f"matex_tf: error: {mpirun_command.NO_SIGN}", file=sys.stderr, flush=True)
+                    print(f"matex_tf: error: {mpirun_process.NO_SIGN}", file=sys.stderr, flush=True)
                 break
             died = time.time()
             _say(settings, f"{' and '.join(watch.dead) or 'a rank'} died, {died - begin:.0f} s after the start")
@@ -138,7 +138,7 @@ def _left(ranks: int, hosts: str, mpirun: Mpirun, settings: Settings) -> tuple[i
     if not silent or not left:
         return ranks, left
     _say(settings, f"{', '.join(silent)} cannot be reached, and is left out")
-    return max(1, ranks * mpirun_command.slots(left) // mpirun_command.slots(hosts)), left
+    return max(1, ranks * resources.slots(left) // resources.slots(hosts)), left
 
 
 def _answers(host: str, mpirun: Mpirun) -> bool:

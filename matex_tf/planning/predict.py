@@ -1,5 +1,5 @@
-"""What a step takes with each strategy on each number of ranks: the formulas of `cost_model`, put together as
-matex_tf trains; as a table and as a picture."""
+"""What a step takes with each strategy on each number of ranks: the formulas of `cost_model`, `step_cost` and the
+strategies, put together as matex_tf trains; as a table and as a picture."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from matex_tf.exchange.network.codec import CODECS
-from matex_tf.planning import cost_model, plotting
-from matex_tf.planning.cost_model import CodecCost, Machine, PlannedStep
-from matex_tf.strategies import STRATEGIES
+from matex_tf.planning import plotting, step_cost
+from matex_tf.planning.cost_model import CodecCost, Machine
+from matex_tf.planning.step_cost import PlannedStep
+from matex_tf.settings import Settings
+from matex_tf.strategies import BASELINE, STRATEGIES
 
 #: A parameter server, to compare with; matex_tf has none.
 SERVER = "server"
@@ -64,7 +66,7 @@ def sizes(now: int, most: int = LARGEST, limit: int = 0) -> list[int]:
     return sorted(size for size in wanted if size <= (limit or max(most, now)))
 
 
-def predict(job: Job, machine: Machine, ranks: int, scaling: str = "weak") -> Row:
+def predict(job: Job, machine: Machine, ranks: int, scaling: str = "weak", settings: Settings | None = None) -> Row:
     """What a step takes.
 
     Args:
@@ -73,14 +75,16 @@ def predict(job: Job, machine: Machine, ranks: int, scaling: str = "weak") -> Ro
         ranks: how many there shall be.
         scaling: "weak", each rank keeps its rows, so the global batch grows; "strong", the global batch stays, so a
             rank computes less.
+        settings: those of the run, with the options of strategies; the defaults where it is None.
     """
+    settings = Settings() if settings is None else settings
     compute = job.compute * (job.ranks / ranks if scaling == "strong" else 1)
     seconds = {
-        name: _step(strategy, job, compute, machine, ranks, machine.codecs[codec] if codec else None)
+        name: _step(strategy, settings, job, compute, machine, ranks, machine.codecs[codec] if codec else None)
         for name, (strategy, codec) in compared().items()
         if not codec or codec in machine.codecs
     }
-    efficiency = {name: cost_model.efficiency(compute, job.update, step) for name, step in seconds.items()}
+    efficiency = {name: step_cost.efficiency(compute, job.update, step) for name, step in seconds.items()}
     return Row(ranks, seconds, efficiency, best(seconds))
 
 
@@ -90,46 +94,50 @@ def compared() -> dict[str, tuple[str, str]]:
     return {**ours, SERVER: (SERVER, "")}
 
 
-def _step(strategy: str, job: Job, compute: float, machine: Machine, ranks: int, codec: CodecCost | None) -> float:
+def _step(
+    strategy: str, settings: Settings, job: Job, compute: float, machine: Machine, ranks: int, codec: CodecCost | None
+) -> float:
     if ranks == 1:
         return compute + job.update
     if strategy == SERVER:
-        return cost_model.parameter_server(ranks, job.nbytes, compute, job.update, machine)
+        return step_cost.parameter_server(ranks, job.nbytes, compute, job.update, machine)
     step = PlannedStep(compute, job.update, job.nbytes, job.buckets, ranks, machine, codec)
-    cost = STRATEGIES[strategy].predict(step)
-    return cost_model.crowded(cost.seconds, cost.own, job.work, cost.exchange_work, machine.cores, machine.crowd)
+    cost = STRATEGIES[strategy](settings).predict(step)
+    return step_cost.crowded(cost.seconds, cost.own, job.work, cost.exchange_work, machine.cores, machine.crowd)
 
 
-def _changes(name: str) -> str:
+def _changes(name: str, settings: Settings) -> str:
     """What a strategy and its codec change of what is computed."""
     strategy, codec = compared()[name]
-    return " and ".join(filter(None, (STRATEGIES[strategy].changes, ROUNDED if codec else "")))
+    return " and ".join(filter(None, (STRATEGIES[strategy](settings).changes, ROUNDED if codec else "")))
 
 
 def best(seconds: Mapping[str, float]) -> str:
     """The strategy of matex_tf that changes least among those that are as good as the fastest."""
     ours = {name: step for name, step in seconds.items() if name != SERVER}
     fastest = min(ours.values())
-    if ours["sync"] <= WORTH_IT * fastest:
-        return "sync"
+    if ours[BASELINE] <= WORTH_IT * fastest:
+        return BASELINE
     return next(name for name, step in ours.items() if step <= AS_GOOD * fastest)
 
 
-def advice(row: Row) -> str:
-    """The best strategy of a number of ranks, in words: what is gained, and what it changes."""
+def advice(row: Row, settings: Settings | None = None) -> str:
+    """The best strategy of a number of ranks, in words: what is gained, and what it changes with these settings."""
+    settings = Settings() if settings is None else settings
     ours = {name: step for name, step in row.seconds.items() if name != SERVER}
     text = f"best for this script on {row.ranks} ranks: {row.best}"
-    if row.best != "sync":
-        gain = ours["sync"] / ours[row.best]
-        return f"{text}, {gain:.2f} times as fast a step as sync; it changes the answer: {_changes(row.best)}"
+    if row.best != BASELINE:
+        gain = ours[BASELINE] / ours[row.best]
+        changes = _changes(row.best, settings)
+        return f"{text}, {gain:.2f} times as fast a step as {BASELINE}; it changes the answer: {changes}"
     fastest = min(ours, key=lambda name: ours[name])
-    gain = ours["sync"] / ours[fastest]
+    gain = ours[BASELINE] / ours[fastest]
     if f"{gain:.2f}" == "1.00":
         return text
     return f"{text}; {fastest} would be {gain:.2f} times as fast, and changes the answer"
 
 
-def show(job: Job, machine: Machine, rows: Sequence[Row], scaling: str) -> None:
+def show(job: Job, machine: Machine, rows: Sequence[Row], scaling: str, settings: Settings | None = None) -> None:
     """Print what was measured or given, the tables, and the best."""
     from rich import box
     from rich.console import Console
@@ -160,7 +168,7 @@ def show(job: Job, machine: Machine, rows: Sequence[Row], scaling: str) -> None:
         console.print(table)
     for row in rows:
         if row.ranks == job.ranks:
-            console.print(advice(row), soft_wrap=True)
+            console.print(advice(row, settings), soft_wrap=True)
     console.print("server: a parameter server on one of the ranks, to compare with; matex_tf has none")
 
 

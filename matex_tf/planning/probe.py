@@ -21,8 +21,8 @@ from matex_tf.core.world import World
 from matex_tf.errors import DataError, MatexError
 from matex_tf.exchange import process_group
 from matex_tf.exchange.bucket_plan import BucketPlan
-from matex_tf.exchange.network import codec, messenger, transport
-from matex_tf.exchange.network.transport import Lane
+from matex_tf.exchange.network import codec, lane, messenger
+from matex_tf.exchange.network.lane import Lane
 from matex_tf.planning.cost_model import CodecCost, Cost, Machine, doubling, hierarchical
 from matex_tf.settings import Settings
 from matex_tf.storage import atomic_file
@@ -38,8 +38,8 @@ def measure(ranks: World, rounds: int = ROUNDS) -> Machine:
     codecs = {name: _codec(ranks, name, rounds) for name in codec.CODECS}
     gamma = _gamma(ranks, rounds)
     machine = Machine(
-        alpha=0.0, beta=0.0, gamma=gamma, node_ranks=max(map(len, ranks.nodes)), pieces=transport.PIECES,
-        piece=transport.PIECE_BYTES, busy=True, codecs=codecs,
+        alpha=0.0, beta=0.0, gamma=gamma, node_ranks=max(map(len, ranks.nodes)), pieces=lane.PIECES,
+        piece=lane.PIECE_BYTES, busy=True, codecs=codecs,
     )  # fmt: skip
     if len(ranks.nodes) < ranks.size:
         node_sync, node_beta = _inside(ranks, rounds)
@@ -128,7 +128,7 @@ def _link(ranks: World, rounds: int) -> tuple[float, float]:
 
             return work
 
-        seconds = [_median(comm.Barrier, work, rounds).seconds for work in (agree, send(_SOME), send(_MANY))]
+        seconds = [_median(comm.barrier, work, rounds).seconds for work in (agree, send(_SOME), send(_MANY))]
         link = (seconds[0] / doubling(nodes, 0, Machine(1.0, 0.0, 0.0)).seconds, seconds[1], seconds[2])
         lane.close()
     alpha, some, many = np.array(ranks.allgather(link, "compare the links")).max(axis=0)

@@ -71,7 +71,7 @@ class _Reader:
             return made
         ((kind, inner),) = said.items()
         if kind not in _KINDS:
-            raise ValueError(f"{kind!r:.80} is no kind of value")
+            raise ValueError(f"{kind!r:.80} is not a kind of value")
         return getattr(self, f"_{kind}")(inner)
 
     def _int(self, inner: str) -> int:
@@ -110,7 +110,7 @@ class _Reader:
 
         kind = getattr(ml_dtypes, name)
         if not (isinstance(kind, type) and issubclass(kind, np.generic)):
-            raise ValueError(f"{name!r:.80} is no type of an array")
+            raise ValueError(f"{name!r:.80} is not a type of an array")
         return array.view(kind)
 
     def _changing(self, empty: Any) -> Any:

@@ -111,12 +111,12 @@ class Folder:
 
         Raises:
             OSError: there is none, or it is a link.
-            MatexError: it is no plain file of this user.
+            MatexError: it is not a plain file of this user.
         """
         file = os.fdopen(os.open(name, os.O_RDONLY | _OPEN, dir_fd=self._open[-1]), "rb")
         if not _is_own(os.fstat(file.fileno())):
             file.close()
-            raise MatexError(f"{self.path / name} is no plain file of yours.")
+            raise MatexError(f"{self.path / name} is not a plain file of yours.")
         return file
 
     def lock_file(self, name: str) -> int:

@@ -1,6 +1,6 @@
 """What is exchanged, with whom and when. A strategy is one class in one file; this is the one registry.
 
-The choices of `--strategy` and their help, and the table and picture of `matex-tf plan`, follow from it.
+The choices of `--strategy` and their help, the options of each, and what `matex-tf plan` shows follow from it.
 
 It may import core and exchange. Start reading in base.py.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterator, MutableMapping
 from matex_tf import settings
 from matex_tf.strategies.base import Strategy
 
-__all__ = ["STRATEGIES", "Registry", "Strategy", "create", "current", "use"]
+__all__ = ["BASELINE", "STRATEGIES", "Registry", "Strategy", "create", "current", "use"]
 
 
 class Registry(MutableMapping[str, type[Strategy]]):
@@ -53,7 +53,10 @@ STRATEGIES = Registry(
     }
 )
 
-_current: Strategy | None = None
+#: The strategy that others are compared with: it changes nothing of what is computed.
+BASELINE = "sync"
+
+_current: Strategy | None = None  # one for the process, made from its settings where a hook of Keras first asks for it
 
 
 def create(chosen: settings.Settings | None = None) -> Strategy:

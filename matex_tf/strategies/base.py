@@ -1,10 +1,12 @@
 """What a strategy is: what it says of itself, what it hears while a script trains, and what it gives back.
 
-The module of a strategy imports TensorFlow in its functions: help and `matex-tf plan` ask it too, and need none.
+The module of a strategy imports TensorFlow, NumPy and the exchange in its functions: every command reads it for its
+options and its help, and needs none of them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -13,9 +15,14 @@ from matex_tf.settings import Settings
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from matex_tf.planning.cost_model import PlannedStep, StepCost
+    from matex_tf.planning.step_cost import PlannedStep, StepCost
 
 Gradient: TypeAlias = "tf.Tensor | tf.IndexedSlices | None"
+
+
+@dataclasses.dataclass(frozen=True)
+class NoOptions:
+    """What a strategy without options declares."""
 
 
 class Strategy:
@@ -28,9 +35,13 @@ class Strategy:
     Attributes:
         name: what `--strategy` calls it.
         text: what it does, for the help of `--strategy`: what comes after the name, a clause without a full stop.
-        changes: what it changes of what is computed, for the advice of `matex-tf plan`; "" if that is nothing.
         line: how plots draw it, a line style of matplotlib.
+        Options: a frozen dataclass of the settings that it alone has, each declared with `settings.option`.
+        settings, options: those of the run, and of them its own.
+        changes: what it changes of what is computed, for the advice of `matex-tf plan`; "" if that is nothing.
         note: what it changes of what is computed, in a line that is said when it starts; "" where that is nothing.
+        rounded: what a codec does to what it sends, a sentence without a full stop, for a line when it starts.
+        encodes_in_node: whether a codec works between ranks of one node too.
         averages_gradients: whether gradients come weighted by n_r / n, this rank's part of the batch, to be added up
             over the ranks; else they come as the mean over the rank's own rows, and are 0 on a rank that has none.
         delays_updates: whether `delay` is called in place of `exchange`.
@@ -40,8 +51,11 @@ class Strategy:
 
     name: ClassVar[str] = ""
     text: ClassVar[str] = ""
-    changes: ClassVar[str] = ""
     line: ClassVar[Any] = "-"
+    Options: ClassVar[type[Any]] = NoOptions
+    changes = ""
+    rounded: ClassVar[str] = "gradients are rounded between nodes"
+    encodes_in_node = False
     averages_gradients = True
     delays_updates = False
     replicas_identical = True
@@ -50,6 +64,7 @@ class Strategy:
     def __init__(self, settings: Settings):
         """Args: settings: those of the run."""
         self.settings = settings
+        self.options: Any = settings.of(self.Options)
 
     @classmethod
     def check(cls, settings: Settings, ranks: int) -> None:
@@ -62,9 +77,11 @@ class Strategy:
             SettingError: what does not go together, and what to take instead.
         """
 
-    @classmethod
-    def predict(cls, step: PlannedStep) -> StepCost:
-        """What a step takes with this strategy, for `matex-tf plan`: by default, what it takes to average gradients."""
+    def predict(self, step: PlannedStep) -> StepCost:
+        """What a step takes with this strategy and its options, for `matex-tf plan`.
+
+        By default, what it takes to average gradients.
+        """
         return step.overlapped()
 
     @property
@@ -117,6 +134,14 @@ class Strategy:
         When this returns nothing is under way, all that was computed has been applied, and every rank has the same
         weights. `state` of `begin` is averaged by the caller. May be called when nothing has happened since.
         """
+
+    def passes_rows(self, own_rows: bool) -> bool:
+        """Whether rows of arrays that a rank has trained on go to the next rank while it computes.
+
+        Args:
+            own_rows: whether each rank holds its own rows, and not all ranks the same.
+        """
+        return False
 
     def end(self, model: Any) -> None:
         """After the last `flush` of a `fit`: nothing more will be asked for until the next `begin`."""

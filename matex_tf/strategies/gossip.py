@@ -11,31 +11,53 @@ holds then stands in `matex_tf.exchange.pairwise_average`.
 
 Optimizers keep their slots to themselves. Statistics of the data (moving means and variances) travel with the weights.
 
-Where a rank has died (`transactions`) all that are left drop what was under way, and begin anew with partners that
-follow from their number. For that each step ends in a collective, as with any strategy, so that all of them have done
-the same steps; and ranks meet before they wait for one another's weights.
+The meetings themselves, also where a rank has died, stand in `gossip_rounds`.
 """
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from matex_tf.core import trace, world
-from matex_tf.errors import MatexError, RankLost, RanksDisagree, SettingError
-from matex_tf.exchange import bucket_plan
-from matex_tf.exchange.network.messenger import Messenger
-from matex_tf.exchange.pairwise_average import PairwiseAverager, Patience
-from matex_tf.settings import Settings
+from matex_tf.errors import MatexError, SettingError
+from matex_tf.settings import Settings, option
 from matex_tf.strategies.base import Strategy
-from matex_tf.strategies.topology import Partners
 
 if TYPE_CHECKING:
-    from matex_tf.planning.cost_model import Cost, PlannedStep, StepCost
+    from matex_tf.planning.cost_model import Cost
+    from matex_tf.planning.step_cost import PlannedStep, StepCost
+    from matex_tf.strategies.gossip_rounds import Rounds
+
+
+@dataclasses.dataclass(frozen=True)
+class GossipOptions:
+    """`--gossip-every` and the rest."""
+
+    gossip_every: int = option(
+        1,
+        "Average the weights with a partner after every so many steps.",
+        kind="positive",
+    )
+    gossip_sync: bool = option(
+        False,
+        "Whether a step ends only when the partner's weights are there. With `off` they travel while "
+        "the next step computes.",
+        kind="switch",
+    )
+    gossip_topology: str = option(
+        "dissemination",
+        "How partners are chosen. `dissemination` is for any number of ranks, `hypercube` for 2, 4, 8, … ranks.",
+        choices=("dissemination", "hypercube"),
+    )
+    ring_shuffle: str = option(
+        "auto",
+        "Whether rows that a rank has trained on go to the next rank while it computes. `auto`: if "
+        "each rank holds its own rows. `on`: also for arrays that every rank holds, of which each then keeps a part. "
+        "`off`: no. With `--faults shrink` rows stay where they are.",
+        choices=("auto", "on", "off"),
+    )
 
 
 class Gossip(Strategy):
@@ -50,6 +72,10 @@ class Gossip(Strategy):
     text = "each rank applies its own gradients, and averages its weights with those of one other rank"
     changes = "each rank applies its own gradients, and averages its weights with one other rank's"
     line = "-."
+    Options = GossipOptions
+    options: GossipOptions
+    rounded = "what ranks send of their weights is rounded"
+    encodes_in_node = True
     averages_gradients = False
     replicas_identical = False
     only_in_fit = True
@@ -67,22 +93,27 @@ class Gossip(Strategy):
                 "--strategy gossip cannot be started again from a checkpoint: that has the weights of one rank, and "
                 "each has its own. Take --faults shrink, --faults abort, or --strategy sync."
             )
-        if settings.gossip_topology == "hypercube" and ranks & (ranks - 1):
-            raise SettingError(
-                f"--gossip-topology hypercube needs 2, 4, 8, … ranks, and here are {ranks}: take dissemination."
-            )
+        if ranks:
+            from matex_tf.strategies import topology
 
-    @classmethod
-    def predict(cls, step: PlannedStep) -> StepCost:
-        sent = step.message()
+            kind = settings.of(GossipOptions).gossip_topology
+            if not topology.fits(kind, ranks):
+                raise SettingError(
+                    f"--gossip-topology {kind} needs 2, 4, 8, … ranks, and here are {ranks}: take dissemination."
+                )
+
+    def predict(self, step: PlannedStep) -> StepCost:
+        every, sent = self.options.gossip_every, step.message()
         average = step.nbytes * (step.codec.add if step.codec else step.machine.gamma)
-        return step.takes(step_seconds(step.compute, step.update, sent, average, busy=step.machine.busy), sent, average)
+        asynchronous = not self.options.gossip_sync
+        seconds = step_seconds(step.compute, step.update, sent, average, every, asynchronous, step.machine.busy)
+        return step.takes(seconds, sent * (1 / every), average / every)
 
     @property
     def note(self) -> str:
-        every = self.settings.gossip_every
+        every = self.options.gossip_every
         when = "after each step" if every == 1 else f"after every {every} steps"
-        how = ", and waits for them" if self.settings.gossip_sync else "; they travel during the next step"
+        how = ", and waits for them" if self.options.gossip_sync else "; they travel during the next step"
         return (
             f"each rank applies the gradients of its own rows, and averages its weights with those of one other rank "
             f"{when}{how}. All ranks average theirs before validation, evaluate, predict, saving and the end of fit"
@@ -98,12 +129,18 @@ class Gossip(Strategy):
             )
         import tensorflow as tf
 
+        from matex_tf.core import world
+        from matex_tf.strategies.gossip_rounds import Rounds
+
         self._variables[model] = [v for v in (*trainable, *state) if tf.as_dtype(v.dtype).is_floating]
         if not world.current().is_single:
             self._rounds[model] = Rounds(self._variables[model], self.settings, alike=True)
 
     def after_step(self, model: Any) -> None:
-        if model not in self._rounds:  # in `train_on_batch`, behind a fit
+        if model not in self._rounds:  # in `train_on_batch`, after a fit
+            from matex_tf.core import world
+            from matex_tf.strategies.gossip_rounds import Rounds
+
             if world.current().is_single:
                 return
             self._rounds[model] = Rounds(self._variables[model], self.settings, alike=False)
@@ -113,214 +150,18 @@ class Gossip(Strategy):
         if model in self._rounds:
             self.spreads[model] = self._rounds[model].flush()
 
+    def passes_rows(self, own_rows: bool) -> bool:
+        return self.options.ring_shuffle == "on" or (self.options.ring_shuffle == "auto" and own_rows)
+
     def end(self, model: Any) -> None:
+        from matex_tf.core import world
+
         if model in self._rounds:
             self._rounds.pop(model).close()
             ranks = world.current()
             if ranks.rank == 0 and self.settings.notes:
                 apart = f"{100 * self.spreads[model]:.2g} % apart"
                 ranks.log(f"before they were averaged the last time, the weights of the ranks were {apart}")
-
-
-class Rounds:
-    """The meetings about one model, in one `fit`."""
-
-    def __init__(self, variables: Sequence[Any], settings: Settings, alike: bool):
-        """Begin them. Collective.
-
-        Args:
-            variables: of Keras, of floating point.
-            alike: whether all ranks have the same values of them now. If not, what a codec encodes is the values
-                themselves, until they have been averaged.
-        """
-        import tensorflow as tf
-
-        self.variables = list(variables)
-        self._settings = settings
-        self._read = tf.function(self._read_weights, autograph=False)
-        self._move = tf.function(self._move_weights, autograph=False)
-        self._open()
-        if alike and settings.codec != "none":
-            self.averager.refer([np.asarray(variable.numpy()) for variable in variables])
-
-    def _open(self) -> None:
-        """Meet among the ranks that there are, from the first step on. Collective."""
-        import tensorflow as tf
-
-        ranks, settings = world.current(), self._settings
-        self._mail = Messenger(ranks.split(0, ranks.rank))
-        # Who is left of the ranks of a hypercube may be none any more.
-        kind = "dissemination" if ranks.size & (ranks.size - 1) else settings.gossip_topology
-        self.averager = PairwiseAverager(
-            self._mail,
-            ranks.rank,
-            Partners(ranks.size, max(0, settings.seed), kind),
-            [tuple(variable.shape) for variable in self.variables],
-            [np.dtype(tf.as_dtype(variable.dtype).as_numpy_dtype) for variable in self.variables],
-            settings.bucket_mb * bucket_plan.MEGABYTE,
-            # Where ranks may die, they are found to be missing where all meet.
-            Patience(settings.stall_seconds, 0 if ranks.guard else settings.stall_abort_seconds, ranks.log).look,
-            settings.codec,
-            settings.error_feedback,
-        )
-        self._steps, self._generation = 0, ranks.generation
-
-    def after_step(self) -> None:
-        """Meet, where it is time for it."""
-        self._without_the_dead()
-        self._steps += 1
-        if self._steps % self._settings.gossip_every or world.current().is_single:
-            return
-        self._all_here()
-        if self._settings.gossip_sync:
-            self._begin()
-            self._finish()
-        elif self.averager.under_way and world.current().guard is None:
-            self._turn()
-        else:  # where a rank may die in between, no part of the weights is moved before all can be
-            self._finish()
-            self._begin()
-
-    def flush(self) -> float:
-        """Take in what is under way, and give all ranks the average of their weights, the same bits. Collective.
-
-        Returns:
-            How far they were from it; see `Gossip.spreads`.
-        """
-
-        def averages() -> tuple[list[np.ndarray], float]:
-            self._without_the_dead()
-            self._rest()
-            return average(self.variables)
-
-        ranks = world.current()
-        if ranks.guard is None:
-            means, spread = averages()
-        else:  # what is sent to a rank that is behind is the end of a meeting, and not all weights
-            means, spread = ranks.guard.transaction(averages, lambda: ranks.barrier("have averaged weights"))[0]
-        for variable, mean in zip(self.variables, means, strict=True):
-            variable.assign(mean)
-        self.averager.refer(means)
-        return spread
-
-    def close(self) -> None:
-        """Give memory, thread and communicator back; after `flush`."""
-        if world.current().guard is not None:  # giving it back is collective, and a rank may have died
-            self._mail.abandon()
-        else:
-            self._mail.close()
-
-    def _without_the_dead(self) -> None:
-        """Where ranks have died, drop what is under way, as all others do, and begin anew. Collective."""
-        if self._generation != world.current().generation:
-            reference = self.averager.reference
-            self._mail.abandon()
-            self._open()
-            self.averager.refer(reference)
-
-    def _all_here(self) -> None:
-        """Where ranks may die, wait for all of them: then nobody waits for weights of one that has not come, and so is
-        not taken for missing by the others."""
-        ranks = world.current()
-        if ranks.guard is not None:
-            ranks.barrier("gossip")
-
-    def _rest(self) -> None:
-        """Take in what is under way, and hear that the next partner has stopped as well."""
-        if world.current().is_single:
-            return
-        self._all_here()
-        self._finish()
-        with trace.span("wait", "gossip"), _of_the_dead():
-            self.averager.stop()
-
-    def _begin(self) -> None:
-        self.averager.greet()
-        for part in range(len(self.averager.parts)):
-            self._send(part)
-
-    def _finish(self) -> None:
-        if not self.averager.under_way:
-            return
-        with trace.span("wait", "gossip"), _of_the_dead():
-            self.averager.finish()
-        for part in range(len(self.averager.parts)):
-            self._apply(part)
-
-    def _turn(self) -> None:
-        """Finish, and begin anew, a part at a time."""
-        with trace.span("wait", "gossip"):
-            parts = self.averager.turn()
-        while True:
-            with trace.span("wait", "gossip"):
-                part = next(parts, None)
-            if part is None:
-                return
-            self._apply(part)
-            self._send(part)
-
-    def _send(self, part: int) -> None:
-        with trace.span("pack", "gossip"):
-            self._read(part)
-
-    def _apply(self, part: int) -> None:
-        with trace.span("apply", "gossip"):
-            self._move(part)
-
-    def _read_weights(self, part: int) -> None:
-        import tensorflow as tf
-
-        def send(*values: np.ndarray) -> np.ndarray:
-            self.averager.send(part, values)
-            return np.array(0, np.int32)
-
-        tf.numpy_function(send, [tf.convert_to_tensor(v.value) for v in self._of(part)], tf.int32, stateful=True)
-
-    def _of(self, part: int) -> list[Any]:
-        return [self.variables[member] for member in self.averager.parts[part]]
-
-    def _move_weights(self, part: int) -> None:
-        import tensorflow as tf
-
-        variables, members = self._of(part), self.averager.parts[part]
-        dtypes = [tf.as_dtype(variable.dtype) for variable in variables]
-        moves = tf.numpy_function(lambda: [self.averager.moves[one] for one in members], [], dtypes, stateful=True)
-        for variable, move in zip(variables, moves, strict=True):
-            move.set_shape(variable.shape)
-            # In place where Keras shows TensorFlow's own variable.
-            (variable.value if isinstance(variable.value, tf.Variable) else variable).assign_add(move)
-
-
-@contextlib.contextmanager
-def _of_the_dead() -> Iterator[None]:
-    """Where ranks may die they have just met: a partner that is elsewhere has left half a message when it died."""
-    try:
-        yield
-    except RanksDisagree as error:
-        if world.current().guard is None:
-            raise
-        raise RankLost(str(error)) from error
-
-
-def average(variables: Sequence[Any]) -> tuple[list[np.ndarray], float]:
-    """The average over all ranks of these variables, the same bits on each. Collective.
-
-    Returns:
-        Arrays of the variables' shapes and dtypes; and how far the ranks were from them, see `Gossip.spreads`.
-    """
-    ranks = world.current()
-    ranks.barrier("average weights", [f"{v.path} {v.dtype} {tuple(v.shape)}" for v in variables])
-    means: list[np.ndarray] = []
-    apart = whole = 0.0
-    for variable in variables:
-        own = np.asarray(variable.numpy())
-        mean = own.astype(np.float64).reshape(-1) / ranks.size
-        ranks.allreduce_in_place(mean)
-        apart += float(((own.reshape(-1) - mean) ** 2).sum())
-        whole += float((mean**2).sum())
-        means.append(mean.reshape(own.shape).astype(own.dtype))
-    everyone = ranks.allgather(apart, "say how far apart weights were")
-    return means, float(np.sqrt(np.mean(everyone) / whole)) if whole else 0.0
 
 
 def step_seconds(

@@ -5,33 +5,48 @@ averaged gradient of K - 1 steps before, which has travelled meanwhile:
 
     w_(t+1) = w_t - rate * g_(t-K+1)        and w_(t+1) = w_t in the first K - 1 steps
 
-K = 1 is sync. When the pipe is settled, what is under way is waited for and applied, oldest first.
+K = 1 is sync. When the pipe is flushed, what is under way is waited for and applied, oldest first.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from matex_tf.core import world
 from matex_tf.errors import SettingError
-from matex_tf.exchange import async_allreduce
-from matex_tf.exchange.async_allreduce import PendingAllreduce
-from matex_tf.exchange.bucket_plan import BucketPlan, check_dtypes
-from matex_tf.settings import Settings
+from matex_tf.settings import Settings, option
 from matex_tf.strategies.base import Gradient
 from matex_tf.strategies.sync import WHAT, Sync
 
 if TYPE_CHECKING:
+    import numpy as np
     import tensorflow as tf
 
-    from matex_tf.planning.cost_model import Cost, PlannedStep, StepCost
+    from matex_tf.exchange.async_allreduce import PendingAllreduce
+    from matex_tf.exchange.bucket_plan import BucketPlan
+    from matex_tf.planning.cost_model import Cost
+    from matex_tf.planning.step_cost import PlannedStep, StepCost
 
 Apply = Callable[[list[Gradient]], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class PipeOptions:
+    """`--pipe-width` and the rest."""
+
+    pipe_width: int = option(
+        2,
+        "How many steps are in the pipe. A step applies the averaged gradients from one step fewer before. 1 is sync.",
+        kind="positive",
+    )
+    pipe_warmup: int = option(
+        0,
+        "How many steps of plain sync come first, for each optimizer.",
+        kind="count",
+    )
 
 
 class _UnderWay:
@@ -47,12 +62,14 @@ class Pipe(Sync):
 
     name = "pipe"
     text = "a step applies the gradients of an earlier step, which travel while it computes"
-    changes = "a step applies the gradients of the step before"
     line = "--"
+    Options = PipeOptions
+    options: PipeOptions
 
     def __init__(self, settings: Settings):
         super().__init__(settings)
-        self.delays_updates = self.only_in_fit = settings.pipe_width > 1
+        self.delays_updates = self.only_in_fit = self.options.pipe_width > 1
+        self.changes = self.note
         self._under_way: dict[int, _UnderWay] = {}  # by optimizer; the same order on every rank
         self._steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
@@ -64,23 +81,27 @@ class Pipe(Sync):
                 "taken back, or be kept, once its gradients travel. Take --strategy sync, or --faults abort."
             )
 
-    @classmethod
-    def predict(cls, step: PlannedStep) -> StepCost:
-        exchange = step.exchange()
-        return step.takes(step_seconds(step.compute, step.update, exchange, 2, busy=step.machine.busy), exchange)
+    def predict(self, step: PlannedStep) -> StepCost:
+        width, exchange = self.options.pipe_width, step.exchange()
+        if width == 1:
+            return step.overlapped()
+        return step.takes(step_seconds(step.compute, step.update, exchange, width, busy=step.machine.busy), exchange)
 
     @property
     def note(self) -> str:
-        width = self.settings.pipe_width
+        width = self.options.pipe_width
         if width == 1:
             return ""
         steps = "the step before" if width == 2 else f"{width - 1} steps before"
         return f"a step applies the gradients of {steps}"
 
     def delay(self, key: Any, gradients: Sequence[Gradient], names: Sequence[str], apply: Apply) -> None:
+        import numpy as np
         import tensorflow as tf
 
-        from matex_tf.exchange import tf_op
+        from matex_tf.core import world
+        from matex_tf.exchange import async_allreduce, tf_op
+        from matex_tf.exchange.bucket_plan import BucketPlan, check_dtypes
 
         # Rows of an index would have to be joined in another round trip: sparse gradients travel as dense ones.
         given = {place: tf.convert_to_tensor(one) for place, one in enumerate(gradients) if one is not None}
@@ -106,7 +127,7 @@ class Pipe(Sync):
             )
             line.sums.append(async_allreduce.of(ranks, plan).post(ranks, plan, arrays))
             step = self._steps[key] = self._steps.get(key, 0) + 1
-            width = self.settings.pipe_width if step > self.settings.pipe_warmup else 1
+            width = self.options.pipe_width if step > self.options.pipe_warmup else 1
             return [np.array(len(line.sums) >= width)]
 
         def collect(*arrays: np.ndarray) -> list[np.ndarray]:
@@ -119,11 +140,14 @@ class Pipe(Sync):
             apply(whole(sums))
             return tf.constant(True)
 
-        ready = tf_op.call(post, dense, [tf.bool], lambda arrays: [np.array(False)])[0]
+        known = tf_op.Given(WHAT, labels)
+        ready = tf_op.call(post, dense, [tf.bool], lambda arrays: [np.array(False)], known)[0]
         ready.set_shape([])
         tf.cond(ready, apply_oldest, lambda: tf.constant(False))
 
     def flush(self, model: Any) -> None:
+        from matex_tf.core import world
+
         ranks = world.current()
         if ranks.exchange is not None and ranks.exchange.background is not None:
             ranks.exchange.background.flush(ranks)

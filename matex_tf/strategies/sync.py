@@ -36,6 +36,30 @@ class Sync(Strategy):
         return result
 
 
+def exchange_parts(given: Sequence[Sequence[Gradient]], names: Sequence[str]) -> list[Gradient]:
+    """The same sum over virtual ranks, in their order.
+
+    Args:
+        given: for each virtual rank of this rank its gradients, multiplied by its part of the batch.
+    """
+    import tensorflow as tf
+
+    from matex_tf.exchange import tf_op
+
+    first: Sequence[Gradient] = given[0]
+    result: list[Gradient] = list(first)
+    dense = [i for i, gradient in enumerate(first) if tf.is_tensor(gradient) and not _sparse(gradient)]
+    labels = [f"the gradient of {names[i]}" for i in dense]
+    if dense:
+        sums = tf_op.sum_over_virtual_ranks([[own[i] for i in dense] for own in given], WHAT, labels)
+        for i, total in zip(dense, sums, strict=True):
+            result[i] = total
+    for i, gradient in enumerate(first):
+        if _sparse(gradient):
+            result[i] = tf_op.allgather_slices_of([own[i] for own in given], WHAT, names[i])
+    return result
+
+
 def _sparse(gradient: object) -> bool:
     import tensorflow as tf
 

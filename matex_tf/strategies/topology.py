@@ -25,9 +25,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from matex_tf.errors import SettingError
-
 KINDS = ("dissemination", "hypercube")
+
+
+def fits(kind: str, size: int) -> bool:
+    """Whether so many ranks can have partners of this kind: a hypercube has 2, 4, 8, … ranks."""
+    return kind == "dissemination" or (kind == "hypercube" and size & (size - 1) == 0)
 
 
 class Partners:
@@ -43,16 +46,12 @@ class Partners:
         bound: after so many steps from the first every pair has met: one of them has sent to the other.
 
     Raises:
-        SettingError: another kind, or a hypercube of a p that is no power of two.
+        ValueError: another kind, or a hypercube of a p that is not a power of two; `Gossip.check` says so to users.
     """
 
     def __init__(self, size: int, seed: int = 0, kind: str = "dissemination"):
-        if kind not in KINDS:
-            raise SettingError(f"ranks cannot gossip as a {kind!r}; they can as {' or '.join(KINDS)}.")
-        if kind == "hypercube" and size & (size - 1):
-            raise SettingError(
-                f"a hypercube needs 2, 4, 8, … ranks, and here are {size}: use dissemination, which takes any number."
-            )
+        if not fits(kind, size):
+            raise ValueError(f"{size} ranks cannot have partners of the kind {kind!r}")
         self.size, self.seed, self.kind = size, seed, kind
         self.round_steps = (size - 1).bit_length()
         if size == 1:
@@ -130,7 +129,7 @@ def _factors(prime: int, steps: int, random: np.random.Generator) -> list[int]:
     """1 … (P - 1)/2, up to sign, in an order in which `steps` doublings of one are not met again for long.
 
     Doubling up to sign divides them into cycles of one length. In the first pass each cycle is gone round `steps`
-    doublings at a time; the passes behind it begin one doubling further on.
+    doublings at a time; the passes after it begin one doubling further on.
     """
 
     def up_to_sign(number: int) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf.core import world
-from matex_tf.exchange import process_group, tf_op
+from matex_tf.exchange import process_group, tf_op, virtual_ranks
 from matex_tf.patches.common import batch_share
 
 WHAT = "gather the rows of a batch"
@@ -50,6 +50,9 @@ def take_own(value: Any, place: Any) -> Any:
 
 def add_up(own: Any, part: batch_share.StepShare, label: str) -> tf.Tensor:
     """The sum over ranks of a float32 scalar of a rank's rows; a ghost's do not count."""
+    if virtual_ranks.current() is not None:
+        counted = tf.math.multiply_no_nan(tf.cast(own, tf.float32), part.alive)
+        return tf_op.sum_over_ranks([counted], "add up over a batch", [label])[0]
 
     def total(value: np.ndarray, numbers: np.ndarray) -> list[np.ndarray]:
         ranks, (rows, _, shared) = world.current(), numbers
@@ -66,6 +69,9 @@ def add_up(own: Any, part: batch_share.StepShare, label: str) -> tf.Tensor:
 
 def average(own: tf.Tensor, part: batch_share.StepShare, label: str) -> tf.Tensor:
     """The mean over ranks of what each has found as a mean over its rows; float32 of the shape of `own`."""
+    if virtual_ranks.current() is not None:
+        weighted = tf.math.multiply_no_nan(tf.cast(own, tf.float32), part.weight)
+        return tf_op.sum_over_ranks([weighted], "average over a batch", [label])[0]
 
     def mean(value: np.ndarray, numbers: np.ndarray) -> list[np.ndarray]:
         ranks, (rows, total, shared) = world.current(), numbers
@@ -84,7 +90,59 @@ def _numbers(part: batch_share.StepShare) -> tf.Tensor:
     return tf.stack([tf.cast(one, tf.int32) for one in (part.rows, part.total, part.shared_out)])
 
 
+def _gather_parts(value: tf.Tensor, part: batch_share.StepShare, label: str) -> tuple[tf.Tensor, tf.Tensor]:
+    """The same where the parts of a batch take turns on a rank: each gives its rows, and all are joined once."""
+    current = virtual_ranks.current()
+    assert current is not None
+    at = current.place
+
+    def forward(*arrays: np.ndarray) -> list[np.ndarray]:
+        ranks, given, numbers = world.current(), arrays[0::2], arrays[1::2]
+        own = np.concatenate([one if rows else one[:0] for one, (rows, *_) in zip(given, numbers, strict=True)])
+        counts = ranks.allgather(len(own), f"{WHAT}: {label}")
+        bits = own.view(np.uint16) if own.dtype.name == "bfloat16" else own
+        whole = ranks.allgather_rows(bits, f"{WHAT}: {label}").view(own.dtype)
+        places, first = [], sum(counts[: ranks.rank])
+        for one, (rows, *_) in zip(given, numbers, strict=True):
+            places.append((first, len(one)))
+            first += len(one) if rows else 0
+        return [whole, np.array(places, np.int32)]
+
+    def together(given: list[list[tf.Tensor]]) -> list[tf.Tensor]:
+        flat = [tensor for own in given for tensor in own]
+        whole, places = tf_op.call(
+            forward,
+            flat,
+            [value.dtype, tf.int32],
+            lambda arrays: [arrays[0], np.array([(0, len(one)) for one in arrays[0::2]], np.int32)],
+        )
+        whole.set_shape([None, *value.shape[1:]])
+        places.set_shape([len(given), 2])
+        return [whole, places]
+
+    @tf.custom_gradient
+    def through(value: tf.Tensor) -> Any:
+        whole, places = virtual_ranks.meet((WHAT, label), [value, _numbers(part)], together)
+        whole, place = tf.identity(whole), places[at]
+
+        def back(upstream: tf.Tensor, _: Any) -> tf.Tensor:
+            weight = tf.cast(part.weight, upstream.dtype)
+            weighted = tf.math.multiply_no_nan(upstream, weight)
+            (sums,) = tf_op.sum_over_ranks([weighted], _BACK, [label])
+            own = tf.math.divide_no_nan(sums[place[0] : place[0] + place[1]], weight)
+            lacking = tf.shape(value)[0] - tf.shape(own)[0]  # behind the last row stands a ghost
+            own = tf.concat([own, tf.zeros(tf.concat([[lacking], tf.shape(own)[1:]], 0), own.dtype)], 0)
+            own.set_shape(value.shape)
+            return own
+
+        return (whole, place), back
+
+    return through(value)
+
+
 def _gather(value: tf.Tensor, part: batch_share.StepShare, label: str) -> tuple[tf.Tensor, tf.Tensor]:
+    if virtual_ranks.current() is not None:
+        return _gather_parts(value, part, label)
     numbers = _numbers(part)
 
     def forward(array: np.ndarray, numbers: np.ndarray) -> list[np.ndarray]:
@@ -123,7 +181,7 @@ def _gather(value: tf.Tensor, part: batch_share.StepShare, label: str) -> tuple[
                 backward,
                 [upstream, numbers, place],
                 [upstream.dtype],
-                lambda arrays: [np.zeros((arrays[2][1], *arrays[0].shape[1:]), arrays[0].dtype)],
+                lambda arrays: [np.resize(arrays[0], (arrays[2][1], *arrays[0].shape[1:]))],
             )
             own.set_shape(value.shape)
             return own

@@ -38,7 +38,7 @@ def tell(model: Any, data: Any, slices: tuple[bool, ...]) -> None:
         data: a batch of (x, y, sample_weight) or less, as Keras gives it to `train_step`.
         slices: which of its arrays have rows; see `row_slicing.sliceable`.
     """
-    if model.run_eagerly or _is_of_keras(model) or not any(slices):
+    if model.run_eagerly or is_of_keras(model) or not any(slices):
         return
     rows = min(ROWS, row_slicing.rows_of(data))  # a rank may have fewer
     if rows > 1 and _looks_across_rows(model, row_slicing.take(data, slices, 0, rows), rows // 2):
@@ -49,7 +49,7 @@ def tell(model: Any, data: Any, slices: tuple[bool, ...]) -> None:
         )
 
 
-def _is_of_keras(model: Any) -> bool:
+def is_of_keras(model: Any) -> bool:
     """Whether a model is made of nothing but Keras' own layers, none of which looks across rows when it predicts."""
     import keras
 
@@ -60,7 +60,7 @@ def _is_of_keras(model: Any) -> bool:
     else:
         return False
     return all(
-        _is_of_keras(part)
+        is_of_keras(part)
         if isinstance(part, keras.Model)
         else type(part).__module__.startswith(_KERAS) and not isinstance(part, keras.layers.Lambda)
         for part in parts

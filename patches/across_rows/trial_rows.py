@@ -14,7 +14,7 @@ ROWS, SOME = 7, 2
 
 
 def specs(given: Any, part: batch_share.StepShare) -> Any:
-    """Specs of arguments: any number of rows for what has rows; what is no array stays as it is."""
+    """Specs of arguments: any number of rows for what has rows; what is not an array stays as it is."""
 
     def spec(leaf: Any) -> Any:
         if not is_array(leaf):

@@ -9,11 +9,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from matex_tf.patches.common.active_flag import ActiveFlag
+from matex_tf.patches.common import under_way
+
+if TYPE_CHECKING:  # for annotations alone
+    from matex_tf.patches.keras.deferred_update import DeferredUpdates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,14 +27,18 @@ class StepShare:
         rows: int32 scalar, rows of the batch that count for this rank; 0 where it only takes part as a ghost.
         total: int32 scalar, rows of the whole batch, over all ranks.
         taken: int32 scalar, rows that the step sees: `rows`, or 1 for a ghost.
+        first: int32 scalar, where these begin in the whole batch.
         gathered: what `gathered_batch` has gathered in this step, so that it does so once.
         apart: whether this rank applies its gradients by itself, so that they are those of its own rows alone.
+        updates: the updates of weights that wait for the end of this step; None where they run as Keras has it.
     """
 
     rows: tf.Tensor
     total: tf.Tensor
     taken: tf.Tensor
+    first: tf.Tensor
     apart: bool = dataclasses.field(default=False, kw_only=True)
+    updates: DeferredUpdates | None = dataclasses.field(default=None, kw_only=True, compare=False, repr=False)
     gathered: dict[Any, Any] = dataclasses.field(default_factory=dict, kw_only=True, compare=False, repr=False)
 
     @property
@@ -54,6 +61,15 @@ class StepShare:
         """float32 scalar, 1 where the rank has rows, 0 for a ghost."""
         return tf.cast(self.rows > 0, tf.float32)
 
+    @property
+    def draws_by_row(self) -> bool:
+        """Whether random draws in this step are this rank's part of those for the whole batch."""
+        return True
+
+    def seen_rows(self) -> int | None:
+        """The rows that the step sees, as a number, where its shapes are numbers; None where a batch of any size is."""
+        return None if tf.is_symbolic_tensor(self.taken) else int(self.taken)
+
     def has_rows(self, values: Any) -> bool:
         """Whether the first axis of `values` runs over rows of the batch, and not over something else."""
         shape = getattr(values, "shape", None)
@@ -66,31 +82,24 @@ class StepShare:
         return False
 
 
-_parts: list[StepShare | None] = []
-#: While a loop of Keras is at work, callbacks included: it shares out its batches by itself.
-keras_runs = ActiveFlag()
-
 _outside: list[Callable[[], StepShare | None]] = []  # this module knows nothing of the script's own loops
 
 
 @contextlib.contextmanager
 def within(part: StepShare) -> Iterator[StepShare]:
     """Let `part` be the current one inside a `with` block."""
-    _parts.append(part)
-    try:
+    with under_way.having(in_step=True, share=part):
         yield part
-    finally:
-        _parts.pop()
 
 
-@contextlib.contextmanager
-def hidden() -> Iterator[None]:
+def hidden() -> contextlib.AbstractContextManager[None]:
     """Let there be no part inside a `with` block: what runs there has the rows of the whole batch."""
-    _parts.append(None)
-    try:
-        yield
-    finally:
-        _parts.pop()
+    return under_way.having(in_step=True, share=None)
+
+
+def drawing(part: StepShare) -> contextlib.AbstractContextManager[None]:
+    """Let random draws inside a `with` block be those of `part`, and everything else know of none."""
+    return under_way.having(drawing=part)
 
 
 def look_also(look: Callable[[], StepShare | None]) -> None:
@@ -100,16 +109,32 @@ def look_also(look: Callable[[], StepShare | None]) -> None:
 
 def current() -> StepShare | None:
     """The part of the step that runs or is traced now; None outside of steps and of loops that share out batches."""
-    if _parts:
-        return _parts[-1]
+    now = under_way.now()
+    if now.in_step:
+        return now.share
     return next((part for look in _outside if (part := look()) is not None), None)
+
+
+def of_draws() -> StepShare | None:
+    """The part of the batch for which random numbers are drawn now; None where they are drawn as on one rank."""
+    now = under_way.now()
+    if now.draws_apart or (now.in_step and now.share is None):
+        return None
+    part = now.drawing or current()
+    return part if part is not None and part.draws_by_row else None
+
+
+def of_predict() -> StepShare | None:
+    """The part of a batch that rows are predicted for now."""
+    return under_way.now().drawing
 
 
 def of_step() -> StepShare | None:
     """The part of the step of Keras that runs or is traced now, and not that of a loop of the script's own."""
-    return _parts[-1] if _parts else None
+    return under_way.now().share
 
 
 def in_keras() -> bool:
     """Whether a loop of Keras is at work, or a step of one is traced."""
-    return bool(keras_runs or _parts)
+    now = under_way.now()
+    return now.in_keras or now.in_step

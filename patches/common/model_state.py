@@ -11,6 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from matex_tf.patches.data.batch_ownership import Finding
     from matex_tf.patches.data.pipeline_ownership import Made
+    from matex_tf.patches.recovery.step_retry import RecoverableStep
 
 
 @dataclasses.dataclass
@@ -26,9 +27,10 @@ class ModelState:
         weight: this rank's part of the last batch, 0 to 1.
         committed: the state of the metrics over all ranks, as of the last step, where ranks may die; see `step_retry`.
         generation: of the world that gathered it.
+        step: the step of this model that runs now, and may have to be run again; None for others.
         batches_in_step: of the script's size, in a training step of all ranks; more than 1 with `--batch per-rank`.
         predicts: what is known of the data that `predict` walks over; None outside of it.
-        finding: what their first batch has told.
+        finding: what their first batch has shown.
         rows: rows that this rank has put into metrics since they were reset.
         call: the small call that is under way; see `small_calls`.
         small_calls: what is known of such calls, by what they are made of.
@@ -43,6 +45,7 @@ class ModelState:
     weight: float = 1.0
     committed: np.ndarray | None = None
     generation: int = 0
+    step: RecoverableStep | None = None
     batches_in_step: int = 1
     predicts: Made | None = None
     finding: Finding | None = None

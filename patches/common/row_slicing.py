@@ -3,32 +3,74 @@
 from __future__ import annotations
 
 import functools
-import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from matex_tf.core.row_partition import span
+from matex_tf import settings
+from matex_tf.core.mismatch import checksum as checksum_of
+from matex_tf.core.row_partition import own_span, span
+from matex_tf.errors import MatexError
 
 
 class RowRange(NamedTuple):
-    """Rows `low` to `high` of a batch. A rank that gets none takes one all the same, as a ghost: `rows` is 0."""
+    """Rows `low` to `high` of what the rank holds. A rank that gets none takes one all the same, as a ghost.
+
+    Attributes:
+        rows: how many of them count; 0 for a ghost.
+        total: rows of the whole batch.
+        first: where they begin in the whole batch.
+    """
 
     low: int
     high: int
     rows: int
     total: int
+    first: int
+
+    @classmethod
+    def own(cls, counts: Sequence[int], rank: int) -> RowRange:
+        """All rows that a rank holds, where each has its own.
+
+        Args:
+            counts: rows of each rank; a negative number is none.
+
+        Raises:
+            MatexError: with --reproducible.
+        """
+        if settings.current().reproducible:
+            raise MatexError(
+                "--reproducible cuts batches that every rank has, and these ranks have rows of their own, other ones "
+                "for each number of ranks: give every rank all rows, or leave out --reproducible."
+            )
+        rows = [max(count, 0) for count in counts]
+        total, before = sum(rows), sum(rows[:rank])
+        return cls(0, max(rows[rank], 1), rows[rank], total, before if rows[rank] else max(min(before, total - 1), 0))
 
     @classmethod
     def of(cls, total: int, rank: int, size: int) -> RowRange:
         """Rank's rows of a batch of `total`: from rank * total // size, as even as can be."""
-        low, high = span(total, rank, size)
+        low, high = own_span(total, rank, size, settings.current().reproducible)
         if high > low or total == 0:
-            return cls(low, high, high - low, total)
+            return cls(low, high, high - low, total, low)
         low = min(low, total - 1)
-        return cls(low, low + 1, 0, total)
+        return cls(low, low + 1, 0, total, low)
+
+    def of_virtual(self, number: int, virtual: int) -> RowRange:
+        """Of a rank's share, the rows of one of its virtual ranks.
+
+        Args:
+            number: of the virtual rank.
+            virtual: how many there are.
+        """
+        begin, end = span(self.total, number, virtual)
+        low, rows = self.low + begin - self.first, end - begin
+        if rows:
+            return RowRange(low, low + rows, rows, self.total, begin)
+        low = min(max(low, self.low), self.high - 1)
+        return RowRange(low, low + 1, 0, self.total, max(0, min(begin, self.total - 1)))
 
 
 def to_tensors(data: Any) -> Any:
@@ -108,10 +150,7 @@ def checksum(data: Any) -> int:
     total = 0
     for leaf in tf.nest.flatten(data, expand_composites=True):
         if isinstance(leaf, (tf.Tensor, np.ndarray)):
-            value = np.asarray(leaf)
-            objects = value.dtype.hasobject
-            content = repr(value.tolist()).encode() if objects else np.ascontiguousarray(value).tobytes()
-            total = zlib.crc32(content, total)
+            total = checksum_of(np.asarray(leaf), total)
     return total
 
 
@@ -139,7 +178,7 @@ def _take(leaf: Any, low: Any, high: Any) -> Any:
 
 @functools.lru_cache(maxsize=256)  # an epoch has few different ones, and a new tensor takes time to make
 def as_tensor(share: RowRange) -> tf.Tensor:
-    """A share as int32 of shape (4,), to go into a graph."""
+    """A share as int32 of shape (5,), to go into a graph."""
     with tf.init_scope():
         return tf.constant(share, tf.int32)
 

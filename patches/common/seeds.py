@@ -1,6 +1,7 @@
-"""Random numbers: the same on every rank where data are made, different in layers that draw during a step.
+"""Seeds and states of generators: the same on every rank. Which part of a draw is a rank's: patches/random.
 
-Relies on: `tf.random.set_seed` and `tf.random.Generator.from_non_deterministic_state`, `random.Random.seed`, public;
+Relies on: `tf.random.set_seed`, `tf.random.Generator.from_non_deterministic_state`,
+`tf.config.experimental.enable_op_determinism`, `random.Random.seed`, public;
 `numpy.random.bit_generator.randbits` (NumPy 1.26 to 2.4), private, which all generators without a seed draw from; and
 the name `seed_generator_state` that Keras 3.3 to 3.15 gives the state of a `keras.random.SeedGenerator`.
 """
@@ -13,18 +14,22 @@ import itertools
 import random
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from types import FrameType, ModuleType
 from typing import Any
 
 import numpy as np
 
+from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import NameMoved
 from matex_tf.patches.common import wrapping
 
+# Of the process, as the generators of Python, NumPy and TensorFlow are that they seed.
 _seed: int | None = None
 _next_seed: Callable[[], np.random.SeedSequence]
+_states: list[weakref.ref[Any]] = []
 _STRIDE = 1_000_003  # a prime; the seeds of ranks stay apart for layers whose seeds are near one another
 
 
@@ -37,9 +42,11 @@ def use(seed: int | None) -> None:
 
 
 def install(tensorflow: ModuleType) -> None:
-    """Seed TensorFlow when it is imported."""
+    """Seed TensorFlow when it is imported; with virtual ranks let its ops give the same bits each time."""
     if _seed is not None:
         tensorflow.random.set_seed(_seed)
+        if settings.current().reproducible:
+            tensorflow.config.experimental.enable_op_determinism()
     wrapping.wrap(tensorflow, "random.Generator.from_non_deterministic_state", _alike)
 
 
@@ -133,11 +140,28 @@ def diverge_per_rank(variables: Iterable[Any]) -> None:
                 variable.assign(state)
 
 
-def diverge_per_rank_in_graph() -> None:
-    """Let random ops without a generator (`tf.random.normal`) draw differently on each rank in this graph."""
-    import tensorflow as tf
+def keras_generator(make: bool) -> Any:
+    """The generator of Keras' random functions that are given no seed; None where there is none yet."""
+    from keras.src.backend.common import global_state
+    from keras.src.random import seed_generator
 
-    if not tf.executing_eagerly():
-        graph = tf.compat.v1.get_default_graph()
-        if graph.seed is not None:
-            graph.seed = graph.seed + world.current().rank * _STRIDE
+    if not make:
+        return global_state.get_global_attribute("global_seed_generator")
+    return seed_generator.global_seed_generator()
+
+
+def note_state(state: Any) -> None:
+    """Remember a `tf.random.Generator`, or a variable that is the state of one, to put that back and to keep it."""
+    _states.append(weakref.ref(state))
+
+
+def states() -> list[Any]:
+    """The variables of generators that belong to no model."""
+    made = keras_generator(make=False)
+    return generator_states() if made is None else [made.state.value, *generator_states()]
+
+
+def generator_states() -> list[Any]:
+    """The variables of the script's `tf.random.Generator`s and of ops that draw, in the order they were made in."""
+    held = [one for one in (reference() for reference in _states) if one is not None]
+    return [getattr(one, "state", one) for one in held]

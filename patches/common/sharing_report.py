@@ -7,6 +7,7 @@ loop, a session, another framework. At the end a job whose ranks all did the sam
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import sys
@@ -17,7 +18,7 @@ import matex_tf
 from matex_tf import errors, patches, settings
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import log_once, wrapping
+from matex_tf.patches.common import log_once, run_state, wrapping
 
 #: What may train without being shared out, and what to do about it: other frameworks, then TensorFlow.
 OTHERS = {
@@ -51,22 +52,27 @@ _SPEAKS_OF_RANKS = re.compile(
     r"|SLURM_(PROCID|LOCALID|NTASKS))\b"
 )
 
-_shared = _trained_together = False
-_trained: dict[str, tuple[str, str]] = {}  # what, and what to do
 
+@dataclasses.dataclass
+class Account:
+    """The account of a job.
 
-def begin() -> None:
-    """Forget what was noted."""
-    global _shared, _trained_together
-    _shared = _trained_together = False
-    _trained.clear()
+    Attributes:
+        shared: whether any work was shared out.
+        trained_together: whether training was.
+        alone: what trains on each rank by itself, by its key: its name, and what to do.
+    """
+
+    shared: bool = False
+    trained_together: bool = False
+    alone: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
 
 
 def shared(training: bool = True) -> None:
     """Note that work was shared out; training, or else evaluation and the like."""
-    global _shared, _trained_together
-    _shared = True
-    _trained_together = _trained_together or training
+    account = run_state.current().part(Account)
+    account.shared = True
+    account.trained_together |= training
 
 
 def trained(what: str, **words: str) -> None:
@@ -79,13 +85,14 @@ def trained(what: str, **words: str) -> None:
     Raises:
         MatexError: with `--require-sharing`.
     """
-    if what in _trained or wrapping.is_aside() or wrapping.alone():
+    account = run_state.current().part(Account)
+    if what in account.alone or wrapping.is_aside() or wrapping.alone():
         return
     name, advice = OTHERS.get(what) or OWN[what]
-    _trained[what] = name.format(**words), advice
+    account.alone[what] = name.format(**words), advice
     if settings.current().require_sharing:
         error = MatexError(  # AutoGraph makes a longer one of it
-            f"--require-sharing: a training step of {_trained[what][0]} is not shared out, each of "
+            f"--require-sharing: a training step of {account.alone[what][0]} is not shared out, each of "
             f"{world.current().size} ranks would do all of it. To do: {advice}."
         )
         errors.remember(error)
@@ -106,18 +113,18 @@ def finish() -> None:
     """
     if wrapping.is_aside() or wrapping.alone():
         return
-    text = summary(world.current().size)
+    text = summary(run_state.current().part(Account), world.current().size)
     if text and settings.current().require_sharing:
         raise MatexError(f"{text} (--require-sharing)")
     if text:
         log_once.log(text)
 
 
-def summary(size: int) -> str:
-    """What the account comes to, in words; empty where all is well."""
-    alone = {what: said for what, said in _trained.items() if what in OTHERS or not _trained_together}
+def summary(account: Account, size: int) -> str:
+    """What the account of so many ranks comes to, in words; empty where all is well."""
+    alone = {what: said for what, said in account.alone.items() if what in OTHERS or not account.trained_together}
     if not alone:
-        if _shared or not any(name in sys.modules for name in _FRAMEWORKS) or speaks_of_ranks():
+        if account.shared or not any(name in sys.modules for name in _FRAMEWORKS) or speaks_of_ranks():
             return ""
         return (
             f"nothing was shared out: no training was seen, nor evaluate or predict of Keras, so each of {size} ranks "
@@ -126,7 +133,7 @@ def summary(size: int) -> str:
     what = " and ".join(name for name, _ in alone.values())
     if speaks_of_ranks():
         return f"what {what} trained was not shared out; the script knows of ranks, and is taken to do that by itself"
-    much = "not all" if _shared else "nothing"
+    much = "not all" if account.shared else "nothing"
     files = f", and wrote its files {size} times" if alone.keys() & OTHERS.keys() else ""
     return (
         f"{much} was shared out: {what} trained on each of {size} ranks, on all rows, and {size} ranks did the work of "

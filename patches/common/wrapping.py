@@ -10,25 +10,32 @@ from typing import Any
 
 import wrapt
 
+from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.errors import NameMoved
+from matex_tf.errors import MatexError, NameMoved
+from matex_tf.patches.common import run_state
 
 #: Versions of Keras that every patch was tried with.
 TRIED = "3.3 to 3.15"
 
 
-_aside = False  # of the process: a script imports Horovod's names or does not
-
-
 def put_aside(on: bool = True) -> None:
-    """Let the patches step aside, in a script that imports Horovod's names: it shares out and averages by itself."""
-    global _aside
-    _aside = on
+    """Let the patches step aside, in a script that imports Horovod's names: it shares out and averages by itself.
+
+    Raises:
+        MatexError: with --reproducible, which is nothing without them.
+    """
+    if on and settings.current().reproducible:
+        raise MatexError(
+            "--reproducible is for scripts without Horovod: this one cuts its data and averages its gradients by the "
+            "number of ranks. Leave out --reproducible."
+        )
+    run_state.current().aside = on
 
 
 def is_aside() -> bool:
     """Whether the patches have stepped aside."""
-    return _aside
+    return run_state.current().aside
 
 
 def require(module: ModuleType, path: str) -> Any:
@@ -49,9 +56,12 @@ def require(module: ModuleType, path: str) -> Any:
 
 
 def alone() -> bool:
-    """Whether this rank has never had others: one whose others have died goes on as it began."""
+    """Whether this rank has never had others: one whose others have died goes on as it began.
+
+    With virtual ranks one rank does what several would.
+    """
     ranks = world.current()
-    return ranks.is_single and not ranks.survives_failures
+    return ranks.is_single and not ranks.survives_failures and not settings.current().reproducible
 
 
 def wrap(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:
@@ -62,7 +72,7 @@ def wrap(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:
     require(module, path)
 
     def only_with_others(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        if _aside or alone():
+        if is_aside() or alone():
             return wrapped(*args, **kwargs)
         return wrapper(wrapped, instance, args, kwargs)
 
@@ -84,7 +94,7 @@ def around(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callabl
     @functools.wraps(original)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         bound = original.__get__(self, type(self))
-        if _aside or alone():
+        if is_aside() or alone():
             return bound(*args, **kwargs)
         return wrapper(bound, self, args, kwargs)
 

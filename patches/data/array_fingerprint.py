@@ -7,19 +7,20 @@ which arrays that differ by rounding are still found to be the same.
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from matex_tf.core import mismatch
+
 _ROWS = 64
 _ROUNDING = 1e-5
 
 
 class Print(NamedTuple):
-    """What is told of one array.
+    """What is compared of one array.
 
     Attributes:
         columns: dtype and shape.
@@ -54,8 +55,8 @@ def of(array: np.ndarray, shape: Sequence[int] | None = None) -> Print:
     columns = f"{array.dtype} {tuple(array.shape if shape is None else shape)}"
     if array.dtype.hasobject:
         words = [os.path.basename(word) if isinstance(word, bytes) else word for word in array.reshape(-1).tolist()]
-        return Print(columns, zlib.crc32(repr(words).encode()))
-    checksum = zlib.crc32(np.ascontiguousarray(array).tobytes())
+        return Print(columns, mismatch.checksum(repr(words)))
+    checksum = mismatch.checksum(array)
     if array.dtype.kind != "f" or not array.size:
         return Print(columns, checksum)
     flat = rows(array).reshape(-1).astype(np.float64)

@@ -12,9 +12,7 @@ Relies on (Keras 3.3 to 3.15, private): `ArrayDataAdapter.get_tf_dataset`, its `
 
 from __future__ import annotations
 
-import itertools
 import math
-import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -27,7 +25,7 @@ from matex_tf.core.row_partition import Interleaving, span
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once
 from matex_tf.patches.common.row_slicing import RowRange
-from matex_tf.patches.data import array_fingerprint, batch_indices, ring_shuffle
+from matex_tf.patches.data import array_fingerprint, batch_indices, batch_origins, ring_shuffle
 from matex_tf.patches.data.lost_rows import Orphans, found
 
 
@@ -35,13 +33,13 @@ class LocalBatch(NamedTuple):
     """A rank's own rows of one global batch.
 
     Attributes:
-        share: int32 (4,), see `row_slicing.RowRange`; its total is -1 where only the ranks together know it.
+        share: int32 (5,), see `row_slicing.RowRange`; its total is -1 where only the ranks together know it.
         whole: bool scalar, whether every rank holds the data, and so wants every rank's predictions.
         data: the rows, structured as Keras structures a batch.
-        origin: int64 (2,), the `Gatherer` or `Orphans`, or 0, or minus the `ring_shuffle.Ring`, and the generation of
-            the world that the rows were taken for.
+        origin: int64 (2,), the number of the `Gatherer`, `Orphans` or `ring_shuffle.Ring`, or 0, see `batch_origins`;
+            and the generation of the world that the rows were taken for.
         batch: int64. Where ranks may die the indices of the rows of the whole batch; of shards the numbers of the epoch
-            and the batch; where rows go round what `Ring.after_batch` is told; else empty.
+            and the batch; where rows go round what `Ring.after_batch` takes; else empty.
     """
 
     share: Any
@@ -53,11 +51,11 @@ class LocalBatch(NamedTuple):
     @classmethod
     def unknown(cls, *data: Any) -> LocalBatch:
         """Rows of a pipeline that yields each rank's own."""
-        share, origin = tf.constant([0, 0, 0, -1]), tf.constant([0, world.current().generation], tf.int64)
+        share, origin = tf.constant([0, 0, 0, -1, 0]), tf.constant([0, world.current().generation], tf.int64)
         rows = data if len(data) > 1 else data[0]
         return cls(share, tf.constant(False), rows, origin, tf.constant([], tf.int64))
 
-    def told(self) -> RowRange:
+    def row_range(self) -> RowRange:
         """The share as plain numbers."""
         return RowRange(*map(int, self.share.numpy()))
 
@@ -70,13 +68,15 @@ class LocalBatch(NamedTuple):
         number, generation = map(int, self.origin.numpy())
         if generation == world.current().generation:
             return self
-        if number <= 0:
+        origin = batch_origins.find(number)
+        if not isinstance(origin, (Gatherer, Orphans)):
             raise MatexError(
                 "a rank has died that held rows which no other rank has: train on arrays that every rank holds, on "
                 "the data and labels of a DataSet as they are, on a tf.data pipeline with --data exact, or without "
                 "--faults shrink."
             )
-        return _sources[number].reshard(self)
+        resharded: LocalBatch = origin.reshard(self)
+        return resharded
 
 
 class Gatherer:
@@ -90,7 +90,7 @@ class Gatherer:
         ranks, indices = world.current(), own.batch.numpy()
         share = RowRange.of(len(indices), ranks.rank, ranks.size)
         mine = self.take(indices[share.low : share.high])
-        share = RowRange(0, share.high - share.low, share.rows, share.total)
+        share = RowRange(0, share.high - share.low, share.rows, share.total, share.first)
         return own._replace(share=tf.constant(share, tf.int32), data=mine)
 
     def take(self, indices: np.ndarray) -> Any:
@@ -102,18 +102,6 @@ class Gatherer:
             return tf.gather(leaf, indices) if tf.is_tensor(leaf) else tf.convert_to_tensor(np.asarray(leaf)[indices])
 
         return tf.nest.map_structure(rows, self.elements)
-
-
-_numbers = itertools.count(1)
-_sources: weakref.WeakValueDictionary[int, Gatherer | Orphans] = weakref.WeakValueDictionary()
-
-
-def _remember(adapter: Any, source: Gatherer | Orphans) -> int:
-    """Keep what batches are shared out anew from, for as long as the data are walked over; returns its number."""
-    adapter._matex_source = source
-    number = next(_numbers)
-    _sources[number] = source
-    return number
 
 
 class DataLayout(NamedTuple):
@@ -177,9 +165,11 @@ def pipeline(adapter: Any, original: Callable[[], Any], training: bool, asked: d
     data = tf.data.Dataset.from_tensors(elements).repeat()
     origin = [0, ranks.generation]
     if orphans is not None and holding.sharded:
-        origin = [_remember(adapter, orphans), orphans.generation]
+        adapter._matex_source = orphans  # lives as long as the data are walked over
+        origin = [batch_origins.remember(orphans), orphans.generation]
     elif ranks.guard is not None and not holding.sharded:
-        origin = [_remember(adapter, Gatherer(elements)), ranks.generation]
+        adapter._matex_source = Gatherer(elements)
+        origin = [batch_origins.remember(adapter._matex_source), ranks.generation]
 
     def gather(own: tuple[Any, Any, Any], data: Any) -> LocalBatch:
         indices, share, batch = own
@@ -209,10 +199,10 @@ def _going_round(adapter: Any, elements: Any, holding: DataLayout, global_size: 
         elements = tf.nest.map_structure(lambda leaf: None if leaf is None else leaf[low:high], elements)
     held = adapter._matex_ring = ring_shuffle.Ring(elements)  # lives as long as the data are walked over
     log_once.log("rows that a rank has trained on go to the next rank while it computes (--ring-shuffle)")
-    origin = tf.constant([-held.number, ranks.generation], tf.int64)
+    origin = tf.constant([held.number, ranks.generation], tf.int64)
 
-    def gather(indices: Any, share: Any, told: Any) -> LocalBatch:
-        return LocalBatch(share, tf.constant(False), held.take(indices), origin, told)
+    def gather(indices: Any, share: Any, batch: Any) -> LocalBatch:
+        return LocalBatch(share, tf.constant(False), held.take(indices), origin, batch)
 
     options = tf.data.Options()  # nothing may be taken ahead: what is in a place changes from batch to batch
     options.experimental_optimization.apply_default_optimizations = False
@@ -249,18 +239,18 @@ def compare(leaves: list[Any]) -> DataLayout:
         RanksDisagree: dtypes or columns differ.
         MatexError: ranks that shall have the same rows have other numbers of them.
     """
-    ranks, told = world.current(), settings.current().rows
+    ranks, setting = world.current(), settings.current().rows
     rows = int(leaves[0].shape[0])
     ranks.barrier("compare the columns of the data", [_column(i, leaf) for i, leaf in enumerate(leaves)])
     prints = [array_fingerprint.of(array_fingerprint.rows(leaf), leaf.shape) for leaf in leaves if not _sparse(leaf)]
     held = ranks.allgather((rows, prints), "compare the rows of the data")
     counts = [count for count, _ in held]
-    if told == "shared" and len(set(counts)) > 1:
+    if setting == "shared" and len(set(counts)) > 1:
         numbers = ", ".join(map(str, counts[:16]))
         raise MatexError(f"--rows shared, but the ranks have other numbers of rows ({numbers}): take --rows auto.")
     others = [one for count, one in held[1:] if count == rows]
     same = len(set(counts)) == 1 and all(all(map(array_fingerprint.alike, held[0][1], one)) for one in others)
-    return DataLayout(counts, ranks.size > 1 and (told == "own" or (told == "auto" and not same)))
+    return DataLayout(counts, ranks.size > 1 and (setting == "own" or (setting == "auto" and not same)))
 
 
 def _tell(holding: DataLayout) -> None:

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.core.row_partition import Interleaving
+from matex_tf.core.row_partition import Interleaving, own_span
+from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data.lost_rows import Orphans
 
 
@@ -33,14 +35,14 @@ def of_whole(adapter: Any, original: Callable[[], Any], global_size: int, per_ra
     finally:
         adapter._inputs, adapter._batch_size, adapter._partial_batch_size = kept
 
-    guarded = ranks.guard is not None
+    guarded, virtual = ranks.guard is not None, settings.current().reproducible
 
     def own(batch: Any) -> tuple[Any, Any, Any]:
         total = tf.shape(batch)[0]
         if per_rank:
             low, high = tf.minimum(ranks.rank * per_rank, total), tf.minimum((ranks.rank + 1) * per_rank, total)
         else:
-            low, high = ranks.rank * total // ranks.size, (ranks.rank + 1) * total // ranks.size
+            low, high = own_span(total, ranks.rank, ranks.size, virtual)
         return *_slice(batch, low, high, total), batch if guarded else batch[:0]
 
     return indices.map(own)
@@ -60,7 +62,7 @@ def of_shards(
     last = len(places) - 1
     spans = np.array(
         [
-            [*place[rank], count.sum(), count.min(), i == last]
+            [*place[rank], count.sum(), count.min(), i == last, RowRange.own(count.tolist(), rank).first]
             for i, (place, count) in enumerate(zip(places, counts, strict=True))
         ],
         np.int32,
@@ -82,22 +84,26 @@ def of_shards(
     @tf.autograph.experimental.do_not_convert
     def own(epoch: Any, indices: Any) -> Any:
         def take(number: Any, span: Any) -> tuple[Any, Any, Any]:
-            taken, share = _slice(indices, span[0], span[1], span[2])
+            taken, share = _slice(indices, span[0], span[1], span[2], span[5])
             taken = tf.random.shuffle(taken) if shuffle == "batch" else taken
-            told = indices[:0]
+            batch = indices[:0]
             if orphans is not None:
-                told = tf.stack([epoch, number])
+                batch = tf.stack([epoch, number])
             elif goes_round:
-                told = tf.concat([tf.cast(span[4:5], tf.int64), taken[: span[3]]], 0)
-            return taken, share, told
+                batch = tf.concat([tf.cast(span[4:5], tf.int64), taken[: span[3]]], 0)
+            return taken, share, batch
 
         return tf.data.Dataset.from_tensor_slices(spans).enumerate().map(take)
 
     return tf.data.Dataset.range(1).map(permutation).prefetch(1).flat_map(own)
 
 
-def _slice(indices: Any, low: Any, high: Any, total: Any) -> tuple[Any, Any]:
-    """Indices `low` to `high` and their share; one index, as a ghost, where that is none."""
+def _slice(indices: Any, low: Any, high: Any, total: Any, first: Any = None) -> tuple[Any, Any]:
+    """Indices `low` to `high` and their share; one index, as a ghost, where that is none.
+
+    Args:
+        first: where they begin in the whole batch; None: where they begin among the indices.
+    """
     begin = tf.where(high > low, low, tf.minimum(low, tf.shape(indices)[0] - 1))
     taken = indices[begin : tf.maximum(high, begin + 1)]
-    return taken, tf.stack([0, tf.maximum(high - low, 1), high - low, total])
+    return taken, tf.stack([0, tf.maximum(high - low, 1), high - low, total, begin if first is None else first])

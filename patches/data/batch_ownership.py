@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf import settings
-from matex_tf.core import row_partition, world
+from matex_tf.core import world
 from matex_tf.patches.common import log_once, row_slicing
 from matex_tf.patches.data import array_fingerprint
 from matex_tf.patches.data.pipeline_ownership import Made, Source
@@ -63,37 +63,37 @@ def look(data: Any, made: Made, what: str, known_as_own: bool = False, rows: int
         known_as_own: whether earlier batches were the rank's own, so that any difference will do.
         rows: how many there are, where that cannot be seen from `data`.
     """
-    ranks, told = world.current(), settings.current().rows
+    ranks, setting = world.current(), settings.current().rows
     if rows is None:
         rows = -1 if data is None else row_slicing.rows_of(data)
     held = ranks.allgather((rows, 0 if data is None else row_slicing.checksum(data)), what)
     counts = tuple(rows for rows, _ in held)
-    if made.source is Source.OWN and told != "shared":
+    if made.source is Source.OWN and setting != "shared":
         return Finding(True, counts, why="their pipelines are made of other rows")
     if len(set(held)) == 1:
-        return Finding(told == "own", counts, same=True)
-    if known_as_own and told != "shared":
+        return Finding(setting == "own", counts, same=True)
+    if known_as_own and setting != "shared":
         return Finding(True, counts)
-    return _judge(ranks.allgather([] if data is None else _describe(data), what), counts, made, told)
+    return _judge(ranks.allgather([] if data is None else _describe(data), what), counts, made, setting)
 
 
-def _judge(everyone: list[list[_Leaf]], counts: tuple[int, ...], made: Made, told: str) -> Finding:
+def _judge(everyone: list[list[_Leaf]], counts: tuple[int, ...], made: Made, setting: str) -> Finding:
     first = everyone[0]
     if len(set(counts)) > 1:
-        return Finding(told != "shared", counts, "their number of rows", "they have other numbers of rows")
+        return Finding(setting != "shared", counts, "their number of rows", "they have other numbers of rows")
     if any(len(leaves) != len(first) for leaves in everyone):  # an error that the step finds words for
-        return Finding(told == "own", counts)
+        return Finding(setting == "own", counts)
     apart = [
         place
         for place in range(len(first))
         if not all(array_fingerprint.alike(first[place].print, leaves[place].print) for leaves in everyone[1:])
     ]
     differs = ", ".join(first[place].name for place in apart)
-    if told != "auto" or not apart:
-        return Finding(told == "own", counts, differs, f"--rows {told}")
+    if setting != "auto" or not apart:
+        return Finding(setting == "own", counts, differs, f"--rows {setting}")
     if made.source is Source.SAME:
         return Finding(False, counts, differs, "what their pipeline is made of is the same on every rank")
-    if row_partition.holds_shard():
+    if world.current().holds_shard:
         return Finding(True, counts, differs, "a DataSet gives each rank rows of its own")
     if made.touched and len(made.touched) == len(first):
         untouched = [place for place in apart if not made.touched[place]]

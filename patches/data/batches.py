@@ -27,6 +27,7 @@ from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import batch_ownership as guesses
 from matex_tf.patches.data import ring_shuffle
 from matex_tf.patches.data.array_sharding import LocalBatch, at_least_one_row
+from matex_tf.patches.data.counted_rows import CountedRows
 from matex_tf.patches.data.pipeline_ownership import Made
 
 _PARTS = ("_iterator_resource", "_flat_output_types", "_flat_output_shapes")
@@ -37,11 +38,11 @@ Batch = Callable[[], tuple[Any, RowRange]]
 #: Part of an epoch's time, waited for input, from which on a line says so; and the seconds that it must be at least.
 _MUCH = 0.1
 _MUCH_SECONDS = 1.0
-#: What is known of what pipelines of Keras are made of; and what the first batch of each has told since.
+#: What is known of what pipelines of Keras are made of; and what the first batch of each has shown since.
 made_of: weakref.WeakKeyDictionary[Any, Made] = weakref.WeakKeyDictionary()
 _findings: weakref.WeakKeyDictionary[Any, guesses.Finding] = weakref.WeakKeyDictionary()
 
-_HINT = "; a tf.data pipeline does all of its work on every rank, and --data source shares out the work (docs/data.md)"
+_HINT = "; a line at the start of fit says why every rank does all of the work on it (docs/data.md)"
 
 
 class BatchSource:
@@ -53,11 +54,11 @@ class BatchSource:
         self._fetched = 0
         self._waited = 0.0
         self._since = 0.0
-        self._told = False
+        self._said = False
         self._owned = False  # whether the rank gets its own rows, and so did no work for others
         self._ranks = 0  # with batches of the script's size for each rank, how many those are
         self._ring: ring_shuffle.Ring | None = None  # where rows go round among the ranks
-        self._last: Any = None  # a batch, for the ghost of a rank whose rows have ended
+        self._counter = CountedRows()
         self.own_on_batch = False  # whether the ranks have given rows of their own to `train_on_batch`
 
     def batches(self, iterator: Any, steps: int) -> Iterator[Batch]:
@@ -113,23 +114,18 @@ class BatchSource:
 
     def _own(self, fetched: list[LocalBatch], spec: LocalBatch) -> Batch | None:
         """A rank's own rows, of a batch whose size is known or has to be counted."""
-        if fetched and (share := fetched[0].told()).total >= 0:
+        if fetched and (share := fetched[0].row_range()).total >= 0:
             return functools.partial(_gathered, fetched[0], share)
         return self._counted(fetched[0].data if fetched else None, spec.data)
 
     def _counted(self, data: Any, spec: Any) -> Batch | None:
         """A rank's own rows, None where it has none any more; a ghost where others have."""
         rows = -1 if data is None else row_slicing.rows_of(data)
-        counts = world.current().allgather(rows, "count the rows of a batch")
-        if max(counts) < 0:
+        share = self._counter.share(data, rows)
+        if share is None:
             return None
-        if data is not None:
-            self._last = data
-        if rows <= 0 and self._last is not None:
-            data = tf.nest.map_structure(one_row, self._last)
-        elif rows <= 0:
-            data = tf.nest.map_structure(zeros, spec)
-        share = RowRange(0, max(rows, 1), max(rows, 0), sum(count for count in counts if count > 0))
+        if rows <= 0:
+            data = self._counter.ghost(spec)
         return functools.partial(_unchanging, data, share, world.current().generation)
 
     def given(self, data: Any, call: Any = None) -> Batch:
@@ -150,7 +146,7 @@ class BatchSource:
         if not found.own:
             return functools.partial(_part_of, data)
         padded = data if rows else tf.nest.map_structure(at_least_one_row, data)
-        share = RowRange(0, max(rows, 1), rows, sum(found.counts))
+        share = RowRange.own(found.counts, ranks.rank)
         return functools.partial(_unchanging, padded, share, ranks.generation)
 
     def begin_fit(self) -> None:
@@ -172,14 +168,14 @@ class BatchSource:
 
     def end_epoch(self, model: Any) -> None:
         """Say so where much of an epoch went into waiting for batches; all ranks come here."""
-        if not self._fetched or self._told:
+        if not self._fetched or self._said:
             return
         ranks = world.current()
         mine = self._waited, time.perf_counter() - self._since
         everyone = ranks.allgather(mine, "compare the time spent on input")
         (waited, spent), worst = max((seconds, rank) for rank, seconds in enumerate(everyone))
         if waited > max(_MUCH_SECONDS, _MUCH * spent):  # the same on every rank
-            self._told = True
+            self._said = True
             hint = "" if self._owned else _HINT
             seconds = f"{waited:.1f} of {spent:.1f} s of an epoch"
             log_once.log(f"{model.name} waited {seconds} for its input, on rank {worst}{hint}")
@@ -234,13 +230,13 @@ _quick_ones: weakref.WeakKeyDictionary[Any, Callable[[], Any] | None] = weakref.
 
 def own_rows(own: LocalBatch) -> tuple[Any, RowRange]:
     """Rows to predict for, and their share; those of a pipeline or a shard are nobody else's."""
-    share = own.told()
+    share = own.row_range()
     if bool(own.whole):
         return _gathered(own, share)
     if share.total >= 0:
         return own.data, share
     rows = row_slicing.rows_of(own.data)
-    return tf.nest.map_structure(at_least_one_row, own.data), RowRange(0, max(rows, 1), rows, rows)
+    return tf.nest.map_structure(at_least_one_row, own.data), RowRange.own([rows], 0)
 
 
 def _part_of(data: Any) -> tuple[Any, RowRange]:
@@ -252,7 +248,7 @@ def _part_of(data: Any) -> tuple[Any, RowRange]:
 def _gathered(own: LocalBatch, share: RowRange) -> tuple[Any, RowRange]:
     """A batch of which every rank has gathered its own rows: this share, or another where a rank has died since."""
     now = own.reshard()
-    return now.data, share if now is own else now.told()
+    return now.data, share if now is own else now.row_range()
 
 
 def _unchanging(data: Any, share: RowRange, generation: int) -> tuple[Any, RowRange]:
@@ -260,15 +256,6 @@ def _unchanging(data: Any, share: RowRange, generation: int) -> tuple[Any, RowRa
     if generation != world.current().generation:
         raise MatexError("a rank has died that held rows of the batch which no other rank has.")
     return data, share
-
-
-def one_row(leaf: Any) -> Any:
-    return leaf if leaf is None else at_least_one_row(leaf[:1])
-
-
-def zeros(spec: Any) -> Any:
-    """One row of zeros for a rank that never had a batch."""
-    return tf.zeros([1, *(size or 1 for size in spec.shape[1:])], spec.dtype)
 
 
 def _one_of(batches: list[Any]) -> tuple[Any, RowRange]:
@@ -281,5 +268,5 @@ def _one_of(batches: list[Any]) -> tuple[Any, RowRange]:
     if len(batches) > ranks.size:
         return _part_of(tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *batches))
     if ranks.rank < len(batches):
-        return batches[ranks.rank], RowRange(0, rows[ranks.rank], rows[ranks.rank], sum(rows))
-    return batches[0], RowRange(0, 1, 0, sum(rows))
+        return batches[ranks.rank], RowRange.own(rows, ranks.rank)
+    return batches[0], RowRange.own([*rows, 0], len(rows))

@@ -69,7 +69,7 @@ class Orphans:
         """
         self._adopt()
         epoch, number = map(int, own.batch.numpy())
-        spans, share = self._turns.spans(number, self._size), own.told()
+        spans, share = self._turns.spans(number, self._size), own.row_range()
         data = tf.nest.flatten(own.data)
         held = [leaf for leaf in data if leaf is not None]
         pieces, rows = [held] if share.rows else [], share.rows
@@ -84,7 +84,7 @@ class Orphans:
             joined = iter([tf.concat(parts, 0) for parts in zip(*pieces, strict=True)])
             leaves = [None if leaf is None else next(joined) for leaf in data]
             own = own._replace(data=tf.nest.pack_sequence_as(own.data, leaves))
-        return own._replace(share=tf.constant(RowRange(0, max(rows, 1), rows, share.total), tf.int32))
+        return own._replace(share=tf.constant(RowRange(0, max(rows, 1), rows, share.total, share.first), tf.int32))
 
     def _adopt(self) -> None:
         """Read this rank's part of the rows of each rank that has died; the same parts whenever they died."""

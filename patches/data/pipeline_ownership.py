@@ -43,12 +43,14 @@ class Made(NamedTuple):
     Attributes:
         source: see there.
         python: whether code of Python yields or changes its rows.
+        ordered: whether the ranks would give the same order: none has another seed, say.
         touched: for each part of an element (flat) whether random numbers have touched it; empty where nobody knows.
     """
 
     source: Source
     python: bool = False
     touched: tuple[bool, ...] = ()
+    ordered: bool = True
 
 
 class _Found(NamedTuple):
@@ -67,11 +69,12 @@ def look(dataset: Any) -> Made:
     if not all(_same(one, other) for one in everyone[:1] for other in everyone[1:]):
         return Made(Source.OWN)
     python = any(one.python for one in everyone)
-    unordered = any(one.unordered or one.orders != mine.orders for one in everyone)
+    ordered = all(one.orders == mine.orders for one in everyone)
+    unordered = not ordered or any(one.unordered for one in everyone)
     if unordered and not python:
-        return Made(Source.SAME)  # of the same files in another order, say
+        return Made(Source.SAME, ordered=ordered)  # of the same files in another order, say
     opens = any(one.opens for one in everyone)
-    return Made(Source.OPEN if opens else Source.SAME, python, () if python else _touched(dataset))
+    return Made(Source.OPEN if opens else Source.SAME, python, () if python else _touched(dataset), ordered)
 
 
 def _same(one: _Found, other: _Found) -> bool:

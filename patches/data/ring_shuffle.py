@@ -10,18 +10,17 @@ At the end of an epoch, and of a fit, the last rows arrive before anything else 
 
 from __future__ import annotations
 
-import itertools
-import weakref
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from matex_tf import settings
+from matex_tf import settings, strategies
 from matex_tf.core import trace, world
-from matex_tf.exchange.network.messenger import Messenger, swap
-from matex_tf.exchange.pairwise_average import Patience
+from matex_tf.core.stall_detector import StallDetector
+from matex_tf.exchange.network.messenger import Messenger, Transfer, swap
 from matex_tf.patches.common import log_once
+from matex_tf.patches.data import batch_origins
 
 
 class Ring:
@@ -30,6 +29,7 @@ class Ring:
     Attributes:
         columns: arrays of the rows, each (rows, …); a copy of what the script gave, which stays as it is.
         passed: rows that were sent so far.
+        number: see `batch_origins`.
     """
 
     def __init__(self, elements: Any):
@@ -38,14 +38,13 @@ class Ring:
         self._structure = elements
         self.columns = [np.array(leaf) for leaf in tf.nest.flatten(elements) if leaf is not None]
         self.passed = 0
-        self.number = next(_numbers)
-        _rings[self.number] = self
-        self._mail = Messenger(ranks.split(0, ranks.rank))
+        self.number = batch_origins.remember(self)
+        self._messenger = Messenger(ranks.split_all())
         self._to, self._source = (ranks.rank + 1) % ranks.size, (ranks.rank - 1) % ranks.size
-        self._patience = Patience(chosen.stall_seconds, chosen.stall_abort_seconds, ranks.log)
+        self._stalls = StallDetector(chosen.stall_seconds, chosen.stall_abort_seconds, ranks.log)
         self._used: np.ndarray | None = None  # places of the rows that are to be sent next
         self._epoch_ends = False
-        self._under_way: tuple[Any, np.ndarray, np.ndarray] | None = None  # letter, places, what is received
+        self._under_way: tuple[Transfer, np.ndarray, np.ndarray] | None = None  # its places, what is received
 
     def take(self, places: tf.Tensor) -> Any:
         """Rows in these places, as they are when the op runs; for a tf.data pipeline without prefetching."""
@@ -62,15 +61,15 @@ class Ring:
         if self._epoch_ends:
             self.rest()
 
-    def after_batch(self, told: np.ndarray) -> None:
-        """Behind that: the rows of the batch before, which has been trained on, begin to travel.
+    def after_batch(self, batch: np.ndarray) -> None:
+        """After that: the rows of the batch before, which has been trained on, begin to travel.
 
         Args:
-            told: of the batch that was taken: whether it is the last of an epoch, and the places of the rows that
-                shall be passed on; of the same length on every rank.
+            batch: `LocalBatch.batch` of the one that was taken: whether it is the last of an epoch, and the places of
+                the rows that shall be passed on; of the same length on every rank.
         """
         self._send()
-        self._epoch_ends, self._used = bool(told[0]), told[1:]
+        self._epoch_ends, self._used = bool(batch[0]), batch[1:]
 
     def rest(self) -> None:
         """All rows arrive."""
@@ -81,7 +80,7 @@ class Ring:
 
     def close(self) -> None:
         """Give the communicator back; after `rest`."""
-        self._mail.close()
+        self._messenger.close()
 
     def _send(self) -> None:
         places, self._used = self._used, None
@@ -90,16 +89,17 @@ class Ring:
         with trace.span("pack", "rows"):
             mine = np.concatenate([np.ascontiguousarray(c[places]).reshape(-1).view(np.uint8) for c in self.columns])
         theirs = np.empty_like(mine)
-        letter = self._mail.post(swap(self._mail.lane, mine, theirs, self._to, self._source, 0))
-        self._under_way = letter, places, theirs
+        transfer = self._messenger.post(swap(self._messenger.lane, mine, theirs, self._to, self._source, 0))
+        self._under_way = transfer, places, theirs
         self.passed += len(places)
 
     def _arrive(self) -> None:
         if self._under_way is None:
             return
-        letter, places, theirs = self._under_way
+        transfer, places, theirs = self._under_way
         with trace.span("wait", "rows"):
-            letter.wait(lambda seconds: self._patience.look(sorted({self._source, self._to}), seconds))
+            partners = sorted({self._source, self._to})
+            transfer.wait(lambda seconds: self._stalls.check(partners, seconds, "gossip"))
         begin = 0
         for column in self.columns:
             size = len(places) * column[:1].nbytes
@@ -108,14 +108,9 @@ class Ring:
         self._under_way = None
 
 
-_numbers = itertools.count(1)
-_rings: weakref.WeakValueDictionary[int, Ring] = weakref.WeakValueDictionary()
-
-
 def wanted(elements: Any, sharded: bool) -> bool:
     """Whether rows shall go round among the ranks in this training; the same on every rank."""
-    chosen = settings.current()
-    if chosen.strategy != "gossip" or chosen.ring_shuffle == "off" or (chosen.ring_shuffle == "auto" and not sharded):
+    if not strategies.current().passes_rows(sharded):
         return False
     if any(tf.as_dtype(leaf.dtype) == tf.string for leaf in tf.nest.flatten(elements) if leaf is not None):
         log_once.log("rows hold text, and stay on their ranks: --ring-shuffle passes on numbers")
@@ -128,4 +123,5 @@ def wanted(elements: Any, sharded: bool) -> bool:
 
 def of(origin: Any) -> Ring | None:
     """The ring that a batch came from, by the `origin` of its `array_sharding.LocalBatch`; None where it is none."""
-    return _rings.get(-int(origin.numpy()[0])) if _rings else None
+    found = batch_origins.find(int(origin.numpy()[0]))
+    return found if isinstance(found, Ring) else None

@@ -1,9 +1,9 @@
-"""`--data source`: a tf.data pipeline is shared out before its work is done, not behind it.
+"""`--data source`: a tf.data pipeline is shared out before its work is done, not after it.
 
 The script's pipeline gets a `shard` in front of its first `map`, `batch` or the like: of p ranks, rank r has elements
-r, r + p, r + 2p, … of what comes before, and does 1/p of the work that comes behind. `batch(n)` makes a rank's part of
+r, r + p, r + 2p, … of what comes before, and does 1/p of the work that comes after. `batch(n)` makes a rank's part of
 n. The parts of the ranks together are batches of the script's size, and every element is used once; which elements
-share a batch is as on one rank only where p divides n and nothing shuffles behind the first `map`.
+share a batch is as on one rank only where p divides n and nothing shuffles after the first `map`.
 
 Relies on (TensorFlow 2.16 to 2.21): methods of `tf.data.Dataset` (public), and `_inputs` of a dataset (private); Keras:
 `adapt` of the layers in `ADAPTING` (public).

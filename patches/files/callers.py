@@ -18,7 +18,7 @@ import wrapt
 
 import matex_tf
 from matex_tf import patches
-from matex_tf.patches.common import active_flag, sharing_report, wrapping
+from matex_tf.patches.common import active_flag, run_state, sharing_report, wrapping
 
 #: Where launchers tell a process its rank; a script that has one of these names shares its work out by itself.
 RANK_VARIABLES = frozenset(
@@ -43,48 +43,73 @@ _THROUGH = frozenset(
     )
 )
 
-_folders: tuple[str, ...] = ()
-_own: dict[str, str] = {}  # by the name of a code's file: how it is shown, empty where it is none of the script's
-_modules_seen = 0
-_asks = False
-_collecting = False
+
+class Script:
+    """The script that is run, and its modules.
+
+    Attributes:
+        folders: where its code lies; none for a script without a name, which has no code.
+    """
+
+    def __init__(self, script: str = "", is_module: bool = False):
+        """Args: script: the path of a file or, where `is_module`, the name of a module that is found from here."""
+        self.folders: tuple[str, ...] = ()
+        self._shown: dict[str, str] = {}  # by the name of a code's file
+        self._modules_seen = 0
+        self._asks = False
+        if script:
+            path = os.path.abspath("x" if is_module else script)
+            self.folders = tuple({os.path.dirname(path) + os.sep, os.path.dirname(os.path.realpath(path)) + os.sep})
+            self._asks = not is_module and _asks_for_rank(path)
+
+    def shown(self, path: str) -> str:
+        """The name of a file of the script's below its folder; empty for every other file."""
+        found = self._shown.get(path)
+        if found is None:
+            folder = next((folder for folder in self.folders if path.startswith(folder)), "")
+            own = folder and not path.startswith(_OURS) and sharing_report.of_the_script(path)
+            found = self._shown[path] = path[len(folder) :] if own else ""
+        return found
+
+    def asks(self) -> bool:
+        """Whether the script, or one of its modules that are loaded, asks which rank it is."""
+        if not self._asks and len(sys.modules) != self._modules_seen:
+            self._modules_seen = len(sys.modules)
+            files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+            for path in files:
+                if isinstance(path, str) and path not in self._shown:
+                    self._asks = self._asks or (bool(self.shown(path)) and _asks_for_rank(path))
+        return self._asks
 
 
 def use(script: str, is_module: bool = False) -> None:
-    """Say which script is run; before that, and for an empty name, no call is its own.
-
-    Args:
-        script: the path of a file or, where `is_module`, the name of a module that is found from here.
-    """
-    global _folders, _asks, _modules_seen
-    _own.clear()
-    _modules_seen, _asks, _folders = 0, False, ()
-    if not script:
-        return
-    path = os.path.abspath("x" if is_module else script)
-    _folders = tuple({os.path.dirname(path) + os.sep, os.path.dirname(os.path.realpath(path)) + os.sep})
-    if not is_module:
-        _asks = _asks_for_rank(path)
+    """Say which script is run, see `Script`; before that, and for an empty name, no call is its own."""
+    run_state.current().begin(Script(script, is_module))
 
 
-def _stop() -> None:
-    use("")
+def _script() -> Script:
+    return run_state.current().part(Script)
 
 
-def _watch_collections(phase: str, info: object) -> None:
-    global _collecting
-    _collecting = phase == "start"
+class _Collections:
+    """Whether garbage is being collected; Python calls it at the beginning and at the end."""
+
+    under_way = False
+
+    def __call__(self, phase: str, info: object) -> None:
+        self.under_way = phase == "start"
 
 
-gc.callbacks.append(_watch_collections)
-atexit.register(_stop)  # after what the script has registered; files that are left open are closed later still
+_garbage = _Collections()  # Python has one list of such callbacks for the process
+gc.callbacks.append(_garbage)
+atexit.register(use, "")  # after what the script has registered; files that are left open are closed later still
 
 
 def shared() -> bool:
     """Whether the ranks may meet here: not in another thread, in a collection of garbage, or where one writes alone."""
     return bool(
-        _folders
-        and not _collecting
+        _script().folders
+        and not _garbage.under_way
         and not active_flag.alone
         and threading.get_ident() == threading.main_thread().ident
         and not wrapping.is_aside()
@@ -99,38 +124,21 @@ def caller(through: frozenset[str] = _THROUGH) -> str:
     Args:
         through: names of modules that the script may have called it by.
     """
-    if not _folders:
+    script = _script()
+    if not script.folders:
         return ""
     frame = sys._getframe(1)
     while frame.f_back is not None and (
         frame.f_code.co_filename.startswith(_OURS) or frame.f_globals.get("__name__") in through
     ):
         frame = frame.f_back
-    name = frame.f_code.co_filename
-    shown = _own.get(name)
-    if shown is None:
-        shown = _own[name] = _shown(name)
+    shown = script.shown(frame.f_code.co_filename)
     return f"{shown}:{frame.f_lineno}" if shown and shared() else ""
 
 
 def asks() -> bool:
     """Whether the script, or one of its modules that are loaded, asks which rank it is."""
-    global _asks, _modules_seen
-    if not _asks and len(sys.modules) != _modules_seen:
-        _modules_seen = len(sys.modules)
-        files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-        for path in files:
-            if isinstance(path, str) and path not in _own:
-                _own[path] = _shown(path)
-                _asks = _asks or bool(_own[path]) and _asks_for_rank(path)
-    return _asks
-
-
-def _shown(path: str) -> str:
-    """The name of a file of the script's below its folder; empty for every other file."""
-    folder = next((folder for folder in _folders if path.startswith(folder)), "")
-    own = folder and not path.startswith(_OURS) and sharing_report.of_the_script(path)
-    return path[len(folder) :] if own else ""
+    return _script().asks()
 
 
 def _asks_for_rank(path: str) -> bool:

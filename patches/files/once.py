@@ -26,7 +26,7 @@ from typing import Any
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.core.mismatch import name_ranks
+from matex_tf.core.mismatch import checksum, name_ranks
 from matex_tf.core.world import CALL
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import active_flag, carried_error
@@ -76,7 +76,7 @@ def do(
     call: Call,
     act: Callable[[], Any],
     tell: Callable[[Any], Any] = lambda result: result,
-    elsewhere: Callable[[Any], Any] = lambda told: told,
+    elsewhere: Callable[[Any], Any] = lambda sent: sent,
     alone: Callable[[], Any] | None = None,
     done_before: tuple[type[Exception], ...] = (),
 ) -> Any:
@@ -236,6 +236,4 @@ def _word(value: Any) -> str:
         text = type(value).__name__
     if len(text) <= _LONGEST:
         return text
-    import zlib
-
-    return f"{text[:_LONGEST]}… {zlib.crc32(text.encode(errors='replace')):08x}"
+    return f"{text[:_LONGEST]}… {checksum(text.encode(errors='replace')):08x}"

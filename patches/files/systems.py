@@ -27,9 +27,9 @@ def doers(ranks: World, folder: str) -> list[int]:
     place = _existing(folder)
     key = (id(ranks), ranks.generation, _mount(place))
     mine = _known.get(key)
-    told = ranks.allgather((key[2], mine), "find the file systems that ranks share")
-    if all(known is not None and known == told[0][1] for _, known in told):
-        return told[0][1]
+    everyone = ranks.allgather((key[2], mine), "find the file systems that ranks share")
+    if all(known is not None and known == everyone[0][1] for _, known in everyone):
+        return everyone[0][1]
     _known[key] = found = _probe(ranks, place)
     return found
 

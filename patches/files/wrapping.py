@@ -19,6 +19,23 @@ class _Wrapper(wrapt.FunctionWrapper):
         return _found, (self._self_module, self._self_path)
 
 
+def taken(args: tuple[Any, ...], kwargs: dict[str, Any], **leading: Any) -> tuple[Any, ...]:
+    """The leading arguments of a call, and what is left of it.
+
+    Args:
+        args, kwargs: of the call.
+        leading: the names of its first arguments, in their order, each with its default.
+
+    Returns:
+        The values of those; then the positional and the named arguments that are left.
+    """
+    values = [
+        args[place] if place < len(args) else kwargs.get(name, default)
+        for place, (name, default) in enumerate(leading.items())
+    ]
+    return *values, args[len(leading) :], {name: value for name, value in kwargs.items() if name not in leading}
+
+
 def _found(module: str, path: str) -> Any:
     found: Any = importlib.import_module(module)
     for part in path.split("."):

@@ -16,13 +16,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
-from matex_tf.patches.common import wrapping
+from matex_tf.patches.common import under_way, wrapping
 from matex_tf.patches.data.array_sharding import LocalBatch
 
 #: For each array or tensor of a batch, the rows with which one rank would trace; None where any number.
@@ -30,8 +30,7 @@ Rows = Sequence[int | None]
 
 _AS_IT_WAS = ("Cast", "Identity")  # what Keras does to an input before the layer gets it
 
-_of_arrays: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-_tracing: dict[int, tuple[Any, int]] = {}  # by id: tensors that a step takes from its batch, and their rows on one rank
+_of_pipelines: weakref.WeakKeyDictionary[Any, Rows] = weakref.WeakKeyDictionary()
 
 
 def install(module: ModuleType) -> None:
@@ -43,40 +42,43 @@ def note(epoch_iterator: Any) -> None:
     """Remember how many rows each batch has of the arrays that an epoch iterator of Keras walks over, if all do."""
     adapter = epoch_iterator.data_adapter
     if adapter._partial_batch_size == 0:
-        _of_arrays[epoch_iterator._distributed_dataset] = adapter._batch_size
+        dataset = epoch_iterator._distributed_dataset
+        spec = dataset.element_spec
+        leaves = tf.nest.flatten(spec.data) if isinstance(spec, LocalBatch) else []
+        note_rows(dataset, [adapter._batch_size] * len(leaves))
+
+
+def note_rows(dataset: Any, rows: Rows) -> None:
+    """Remember how many rows each batch has of which a pipeline yields this rank's part."""
+    _of_pipelines[dataset] = rows
 
 
 def of_iterator(iterator: tf.data.Iterator) -> Rows:
     """The rows that one rank's iterator over the same data would promise."""
     spec = iterator.element_spec
     if isinstance(spec, LocalBatch):
-        rows = _of_arrays.get(getattr(iterator, "_dataset", iterator))
-        return [rows] * len(tf.nest.flatten(spec.data))
+        anything: Rows = [None] * len(tf.nest.flatten(spec.data))
+        return _of_pipelines.get(getattr(iterator, "_dataset", iterator), anything)
     shapes = [getattr(leaf, "shape", None) for leaf in tf.nest.flatten(spec)]
     return [shape[0] if shape is not None and shape.rank else None for shape in shapes]
 
 
-@contextlib.contextmanager
-def tracing(taken: Any, rows: Rows) -> Iterator[None]:
+def tracing(taken: Any, rows: Rows) -> contextlib.AbstractContextManager[None]:
     """Build layers as on one rank while a step is traced.
 
     Args:
         taken: what the step takes from a batch.
         rows: for each of its arrays.
     """
-    before = dict(_tracing)
+    known = dict(under_way.now().rows_on_one_rank)
     for leaf, size in zip(tf.nest.flatten(taken), rows, strict=True):
         if size is not None and isinstance(leaf, tf.Tensor):
-            _tracing[id(leaf)] = leaf, size
-    try:
-        yield
-    finally:
-        _tracing.clear()
-        _tracing.update(before)
+            known[id(leaf)] = leaf, size
+    return under_way.having(rows_on_one_rank=known)
 
 
 def _maybe_build(wrapped: Any, layer: Any, args: Any, kwargs: Any) -> Any:
-    if not _tracing or layer.built:
+    if not under_way.now().rows_on_one_rank or layer.built:
         return wrapped(*args, **kwargs)
     return wrapped(_on_one_rank(*args, **kwargs))
 
@@ -97,12 +99,12 @@ def _symbol(tensor: Any) -> Any:
     """A symbolic tensor of one rank's shape, for what comes straight from the batch; everything else as it is."""
     if not tf.is_symbolic_tensor(tensor) or not isinstance(tensor, tf.Tensor) or hasattr(tensor, "_keras_mask"):
         return tensor
-    origin = tensor
-    while id(origin) not in _tracing and origin.op.type in _AS_IT_WAS:
+    known, origin = under_way.now().rows_on_one_rank, tensor
+    while id(origin) not in known and origin.op.type in _AS_IT_WAS:
         origin = origin.op.inputs[0]
-    if id(origin) not in _tracing or tensor.shape[0] is not None:
+    if id(origin) not in known or tensor.shape[0] is not None:
         return tensor
     import keras
 
-    shape = (_tracing[id(origin)][1], *tensor.shape[1:])
+    shape = (known[id(origin)][1], *tensor.shape[1:])
     return keras.KerasTensor(shape, keras.backend.standardize_dtype(tensor.dtype))

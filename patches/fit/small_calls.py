@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf import settings, strategies
-from matex_tf.core import row_partition, world
+from matex_tf.core import world
 from matex_tf.patches.across_rows import keras_losses, models, own_metrics
 from matex_tf.patches.common import batch_share, model_state, row_slicing
 from matex_tf.patches.files import callers
@@ -142,7 +142,8 @@ def _rows_are_shared() -> bool:
     return not (
         ranks.is_single
         or ranks.guard is not None
-        or row_partition.holds_shard()
+        or settings.current().reproducible > 0
+        or ranks.holds_shard
         or settings.current().rows != "auto"
         or callers.asks()
     )

@@ -16,6 +16,7 @@ import numpy as np
 
 from matex_tf.core import world
 from matex_tf.patches.common import wrapping
+from matex_tf.patches.common.active_flag import ActiveFlag
 
 #: Keras' own callbacks that can stop training in the middle of an epoch.
 _STOPPING = ("TerminateOnNaN", "LambdaCallback")
@@ -28,7 +29,9 @@ _TRAIN = (
     "on_train_begin",
 )
 
-_depth = 0  # above 0 inside the hooks at the end of an epoch or of a training
+#: While callbacks run that see the same logs on every rank, and so take the same steps: at the end of an epoch, or of a
+#: training.
+in_step = ActiveFlag()
 
 
 def install(module: ModuleType) -> None:
@@ -47,18 +50,9 @@ def install(module: ModuleType) -> None:
         wrapping.wrap(module, f"CallbackList.{method}", _agree_where_needed(attribute, hooks))
 
 
-def in_step() -> bool:
-    """Whether callbacks run that see the same logs on every rank, and so take the same steps."""
-    return _depth > 0
-
-
 def _in_step(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
-    global _depth
-    _depth += 1
-    try:
+    with in_step():
         return wrapped(*args, **kwargs)
-    finally:
-        _depth -= 1
 
 
 def _agree_always(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
@@ -81,6 +75,11 @@ def _may_stop(callback: Any, hooks: tuple[str, ...]) -> bool:
     kind = type(callback)
     if kind.__module__.startswith("keras.") and kind.__name__ not in _STOPPING:
         return False
+    return overrides(callback, hooks)
+
+
+def overrides(callback: Any, hooks: tuple[str, ...]) -> bool:
+    """Whether a callback has any of these methods of its own."""
     return any(not getattr(getattr(callback, hook), "_is_default", False) for hook in hooks)
 
 

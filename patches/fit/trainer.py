@@ -17,16 +17,13 @@ from typing import Any
 from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import log_once, model_state, sharing_report, wrapping
+from matex_tf.patches.common import log_once, model_state, sharing_report, under_way, wrapping
 from matex_tf.patches.data import array_sharding, batches, pipeline_ownership, source_sharding
 from matex_tf.patches.data import batch_ownership as guesses
-from matex_tf.patches.fit import one_rank_shapes, small_calls, steps
+from matex_tf.patches.division import pydatasets, shared_work
+from matex_tf.patches.fit import one_rank_shapes, predict_function, small_calls, steps
 from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.recovery import resume_fit
-
-_fitting: list[Any] = []  # models whose `fit` is about to make the iterator of its training data
-_predicting: list[Any] = []  # models whose `predict` is
-_making: list[tuple[bool, dict[str, Any]]] = []  # epoch iterators that are shared out: for training?, arguments
 
 
 def install(module: ModuleType) -> None:
@@ -45,6 +42,8 @@ def install(module: ModuleType) -> None:
     wrapping.wrap(module, "TFEpochIterator.__init__", _epoch_iterator)
     adapters = importlib.import_module("keras.src.trainers.data_adapters.array_data_adapter")
     wrapping.wrap(adapters, "ArrayDataAdapter.get_tf_dataset", _array_pipeline)
+    adapters = importlib.import_module("keras.src.trainers.data_adapters.py_dataset_adapter")
+    wrapping.wrap(adapters, "PyDatasetAdapter.get_tf_dataset", _batches_in_turn)
 
 
 def _make_train_function(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
@@ -62,7 +61,7 @@ def _make_test_function(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any
 
 def _make_predict_function(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     if model.predict_function is None or _forced(*args, **kwargs):
-        model.predict_function = steps.PredictFunction(model)
+        model.predict_function = predict_function.PredictFunction(model)
     return model.predict_function
 
 
@@ -87,14 +86,11 @@ def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     if isinstance(model.train_function, steps.StepFunction):
         model.train_function.feed.begin_fit()
     model_state.of(model).batches_in_step = ranks.size if per_rank else 1
-    _fitting.append(model)
-    with _steps_per_execution(model, ranks.size if per_rank else 1):
+    with _steps_per_execution(model, ranks.size if per_rank else 1), _making_epochs("fit", model):
         try:
             history = wrapped(*args, **kwargs)
         finally:
             model_state.of(model).batches_in_step = 1
-            if model in _fitting:
-                _fitting.remove(model)
     if isinstance(model.train_function, steps.StepFunction):
         model.train_function.feed.end_fit()
     if not strategies.current().replicas_identical and any(
@@ -120,6 +116,19 @@ def _steps_per_execution(model: Any, times: int) -> Iterator[None]:
         model.steps_per_execution = before
 
 
+def _making_epochs(kind: str, model: Any) -> contextlib.AbstractContextManager[None]:
+    return under_way.having(epochs_of=under_way.EpochsOf(kind, model))
+
+
+def _pending(kind: str) -> Any:
+    """The model whose call of this kind makes the iterator of its data now; None where none does."""
+    call = under_way.now().epochs_of
+    if call is None or call.kind != kind or not call.pending:
+        return None
+    call.pending = False
+    return call.model
+
+
 def _evaluate(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     if resume_fit.replaying(model):
         return {}  # validation after an epoch that is over
@@ -139,13 +148,11 @@ def _predict(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     notes_of = model_state.of(model)
     notes_of.predicts, notes_of.finding = guesses.UNKNOWN, None
     notes_of.call = call = small_calls.begin(model, "predict", args[0] if args else kwargs.get("x"))
-    _predicting.append(model)
     try:
-        predictions = wrapped(*args, **kwargs)
+        with _making_epochs("predict", model):
+            predictions = wrapped(*args, **kwargs)
     finally:
         notes_of.predicts = notes_of.finding = notes_of.call = None
-        if model in _predicting:
-            _predicting.remove(model)
     if call is not None:
         call.end()
     return predictions
@@ -183,18 +190,15 @@ def _reset_metrics(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
 
 def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
     """What walks over the data of one `fit`, `evaluate` or `predict`; its pipeline is made here, once."""
-    training = bool(_fitting)
-    fitted = _fitting.pop() if training else None
-    predicting = _predicting.pop() if _predicting else None
+    fitted, predicting = _pending("fit"), _pending("predict")
+    training = fitted is not None
     if predicting is not None and (call := model_state.of(predicting).call) is not None and call.whole:
         return wrapped(*args, **kwargs)
     source_sharding.check_batched(kwargs.get("x"))
-    _making.append((training, kwargs))
-    try:
-        with source_sharding.paused():
-            result = wrapped(*args, **kwargs)
-    finally:
-        _making.pop()
+    what = "fit" if training else "evaluate" if predicting is None else "predict"
+    asked = under_way.EpochsAsked(training, kwargs, what)
+    with under_way.having(epochs_asked=asked), source_sharding.paused():
+        result = wrapped(*args, **kwargs)
     if training and (this := resume_fit.under_way(fitted)) is not None:
         this.is_of(iterator)
     adapter = iterator.data_adapter
@@ -213,7 +217,6 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
             iterator._distributed_dataset = iterator._distributed_dataset.map(array_sharding.LocalBatch.unknown)
         _as_long(iterator, None if None in counts else max(counts))
         if not mark:
-            what = "fit" if training else "evaluate or predict"
             log_once.log(
                 f"the data of {what}: each rank has rows of its own, since their pipelines are made of other rows: "
                 "together they are the batch. --rows shared says that they are not (docs/data.md)."
@@ -223,12 +226,22 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
         batches.made_of[iterator._distributed_dataset] = made
         if predicting is not None:
             model_state.of(predicting).predicts = made
+        if type(adapter).__name__ == "TFDatasetAdapter":
+            _divide(iterator, made, what)
     if training and mark == "source":
         log_once.log("--data source: each rank does its part of the pipeline's work; batches may hold other rows")
-    elif training and type(adapter).__name__ == "TFDatasetAdapter" and not mark:
-        kept = "its batches" if settings.current().batch == "per-rank" else "its rows of each batch"
-        log_once.log(f"each rank runs the whole tf.data pipeline and keeps {kept} (--data exact)")
     return result
+
+
+def _divide(iterator: Any, made: pipeline_ownership.Made, what: str) -> None:
+    """Let an epoch iterator of Keras make this rank's rows of each batch alone, where that can be done."""
+    with source_sharding.paused():
+        divided = shared_work.divide(iterator._distributed_dataset, made, what)
+    if divided.dataset is not None:
+        one_rank_shapes.note_rows(divided.dataset, divided.rows)
+        iterator._distributed_dataset = divided.dataset
+    if what == "fit":
+        shared_work.tell(divided)
 
 
 def _as_long(iterator: Any, batches: int | None) -> None:
@@ -244,7 +257,14 @@ def _as_long(iterator: Any, batches: int | None) -> None:
 
 
 def _array_pipeline(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
-    if not _making:
+    asked = under_way.now().epochs_asked
+    if asked is None:
         return wrapped(*args, **kwargs)
-    training, asked = _making[-1]
-    return array_sharding.pipeline(adapter, lambda: wrapped(*args, **kwargs), training, asked)
+    return array_sharding.pipeline(adapter, lambda: wrapped(*args, **kwargs), asked.training, asked.arguments)
+
+
+def _batches_in_turn(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
+    asked = under_way.now().epochs_asked
+    if asked is None:
+        return wrapped(*args, **kwargs)
+    return pydatasets.pipeline(adapter, lambda: wrapped(*args, **kwargs), asked.purpose)

@@ -82,7 +82,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     Args:
         initial_lr: what is multiplied.
         multiplier: a number, whose power by the epochs since `start_epoch` is taken, or a function of the epoch.
-        start_epoch, end_epoch: the first epoch, and the first that is no more; None for no end.
+        start_epoch, end_epoch: the first epoch, and the first after them; None for no end.
         staircase: whether the rate changes once an epoch, and not with each batch (the function then gets fractions).
         momentum_correction: whether momentum that was gathered at the old rate is scaled to the new one (arXiv
             1706.02677, section 2.1): the slots of SGD are multiplied by new / old, which is what multiplying its

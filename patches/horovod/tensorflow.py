@@ -19,16 +19,13 @@ from matex_tf.patches.horovod.core.functions import (
     broadcast_object,
     broadcast_object_fn,
     broadcast_variables,
-)
-from matex_tf.patches.horovod.core.ops import (
-    barrier,
-    join,
     local_rank_op,
     local_size_op,
     process_set_included_op,
     rank_op,
     size_op,
 )
+from matex_tf.patches.horovod.core.ops import barrier, join
 from matex_tf.patches.horovod.core.process_sets import (
     ProcessSet,
     add_process_set,

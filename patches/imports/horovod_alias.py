@@ -6,6 +6,7 @@ once a script has imported `matex_tf.patches.horovod` by that name.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -18,7 +19,7 @@ from typing import Any
 import wrapt
 
 from matex_tf.core import world
-from matex_tf.patches.common import wrapping
+from matex_tf.patches.common import run_state, wrapping
 
 #: Horovod's modules, and the module of `matex_tf.patches.horovod` that serves each; "" for one that only holds others.
 MODULES = {
@@ -117,14 +118,17 @@ def install(first: bool = False) -> None:
         sys.meta_path.append(Finder())
 
 
-_visible_devices: str | None = None
-_devices_shared_out = False
+@dataclasses.dataclass(frozen=True)
+class Devices:
+    """The GPUs of the node.
 
+    Attributes:
+        listed: what CUDA_VISIBLE_DEVICES was before the ranks of the node got one each; None where it was not set.
+        shared_out: whether they did.
+    """
 
-def remember_devices(listed: str | None) -> None:
-    """Keep what CUDA_VISIBLE_DEVICES was before the ranks of a node got one each; None where it was not set."""
-    global _visible_devices, _devices_shared_out
-    _visible_devices, _devices_shared_out = listed, True
+    listed: str | None = None
+    shared_out: bool = False
 
 
 def _serve_older_keras(_: ModuleType) -> None:
@@ -146,9 +150,10 @@ def put_patches_aside() -> None:
     if not patches.installed():
         return
     seeds.own_seeds()
-    if _devices_shared_out and _visible_devices is None:
+    devices = run_state.current().part(Devices)
+    if devices.shared_out and devices.listed is None:
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-    elif _devices_shared_out:
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(_visible_devices)
+    elif devices.shared_out:
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(devices.listed)
     if not world.current().is_single:
         log_once.log(NOTE)

@@ -1,9 +1,12 @@
-"""`BatchNormalization(synchronized=True)`: mean and variance over the rows of all ranks.
+"""`BatchNormalization`: mean and variance over the rows of all ranks, forward and backward.
 
-The gradient: with the loss L = sum over r of w_r L_r, and y = sum over q of x_q on every rank, dL/dx_r is
-sum over q of w_q dL_q/dy. What a rank returns is multiplied by w_r later, hence the division by w_r.
+A layer takes one small sum over the ranks forward, and one backward. Forward, each rank gives its count, its sum and
+its sum of squares, in float64, so that taking one from the other costs no digits. Backward: with the loss
+L = sum over r of w_r L_r, and y = sum over q of x_q on every rank, dL/dx_r is the sum over q of w_q dL_q/dy. What a
+rank returns is multiplied by w_r later, hence the division by w_r.
 
-Relies on (Keras 3.3 to 3.15, private): `nn._compute_moments_sync(x, axes, keepdims)`.
+Relies on (Keras 3.3 to 3.15, private): `BatchNormalization._moments(inputs, mask)` and its `_reduction_axes`;
+`nn._compute_moments_sync(x, axes, keepdims)`.
 """
 
 from __future__ import annotations
@@ -13,51 +16,145 @@ from typing import Any
 
 import tensorflow as tf
 
+from matex_tf import settings, strategies
 from matex_tf.exchange import tf_op
 from matex_tf.patches.common import batch_share, log_once, wrapping
 
-_WHAT = "add up the statistics of a synchronized BatchNormalization"
+_WHAT = "add up the statistics of BatchNormalization"
 
 
 def install(module: ModuleType) -> None:
-    """Patch keras.src.backend.tensorflow.nn."""
-    wrapping.wrap(module, "_compute_moments_sync", _moments)
+    """Patch keras.src.layers.normalization.batch_normalization, or keras.src.backend.tensorflow.nn."""
+    if module.__name__.endswith(".nn"):
+        wrapping.wrap(module, "_compute_moments_sync", _moments_of_op)
+    else:
+        wrapping.wrap(module, "BatchNormalization._moments", _moments_of_layer)
 
 
-def _moments(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+def over_all_rows(layer: Any) -> bool:
+    """Whether what a layer learns of its input is over the rows of all ranks, and so the same on each."""
+    if getattr(layer, "synchronized", False):
+        return True
+    import keras
+
+    return (
+        isinstance(layer, keras.layers.BatchNormalization)
+        and settings.current().batch_norm == "batch"
+        and strategies.current().averages_gradients
+    )
+
+
+def _moments_of_layer(wrapped: Any, layer: Any, args: Any, kwargs: Any) -> Any:
+    part = batch_share.current()
+    if part is None or part.apart or not over_all_rows(layer) or 0 not in layer._reduction_axes:
+        return wrapped(*args, **kwargs)
+
+    def moments(inputs: Any, mask: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        kept = None
+        if mask is not None:
+            kept = tf.broadcast_to(tf.expand_dims(tf.cast(mask, tf.bool), -1), tf.shape(inputs))
+        mean, variance = _Moments(part, layer._reduction_axes, kept, layer.name)(inputs)
+        return tf.squeeze(mean, layer._reduction_axes), tf.squeeze(variance, layer._reduction_axes)
+
+    return moments(*args, **kwargs)
+
+
+def _moments_of_op(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     part = batch_share.current()
     if part is None:
         return wrapped(*args, **kwargs)
     if part.apart:
         log_once.log("BatchNormalization(synchronized=True) is over each rank's own rows: ranks do not wait in a step")
         return wrapped(*args, **kwargs)
-    return _moments_of_all(part, *args, **kwargs)
+
+    def moments(x: tf.Tensor, axes: Any, keepdims: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        mean, variance = _Moments(part, axes, None, "moments")(x)
+        return (mean, variance) if keepdims else (tf.squeeze(mean, axes), tf.squeeze(variance, axes))
+
+    return moments(*args, **kwargs)
 
 
-def _moments_of_all(
-    part: batch_share.StepShare, x: tf.Tensor, axes: Any, keepdims: bool
-) -> tuple[tf.Tensor, tf.Tensor]:
-    alive = tf.cast(part.alive, x.dtype)
-    own_sum = tf.reduce_sum(x, axis=axes, keepdims=True) * alive
-    own_count = tf.reduce_sum(tf.ones_like(x), axis=axes, keepdims=True) * alive
-    count = tf.stop_gradient(_sum(part, own_count))
-    mean = _sum(part, own_sum) / count
-    variance = _sum(part, tf.reduce_sum(tf.math.squared_difference(x, mean), axis=axes, keepdims=True) * alive) / count
-    if not keepdims:
-        mean, variance = tf.squeeze(mean, axes), tf.squeeze(variance, axes)
-    return mean, variance
+class _Moments:
+    """Mean and variance of one tensor over the rows of all ranks, differentiable any number of times."""
 
+    def __init__(self, part: batch_share.StepShare, axes: Any, kept: tf.Tensor | None, name: str):
+        """Args:
+        part: of the batch that the tensor's rows are of.
+        axes: those that are reduced.
+        kept: boolean, of the tensor's shape: the elements that count; None for all.
+        name: of the layer, for messages.
+        """
+        self._part = part
+        self._axes = list(axes)
+        self._kept = kept
+        self._name = name
 
-def _sum(part: batch_share.StepShare, own: tf.Tensor) -> tf.Tensor:
-    @tf.custom_gradient
-    def over_ranks(x: tf.Tensor) -> Any:
-        (total,) = tf_op.sum_over_ranks([x], _WHAT, ["moments"])
+    def __call__(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Args: x: float32 or float64. Returns: mean and variance in its dtype, the reduced axes of size 1."""
 
-        def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            weight = tf.cast(part.weight, upstream.dtype)
-            (whole,) = tf_op.sum_over_ranks([tf.math.multiply_no_nan(upstream, weight)], _WHAT, ["their gradient"])
-            return tf.math.divide_no_nan(whole, weight)
+        @tf.custom_gradient
+        def moments(x: tf.Tensor) -> Any:
+            count, total, squares = self._sums(x)
+            divisor = count
+            if self._kept is not None:  # as Keras divides where there is a mask
+                from keras import backend
 
-        return total, gradient
+                divisor = count + backend.epsilon()
+            mean = total / divisor
+            variance = tf.maximum((squares - 2 * mean * total + tf.square(mean) * count) / divisor, 0)
+            mean, variance, divisor = (tf.cast(value, x.dtype) for value in (mean, variance, divisor))
 
-    return over_ranks(own)
+            def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tf.Tensor:
+                whole = self._weighted(tf.stack([of_mean, of_variance]))
+                # What is small is put together first: each operation on `x` reads and writes all of it.
+                slope, constant = 2 * whole[1] / divisor, whole[0] / divisor
+                upstream = (x - self._known(x, mean, divisor)) * slope + constant
+                return upstream if self._kept is None else tf.where(self._kept, upstream, 0)
+
+            return (mean, variance), gradient
+
+        result: tuple[tf.Tensor, tf.Tensor] = moments(x)
+        return result
+
+    def _sums(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Over all ranks: how many elements there are, their sum, and the sum of their squares; float64."""
+        if self._kept is None:
+            mean, variance = tf.nn.moments(x, self._axes, keepdims=True)
+            count = tf.cast(tf.size(x), tf.float64) / tf.cast(tf.size(mean), tf.float64)
+            count = tf.fill(tf.shape(mean), count)
+        else:
+            kept = tf.cast(self._kept, x.dtype)
+            counted = tf.reduce_sum(kept, self._axes, keepdims=True)
+            mean = tf.math.divide_no_nan(tf.reduce_sum(x * kept, self._axes, keepdims=True), counted)
+            distances = tf.where(self._kept, tf.math.squared_difference(x, mean), 0)
+            variance = tf.math.divide_no_nan(tf.reduce_sum(distances, self._axes, keepdims=True), counted)
+            count = tf.cast(counted, tf.float64)
+        mean, variance = tf.cast(mean, tf.float64), tf.cast(variance, tf.float64)
+        own = tf.stack([tf.ones_like(mean), mean, variance + tf.square(mean)])
+        count = count * tf.cast(self._part.alive, tf.float64)
+        (whole,) = tf_op.sum_over_ranks([tf.math.multiply_no_nan(own, count)], _WHAT, [self._name])
+        return whole[0], whole[1], whole[2]
+
+    def _known(self, x: tf.Tensor, mean: tf.Tensor, divisor: tf.Tensor) -> tf.Tensor:
+        """The mean, which is known already, as what depends on `x`."""
+
+        @tf.custom_gradient
+        def known(x: tf.Tensor) -> Any:
+            def gradient(upstream: tf.Tensor) -> tf.Tensor:
+                spread = tf.broadcast_to(self._weighted(upstream) / divisor, tf.shape(x))
+                return spread if self._kept is None else tf.where(self._kept, spread, 0)
+
+            return tf.identity(mean), gradient
+
+        return known(x)
+
+    def _weighted(self, upstream: tf.Tensor) -> tf.Tensor:
+        """What comes back to this rank of a gradient that each rank has its own part of."""
+
+        @tf.custom_gradient
+        def summed(own: tf.Tensor) -> Any:
+            (whole,) = tf_op.sum_over_ranks([own], f"{_WHAT}, backward", [self._name])
+            return whole, self._weighted
+
+        weight = tf.cast(self._part.weight, upstream.dtype)
+        return tf.math.divide_no_nan(summed(tf.math.multiply_no_nan(upstream, weight)), weight)

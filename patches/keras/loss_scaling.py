@@ -1,4 +1,4 @@
-"""Loss scaling decides on the gradients of all ranks whether a step is finite, or ranks would part ways.
+"""Loss scaling decides on the gradients of all ranks whether a step is finite, or ranks would diverge.
 
 Relies on (Keras 3.3 to 3.15): `LossScaleOptimizer.apply(grads, trainable_variables)`, public; its `dynamic_scale` and
 `initial_scale`, public.
@@ -11,7 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from matex_tf.patches.common import wrapping
+from matex_tf import settings
+from matex_tf.patches.common import under_way, wrapping
 from matex_tf.patches.keras import optimizer
 
 
@@ -21,17 +22,19 @@ def install(module: ModuleType) -> None:
 
 
 def _apply(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    if settings.current().reproducible and not under_way.now().exchanged:
+        return optimizer.apply_once(wrapped, instance, args, kwargs)
     grads, variables = optimizer.apply_arguments(*args, **kwargs)
     known = list(instance._trainable_variables if variables is None else variables)
     grads = list(grads)
-    if optimizer.strategy().delays_updates and not optimizer.exchanged:
+    if optimizer.strategy().delays_updates and not under_way.now().exchanged:
         # The scale may be another one when these gradients are applied: they travel without it.
         unscaled = _times(optimizer.dense(grads), 1 / _scale(instance))
         optimizer.delay(instance, unscaled, known, lambda sums: wrapped(_times(sums, _scale(instance)), known))
         return None
     marked = all(grad is None or optimizer.is_marked(grad) for grad in grads)
-    averaged = grads if marked else optimizer.average(grads, known)
-    with optimizer.exchanged():
+    averaged = grads if marked or under_way.now().exchanged else optimizer.average(grads, known)
+    with under_way.having(exchanged=True):
         return wrapped(averaged, variables)
 
 

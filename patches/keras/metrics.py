@@ -19,11 +19,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.patches.across_rows import own_metrics
 from matex_tf.patches.across_rows.keras_losses import is_of_whole_batch
 from matex_tf.patches.across_rows.own_metrics import Kind
 from matex_tf.patches.common import batch_share, model_state, wrapping
+from matex_tf.patches.keras import sum_loss
 
 
 def install(module: ModuleType) -> None:
@@ -43,6 +45,7 @@ def _update_mean(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     of_rows = part is None or (part.has_rows(values) and not is_of_whole_batch(values))
     if part is not None and sample_weight is None and not of_rows:
         sample_weight = part.weight_in_mean
+        values = sum_loss.whole(values, part) if sum_loss.is_sum(values) else values
     return wrapped(values, sample_weight=sample_weight)
 
 
@@ -103,6 +106,11 @@ def is_additive(metric: Any) -> bool:
     return own_metrics.kinds.get(metric, Kind.SUM) is Kind.SUM
 
 
+def adding(model: Any) -> list[Any]:
+    """The variables of the model's metrics whose state over all ranks is the sum of theirs."""
+    return [variable for metric in leaves(model) if is_additive(metric) for variable in metric._variables]
+
+
 def put_back(model: Any, before: list[tuple[Any, Any]]) -> None:
     """Undo what a ghost's row has changed; metrics that were given the rows of all ranks are right on a ghost too."""
     whole = {id(variable) for metric in leaves(model) if own_metrics.is_whole(metric) for variable in metric._variables}
@@ -126,12 +134,11 @@ def merge(model: Any) -> dict[str, float]:
         Results of metrics that cannot be merged by adding, averaged over ranks, by the metric's name.
     """
     notes = model_state.of(model)
-    if notes.before_merge is not None:
+    if notes.before_merge is not None or settings.current().reproducible:  # see `virtual_steps`
         return {}
     ranks = world.current()
     metrics = leaves(model)
-    adding = [variable for metric in metrics if is_additive(metric) for variable in metric._variables]
-    own = [(variable, np.asarray(variable.numpy())) for variable in adding]
+    own = [(variable, np.asarray(variable.numpy())) for variable in adding(model)]
     labels = [f"metric state {variable.path} {value.shape}" for variable, value in own]
     ranks.barrier("merge metrics", labels)
     if own and notes.committed is not None:
@@ -145,7 +152,7 @@ def merge(model: Any) -> dict[str, float]:
 
 
 def flatten(state: list[tuple[Any, np.ndarray]]) -> np.ndarray:
-    """The state of metrics, one behind the other, float64."""
+    """The state of metrics, one after the other, float64."""
     return np.concatenate([np.zeros(0), *(value.reshape(-1).astype(np.float64) for _, value in state)])
 
 
@@ -185,8 +192,7 @@ def restore_local(model: Any) -> None:
 def take_as_merged(model: Any) -> None:
     """Every rank has put the same batch into metrics that were reset: they hold the state of all, rank 0 added it."""
     first = world.current().rank == 0
-    adding = [variable for metric in leaves(model) if is_additive(metric) for variable in metric._variables]
-    states = [(variable, np.asarray(variable.numpy())) for variable in adding]
+    states = [(variable, np.asarray(variable.numpy())) for variable in adding(model)]
     model_state.of(model).before_merge = [(one, value if first else np.zeros_like(value)) for one, value in states]
 
 
@@ -221,6 +227,8 @@ def complete(model: Any, logs: Any, averaged: dict[str, float]) -> Any:
     whole: dict[str, Any] = {}
     for key, value in logs.items():
         metric = notes.sources.get(key)
+        if settings.current().reproducible and metric is None:  # of the whole batch already
+            continue
         if key in averaged:
             whole[key] = averaged[key]
         elif metric is not None and not _is_averaged(metric):

@@ -14,6 +14,7 @@ both, in every step.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -22,25 +23,19 @@ import tensorflow as tf
 
 from matex_tf import settings, strategies
 from matex_tf.core import world
-from matex_tf.patches.common import batch_share, log_once, wrapping
-from matex_tf.patches.common.active_flag import ActiveFlag
+from matex_tf.errors import MatexError
+from matex_tf.exchange import virtual_ranks
+from matex_tf.patches.common import batch_share, log_once, under_way, wrapping
 from matex_tf.patches.keras import deferred_update
-from matex_tf.strategies.sync import Sync
+from matex_tf.strategies.sync import Sync, exchange_parts
 
-_waiting: list[list[str]] = []  # the names of the gradients that the next `_clip_gradients` shall exchange
-_accumulates_own_part = False
 _sync = Sync(settings.current())
-#: While optimizers get gradients that have been exchanged already.
-exchanged = ActiveFlag()
 
 
 def install(module: ModuleType) -> None:
     """Patch keras.src.optimizers.base_optimizer."""
-    global _accumulates_own_part
     say_what_changes()
-    applying = wrapping.require(module, "BaseOptimizer._backend_apply_gradients")
-    _accumulates_own_part = "_clip_gradients" in applying.__code__.co_names
-    if _accumulates_own_part:
+    if _clips_after_accumulation(module):
         wrapping.wrap(module, "BaseOptimizer._backend_apply_gradients", _weigh)
         wrapping.wrap(module, "BaseOptimizer._clip_gradients", _exchange)
     else:
@@ -50,17 +45,16 @@ def install(module: ModuleType) -> None:
 
 def say_what_changes() -> None:
     """A line for what the strategy and the codec change of what is computed."""
-    told = settings.current()
-    if not wrapping.alone() and not wrapping.is_aside():
-        if note := strategies.current().note:
-            log_once.log(f"--strategy {told.strategy}: {note}")
-        if told.codec != "none" and told.strategy != "gossip" and len(world.current().nodes) == 1:
-            log_once.log(f"--codec {told.codec}: it works between nodes, and here is one: nothing is rounded")
-        elif told.codec != "none":
-            feedback = ", with error feedback" if told.error_feedback else ""
-            what = "what ranks send of their weights is" if told.strategy == "gossip" else "gradients are"
-            where = "" if told.strategy == "gossip" else " between nodes"
-            log_once.log(f"--codec {told.codec}: {what} rounded{where}{feedback}")
+    if wrapping.alone() or wrapping.is_aside():
+        return
+    chosen, codec = strategies.current(), settings.current().codec
+    if chosen.note:
+        log_once.log(f"--strategy {chosen.name}: {chosen.note}")
+    if codec != "none" and not chosen.encodes_in_node and len(world.current().nodes) == 1:
+        log_once.log(f"--codec {codec}: it works between nodes, and here is one: nothing is rounded")
+    elif codec != "none":
+        feedback = ", with error feedback" if settings.current().error_feedback else ""
+        log_once.log(f"--codec {codec}: {chosen.rounded}{feedback}")
 
 
 def strategy() -> strategies.Strategy:
@@ -74,9 +68,17 @@ def strategy() -> strategies.Strategy:
     return _sync
 
 
+@functools.cache  # a fact of the Keras that is installed, asked for again once its method is wrapped
+def _clips_after_accumulation(module: ModuleType) -> bool:
+    applying = wrapping.require(module, "BaseOptimizer._backend_apply_gradients")
+    return "_clip_gradients" in applying.__code__.co_names
+
+
 def accumulates_own_part() -> bool:
     """Whether a rank's gradient accumulators hold its own part, and not what was exchanged already."""
-    return _accumulates_own_part and not strategies.current().delays_updates
+    from keras.src.optimizers import base_optimizer
+
+    return _clips_after_accumulation(base_optimizer) and not strategies.current().delays_updates
 
 
 def delay(instance: Any, grads: Sequence[Any], variables: Sequence[Any], apply: Callable[[list[Any]], Any]) -> None:
@@ -94,17 +96,48 @@ def delay(instance: Any, grads: Sequence[Any], variables: Sequence[Any], apply: 
         instance.built = True
 
     def apply_exchanged(averaged: list[Any]) -> None:
-        with exchanged():
+        with under_way.having(exchanged=True):
             apply(averaged)
 
     strategy().delay(instance, shaped(weighted(grads), variables), paths(variables), apply_exchanged)
 
 
+def apply_once(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+    """An update that the parts of a batch have in common, see `matex_tf.exchange.virtual_ranks`.
+
+    Raises:
+        MatexError: the update is not one of a step that is cut into parts.
+    """
+    if virtual_ranks.current() is None:
+        raise MatexError(
+            f"--reproducible is for fit, evaluate and train_on_batch, and {instance.name} updates weights in a loop of "
+            "the script's own: the bits would depend on the number of ranks. Leave out --reproducible."
+        )
+    holder = next(c for c in type(instance).__mro__ if "apply" in vars(c))
+    if not holder.__module__.startswith("keras."):
+        raise MatexError(
+            f"--reproducible: {type(instance).__name__} has an apply of its own, which every part of a batch would "
+            "run: take an optimizer of Keras, or leave out --reproducible."
+        )
+    grads, variables = apply_arguments(*args, **kwargs)
+    known = list(instance._trainable_variables if variables is None else variables)
+
+    def together(given: list[Any]) -> None:
+        averaged = exchange_parts(given, paths(known))
+        with under_way.having(exchanged=True):
+            wrapped(averaged, known)
+
+    virtual_ranks.meet(f"an update by {instance.name}", shaped(weighted(list(grads)), known), together)
+    return instance.iterations
+
+
 def _apply(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     """The whole update of an optimizer, where a strategy delays it; its counter of updates then counts those."""
+    if settings.current().reproducible and not under_way.now().exchanged:
+        return apply_once(wrapped, instance, args, kwargs)
     if deferred_update.defer_update(instance, lambda: wrapped(*args, **kwargs)):
         return None
-    if exchanged or not strategy().delays_updates:
+    if under_way.now().exchanged or not strategy().delays_updates:
         return wrapped(*args, **kwargs)
     grads, variables = apply_arguments(*args, **kwargs)
     known = list(instance._trainable_variables if variables is None else variables)
@@ -124,28 +157,26 @@ def dense(grads: Sequence[Any]) -> list[Any]:
 
 def _weigh(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     grads, variables = _arguments(*args, **kwargs)
-    if exchanged:
+    if under_way.now().exchanged:
         return wrapped(grads, variables)
     if world.current().guard is not None and instance.gradient_accumulation_steps:
         # A rank that dies must not take along what it has accumulated: ranks accumulate what they have exchanged.
-        with exchanged():
+        with under_way.having(exchanged=True):
             return wrapped(average(grads, variables), variables)
-    _waiting.append(paths(variables))
-    try:
+    with under_way.having(gradient_names=paths(variables)):
         return wrapped(shaped(weighted(grads), variables), variables)
-    finally:
-        _waiting.pop()
 
 
 def _exchange(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    if not _waiting or exchanged:
+    now = under_way.now()
+    if now.gradient_names is None or now.exchanged:
         return wrapped(*args, **kwargs)
-    return wrapped(_sum(args[0] if args else kwargs["grads"], _waiting[-1]))
+    return wrapped(_sum(args[0] if args else kwargs["grads"], now.gradient_names))
 
 
 def _weigh_and_exchange(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     grads = list(args[0] if args else kwargs["grads"])
-    if exchanged:
+    if under_way.now().exchanged:
         return wrapped(grads)
     labels = [f"number {position} of {instance.name}" for position in range(len(grads))]
     return wrapped(_sum(weighted(grads), labels))

@@ -6,16 +6,16 @@ Relies on (Keras 3.3 to 3.15): `Model.variables`, `Optimizer.variables`, public,
 
 from __future__ import annotations
 
-import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from matex_tf import strategies
+from matex_tf import settings, strategies
 from matex_tf.core import world
-from matex_tf.core.mismatch import name_ranks
+from matex_tf.core.mismatch import checksum, name_ranks
 from matex_tf.errors import RanksDisagree
-from matex_tf.patches.common import batch_share, model_state, seeds
+from matex_tf.patches.common import model_state, seeds, under_way
 from matex_tf.patches.keras import optimizer as optimizer_hook
 
 
@@ -49,24 +49,37 @@ def trained_by_steps(model: Any) -> tuple[list[Any], list[Any]]:
 
 
 def broadcast(model: Any) -> None:
-    """Give every rank the weights and optimizer state that rank 0 has; generators of layers then part ways.
+    """Give every rank the weights, the state of generators and optimizer state that rank 0 has.
 
     Raises:
         RanksDisagree: the ranks' models differ, naming the first weight that does.
     """
-    ranks = world.current()
     variables = variables_of(model)
-    ranks.barrier("share the weights of the model", [_describe(variable) for variable in variables])
+    take_from_rank_0(variables, [variable.path for variable in variables], "share the weights of the model")
+    model_state.of(model).accumulators_whole = True
+
+
+def take_from_rank_0(variables: Sequence[Any], names: Sequence[str], what: str) -> None:
+    """Give every rank the values that rank 0 has.
+
+    Args:
+        variables: of Keras or TensorFlow.
+        names: of each.
+        what: the purpose, see `World.barrier`.
+
+    Raises:
+        RanksDisagree: the ranks have other variables.
+    """
+    ranks = world.current()
+    ranks.barrier(what, [_described(*one) for one in zip(variables, names, strict=True)])
     for variable in variables:
         value = np.asarray(variable.numpy())
         shared = ranks.broadcast_array(value)
         if not np.array_equal(value, shared):
             variable.assign(shared)
-    seeds.diverge_per_rank(variables)
-    model_state.of(model).accumulators_whole = True
 
 
-def _accumulators(model: Any) -> list[Any]:
+def own_accumulators(model: Any) -> list[Any]:
     """Gradient accumulators in which each rank gathers its own part, to be exchanged with the next update."""
     from keras import optimizers
 
@@ -74,6 +87,7 @@ def _accumulators(model: Any) -> list[Any]:
         not strategies.current().averages_gradients
         or not optimizer_hook.accumulates_own_part()
         or world.current().guard is not None
+        or settings.current().reproducible
     ):
         return []
     return [
@@ -89,18 +103,18 @@ def split_accumulators(model: Any) -> None:
     """Before a step: what was accumulated over all ranks counts once, on rank 0."""
     model_state.of(model).accumulators_whole = False
     if world.current().rank:
-        for accumulator in _accumulators(model):
+        for accumulator in own_accumulators(model):
             accumulator.assign(np.zeros(accumulator.shape, np.float32))
 
 
 def join_accumulators(model: Any) -> None:
     """Between steps: every rank holds what all have accumulated, as one rank would."""
     notes = model_state.of(model)
-    accumulators = _accumulators(model)
+    accumulators = own_accumulators(model)
     if notes.accumulators_whole or not accumulators:
         return
     ranks = world.current()
-    ranks.barrier("add up accumulated gradients", [_describe(accumulator) for accumulator in accumulators])
+    ranks.barrier("add up accumulated gradients", [_described(one, one.path) for one in accumulators])
     for accumulator in accumulators:
         total = np.array(accumulator.numpy(), np.float32).reshape(-1)
         ranks.allreduce_in_place(total)
@@ -108,8 +122,8 @@ def join_accumulators(model: Any) -> None:
     notes.accumulators_whole = True
 
 
-def _describe(variable: Any) -> str:
-    return f"{variable.path} {variable.dtype} {tuple(variable.shape)}"
+def _described(variable: Any, name: str) -> str:
+    return f"{name} {variable.dtype} {tuple(variable.shape)}"
 
 
 def check_alike(model: Any) -> None:
@@ -139,21 +153,20 @@ def _sums(variable: Any) -> tuple[float, float]:
 
 
 def merge_statistics(model: Any) -> None:
-    """Let the strategy settle, and average the state that layers keep outside of training (moving means and
+    """Flush the strategy, and average the state that layers keep outside of training (moving means and
     variances) over the ranks.
 
     Gradients that are accumulated for a later update are added up.
 
     Only state that differs between ranks is touched, so frozen weights stay as they are, to the bit. Whole numbers
-    are taken from rank 0; the state of random number generators stays the rank's own.
+    are taken from rank 0; random number generators are alike on all ranks.
     """
     notes = model_state.of(model)
     if not notes.unmerged:
         return
     notes.unmerged = False
-    with (
-        batch_share.keras_runs()
-    ):  # what the strategy applies has been exchanged; no loop of the script's own is at work
+    # What the strategy applies has been exchanged; no loop of the script's own is at work.
+    with under_way.having(in_keras=True):
         strategies.current().flush(model)
     join_accumulators(model)
     average_statistics(trained_by_steps(model)[1])
@@ -164,7 +177,7 @@ def average_statistics(kept: list[Any]) -> None:
     if not kept:
         return
     ranks = world.current()
-    marks = np.array([zlib.crc32(np.asarray(variable.numpy()).tobytes()) for variable in kept], np.int64)
+    marks = np.array([checksum(np.asarray(variable.numpy())) for variable in kept], np.int64)
     everyone = np.array(ranks.allgather(marks, "merge moving statistics"))
     for variable, differs in zip(kept, (everyone != everyone[0]).any(axis=0), strict=True):
         if not differs:

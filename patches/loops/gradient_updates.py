@@ -5,13 +5,12 @@ the script does with it (clip it, look at its norm, subtract it from a variable)
 averages what did not come that way. To average twice changes nothing, since the parts of the ranks add up to one;
 gradients that are known to be averaged are not exchanged again.
 
-Relies on (TensorFlow 2.16 to 2.21): `tf.GradientTape.gradient`, `tf.function`, public, and
-`tensorflow.python.eager.record.could_possibly_record`, private; (Keras 3.3 to 3.15) `BaseOptimizer.apply`, public.
+Relies on (TensorFlow 2.16 to 2.21): `tf.GradientTape.gradient`, `tf.function`, public; (Keras 3.3 to 3.15)
+`BaseOptimizer.apply`, public.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -19,9 +18,9 @@ from typing import Any
 import tensorflow as tf
 
 from matex_tf.core import world
-from matex_tf.patches.common import log_once, sharing_report, wrapping
-from matex_tf.patches.keras import optimizer
-from matex_tf.patches.loops import batched, position, replica_sync
+from matex_tf.patches.common import batch_share, log_once, sharing_report, under_way, wrapping
+from matex_tf.patches.keras import optimizer, sum_loss
+from matex_tf.patches.loops import batched, position, replica_sync, step_loss
 
 _in_sessions: list[Callable[[Sequence[Any], Sequence[str]], list[Any]]] = []  # one, once sessions are patched
 
@@ -81,9 +80,12 @@ def _dense(value: Any) -> Any:
 
 
 def _gradient(wrapped: Any, tape: Any, args: Any, kwargs: Any) -> Any:
-    gradients = wrapped(*args, **kwargs)
     sources = args[1] if len(args) > 1 else kwargs.get("sources")
-    if not position.active() or batched.caller() is None or _recording():
+    if sum_loss.asked() and all(map(is_variable, tf.nest.flatten(sources))) and _is_of_step():
+        gradients = sum_loss.gradient(wrapped, args, kwargs)
+    else:
+        gradients = wrapped(*args, **kwargs)
+    if not position.active() or batched.caller() is None or step_loss.recording():
         return gradients
     # Structures of gradients may hold IndexedSlices, which are no containers here.
     flat, by = tf.nest.flatten(gradients), tf.nest.flatten(sources)
@@ -97,9 +99,16 @@ def _gradient(wrapped: Any, tape: Any, args: Any, kwargs: Any) -> Any:
     replica_sync.begin(variables)
     position.touch()
     own = optimizer.shaped([flat[place] for place in places], variables)
-    for place, averaged in zip(places, optimizer.average_named(own, optimizer.paths(variables)), strict=True):
+    target = args[0] if args else kwargs.get("target")
+    whole = step_loss.average_too(target, tape, own, optimizer.paths(variables))
+    for place, averaged in zip(places, whole, strict=True):
         flat[place] = optimizer.mark(averaged)
     return tf.nest.pack_sequence_as(gradients, flat)
+
+
+def _is_of_step() -> bool:
+    """Whether a gradient that is taken now is one of the script's own step, and not of Keras or inside of another."""
+    return batch_share.current() is not None and batched.caller() is not None and not step_loss.recording()
 
 
 def _take_note() -> None:
@@ -109,11 +118,6 @@ def _take_note() -> None:
         sharing_report.shared()
     else:
         sharing_report.trained("strategy" if tf.distribute.has_strategy() else "loop")
-
-
-def _recording() -> bool:
-    record = importlib.import_module("tensorflow.python.eager.record")
-    return bool(wrapping.require(record, "could_possibly_record")())
 
 
 def is_variable(source: Any) -> bool:
@@ -133,7 +137,7 @@ def _apply(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     position.touch()
     if not all(grad is None or optimizer.is_marked(grad) for grad in grads):
         grads = optimizer.average(grads, instance._trainable_variables if variables is None else variables)
-    with optimizer.exchanged():
+    with under_way.having(exchanged=True):
         return wrapped(grads, variables)
 
 

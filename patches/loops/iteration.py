@@ -22,7 +22,7 @@ from tensorflow.python.data.ops import iterator_ops as _iterators
 from matex_tf.core import row_partition, world
 from matex_tf.exchange import tf_op
 from matex_tf.patches.common import batch_share, row_slicing, sharing_report, wrapping
-from matex_tf.patches.loops import batched, position, shared_loop
+from matex_tf.patches.loops import batched, first_step, position, shared_loop
 
 
 def install(module: ModuleType) -> None:
@@ -40,6 +40,7 @@ def install(module: ModuleType) -> None:
         """AutoGraph's `for` over a dataset."""
         if not shared_loop.shares_out(dataset, batched.is_batched(dataset)) or batched.caller() is None:
             return original(dataset, extra_test, body, *rest, **options)
+        first_step.inside(batched.caller())
         rows_of = counted_rows if shared_loop.is_own(dataset) else own_rows
         result = original(dataset, extra_test, lambda batch: body(rows_of(batch)), *rest, **options)
         position.leave_in_graph()
@@ -64,7 +65,7 @@ def own_rows(data: Any) -> Any:
     begin = tf.where(high > low, low, tf.maximum(tf.minimum(low, total - 1), 0))
     end = tf.maximum(high, begin + 1)
     sharing_report.shared(training=False)
-    position.enter_in_graph(high - low, tf.maximum(total, 1), end - begin)
+    position.enter_in_graph(high - low, tf.maximum(total, 1), end - begin, begin)
     return row_slicing.take(data, slices, begin, end)
 
 
@@ -73,9 +74,13 @@ def counted_rows(data: Any) -> Any:
     having = [leaf for leaf in tf.nest.flatten(data) if _composite(leaf) or leaf.shape.rank != 0]
     if not having:
         return data
-    (total,) = tf_op.sum_over_ranks([tf.cast(_rows(having[0]), tf.int64)], "count the rows of a batch", ["rows"])
-    rows, total = tf.cast(_rows(having[0]), tf.int32), tf.cast(total, tf.int32)
-    position.enter_in_graph(rows, tf.maximum(total, 1), tf.maximum(rows, 1))
+    rows, ranks = tf.cast(_rows(having[0]), tf.int32), world.current()
+    own = tf.one_hot(ranks.rank, ranks.size, on_value=tf.cast(rows, tf.int64), off_value=tf.constant(0, tf.int64))
+    (counts,) = tf_op.sum_over_ranks([own], "count the rows of a batch", ["rows"])
+    counts = tf.cast(counts, tf.int32)
+    total = tf.reduce_sum(counts)
+    first = tf.minimum(tf.reduce_sum(counts[: ranks.rank]), tf.maximum(total - tf.maximum(rows, 1), 0))
+    position.enter_in_graph(rows, tf.maximum(total, 1), tf.maximum(rows, 1), first)
     return data
 
 

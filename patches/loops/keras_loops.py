@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from matex_tf.patches.common import batch_share, wrapping
+from matex_tf.patches.common import under_way, wrapping
 from matex_tf.patches.loops import position, replica_sync
 
 
@@ -22,5 +22,5 @@ def install(module: ModuleType) -> None:
 def _run(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     if position.active():
         replica_sync.merge_statistics()
-    with batch_share.keras_runs():
+    with under_way.having(in_keras=True):
         return wrapped(*args, **kwargs)

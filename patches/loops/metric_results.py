@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import warnings
 import weakref
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -24,14 +23,13 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.exchange import tf_op
 from matex_tf.patches.across_rows import own_metrics
-from matex_tf.patches.common import batch_share, wrapping
+from matex_tf.patches.common import batch_share, under_way, wrapping
 from matex_tf.patches.keras import metrics
 from matex_tf.patches.loops import position
 
 WHAT = "merge metrics"
 
 _shared: weakref.WeakSet[Any] = weakref.WeakSet()  # metrics whose states differ between ranks
-_busy: list[Any] = []  # metrics of which a method runs
 
 
 def install(module: ModuleType) -> None:
@@ -56,17 +54,12 @@ def _wrap(cls: type) -> None:
             setattr(cls, name, wrapping.around(vars(cls)[name], wrapper))
 
 
-@contextlib.contextmanager
-def _working(metric: Any) -> Iterator[None]:
-    _busy.append(metric)
-    try:
-        yield
-    finally:
-        _busy.pop()
+def _working(metric: Any) -> contextlib.AbstractContextManager[None]:
+    return under_way.having(metrics=(*under_way.now().metrics, metric))
 
 
 def _left_alone(metric: Any) -> bool:
-    return any(one is metric for one in _busy) or not position.active()
+    return any(one is metric for one in under_way.now().metrics) or not position.active()
 
 
 def _update(wrapped: Any, metric: Any, args: Any, kwargs: Any) -> Any:
@@ -78,12 +71,12 @@ def _update(wrapped: Any, metric: Any, args: Any, kwargs: Any) -> Any:
     part = position.part()
     assert part is not None
     eager = tf.executing_eagerly()
-    whole = settings.current().shard_loops and int(position.read()[0]) == position.OUTSIDE
+    whole = settings.current().shares_loops and int(position.read()[0]) == position.OUTSIDE
     if eager and whole and metric not in _shared:
         return wrapped(*args, **kwargs)
     if not own_metrics.keras_own(metric):
         own_metrics.detect_additive(metric, wrapped, args, kwargs, part)
-        if own_metrics.is_whole(metric) and settings.current().shard_loops:
+        if own_metrics.is_whole(metric) and settings.current().shares_loops:
             position.touch()
             return own_metrics.update(metric, wrapped, args, kwargs, part)
     with _working(metric):
@@ -104,7 +97,7 @@ def _share(metric: Any) -> None:
     """From now on ranks add up their states; what is there already, every rank has, and rank 0 alone keeps it."""
     if metric not in _shared:
         _shared.add(metric)
-        if world.current().rank and settings.current().shard_loops:
+        if world.current().rank and settings.current().shares_loops:
             with tf.init_scope():
                 for variable in metric.variables:
                     variable.assign(np.zeros(variable.shape, variable.dtype))

@@ -7,6 +7,7 @@ another. So the position is kept in a TensorFlow variable, which is read when a 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import weakref
 from typing import Any
 
@@ -20,9 +21,9 @@ from matex_tf.patches.common import batch_share, wrapping
 #: What a position is: outside of any loop, at a batch that every rank has whole, or at this rank's rows of one.
 OUTSIDE, WHOLE, SPLIT = 0, 1, 2
 
-_variable: Any = None  # int32 of shape (4,): kind, rows, total, taken
-_touches: Any = None  # int64 scalar
-_owner: object = None
+Position = tuple[int, int, int, int, int]  # kind, rows, total, taken, first
+BEGINNING: Position = OUTSIDE, 1, 1, 1, 0
+
 _graphs: weakref.WeakSet[Any] = weakref.WeakSet()  # in which batches are shared out
 
 
@@ -61,9 +62,18 @@ class LoopPart(batch_share.StepShare):
         return tf.cast((self.rows > 0) | (self.kind != SPLIT), tf.float32)
 
     @property
+    def draws_by_row(self) -> bool:
+        """Whether random draws are this rank's part of those for the whole batch: at a batch of a loop."""
+        return settings.current().shares_loops and in_shared_loop()
+
+    def seen_rows(self) -> int | None:
+        """The rows that the step sees, as a number, where that is known."""
+        return self.seen or None
+
+    @property
     def counts(self) -> tf.Tensor:
         """Boolean scalar, whether what this rank adds to a metric counts in the sum over ranks."""
-        if not settings.current().shard_loops:
+        if not settings.current().shares_loops:
             return tf.constant(True)
         return tf.where(self.kind == SPLIT, self.rows > 0, world.current().rank == 0)
 
@@ -89,52 +99,58 @@ def part() -> LoopPart | None:
     """The part of a batch that the script's loop works on; None inside Keras' loops. For `batch_share.look_also`."""
     if not active():
         return None
-    kind, rows, total, taken = tf.unstack(_state().read_value())
-    now, *_, seen = read()
-    return LoopPart(rows, total, taken, kind, seen=0 if now == OUTSIDE else seen)
+    kind, rows, total, taken, first = tf.unstack(_here().variable.read_value())
+    now, _, _, seen, _ = read()
+    return LoopPart(rows, total, taken, first, kind, seen=0 if now == OUTSIDE else seen)
 
 
-def read() -> tuple[int, int, int, int]:
-    """Kind, rows, total, taken, as numbers; those of the loop around a compiled function, while that is traced."""
+def read() -> Position:
+    """The position as numbers; that of the loop around a compiled function, while that is traced."""
     with tf.init_scope():
-        kind, rows, total, taken = (int(number) for number in _state().numpy())
-    return kind, rows, total, taken
+        kind, rows, total, taken, first = (int(number) for number in _here().variable.numpy())
+    return kind, rows, total, taken, first
 
 
-def enter(kind: int, rows: int, total: int, taken: int, owner: object = None) -> None:
+def enter(kind: int, rows: int, total: int, taken: int, first: int, owner: object = None) -> None:
     """Be at a part of a batch, now; see `batch_share.StepShare`."""
-    global _owner
-    _owner = owner
+    here = _here()
+    here.owner = owner
     with tf.init_scope():
-        _state().assign(np.array([kind, rows, total, taken], np.int32))
+        here.variable.assign(np.array([kind, rows, total, taken, first], np.int32))
 
 
-def given(rows: int, total: int) -> None:
+def given(rows: int, total: int, first: int) -> None:
     """A `DataSet` has given the script this rank's rows of a batch. For `row_partition.listen`."""
     if active():
-        enter(SPLIT, rows, max(total, 1), rows)
+        enter(SPLIT, rows, max(total, 1), rows, first)
 
 
-def leave(owner: object, before: tuple[int, int, int, int]) -> None:
+def leave(owner: object, before: Position) -> None:
     """Go back to where one was before, if `owner` is the loop that entered last, or only compiled functions did."""
-    if _owner is owner or _owner is None:
+    last = _here().owner
+    if last is owner or last is None:
         enter(*before)
 
 
-def enter_in_graph(rows: tf.Tensor, total: tf.Tensor, taken: tf.Tensor) -> None:
+def given_batch() -> Any:
+    """What the loop that entered last has noted on the batch that it gave; see `first_step.GivenBatch`."""
+    return getattr(_here().owner, "given", None) if _here.cache_info().currsize else None
+
+
+def enter_in_graph(rows: tf.Tensor, total: tf.Tensor, taken: tf.Tensor, first: tf.Tensor) -> None:
     """Be at this rank's rows of a batch, in a compiled function."""
     _graphs.add(tf.compat.v1.get_default_graph())
-    _state().assign(tf.stack([tf.constant(SPLIT), rows, total, taken]))
+    _here().variable.assign(tf.stack([tf.constant(SPLIT), rows, total, taken, first]))
 
 
 def leave_in_graph() -> None:
     """Be outside of any loop, in a compiled function."""
-    _state().assign(tf.constant([OUTSIDE, 1, 1, 1]))
+    _here().variable.assign(tf.constant(BEGINNING))
 
 
 def in_shared_loop() -> bool:
     """Whether what runs or is traced now is at a batch of a loop that is shared out, or will be."""
-    if read()[0] != OUTSIDE or not settings.current().shard_loops:
+    if read()[0] != OUTSIDE or not settings.current().shares_loops:
         return True
     graph = tf.compat.v1.get_default_graph()
     while graph is not None and graph not in _graphs:
@@ -144,26 +160,31 @@ def in_shared_loop() -> bool:
 
 def touch() -> None:
     """Note that gradients or metrics were computed; also in a compiled function, whenever it runs."""
-    _counter().assign_add(1)
+    _here().touches.assign_add(1)
 
 
 def touches() -> int:
     """How often `touch` was called, or ran."""
     with tf.init_scope():
-        return int(_counter().numpy())
+        return int(_here().touches.numpy())
 
 
-def _state() -> Any:
-    global _variable
-    if _variable is None:
+class _Position:
+    """Where the loops of this process are.
+
+    Attributes:
+        variable: int32 of shape (5,): kind, rows, total, taken, first.
+        touches: int64 scalar.
+        owner: the loop that entered last; None where only compiled functions did.
+    """
+
+    def __init__(self) -> None:
         with tf.init_scope(), tf.device("CPU:0"):
-            _variable = tf.Variable([OUTSIDE, 1, 1, 1], trainable=False, dtype=tf.int32, name="matex_tf_position")
-    return _variable
+            self.variable = tf.Variable(BEGINNING, trainable=False, dtype=tf.int32, name="matex_tf_position")
+            self.touches = tf.Variable(0, trainable=False, dtype=tf.int64, name="matex_tf_touches")
+        self.owner: object = None
 
 
-def _counter() -> Any:
-    global _touches
-    if _touches is None:
-        with tf.init_scope(), tf.device("CPU:0"):
-            _touches = tf.Variable(0, trainable=False, dtype=tf.int64, name="matex_tf_touches")
-    return _touches
+@functools.cache  # one for all loops: any of them may call a compiled step, which reads what it was traced with
+def _here() -> _Position:
+    return _Position()

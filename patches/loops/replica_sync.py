@@ -1,4 +1,4 @@
-"""Weights in a script's own loop: alike on all ranks before the first step, and a line where they part ways.
+"""Weights in a script's own loop: alike on all ranks before the first step, and a line where they diverge.
 
 Relies on (Keras 3.3 to 3.15): `Layer.trainable_variables`, `Layer.non_trainable_variables`, `Optimizer.variables`, all
 public.
@@ -7,6 +7,7 @@ public.
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.core.mismatch import name_ranks
 from matex_tf.patches.common import log_once, seeds
@@ -45,11 +47,12 @@ def begin(variables: Sequence[Any], using: Any = None) -> None:
         return
     with tf.init_scope():
         for variable in new:
+            _trained.pop(id(variable), None)  # of one that is gone: the newest are last
             _trained[id(variable)] = weakref.ref(variable)
         if fresh:
             _optimizers.add(using)
             new = [*new, *using.variables]
-        _share(new)
+        weights.take_from_rank_0(new, optimizer.paths(new), "share the weights of a loop")
         if any(hasattr(variable, "path") for variable in new):
             _find_layers()
 
@@ -59,22 +62,12 @@ def _among(known: dict[int, weakref.ref[Any]], variable: Any) -> bool:
     return reference is not None and reference() is variable
 
 
-def _share(variables: Sequence[Any]) -> None:
-    ranks = world.current()
-    labels = [
-        f"{label} {variable.dtype} {tuple(variable.shape)}"
-        for label, variable in zip(optimizer.paths(variables), variables, strict=True)
-    ]
-    ranks.barrier("share the weights of a loop", labels)
-    for variable in variables:
-        value = np.asarray(variable.numpy())
-        shared = ranks.broadcast_array(value)
-        if not np.array_equal(value, shared):
-            variable.assign(shared)
-
-
 def _find_layers() -> None:
-    """Layers of Keras that hold trained variables; the generators in them (of dropout) get a stream for each rank."""
+    """Layers of Keras that hold trained variables.
+
+    Where each rank has batches of its own that nobody counts (--shard-loops off), the generators in them (of dropout)
+    get a stream for each rank.
+    """
     from keras import layers
 
     kinds = layers.Layer
@@ -83,6 +76,8 @@ def _find_layers() -> None:
             continue
         if any(_among(_trained, variable) for variable in found.trainable_variables):
             _layers.add(found)
+    if settings.current().shares_loops:
+        return
     generators = [variable for layer in _layers for variable in layer.variables if seeds.is_generator_state(variable)]
     fresh = {id(variable): variable for variable in generators if not _among(_parted, variable)}
     seeds.diverge_per_rank(fresh.values())
@@ -113,22 +108,22 @@ def check() -> None:
     """Say so where the weights that loops have trained differ between ranks. All ranks come here."""
     if not position.active() or not _trained:
         return
-    # Variables that nobody uses any more may be gone on one rank and still be there on another.
     alive = [variable for variable in (reference() for reference in _trained.values()) if variable is not None]
-    ranks = world.current()
-    sums = np.array([_sums(variable) for variable in alive], np.float64)
-    everyone = ranks.allgather(sums, "compare the weights of a loop")
-    for rank, one in enumerate(everyone):
-        if not alive or one.shape != sums.shape:
-            return
-        apart = ~np.isclose(one, everyone[0], rtol=1e-4, equal_nan=True).all(axis=1)
-        if apart.any():
-            names = optimizer.paths([alive[int(np.flatnonzero(apart)[0])]])
-            log_once.log(
-                f"{names[0]} is another on {name_ranks([rank])} than on rank 0: it is updated by something that the "
-                "ranks did not average; matex_tf.average(gradients) does (docs/loops.md)."
-            )
-            return
+    mine = list(zip(optimizer.paths(alive), (_sums(variable) for variable in alive), strict=True))
+    everyone = world.current().allgather(mine, "compare the weights of a loop")
+    # Variables that nobody uses any more may be gone on one rank and still be there on another: those are older than
+    # what is trained now. So compare from the newest on, as far as all ranks have the same.
+    newest = zip(*map(reversed, everyone), strict=False)
+    common = list(itertools.takewhile(lambda entries: len({name for name, _ in entries}) == 1, newest))
+    for entries in reversed(common):
+        name, sums = entries[0]
+        for rank, (_, other) in enumerate(entries):
+            if not np.allclose(other, sums, rtol=1e-4, equal_nan=True):
+                log_once.log(
+                    f"{name} is another on {name_ranks([rank])} than on rank 0: it is updated by something that "
+                    "the ranks did not average; matex_tf.average(gradients) does (docs/loops.md)."
+                )
+                return
 
 
 def _sums(variable: Any) -> tuple[float, float]:

@@ -19,10 +19,12 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.core.row_partition import OWN_ROWS
+from matex_tf.patches.checking import one_rank
 from matex_tf.patches.common import log_once, row_slicing, sharing_report
 from matex_tf.patches.common.row_slicing import RowRange
-from matex_tf.patches.data import batch_ownership, batches, pipeline_ownership, source_sharding
-from matex_tf.patches.loops import position, replica_sync
+from matex_tf.patches.data import batch_ownership, pipeline_ownership, source_sharding
+from matex_tf.patches.data.counted_rows import CountedRows
+from matex_tf.patches.loops import first_step, position, replica_sync
 
 _LOOKING, _SHARED, _OWN_BATCHES = "looking", "shared", "own"
 #: For each pipeline, the loops over it that are to be shared out.
@@ -46,11 +48,13 @@ class SharedLoop:
         self._batches = 0
         self._dataset = dataset
         self._mode = _OWN_BATCHES if source_sharding.found(dataset, OWN_ROWS) else ""
-        self._before = position.OUTSIDE, 1, 1, 1
+        self._before = position.BEGINNING
         self._touched = 0
         self._spec = dataset.element_spec
-        self._last: Any = None
+        self._counter = CountedRows()
         self._ended = False
+        self._checked = settings.current().check == "off"
+        self.given: first_step.GivenBatch | None = None
 
     def next(self, fetch: Callable[[], Any]) -> Any:
         """What the script gets: its rows of the next batch, or the whole of it.
@@ -61,6 +65,7 @@ class SharedLoop:
         if self._ended:
             return fetch()
         ranks = world.current()
+        self._done_with()
         first = self._batches == 0
         if first:
             self._before = position.read()
@@ -90,19 +95,32 @@ class SharedLoop:
             return self._own(data, rows)
         ranks.step_signature, ranks.location = (f"a batch of {rows} rows",), place
         if self._mode == _LOOKING or rows == 0:
-            position.enter(position.WHOLE, max(rows, 1), max(rows, 1), max(rows, 1), self)
+            position.enter(position.WHOLE, max(rows, 1), max(rows, 1), max(rows, 1), 0, self)
+            if not self._checked:
+                self.given = first_step.GivenBatch(self, f"the loop at {self._place()}", data)
             return data
         log_once.log(f"{self._place()}: each batch of this loop is shared out among {ranks.size} ranks (--shard-loops)")
         sharing_report.uncovered("a loop of the script's own")
         sharing_report.shared(training=False)
         share = RowRange.of(rows, ranks.rank, ranks.size)
-        position.enter(position.SPLIT, share.rows, share.total, share.high - share.low, self)
-        return row_slicing.take(data, row_slicing.sliceable(data), share.low, share.high)
+        position.enter(position.SPLIT, share.rows, share.total, share.high - share.low, share.first, self)
+        own = row_slicing.take(data, row_slicing.sliceable(data), share.low, share.high)
+        if not self._checked:
+            self._checked = True
+            self.given = first_step.GivenBatch(self, f"the loop at {self._place()}", data, own)
+        return own
+
+    def _done_with(self) -> None:
+        """The script has done with the last batch."""
+        if self.given is not None:
+            self.given.leave()
+            self.given = None
 
     def close(self) -> None:
         """The script has left the loop."""
         if not self._ended:
             self._ended = True
+            self._done_with()
             world.current().step_signature = ()
             position.leave(self, self._before)
 
@@ -123,26 +141,21 @@ class SharedLoop:
 
     def _own(self, data: Any, rows: int) -> Any:
         """A batch of the rank's own rows: the ranks count them together. -1: there are none any more."""
-        counts = world.current().allgather(rows, "count the rows of a batch")
-        if max(counts) < 0:
+        share = self._counter.share(data, rows)
+        if share is None:
             return None
         sharing_report.shared(training=False)
-        if rows >= 0:
-            self._last = data
         # A step needs a row to work on; a loop that only looks at the data gets what there is.
         trains = self._site in self._shared_sites or position.touches() != self._touched
+        if trains and not self._checked:
+            self._checked = True
+            one_rank.say_why_not(f"the loop at {self._place()}", "each rank has rows of its own")
         if trains:
             self._shared_sites.add(self._site)
         if rows < 0 or (rows == 0 and trains):
-            data = self._ghost()
-        total = max(1, sum(count for count in counts if count > 0))
-        position.enter(position.SPLIT, max(rows, 0), total, max(rows, 1), self)
+            data = self._counter.ghost(self._spec)
+        position.enter(position.SPLIT, share.rows, max(1, share.total), share.high, share.first, self)
         return data
-
-    def _ghost(self) -> Any:
-        if self._last is not None:
-            return tf.nest.map_structure(batches.one_row, self._last)
-        return tf.nest.map_structure(batches.zeros, self._spec)
 
     def _at_end(self) -> Any:
         """The data have ended here; where other ranks have rows left, this one goes on as a ghost."""
@@ -166,10 +179,10 @@ def made_of(dataset: Any) -> pipeline_ownership.Made:
 
 def is_own(dataset: Any) -> bool:
     """Whether a pipeline is known to yield the rank's own rows before it is read. All ranks come here."""
-    told = settings.current().rows
-    if told == "own" or source_sharding.found(dataset, OWN_ROWS) or dataset in _own:
+    setting = settings.current().rows
+    if setting == "own" or source_sharding.found(dataset, OWN_ROWS) or dataset in _own:
         return True
-    if told == "shared":
+    if setting == "shared":
         return False
     with tf.init_scope():
         return made_of(dataset).source is pipeline_ownership.Source.OWN
@@ -179,7 +192,7 @@ def shares_out(dataset: Any, batched: bool) -> bool:
     """Whether walks over a pipeline are to be shared out at all."""
     if not position.active():
         return False
-    if not settings.current().shard_loops:
+    if not settings.current().shares_loops:
         log_once.log(
             "--shard-loops off: each rank's batches are its own, and gradients are averaged with equal weights"
         )

@@ -22,7 +22,8 @@ from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.faults import checkpoints
 from matex_tf.faults.checkpoint_files import Place
-from matex_tf.patches.common import log_once, wrapping
+from matex_tf.faults.checkpoints import Checkpoints
+from matex_tf.patches.common import log_once, run_state, wrapping
 from matex_tf.patches.recovery import snapshot
 from matex_tf.patches.recovery.checkpoint_timer import Clock
 
@@ -39,16 +40,19 @@ class Fit:
         replaying: whether the loop has not yet come to where the checkpoint was taken.
     """
 
-    def __init__(self, number: int, model: Any, place: Place | None, kept: dict[str, Any] | None):
+    def __init__(self, fits: Fits, model: Any, store: Checkpoints, place: Place | None, kept: dict[str, Any] | None):
         """A call of `fit`.
 
         Args:
-            number: of the call, from 1.
+            fits: the calls until now, with this one.
+            store: the checkpoints of the job.
             place: where its checkpoint was taken; None where there is none.
             kept: the checkpoint.
         """
-        self.number = number
+        self.number = fits.count
         self.model = model
+        self._fits = fits
+        self._store = store
         self.replaying = place is not None
         self._place, self._kept = place, kept
         self._callbacks: list[Any] = []
@@ -72,6 +76,7 @@ class Fit:
         if not self.replaying:
             return call()
         assert self._place is not None and self._kept is not None
+        snapshot.make_generator(self._kept)
         if self._place.done:
             return None
         initial = self.model._initial_epoch
@@ -118,7 +123,7 @@ class Fit:
             StopIteration: there are none left.
         """
         if not self.replaying:
-            if not self._first and _clock.due(self._step == 0):
+            if not self._first and self._fits.clock.due(self._step == 0, self._store):
                 self._save(Place(self.number, self._epoch, self._step))
             self._first = False
             return False
@@ -150,15 +155,14 @@ class Fit:
         self._kept = None
         if self._of().done:
             raise Complete
-        _gone_on(f"training goes on at {self._of()}")
-        _clock.saved()
+        self._fits.say_once(f"training goes on at {self._of()}")
+        self._fits.clock.saved()
         return True
 
     def _differs(self, what: str) -> MatexError:
-        assert checkpoints.current is not None
         return MatexError(
             f"fit {self.number} is not what it was in the run that wrote the checkpoint: {what}. A script must do the "
-            f"same when it is run again; to begin anew, leave out --resume or remove {checkpoints.current.path}."
+            f"same when it is run again; to begin anew, leave out --resume or remove {self._store.path}."
         )
 
     def end(self) -> None:
@@ -169,26 +173,47 @@ class Fit:
             raise self._differs(f"it ends before {self._of()}")
 
     def _save(self, place: Place) -> None:
-        store = checkpoints.current
-        assert store is not None
         taken = snapshot.take(self.model, self._callbacks, self._python_draws or place.done)
         if taken is not None:
             taken["per_rank"] = settings.current().batch == "per-rank"
             taken["logs"] = _log_sizes(self._callbacks)
-            store.save(place, lambda: snapshot.settled(taken))
-        _clock.saved()
+            self._store.save(place, lambda: snapshot.settled(taken))
+        self._fits.clock.saved()
 
 
-_clock = Clock()
-_fits = 0
-_said = False
-_under_way: Fit | None = None
+class Fits:
+    """The calls of `fit` of a script.
+
+    Attributes:
+        count: how many there have been.
+        under_way: the one that is, if it has checkpoints of its own.
+        clock: says when a checkpoint is due.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.under_way: Fit | None = None
+        self.clock = Clock()
+        self._said = False
+
+    def say_once(self, how: str) -> None:
+        """Say where training goes on, once."""
+        if not self._said:
+            died = os.environ.get(checkpoints.DIED, "")
+            log_once.log(how + (f", {time.time() - float(died):.1f} s after the death" if died else ""))
+        self._said = True
+
+
+def fits() -> Fits:
+    """Those of the script that this process runs."""
+    return run_state.current().part(Fits)
 
 
 def install(module: ModuleType) -> None:
     """Patch keras.src.callbacks.callback_list, in a job that is started again."""
-    if checkpoints.current is None:
+    if world.current().checkpoints is None:
         return
+    run_state.current().begin(Fits())  # its clock runs from here
     for method, hook in (
         ("on_train_begin", lambda this, callbacks, args, call: this.begin(callbacks, call)),
         ("on_epoch_begin", lambda this, callbacks, args, call: this.begin_epoch(args[0], call)),
@@ -211,23 +236,8 @@ def _hooked(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 def under_way(model: Any) -> Fit | None:
     """The `fit` that trains this model; None where none does, or where the job is not started again."""
-    return _under_way if _under_way is not None and _under_way.model is model else None
-
-
-def fitting() -> bool:
-    """Whether a `fit` is under way that has checkpoints of its own."""
-    return _under_way is not None
-
-
-def fits() -> int:
-    """How many calls of `fit` there have been."""
-    return _fits
-
-
-def go_on_behind(number: int) -> None:
-    """The script has got past so many calls of `fit` without making them again."""
-    global _fits
-    _fits = number
+    this = fits().under_way
+    return this if this is not None and this.model is model else None
 
 
 def replaying(model: Any) -> bool:
@@ -245,11 +255,11 @@ def fit(model: Any, run: Callable[[], Any]) -> Any:
     Raises:
         MatexError: the script does not do what it did in the run that wrote the checkpoint.
     """
-    global _fits, _under_way
-    if checkpoints.current is None or _under_way is not None:
+    store, known = world.current().checkpoints, fits()
+    if store is None or known.under_way is not None:
         return run()
-    _fits += 1
-    this = _under_way = Fit(_fits, model, *_find(_fits))
+    known.count += 1
+    this = known.under_way = Fit(known, model, store, *_find(known, store))
     before = model._initial_epoch
     try:
         history = run()
@@ -258,14 +268,13 @@ def fit(model: Any, run: Callable[[], Any]) -> Any:
         model._initial_epoch = before
         history = model.history
     finally:
-        _under_way = None
+        known.under_way = None
     return history
 
 
-def _find(number: int) -> tuple[Place | None, dict[str, Any] | None]:
-    """The checkpoint of a `fit`, the same on every rank but for the values of variables."""
-    ranks, store = world.current(), checkpoints.current
-    assert store is not None
+def _find(fits: Fits, store: Checkpoints) -> tuple[Place | None, dict[str, Any] | None]:
+    """The checkpoint of the last of these fits, the same on every rank but for the values of variables."""
+    ranks, number = world.current(), fits.count
     if not store.resumed:
         return None, None
     found = store.find(number) if ranks.rank == 0 else None
@@ -275,20 +284,11 @@ def _find(number: int) -> tuple[Place | None, dict[str, Any] | None]:
     values = found[1].pop("values") if found else None
     place, kept = ranks.broadcast(found or (None, None), "go on from a checkpoint")
     if place is None:
-        _gone_on(f"there is no checkpoint of fit {number}, which begins anew")
+        fits.say_once(f"there is no checkpoint of fit {number}, which begins anew")
         return None, None
     if place.done:
         log_once.log(f"fit {number} was complete, and is not trained again")
     return place, {**kept, "values": values}
-
-
-def _gone_on(how: str) -> None:
-    """Say where training goes on, once."""
-    global _said
-    if not _said:
-        died = os.environ.get(checkpoints.DIED, "")
-        log_once.log(how + (f", {time.time() - float(died):.1f} s after the death" if died else ""))
-    _said = True
 
 
 def _log_sizes(callbacks: list[Any]) -> dict[int, int]:
@@ -304,7 +304,7 @@ def _log_sizes(callbacks: list[Any]) -> dict[int, int]:
 
 @contextlib.contextmanager
 def _logs_go_on(callbacks: list[Any], sizes: dict[int, int]) -> Any:
-    """Inside, a CSVLogger opens its file to go on behind what was written before the checkpoint."""
+    """Inside, a CSVLogger opens its file to go on after what was written before the checkpoint."""
     before = {}
     for place, size in sizes.items():
         callback = callbacks[place] if place < len(callbacks) else None

@@ -10,12 +10,12 @@ Relies on (TensorFlow 2.16 to 2.21): see `step_retry`; `context.context()._rng`,
 from __future__ import annotations
 
 import random
-import zlib
 from typing import Any
 
 import numpy as np
 
 from matex_tf.core import world
+from matex_tf.core.mismatch import checksum
 from matex_tf.patches.common import model_state, seeds
 from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.recovery import callback_state, step_retry
@@ -71,7 +71,7 @@ def _differing(model: Any, held: list[tuple[Any, Any]], merged: bool) -> dict[in
     may_differ = {id(variable) for variable in model.non_trainable_variables}
     may_differ.update(id(variable) for metric in metrics.leaves(model) for variable in metric._variables)
     places = [i for i, (variable, _) in enumerate(held) if id(variable) in may_differ - summed]
-    marks = np.array([zlib.crc32(np.asarray(held[i][1]).tobytes()) for i in places], np.int64)
+    marks = np.array([checksum(np.asarray(held[i][1])) for i in places], np.int64)
     everyone = np.array(ranks.allgather(marks, "compare what ranks have of their own"))
     apart = [place for place, differs in zip(places, (everyone != everyone[0]).any(axis=0), strict=True) if differs]
     if not apart:
@@ -83,7 +83,7 @@ def _differing(model: Any, held: list[tuple[Any, Any]], merged: bool) -> dict[in
 def _of_each(own: bytes) -> list[bytes | None]:
     """What each rank has of its own; None where that is what rank 0 has."""
     ranks = world.current()
-    marks = ranks.allgather(zlib.crc32(own), "compare what ranks have of their own")
+    marks = ranks.allgather(checksum(own), "compare what ranks have of their own")
     same = marks[ranks.rank] == marks[0] and ranks.rank > 0
     return ranks.allgather(None if same else own, "gather what ranks have of their own")
 
@@ -92,13 +92,14 @@ def _draws(python_draws: bool) -> dict[str, Any]:
     """The state of random number generators that belong to no layer."""
     from tensorflow.python.eager import context
 
-    made = _global_generator(make=False)
+    made = seeds.keras_generator(make=False)
     eager = getattr(context.context(), "_rng", None)
     return {
         "python": random.getstate() if python_draws else None,
         "numpy": np.random.get_state() if python_draws else None,
         "keras": None if made is None else np.array(made.state.numpy()),
         "tensorflow": eager.getstate() if isinstance(eager, random.Random) else None,
+        "generators": [np.array(state.numpy()) for state in seeds.generator_states()],
     }
 
 
@@ -109,20 +110,19 @@ def _set_draws(draws: dict[str, Any]) -> None:
         random.setstate(draws["python"])
         np.random.set_state(draws["numpy"])
     if draws["keras"] is not None:
-        _global_generator(make=True).state.assign(draws["keras"])
+        seeds.keras_generator(make=True).state.assign(draws["keras"])
+    for state, value in zip(seeds.generator_states(), draws.get("generators", ()), strict=False):
+        state.assign(value)
     eager = getattr(context.context(), "_rng", None)
     if draws["tensorflow"] is not None and isinstance(eager, random.Random):
         eager.setstate(draws["tensorflow"])
 
 
-def _global_generator(make: bool) -> Any:
-    """The generator of Keras' random functions that are given no seed; None where there is none yet."""
-    from keras.src.backend.common import global_state
-    from keras.src.random import seed_generator
-
-    if not make:
-        return global_state.get_global_attribute("global_seed_generator")
-    return seed_generator.global_seed_generator()
+def make_generator(kept: dict[str, Any]) -> None:
+    """Make Keras' generator before the data are drawn again: its seed is a number of Python's, as theirs may be."""
+    _, draws = plain_encoder.loads(kept["own"][0])
+    if draws["keras"] is not None:
+        seeds.keras_generator(make=True)
 
 
 def fits(model: Any, kept: dict[str, Any]) -> str:
@@ -184,9 +184,6 @@ def _give_own(variable: Any, values: list[np.ndarray]) -> None:
     ranks = world.current()
     if len(values) == ranks.size:
         variable.assign(values[ranks.rank])
-    elif seeds.is_generator_state(variable):
-        variable.assign(values[0])
-        seeds.diverge_per_rank([variable])
     elif np.issubdtype(values[0].dtype, np.floating):
         variable.assign(np.mean(values, axis=0, dtype=np.float64).astype(values[0].dtype))
     else:

@@ -2,7 +2,7 @@
 
 A step ends in a sum of the metrics' states over all ranks. So every rank knows what a rank that dies later had
 gathered, and nothing of it is lost. Where the metrics can be updated before the weights are (see `deferred_update`),
-that sum is made in the step's graph, right behind the sum of the gradients, and the step counts before the weights
+that sum is made in the step's graph, right after the sum of the gradients, and the step counts before the weights
 change.
 
 Before a step the values of all variables are kept: not as copies, since TensorFlow copies a value that someone still
@@ -53,7 +53,7 @@ def whole(work: Callable[[], _Result], what: str) -> _Result:
 
 
 class StepRunner(Protocol):
-    """What runs a step of a model: `steps.SharedStep`."""
+    """What runs a step of a model: `shared_step.SharedStep`."""
 
     trained: list[Any] | None
     changing: list[Any] | None
@@ -84,7 +84,7 @@ class _Counted:
         return {"metrics": self.metrics, "trained": [np.asarray(value) for value in self.trained]}
 
 
-class _Step:
+class RecoverableStep:
     """One step of a model, which may have to be run again."""
 
     def __init__(self, model: Any, batch: Batch, runs: StepRunner, guard: TransactionGuard):
@@ -110,11 +110,12 @@ class _Step:
             _take_over(self._model)
         if self._runs.changing is None or notes.begin:  # a first step may make more
             self._runs.changing = [(v, v.value.handle, v.value.dtype) for v in changing(self._model)]
+            self._runs.changing += [(v, v.handle, v.dtype) for v in seeds.states()]
         self._values = [(v, _read(resource=handle, dtype=dtype)) for v, handle, dtype in self._runs.changing]
         self._before = copy.copy(vars(notes))
-        # There are meetings behind the first step, and behind the last of those that were asked for.
+        # There are meetings after the first step, and after the last of those that were asked for.
         self._may_count = not notes.begin and not settings.current().steps
-        # The row of a ghost shall not count, and is taken back out of its metrics behind the step only.
+        # The row of a ghost shall not count, and is taken back out of its metrics after the step only.
         self._ghost = None if share.rows else metrics.flatten(own_metrics(self._model))
         self._runs.trained, begin = None, notes.begin
         result = self._runs(data, share)
@@ -134,7 +135,11 @@ class _Step:
 
     def commit(self) -> _Counted:
         """Have the step count, if it does not yet."""
-        total = sum_of_metrics(self._model) if self._metrics is None else self._metrics
+        if settings.current().reproducible:  # every rank has the sum
+            world.current().barrier(_WHAT)
+            total = metrics.flatten(own_metrics(self._model))
+        else:
+            total = sum_of_metrics(self._model) if self._metrics is None else self._metrics
         trained, self._runs.trained = self._runs.trained, None
         return _Counted(total, trained or read_trained(self._model))
 
@@ -160,9 +165,6 @@ class _Step:
         vars(self._notes).update(self._before)
 
 
-_step: _Step | None = None  # the one that runs
-
-
 def step(model: Any, batch: Batch, runs: StepRunner, guard: TransactionGuard) -> Any:
     """Run a step of a model, again where a rank dies in it.
 
@@ -171,14 +173,13 @@ def step(model: Any, batch: Batch, runs: StepRunner, guard: TransactionGuard) ->
         runs: runs the step on them.
         guard: of the world that it runs in.
     """
-    global _step
-    outer, this = _step, _Step(model, batch, runs, guard)
-    _step = this if outer is None and not guard.inside else None
+    this, notes = RecoverableStep(model, batch, runs, guard), model_state.of(model)
+    outer, notes.step = notes.step, None if guard.inside else this  # one inside of another is a part of that
     try:
         result, counted = guard.transaction(this.prepare, this.commit, this.undo, this.catch_up)
     finally:
-        _step = outer
-    model_state.of(model).committed = counted.metrics
+        notes.step = outer
+    notes.committed = counted.metrics
     return result
 
 
@@ -186,23 +187,25 @@ def count_behind(model: Any) -> Callable[[list[Any]], list[Any]]:
     """For the graph of a step: what sums the metrics after the gradients; see `deferred_update`."""
 
     plan: BucketPlan | None = None
+    notes = model_state.of(model)
 
     def count(own: np.ndarray) -> list[np.ndarray]:
         nonlocal plan
         if plan is None:
             plan = BucketPlan.of(_WHAT, _LABELS, [own])
-        total = _sum(own if _step is None else _step.own(own), plan)
-        if _step is not None:
-            _step.count(total)
+        step = notes.step  # that runs now, in another thread than this op
+        total = _sum(own if step is None else step.own(own), plan)
+        if step is not None:
+            step.count(total)
         return [np.array(0, np.int32)]
 
     def gate(gradients: list[Any]) -> list[Any]:
         there = [one for one in tf.nest.flatten(gradients, expand_composites=True) if one is not None]
-        parts = [tf.reshape(tf.cast(variable.value, tf.float64), [-1]) for variable in _adding(model)]
+        parts = [tf.reshape(tf.cast(variable.value, tf.float64), [-1]) for variable in metrics.adding(model)]
         with tf.control_dependencies(there):
             own = tf.concat([tf.zeros([0], tf.float64), *parts], 0)
             done = tf_op.call(count, [own], [tf.int32], lambda arrays: [np.array(0, np.int32)])
-        return deferred_update.behind(done, gradients)
+        return deferred_update.after(done, gradients)
 
     return gate
 
@@ -236,15 +239,9 @@ def read_trained(model: Any) -> list[tf.Tensor]:
     return [_held(variable) for variable in trained_by_gradients(model)]
 
 
-def _adding(model: Any) -> list[Any]:
-    return [
-        variable for metric in metrics.leaves(model) if metrics.is_additive(metric) for variable in metric._variables
-    ]
-
-
 def own_metrics(model: Any) -> list[tuple[Any, np.ndarray]]:
     """The state of the metrics that can be added up."""
-    return [(variable, np.asarray(variable.numpy())) for variable in _adding(model)]
+    return [(variable, np.asarray(variable.numpy())) for variable in metrics.adding(model)]
 
 
 def sum_of_metrics(model: Any) -> np.ndarray:
@@ -266,7 +263,7 @@ def _take_over(model: Any) -> None:
     What all ranks together had after the last step is known, and so is what those have that are left.
     """
     ranks, remembered = world.current(), model_state.of(model)
-    if remembered.committed is not None:
+    if remembered.committed is not None and not settings.current().reproducible:
         own = own_metrics(model)
         lost = remembered.committed - sum_of_metrics(model)
         if ranks.rank == 0:

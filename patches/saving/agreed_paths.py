@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from matex_tf.core import world
-from matex_tf.patches.common import log_once, wrapping
+from matex_tf.patches.common import log_once, run_state, wrapping
 from matex_tf.patches.common.active_flag import alone
 
 _BACKUPS = ("_weights_path", "_training_metadata_path", "_prev_weights_path", "_prev_training_metadata_path")
@@ -39,11 +39,7 @@ _ATTRIBUTES = {
 }
 _COPIED = 100 << 20  # bytes; a file that is larger is linked, as each rank of a node would need room for it
 
-_differ = False  # whether any rank has had a path of its own; the same on all ranks
-_theirs: dict[str, str] = {}  # how paths of this rank begin, and how those of rank 0 do
 _alike: weakref.WeakSet[Any] = weakref.WeakSet()  # lists of callbacks that are of the same kinds on all ranks
-_made: list[str] = []  # files and folders that this rank has for as long as the job runs, the innermost last
-_seen: dict[str, tuple[int, int, int]] = {}  # the file of rank 0's that each of these files was copied from
 
 
 def install(module: ModuleType) -> None:
@@ -68,8 +64,9 @@ def agreed(path: str, what: str) -> str:
     """
     if alone:
         return path
-    everyone = world.current().allgather(path, what)
-    _learn(everyone)
+    ranks = world.current()
+    everyone = ranks.allgather(path, what)
+    _known().learn(everyone, ranks.rank)
     return everyone[0]
 
 
@@ -80,14 +77,15 @@ def offer(path: str, endings: Sequence[str] = ("",)) -> None:
         path: a file or a folder.
         endings: of several files whose names begin so.
     """
-    if not _differ or alone:
+    paths = _known()
+    if not paths.differ or alone:
         return
     ranks = world.current()
     linked: list[str] = []
-    if ranks.rank and (own := _own(path)) is not None:
+    if ranks.rank and (own := paths.own(path)) is not None:
         for ending in endings:
             with contextlib.suppress(OSError):
-                linked += _mirror(os.path.abspath(path) + ending, own + ending)
+                linked += paths.mirror(os.path.abspath(path) + ending, own + ending)
     for file in sum(ranks.allgather(linked, "see what rank 0 has written"), []):
         log_once.log(
             f"{file} is larger than {_COPIED >> 20} MB: other ranks have it as a link under their own path, not as a "
@@ -97,74 +95,110 @@ def offer(path: str, endings: Sequence[str] = ("",)) -> None:
 
 def withdraw(path: str) -> None:
     """Rank 0 has removed it: so do the others with what stands for it."""
-    own = _own(path) if _differ else None
+    paths = _known()
+    own = paths.own(path) if paths.differ else None
     if own is not None:
-        _remove([made for made in _made if made == own or made.startswith(own + os.sep)])
+        paths.remove(own)
 
 
-def _learn(everyone: list[str]) -> None:
-    """Take note of the paths of all ranks for the same thing."""
-    global _differ
-    mine, theirs = everyone[world.current().rank], everyone[0]
-    if len(set(everyone)) > 1:
-        _differ = True
-        other = next(path for path in everyone if path != theirs)
-        log_once.log(f"ranks give other paths for one thing, and rank 0's is taken: {theirs}, not {other}")
-    if mine == theirs:
-        return
-    mine, theirs = os.path.abspath(mine), os.path.abspath(theirs)
-    same = 0
-    while same < min(len(mine), len(theirs)) and mine[-1 - same] == theirs[-1 - same]:
-        same += 1
-    _theirs[mine[: len(mine) - same]] = theirs[: len(theirs) - same]
+class Paths:
+    """What this rank knows of paths that differ, and what it has made to stand for rank 0's files.
+
+    Attributes:
+        differ: whether any rank has had a path of its own; the same on all ranks.
+    """
+
+    def __init__(self) -> None:
+        self.differ = False
+        self._theirs: dict[str, str] = {}  # how paths of this rank begin, and how those of rank 0 do
+        self._made: list[str] = []  # files and folders, for as long as the job runs, the innermost last
+        self._seen: dict[str, tuple[int, int, int]] = {}  # the file of rank 0's that each file was copied from
+
+    def learn(self, everyone: list[str], rank: int) -> None:
+        """Take note of the paths of all ranks for the same thing. Args: rank: this one."""
+        mine, theirs = everyone[rank], everyone[0]
+        if len(set(everyone)) > 1:
+            self.differ = True
+            other = next(path for path in everyone if path != theirs)
+            log_once.log(f"ranks give other paths for one thing, and rank 0's is taken: {theirs}, not {other}")
+        if mine == theirs:
+            return
+        mine, theirs = os.path.abspath(mine), os.path.abspath(theirs)
+        same = 0
+        while same < min(len(mine), len(theirs)) and mine[-1 - same] == theirs[-1 - same]:
+            same += 1
+        self._theirs[mine[: len(mine) - same]] = theirs[: len(theirs) - same]
+
+    def own(self, path: str) -> str | None:
+        """What this rank's script calls a path of rank 0's; None where it has no other name for it."""
+        path = os.path.abspath(path)
+        for begin, theirs in reversed(self._theirs.items()):
+            if path.startswith(theirs):
+                return begin + path[len(theirs) :]
+        return None
+
+    def theirs(self, path: str) -> str:
+        """What rank 0 calls a path of this rank's; empty where it has no other name for it."""
+        mine = os.path.abspath(path)
+        pairs = reversed(self._theirs.items())
+        return next((theirs + mine[len(begin) :] for begin, theirs in pairs if mine.startswith(begin)), "")
+
+    def mirror(self, path: str, own: str) -> list[str]:
+        """Let a file, or all files of a folder, be found under another path too; the files that were linked."""
+        pairs = zip(path.split(os.sep), own.split(os.sep), strict=False)
+        same = next((place for place, (theirs, mine) in enumerate(pairs) if theirs != mine), 0)
+        apart = os.sep.join(own.split(os.sep)[: same + 1])  # the first part of the path that is this rank's alone
+        if apart != own and not os.path.isdir(apart):
+            return []
+        if not os.path.isdir(path):
+            return self._mirror_file(path, own)
+        linked = []
+        for folder, _, files in os.walk(path):
+            self._make_folder(os.path.join(own, os.path.relpath(folder, path)))
+            for name in files:
+                beside = os.path.join(own, os.path.relpath(folder, path), name)
+                linked += self._mirror_file(os.path.join(folder, name), beside)
+        return linked
+
+    def _mirror_file(self, path: str, own: str) -> list[str]:
+        """Copy a file, as a script may change what is under its own path; link it if it is large. See `mirror`."""
+        own = os.path.normpath(own)
+        file = os.stat(path)
+        state = (file.st_ino, file.st_size, file.st_mtime_ns)
+        if os.path.exists(own) and (os.path.samefile(path, own) or self._seen.get(own) == state):
+            return []  # it was written in its place, or has not been written since
+        self._make_folder(os.path.dirname(own))
+        beside = tempfile.mkdtemp(prefix=".matex-", dir=os.path.dirname(own))
+        try:
+            draft = os.path.join(beside, "file")
+            linked = file.st_size > _COPIED and _linked(path, draft)
+            if not linked:
+                shutil.copy2(path, draft)
+            os.replace(draft, own)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+        self._made.append(own)
+        self._seen[own] = state
+        return [path] if linked else []
+
+    def _make_folder(self, path: str) -> None:
+        path = os.path.normpath(path)
+        if not os.path.isdir(path):
+            self._make_folder(os.path.dirname(path))
+            os.mkdir(path)
+            self._made.append(path)
+
+    def remove(self, own: str = "") -> None:
+        """Remove the files and empty folders that this rank has made: at a path, or all of them."""
+        for path in reversed(self._made.copy()):
+            if not own or path == own or path.startswith(own + os.sep):
+                with contextlib.suppress(OSError):
+                    os.rmdir(path) if os.path.isdir(path) else os.unlink(path)
+                self._made.remove(path)
 
 
-def _own(path: str) -> str | None:
-    """What this rank's script calls a path of rank 0's; None where it has no other name for it."""
-    path = os.path.abspath(path)
-    for begin, theirs in reversed(_theirs.items()):
-        if path.startswith(theirs):
-            return begin + path[len(theirs) :]
-    return None
-
-
-def _mirror(path: str, own: str) -> list[str]:
-    """Let a file, or all files of a folder, be found under another path too; the files that were linked."""
-    pairs = zip(path.split(os.sep), own.split(os.sep), strict=False)
-    same = next((place for place, (theirs, mine) in enumerate(pairs) if theirs != mine), 0)
-    apart = os.sep.join(own.split(os.sep)[: same + 1])  # the first part of the path that is this rank's alone
-    if apart != own and not os.path.isdir(apart):
-        return []
-    if not os.path.isdir(path):
-        return _mirror_file(path, own)
-    linked = []
-    for folder, _, files in os.walk(path):
-        _make_folder(os.path.join(own, os.path.relpath(folder, path)))
-        for name in files:
-            linked += _mirror_file(os.path.join(folder, name), os.path.join(own, os.path.relpath(folder, path), name))
-    return linked
-
-
-def _mirror_file(path: str, own: str) -> list[str]:
-    """Copy a file, as a script may change what is under its own path; link it if it is large. See `_mirror`."""
-    own = os.path.normpath(own)
-    file = os.stat(path)
-    state = (file.st_ino, file.st_size, file.st_mtime_ns)
-    if os.path.exists(own) and (os.path.samefile(path, own) or _seen.get(own) == state):
-        return []  # it was written in its place, or has not been written since
-    _make_folder(os.path.dirname(own))
-    beside = tempfile.mkdtemp(prefix=".matex-", dir=os.path.dirname(own))
-    try:
-        draft = os.path.join(beside, "file")
-        linked = file.st_size > _COPIED and _linked(path, draft)
-        if not linked:
-            shutil.copy2(path, draft)
-        os.replace(draft, own)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-    _made.append(own)
-    _seen[own] = state
-    return [path] if linked else []
+def _known() -> Paths:
+    return run_state.current().part(Paths)
 
 
 def _linked(path: str, draft: str) -> bool:
@@ -176,26 +210,10 @@ def _linked(path: str, draft: str) -> bool:
     return True
 
 
-def _make_folder(path: str) -> None:
-    path = os.path.normpath(path)
-    if not os.path.isdir(path):
-        _make_folder(os.path.dirname(path))
-        os.mkdir(path)
-        _made.append(path)
-
-
-def _remove(paths: list[str]) -> None:
-    """Remove files and empty folders that this rank has made."""
-    for path in reversed(paths):
-        with contextlib.suppress(OSError):
-            os.rmdir(path) if os.path.isdir(path) else os.unlink(path)
-        _made.remove(path)
-
-
 @atexit.register
 def _remove_all() -> None:
     """All ranks have come to the end of the script."""
-    _remove(list(_made))
+    _known().remove()
 
 
 def _begin(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
@@ -203,13 +221,14 @@ def _begin(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
     if alone:
         return wrapped(*args, **kwargs)
     mine = [(kind, {name: _text(callback, name) for name in found}) for kind, callback, found in _with_paths(callbacks)]
-    everyone = world.current().allgather(mine, "compare the paths of callbacks")
+    ranks = world.current()
+    everyone = ranks.allgather(mine, "compare the paths of callbacks")
     kinds = [[kind for kind, _ in one] for one in everyone]
     if all(one == kinds[0] for one in kinds):
         _alike.add(callbacks)
         for place, (_, callback, found) in enumerate(_with_paths(callbacks)):
             paths = [one[place][1] for one in everyone]
-            _learn([path[found[0]] for path in paths])
+            _known().learn([path[found[0]] for path in paths], ranks.rank)
             for name in found:
                 if paths[0].get(name, "") not in ("", mine[place][1][name]):
                     setattr(callback, name, paths[0][name])
@@ -218,7 +237,7 @@ def _begin(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
 
 def _end(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
     result = wrapped(*args, **kwargs)
-    for kind, callback, found in _with_paths(callbacks) if _differ and callbacks in _alike else ():
+    for kind, callback, found in _with_paths(callbacks) if _known().differ and callbacks in _alike else ():
         if kind in ("CSVLogger", "TensorBoard"):
             offer(_text(callback, found[0]))
     return result
@@ -245,11 +264,9 @@ def _text(callback: Any, name: str) -> str:
 def _load(wrapped: Any, args: Any, kwargs: Any, position: int) -> Any:
     """Where this rank has nothing under its own path, rank 0's may be there."""
     path = kwargs.get("filepath", args[position] if len(args) > position else None)
-    if not _theirs or not isinstance(path, (str, os.PathLike)) or os.path.exists(path):
+    if not isinstance(path, (str, os.PathLike)) or not (theirs := _known().theirs(os.fspath(path))):
         return wrapped(*args, **kwargs)
-    mine = os.path.abspath(path)
-    theirs = next((new + mine[len(old) :] for old, new in reversed(_theirs.items()) if mine.startswith(old)), "")
-    if not theirs or not os.path.exists(theirs):
+    if os.path.exists(path) or not theirs or not os.path.exists(theirs):
         return wrapped(*args, **kwargs)
     if "filepath" in kwargs:
         return wrapped(*args, **{**kwargs, "filepath": theirs})

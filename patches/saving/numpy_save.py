@@ -48,7 +48,7 @@ def _whole(ending: str) -> Any:
         from matex_tf.patches.fit import stopping
         from matex_tf.patches.saving import agreed_paths, model_files
 
-        if stopping.in_step():
+        if stopping.in_step:
             taken = agreed_paths.agreed(path, "write an array")
             model_files.by_one_rank(lambda: _put(taken, ending, write), f"write {taken}", taken)
             return agreed_paths.offer(taken)

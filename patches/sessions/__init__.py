@@ -1,5 +1,6 @@
 """Scripts in the style of TensorFlow 1: graphs and sessions.
 
+- `graph_state`: what is known of a graph, and of the run of it that is under way.
 - `feed_share`: which part of a batch a run of a session works on.
 - `exchange_order`: exchanges of one run come in the same order on every rank.
 - `updates`: optimizers of tf.compat.v1.

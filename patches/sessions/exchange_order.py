@@ -7,20 +7,15 @@ the same run are through. It waits with its inputs at hand, so that it keeps not
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-_SECONDS = 0.1  # after which a waiting op looks whether its run has been given up
+from matex_tf.patches.sessions import graph_state
 
-_numbers: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()
-_turn = threading.Condition()
-_pending: list[int] = []  # the exchanges of this run that are not through yet
-_given_up = False
+_SECONDS = 0.1  # after which a waiting op looks whether its run has been given up
 
 
 def in_graph_order(inputs: Sequence[tf.Tensor], exchange: Callable[[], list[Any]]) -> list[Any]:
@@ -30,20 +25,21 @@ def in_graph_order(inputs: Sequence[tf.Tensor], exchange: Callable[[], list[Any]
         inputs: the tensors that are exchanged.
         exchange: builds the ops; gives dense tensors.
     """
-    known = _numbers.setdefault(tf.compat.v1.get_default_graph(), {})
+    graph = tf.compat.v1.get_default_graph()
+    known, run = graph_state.of(graph).exchanges, graph_state.of_session(graph)
     number = len(known)
 
     def enter() -> np.ndarray:
-        with _turn:
-            while number in _pending and min(_pending) != number and not _given_up:
-                _turn.wait(_SECONDS)
+        with run.turn:
+            while number in run.pending and min(run.pending) != number and not run.given_up:
+                run.turn.wait(_SECONDS)
         return np.array(0, np.int32)
 
     def leave() -> np.ndarray:
-        with _turn:
-            if number in _pending:
-                _pending.remove(number)
-            _turn.notify_all()
+        with run.turn:
+            if number in run.pending:
+                run.pending.remove(number)
+            run.turn.notify_all()
         return np.array(0, np.int32)
 
     with tf.control_dependencies(inputs):
@@ -59,21 +55,4 @@ def in_graph_order(inputs: Sequence[tf.Tensor], exchange: Callable[[], list[Any]
 
 def of(graph: tf.Graph, ops: set[str]) -> list[int]:
     """The numbers of the exchanges among these ops, by name."""
-    return sorted(number for name, number in _numbers.get(graph, {}).items() if name in ops)
-
-
-def begin(numbers: Sequence[int]) -> None:
-    """A run with these exchanges begins."""
-    global _given_up
-    with _turn:
-        _given_up = False
-        _pending[:] = numbers
-
-
-def end() -> None:
-    """It has ended, by an error perhaps."""
-    global _given_up
-    with _turn:
-        _given_up = True
-        _pending.clear()
-        _turn.notify_all()
+    return sorted(number for name, number in graph_state.of(graph).exchanges.items() if name in ops)

@@ -21,17 +21,16 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
+from matex_tf.errors import MatexError
 from matex_tf.exchange import tf_op
 from matex_tf.patches.common import log_once, sharing_report, wrapping
 from matex_tf.patches.common.active_flag import alone
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import batch_ownership as guesses
-from matex_tf.patches.sessions import exchange_order, feed_share, variables
+from matex_tf.patches.sessions import exchange_order, graph_state, variables
 
 _THREADS = 8  # for ops, some of which may wait for their turn
 
-_reached: weakref.WeakKeyDictionary[Any, dict[tuple[str, ...], set[str]]] = weakref.WeakKeyDictionary()
-_own: weakref.WeakSet[Any] = weakref.WeakSet()  # graphs that ranks have fed rows of their own
 _begun: weakref.WeakSet[Any] = weakref.WeakSet()  # sessions that have trained
 
 
@@ -77,7 +76,16 @@ def _arguments(fetches: Any, feed_dict: Any = None, options: Any = None, run_met
 
 
 def _train(wrapped: Any, session: Any, fetches: Any, feeds: Any, rest: Any, numbers: list[int]) -> Any:
-    """A run with exchanges in it."""
+    """A run with exchanges in it.
+
+    Raises:
+        MatexError: with --reproducible.
+    """
+    if settings.current().reproducible:
+        raise MatexError(
+            "--reproducible is for fit, evaluate and train_on_batch, and this script trains in a session of TensorFlow "
+            "1: leave out --reproducible."
+        )
     ranks = world.current()
     sharing_report.uncovered("a session of TensorFlow 1")
     ranks.location, ranks.step_signature = f"a training run of a session, of {len(feeds or {})} feeds", ()
@@ -85,16 +93,12 @@ def _train(wrapped: Any, session: Any, fetches: Any, feeds: Any, rest: Any, numb
         _begun.add(session)
         variables.broadcast(session)
     mine, part = _own_feeds(session.graph, feeds, training=True)
-    if part is not None or not settings.current().shard_loops:
+    if part is not None or not settings.current().shares_loops:
         sharing_report.shared()
     else:
         sharing_report.trained("session")
-    exchange_order.begin(numbers)
-    try:
-        with variables.by_itself(), feed_share.use(part), tf_op.collecting():
-            result = wrapped(fetches, mine, **rest)
-    finally:
-        exchange_order.end()
+    with graph_state.of(session.graph).running(numbers, part), variables.by_itself(), tf_op.collecting():
+        result = wrapped(fetches, mine, **rest)
     return result if part is None else _of_all(session.graph, fetches, result, part)
 
 
@@ -102,7 +106,7 @@ def _reach(graph: tf.Graph, fetches: Any) -> set[str]:
     """The names of the ops that a run of these fetches needs."""
     roots = [_op(graph, leaf) for leaf in _flat(fetches)]
     key = tuple(sorted({root.name for root in roots}))
-    known = _reached.setdefault(graph, {})
+    known = graph_state.of(graph).reached
     if key not in known:
         found: set[str] = set()
         pending = roots
@@ -138,19 +142,19 @@ def _op(graph: tf.Graph, leaf: Any) -> Any:
 
 def _own_feeds(graph: tf.Graph, feeds: Any, training: bool) -> tuple[Any, RowRange | None]:
     """What this rank feeds, and its part of the batch; None where nothing is shared out."""
-    if not feeds or not settings.current().shard_loops:
+    if not feeds or not settings.current().shares_loops:
         return feeds, None
     arrays = {key: value for key, value in feeds.items() if _may_have_rows(graph, key, value)}
     arrays = {key: np.asarray(value) for key, value in arrays.items()}
     if not arrays and not training:
         return feeds, None
-    ranks = world.current()
+    ranks, state = world.current(), graph_state.of(graph)
     counts = collections.Counter(len(array) for array in arrays.values())
     rows = max(counts, key=lambda count: (counts[count], count)) if counts else -1
     batch = {key: array for key, array in arrays.items() if len(array) == rows}
-    told = {_name(graph, key): array for key, array in batch.items()}
-    found = guesses.look(told, guesses.UNKNOWN, "compare what a session is fed", graph in _own, rows)
-    if graph not in _own:
+    fed = {_name(graph, key): array for key, array in batch.items()}
+    found = guesses.look(fed, guesses.UNKNOWN, "compare what a session is fed", state.own_rows, rows)
+    if not state.own_rows:
         guesses.tell(found, "what sessions are fed")
     if not found.own or (found.same and not training):
         if rows <= 0 or not training:
@@ -161,10 +165,10 @@ def _own_feeds(graph: tf.Graph, feeds: Any, training: bool) -> tuple[Any, RowRan
                 f"what sessions are fed for training is the same on all ranks: it is shared out among {ranks.size}"
             )
         return {**feeds, **{key: array[part.low : part.high] for key, array in batch.items()}}, part
-    _own.add(graph)
+    state.own_rows = True
     rows = max(rows, 0)
     padded = {key: array if rows else np.zeros((1, *array.shape[1:]), array.dtype) for key, array in batch.items()}
-    return {**feeds, **padded}, RowRange(0, max(rows, 1), rows, sum(max(count, 0) for count in found.counts))
+    return {**feeds, **padded}, RowRange.own(found.counts, ranks.rank)
 
 
 def _may_have_rows(graph: tf.Graph, key: Any, value: Any) -> bool:

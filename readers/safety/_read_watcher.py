@@ -24,7 +24,7 @@ class Watch:
         self._memory, self._who = memory, who
         self._stall, self._abort, self._spinning = stall, abort, spinning
         self._process = os.getppid()
-        self._seen: dict[int, tuple[float, float, bool]] = {}  # of a slot: since when, CPU seconds then, whether told
+        self._seen: dict[int, tuple[float, float, bool]] = {}  # of a slot: since when, CPU seconds then, whether said
         given = [seconds for seconds in (stall, abort, spinning) if seconds]
         self.pause = min(LONGEST_PAUSE, min(given) / 4)
 
@@ -37,9 +37,9 @@ class Watch:
                 self._seen.pop(slot, None)
                 continue
             cpu = cpu_seconds(self._process, thread)
-            begun, before, told = self._seen.get(slot, (0.0, 0.0, False))
+            begun, before, said = self._seen.get(slot, (0.0, 0.0, False))
             if begun != since:
-                before, told = cpu, False
+                before, said = cpu, False
             seconds, computed = time.monotonic() - since, cpu - before
             what = f"{raw[:length].decode(errors='replace')} by {self._who} for {seconds:.0f} s without an end"
             # A thread that waits computes nothing; one that computes may have to share its core.
@@ -53,10 +53,10 @@ class Watch:
                 self._give_up(
                     f"{what}, of which it has computed {computed:.0f} s: the file is damaged, and is given up"
                 )
-            if self._stall and seconds >= self._stall and not told:
-                told = True
+            if self._stall and seconds >= self._stall and not said:
+                said = True
                 self._say(f"{what} ({how}); {then}")
-            self._seen[slot] = since, before, told
+            self._seen[slot] = since, before, said
 
     def last_words(self) -> None:
         """Say what the other process was reading when it ended: a library can crash on a damaged file."""

@@ -37,7 +37,7 @@ class _Watch:
     """The process that watches this one."""
 
     def __init__(self) -> None:
-        ranks, told = world.current(), settings.current()
+        ranks, chosen = world.current(), settings.current()
         with tempfile.TemporaryFile() as shared:
             shared.truncate(SLOT.size * SLOTS)
             self._memory = mmap.mmap(shared.fileno(), SLOT.size * SLOTS)
@@ -45,7 +45,7 @@ class _Watch:
             self._process: subprocess.Popen[bytes] | None = subprocess.Popen(
                 [
                     *(sys.executable, "-I", "-S", str(Path(__file__).with_name("_read_watcher.py"))),
-                    *(str(shared.fileno()), str(told.stall_seconds), str(told.stall_abort_seconds)),
+                    *(str(shared.fileno()), str(chosen.stall_seconds), str(chosen.stall_abort_seconds)),
                     *(str(SPINNING_SECONDS), f"{who} on {ranks.host}"),
                 ],
                 stdin=subprocess.PIPE,  # ends when this process does
@@ -97,9 +97,10 @@ class _Here(threading.local):
 
 
 _here = _Here()
+# One process watches this one, whichever thread reads first, and a fork leaves it to the parent.
 _lock = threading.Lock()
 _watch: _Watch | None = None
-_failed = False
+_failed = False  # to start it: said once, and not tried again
 
 
 def _started() -> _Watch | None:

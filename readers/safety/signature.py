@@ -6,7 +6,7 @@ HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
 def is_hdf5(path: str) -> bool:
-    """Whether the signature of HDF5 stands at the start, or behind a user's own block of 512, 1024, 2048, … bytes."""
+    """Whether the signature of HDF5 is at the start, or after a user's own block of 512, 1024, 2048, … bytes."""
     place = 0
     with open(path, "rb") as file:
         while True:

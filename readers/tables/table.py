@@ -87,7 +87,7 @@ class Table(ABC):
 
 
 class ConcatTable(Table):
-    """Tables of one file each, one behind the other."""
+    """Tables of one file each, one after the other."""
 
     def __init__(self, tables: Sequence[Table]):
         """Raises: DataError: inputs or labels of the tables have other dtypes, shapes of rows or classes."""
@@ -149,7 +149,7 @@ def take_rows(arrays: Arrays | None, rows: Any) -> Arrays | None:
 
 
 def join(parts: list[Any]) -> Any:
-    """Inputs or labels, one behind the other; None where there are none."""
+    """Inputs or labels, one after the other; None where there are none."""
     if parts[0] is None:
         return None
     if isinstance(parts[0], tuple):

@@ -1,14 +1,16 @@
 """What of callbacks, and of states of `hvd.elastic`, goes into checkpoints, and what is said of the rest."""
 
+from tests.support.cases import callback_state
+
 
 def one(ranks, case):
     """What a case of one rank returns."""
-    return ranks(f"callback_state:{case}", (1,))[1][0]
+    return ranks(case, (1,))[1][0]
 
 
 def test_attributes_come_back(ranks):
     """Plain values, tensors and the functions that compare; what two attributes share they share again."""
-    assert one(ranks, "again") == {
+    assert one(ranks, callback_state.again) == {
         "one list": True,
         "functions": (True, True, True),
         "a tensor": True,
@@ -18,19 +20,19 @@ def test_attributes_come_back(ranks):
 
 def test_only_known_functions(ranks):
     """A checkpoint cannot name another function than those of keras.ops and NumPy's ufuncs."""
-    said = one(ranks, "names")
+    said = one(ranks, callback_state.names)
     assert len(said) == 4 and "it names os 'system', which is not known" in said[3], said
 
 
 def test_what_is_lost_is_named(ranks):
     """Objects that may change, of callbacks of the script's own; each once. Not functions, files, models, classes."""
-    said = one(ranks, "lost")
+    said = one(ranks, callback_state.lost)
     named = [line.partition("it: ")[2].partition(";")[0] for line in said]
     assert named == ["Tally.seen is a Seen", "Tally.held[1]['in'] is a Seen", "Tally.lock is a lock"], said
 
 
 def test_a_commit_of_an_object(ranks):
     """It is not written, with a line that names the attribute; the one before stays, and later ones are written."""
-    places, objects, variables, said = one(ranks, "commit")
+    places, objects, variables, said = one(ranks, callback_state.commit)
     assert places == [4, 1] and objects == {"batch": 3, "sampler": [6]} and variables == [1, 2]
     assert len(said) == 1 and "elastic function 1 are not written while state.sampler is a Seen" in said[0], said

@@ -88,8 +88,8 @@ def train(folder, server, deaths, *settings):
     """The results of the ranks that are left, which must be alike; what was printed. Nothing may be left behind."""
     (folder / "script.py").write_text(SCRIPT)
     line = mpirun_command.mpirun_line(mpirun_command.find_mpirun(), 4, survive=True)
-    told = ["--strategy", "gossip", "--seed", "3", "--faults", "shrink", *settings]
-    job = Job([*line, *warm.command(server.path), *told, "script.py"], folder, DEATHS=json.dumps(deaths))
+    options = ["--strategy", "gossip", "--seed", "3", "--faults", "shrink", *settings]
+    job = Job([*line, *warm.command(server.path), *options, "script.py"], folder, DEATHS=json.dumps(deaths))
     ended = job.end(300)
     assert ended.code == 0, ended
     found = {int(path.suffix[1:]): json.loads(path.read_text()) for path in folder.glob("result.*")}
@@ -154,7 +154,7 @@ def compare(found, undisturbed, tolerance=0.2):
     ids=str,
 )
 def test_a_death_with(settings, tmp_path, server, undisturbed):
-    """The same with what gossip can be told; three ranks that were a hypercube go on as ranks of any number do."""
+    """The same with the options of gossip; three ranks that were a hypercube go on as ranks of any number do."""
     found, said = train(tmp_path, server, [[1, "batch", 17]], *settings)
     assert found["history"]["world_size"] == [4, 3, 3, 3]
     assert found["history"]["least"] == found["history"]["most"] == [1] * EPOCHS

@@ -20,17 +20,17 @@ AGAIN = Path(__file__).parents[1] / "support" / "again.py"
 MARKS = ["job.begun", "job.over", "job.seed"]
 
 
-def run(server: warm.Server, folder: Path, ranks: int, *settings: str, dies: object = (), **environ: str) -> Ended:
+def run(server: warm.Client, folder: Path, ranks: int, *settings: str, dies: object = (), **environ: str) -> Ended:
     """Run script.py of a folder, with checkpoints as often as can be."""
     return start(server, folder, ranks, *settings, dies=dies, **environ).end(200)
 
 
-def start(server: warm.Server, folder: Path, ranks: int, *settings: str, dies: object = (), **environ: str) -> Job:
+def start(server: warm.Client, folder: Path, ranks: int, *settings: str, dies: object = (), **environ: str) -> Job:
     line = [sys.executable, str(AGAIN), str(server.path), str(ranks), "--seed", "5", "--checkpoint-seconds", "0.001"]
     return Job([*line, *settings, "script.py"], folder, DIES=json.dumps(dies), **environ)
 
 
-def alone(server: warm.Server, folder: Path) -> dict:
+def alone(server: warm.Client, folder: Path) -> dict:
     """What script.py gives on one rank, without matex_tf's help."""
     folder.mkdir()
     (folder / "script.py").write_text((folder.parent / "script.py").read_text())

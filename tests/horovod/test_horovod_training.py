@@ -9,37 +9,50 @@ from pathlib import Path
 import pytest
 from jobs import BIN, LAUNCHER, Job
 
-from matex_tf import patches
 from matex_tf.cli.horovodrun import translate
 from matex_tf.errors import SettingError
-from matex_tf.patches.common import wrapping
+from matex_tf.patches.common import run_state, wrapping
+from matex_tf.patches.common.run_state import RunState
 from matex_tf.patches.imports import horovod_alias
+from tests.support.cases import horovod_training
 
 pytestmark = pytest.mark.variants(2)
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "horovod_digits.py"
 
 
-@pytest.mark.parametrize("case", ["fit", "passes", "embedding", "tape", "with_callbacks", "states"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        horovod_training.fit,
+        horovod_training.passes,
+        horovod_training.embedding,
+        horovod_training.tape,
+        horovod_training.with_callbacks,
+        horovod_training.states,
+    ],
+)
 @pytest.mark.smoke
 def test_answer_of_one(ranks, case):
     """Weights, logs and rates are those of one process, for every option."""
-    for size, values in ranks(f"horovod_training:{case}", (2,), meets="").items():
+    for size, values in ranks(case, (2,), meets="").items():
         for rank, wrong in enumerate(values):
             assert wrong == {}, f"rank {rank} of {size}: {wrong}"
 
 
-@pytest.mark.parametrize("case", ["batch_norm", "momentum_correction", "timeline"])
+@pytest.mark.parametrize(
+    "case", [horovod_training.batch_norm, horovod_training.momentum_correction, horovod_training.timeline]
+)
 def test_right(ranks, case):
     """Batch normalization over all rows; momentum at a new rate; a timeline."""
-    apart = "each rank corrects its own momentum" if case == "momentum_correction" else ""
-    assert ranks(f"horovod_training:{case}", (2,), meets="", apart=apart) == {2: [True] * 2}
+    apart = "each rank corrects its own momentum" if case is horovod_training.momentum_correction else ""
+    assert ranks(case, (2,), meets="", apart=apart) == {2: [True] * 2}
 
 
 @pytest.mark.parametrize(("passes", "count"), [(1, 4), (2, 4)])
 def test_optimizer_of_a_session(ranks, passes, count):
     """tf.compat.v1 optimizers, with gradients of several passes added up, and the global step."""
-    for size, values in ranks("horovod_training:session_optimizer", meets="", passes=passes).items():
+    for size, values in ranks(horovod_training.session_optimizer, meets="", passes=passes).items():
         assert values == [(True, count)] * size
 
 
@@ -47,14 +60,14 @@ def test_optimizer_of_a_session(ranks, passes, count):
 @pytest.mark.parametrize("where", ["session", "eager"])
 def test_adasum_optimizer(ranks, passes, where):
     """Moves combined by Adasum, against NumPy: in sessions, eagerly and in a tf.function."""
-    for size, values in ranks("horovod_training:adasum_optimizer", (4,), meets="", passes=passes, where=where).items():
+    for size, values in ranks(horovod_training.adasum_optimizer, (4,), meets="", passes=passes, where=where).items():
         for rank, wrong in enumerate(values):
             assert wrong == {}, f"rank {rank} of {size}: {wrong}"
 
 
 def test_functions_of_keras(ranks):
     """Collectives of horovod.keras."""
-    assert ranks("horovod_training:keras_functions", meets="") == {1: [[True] * 5], 3: [[True] * 5] * 3}
+    assert ranks(horovod_training.keras_functions, meets="") == {1: [[True] * 5], 3: [[True] * 5] * 3}
 
 
 def test_example(tmp_path, server):
@@ -71,7 +84,7 @@ def test_example(tmp_path, server):
 
 def test_gradients_that_were_computed(ranks):
     """What `_compute_gradients` has reduced is not reduced again where it is applied."""
-    assert ranks("horovod_training:computed_gradients", (3,), meets="") == {3: [{}] * 3}
+    assert ranks(horovod_training.computed_gradients, (3,), meets="") == {3: [{}] * 3}
 
 
 NAMES = """
@@ -180,10 +193,10 @@ def test_nothing_behind_its_back(tmp_path, server):
 @pytest.mark.parametrize("listed", ["4,5,6", None])
 def test_gpus_of_the_node(monkeypatch, listed):
     """A rank that was given one GPU sees those of the node again: the script takes its own by local_rank()."""
-    monkeypatch.setattr(wrapping, "_aside", False)
-    monkeypatch.setattr(patches, "_installed", True)
-    monkeypatch.setattr(horovod_alias, "_devices_shared_out", True)
-    monkeypatch.setattr(horovod_alias, "_visible_devices", listed)
+    run = RunState()
+    run.patched = True
+    run.begin(horovod_alias.Devices(listed, shared_out=True))
+    monkeypatch.setattr(run_state, "_run", run)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     horovod_alias.put_patches_aside()
     assert wrapping.is_aside() and os.environ.get("CUDA_VISIBLE_DEVICES") == listed

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from jobs import LAUNCHER, Job
+from jobs import LAUNCHER, MEET, Job
 from on_hosts import left
 
 from benchmarks.hosts import Hosts, HostsError, unavailable
@@ -46,20 +46,6 @@ seen = {"host": socket.gethostname(), "fetched": len(fetched), "losses": history
         "seed": os.environ["MATEX_SEED"]}
 with open(f"seen.{rank}", "w") as file:
     json.dump(seen, file)
-"""
-
-#: The ranks meet for ever, but for what rank 3, on the other host than rank 0, does once they have.
-MEET = """
-import os, signal, sys, time
-import matex_tf
-world = matex_tf.init()
-world.barrier("start")
-if world.rank == 3:
-    open("pid", "w").write(str(os.getpid()))
-    %s
-while True:
-    world.barrier("take a step")
-    time.sleep(0.01)
 """
 
 
@@ -114,7 +100,7 @@ def test_training(hosts, downloads, tmp_path):
 @pytest.mark.parametrize("line", ["raise ValueError('boom')", "sys.exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_a_rank_of_the_other_host_fails(hosts, tmp_path, line):
     """Both hosts are empty within ten seconds, and one report says which rank and where."""
-    (tmp_path / "script.py").write_text(MEET % line)
+    (tmp_path / "script.py").write_text(MEET % (3, line))
     job = start(hosts, tmp_path)
     job.await_file(tmp_path / "pid", 60)
     begin = time.monotonic()
@@ -132,7 +118,7 @@ def test_a_rank_of_the_other_host_fails(hosts, tmp_path, line):
 
 def test_interrupt(hosts, tmp_path):
     """Ctrl-C on the login node ends the ranks of all hosts."""
-    (tmp_path / "script.py").write_text(MEET % "pass")
+    (tmp_path / "script.py").write_text(MEET % (3, "pass"))
     job = start(hosts, tmp_path)
     job.await_file(tmp_path / "pid", 60)
     job.process.send_signal(signal.SIGINT)
@@ -143,7 +129,7 @@ def test_interrupt(hosts, tmp_path):
 
 def test_a_host_loses_its_power(tmp_path):
     """The job ends on the hosts that are left, and not as if it had gone well."""
-    (tmp_path / "script.py").write_text(MEET % "pass")
+    (tmp_path / "script.py").write_text(MEET % (3, "pass"))
     with Hosts(2) as made:
         job = start(made, tmp_path)
         job.await_file(tmp_path / "pid", 60)
@@ -159,7 +145,7 @@ def test_a_host_loses_its_power(tmp_path):
 def test_a_job_starts_again_without_a_lost_host(tmp_path):
     """With `--faults restart` the job goes on where it can, with the ranks that the other hosts had."""
     again = "if os.environ['MATEX_RESTARTS'] == '1': print('again on', world.hosts, flush=True); sys.exit()"
-    (tmp_path / "script.py").write_text(MEET.replace('world.barrier("start")', again) % "pass")
+    (tmp_path / "script.py").write_text(MEET.replace('world.barrier("start")', again) % (3, "pass"))
     with Hosts(2) as made:
         hosts = ["-n", "4", "--hosts", "h1:2,h2:2", "--faults", "restart", "script.py"]
         job = Job([*made.on(folder=tmp_path), LAUNCHER, "run", *hosts], tmp_path, **made.environ)

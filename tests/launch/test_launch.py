@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
-from jobs import BIN, LAUNCHER, Job
+from jobs import BIN, LAUNCHER, MEET, Job
 
 from matex_tf.core import starting
 from matex_tf.core.sign import Sign, Strip
-from matex_tf.launch import monitor, mpirun_command
+from matex_tf.launch import monitor, mpirun_command, mpirun_process, resources
 from matex_tf.launch.autostart import command
 
 pytestmark = pytest.mark.timeout(150)
@@ -36,20 +36,6 @@ with open(f"facts.{matex_tf.rank()}", "w") as file:
     json.dump(facts, file)
 print("hello from", matex_tf.rank())
 os.write(2, b"a word from C++ of %d\\n" % matex_tf.rank())
-"""
-
-#: The ranks meet for ever, but one of them does something else once they have.
-MEET = """
-import os, sys, time
-import matex_tf
-world = matex_tf.init()
-world.barrier("start")
-if world.rank == 1:
-    open("pid", "w").write(str(os.getpid()))
-    %s
-while True:
-    world.barrier("take a step")
-    time.sleep(0.01)
 """
 
 
@@ -145,7 +131,7 @@ def test_dry_run_under_slurm(tmp_path):
 def test_what_mpirun_says_of_several_hosts(said, then, code, capfd):
     """A failure that it reports is one whatever its exit code, and it is not waited for longer than is needed."""
     begin = time.monotonic()
-    assert mpirun_command.run(["sh", "-c", f'printf "%s\\n" "$0" >&2; {then}', said], local=False) == code
+    assert mpirun_process.run(["sh", "-c", f'printf "%s\\n" "$0" >&2; {then}', said], local=False) == code
     assert time.monotonic() - begin < 10
     assert capfd.readouterr().err == said + "\n"
 
@@ -173,7 +159,7 @@ IN_A_LINE = """printf 'before\\036matex_tf: end %s\\nafter\\n' "${MATEX_END%%:*}
 def test_code_0_needs_a_sign(does, code, said, local, capfd):
     """mpirun's own code 0 does not say that the script came to its end; the line that does is not shown."""
     with Sign() as sign:
-        assert mpirun_command.run(["sh", "-c", does], local=local, sign=sign) == code
+        assert mpirun_process.run(["sh", "-c", does], local=local, sign=sign) == code
     assert sign.missed is (code == 1) and capfd.readouterr().err == said
 
 
@@ -212,7 +198,7 @@ def test_run_on_four(tmp_path):
     assert all(f["path"] == str(tmp_path / "sub") for f in seen)
     assert len({f["random"] for f in seen}) == 1
     assert all(f["words"] == words_of_one() for f in seen)
-    share = str(max(1, mpirun_command.cores().threads // 4))
+    share = str(max(1, resources.cores().threads // 4))
     assert all(f["threads"] == [share, str(max(2, int(share))), share] for f in seen)
     assert re.findall("hello from .", ended.out) == ["hello from 0"]
     assert re.findall(r"C\+\+ of .", ended.err) == ["C++ of 0"]
@@ -357,7 +343,7 @@ def test_world_of_one_is_untouched(tmp_path):
 @pytest.mark.parametrize("line", ["raise ValueError('boom')", "sys.exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_one_rank_fails(tmp_path, line):
     """Every process is gone within ten seconds, one report says which rank and where, and the code is not zero."""
-    script(tmp_path, "import signal\n" + MEET % line)
+    script(tmp_path, MEET % (1, line))
     job = Job([LAUNCHER, "run", "-n", "4", "script.py"], tmp_path)
     job.await_file(tmp_path / "pid")
     ended = job.end(seconds=10)
@@ -386,7 +372,7 @@ def test_all_ranks_fail_alike(tmp_path):
 
 def test_a_rank_that_leaves_early(tmp_path):
     """It is found, in words, once."""
-    script(tmp_path, MEET % "sys.exit(0)")
+    script(tmp_path, MEET % (1, "sys.exit(0)"))
     job = Job([LAUNCHER, "run", "-n", "3", "script.py"], tmp_path)
     ended = job.end(seconds=30)
     assert ended.code == 1
@@ -399,7 +385,7 @@ def test_a_rank_that_leaves_early(tmp_path):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signal_to_the_launcher(tmp_path, number, code):
     """Ctrl-C and SIGTERM end all ranks."""
-    script(tmp_path, MEET % "pass")
+    script(tmp_path, MEET % (1, "pass"))
     job = Job([LAUNCHER, "run", "-n", "3", "script.py"], tmp_path)
     job.await_file(tmp_path / "pid")
     job.process.send_signal(number)
@@ -457,7 +443,7 @@ def test_what_may_have_been_meant(tmp_path):
         [LAUNCHER, "run", "-n", "2", "script.py", "--codec=int8", "--seed", "3"], tmp_path, MATEX_STRATGEY="x"
     ).end()
     assert ended.code == 0 and "['--codec=int8', '--seed', '3']" in ended.out, ended
-    assert ended.err.count("--codec stands behind the script, so it is the script's") == 1
+    assert ended.err.count("--codec comes after the script, so it is the script's") == 1
     assert (
         ended.err.count("there is no setting MATEX_STRATGEY, which is in the environment (did you mean MATEX_STR") == 1
     )
@@ -471,7 +457,7 @@ def test_more_ranks_than_hosts_have_room_for(monkeypatch, capfd):
     from matex_tf.cli import main as cli
 
     lines = []
-    monkeypatch.setattr(mpirun_command, "run", lambda line, **options: lines.append(line) or 0)
+    monkeypatch.setattr(mpirun_process, "run", lambda line, **options: lines.append(line) or 0)
     assert cli.main(["run", "-n", "4", "--hosts", "localhost:2", "-m", "script"]) == 0
     assert ":OVERSUBSCRIBE" in lines[0]
     assert "4 ranks are more than the 2 that --hosts localhost:2 has room for" in capfd.readouterr().err
@@ -581,7 +567,7 @@ def test_mpirun_flavours(monkeypatch):
         done = subprocess.CompletedProcess([], 0, stdout=text, stderr="")
         monkeypatch.setattr(subprocess, "run", lambda *args, done=done, **kwargs: done)
         assert mpirun_command._identify("mpirun") == mpirun_command.Mpirun("mpirun", flavour, version)
-    monkeypatch.setattr(mpirun_command, "in_batch_system", lambda: False)
+    monkeypatch.setattr(resources, "in_batch_system", lambda: False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     for flavour, version in {(f, v) for f, v in printed.values()}:
         line = mpirun_command.mpirun_line(mpirun_command.Mpirun("mpirun", flavour, version), 1000)

@@ -9,7 +9,7 @@ import pytest
 from jobs import LAUNCHER, Job
 
 from benchmarks.hosts import Hosts, unavailable
-from matex_tf.launch import loopback, mpirun_command
+from matex_tf.launch import loopback, mpirun_command, resources
 
 MEET = """
 import time
@@ -93,7 +93,7 @@ def test_sockets_of_another_process():
 
 def test_the_interface_of_the_user(monkeypatch):
     """Whoever has chosen an interface keeps it; MPICH is told in its own words; ranks on several hosts are not."""
-    monkeypatch.setattr(mpirun_command, "in_batch_system", lambda: False)
+    monkeypatch.setattr(resources, "in_batch_system", lambda: False)
     openmpi, mpich = (
         mpirun_command.Mpirun("mpirun", "Open MPI", (5, 0, 11)),
         mpirun_command.Mpirun("mpirun", "MPICH", (5, 0, 0)),

@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.support.cases import dataset
+
 SIZES = (1, 2, 3, 4)
 
 
@@ -12,33 +14,33 @@ def all_true(results):
 @pytest.mark.parametrize("name", ["csv", "CSV"])
 def test_named(bare_ranks, name):
     """A file by the name of its format; fractions of it are held out; batches in turn."""
-    all_true(bare_ranks("dataset:named", SIZES, meets="find the format of the data", name=name))
+    all_true(bare_ranks(dataset.named, SIZES, meets="find the format of the data", name=name))
 
 
 def test_several_files(bare_ranks):
     """A pattern, a directory and a list of files are one table."""
-    all_true(bare_ranks("dataset:several_files", SIZES, meets="find the format of the data"))
+    all_true(bare_ranks(dataset.several_files, SIZES, meets="find the format of the data"))
 
 
 @pytest.mark.parametrize("name", ["MNIST", "CIFAR10", "cifar100"])
 def test_images(bare_ranks, name):
     """MNIST and CIFAR, found in a directory by their usual names."""
-    all_true(bare_ranks("dataset:images", SIZES, meets="find the format of the data", name=name))
+    all_true(bare_ranks(dataset.images, SIZES, meets="find the format of the data", name=name))
 
 
 def test_as_matex_finds_them(bare_ranks):
     """In the directories that MaTEx has; of MNIST the rows from the 50,000th on are for validation."""
-    all_true(bare_ranks("dataset:as_matex_finds_them", (1, 3), meets="find the format of the data"))
+    all_true(bare_ranks(dataset.as_matex_finds_them, (1, 3), meets="find the format of the data"))
 
 
 def test_csv_as_matex_reads_it(bare_ranks):
     """The label first, classes as vectors; a directory of files is inputs alone."""
-    all_true(bare_ranks("dataset:higgs", (1, 3), meets="find the format of the data"))
+    all_true(bare_ranks(dataset.higgs, (1, 3), meets="find the format of the data"))
 
 
 def test_names(bare_ranks):
     """DataSet where MaTEx had it."""
-    all_true(bare_ranks("dataset:other_names", (1, 2), apart="it looks at names"))
+    all_true(bare_ranks(dataset.other_names, (1, 2), apart="it looks at names"))
 
 
 @pytest.mark.parametrize(
@@ -65,6 +67,6 @@ def test_names(bare_ranks):
 def test_refused(bare_ranks, how, words):
     """Every rank stops, and the message names what is wrong."""
     sizes = (3,) if how == "one rank" else (1, 3)
-    for messages in bare_ranks.refused("dataset:refused", sizes, error="DataError", how=how).values():
+    for messages in bare_ranks.refused(dataset.refused, sizes, error="DataError", how=how).values():
         for message in messages:
             assert all(word in message for word in words), message

@@ -7,7 +7,9 @@ import random
 import numpy as np
 import pandas as pd
 import pytest
-from cases.tables import SMALL
+
+from tests.support.cases import tables
+from tests.support.cases.tables import SMALL
 
 SIZES = (1, 2, 3, 4)
 WORDS = ["plain", "with, comma", 'with "quotes"', "two\nlines", "CR LF\r\nin it", "ünï – çødé", '"', ",", " blank "]
@@ -105,7 +107,7 @@ def test_the_parts_are_the_file(bare_ranks, seven_ranks, tmp_path, name):
     path.write_bytes(text)
     x, y = expected(text, options)
     arguments = {"module": "csv", "paths": [str(path)], "wanted": wanted}
-    check(everywhere(bare_ranks, seven_ranks, "tables:shares", small=SMALL, **arguments), x, y)
+    check(everywhere(bare_ranks, seven_ranks, tables.shares, small=SMALL, **arguments), x, y)
 
 
 @pytest.mark.parametrize("name", ["plain", "words", "byte-order mark", "quotes of all sorts", "one row"])
@@ -116,7 +118,7 @@ def test_gzip(bare_ranks, seven_ranks, tmp_path, name):
     path.write_bytes(gzip.compress(text))
     x, y = expected(text, options)
     arguments = {"module": "csv", "paths": [str(path)], "wanted": wanted, "small": SMALL}
-    check(everywhere(bare_ranks, seven_ranks, "tables:shares", **arguments), x, y)
+    check(everywhere(bare_ranks, seven_ranks, tables.shares, **arguments), x, y)
 
 
 @pytest.mark.parametrize("header", [True, False])
@@ -133,7 +135,7 @@ def test_files_as_one_table(bare_ranks, seven_ranks, tmp_path, header):
     x = np.concatenate([x for x, y in wholes if len(y)])
     y = np.concatenate([y for x, y in wholes if len(y)])
     arguments = {"module": "csv", "paths": list(map(str, paths)), "wanted": {"header": header}, "small": SMALL}
-    check(everywhere(bare_ranks, seven_ranks, "tables:shares", **arguments), x, y)
+    check(everywhere(bare_ranks, seven_ranks, tables.shares, **arguments), x, y)
 
 
 COLUMNS = b"id,Target,a,b\n1,3,0.5,6\n2,4,1.5,8\n3,5,2.5,9\n"
@@ -160,9 +162,7 @@ def test_columns(bare_ranks, tmp_path, wanted, x, y):
     path = tmp_path / "some.csv"
     path.write_bytes(COLUMNS)
     whole = pd.read_csv(path).to_numpy()
-    results = bare_ranks(
-        "tables:shares", (1, 2), meets="open CSV files", module="csv", paths=[str(path)], wanted=wanted
-    )
+    results = bare_ranks(tables.shares, (1, 2), meets="open CSV files", module="csv", paths=[str(path)], wanted=wanted)
     for _, mine, labels in joined(results):
         assert mine.dtype == wanted.get("dtype", np.float32)
         np.testing.assert_array_equal(mine, whole[:, x])
@@ -179,7 +179,7 @@ def test_a_part_in_small_reads(bare_ranks, tmp_path, keep):
     path = tmp_path / "some.csv"
     path.write_bytes(table(words=True))
     x, _ = expected(path.read_bytes(), {})
-    results = bare_ranks("tables:in_pieces", (1, 3), meets="open CSV files", paths=[str(path)], wanted={}, keep=keep)
+    results = bare_ranks(tables.in_pieces, (1, 3), meets="open CSV files", paths=[str(path)], wanted={}, keep=keep)
     for parts in results.values():
         np.testing.assert_array_equal(np.concatenate([mine for mine, _ in parts]), x)
         assert [held for _, held in parts] == [0] * len(parts)
@@ -199,7 +199,7 @@ def test_bytes_read(bare_ranks, tmp_path, files):
     whole = sum(path.stat().st_size for path in paths)
     assert whole > 13e6
     arguments = {"module": "csv", "warm": [str(warm)], "paths": list(map(str, paths)), "wanted": {}}
-    for size, parts in bare_ranks("tables:bytes_read", (1, 2, 4), meets="open CSV files", **arguments).items():
+    for size, parts in bare_ranks(tables.bytes_read, (1, 2, 4), meets="open CSV files", **arguments).items():
         assert sum(rows for _, rows in parts) == 600_000
         for read, _ in parts:
             assert read <= whole / size * 1.05, (size, [read / whole * size for read, _ in parts])
@@ -247,7 +247,7 @@ def test_what_is_wrong_is_named(bare_ranks, tmp_path, name):
     path = tmp_path / "some.csv"
     path.write_bytes(text)
     arguments = {"module": "csv", "paths": [str(path)], "wanted": wanted, "small": SMALL}
-    for size, messages in bare_ranks.refused("tables:shares", (1, 3), error="DataError", **arguments).items():
+    for size, messages in bare_ranks.refused(tables.shares, (1, 3), error="DataError", **arguments).items():
         assert len(set(messages)) == 1, messages
         for word in [str(path), *words] if "delimiter" not in name else words:
             assert word in messages[0], (size, word, messages[0])
@@ -261,7 +261,7 @@ def test_files_that_do_not_fit(bare_ranks, tmp_path):
     for second, words in [(paths[1], ["another header", "'c', not 'b'"]), (paths[2], ["no such file"]),
                           (tmp_path, ["directory"])]:  # fmt: skip
         arguments = {"module": "csv", "paths": [str(paths[0]), str(second)], "wanted": {}}
-        for messages in bare_ranks.refused("tables:shares", (1, 3), error="DataError", **arguments).values():
+        for messages in bare_ranks.refused(tables.shares, (1, 3), error="DataError", **arguments).values():
             for word in [str(second), *words]:
                 assert word in messages[0]
 
@@ -272,5 +272,5 @@ def test_a_file_that_changes(bare_ranks, tmp_path):
         path = tmp_path / f"{size}.csv"
         path.write_bytes(table())
         arguments = {"module": "csv", "path": str(path), "wanted": {}}
-        for message in bare_ranks.refused("tables:changed", (size,), error="DataError", **arguments)[size]:
+        for message in bare_ranks.refused(tables.changed, (size,), error="DataError", **arguments)[size]:
             assert "changed while it was read" in message

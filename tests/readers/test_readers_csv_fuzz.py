@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from cases.tables import SMALL, sizes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from threads import on_threads
@@ -17,6 +16,7 @@ from matex_tf.core import row_partition
 from matex_tf.errors import DataError
 from matex_tf.readers.formats.csv import table as csv_table
 from matex_tf.readers.tables.table import ReadOptions
+from tests.support.cases.tables import SMALL, sizes
 
 SETTINGS = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), max_examples=60)
 TINY = SMALL | {"block": 16, "step": 8, "piece": 64}

@@ -12,6 +12,7 @@ import pytest
 from fuzz_files import KINDS, OneRank, damage
 
 from matex_tf.errors import MESSAGE_LENGTH
+from tests.support.cases import fuzz
 
 ROUNDS, FILES = 8, 40
 
@@ -55,7 +56,7 @@ def test_damaged_files(bare_ranks, one_rank, tmp_path, kind, number):
             assert alike(result, whole), f"{what}: other rows, although there is a checksum"
         read[what] = how, result
         files.append((str(sample.path), sample.format))
-    two = bare_ranks("fuzz:read", (2,), meets="find the files of the data", files=files)[2]
+    two = bare_ranks(fuzz.read, (2,), meets="find the files of the data", files=files)[2]
     for place, (what, (how, result)) in enumerate(read.items()):
         parts = [values[place] for values in two]
         if how == "refused":

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from array_files import idx_bytes
-from cases.tables import SMALL, sizes
 from threads import on_threads
 
 from matex_tf import settings
@@ -28,6 +27,7 @@ from matex_tf.readers.formats.csv import source as csv_source
 from matex_tf.readers.safety import limits
 from matex_tf.readers.tables.table import ReadOptions
 from matex_tf.settings import Settings
+from tests.support.cases.tables import SMALL, sizes
 
 
 def read(path, ranks=1, **wanted):

@@ -14,6 +14,7 @@ from matex_tf.core.world import World
 from matex_tf.errors import DataError
 from matex_tf.readers.formats import parquet
 from matex_tf.readers.tables.table import ReadOptions
+from tests.support.cases import tables as tables_cases
 
 SIZES = (1, 2, 3, 4)
 ROWS = 203
@@ -58,8 +59,8 @@ def test_the_parts_are_the_file(bare_ranks, seven_ranks, tmp_path, group, compre
     path = tmp_path / "some.parquet"
     table.to_parquet(path, row_group_size=group, compression=compression)
     arguments = {"module": "parquet", "paths": [str(path)], "wanted": {"x": NUMBERS}}
-    results = bare_ranks("tables:shares", SIZES, meets="open Parquet files", **arguments)
-    results |= seven_ranks("tables:shares", meets="open Parquet files", **arguments)
+    results = bare_ranks(tables_cases.shares, SIZES, meets="open Parquet files", **arguments)
+    results |= seven_ranks(tables_cases.shares, meets="open Parquet files", **arguments)
     check(results, table[NUMBERS].to_numpy(np.float32), table["label"].to_numpy(np.int64))
 
 
@@ -84,7 +85,7 @@ def test_columns(bare_ranks, tmp_path, wanted, x, y, dtype):
     arguments = {"module": "parquet", "paths": [str(path) for path in sorted(tmp_path.glob("*"))], "wanted": wanted}
     labels = None if y is None else table[y].to_numpy().astype(dtype)
     inputs = table[x].to_numpy().astype(wanted.get("dtype", np.float32))
-    check(bare_ranks("tables:shares", (1, 3), meets="open Parquet files", **arguments), inputs, labels)
+    check(bare_ranks(tables_cases.shares, (1, 3), meets="open Parquet files", **arguments), inputs, labels)
 
 
 @pytest.mark.smoke
@@ -94,7 +95,7 @@ def test_all_other_columns(bare_ranks, tmp_path):
     table.to_parquet(tmp_path / "some")
     arguments = {"module": "parquet", "paths": [str(tmp_path / "some")], "wanted": {}}
     x, y = table[NUMBERS].to_numpy(np.float32), table["label"].to_numpy(np.int64)
-    check(bare_ranks("tables:shares", (1, 2), meets="open Parquet files", **arguments), x, y)
+    check(bare_ranks(tables_cases.shares, (1, 2), meets="open Parquet files", **arguments), x, y)
 
 
 def test_bytes_read(bare_ranks, tmp_path):
@@ -107,7 +108,9 @@ def test_bytes_read(bare_ranks, tmp_path):
     for x, share in ((list("abcd"), 1.0), (["b"], 0.4)):
         arguments = {"module": "parquet", "paths": [str(tmp_path / "some")], "wanted": {"x": x, "y": -1}}
         arguments["warm"] = [str(tmp_path / "some")]
-        for size, parts_ in bare_ranks("tables:bytes_read", (1, 2, 4), meets="open Parquet files", **arguments).items():
+        for size, parts_ in bare_ranks(
+            tables_cases.bytes_read, (1, 2, 4), meets="open Parquet files", **arguments
+        ).items():
             for read, _ in parts_:
                 assert read <= whole * share / size * 1.05, (size, read / whole * size)
 
@@ -135,7 +138,7 @@ def test_what_is_wrong_is_named(bare_ranks, tmp_path, name):
     columns, wanted, words = WRONG[name]
     write(tmp_path / "some", **columns)
     arguments = {"module": "parquet", "paths": [str(tmp_path / "some")], "wanted": wanted}
-    for messages in bare_ranks.refused("tables:shares", (1, 2), error="DataError", **arguments).values():
+    for messages in bare_ranks.refused(tables_cases.shares, (1, 2), error="DataError", **arguments).values():
         for word in [str(tmp_path / "some"), *words]:
             assert word in messages[0], messages
 
@@ -155,11 +158,11 @@ def test_files_that_do_not_fit(bare_ranks, tmp_path):
     ]:
         paths = [str(tmp_path / "a"), str(tmp_path / second)]
         arguments = {"module": "parquet", "paths": paths, "wanted": {}}
-        for messages in bare_ranks.refused("tables:shares", (1, 2), error="DataError", **arguments).values():
+        for messages in bare_ranks.refused(tables_cases.shares, (1, 2), error="DataError", **arguments).values():
             for word in [paths[1], *words]:
                 assert word in messages[0], messages
     arguments = {"module": "parquet", "path": str(tmp_path / "a"), "wanted": {}}
-    for message in bare_ranks.refused("tables:changed", (2,), error="DataError", **arguments)[2]:
+    for message in bare_ranks.refused(tables_cases.changed, (2,), error="DataError", **arguments)[2]:
         assert "changed while it was read" in message
 
 

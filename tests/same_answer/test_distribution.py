@@ -3,15 +3,17 @@
 import pytest
 from compare import same
 
+from tests.support.cases import distribution
+
 
 @pytest.mark.parametrize("name", ["MirroredStrategy", "MultiWorkerMirroredStrategy", "OneDeviceStrategy"])
 def test_fit(ranks, name):
     """`fit` in the scope of a strategy, which is said to have no part in it, once."""
-    same(ranks("distribution:fit", (1, 3), name=name))
-    said = "".join(outcome.output for outcome in ranks.last[3])
+    same(ranks(distribution.fit, name=name))
+    said = "".join(outcome.output for outcome in ranks.last[max(ranks.last)])
     assert said.count(f"matex_tf: tf.distribute.{name}: matex_tf takes its place") == 1
 
 
 def test_loop(ranks):
     """A loop over distributed batches, with losses divided by the size of the whole batch."""
-    same(ranks("distribution:loop", (1, 3)))
+    same(ranks(distribution.loop, (1, 3)))

@@ -35,10 +35,10 @@ def files(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("script", "file", "pattern", "least"), SCRIPTS, ids=[script for script, *_ in SCRIPTS])
-def test_example(files, tmp_path, script, file, pattern, least):
+def test_example(files, tmp_path, server, script, file, pattern, least):
     """The script learns; all four ranks hold rows of their own."""
     command = [LAUNCHER, "run", "-n", "4", str(EXAMPLES / script), str(files / file)]
-    ended = Job(command, tmp_path).end(240)
+    ended = Job(command, tmp_path, **server.environ).end(240)
     assert ended.code == 0, f"{ended.out}\n{ended.err}"
     found = re.search(pattern, ended.out)
     assert found and float(found[1]) > least, f"{ended.out}\n{ended.err}"

@@ -6,6 +6,7 @@ import pytest
 from jobs import LAUNCHER, Job
 
 from benchmarks.hosts import Hosts, unavailable
+from tests.support.cases import files
 
 MEETS = "end of"
 
@@ -349,16 +350,16 @@ SCRIPTS = {
 def test_once(ranks, name):
     """Whoever is late, every rank gets what one rank gets, and nothing is done twice."""
     text = textwrap.dedent(SCRIPTS[name])
-    alone = ranks("files:script", (1,), text=text)[1][0]
+    alone = ranks(files.script, (1,), text=text)[1][0]
     for late in (0, 2):
-        for got in ranks("files:script", (3,), text=text, late=late, meets=MEETS)[3]:
+        for got in ranks(files.script, (3,), text=text, late=late, meets=MEETS)[3]:
             assert got == alone
         assert not any("own" in outcome.output for outcome in ranks.last[3])
 
 
 def run(ranks, text, size=3, **kwargs):
     """What each rank got from a script, the files that it left, and what ranks said, without the script itself."""
-    got = ranks("files:script", (size,), text=textwrap.dedent(text), meets="the script", **kwargs)[size]
+    got = ranks(files.script, (size,), text=textwrap.dedent(text), meets="the script", **kwargs)[size]
     left = {name: content for name, content in got[0][1].items() if not name.endswith((".py", ".pyc", "__pycache__"))}
     return [result for result, _ in got], left, "".join(outcome.output for outcome in ranks.last[size])
 

@@ -5,6 +5,8 @@ import textwrap
 import numpy as np
 import pytest
 
+from tests.support.cases import files as files_cases
+
 #: Two classes of small pictures, some of whose files are damaged, in an archive.
 PICTURES = """
 import os, shutil
@@ -159,8 +161,8 @@ EXAMPLES = {
 def test_example(ranks, name):
     """The answer of one rank, and its files."""
     before, text = map(textwrap.dedent, EXAMPLES[name])
-    alone, files = ranks("files:script", (1,), text=text, before=before)[1][0]
-    for result, found in ranks("files:script", (3,), text=text, before=before, late=2)[3]:
+    alone, files = ranks(files_cases.script, (1,), text=text, before=before)[1][0]
+    for result, found in ranks(files_cases.script, (3,), text=text, before=before, late=2)[3]:
         assert found.keys() == files.keys() and found.get("losses.txt") == files.get("losses.txt")
         assert result[0] == alone[0] and result[3] == alone[3]
         assert result[1].keys() == alone[1].keys()

@@ -9,6 +9,7 @@ import pytest
 
 from matex_tf.errors import MatexError
 from matex_tf.patches.files.handles import memory_maps
+from tests.support.cases import files
 
 #: For each writer a script, of which one rank's `result` and files are those of any number of ranks.
 WRITERS = {
@@ -359,8 +360,8 @@ def test_a_writer(ranks, name):
     if name in NEEDS and importlib.util.find_spec(name) is None:
         pytest.skip(f"the package {name} is not installed")
     text = textwrap.dedent(WRITERS[name])
-    result, left = ranks("files:script", (1,), text=text)[1][0]
-    for got in ranks("files:script", (3,), text=text, late=0, meets="end of")[3]:
+    result, left = ranks(files.script, (1,), text=text)[1][0]
+    for got in ranks(files.script, (3,), text=text, late=0, meets="end of")[3]:
         assert got == (result, left)
     assert not any("own" in outcome.output for outcome in ranks.last[3])
 
@@ -375,7 +376,7 @@ def test_a_memory_map_that_is_too_large_to_copy(ranks):
         result = int(np.fromfile("a.bin", "uint8").sum())
         """
     given = {"text": textwrap.dedent(text), "largest_copy": 99, "meets": "end of"}
-    assert [got for got, _ in ranks("files:with_memory_maps", (2,), **given)[2]] == [350, 350]
+    assert [got for got, _ in ranks(files.with_memory_maps, (2,), **given)[2]] == [350, 350]
     assert sum("a.bin is too large for a copy on each rank" in one.output for one in ranks.last[2]) == 1
 
 

@@ -2,13 +2,16 @@
 
 import numpy as np
 import pytest
-from cases import halfway
-from virtual import VirtualMail
+from virtual import VirtualMessenger
 
+from matex_tf.core.stall_detector import StallDetector
 from matex_tf.errors import MatexError, RanksDisagree
 from matex_tf.exchange.network import messenger
-from matex_tf.exchange.pairwise_average import PairwiseAverager, Patience
+from matex_tf.exchange.pairwise_average import PairwiseAverager
 from matex_tf.strategies.topology import Partners
+from tests.support.cases import gossip as gossip_cases
+from tests.support.cases import halfway
+from tests.support.cases.halfway import weights_of as weights_of_shapes
 
 PAIRS = "pairs of ranks exchange weights, and all of them meet nowhere"
 SHAPES = [(3, 4), (4,), (), (300,), (0, 5), (7, 2)]
@@ -16,16 +19,18 @@ SHAPES = [(3, 4), (4,), (), (300,), (0, 5), (7, 2)]
 
 def everyone(size, shapes=SHAPES, dtypes=None, limit=1 << 20, kind="dissemination", **coded):
     """A `PairwiseAverager` for each of `size` ranks in this process."""
-    office = {}
+    shared = {}
     dtypes = [np.dtype(dtype) for dtype in dtypes or ["float32"] * len(shapes)]
     return [
-        PairwiseAverager(VirtualMail(rank, size, office), rank, Partners(size, 3, kind), shapes, dtypes, limit, **coded)
+        PairwiseAverager(
+            VirtualMessenger(rank, size, shared), rank, Partners(size, 3, kind), shapes, dtypes, limit, **coded
+        )
         for rank in range(size)
     ]
 
 
 def weights_of(size, shapes=SHAPES, seed=0):
-    return halfway.weights_of(size, shapes, seed)
+    return weights_of_shapes(size, shapes, seed)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 8, 16])
@@ -85,9 +90,9 @@ def test_messages_do_not_depend_on_the_number_of_ranks(limit, piece, each, monke
             for gossip in ranks:
                 gossip.finish()
         for gossip in ranks:
-            lane = gossip._mail.lane
-            assert (lane.messages, lane.bytes) == (7 * gossip.messages, 7 * gossip.nbytes)
-            counted.add((lane.messages, lane.bytes))
+            comm = gossip._messenger.comm
+            assert (comm.messages, comm.bytes) == (7 * gossip.messages, 7 * gossip.nbytes)
+            counted.add((comm.messages, comm.bytes))
     assert len(counted) == 1
     ((messages, sent),) = counted
     floats = 4 * sum(int(np.prod(shape)) for shape in SHAPES)
@@ -134,37 +139,37 @@ def test_a_rank_that_stops_early():
         ranks[1]._hear(1, 1)
 
 
-def test_patience():
+def test_stalls():
     """A line once for each wait that is too long, and an end where one is asked for."""
     said = []
-    patience = Patience(10, 100, said.append)
+    stalls = StallDetector(10, 100, said.append)
     for seconds in (1, 9, 10, 11, 1, 12):
-        patience.look([3], seconds)
+        stalls.check([3], seconds, "gossip")
     assert len(said) == 2 and all("rank 3 missing since" in line for line in said)
     with pytest.raises(MatexError, match="one of ranks 1, 3 missing .*--stall-abort-seconds"):
-        patience.look([1, 3], 101)
-    Patience(0, 0, said.append).look([3], 1e6)
-    assert len(said) == 2
+        stalls.check([1, 3], 101, "gossip")
+    StallDetector(0, 0, said.append).check([3], 1e6, "gossip")
+    assert len(said) == 3
 
 
 @pytest.mark.variants(2)
 @pytest.mark.parametrize(("limit", "at_once"), [(1 << 20, False), (1 << 20, True), (1 << 16, False), (1 << 16, True)])
 def test_on_real_ranks(bare_ranks, limit, at_once):
     """The same by MPI, by a thread that drives the messages; also where a turn begins before the last has ended."""
-    for values in bare_ranks("halfway:meet", (2, 3, 4), apart=PAIRS, limit=limit, at_once=at_once).values():
+    for values in bare_ranks(halfway.meet, (2, 3, 4), apart=PAIRS, limit=limit, at_once=at_once).values():
         assert values == [True] * len(values)
 
 
 def test_weights_travel_by_themselves(bare_ranks):
     """While a rank does something else; for one that is late the others wait, and say so."""
-    values = bare_ranks("halfway:travels", (3,), meets="")[3]
+    values = bare_ranks(halfway.travels, (3,), meets="")[3]
     assert all(waited[0] < 0.5 for waited, _ in values)
     assert values[1][0][1] > 1 and any("one of ranks 0, 2 missing since" in line for line in values[1][1])
 
 
 def test_a_rank_that_stops_before_the_others(bare_ranks):
     """Its partner says so, and nobody hangs."""
-    outcomes = bare_ranks.outcomes("halfway:stops", (3,))[3]
+    outcomes = bare_ranks.outcomes(halfway.stops, (3,))[3]
     said = [outcome.error for outcome in outcomes if "RanksDisagree" in outcome.kinds]
     assert said and all("gone different ways" in text for text in said), outcomes
 
@@ -179,7 +184,7 @@ def the_same(values):
 @pytest.mark.parametrize("options", [{}, {"gossip_sync": True}, {"gossip_every": 2}, {"bucket_mb": 1}], ids=str)
 def test_training(ranks, options):
     """Ranks part ways within an epoch, and are alike, to the bit, behind each epoch's end and when fit returns."""
-    for size, values in ranks("gossip:train", (2, 3), meets="merge", **options).items():
+    for size, values in ranks(gossip_cases.train, (2, 3), meets="merge", **options).items():
         the_same([value["weights"] for value in values])
         the_same([value["epochs"] for value in values])
         assert all(value["history"] == values[0]["history"] for value in values)
@@ -195,7 +200,7 @@ def test_training(ranks, options):
 @pytest.mark.parametrize("options", [{}, {"gossip_sync": True}, {"gossip_every": 3}], ids=str)
 def test_against_a_simulation(ranks, options):
     """Linear regression by SGD: what each rank holds after each step is what numpy makes of the paper's formulas."""
-    for size, values in ranks("gossip:linear", (2, 3), meets="average weights", **options).items():
+    for size, values in ranks(gossip_cases.linear, (2, 3), meets="average weights", **options).items():
         expected = simulate(size, rows=53, batch=8, epochs=2, **options)
         for value, steps in zip(values, expected, strict=True):
             np.testing.assert_allclose(value, steps, rtol=2e-4, atol=1e-6)
@@ -239,7 +244,7 @@ def simulate(size, rows, batch, epochs, gossip_sync=False, gossip_every=1):
 
 def test_statistics_travel_and_frozen_weights_stay(ranks):
     """Moving means and variances gossip with the weights; frozen kernels and random states do not."""
-    values = ranks("gossip:train", (3,), meets="merge", kind="statistics")[3]
+    values = ranks(gossip_cases.train, (3,), meets="merge", kind="statistics")[3]
     the_same([value["weights"] for value in values])
     names = [path.rpartition("/")[2] for path in values[0]["travelled"]]
     assert sorted(names) == ["beta", "bias", "gamma", "kernel", "moving_mean", "moving_variance"]
@@ -253,16 +258,16 @@ def test_statistics_travel_and_frozen_weights_stay(ranks):
 )
 def test_optimizers(ranks, options):
     """What an optimizer keeps is the rank's own, and all end alike."""
-    values = ranks("gossip:train", (3,), meets="merge", optimizer=options)[3]
+    values = ranks(gossip_cases.train, (3,), meets="merge", optimizer=options)[3]
     the_same([value["weights"] for value in values])
     assert values[0]["history"]["loss"][-1] < values[0]["history"]["loss"][0]
 
 
-@pytest.mark.parametrize("case", ["goes_on", "two_optimizers", "own_loop"])
+@pytest.mark.parametrize("case", [gossip_cases.goes_on, gossip_cases.two_optimizers, gossip_cases.own_loop])
 def test_scripts(ranks, case):
     """Several fits, `train_on_batch`, layers that are shared, two optimizers; a loop of the script's own is as ever."""
-    values = ranks(f"gossip:{case}", (3,), meets="")[3]
-    if case == "goes_on":
+    values = ranks(case, (3,), meets="")[3]
+    if case is gossip_cases.goes_on:
         assert all(value["logs"] == values[0]["logs"] for value in values)
         assert all(value["evaluated"] == values[0]["evaluated"] for value in values)
         values = [value["weights"] for value in values]
@@ -284,7 +289,7 @@ RINGS = {
 def test_ring(ranks, name):
     """Over a whole run each row is on one rank, is used once an epoch, moves on, and no rank holds more than before."""
     options = RINGS[name]
-    for values in ranks("gossip:ring", (2, 3), meets="", **options).values():
+    for values in ranks(gossip_cases.ring, (2, 3), meets="", **options).values():
         rows = options.get("rows", 101)
         for held in zip(*(value["held"] for value in values), strict=True):
             assert sorted(sum(held, [])) == list(range(rows))
@@ -300,27 +305,27 @@ def test_ring(ranks, name):
 
 def test_ring_off(ranks):
     """Arrays that every rank holds are dealt out anew in each epoch; shards stay where they are where one asks."""
-    for value in ranks("gossip:ring", (3,), meets="", shard=False)[3]:
+    for value in ranks(gossip_cases.ring, (3,), meets="", shard=False)[3]:
         assert value["held"] == []
-    for value in ranks("gossip:ring", (3,), meets="", ring_shuffle="off")[3]:
+    for value in ranks(gossip_cases.ring, (3,), meets="", ring_shuffle="off")[3]:
         assert value["held"] == [] and len({tuple(sorted(sum(epoch, []))) for epoch in value["trained"]}) == 1
 
 
 def test_real_data(ranks):
     """Four ranks learn to read digits by gossip about as well as in sync."""
-    gossip, sync = (ranks("gossip:digits", (4,), meets="", name=name)[4] for name in ("gossip", "sync"))
+    gossip, sync = (ranks(gossip_cases.digits, (4,), meets="", name=name)[4] for name in ("gossip", "sync"))
     assert len(set(gossip)) == len(set(sync)) == 1
     assert gossip[0][0] > 0.8 and abs(gossip[0][0] - sync[0][0]) < 0.03, (gossip, sync)
 
 
 def test_training_on_shards(ranks):
     """Weights and rows travel at the same time."""
-    the_same([value["weights"] for value in ranks("gossip:train", (3,), meets="merge", shard=True)[3]])
+    the_same([value["weights"] for value in ranks(gossip_cases.train, (3,), meets="merge", shard=True)[3]])
 
 
 def test_a_rank_that_leaves(ranks):
     """It is told apart from one that is slow: an error in words, and no hang."""
-    outcomes = ranks.outcomes("gossip:leaves_early", (3,))[3]
+    outcomes = ranks.outcomes(gossip_cases.leaves_early, (3,))[3]
     said = [outcome.error for outcome in outcomes if "RanksDisagree" in outcome.kinds]
     assert said and all("have gone different ways" in text for text in said), outcomes
 
@@ -338,8 +343,7 @@ def test_refused(chosen, ranks, word):
     from matex_tf.settings import Settings
 
     with pytest.raises(SettingError, match=word):
-        Settings(strategy="gossip", **chosen).check(ranks)
-    Settings(strategy="gossip", gossip_topology="hypercube", codec="int8", error_feedback=True, faults="shrink").check(
-        8
-    )
-    Settings(**{**chosen, "strategy": "sync"}).check(ranks)
+        Settings().changed(strategy="gossip", **chosen).refuse_conflicts(ranks)
+    possible = {"gossip_topology": "hypercube", "codec": "int8", "error_feedback": True, "faults": "shrink"}
+    Settings().changed(strategy="gossip", **possible).refuse_conflicts(8)
+    Settings().changed(**{**chosen, "strategy": "sync"}).refuse_conflicts(ranks)

@@ -9,6 +9,8 @@ from hypothesis.extra import numpy as arrays
 from matex_tf.errors import SettingError
 from matex_tf.strategies.topology import Partners
 from tests.same_answer.test_gossip import SHAPES, everyone, the_same, weights_of
+from tests.support.cases import gossip as gossip_cases
+from tests.support.cases import halfway
 from tests.unit.test_codec import bound, through
 
 PAIRS = "pairs of ranks exchange weights, and all of them meet nowhere"
@@ -166,8 +168,8 @@ def test_bytes(codec, part):
         for _ in range(3):
             meet(ranks, weights)
         for gossip in ranks:
-            lane = gossip._mail.lane
-            assert (lane.messages, lane.bytes) == (3 * gossip.messages, 3 * gossip.nbytes)
+            comm = gossip._messenger.comm
+            assert (comm.messages, comm.bytes) == (3 * gossip.messages, 3 * gossip.nbytes)
             counted.add((gossip.messages, gossip.nbytes))
     ((messages, sent),) = counted
     (plain,) = {(gossip.messages, gossip.nbytes) for gossip in everyone(2, shapes)}
@@ -204,7 +206,7 @@ def test_unknown():
 def test_on_real_ranks(bare_ranks, codec, feedback):
     """By MPI, by a thread that encodes and drives the messages: to the bit what virtual ranks end with."""
     shapes = [(300_000,), (3, 4), ()]
-    values = bare_ranks("halfway:coded", (2, 3, 4), apart=PAIRS, shapes=shapes, codec=codec, feedback=feedback)
+    values = bare_ranks(halfway.coded, (2, 3, 4), apart=PAIRS, shapes=shapes, codec=codec, feedback=feedback)
     for size, found in values.items():
         ranks, weights = everyone(size, shapes, codec=codec, feedback=feedback), weights_of(size, shapes)
         for gossip in ranks:
@@ -226,7 +228,7 @@ def test_on_real_ranks(bare_ranks, codec, feedback):
 )
 def test_training(ranks, options):
     """Ranks part ways within an epoch, and are alike, to the bit, behind it; then that is what they refer to."""
-    for values in ranks("gossip:train", (3,), meets="merge", **options).values():
+    for values in ranks(gossip_cases.train, (3,), meets="merge", **options).values():
         the_same([value["weights"] for value in values])
         the_same([value["epochs"] for value in values])
         for value in values:
@@ -241,7 +243,7 @@ def test_training(ranks, options):
 
 def test_several_fits(ranks):
     """Behind a fit and in `train_on_batch` as well all ranks are alike."""
-    values = ranks("gossip:goes_on", (3,), meets="", codec="int8", error_feedback=True)[3]
+    values = ranks(gossip_cases.goes_on, (3,), meets="", codec="int8", error_feedback=True)[3]
     assert all(value["logs"] == values[0]["logs"] for value in values)
     the_same([value["weights"] for value in values])
 
@@ -250,7 +252,7 @@ def test_several_fits(ranks):
 def test_real_data(ranks):
     """Four ranks learn to read digits about as well as without a codec, and stay about as close to one another."""
     chosen = {"none": {}, "bf16": {"codec": "bf16"}, "int8": {"codec": "int8", "error_feedback": True}}
-    found = {name: ranks("gossip:digits", (4,), meets="", **options)[4] for name, options in chosen.items()}
+    found = {name: ranks(gossip_cases.digits, (4,), meets="", **options)[4] for name, options in chosen.items()}
     for name, values in found.items():
         assert len(set(values)) == 1 and values[0][0] > 0.8, found
         assert abs(values[0][0] - found["none"][0][0]) < 0.03 and values[0][1] < 1.5 * found["none"][0][1], (

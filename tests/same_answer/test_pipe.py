@@ -8,6 +8,7 @@ from compare import alike, same
 
 from matex_tf.errors import SettingError
 from matex_tf.settings import Settings
+from tests.support.cases import pipe
 
 RULES = ["momentum", "clipped", "schedule", "average", "accumulation", "scaled"]
 
@@ -31,7 +32,7 @@ def simulated(x, y, width, warmup, rows=8, rate=0.125):
 @pytest.mark.parametrize(("width", "warmup"), [(1, 0), (2, 0), (3, 0), (2, 3)])
 def test_equals_numpy(ranks, width, warmup):
     """To the last bit, on numbers that are never rounded."""
-    results = ranks("pipe:exact", (2,), width=width, warmup=warmup)[2]
+    results = ranks(pipe.exact, (2,), width=width, warmup=warmup)[2]
     for x, y, found in results:
         assert found[0].dtype == np.float64
         np.testing.assert_array_equal(found, simulated(x, y, width, warmup))
@@ -42,9 +43,9 @@ def test_equals_numpy(ranks, width, warmup):
 @pytest.mark.parametrize("rule", RULES)
 def test_optimizers(ranks, rule):
     """Clipping, schedules, averages of weights, accumulation and loss scaling: those of the gradients that came."""
-    results = ranks("pipe:delayed", rule=rule)
+    results = ranks(pipe.delayed, rule=rule)
     same(results, rtol=1e-4, atol=1e-5)
-    alike({3: results[3]})
+    alike(results)
 
 
 @pytest.mark.variants(2)
@@ -53,20 +54,20 @@ def test_optimizers(ranks, rule):
 )
 def test_trainings(ranks, how):
     """Other widths; a warm-up; embeddings; without a graph."""
-    results = ranks("pipe:delayed", **how)
+    results = ranks(pipe.delayed, **how)
     same(results, rtol=1e-4, atol=1e-5)
-    alike({3: results[3]})
+    alike(results)
 
 
 def test_width_one_is_sync(ranks):
     """To the last bit, and so is a warm-up that does not end."""
-    for answers in ranks("pipe:width_one", (3,))[3]:
+    for answers in ranks(pipe.width_one, (3,))[3]:
         alike({3: answers})
 
 
 def test_settled_where_weights_are_looked_at(ranks):
     """Two updates are under way after a step; none in validation, `evaluate`, a saved file, and behind `fit`."""
-    results = ranks("pipe:settled", (3,))
+    results = ranks(pipe.settled, (3,))
     alike(results)
     found = results[3][0][0]
     assert [found[f"batch {batch}"] for batch in range(10)] == [0, 0, 1, 2, 4, 4, 5, 6, 7, 9]
@@ -75,9 +76,9 @@ def test_settled_where_weights_are_looked_at(ranks):
 
 
 @pytest.fixture(scope="module")
-def uncoded(ranks):
+def uncoded(any_ranks):
     """A training with enough weights for a codec, without one; it is that of one rank."""
-    results = ranks("pipe:delayed", units=3000)
+    results = any_ranks(pipe.delayed, units=3000)
     same(results, rtol=1e-4, atol=1e-5)
     return results[3][0]
 
@@ -87,7 +88,7 @@ def uncoded(ranks):
 @pytest.mark.parametrize("feedback", [False, True])
 def test_with_codecs(ranks, uncoded, codec, feedback):
     """Between hosts gradients are rounded, the same on every rank, and little is lost by it."""
-    coded = ranks("pipe:delayed", (3,), units=3000, hosts="abc", codec=codec, error_feedback=feedback)
+    coded = ranks(pipe.delayed, (3,), units=3000, hosts="abc", codec=codec, error_feedback=feedback)
     alike(coded)
     off = [np.abs(a - b).max() for a, b in zip(coded[3][0]["weights"], uncoded["weights"], strict=True)]
     assert 0 < max(off) < 0.05, off
@@ -95,13 +96,13 @@ def test_with_codecs(ranks, uncoded, codec, feedback):
 
 def test_rank_that_leaves(ranks):
     """Every rank is told, none waits for ever."""
-    for message in ranks.refused("pipe:leaves", (3,), error="RanksDisagree")[3]:
+    for message in ranks.refused(pipe.leaves, (3,), error="RanksDisagree")[3]:
         assert "different ways" in message and "rank 1" in message, message
 
 
 def test_own_loop(ranks):
     """It trains as with sync, and a line says so."""
-    same(ranks("pipe:own_loop"))
+    same(ranks(pipe.own_loop))
     assert ["works in fit" in outcome.output for outcome in ranks.last[3]] == [True, False, False]
 
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from compare import same
 
+from tests.support.cases import callbacks
+
 KERAS = tuple(map(int, importlib.metadata.version("keras").split(".")[:2]))
 
 CHECKPOINTS = {
@@ -29,26 +31,26 @@ def written_once(results):
 @pytest.mark.smoke
 def test_early_stopping(ranks):
     """All stop after the same epoch, with the best weights of one rank."""
-    reference = same(ranks("callbacks:early_stopping", (1, 3, 4)))
+    reference = same(ranks(callbacks.early_stopping, (1, 3, 4)))
     assert 0 < reference["stopped"] < 19
     assert reference["best"] < reference["stopped"]
 
 
 def test_reduce_on_plateau(ranks):
     """The learning rate is lowered when it would be on one rank."""
-    reference = same(ranks("callbacks:plateau"))
+    reference = same(ranks(callbacks.plateau))
     assert len(set(reference["history"]["learning_rate"])) > 1
 
 
-@pytest.mark.parametrize("case", ["scheduler", "lambdas", "swap_ema"])
+@pytest.mark.parametrize("case", [callbacks.scheduler, callbacks.lambdas, callbacks.swap_ema])
 def test_callback(ranks, case):
     """Callbacks that read logs and set the learning rate or the weights."""
-    same(ranks(f"callbacks:{case}"))
+    same(ranks(case))
 
 
 def test_terminate_on_nan(ranks):
     """A loss that is not a number on one rank stops all, after the same batch as on one rank."""
-    reference = same(ranks("callbacks:not_a_number", (1, 3, 4)))
+    reference = same(ranks(callbacks.not_a_number, (1, 3, 4)))
     assert reference["batches"] == [["epoch", 0], ["batch", 0], ["batch", 1], ["batch", 2]]
 
 
@@ -56,7 +58,7 @@ def test_terminate_on_nan(ranks):
 @pytest.mark.parametrize("when", ["epoch", "batch"])
 def test_stop_training_on_one_rank(ranks, when):
     """`stop_training` set on one rank stops all, after the same batch."""
-    reference = same(ranks("callbacks:stops_on_one_rank", (1, 2, 3), when=when))
+    reference = same(ranks(callbacks.stops_on_one_rank, (1, 2, 3), when=when))
     assert reference["batches"].count(["epoch", 0]) == 1
     if when == "epoch":
         assert reference["epochs"] == [0, 1]
@@ -68,7 +70,7 @@ def test_stop_training_on_one_rank(ranks, when):
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_checkpoint(ranks, name):
     """Each way of ModelCheckpoint: the files of one rank, written by one, read by all."""
-    reference = same(written_once(ranks("callbacks:checkpoint", **CHECKPOINTS[name])))
+    reference = same(written_once(ranks(callbacks.checkpoint, **CHECKPOINTS[name])))
     assert reference["files"]
 
 
@@ -76,20 +78,20 @@ def test_checkpoint(ranks, name):
 @pytest.mark.parametrize("save_freq", ["epoch", 3])
 def test_backup_and_restore(ranks, save_freq):
     """A training that breaks off goes on where it was, on every rank; the backup is removed at the end."""
-    reference = same(written_once(ranks("callbacks:backup", save_freq=save_freq)))
+    reference = same(written_once(ranks(callbacks.backup, save_freq=save_freq)))
     assert reference["found"][0] and not reference["found"][1]
     assert ["epoch", 0] not in reference["epochs"]
 
 
 def test_csv_logger(ranks):
     """One table, with the numbers of one rank."""
-    reference = same(written_once(ranks("callbacks:csv_logger")))
+    reference = same(written_once(ranks(callbacks.csv_logger)))
     assert [row["epoch"] for row in reference["rows"]] == [0, 1, 2, 0, 1]
 
 
 def test_tensorboard(ranks):
     """One event file for training and one for validation, with the numbers of one rank."""
-    reference = same(ranks("callbacks:tensorboard"))
+    reference = same(ranks(callbacks.tensorboard))
     assert reference["count"] == {"train": 1, "validation": 1}
     assert len(reference["scalars"]) >= 8
 
@@ -97,14 +99,14 @@ def test_tensorboard(ranks):
 def test_tensorboard_embeddings(ranks):
     """The weights that TensorBoard saves inside of a callback: those of one rank, written by one."""
     pytest.importorskip("tensorboard.plugins.projector", reason="Keras needs it to show embeddings")
-    reference = same(written_once(ranks("callbacks:embeddings")))
+    reference = same(written_once(ranks(callbacks.embeddings)))
     assert reference["found"] and "board/train/keras_embedding.ckpt-0.weights.h5" in reference["names"]
 
 
 @pytest.mark.smoke
 def test_saving(ranks):
     """`save`, `save_weights`, `export` and `np.save`: there when the call returns, whole, and the same when read."""
-    reference = same(written_once(ranks("callbacks:saving")))
+    reference = same(written_once(ranks(callbacks.saving)))
     assert all(reference["seen"])
 
 
@@ -112,7 +114,7 @@ def test_orbax(ranks):
     """Rank 0 decides and writes, also in the background; the others wait, and find it under a path of their own."""
     if KERAS < (3, 14):
         pytest.skip("keras.callbacks.OrbaxCheckpoint came with Keras 3.14")
-    reference = same(ranks("callbacks:orbax"))
+    reference = same(ranks(callbacks.orbax))
     often, best = reference["found"]
     assert sorted(map(int, often)) == list(range(2, 16, 2)) and "8" in best and "9" not in best
     saved, trained = (sorted(weights, key=np.shape) for weights in (best["2"], reference["trained"]))
@@ -121,18 +123,18 @@ def test_orbax(ranks):
 
 def test_saving_where_that_is_impossible(ranks):
     """Rank 0's error is every rank's error."""
-    reference = same(ranks("callbacks:save_fails", meets=""))
+    reference = same(ranks(callbacks.save_fails, meets=""))
     assert "saved" not in reference and "MatexError" not in reference
 
 
 def test_a_disk_that_is_full(ranks):
     """Every rank hears of it, the files of before are as they were, and nothing is left beside them."""
-    for errors, kept, left in ranks("callbacks:no_room", (2,), meets="")[2]:
+    for errors, kept, left in ranks(callbacks.no_room, (2,), meets="")[2]:
         assert errors == ["OSError", "OSError"], errors
         assert kept == {"a.keras": True, "b.keras": True} and left == sorted(kept)
 
 
 def test_numpy_files(ranks):
     """In a callback rank 0 writes and every rank reads what it wrote; elsewhere the file is whole."""
-    reference = same(ranks("callbacks:numpy_files"))
+    reference = same(ranks(callbacks.numpy_files))
     assert reference["found"] == [[0, 0], [0, 1]] and reference["after"] == [0, 1, 2]

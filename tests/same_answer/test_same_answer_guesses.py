@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.support.cases import guesses
+
 #: Kinds of pipelines, and the line that says what was found; "" where nothing differs that could be seen.
 SHARED = {
     "augmented": "x (float32, rows of shape (6,)) differs between ranks, and each batch is shared out",
@@ -24,7 +26,7 @@ OWN = {
 
 def used(ranks, kind, how, **options):
     """What rank 0 says; each epoch must have used each row once."""
-    outcomes = ranks.outcomes("guesses:rows_used", (2,), kind=kind, how=how, **options)[2]
+    outcomes = ranks.outcomes(guesses.rows_used, (2,), kind=kind, how=how, **options)[2]
     assert not any(outcome.error for outcome in outcomes), outcomes[0].error + outcomes[0].traceback
     for outcome in outcomes:
         if how == "predict":
@@ -69,12 +71,12 @@ def test_on_batch(ranks, kind):
 
 def test_said_by_the_user(ranks):
     """`--rows own` and `--rows shared` end all guessing."""
-    outcomes = ranks.outcomes("guesses:rows_used", (2,), kind="generator", how="fit", rows="own")[2]
+    outcomes = ranks.outcomes(guesses.rows_used, (2,), kind="generator", how="fit", rows="own")[2]
     assert [outcome.value for outcome in outcomes] == [[48.0, 48.0]] * 2
-    outcomes = ranks.outcomes("guesses:rows_used", (2,), kind="shard", how="loop", rows="shared")[2]
+    outcomes = ranks.outcomes(guesses.rows_used, (2,), kind="shard", how="loop", rows="shared")[2]
     assert outcomes[0].value[-1] == 12.0
 
 
 def test_rounded(ranks):
     """Arrays that differ by rounding are the same."""
-    assert ranks("guesses:rounded", (2,))[2] == [[24.0]] * 2
+    assert ranks(guesses.rounded, (2,))[2] == [[24.0]] * 2

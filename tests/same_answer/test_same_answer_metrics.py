@@ -5,6 +5,8 @@ import importlib.metadata
 import pytest
 from compare import same
 
+from tests.support.cases import metrics
+
 KERAS = tuple(map(int, importlib.metadata.version("keras").split(".")[:2]))
 
 NAMES = {
@@ -17,13 +19,13 @@ NAMES = {
 
 
 @pytest.fixture(scope="module")
-def trained(ranks):
+def trained(any_ranks):
     """The results of each kind, trained once for all of its metrics."""
     results = {}
 
     def of(kind):
         if kind not in results:
-            results[kind] = ranks("metrics:every", kind=kind)
+            results[kind] = any_ranks(metrics.every, kind=kind)
         return results[kind]
 
     return of
@@ -47,10 +49,10 @@ def test_correlations(ranks):
     """Metrics of Keras whose state is not made of sums."""
     if KERAS < (3, 7):
         pytest.skip("this Keras does not have them")
-    same(ranks("metrics:correlation"), rtol=1e-4)
+    same(ranks(metrics.correlation), rtol=1e-4)
 
 
 @pytest.mark.smoke
 def test_metrics_inside(ranks):
     """Metrics that live in a layer or in another metric."""
-    same(ranks("metrics:nested"))
+    same(ranks(metrics.nested))

@@ -10,16 +10,19 @@ import pytest
 from compare import difference
 from pool import THREADS
 
+from tests.support.cases import callbacks, data, loops, models, options, sessions
+from tests.support.named import label, path_of
+
 CASES = [
-    "data:numpy_arrays",
-    "data:dicts",
-    "options:evaluate_and_predict",
-    "options:train_on_batches",
-    "models:gan",
-    "models:own_train_step",
-    "callbacks:early_stopping",
-    "loops:guide",
-    "sessions:trained",
+    data.numpy_arrays,
+    data.dicts,
+    options.evaluate_and_predict,
+    options.train_on_batches,
+    models.gan,
+    models.own_train_step,
+    callbacks.early_stopping,
+    loops.guide,
+    sessions.trained,
 ]
 
 
@@ -29,14 +32,14 @@ def plain(tmp_path_factory):
     file = tmp_path_factory.mktemp("plain") / "results"
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("MATEX", "OMPI", "PMI"))}
     subprocess.run(
-        [sys.executable, str(Path(__file__).parents[1] / "support" / "plain.py"), str(file), *CASES],
+        [sys.executable, str(Path(__file__).parents[1] / "support" / "plain.py"), str(file), *map(path_of, CASES)],
         env=environment | THREADS, check=True, timeout=240,
     )  # fmt: skip
     return pickle.loads(file.read_bytes())
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES, ids=label)
 def test_one_rank_is_plain_keras(ranks, plain, case):
     """To the bit."""
     value = ranks(case, (1,))[1][0]
-    assert not list(difference(plain[case], value, 0.0, 0.0))
+    assert not list(difference(plain[path_of(case)], value, 0.0, 0.0))

@@ -3,6 +3,8 @@
 import pytest
 from compare import same
 
+from tests.support.cases import sessions
+
 CASES = {
     "minimize": {},
     "adam": {"optimizer": "adam"},
@@ -24,28 +26,28 @@ pytestmark = pytest.mark.variants(2)
 @pytest.mark.smoke
 def test_trained(ranks, case):
     """Feeds that every rank has."""
-    same(ranks("sessions:trained", **CASES[case]), rtol=1e-4 if "adam" in case else 1e-5)
+    same(ranks(sessions.trained, **CASES[case]), rtol=1e-4 if "adam" in case else 1e-5)
 
 
 @pytest.mark.parametrize("case", ["minimize", "a last batch with fewer rows than ranks"])
 def test_trained_on_more(ranks, case):
     """The same for the other sizes."""
-    same(ranks("sessions:trained", (1, 2, 4), **CASES[case]))
+    same(ranks(sessions.trained, (1, 2, 4), **CASES[case]))
 
 
 @pytest.mark.parametrize("rows", [101, 51])
 def test_own_rows(ranks, rows):
     """Feeds of the rank's own rows; together they are the batch."""
-    same(ranks("sessions:trained", own=True, rows=rows))
+    same(ranks(sessions.trained, own=True, rows=rows))
 
 
 @pytest.mark.parametrize("how", ["initializer", "restored", "monitored"])
 def test_initialized(ranks, how):
     """Every rank starts from rank 0's values."""
-    same(ranks("sessions:initialized", how=how))
+    same(ranks(sessions.initialized, how=how))
 
 
 def test_files(ranks):
     """Checkpoints and summaries are written once; a monitored session goes on from its checkpoint."""
-    reference = same(ranks("sessions:files"))
+    reference = same(ranks(sessions.files))
     assert reference["events"] == 1 and reference["monitored"] and len(reference["saved"]) == 2

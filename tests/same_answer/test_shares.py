@@ -2,11 +2,13 @@
 
 import pytest
 
+from tests.support.cases import shares
+
 
 @pytest.mark.parametrize("kind", ["arrays", "dataset"])
 def test_rows_are_shared_out(ranks, kind):
     """107 rows, batch 50: each batch is split among the ranks as evenly as can be."""
-    results = ranks("shares:rows", (1, 3, 4) if kind == "arrays" else None, kind=kind)
+    results = ranks(shares.rows, (1, 3, 4) if kind == "arrays" else None, kind=kind)
     for size, values in results.items():
         for method, epochs in (("fit", 2), ("evaluate", 1), ("predict", 1)):
             batches = [value[method] for value in values]

@@ -3,8 +3,10 @@
 import importlib.util
 
 import pytest
-from cases.silence import TORCH, write
 from jobs import LAUNCHER, Job
+
+from tests.support.cases import silence
+from tests.support.frameworks import TORCH, write
 
 NOTHING = "nothing was shared out: "
 OWN = "most of what is tried here is work that each rank does by itself"
@@ -42,11 +44,11 @@ SAID_LEGACY = {
 )
 def test_what_was_not_shared_out_is_said(ranks, what, begins):
     """At the end; with --require-sharing the first such step is an error on every rank."""
-    for said, raised in ranks("silence:summary", (3,), apart=OWN, what=what)[3]:
+    for said, raised in ranks(silence.summary, (3,), apart=OWN, what=what)[3]:
         assert raised == ""
         assert said.startswith(begins) and bool(said) == bool(begins), said
     refused = bool(begins) and what != "nothing"
-    for _, raised in ranks("silence:summary", (3,), apart=OWN, what=what, require=True)[3]:
+    for _, raised in ranks(silence.summary, (3,), apart=OWN, what=what, require=True)[3]:
         assert raised.startswith("MatexError: ") == refused, raised
         assert ("--require-sharing: a training step of" in raised) == refused
 
@@ -54,9 +56,9 @@ def test_what_was_not_shared_out_is_said(ranks, what, begins):
 @pytest.mark.parametrize("text", ["from mpi4py import MPI", "rank = os.environ['SLURM_PROCID']"])
 def test_scripts_that_know_of_ranks(ranks, text):
     """They are taken to divide their work by themselves: a softer line where they train, none where they do not."""
-    soft = ranks("silence:summary", (3,), apart=OWN, what="torch", text=text)[3]
+    soft = ranks(silence.summary, (3,), apart=OWN, what="torch", text=text)[3]
     assert all(said.startswith("what PyTorch trained was not shared out; the script knows") for said, _ in soft)
-    assert all(said == "" for said, _ in ranks("silence:summary", (3,), apart=OWN, what="nothing", text=text)[3])
+    assert all(said == "" for said, _ in ranks(silence.summary, (3,), apart=OWN, what="nothing", text=text)[3])
 
 
 def test_jobs(tmp_path):

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from array_files import Sample
 
+from tests.support.cases import readers_arrays
+
 SIZES = (1, 2, 3, 4)
 
 
@@ -23,8 +25,8 @@ def asked(samples: Sequence[Sample]) -> list[tuple[list[str], str | None, dict[s
 def check_shards(samples: Sequence[Sample], ranks: Any, seven: Any) -> None:
     """On 1, 2, 3, 4 and 7 ranks the ranks' rows, one behind the other, are the file."""
     assert len({sample.name for sample in samples}) == len(samples) > 0
-    results = ranks("readers_arrays:shards", SIZES, meets="open", samples=asked(samples))
-    results |= seven("readers_arrays:shards", (7,), meets="open", samples=asked(samples))
+    results = ranks(readers_arrays.shards, SIZES, meets="open", samples=asked(samples))
+    results |= seven(readers_arrays.shards, (7,), meets="open", samples=asked(samples))
     assert set(results) == {*SIZES, 7}
     for size, values in results.items():
         for number, sample in enumerate(samples):
@@ -57,7 +59,7 @@ def check_refused(cases: dict[str, tuple[Any, list[str]]], ranks: Any, sizes: Se
     Args:
         cases: by name: what is opened (paths, format, wanted), and the words.
     """
-    results = ranks("readers_arrays:refusals", sizes, meets="data", samples=[opened for opened, _ in cases.values()])
+    results = ranks(readers_arrays.refusals, sizes, meets="data", samples=[opened for opened, _ in cases.values()])
     for size, values in results.items():
         for number, (name, (_, words)) in enumerate(cases.items()):
             messages = {value[number] for value in values}
@@ -71,7 +73,7 @@ def check_changes(write: Any, ranks: Any, directory: Path) -> None:
     for how in ("cut", "gone", "longer"):
         for size in (1, 3):
             paths = write(directory / f"{how}{size}")
-            for messages in ranks("readers_arrays:changed", (size,), meets="open", paths=paths, how=how)[size]:
+            for messages in ranks(readers_arrays.changed, (size,), meets="open", paths=paths, how=how)[size]:
                 for path, message in zip(paths, messages, strict=True):
                     assert message and path in message, (how, path, message)
                     assert "changed" in message or "no such file" in message or "not whole" in message, (how, message)
@@ -84,7 +86,7 @@ def check_bytes(samples: Sequence[Sample], warm: Sequence[Sample], ranks: Any, o
         samples: the files; warm: what to read before anything is counted.
         opening: bytes that a library reads each time that it opens a file: once to look into it, and once to read.
     """
-    results = ranks("readers_arrays:bytes_read", (1, 2, 4), meets="open", samples=asked(samples), warm=asked(warm))
+    results = ranks(readers_arrays.bytes_read, (1, 2, 4), meets="open", samples=asked(samples), warm=asked(warm))
     for size, values in results.items():
         for number, sample in enumerate(samples):
             length = sum(Path(path).stat().st_size for path in sample.paths)

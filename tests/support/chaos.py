@@ -40,8 +40,10 @@ keras.utils.set_random_seed(3)
 x, y = load_digits(return_X_y=True)
 x = (x[:900] / 16).astype("float32")
 y = y[:900]
-layers = [keras.layers.Dense(600, activation="relu"), keras.layers.Dense(600, activation="relu")]
-model = keras.Sequential([keras.Input((64,)), *layers, keras.layers.Dense(10)])
+norm = keras.layers.BatchNormalization()
+wide = [keras.layers.Dense(600, activation="relu") for _ in range(2)]
+noise = [keras.layers.GaussianNoise(0.05), keras.layers.Dropout(0.1)]
+model = keras.Sequential([keras.Input((64,)), noise[0], wide[0], norm, noise[1], wide[1], keras.layers.Dense(10)])
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 def confidence(y, logits):  # a metric of the script's own, which could look at weights
@@ -112,7 +114,7 @@ def plan(number: int, seed: int) -> Run:
     return Run(number, ranks, deaths)
 
 
-def undisturbed(folder: Path, server: warm.Server) -> list[dict[str, Any]]:
+def undisturbed(folder: Path, server: warm.Client) -> list[dict[str, Any]]:
     """What the script gives on one rank: for runs of even numbers, and for those of odd ones."""
     (folder / "train.py").write_text(SCRIPT)
     results = []
@@ -135,7 +137,7 @@ def _environ(**more: str) -> dict[str, str]:
     return {**kept, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1", **more}
 
 
-def execute(run: Run, expected: list[dict[str, Any]], server: warm.Server) -> Run:
+def execute(run: Run, expected: list[dict[str, Any]], server: warm.Client) -> Run:
     """Train once; what is amiss is in `run.failures`.
 
     Args:

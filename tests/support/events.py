@@ -118,7 +118,7 @@ class Simulation:
 
 
 class TimedLane:
-    """A lane of `matex_tf.exchange.network.transport` whose messages only take time; see `timed`."""
+    """A lane of `matex_tf.exchange.network.algorithms` whose messages only take time; see `timed`."""
 
     def __init__(self, rank: int, size: int, scale: float):
         self.rank, self.size = rank, size

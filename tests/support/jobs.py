@@ -21,6 +21,20 @@ BIN = Path(sys.executable).parent
 LAUNCHER = str(BIN / "matex-tf")
 SHARED_MEMORY = Path("/dev/shm")
 
+#: A script: the ranks meet for ever, but for what one of them does once they have. To fill in: that rank, that line.
+MEET = """
+import os, signal, sys, time
+import matex_tf
+world = matex_tf.init()
+world.barrier("start")
+if world.rank == %d:
+    open("pid", "w").write(str(os.getpid()))
+    %s
+while True:
+    world.barrier("take a step")
+    time.sleep(0.01)
+"""
+
 
 @dataclass(frozen=True)
 class Ended:

@@ -15,19 +15,19 @@ from typing import Any
 
 #: Name of a place: what is called there, and how often at least in an undisturbed run of `chaos.SCRIPT`.
 PLACES = {
-    "forward": ("matex_tf.patches.fit.steps:SharedStep.__call__", 60),
+    "forward": ("matex_tf.patches.fit.shared_step:SharedStep.__call__", 60),
     "packed": ("matex_tf.exchange.node.barrier:CheckedBarrier._sign", 150),
     "reducing": ("matex_tf.exchange.allreduce:Channel._reduce", 100),
     "a bucket": ("matex_tf.exchange.process_group:ProcessGroup.sum", 150),
-    "committing": ("matex_tf.patches.recovery.step_retry:_Step.commit", 60),
-    "counting": ("matex_tf.patches.recovery.step_retry:_Step.count", 40),
+    "committing": ("matex_tf.patches.recovery.step_retry:RecoverableStep.commit", 60),
+    "counting": ("matex_tf.patches.recovery.step_retry:RecoverableStep.count", 40),
     "summing metrics": ("matex_tf.patches.recovery.step_retry:_sum", 60),
     "a meeting": ("matex_tf.core.world:World.barrier", 40),
     "a gather": ("matex_tf.core.world:World.allgather", 20),
     "merging metrics": ("matex_tf.patches.keras.metrics:merge", 5),
     "making an arena": ("matex_tf.exchange.process_group:ProcessGroup.__init__", 1),
     "the first broadcast": ("matex_tf.patches.keras.weights:broadcast", 2),
-    "predicting": ("matex_tf.patches.fit.steps:_gather", 5),
+    "predicting": ("matex_tf.patches.fit.predict_function:_gather", 5),
     "writing": ("zipfile:ZipFile.writestr", 3),
 }
 #: Places that only a run in which another rank has died comes to.

@@ -1,18 +1,19 @@
-"""Run cases in a plain Python with nothing patched: python tests/support/plain.py FILE CASE [CASE ...]."""
+"""Run cases, each "package.module:function", in a plain Python with nothing patched: plain.py FILE CASE [CASE ...]."""
 
 from __future__ import annotations
 
-import importlib
 import pickle
 import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+from tests.support.named import find  # noqa: E402
 
 
 def main() -> None:
     results = {}
     for case in sys.argv[2:]:
-        module, _, name = case.partition(":")
-        results[case] = getattr(importlib.import_module(f"cases.{module}"), name)()
+        results[case] = find(case)()
     assert "matex_tf.patches" not in sys.modules
     Path(sys.argv[1]).write_bytes(pickle.dumps(results))
 

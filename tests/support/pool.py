@@ -1,6 +1,6 @@
 """Ranks that are started once and run many cases: the side of the driver, which needs no TensorFlow.
 
-A case is a function in tests/support/cases, named "module:function". Four ranks are started by mpirun when the first
+A case is a function in tests/support/cases. Four ranks are started by mpirun when the first
 case is run, and each holds a socket to the driver. Every case goes to all four; those that the case leaves out answer
 at once and wait on their socket, which costs no CPU. Groups of ranks that have no rank in common run at the same time.
 """
@@ -17,14 +17,17 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
+from tests.support.named import Named, path_of
+
 HERE = Path(__file__).resolve().parent
 RANKS = 4
+Case = Callable[..., Any] | Named
 START_SECONDS = 180.0
 CASE_SECONDS = float(os.environ.get("MATEX_TEST_SECONDS", "120"))
 GRACE_SECONDS = 5.0  # what the other ranks of a group have left when one has failed
@@ -89,7 +92,10 @@ class Pool:
     """Four ranks under mpirun, started when they are first needed and again after a case that broke them."""
 
     def __init__(self, ranks: int = RANKS, bare: bool = False):
-        """Args: ranks: how many. bare: without Keras and its patches, which take most of the time of a start."""
+        """Args: ranks: how many. bare: without Keras and its patches, which take most of the time of a start.
+
+        No server forks them: it has imported Keras, and here the patches come before Keras, as in a real run.
+        """
         self.ranks = ranks
         self.bare = bare
         self.starts = 0
@@ -101,12 +107,12 @@ class Pool:
         self._fresh = False
 
     def run(
-        self, case: str, groups: Sequence[Sequence[int]], kwargs: dict[str, Any], seconds: float = CASE_SECONDS
+        self, case: Case, groups: Sequence[Sequence[int]], kwargs: dict[str, Any], seconds: float = CASE_SECONDS
     ) -> list[list[Outcome]]:
         """Run one case on disjoint groups of ranks at the same time.
 
         Args:
-            case: "module:function" of tests/support/cases.
+            case: a function of tests/support/cases; the ranks get its module and name.
             groups: the ranks of each world that runs it.
             kwargs: arguments of the function; it also gets `tmp`, a directory of its group, if it takes that.
             seconds: after this the ranks are asked for their stacks and killed.
@@ -122,7 +128,7 @@ class Pool:
             place.mkdir()
         begins = [self._log(rank).stat().st_size for rank in range(self.ranks)]
         message = {
-            "case": case,
+            "case": path_of(case),
             "kwargs": kwargs,
             "groups": [tuple(group) for group in groups],
             "places": [str(place) for place in places],

@@ -63,8 +63,9 @@ finish(first=first.history, epochs=first.epoch, between=between, second=second.h
 """
 )
 
-#: Dropout, moving statistics and metrics of each rank's own; Python code that shuffles; accumulated gradients; an
-#: endless pipeline; early stopping; two optimizers in an eager step, with an optimizer that makes its variables late.
+#: Dropout, noise of ops and generators, moving statistics and metrics of each rank's own; Python code that shuffles;
+#: accumulated gradients; an endless pipeline; early stopping; two optimizers in an eager step, with an optimizer that
+#: makes its variables late.
 FEATURES = (
     _HEAD
     + """
@@ -78,8 +79,16 @@ class Rows(keras.utils.PyDataset):
     def on_epoch_end(self):
         self.order = np.random.permutation(330)
 
+generator = tf.random.Generator.from_seed(5)
+class Noise(keras.layers.Layer):
+    def call(self, x, training=False):
+        if not training:
+            return x
+        drawn = tf.random.normal(tf.shape(x)) + generator.normal(tf.shape(x)) + keras.random.normal(tf.shape(x))
+        return x + 0.1 * drawn
+
 layers = [keras.layers.Dense(16), keras.layers.BatchNormalization(), keras.layers.Dropout(0.3), keras.layers.Dense(2)]
-model = keras.Sequential([keras.Input((8,)), *layers])
+model = keras.Sequential([keras.Input((8,)), Noise(), *layers])
 model.compile(keras.optimizers.Adam(0.02), loss, metrics=["accuracy"])
 stop = keras.callbacks.EarlyStopping(monitor="loss", patience=0, min_delta=0.05, restore_best_weights=True)
 first = model.fit(Rows(), epochs=6, verbose=0, callbacks=[Die(1), stop])

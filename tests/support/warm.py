@@ -2,7 +2,7 @@
 
 Importing TensorFlow on 4 ranks takes 10 s on 2 cores, and a rank that is to be killed can be used only once. The
 server imports it once. What mpirun starts is a small program that asks the server for a process with its environment,
-directory and descriptors, ends as that process ends, and takes it along when it is killed. With `Server.environ` every
+directory and descriptors, ends as that process ends, and takes it along when it is killed. With `Client.environ` every
 rank that runs `python -m matex_tf` becomes that program, whoever started it.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import gc
 import json
 import os
 import selectors
@@ -22,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 _LONGEST = 1 << 20
+_START_SECONDS = 180.0
 MARK = "MATEX_TEST_JOB"  # in the environment of every process of a job; see jobs.py
 
-#: What a Python does first that has `Server.environ`. The variable is Open MPI's.
+#: What a Python does first that has `Client.environ`. The variable is Open MPI's.
 _FIRST = """
 import os, sys
 if "OMPI_COMM_WORLD_RANK" in os.environ and sys.orig_argv[1:3] == ["-m", "matex_tf"]:
@@ -37,30 +39,59 @@ def command(path: Path) -> list[str]:
     return [sys.executable, "-I", "-S", str(Path(__file__).resolve()), str(path)]
 
 
-class Server:
-    """A running server; a context manager."""
+class Client:
+    """A server as its users know it; someone else may have started it."""
 
     def __init__(self, path: Path):
         """Args: path: of its socket."""
         self.path = path
+        self._log = path.with_name(f"{path.name}.log")
+        #: For a job whose ranks shall come from here, those of `matex-tf run` and `horovodrun` too. Not for what
+        #: looks at how ranks start, or at what becomes of them when mpirun is killed.
+        self.environ = {"PYTHONPATH": str(path.with_name(f"{path.name}.first"))}
+
+    def wait(self) -> None:
+        """Until it has imported all."""
+        limit = time.monotonic() + _START_SECONDS
+        while not self.path.exists():
+            if time.monotonic() > limit or not self._alive():
+                raise RuntimeError(f"the server has ended, or does not get ready: {self._log.read_text()}")
+            time.sleep(0.05)
+
+    def _alive(self) -> bool:
+        return True
+
+
+class Server(Client):
+    """A running server; a context manager."""
+
+    def __init__(self, path: Path):
+        """Start it, and do not wait for it. Args: path: of its socket."""
+        super().__init__(path)
         first = path.with_name(f"{path.name}.first")
         first.mkdir()
         (first / "sitecustomize.py").write_text(_FIRST.format(command=command(path)))
-        #: For a job whose ranks shall come from here, those of `matex-tf run` and `horovodrun` too. Not for what
-        #: looks at how ranks start, or at what becomes of them when mpirun is killed.
-        self.environ = {"PYTHONPATH": str(first)}
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("MATEX_", "OMP_", "TF_"))}
-        environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-        self._process = subprocess.Popen([sys.executable, __file__, "--serve", str(path)], env=environ)
-        while not path.exists():
-            if self._process.poll() is not None:
-                raise RuntimeError("the server has ended")
-            time.sleep(0.05)
+        environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}  # as a rank has it that shares its cores
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen([sys.executable, __file__, "--serve", str(path)], env=environ, stderr=log)
 
     def __enter__(self) -> Server:
+        try:
+            self.wait()
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def _alive(self) -> bool:
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """End it."""
         self._process.terminate()
         self._process.wait()
 
@@ -74,6 +105,8 @@ def serve(path: str) -> int:
 
     import matex_tf.job.run  # noqa: F401
 
+    gc.collect()
+    gc.freeze()  # what was imported stays, and its pages are shared
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"{path}.new")
     listener.listen()

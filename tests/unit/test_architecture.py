@@ -13,16 +13,19 @@ MOST = 13  # modules of a room, beside its `__init__`
 
 #: Every room, and the rooms that its modules may import, lazily or not.
 ROOMS: dict[str, str] = {
-    # The public names, and `python -m matex_tf`; settings ask the registry of strategies for their names and rules.
-    "matex_tf": "core job readers strategies patches.loops",
+    # The public names, and `python -m matex_tf`.
+    "matex_tf": "core job readers patches.loops",
+    "settings": "strategies",  # lazily: the registry has the names, the rules and the options of strategies
     "storage": "",
-    "core": "storage",
-    "exchange": "core exchange.node exchange.network",
+    "core": "storage core.transport",
+    "core.transport": "core",
+    "exchange": "core core.transport exchange.node exchange.network",
     "exchange.node": "core exchange.network",
-    "exchange.network": "core",
+    "exchange.network": "core core.transport",
     "strategies": "core exchange exchange.network",
     "faults": "core storage",
     "planning": "core storage exchange exchange.network strategies",
+    "verifying": "",
     "launch": "core faults",
     "readers": "core readers.tables readers.formats readers.safety",
     "readers.safety": "core",
@@ -31,21 +34,28 @@ ROOMS: dict[str, str] = {
     "readers.formats.csv": "core readers.tables readers.safety",
     "readers.formats.hdf5": "core readers.tables readers.safety",
     "readers.formats.netcdf": "core readers.tables readers.safety",
-    "patches": "patches.common patches.files patches.imports patches.loops",
+    "patches": "verifying patches.common patches.files patches.imports patches.loops",
     "patches.common": "core patches",
+    "patches.random": "exchange patches.common patches.across_rows",
     "patches.across_rows": "core exchange patches.common",
+    "patches.checking": "core exchange strategies patches.common",
     "patches.keras": "core exchange strategies patches.common patches.across_rows",
-    "patches.data": "core exchange exchange.network readers patches.common",
+    "patches.data": "core exchange exchange.network strategies readers patches.common",
+    "patches.division": "core exchange.network patches.common patches.data",
     "patches.recovery": "core storage faults exchange patches.common patches.data patches.keras",
     "patches.fit": (
-        "core exchange strategies patches.common patches.across_rows patches.data patches.keras patches.recovery"
-        " patches.files"  # whether the script asks for its rank
+        "core exchange strategies patches.common patches.across_rows patches.checking patches.data patches.division"
+        " patches.keras patches.recovery patches.random"
+        " patches patches.files"  # whether the script is recorded, and whether it asks for its rank
     ),
+    "patches.recording": "core verifying patches.common",
     "patches.saving": "core storage patches.common patches.keras patches.fit",
     "patches.files": "core patches patches.common",
     "patches.files.handles": "core patches.common patches.files",
     "patches.imports": "core readers patches patches.common",
-    "patches.loops": "core exchange patches.common patches.across_rows patches.data patches.keras patches.saving",
+    "patches.loops": (
+        "core exchange patches.common patches.across_rows patches.checking patches.data patches.keras patches.saving"
+    ),
     "patches.sessions": (
         "core exchange patches.common patches.data patches.keras patches.loops patches.saving"
     ),
@@ -56,8 +66,8 @@ ROOMS: dict[str, str] = {
         "core storage faults exchange exchange.node patches patches.common patches.imports patches.recovery"
     ),
     "patches.horovod.optimizers": "patches.common patches.horovod.core",
-    "job": "core launch faults patches patches.files patches.imports",
-    "cli": "matex_tf core storage exchange planning launch job",
+    "job": "core launch faults patches patches.common patches.files patches.imports",
+    "cli": "matex_tf core storage exchange planning verifying launch job",
 }  # fmt: skip
 FOR_ALL = {"errors", "settings"}  # modules
 
@@ -108,6 +118,34 @@ def test_what_a_room_says(room):
     assert re.search(r"[Ii]t may import |May import ", said) and start, said
     assert (folder / start[1]).exists(), start[1]
     assert len(list(folder.glob("*.py"))) <= MOST + 1
+
+
+def test_one_module_knows_mpi4py():
+    """Only the transport on MPI imports it, and only the registry of transports names that one, in a string. Nobody
+    above has a communicator without a type. (`hvd.init(comm)` takes whatever a script gives.)"""
+    assert {name for name, path in modules().items() if "mpi4py" in packages(path)} == {"core.transport.mpi"}
+    assert not [name for name, path in modules().items() if "core.transport.mpi" in imported(path)]
+    untyped = re.compile(r"\bcomm: (Any|object)\b")
+    found = {name for name, path in modules().items() if untyped.search(path.read_text())}
+    assert found == {"patches.horovod.core.basics"}
+
+
+def test_one_checksum():
+    """What ranks compare is made into a number in one place; others check or unpack files."""
+    found = {name for name, path in modules().items() if packages(path) & {"zlib", "hashlib", "binascii"}}
+    files = {name for name in found if name.startswith("readers.")} | {"faults.checkpoint_files"}
+    assert found - files == {"core.mismatch", "core.sign"}  # the sign's is for strangers, not for ranks
+
+
+def packages(path):
+    """The packages that a file imports, lazily or not."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").split(".")[0])
+    return found
 
 
 def test_a_wrong_import_is_seen(tmp_path):

@@ -5,48 +5,50 @@ import importlib.metadata
 import pytest
 from compare import alike
 
+from tests.support.cases import bad
+
 KERAS = tuple(map(int, importlib.metadata.version("keras").split(".")[:2]))
 
 # case, arguments, the exception, words that each message must have
 REFUSED = [
-    ("layer_count", {}, "RanksDisagree", ["rank 1", "one_more"]),
-    ("layer_shape", {}, "RanksDisagree", ["rank 1", "first", "9", "8"]),
-    ("columns", {"kind": "arrays"}, "RanksDisagree", ["rank 1", "7", "6", "columns"]),
-    ("columns", {"kind": "dataset"}, "RanksDisagree", ["rank 1", "7", "6", "columns"]),
-    ("dtype", {"kind": "arrays"}, "RanksDisagree", ["rank 1", "int64", "float32"]),
-    ("dtype", {"kind": "dataset"}, "RanksDisagree", ["rank 1", "int64", "float32"]),
-    ("bypass", {}, "RanksDisagree", ["kernel", "optimizer"]),
-    ("own_function", {"which": "train"}, "MatexError", ["Own", "train_function of its own", "make_train_function"]),
-    ("own_function", {"which": "test"}, "MatexError", ["Own", "test_function of its own", "make_test_function"]),
-    ("states", {"how": "fit"}, "MatexError", ["layer keeps", "stateful=True"]),
-    ("states", {"how": "predict"}, "MatexError", ["layer keeps", "stateful=True"]),
-    ("complex_gradient", {}, "MatexError", ["complex64", "wave"]),
-    ("shorter_generator", {}, "RanksDisagree", ["rank 1", "different ways"]),
-    ("smaller_batch", {}, "RanksDisagree", ["rank 1", "25", "20"]),
-    ("leaves_loop", {}, "RanksDisagree", ["rank 1", "different ways", "evaluate"]),
-    ("other_epochs", {}, "RanksDisagree", ["rank 1", "different ways", "fit"]),
-    ("other_optimizer", {}, "RanksDisagree", ["rank 1"]),
-    ("loop", {"how": "layer"}, "RanksDisagree", ["rank 1", "weights of a loop"]),
-    ("loop", {"how": "shorter"}, "RanksDisagree", ["rank 1", "different ways", "batch 4 of the loop at bad.py"]),
-    ("loop", {"how": "smaller"}, "RanksDisagree", ["rank 1", "a batch of 20 rows"]),
-    ("loop", {"how": "leaves"}, "RanksDisagree", ["rank 1", "different ways"]),
-    ("loop", {"how": "metric"}, "RanksDisagree", ["rank 1", "different ways", "merge metrics"]),
-    ("loop", {"how": "optimizer"}, "RanksDisagree", ["rank 1", "weights of a loop"]),
-    ("session", {"how": "variable"}, "RanksDisagree", ["rank 1", "w:0"]),
-    ("session", {"how": "leaves"}, "RanksDisagree", ["rank 1", "different ways", "write"]),
+    (bad.layer_count, {}, "RanksDisagree", ["rank 1", "one_more"]),
+    (bad.layer_shape, {}, "RanksDisagree", ["rank 1", "first", "9", "8"]),
+    (bad.columns, {"kind": "arrays"}, "RanksDisagree", ["rank 1", "7", "6", "columns"]),
+    (bad.columns, {"kind": "dataset"}, "RanksDisagree", ["rank 1", "7", "6", "columns"]),
+    (bad.dtype, {"kind": "arrays"}, "RanksDisagree", ["rank 1", "int64", "float32"]),
+    (bad.dtype, {"kind": "dataset"}, "RanksDisagree", ["rank 1", "int64", "float32"]),
+    (bad.bypass, {}, "RanksDisagree", ["kernel", "optimizer"]),
+    (bad.own_function, {"which": "train"}, "MatexError", ["Own", "train_function of its own", "make_train_function"]),
+    (bad.own_function, {"which": "test"}, "MatexError", ["Own", "test_function of its own", "make_test_function"]),
+    (bad.states, {"how": "fit"}, "MatexError", ["layer keeps", "stateful=True"]),
+    (bad.states, {"how": "predict"}, "MatexError", ["layer keeps", "stateful=True"]),
+    (bad.complex_gradient, {}, "MatexError", ["complex64", "wave"]),
+    (bad.shorter_generator, {}, "RanksDisagree", ["rank 1", "different ways"]),
+    (bad.smaller_batch, {}, "RanksDisagree", ["rank 1", "25", "20"]),
+    (bad.leaves_loop, {}, "RanksDisagree", ["rank 1", "different ways", "evaluate"]),
+    (bad.other_epochs, {}, "RanksDisagree", ["rank 1", "different ways", "fit"]),
+    (bad.other_optimizer, {}, "RanksDisagree", ["rank 1"]),
+    (bad.loop, {"how": "layer"}, "RanksDisagree", ["rank 1", "weights of a loop"]),
+    (bad.loop, {"how": "shorter"}, "RanksDisagree", ["rank 1", "different ways", "batch 4 of the loop at bad.py"]),
+    (bad.loop, {"how": "smaller"}, "RanksDisagree", ["rank 1", "a batch of 20 rows"]),
+    (bad.loop, {"how": "leaves"}, "RanksDisagree", ["rank 1", "different ways"]),
+    (bad.loop, {"how": "metric"}, "RanksDisagree", ["rank 1", "different ways", "merge metrics"]),
+    (bad.loop, {"how": "optimizer"}, "RanksDisagree", ["rank 1", "weights of a loop"]),
+    (bad.session, {"how": "variable"}, "RanksDisagree", ["rank 1", "w:0"]),
+    (bad.session, {"how": "leaves"}, "RanksDisagree", ["rank 1", "different ways", "write"]),
 ]
 
 
 @pytest.mark.parametrize(
     ("case", "arguments", "error", "words"),
     REFUSED,
-    ids=["-".join([case, *arguments.values()]) for case, arguments, _, _ in REFUSED],
+    ids=["-".join([case.__name__, *arguments.values()]) for case, arguments, _, _ in REFUSED],
 )
 def test_refused(ranks, case, arguments, error, words):
     """All ranks raise, none hangs, and the message says what differs."""
-    if case == "complex_gradient" and KERAS < (3, 12):
+    if case is bad.complex_gradient and KERAS < (3, 12):
         pytest.skip("this Keras' optimizers do not take a tf.Variable, on one rank either")
-    messages = ranks.refused(f"bad:{case}", (3,), error=error, **arguments)[3]
+    messages = ranks.refused(case, (3,), error=error, **arguments)[3]
     for message in messages:
         missing = [word for word in words if word not in message]
         assert not missing, f"{missing} not in: {message}"
@@ -54,10 +56,10 @@ def test_refused(ranks, case, arguments, error, words):
 
 def test_another_learning_rate(ranks):
     """A learning rate that differs is rank 0's on all ranks: weights never part ways."""
-    alike(ranks("bad:other_rate", (3,)))
+    alike(ranks(bad.other_rate, (3,)))
 
 
 def test_the_scripts_own_exception(ranks):
     """An exception of the script's own comes out as it is, on every rank."""
-    for outcome in ranks.outcomes("bad:raises_in_callback", (3,))[3]:
+    for outcome in ranks.outcomes(bad.raises_in_callback, (3,))[3]:
         assert outcome.kinds[0] == "KeyError" and "the script's own" in outcome.error

@@ -2,14 +2,15 @@
 
 import numpy as np
 import pytest
-from cases.coded import part
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from virtual import coded_allreduce, run
 
 from matex_tf.errors import SettingError
-from matex_tf.exchange.network import codec, compressed_ring, transport
+from matex_tf.exchange.network import algorithms, codec, compressed_ring
+from tests.support.cases import coded
+from tests.support.cases.coded import part
 
 NAMES = sorted(codec.CODECS)
 FLOATS = st.floats(width=32, allow_nan=True, allow_infinity=True, allow_subnormal=True)
@@ -114,7 +115,7 @@ def test_block_with_an_infinity():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_large_and_small(name):
-    """The largest float is no infinity, and what is too small for a scale is zero."""
+    """The largest float is not infinity, and what is too small for a scale is zero."""
     said, _ = through(name, np.array([LARGEST, -LARGEST, 1], np.float32))
     assert np.isfinite(said).all() and said[0] > 0.99 * LARGEST and said[1] < -0.99 * LARGEST
     small = np.array([1e-45, -1e-40, 1e-37], np.float32)
@@ -235,7 +236,7 @@ def test_buffers_are_used_again(name):
 def test_virtual_ranks_run_the_algorithms_of_the_network():
     """So that what holds for virtual ranks is said of the real ones too."""
     random = np.random.default_rng(4)
-    for algorithm in (transport.ring, transport.doubling, transport.rabenseifner):
+    for algorithm in (algorithms.ring, algorithms.doubling, algorithms.rabenseifner):
         for size in (1, 2, 3, 4, 6):
             parts = [random.integers(-9, 9, 50).astype(np.float32) for _ in range(size)]
             results = [part.copy() for part in parts]
@@ -247,7 +248,7 @@ def test_virtual_ranks_run_the_algorithms_of_the_network():
 @pytest.mark.parametrize("name", NAMES)
 def test_ring_over_mpi(bare_ranks, name):
     """What virtual ranks compute: the same bits on every rank, step after step, with pieces beside each other."""
-    values = bare_ranks("coded:summed", (4,), apart="MPI alone is tried", name=name, count=4001)[4]
+    values = bare_ranks(coded.summed, (4,), apart="MPI alone is tried", name=name, count=4001)[4]
     parts = [np.array_split(part(rank, 4001), 3) for rank in range(4)]
     residuals = [np.array_split(np.zeros(4001, np.float32), 3) for _ in range(4)]
     for step in range(2):
@@ -271,7 +272,7 @@ def test_ring_over_mpi(bare_ranks, name):
 @pytest.mark.parametrize(("name", "least", "most"), [("none", 0, 1e-6), ("bf16", 1e-4, 0.02), ("int8", 1e-4, 0.02)])
 def test_exchange_between_hosts(bare_ranks, hosts, name, least, most):
     """The same bits on every rank, rounded as the codec says; whole numbers as they are."""
-    results = bare_ranks("coded:exchanged", (4,), meets="sum coded", name=name, hosts=hosts)[4]
+    results = bare_ranks(coded.exchanged, (4,), meets="sum coded", name=name, hosts=hosts)[4]
     for off, bits in results:
         assert bits == results[0][1]
         assert least <= max(off[:2]) <= most and off[2] == 0, off
@@ -279,14 +280,14 @@ def test_exchange_between_hosts(bare_ranks, hosts, name, least, most):
 
 def test_exchange_on_one_host(bare_ranks):
     """What does not leave a host is not encoded."""
-    for off, _ in bare_ranks("coded:exchanged", (3,), meets="sum coded", name="int8", hosts="aaa")[3]:
+    for off, _ in bare_ranks(coded.exchanged, (3,), meets="sum coded", name="int8", hosts="aaa")[3]:
         assert max(off) <= 1e-6
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_exchange_of_other_floats(bare_ranks, dtype):
     """They are encoded as what they are added in."""
-    results = bare_ranks("coded:exchanged", (3,), meets="sum coded", name="int8", hosts="abc", dtype=dtype)[3]
+    results = bare_ranks(coded.exchanged, (3,), meets="sum coded", name="int8", hosts="abc", dtype=dtype)[3]
     for off, bits in results:
         assert bits == results[0][1] and max(off) <= 0.03, off
 
@@ -297,7 +298,7 @@ def test_exchange_with_feedback(bare_ranks, name):
     once, many, without = (
         max(
             bare_ranks(
-                "coded:exchanged", (3,), meets="sum coded", name=name, hosts="abc", feedback=feedback, steps=steps
+                coded.exchanged, (3,), meets="sum coded", name=name, hosts="abc", feedback=feedback, steps=steps
             )[3][0][0]
         )
         for feedback, steps in ((True, 1), (True, 20), (False, 20))
@@ -308,6 +309,6 @@ def test_exchange_with_feedback(bare_ranks, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_exchange_of_nan_and_infinity(bare_ranks, name):
     """They arrive on every rank, at their places, and nowhere else."""
-    results = bare_ranks("coded:exchanged", (3,), meets="sum coded", name=name, hosts="abc", special=True)[3]
+    results = bare_ranks(coded.exchanged, (3,), meets="sum coded", name=name, hosts="abc", special=True)[3]
     for said, others_finite, bits in results:
         assert np.isnan(said[0]) and said[1] == np.inf and others_finite and bits == results[0][2]

@@ -120,10 +120,10 @@ def test_help(command, capsys):
     titles = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
     assert titles or command == "doctor"
     if command in ("run", "python"):
-        for group, fields in settings.by_group().items():
-            assert f"{group} ({settings.GROUPS[group]}):" in titles and fields
-            assert (DOCS.parent / settings.GROUPS[group]).exists()
-            assert {settings.flag_name(field.name) for field in fields} <= set(names)
+        for title, page, options in settings.by_group():
+            assert f"{title} ({page}):" in titles and options
+            assert (DOCS.parent / page).exists()
+            assert {option.flag for option in options} <= set(names)
 
 
 def test_help_among_other_flags(capsys):

@@ -2,6 +2,10 @@
 
 import contextlib
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,14 +13,17 @@ import virtual
 
 from matex_tf import settings, strategies
 from matex_tf.cli.main import main
+from tests.support.cases import contributing
 
 
 def test_strategy(ranks, tmp_path):
-    """All ranks end with the same weights; no gradient was longer than 1, so no sum of n ranks is longer than n."""
-    for size, found in ranks("contributing:strategy", [2, 3], folder=str(tmp_path)).items():
-        assert all(one["weights"] == found[0]["weights"] for one in found)
-        assert found[0]["moved"] == pytest.approx(size, rel=1e-5)
-        assert found[0]["note"].startswith("--strategy clipped")
+    """All ranks end with the same weights; no gradient was longer than the option says, so no sum of n ranks is longer
+    than n times that. The option is a flag, and a variable of the environment."""
+    for size, found in ranks(contributing.strategy, [2, 3], folder=str(tmp_path)).items():
+        for trained, norm in zip(zip(*found, strict=True), (1, 2, 3), strict=True):
+            assert all(one["weights"] == trained[0]["weights"] for one in trained)
+            assert trained[0]["moved"] == pytest.approx(norm * size, rel=1e-5)
+            assert trained[0]["note"].startswith(f"the gradients of each rank are clipped to {norm}")
 
 
 def test_a_registered_strategy_is_known(monkeypatch, tmp_path, capsys):
@@ -29,7 +36,12 @@ def test_a_registered_strategy_is_known(monkeypatch, tmp_path, capsys):
     assert f"`clipped`: {clipped.text}." in settings.tables()
     with contextlib.suppress(SystemExit):
         main(["run", "--help"])
-    assert "sync|pipe|gossip|clipped" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "sync|pipe|gossip|clipped" in shown
+    assert "strategy clipped (docs/strategies.md):\n  --clipped-norm N " in shown
+    assert "| `--clipped-norm` | `MATEX_CLIPPED_NORM` | `1` | The longest that" in settings.tables()
+    with pytest.raises(settings.SettingError, match="--clipped-norm is 0; it must be 1 or more"):
+        settings.Settings.read({"clipped_norm": "0"})
     drawn = tmp_path / "plan.png"
     plan = ["--compute", "10ms", "--parameters", "1M", "--network", "1Gbit,50us", "--ranks", "4"]
     assert main(["plan", *plan, "--json", str(tmp_path / "plan.json"), "--png", str(drawn)]) == 0
@@ -40,9 +52,44 @@ def test_a_registered_strategy_is_known(monkeypatch, tmp_path, capsys):
 
 
 def example(heading):
-    from cases.contributing import example
+    from tests.support.cases.contributing import example
 
     return example(heading)
+
+
+def test_transport(tmp_path):
+    """Three processes that no MPI has started: collectives, sums within a node and between nodes, and an error where
+    ranks differ. No message is left over."""
+    from tests.support.cases.contributing import block
+
+    (tmp_path / "files.py").write_text(block("A transport"))
+    messages = tmp_path / "messages"
+    messages.mkdir()
+    given = {**os.environ, "PYTHONPATH": str(tmp_path), "FILES_SIZE": "3", "FILES_DIRECTORY": str(messages)}
+    line = [sys.executable, Path(virtual.__file__).with_name("file_rank.py"), "files"]
+    started = [
+        subprocess.Popen(line, env={**given, "FILES_RANK": str(rank)}, stdout=subprocess.PIPE) for rank in range(3)
+    ]
+    try:
+        said = [json.loads(one.communicate(timeout=240)[0]) for one in started]
+    finally:
+        for one in started:
+            one.kill()
+            one.wait()
+    for rank, found in enumerate(said):
+        assert found.pop("error").startswith("the ranks have gone different ways. rank 0: stop; ranks 1-2: go on.")
+        assert found == {
+            "sum": [3, 6, 9],
+            "rows": [[1, 1], [2, 2], [2, 2]],
+            "object": {"from": 1},
+            "array": [0, 0, 0],
+            "own": "abc"[rank],
+            "swapped": [rank, 10 + rank, 20 + rank],
+            "few": True,
+            "many": True,
+            "mpi4py": False,
+        }
+    assert not list(messages.iterdir())
 
 
 def test_algorithm():
@@ -60,15 +107,15 @@ def test_file_format(ranks, tmp_path):
     path = tmp_path / "rows.flt"
     path.write_bytes(b"FLT1" + (3).to_bytes(4, "little") + rows.tobytes())
     given = {"path": str(path), "folder": str(tmp_path)}
-    for found in ranks("contributing:file_format", [1, 3], meets="", **given).values():
+    for found in ranks(contributing.file_format, [1, 3], meets="", **given).values():
         assert [row for part, _ in found for row in part] == rows.tolist()
         assert {name for _, name in found} == {"flt"}
     path.write_bytes(path.read_bytes()[:-1])
-    ranks.refused("contributing:file_format", [3], error="DataError", **given)
+    ranks.refused(contributing.file_format, [3], error="DataError", **given)
 
 
 def test_patch(ranks):
     """Rank 0 alone prints a summary. Ranks do not meet for that."""
-    for printed in ranks("contributing:patch", [1, 3], apart="it prints what a patch does on each rank").values():
+    for printed in ranks(contributing.patch, [1, 3], apart="it prints what a patch does on each rank").values():
         assert printed[0] > 0
         assert not any(printed[1:])

@@ -1,6 +1,5 @@
 """scripts/check_docs.py: it finds what is wrong with a link or a command line, and takes what is right."""
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -8,20 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from scripts import check_docs, rooms
+
 ROOT = Path(__file__).resolve().parents[2]
 while not (ROOT / "setup.py").is_file():
     ROOT = ROOT.parent
-
-
-def _load(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-check_docs = _load("check_docs")
-rooms = _load("rooms")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,11 @@ import time
 import numpy as np
 import pytest
 from compare import alike
+from virtual import VirtualNode
+
+from matex_tf.exchange.allreduce import Channel
+from matex_tf.exchange.bucket import pack
+from tests.support.cases import exchange
 
 HOSTS = {"one host": "", "2 + 2": "aabb", "in turn": "abab", "3 + 1": "aaab", "1 + 3": "abbb", "four": "abcd"}
 MOST = {"float16": 0.6, "bfloat16": 0.6}  # how far a sum may be off, in units of the last place
@@ -25,19 +30,19 @@ MESSAGE = {
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int8", "uint16", "int32", "int64"])
 def test_sums(bare_ranks, dtype):
     """Right to the last place, aligned, and the same bits on every rank."""
-    right(bare_ranks("exchange:sums", (2, 3, 4), meets="add small", dtype=dtype), MOST.get(dtype, 1.6))
+    right(bare_ranks(exchange.sums, (2, 3, 4), meets="add small", dtype=dtype), MOST.get(dtype, 1.6))
 
 
 @pytest.mark.parametrize("hosts", [name for name in HOSTS if name != "one host"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_sums_between_hosts(bare_ranks, hosts, dtype):
     """The same where ranks are on different nodes, many or one on each, and not as many on all."""
-    right(bare_ranks("exchange:sums", (4,), meets="add large", dtype=dtype, hosts=HOSTS[hosts]), MOST.get(dtype, 1.6))
+    right(bare_ranks(exchange.sums, (4,), meets="add large", dtype=dtype, hosts=HOSTS[hosts]), MOST.get(dtype, 1.6))
 
 
 def test_sums_on_three_hosts(bare_ranks):
     """Algorithms that halve know what to do with three."""
-    right(bare_ranks("exchange:sums", (3,), meets="add large", dtype="float32", hosts="abc"))
+    right(bare_ranks(exchange.sums, (3,), meets="add large", dtype="float32", hosts="abc"))
 
 
 def right(results, most=1.6):
@@ -48,31 +53,58 @@ def right(results, most=1.6):
         assert values[0] and all(worst <= most and aligned for worst, aligned, _ in values[0].values()), values[0]
 
 
+def test_any_memory_of_a_node():
+    """A channel knows a node by its interface alone: here its ranks are threads, and share memory of the process."""
+    shapes, shared = [(5,), (3, 4), (40_000,)], {}
+    (bucket,) = pack(shapes, [np.dtype("float32")] * 3, 1 << 30)
+    sums = {}
+
+    def rank(number):
+        channel = Channel(VirtualNode(number, 3, shared), 3, None, False, 1 << 14, 1 << 16, True)
+        for turn in range(3):
+            arrays = [np.full(shapes[member], 10.0**number + turn, np.float32) for member in bucket.members]
+            sums[number, turn] = channel.allreduce(bucket, arrays, 1, turn, 0, lambda held: None)
+        sums[number, "differs"] = channel.allreduce(bucket, arrays, 1, number, 0, lambda held: None)
+
+    threads = [threading.Thread(target=rank, args=(number,), daemon=True) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(3):
+        assert sums[number, "differs"] is None
+        for turn in range(3):
+            places = np.concatenate(
+                [np.arange(low, low + size) for low, size in zip(bucket.starts, bucket.sizes, strict=True)]
+            )
+            assert (sums[number, turn][places] == 111 + 3 * turn).all()
+
+
 @pytest.mark.parametrize("hosts", ["one host", "2 + 2"])
 def test_several_dtypes_and_buckets(bare_ranks, hosts):
     """Each bucket has one dtype; an exchange may have many."""
-    for values in bare_ranks("exchange:mixed", (4,), meets="add", hosts=HOSTS[hosts]).values():
+    for values in bare_ranks(exchange.mixed, (4,), meets="add", hosts=HOSTS[hosts]).values():
         assert all(buckets > 8 and worst <= 1.6 for buckets, worst in values), values
 
 
 @pytest.mark.parametrize(("hosts", "keeper"), [("one host", 0), ("one host", 2), ("3 + 1", 1)])
 def test_results_that_are_kept(bare_ranks, hosts, keeper):
     """A result is not overwritten while any rank holds it, however many exchanges follow."""
-    values = bare_ranks("exchange:kept", (4,), meets="add", hosts=HOSTS[hosts], keeper=keeper)[4]
+    values = bare_ranks(exchange.kept, (4,), meets="add", hosts=HOSTS[hosts], keeper=keeper)[4]
     assert values[keeper][:2] == ([True] * 8, [False] * 8)
     assert values[keeper][2] == 8
 
 
 def test_results_in_turn(bare_ranks):
     """Results that are let go lie in two places in turn."""
-    assert bare_ranks("exchange:in_turn", (3,), meets="add") == {3: [2, 2, 2]}
+    assert bare_ranks(exchange.in_turn, (3,), meets="add") == {3: [2, 2, 2]}
 
 
 @pytest.mark.parametrize("hosts", ["one host", "2 + 2", "3 + 1"])
 @pytest.mark.parametrize("how", list(MESSAGE))
 def test_ranks_that_differ(bare_ranks, hosts, how):
     """Every rank is told which tensor differs; nothing is added up, and the next exchange is right."""
-    texts = bare_ranks("exchange:differ", (4,), meets="go on", hosts=HOSTS[hosts], how=how)[4]
+    texts = bare_ranks(exchange.differ, (4,), meets="go on", hosts=HOSTS[hosts], how=how)[4]
     for said in texts:
         assert said == texts[0] and len(said) == 2
         for text in said:
@@ -81,7 +113,7 @@ def test_ranks_that_differ(bare_ranks, hosts, how):
 
 def test_large_tensors_that_differ(bare_ranks):
     """The same for tensors that travel in chunks."""
-    texts = bare_ranks("exchange:differ", (2, 4), meets="go on", how="shape", size=400_000)
+    texts = bare_ranks(exchange.differ, (2, 4), meets="go on", how="shape", size=400_000)
     for said in texts[4] + texts[2]:
         assert all("(399999,)" in text for text in said)
 
@@ -89,7 +121,7 @@ def test_large_tensors_that_differ(bare_ranks):
 @pytest.mark.parametrize("hosts", ["one host", "2 + 2"])
 def test_waiting_costs_little(bare_ranks, hosts):
     """A rank that waits a second for another leaves the core to it."""
-    for burnt in bare_ranks("exchange:waits", (4,), meets="add", hosts=HOSTS[hosts])[4][1:]:
+    for burnt in bare_ranks(exchange.waits, (4,), meets="add", hosts=HOSTS[hosts])[4][1:]:
         assert max(burnt) <= 0.1, burnt
 
 
@@ -97,18 +129,18 @@ def test_waiting_costs_little(bare_ranks, hosts):
 @pytest.mark.parametrize("megabytes", [8, 3])
 def test_little_room(bare_ranks, hosts, megabytes):
     """Where shared memory is small, chunks are smaller and results are copied; the sums are the same."""
-    assert max(bare_ranks("exchange:little_room", (4,), meets="add", hosts=HOSTS[hosts], megabytes=megabytes)[4]) <= 1.6
+    assert max(bare_ranks(exchange.little_room, (4,), meets="add", hosts=HOSTS[hosts], megabytes=megabytes)[4]) <= 1.6
 
 
 def test_no_room(bare_ranks):
     """Where there is next to none, every rank says how much is needed, and how to get it."""
-    for text in bare_ranks.refused("exchange:little_room", (3,), error="OutOfSharedMemory", megabytes=0.5)[3]:
+    for text in bare_ranks.refused(exchange.little_room, (3,), error="OutOfSharedMemory", megabytes=0.5)[3]:
         assert "/dev/shm" in text and "MB" in text and "--shm-size" in text
 
 
 def test_nothing_left_behind(bare_ranks):
     """Shared files have no name once they are mapped, so that nothing stays when ranks are killed."""
-    assert bare_ranks("exchange:left_behind", (3,), meets="add") == {3: [[], [], []]}
+    assert bare_ranks(exchange.left_behind, (3,), meets="add") == {3: [[], [], []]}
 
 
 def test_buckets():
@@ -206,27 +238,29 @@ def test_ranks_in_pid_namespaces_of_their_own(tmp_path):
     assert said == ["[0] 0 24.0 True [None, None]", "[1] 1 24.0 False [None, None]"], ended
 
 
+@pytest.mark.parametrize("advances", [False, True])
 @pytest.mark.parametrize("crowded", [False, True])
 @pytest.mark.parametrize("start", [0, 2**32 - 3])
-def test_counters(crowded, start, monkeypatch):
+def test_counters(crowded, start, advances, monkeypatch):
     """A wait ends when the counter is set, past the wrap too; looks now and then; raises what the look raises."""
     import ctypes
 
     from matex_tf.exchange.node import futex
 
     monkeypatch.setattr(futex, "LOOK_SECONDS", 0.05)
-    memory = (ctypes.c_uint32 * 4)(0, start)
-    counters = futex.Counters(memoryview(memory).cast("B").cast("I"), ctypes.addressof(memory), crowded, 3)
+    memory = (ctypes.c_uint32 * 6)(0, start)
+    counters = futex.Counters(memoryview(memory).cast("B").cast("I"), ctypes.addressof(memory), crowded, 3, 4)
     counters.wait(1, start, lambda seconds: None)
+    put = counters.advance if advances else counters.set
 
     def later():
         time.sleep(0.1)
         for value in range(start + 1, start + 6):
-            counters.set(1, value)
+            put(1, value)
 
     thread = threading.Thread(target=later)
     thread.start()
-    counters.wait(1, start + 5, lambda seconds: None)
+    counters.wait(1, start + 5, lambda seconds: None, advances)
     thread.join()
     assert counters.reached(1, start + 5) and not counters.reached(1, start + 6)
 
@@ -235,3 +269,49 @@ def test_counters(crowded, start, monkeypatch):
 
     with pytest.raises(RuntimeError, match="gone"):
         counters.wait(1, start + 6, gone)
+
+
+@pytest.mark.parametrize("start", [0, 2**32 - 10])
+def test_counters_that_go_in_step(start, monkeypatch):
+    """Who sleeps is woken at once, however the other is timed; where nobody sleeps, the system is not asked to wake."""
+    import ctypes
+
+    from matex_tf.exchange.node import futex
+
+    if futex._futex is None or not futex._ordered:
+        pytest.skip("ranks are always woken here")
+    wakes = []
+    call = futex._futex
+
+    def counted(address, operation, value, timeout):
+        wakes.append(operation)
+        return call(address, operation, value, timeout)
+
+    monkeypatch.setattr(futex, "LOOK_SECONDS", 30.0)
+    monkeypatch.setattr(futex, "_look", futex._Timespec(30, 0))  # a call that is missed shows
+    monkeypatch.setattr(futex, "_look_address", ctypes.addressof(futex._look))
+    memory = (ctypes.c_uint32 * 6)(start, start)
+    words = memoryview(memory).cast("B").cast("I")
+    sides = [futex.Counters(words, ctypes.addressof(memory), False, 3, 4) for _ in range(2)]
+    monkeypatch.setattr(futex, "SPIN_SECONDS", 0.0)
+    sleepers = [futex.Counters(words, ctypes.addressof(memory), False, 3, 4) for _ in range(2)]
+    monkeypatch.setattr(futex, "_futex", counted)
+    sides[0].advance(0, start + 1)
+    sides[1].advance(1, start + 1)
+    assert not wakes
+
+    def walk(number):
+        pauses = np.random.default_rng(number).random(400) * 2e-4
+        for value, pause in enumerate(pauses, start + 2):
+            time.sleep(pause)
+            sleepers[number].advance(number, value)
+            sleepers[number].wait(1 - number, value, lambda seconds: None, True)
+
+    threads = [threading.Thread(target=walk, args=(number,), daemon=True) for number in range(2)]
+    begin = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert time.monotonic() - begin < 25
+    assert 0 in wakes and 1 in wakes

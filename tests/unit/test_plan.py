@@ -12,9 +12,11 @@ from matex_tf.cli.main import main
 from matex_tf.cli.trace import Step
 from matex_tf.errors import DataError, MatexError
 from matex_tf.exchange.bucket import ALIGNMENT
-from matex_tf.exchange.network import transport
-from matex_tf.planning import cost_model, predict, probe
+from matex_tf.exchange.network import lane
+from matex_tf.planning import cost_model, predict, probe, step_cost
 from matex_tf.planning.cost_model import CodecCost, Machine, hierarchical
+from matex_tf.settings import Settings
+from tests.support.cases import measured
 
 MACHINE = Machine(
     alpha=50e-6,
@@ -44,14 +46,32 @@ def test_predictions_are_the_formulas():
     """Each strategy by its own, with the exchange of the gradients bucket by bucket."""
     row = predict.predict(MLP, MACHINE, 8)
     exchange = cost_model.hierarchical(8, 2.5e7, MACHINE) * 4
-    assert row.seconds["sync"] == cost_model.overlapped(0.3, 0.02, exchange, 4)
+    assert row.seconds["sync"] == step_cost.overlapped(0.3, 0.02, exchange, 4)
     assert row.seconds["pipe"] == pytest.approx(max(0.32, exchange.seconds))
     coded = cost_model.hierarchical(8, 2.5e7, MACHINE, MACHINE.codecs["int8"]) * 4
     assert row.seconds["pipe int8"] == pytest.approx(max(0.32, coded.seconds))
-    assert row.seconds["server"] == cost_model.parameter_server(8, 1e8, 0.3, 0.02, MACHINE)
+    assert row.seconds["server"] == step_cost.parameter_server(8, 1e8, 0.3, 0.02, MACHINE)
     assert row.efficiency["sync"] == pytest.approx(0.32 / row.seconds["sync"])
     gossip = [predict.predict(MLP, MACHINE, ranks).seconds["gossip"] for ranks in (2, 64, 4096)]
     assert gossip[0] == gossip[1] == gossip[2]
+
+
+def test_options_of_strategies():
+    """Each is predicted with the options that are given."""
+
+    def predicted(**options):
+        settings = Settings().changed(**options)
+        row = predict.predict(MLP, MACHINE, 8, settings=settings)
+        return row.seconds, predict.advice(predict.Row(8, {"sync": 2.0, "pipe": 1.0}, {}, "pipe"), settings)
+
+    plain, sent = predicted()[0], cost_model.message(1e8, MACHINE).seconds
+    assert predicted(pipe_width=1)[0]["pipe"] == plain["sync"] != plain["pipe"]
+    assert predicted(pipe_width=4)[1].endswith("a step applies the gradients of 3 steps before")
+    assert predicted(gossip_sync=True)[0]["gossip"] == pytest.approx(0.32 + 1e8 * MACHINE.gamma + sent)
+    assert predicted(gossip_every=4, gossip_sync=True)[0]["gossip"] == pytest.approx(
+        0.32 + (1e8 * MACHINE.gamma + sent) / 4
+    )
+    assert predicted(gossip_every=4)[0]["gossip"] < plain["gossip"]
 
 
 def test_scaling():
@@ -116,7 +136,7 @@ def test_job_of_a_timeline():
 def test_links(bare_ranks, hosts):
     """One node, two of two ranks, three of one: the same figures on every rank, and all that there is."""
     size = len(hosts) or 3
-    found = bare_ranks("measured:machine", (size,), meets="measure", hosts=hosts)[size]
+    found = bare_ranks(measured.machine, (size,), meets="measure", hosts=hosts)[size]
     assert all(one == found[0] for one in found)
     machine = found[0]
     nodes = len(set(hosts)) or 1
@@ -134,7 +154,7 @@ def test_links(bare_ranks, hosts):
 @pytest.mark.parametrize(("messages", "nbytes"), [(3e-6, 2e-10), (0.0, 2e-10), (3e-6, 0.0)])
 def test_what_the_formulas_leave(monkeypatch, messages, nbytes):
     """Work and seconds of an exchange besides what the formulas know are found, with clocks that are exact."""
-    known = Machine(alpha=20e-6, beta=1e-9, gamma=1e-10, pieces=transport.PIECES, piece=transport.PIECE_BYTES)
+    known = Machine(alpha=20e-6, beta=1e-9, gamma=1e-10, pieces=lane.PIECES, piece=lane.PIECE_BYTES)
     true = replace(known, sync=4e-5, alpha_work=messages, beta_work=nbytes)
     monkeypatch.setattr(probe, "_sum_costs", lambda ranks, nbytes, rounds: hierarchical(ranks.size, nbytes, true))
     ranks = SimpleNamespace(size=4, allgather=lambda value, what: [value] * 4)

@@ -1,6 +1,8 @@
 """Settings: flags, environment, defaults, errors."""
 
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 
@@ -60,9 +62,9 @@ def test_frozen():
 def test_every_setting_is_described():
     """Once in the tables, in one of the topics."""
     tables = settings.tables()
-    for field in dataclasses.fields(Settings):
-        assert field.metadata["text"].endswith(".")
-        assert tables.count(f"| `{settings.flag_name(field.name)}` |") == 1
+    for option in settings.options():
+        assert option.text.endswith(".")
+        assert tables.count(f"| `{option.flag}` |") == 1
 
 
 def test_strategies_have_their_names():
@@ -70,6 +72,36 @@ def test_strategies_have_their_names():
     from matex_tf.exchange.network.codec import CODECS
     from matex_tf.strategies import STRATEGIES
 
-    choices = {field.name: field.metadata["choices"] for field in dataclasses.fields(Settings)}
+    choices = {option.name: option.choices for option in settings.options()}
     assert choices["strategy"] == tuple(STRATEGIES)
     assert choices["codec"] == ("none", *CODECS)
+
+
+def test_options_of_strategies():
+    """They are read, changed, handed on and compared as all others; each strategy has its own of them."""
+    from matex_tf.strategies.gossip import GossipOptions
+    from matex_tf.strategies.pipe import PipeOptions
+
+    read = Settings.read({"pipe_width": "3"}, {"MATEX_PIPE_WIDTH": "4", "MATEX_GOSSIP_SYNC": "on"})
+    assert read.of(PipeOptions) == PipeOptions(pipe_width=3)
+    assert read.of(GossipOptions) == GossipOptions(gossip_sync=True)
+    assert read.as_environment() == {"MATEX_PIPE_WIDTH": "3", "MATEX_GOSSIP_SYNC": "on"}
+    assert Settings.read({}, read.as_environment()) == read == Settings().changed(gossip_sync=True, pipe_width=3)
+    assert read.changed(pipe_width=2, gossip_sync=False, seed=4) == Settings(seed=4)
+    assert read.values()["pipe_width"] == 3 and read.values()["seed"] == -1
+    with pytest.raises(SettingError, match="MATEX_PIPE_WIDTH is 0; it must be 1 or more"):
+        Settings.read({}, {"MATEX_PIPE_WIDTH": "0"})
+    with pytest.raises(TypeError, match="pipe_length"):
+        Settings().changed(pipe_length=3)
+
+
+def test_settings_are_light():
+    """Every command reads the options of all strategies at its start: neither NumPy nor what lies above is imported."""
+    code = (
+        "import sys; from matex_tf import settings\n"
+        "settings.Settings.read({'strategy': 'gossip', 'pipe_width': '3'}, {}); settings.tables()\n"
+        "print(*sorted(name for name in sys.modules if name.startswith(('numpy', 'tensorflow', 'matex_tf.'))))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    rooms = {".".join(name.split(".")[:2]) for name in loaded}
+    assert rooms == {"matex_tf.errors", "matex_tf.settings", "matex_tf.strategies"}

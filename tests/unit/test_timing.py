@@ -9,8 +9,8 @@ from events import Meter, Post, Receive, Send, Simulation, TimedLane, Work, time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matex_tf.exchange.network import compressed_ring, transport
-from matex_tf.planning import cost_model
+from matex_tf.exchange.network import algorithms, compressed_ring
+from matex_tf.planning import cost_model, step_cost
 from matex_tf.planning.cost_model import CodecCost, Cost, Machine
 from matex_tf.strategies import gossip, pipe
 from matex_tf.strategies.topology import Partners
@@ -54,7 +54,7 @@ def simulated(algorithm, nodes, nbytes, machine, codec=None):
     """Seconds of an allreduce of the network, message by message; and of work on each rank."""
     simulation, scale = Simulation(nodes, machine.alpha, machine.beta), nbytes / (4 * ELEMENTS)
     meters = []
-    before = transport._add
+    before = algorithms.add
     try:
         for rank in range(nodes):
             for tag, piece in enumerate(np.array_split(np.zeros(ELEMENTS, np.float32), machine.pieces)):
@@ -65,13 +65,13 @@ def simulated(algorithm, nodes, nbytes, machine, codec=None):
                 simulation.start(rank, timed(_with_add(steps, meter, machine.gamma * scale), meter))
         return simulation.run()
     finally:
-        transport._add = before
+        algorithms.add = before
 
 
 def _with_add(steps, meter, seconds):
     """While these steps run, adding is work of theirs."""
     while True:
-        transport._add = lambda total, part: meter.add(part.nbytes * seconds)
+        algorithms.add = lambda total, part: meter.add(part.nbytes * seconds)
         try:
             waits = next(steps)
         except StopIteration:
@@ -84,7 +84,7 @@ def _with_add(steps, meter, seconds):
 @pytest.mark.parametrize("name", ["doubling", "rabenseifner"])
 def test_doubling_and_halving(name, nodes, nbytes, machine):
     """As their messages and additions add up, also where the number of nodes is no power of two."""
-    expected = simulated(getattr(transport, name), nodes, nbytes, machine)
+    expected = simulated(getattr(algorithms, name), nodes, nbytes, machine)
     assert getattr(cost_model, name)(nodes, nbytes, machine).seconds == pytest.approx(expected, rel=0.01)
 
 
@@ -96,7 +96,7 @@ def test_doubling_and_halving(name, nodes, nbytes, machine):
 def test_ring(nodes, nbytes, machine, with_codec):
     """In one piece: exactly what its messages and additions, or the codec on its hops, add up to."""
     codec = dataclasses.replace(CODEC, ratio=0.25) if with_codec else None
-    expected = simulated(transport.ring, nodes, nbytes, machine, codec) if nodes > 1 else 0
+    expected = simulated(algorithms.ring, nodes, nbytes, machine, codec) if nodes > 1 else 0
     assert cost_model.ring(nodes, nbytes, machine, codec).seconds == pytest.approx(expected, rel=1e-6)
 
 
@@ -109,7 +109,7 @@ def test_ring_in_pieces(nodes, nbytes, machine, pieces, with_codec):
     """Close, whether the wire, the core or the latency is what takes long."""
     machine = dataclasses.replace(machine, pieces=pieces)
     codec = dataclasses.replace(CODEC, ratio=0.25) if with_codec else None
-    expected = simulated(transport.ring, nodes, nbytes, machine, codec)
+    expected = simulated(algorithms.ring, nodes, nbytes, machine, codec)
     assert cost_model.ring(nodes, nbytes, machine, codec).seconds == pytest.approx(expected, rel=0.2)
 
 
@@ -197,7 +197,7 @@ def test_overlapped(compute, exchange, buckets):
     for _ in range(buckets):
         now += compute * 2 / 3 / buckets
         free = max(now, free) + exchange / buckets
-    assert cost_model.overlapped(compute, 0.01, Cost(exchange), buckets) == pytest.approx(free + 0.01)
+    assert step_cost.overlapped(compute, 0.01, Cost(exchange), buckets) == pytest.approx(free + 0.01)
 
 
 @settings(deadline=None, max_examples=15)
@@ -262,7 +262,7 @@ def test_parameter_server(ranks, compute, update, nbytes, machine):
         simulation.start(rank, worker() if rank else server())
     expected = simulation.run()
     assert gathered
-    assert cost_model.parameter_server(ranks, nbytes, compute, update, machine) == pytest.approx(expected, rel=1e-6)
+    assert step_cost.parameter_server(ranks, nbytes, compute, update, machine) == pytest.approx(expected, rel=1e-6)
 
 
 def test_codec_of_a_message():
@@ -297,15 +297,15 @@ def test_work_of_transfers():
 def test_crowded(own, part, exchange, longer, cores, ranks):
     """No shorter than with cores to spare, nor than all work on all cores; longer by what its own work waits."""
     step, own_work = own + longer, own * part
-    found = cost_model.crowded(step, own, own_work, exchange, cores, ranks)
+    found = step_cost.crowded(step, own, own_work, exchange, cores, ranks)
     least = ranks * (own_work + exchange) / cores
     assert found >= step and found >= least
     rho = least / found
     if found > 1.000001 * max(step, least):
         assert own + own_work * (1 / (1 - rho**cores) - 1) == pytest.approx(found, rel=1e-3)
-    assert cost_model.crowded(step, own, own_work, exchange, 0, ranks) == step
-    assert cost_model.crowded(step, own, own_work, exchange, cores, ranks + 1) >= found
-    assert cost_model.crowded(step, own, 0, 0, cores, ranks) == step
+    assert step_cost.crowded(step, own, own_work, exchange, 0, ranks) == step
+    assert step_cost.crowded(step, own, own_work, exchange, cores, ranks + 1) >= found
+    assert step_cost.crowded(step, own, 0, 0, cores, ranks) == step
 
 
 @pytest.mark.parametrize(
@@ -324,9 +324,9 @@ def test_crowded_is_a_queue(cores, ranks, work):
         done[rank] += 1
         heapq.heappush(waiting, (free[core] + random.exponential((1 - work) / bursts), rank))
     expected = max(free) / (sum(done) / ranks / bursts)
-    assert cost_model.crowded(1.0, 1.0, work, 0.0, cores, ranks) == pytest.approx(expected, rel=0.1)
+    assert step_cost.crowded(1.0, 1.0, work, 0.0, cores, ranks) == pytest.approx(expected, rel=0.1)
 
 
 def test_efficiency():
     """Of a step of 4 seconds three are computing."""
-    assert cost_model.efficiency(2.5, 0.5, 4.0) == 0.75
+    assert step_cost.efficiency(2.5, 0.5, 4.0) == 0.75

@@ -6,12 +6,13 @@ import pytest
 
 from matex_tf.cli import trace as timeline
 from matex_tf.cli.main import main
+from tests.support.cases import traced
 
 
 @pytest.mark.parametrize("schedule", ["chained", "funneled"])
 def test_timeline(ranks, tmp_path, schedule, capsys):
     """One track a rank; each step has its parts, which lie in it and name their bucket; a table and a picture."""
-    values = ranks("traced:train", (3,), schedule=schedule)[3]
+    values = ranks(traced.train, (3,), schedule=schedule)[3]
     assert all(off for off, _ in values)
     path = tmp_path / "timeline.json"
     path.write_text(values[0][1])
@@ -49,9 +50,9 @@ def test_the_table_adds_up(capsys):
 
 def test_file_that_cannot_be_written(ranks):
     """Every rank says so, before the run; and at its end where the directory has gone meanwhile."""
-    for text in ranks.refused("traced:nowhere", (3,))[3]:
+    for text in ranks.refused(traced.nowhere, (3,))[3]:
         assert "/nowhere/timeline.json" in text and "--trace" in text
-    for text in ranks.refused("traced:vanishes", (2,))[2]:
+    for text in ranks.refused(traced.vanishes, (2,))[2]:
         assert "of 0/timeline.json" in text and "No such file" in text
 
 
@@ -59,8 +60,8 @@ def test_file_that_cannot_be_written(ranks):
     ("content", "message"),
     [
         (None, "cannot be read"),
-        ("[]", "is no timeline"),
-        ("{", "is no timeline"),
+        ("[]", "is not a timeline"),
+        ("{", "is not a timeline"),
         ('{"traceEvents": []}', "has no step"),
     ],
 )

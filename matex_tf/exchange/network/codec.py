@@ -193,7 +193,7 @@ class Int8(_Pieces):
         blocks = scales.size
         work, largest, inverse = self._work[: values.size], self._largest[:blocks], self._inverse[:blocks]
         np.bitwise_and(values.view(np.uint32), _ABSOLUTE, out=work.view(np.uint32))
-        # Floats without a sign are in the order of their bits, NaN behind infinity.
+        # Floats without a sign are in the order of their bits, NaN after infinity.
         np.maximum.reduce(work.view(np.int32).reshape(blocks, -1), axis=1, out=largest)
         _set_scales(largest.view(np.float32), _CODES, scales, inverse)
         np.multiply(values.reshape(blocks, -1), inverse, out=work.reshape(blocks, -1))
@@ -247,7 +247,7 @@ def _set_scales(largest: np.ndarray, codes: np.float32, scales: np.ndarray, inve
     """Scales so that `largest` is the largest code, and their inverses; both zero where all is too small."""
     np.divide(largest, codes, out=scales)
     bits = scales.view(np.uint32)
-    np.bitwise_and(bits, _MANTISSA, out=bits)  # down, so that the largest code times the scale is no infinity
+    np.bitwise_and(bits, _MANTISSA, out=bits)  # down, so that the largest code times the scale is not infinity
     scales[~(largest >= LEAST)] = 0
     np.divide(np.float32(1), scales, out=inverse[:, 0])
     inverse[scales == 0] = 0
@@ -261,7 +261,7 @@ def _pieces(count: int) -> Iterator[slice]:
 #: Where in the two halves of a float32 the upper one lies.
 _UPPER = int(np.array([0x3F800000], np.uint32).view(np.uint16)[1] == 0x3F80)
 
-#: By name; "none" of the settings is no codec, and no class either.
+#: By name; "none" of the settings is not a codec and has no class.
 CODECS: dict[str, type[BFloat16] | type[Int8]] = {codec.name: codec for codec in (BFloat16, Int8)}
 
 

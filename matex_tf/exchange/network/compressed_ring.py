@@ -1,4 +1,4 @@
-"""The ring of `transport`, with a codec on every hop (Pipe-SGD, arXiv 1811.03619): decode, add, encode, pass on.
+"""The ring of `algorithms`, with a codec on every hop (Pipe-SGD, arXiv 1811.03619): decode, add, encode, pass on.
 
 A slice is encoded once by each rank on its way round, and once more when its sum is whole; what is passed on then are
 those bytes, and the rank that made them decodes them too. So all ranks end with the same bits.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from matex_tf.exchange.network.algorithms import Peers, Steps
 from matex_tf.exchange.network.codec import Codec, create
-from matex_tf.exchange.network.transport import Lane, Steps
 
 
 class CompressionState:
@@ -48,7 +48,7 @@ class CompressedRings:
 
 
 class CompressedRing:
-    """Sums over a lane, encoded; called as the algorithms of `transport` are.
+    """Sums over a lane, encoded; called as the algorithms of `algorithms` are.
 
     Args:
         codec: one that nobody else uses while this one works.
@@ -62,7 +62,7 @@ class CompressedRing:
         """Bytes of so many numbers as encoded."""
         return self.codec.nbytes(count)
 
-    def __call__(self, lane: Lane, data: np.ndarray, tag: int, residual: np.ndarray | None = None) -> Steps:
+    def __call__(self, lane: Peers, data: np.ndarray, tag: int, residual: np.ndarray | None = None) -> Steps:
         """Sum a flat array of floats over the lane, in place. 2 (n-1)/n of its bytes as encoded, 2 (n-1) messages in
         a row.
 

@@ -1,6 +1,6 @@
 """Messages between two ranks that travel while both compute: a thread that drives them, on a communicator of its own.
 
-A transfer is a generator, as in `transport`: it starts messages, yields them, and is continued when
+A transfer is a generator, as in `algorithms`: it starts messages, yields them, and is continued when
 they are complete. MPI moves bytes only while someone asks it to; that is what the thread is for.
 """
 
@@ -9,17 +9,19 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from matex_tf.core.world import MESSAGE_BYTES
-from matex_tf.exchange.network.transport import Lane, Steps, backoff
+from matex_tf.core.transport.communicator import MESSAGE_BYTES, Communicator, Request
+from matex_tf.core.waiting import backoff
+from matex_tf.exchange.network.algorithms import Peers, Steps
+from matex_tf.exchange.network.lane import Lane
 
 _LOOK_SECONDS = 0.5
 #: Bytes of a message, and how many of a transfer, and transfers, are on their way at a time. What else the ranks say to
-#: one another goes by the same wire, and waits behind what was given to it before.
+#: one another goes by the same wire, and waits for what was given to it before.
 PIECE, _AHEAD, _AT_ONCE = MESSAGE_BYTES, 2, 2
 
 #: Messages that nobody waits for any more, since a rank has died: MPI may still read and write the memory they lie in.
@@ -63,19 +65,19 @@ class Transfer:
 class Messenger:
     """The thread, and the lane that it drives."""
 
-    def __init__(self, comm: Any):
-        """Args: comm: an mpi4py communicator, which this owns from now on."""
+    def __init__(self, comm: Communicator):
+        """Args: comm: what this gives back when it is closed."""
         self.lane = Lane(comm)
         self._abandoned = False
         self._posted: queue.SimpleQueue[Transfer | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="matex_tf mail", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="matex_tf messenger", daemon=True)
         self._thread.start()
 
     def post(self, steps: Steps) -> Transfer:
         """Begin a transfer; does not wait. Transfers begin in the order in which they are posted."""
-        letter = Transfer(steps)
-        self._posted.put(letter)
-        return letter
+        transfer = Transfer(steps)
+        self._posted.put(transfer)
+        return transfer
 
     def close(self) -> None:
         """End the thread and give the communicator back; nothing may be under way."""
@@ -90,38 +92,33 @@ class Messenger:
         self._thread.join()
 
     def _run(self) -> None:
-        under_way: list[tuple[Transfer, Steps, list[Any]]] = []
+        under_way: list[tuple[Transfer, Steps, Sequence[Request]]] = []
         begin = time.perf_counter()
         while True:
             while not under_way or (len(under_way) < _AT_ONCE and not self._posted.empty()):
-                letter = self._posted.get()
-                if letter is None:
+                transfer = self._posted.get()
+                if transfer is None:
                     break
-                under_way.append((letter, letter.travel(), []))
+                under_way.append((transfer, transfer.travel(), []))
                 begin = time.perf_counter()
             if self._abandoned:
                 _left_behind.extend(under_way)
                 return
-            still: list[tuple[Transfer, Steps, list[Any]]] = []
-            for letter, steps, messages in under_way:
+            still: list[tuple[Transfer, Steps, Sequence[Request]]] = []
+            for transfer, steps, messages in under_way:
                 try:
-                    if all([arrived(message) for message in messages]):
+                    if all([message.test() for message in messages]):
                         begin = time.perf_counter()
                         messages = next(steps)
-                    still.append((letter, steps, messages))
+                    still.append((transfer, steps, messages))
                 except StopIteration:
                     pass
                 except Exception as error:
                     _left_behind.append((messages, error))  # whose traceback has those that were begun before
-                    letter.fail(error)
+                    transfer.fail(error)
             under_way = still
             if under_way:
                 backoff(begin)
-
-
-def arrived(message: Any) -> bool:
-    """Whether an MPI request is complete; asking moves it on."""
-    return bool(message.Test())
 
 
 def pieces(nbytes: int) -> int:
@@ -129,7 +126,7 @@ def pieces(nbytes: int) -> int:
     return max(1, -(-nbytes // PIECE))
 
 
-def swap(lane: Any, mine: np.ndarray, theirs: np.ndarray, to: int, source: int, tag: int) -> Steps:
+def swap(lane: Peers, mine: np.ndarray, theirs: np.ndarray, to: int, source: int, tag: int) -> Steps:
     """Send a flat array to one rank and receive another of the same size from another."""
     step, on_their_way = PIECE // mine.itemsize, []
     for low in range(0, pieces(mine.nbytes) * step, step):

@@ -1,4 +1,4 @@
 """Ranks of one node: the memory that they share, and how they wait for one another in it.
 
-It may import core. Start reading in shared_memory.py.
+It may import core. Start reading in interface.py.
 """

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import functools
 import threading
-import time
 from collections.abc import Sequence
 
 import numpy as np
 
 from matex_tf.core import trace
-from matex_tf.exchange.network.transport import Coded, Lane
+from matex_tf.core.mismatch import name_ranks
+from matex_tf.core.stall_detector import StallDetector
+from matex_tf.core.waiting import wait_until
+from matex_tf.errors import RankLost
+from matex_tf.exchange.network.lane import Coded, Lane
 from matex_tf.exchange.node.futex import Counters
-from matex_tf.exchange.node.shared_memory import NodeMemory, Segment
-from matex_tf.exchange.node.stall_detector import StallDetector
+from matex_tf.exchange.node.interface import Node, SharedMemory
 
 _LINE = 64  # words of a rank's control line: 256 bytes, so that no two ranks write to one cache line
 _PROGRESS, _DELIVERED, _JUDGED, _SIGNS = 0, 16, 32, 48
-_BROKEN = 63  # of rank 0's line
+_ASLEEP, _BROKEN = 56, 63  # of rank 0's line; the first is two words, see `Counters.advance`
 _SIGN = 4  # words of a sign: what, detail, held, verdict; two of them in turn
 
 
@@ -37,11 +39,11 @@ class CheckedBarrier:
 
     def __init__(
         self,
-        node: NodeMemory,
+        node: Node,
         lanes: int,
         lane: Lane | None,
         networked: bool,
-        crowded: bool,
+        oversubscribed: bool,
         stalls: StallDetector | None,
         room: int,
     ):
@@ -52,12 +54,12 @@ class CheckedBarrier:
             lanes: the first so many ranks of each node have counterparts on the others.
             lane: the counterparts of this rank on the other nodes; None where it has none.
             networked: whether there are other nodes.
-            crowded: whether ranks of this node share cores.
+            oversubscribed: whether ranks of this node share cores.
             stalls: what to do about ranks that do not come.
             room: bytes of shared memory beside what a meeting needs.
 
         Raises:
-            NoRoom: on every rank of the node.
+            OutOfSharedMemory: on every rank of the node.
         """
         self._node, self._lanes, self._lane, self._networked = node, lanes, lane, networked
         self._lock = threading.RLock()
@@ -65,9 +67,10 @@ class CheckedBarrier:
         self._stalls, self._awaited, self.doing = stalls, (0, 0), ""
         self._calls = self._done = self._given = 0
         lines = -(-node.size * _LINE * 4 // 4096) * 4096
-        self._segment: Segment = node.segment(lines + room)
+        self._segment: SharedMemory = node.segment(lines + room)
         self._words = self._segment.words()
-        self._counters = Counters(self._words, self._segment.address, crowded, _BROKEN)
+        self._counters = Counters(self._words, self._segment.address, oversubscribed, _BROKEN, _ASLEEP)
+        self._others = [rank * _LINE + _PROGRESS for rank in range(node.size) if rank != node.rank]
         self._room = self._segment.bytes()[lines:]
 
     def revoke(self) -> None:
@@ -109,6 +112,14 @@ class CheckedBarrier:
         place = self._node.rank * _LINE + _SIGNS + _SIGN * (self._calls & 1)
         words = self._words
         words[place], words[place + 1], words[place + 2] = what, detail, held
+
+    def _same(self, what: int, detail: int) -> bool:
+        """Whether the signs of all ranks of the node are this rank's."""
+        words, place, same = self._words, _SIGNS - _PROGRESS + _SIGN * (self._calls & 1), True
+        for progress in self._others:
+            if words[progress + place] != what or words[progress + place + 1] != detail:
+                same = False
+        return same
 
     def _compare(self) -> tuple[bool, int]:
         """Whether the signs of all ranks of the node are the same, and what any of them holds."""
@@ -158,10 +169,11 @@ class CheckedBarrier:
 
     def _advance(self) -> None:
         self._done += 1
-        self._counters.set(self._node.rank * _LINE + _PROGRESS, self._done)
+        self._counters.advance(self._node.rank * _LINE + _PROGRESS, self._done)
 
     def _await_all(self) -> None:
-        self._await(_PROGRESS, range(self._node.size), self._done)
+        if not self._counters.all_reached(self._others, self._done):
+            self._await(_PROGRESS, range(self._node.size), self._done)
 
     def _look(self, rank: int, seconds: float) -> None:
         """While this rank waits for another one of the node: see that it is there, and does not take too long."""
@@ -170,7 +182,18 @@ class CheckedBarrier:
             word, target = self._awaited
             waited_for = range(self._node.size) if word == _PROGRESS else [rank]
             missing = [r for r in waited_for if not self._counters.reached(r * _LINE + word, target)]
-            self._stalls.report(self._node, missing, seconds, self.doing)
+            if missing:
+                self._report(self._stalls, missing, seconds)
+
+    def _report(self, stalls: StallDetector, missing: Sequence[int], seconds: float) -> None:
+        """Say that ranks of the node are missing, and in the end do without them."""
+        who = f"{name_ranks([self._node.ranks[rank] for rank in missing])} on {self._node.host}"
+        speaker = min(set(range(self._node.size)) - set(missing))
+        dead = stalls.report(who, seconds, self.doing, speaks=self._node.rank == speaker)
+        if dead and not stalls.survive:
+            raise RankLost(dead)
+        for rank in missing if dead else ():
+            self._node.kill(rank)
 
     def _await(self, word: int, ranks: Sequence[int], target: int) -> None:
         self._awaited = word, target
@@ -179,8 +202,11 @@ class CheckedBarrier:
                 if rank == self._node.rank:
                     continue
                 index = rank * _LINE + word
-                while self._lane is not None and self._lane.busy and not self._counters.reached(index, target):
+                if self._lane is not None and self._lane.busy:
                     # The rank that is waited for may itself wait for another node, and that one for these messages.
-                    if not self._lane.progress():
-                        time.sleep(2e-5)
-                self._counters.wait(index, target, self._looks[rank])
+                    self._drive(self._lane, index, target)
+                self._counters.wait(index, target, self._looks[rank], word == _PROGRESS)
+
+    def _drive(self, lane: Lane, index: int, target: int) -> None:
+        """Move messages on, until there are none or a counter has reached its target."""
+        wait_until(lambda: not lane.busy or self._counters.reached(index, target), lane.progress)

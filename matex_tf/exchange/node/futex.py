@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from matex_tf.core.waiting import backoff
 from matex_tf.errors import RankLost
 
 _FUTEX = {"x86_64": 202, "aarch64": 98, "ppc64le": 221, "riscv64": 98, "s390x": 238}
@@ -72,19 +73,20 @@ class Counters:
     They wrap around; a counter has reached a target when it is less than 2^31 ahead of it.
     """
 
-    def __init__(self, words: memoryview, address: int, oversubscribed: bool, broken: int):
+    def __init__(self, words: memoryview, address: int, oversubscribed: bool, broken: int, asleep: int):
         """A view of such counters.
 
         Args:
             words: of format "I".
             address: of the first.
-            crowded: whether processes that wait share cores.
+            oversubscribed: whether processes that wait share cores.
             broken: a word that is set once nobody shall wait any more.
+            asleep: the first of two words in which who sleeps says what for, see `advance`.
         """
         self._words = words
-        self._broken = broken
+        self._broken, self._asleep = broken, asleep
         self._address = address
-        self._crowded = oversubscribed
+        self._oversubscribed = oversubscribed
         self._spin = YIELD_SECONDS if oversubscribed else SPIN_SECONDS
 
     def set(self, index: int, value: int) -> None:
@@ -94,6 +96,22 @@ class Counters:
                 pass
         self._words[index] = value & _WRAP
         if _futex is not None:
+            _futex(self._address + 4 * index, _WAKE, _EVERYONE, None)
+
+    def advance(self, index: int, value: int) -> None:
+        """The same for counters that all go the same steps, none more than one ahead: wake only if somebody sleeps.
+
+        Who goes to sleep until such a counter is `value` leaves `value` in one of two words, in turn: nobody waits for
+        a value that is two away. To wake nobody takes the system longer than a small sum takes.
+        """
+        value &= _WRAP
+        if _futex is None or not _ordered:
+            return self.set(index, value)
+        words = self._words
+        words[index] = value
+        with _order:  # a locked operation of the processor: what is read after it is no older than what was written
+            pass
+        if words[self._asleep + (value & 1)] == value:
             _futex(self._address + 4 * index, _WAKE, _EVERYONE, None)
 
     def revoke(self, indices: Sequence[int]) -> None:
@@ -110,12 +128,22 @@ class Counters:
             return True
         return False
 
-    def wait(self, index: int, target: int, look: Callable[[float], None]) -> None:
+    def all_reached(self, indices: Sequence[int], target: int) -> bool:
+        """Whether each of these counters has reached `target`."""
+        words = self._words
+        for index in indices:
+            if (words[index] - target) & _WRAP >= _HALF:
+                return False
+        self._seen()
+        return True
+
+    def wait(self, index: int, target: int, look: Callable[[float], None], advances: bool = False) -> None:
         """Wait until a counter has reached `target`.
 
         Args:
             index: which counter.
             target: the value.
+            advances: whether it is set by `advance`.
             look: called now and then while waiting, with the seconds that this has taken so far; raises if there is
                 nothing left to wait for.
 
@@ -125,15 +153,17 @@ class Counters:
         words = self._words
         if (words[index] - target) & _WRAP < _HALF:
             return self._seen()
-        end = time.perf_counter() + self._spin
-        while time.perf_counter() < end:
+        start = time.perf_counter()
+        while time.perf_counter() < start + self._spin:
             for _ in range(10):
                 if (words[index] - target) & _WRAP < _HALF:
                     return self._seen()
-                if self._crowded:
+                if self._oversubscribed:
                     os.sched_yield()
         begin = time.monotonic()
-        next_look, pause = begin + LOOK_SECONDS, 2e-5
+        next_look = begin + LOOK_SECONDS
+        if advances:
+            words[self._asleep + (target & 1)] = target & _WRAP
         while True:
             value = words[index]
             if (value - target) & _WRAP < _HALF:
@@ -152,8 +182,7 @@ class Counters:
             if _futex is not None:
                 _futex(self._address + 4 * index, _WAIT, value, _look_address)
             else:
-                time.sleep(pause)
-                pause = min(pause * 1.5, 1e-3)
+                backoff(start)
 
     def _seen(self) -> None:
         if not _ordered:

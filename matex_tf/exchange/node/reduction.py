@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 #: Bytes of a block: that of the sum and one of each part in turn fit a core's own cache.
 BLOCK = 1 << 17
+
+#: Whether what numpy does about overflows belongs to a context, or else to a thread.
+_IN_CONTEXT = np.lib.NumpyVersion(np.__version__) >= "2.0.0"
 
 #: What a dtype is summed as: short floats in float32, the rest as itself.
 SUMMED_AS = {
@@ -47,10 +51,39 @@ def add_up(parts: Sequence[np.ndarray], total: np.ndarray) -> None:
                 _add([part[here] for part in parts], total[here])
 
 
+def small_sum(parts: Sequence[np.ndarray]) -> Callable[[np.ndarray], object]:
+    """`add_up` of parts that lie in the same places each time; for one thread at a time.
+
+    Args:
+        parts: see `add_up`.
+
+    Returns:
+        A function that writes their sum into an array of their dtype.
+    """
+    if len(parts) == 1 or wide(parts[0].dtype) != parts[0].dtype or parts[0].nbytes > BLOCK or not _IN_CONTEXT:
+        return functools.partial(add_up, parts)
+    quiet = contextvars.copy_context()
+    quiet.run(np.seterr, all="ignore")  # once: `errstate` takes three times as long as adding
+    adds: Callable[..., object] = np.add if len(parts) == 2 else _add
+    return functools.partial(quiet.run, adds, *(parts if len(parts) == 2 else [parts]))
+
+
 def _add(parts: Sequence[np.ndarray], total: np.ndarray) -> None:
-    np.add(parts[0], parts[1], out=total)
-    for part in parts[2:]:
-        np.add(total, part, out=total)
+    """As a binary tree whose left half is the largest power of two: ((0 + 1) + (2 + 3)) + 4."""
+    if len(parts) == 1:
+        np.copyto(total, parts[0])
+        return
+    if len(parts) == 2:
+        np.add(parts[0], parts[1], total)
+        return
+    left = 1 << (len(parts) - 1).bit_length() - 1
+    _add(parts[:left], total)
+    if len(parts) == left + 1:
+        np.add(total, parts[left], out=total)
+        return
+    right = np.empty_like(total)
+    _add(parts[left:], right)
+    np.add(total, right, out=total)
 
 
 def _add_short(parts: Sequence[np.ndarray], total: np.ndarray) -> None:

@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ class NodeMemory:
 
     def __init__(self, world: World, directory: str = ""):
         """Collective over the world. Args: directory: where shared files are made; `DIRECTORY` where it is empty."""
-        self.ranks = world.nodes[world.node]
+        self.ranks: Sequence[int] = world.nodes[world.node]
         self.rank, self.size = world.local_rank, world.local_size
         self.host = world.host
         self._directory = directory or DIRECTORY
@@ -69,7 +70,7 @@ class NodeMemory:
             size: in bytes.
 
         Raises:
-            NoRoom: on every rank of the node.
+            OutOfSharedMemory: on every rank of the node.
         """
         # A file without a name is found through the first rank's descriptor; a container may forbid that, or mean
         # another process by its number.
@@ -120,7 +121,7 @@ class NodeMemory:
     def close(self) -> None:
         """Give the communicator back."""
         if self._own:
-            self._comm.Free()
+            self._comm.free()
         self._processes = []
 
     def _create(self, size: int, named: bool) -> tuple[int, str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from matex_tf.patches.files import callers
 from matex_tf.patches.files.handles import kinds, opened, privately
-from matex_tf.patches.files.wrapping import wrap
+from matex_tf.patches.files.wrapping import taken, wrap
 
 _CALL = "_matex_call"
 
@@ -35,8 +35,7 @@ def _zip(wrapped: Any, archive: Any, args: Any, kwargs: Any) -> Any:
             return wrapped(*args, **{**kwargs, "file": path})
         return wrapped(path, *args[1:], **kwargs)
 
-    file = args[0] if args else kwargs.get("file")
-    mode = args[1] if len(args) > 1 else kwargs.get("mode", "r")
+    file, mode, *_ = taken(args, kwargs, file=None, mode="r")
     where = callers.caller() if opened.writes(file, mode) else ""
     if not where:
         return opening(file)
@@ -48,10 +47,8 @@ def _zip(wrapped: Any, archive: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _tar(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    file = args[0] if args else kwargs.get("name")
-    mode = args[1] if len(args) > 1 else kwargs.get("mode", "r")
-    given = args[2] if len(args) > 2 else kwargs.get("fileobj")
-    rest, named = args[2:], {name: value for name, value in kwargs.items() if name not in ("name", "mode")}
+    file, mode, rest, named = taken(args, kwargs, name=None, mode="r")
+    given, *_ = taken(rest, named, fileobj=None)
     where = callers.caller() if given is None and opened.writes(file, mode) and "|" not in mode else ""
     if not where:
         return wrapped(*args, **kwargs)

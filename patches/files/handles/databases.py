@@ -1,8 +1,8 @@
 """`sqlite3.connect`: one rank has the database, the others a private copy in memory, in which they do the same.
 
 Each rank runs every statement, so each finds what it wrote; what reaches the file is one rank's. Committing and closing
-are meetings. The copies are made when the connection is, before anybody writes; a database of more than `LARGEST_COPY`
-bytes is not copied but opened by every rank, which is said.
+are meetings. The copies are made when the connection is, before anybody writes; a database of more than
+`opened.LARGEST_COPY` bytes is not copied but opened by every rank, which is said.
 
 Relies on: `sqlite3.connect`, `Connection.backup`, `commit`, `close`, `executescript`, public.
 """
@@ -13,14 +13,10 @@ import os
 from types import ModuleType
 from typing import Any
 
-from matex_tf.patches.common import log_once
 from matex_tf.patches.files import callers, once, takeover
 from matex_tf.patches.files.handles import kinds, opened
 from matex_tf.patches.files.once import Call
-from matex_tf.patches.files.wrapping import wrap
-
-#: Bytes of a database up to which the other ranks hold a copy of it.
-LARGEST_COPY = 1 << 28
+from matex_tf.patches.files.wrapping import taken, wrap
 
 
 def install(module: ModuleType) -> None:
@@ -29,8 +25,7 @@ def install(module: ModuleType) -> None:
 
 
 def _connect(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    database = args[0] if args else kwargs.get("database")
-    rest, named = args[1:], {name: value for name, value in kwargs.items() if name != "database"}
+    database, rest, named = taken(args, kwargs, database=None)
     where = callers.caller() if isinstance(database, (str, bytes, os.PathLike)) else ""
     path = os.fsdecode(database) if where else ""
     if not where or path in ("", ":memory:") or named.get("uri"):
@@ -55,10 +50,10 @@ def _connect(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         size = os.path.getsize(path)
         return size
 
-    def elsewhere(told: int) -> Any:
+    def elsewhere(sent: int) -> Any:
         nonlocal size
-        size = told
-        if size > LARGEST_COPY:
+        size = sent
+        if size > opened.LARGEST_COPY:
             return wrapped(*args, **kwargs)
         copy = wrapped(":memory:", *rest, **named)
         if size:
@@ -70,8 +65,8 @@ def _connect(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         return copy
 
     connection = once.do(call, act, tell, elsewhere, lambda: wrapped(*args, **kwargs))
-    if size > LARGEST_COPY:
-        log_once.log(f"{path} is too large for a copy on each rank: every rank opens it, as with --files every-rank")
+    if size > opened.LARGEST_COPY:
+        opened.log_too_large(path)
     elif size >= 0:
         connection.matex_call = call
         kinds.meet_after("copy", call)

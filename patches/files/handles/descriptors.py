@@ -15,7 +15,7 @@ from typing import Any
 
 from matex_tf.patches.files import callers, once, takeover
 from matex_tf.patches.files.handles import kinds, opened
-from matex_tf.patches.files.wrapping import wrap
+from matex_tf.patches.files.wrapping import taken, wrap
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _OTHERS = getattr(os, "O_DIRECTORY", 0) | (getattr(os, "O_TMPFILE", 0))
@@ -28,8 +28,7 @@ def install(module: ModuleType) -> None:
 
 
 def _open(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    path = args[0] if args else kwargs.get("path")
-    flags = args[1] if len(args) > 1 else kwargs.get("flags", 0)
+    path, flags, *_ = taken(args, kwargs, path=None, flags=0)
     if not (isinstance(flags, int) and flags & _WRITES) or flags & _OTHERS or kwargs.get("dir_fd") is not None:
         return wrapped(*args, **kwargs)
     where = callers.caller() if opened.writes(path, "w") and not _is_other(path) else ""
@@ -37,7 +36,7 @@ def _open(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
     call, shared = opened.call_of("os.open", where, path, flags), True
 
-    def elsewhere(told: None) -> int:
+    def elsewhere(sent: None) -> int:
         copied = not flags & os.O_TRUNC
         return kinds.copy_without_name(os.fsdecode(path), copied, bool(flags & os.O_APPEND))
 

@@ -15,7 +15,7 @@ from typing import Any
 from matex_tf.patches.files import callers, once, takeover
 from matex_tf.patches.files.handles import kinds, opened
 from matex_tf.patches.files.once import Call
-from matex_tf.patches.files.wrapping import wrap
+from matex_tf.patches.files.wrapping import taken, wrap
 
 _calls: dict[int, Call] = {}  # by the number that HDF5 gives an open file: h5py makes new objects for one and the same
 
@@ -28,14 +28,10 @@ def install(module: ModuleType) -> None:
 
 
 def _open(wrapped: Any, file: Any, args: Any, kwargs: Any) -> Any:
-    name = args[0] if args else kwargs.get("name")
-    mode = args[1] if len(args) > 1 else kwargs.get("mode", "r")
-    driver = args[2] if len(args) > 2 else kwargs.get("driver")
+    name, mode, driver, rest, named = taken(args, kwargs, name=None, mode="r", driver=None)
     where = callers.caller() if driver is None and mode != "r" and isinstance(name, (str, bytes, os.PathLike)) else ""
     if not where:
         return wrapped(*args, **kwargs)
-    rest = args[3:]
-    named = {key: value for key, value in kwargs.items() if key not in ("name", "mode", "driver")}
     call, shared = opened.call_of("h5py.File", where, name, mode), True
 
     def alone() -> None:

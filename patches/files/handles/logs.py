@@ -17,7 +17,7 @@ from typing import Any
 from matex_tf.patches.common.active_flag import alone
 from matex_tf.patches.files import callers, once, takeover
 from matex_tf.patches.files.handles import kinds, opened
-from matex_tf.patches.files.wrapping import wrap
+from matex_tf.patches.files.wrapping import taken, wrap
 
 _THROUGH = frozenset(("logging", "logging.handlers", "logging.config"))
 _CALL = "_matex_call"
@@ -53,14 +53,13 @@ class _Heir:
 
 
 def _begin(wrapped: Any, handler: Any, args: Any, kwargs: Any) -> Any:
-    file = args[0] if args else kwargs.get("filename")
-    mode = args[1] if len(args) > 1 else kwargs.get("mode", "a")
+    file, mode, *_ = taken(args, kwargs, filename=None, mode="a")
     where = callers.caller(_THROUGH) if opened.writes(file, mode) else ""
     if not where:
         return wrapped(*args, **kwargs)
     call, shared = opened.call_of(type(handler).__name__, where, file, mode), True
 
-    def elsewhere(told: None) -> None:
+    def elsewhere(sent: None) -> None:
         setattr(handler, _NOTHING, True)
         wrapped(*args, **kwargs)
 

@@ -21,10 +21,7 @@ from matex_tf.errors import MatexError
 from matex_tf.patches.files import callers
 from matex_tf.patches.files.handles import kinds, opened, privately
 from matex_tf.patches.files.once import Call
-from matex_tf.patches.files.wrapping import wrap
-
-#: Bytes of a file up to which the other ranks hold a copy of it.
-LARGEST_COPY = 1 << 28
+from matex_tf.patches.files.wrapping import taken, wrap
 
 _MODES = {"readwrite": "r+", "write": "w+"}
 
@@ -51,12 +48,10 @@ def _new(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 def _open(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     """`open_memmap(filename, mode, ...)`: one that makes the file writes a header first; others end in `_new`."""
-    file = args[0] if args else kwargs.get("filename")
-    mode = args[1] if len(args) > 1 else kwargs.get("mode", "r+")
+    file, mode, rest, named = taken(args, kwargs, filename=None, mode="r+")
     if mode != "w+":
         return wrapped(*args, **kwargs)
-    rest = {name: value for name, value in kwargs.items() if name != "filename"}
-    return _mapped("open_memmap", lambda path: wrapped(path, *args[1:], **rest), file, mode)
+    return _mapped("open_memmap", lambda path: wrapped(path, mode, *rest, **named), file, mode)
 
 
 def _mapped(what: str, make: Any, file: Any, mode: Any) -> Any:
@@ -81,7 +76,7 @@ def _mapped(what: str, make: Any, file: Any, mode: Any) -> Any:
             name = os.path.abspath(os.fsdecode(file))
             array.filename = pathlib.Path(name).resolve() if isinstance(file, os.PathLike) else name
 
-    call = privately.open_file(what, where, file, mode, opening, lambda: array._mmap, largest_copy=LARGEST_COPY)
+    call = privately.open_file(what, where, file, mode, opening, lambda: array._mmap, largest_copy=opened.LARGEST_COPY)
     if call is not None:
         _calls[array._mmap] = call
         weakref.finalize(array._mmap, kinds.meet_after, "close", call).atexit = False

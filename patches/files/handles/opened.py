@@ -15,10 +15,14 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from matex_tf.patches.common import log_once
 from matex_tf.patches.files import callers, once, takeover
 from matex_tf.patches.files.handles import kinds
 from matex_tf.patches.files.once import Call
-from matex_tf.patches.files.wrapping import wrap
+from matex_tf.patches.files.wrapping import taken, wrap
+
+#: Bytes of a file up to which the other ranks hold a copy of it.
+LARGEST_COPY = 1 << 28
 
 _COMPRESSED = {"gzip": "GzipFile.close", "bz2": "BZ2File.close", "lzma": "LZMAFile.close"}
 
@@ -118,21 +122,24 @@ def open_as(
 
 
 def writes(file: Any, mode: Any) -> bool:
-    """Whether a file of a name is opened for writing; devices and what the kernel shows as files are no such files."""
+    """Whether a file of a name is opened for writing; devices and what the kernel shows as files are not such files."""
     if not isinstance(mode, str) or not set(mode) & set("wax+") or not isinstance(file, (str, bytes, os.PathLike)):
         return False
     path = os.fsdecode(file)
     return not path.startswith(("/dev/", "/proc/")) or path.startswith("/dev/shm/")
 
 
+def log_too_large(path: str) -> None:
+    """Say that a file has more than `LARGEST_COPY` bytes."""
+    log_once.log(f"{path} is too large for a copy on each rank: every rank opens it, as with --files every-rank")
+
+
 def _open_compressed(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    file = args[0] if args else kwargs.get("filename")
-    mode = args[1] if len(args) > 1 else kwargs.get("mode", "rb")
+    file, mode, rest, named = taken(args, kwargs, filename=None, mode="rb")
     where = callers.caller() if writes(file, mode) else ""
     if not where:
         return wrapped(*args, **kwargs)
     path, call = os.fsdecode(file), call_of("open", where, file, mode)
-    rest, named = args[2:], {name: value for name, value in kwargs.items() if name not in ("filename", "mode")}
     raw = open_as(call, path, mode.replace("t", "").replace("b", "") + "b", (-1, None, None, None), lambda: None)
     if raw is None:
         return wrapped(file, mode, *rest, **named)

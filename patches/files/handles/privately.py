@@ -14,7 +14,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from matex_tf.patches.common import log_once
 from matex_tf.patches.files import once, takeover
 from matex_tf.patches.files.handles import kinds, opened
 from matex_tf.patches.files.once import Call
@@ -53,9 +52,9 @@ def open_file(
         opening(file)
         return size
 
-    def elsewhere(told: int) -> None:
+    def elsewhere(sent: int) -> None:
         nonlocal size
-        size = told
+        size = sent
         if size > largest_copy:
             return opening(file)
         folder = tempfile.mkdtemp(prefix="matex-")
@@ -74,7 +73,7 @@ def open_file(
     if not shared:
         return None
     if size > largest_copy:
-        log_once.log(f"{path} is too large for a copy on each rank: every rank opens it, as with --files every-rank")
+        opened.log_too_large(path)
         return None
     if copied:
         kinds.meet_after("copy", call)

@@ -53,8 +53,8 @@ def _start(wrapped: Any, process: Any, args: Any, kwargs: Any) -> None:
         pipes = [getattr(process, name) for name in ("stdin", "stdout", "stderr")]
         return process.args, process.pid, [pipe is not None for pipe in pipes], hasattr(pipes[0], "encoding")
 
-    def elsewhere(told: Any) -> None:
-        process.args, process.pid, pipes, text = told
+    def elsewhere(sent: Any) -> None:
+        process.args, process.pid, pipes, text = sent
         process.returncode, process._child_created = None, False
         process.stdin, process.stdout, process.stderr = (
             _no_input(text) if pipes[0] else None,
@@ -80,8 +80,8 @@ def _method(name: str) -> Any:
             return wrapped(*args, **kwargs)
         here = vars(process)[_HERE]
 
-        def elsewhere(told: Any) -> Any:
-            result, process.returncode = told
+        def elsewhere(sent: Any) -> Any:
+            result, process.returncode = sent
             return result
 
         return _for_all(
@@ -100,7 +100,7 @@ def _for_all(
     here: bool,
     act: Callable[[], Any],
     tell: Callable[[Any], Any] = lambda result: result,
-    elsewhere: Callable[[Any], Any] = lambda told: told,
+    elsewhere: Callable[[Any], Any] = lambda sent: sent,
 ) -> Any:
     """Do something with a program on the rank that started it, for all ranks where they come to it together."""
 
@@ -195,7 +195,7 @@ def _popen(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
     call = Call("os.popen", where, once.describe(args, kwargs))
     if mode != "r":
-        return once.do(call, lambda: wrapped(*args, **kwargs), lambda opened: None, lambda told: _no_input(True))
+        return once.do(call, lambda: wrapped(*args, **kwargs), lambda opened: None, lambda sent: _no_input(True))
 
     def read() -> tuple[str, int | None]:
         pipe = wrapped(*args, **kwargs)

@@ -20,7 +20,7 @@ from typing import Any
 from matex_tf.patches.files import callers, once
 from matex_tf.patches.files.handles import kinds, opened, privately
 from matex_tf.patches.files.once import Call
-from matex_tf.patches.files.wrapping import wrap
+from matex_tf.patches.files.wrapping import taken, wrap
 
 _CALL = "_matex_call"
 _NAME = "_FileIO__name"
@@ -41,12 +41,10 @@ def install(module: ModuleType) -> None:
 
 
 def _gfile(wrapped: Any, file: Any, args: Any, kwargs: Any) -> Any:
-    name = args[0] if args else kwargs.get("name")
-    mode = args[1] if len(args) > 1 else kwargs.get("mode", "r")
+    name, mode, rest, named = taken(args, kwargs, name=None, mode="r")
     where = callers.caller() if opened.writes(name, mode) else ""
     if not where:
         return wrapped(*args, **kwargs)
-    rest, named = args[2:], {key: value for key, value in kwargs.items() if key not in ("name", "mode")}
 
     def opening(path: Any) -> None:
         wrapped(path, mode, *rest, **named)
@@ -60,11 +58,10 @@ def _gfile(wrapped: Any, file: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _records(wrapped: Any, writer: Any, args: Any, kwargs: Any) -> Any:
-    path = args[0] if args else kwargs.get("path")
+    path, rest, named = taken(args, kwargs, path=None)
     where = callers.caller() if opened.writes(path, "w") else ""
     if not where:
         return wrapped(*args, **kwargs)
-    rest, named = args[1:], {key: value for key, value in kwargs.items() if key != "path"}
     call = privately.open_file(
         "TFRecordWriter", where, path, "w", lambda target: wrapped(target, *rest, **named), lambda: writer
     )
@@ -90,27 +87,25 @@ def _flush(wrapped: Any, file: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _save(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
-    path = args[0] if args else kwargs.get("path")
+    path, rest, named = taken(args, kwargs, path=None)
     where = callers.caller() if isinstance(path, (str, os.PathLike)) else ""
     if not where:
         return wrapped(*args, **kwargs)
-    rest, named = args[1:], {key: value for key, value in kwargs.items() if key != "path"}
 
-    def elsewhere(told: None) -> None:
+    def elsewhere(sent: None) -> None:
         with tempfile.TemporaryDirectory(prefix="matex-") as folder:
             wrapped(os.path.join(folder, "dataset"), *rest, **named)
 
     call = opened.call_of("Dataset.save", where, path)
-    return once.do(call, lambda: wrapped(*args, **kwargs), lambda told: None, elsewhere)
+    return once.do(call, lambda: wrapped(*args, **kwargs), lambda sent: None, elsewhere)
 
 
 def _cache(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
-    file = args[0] if args else kwargs.get("filename", "")
+    file, rest, named = taken(args, kwargs, filename="")
     where = callers.caller() if isinstance(file, (str, os.PathLike)) and os.fspath(file) else ""
     if not where:
         return wrapped(*args, **kwargs)
     path = os.fspath(file)
-    rest, named = args[1:], {key: value for key, value in kwargs.items() if key != "filename"}
     call = Call("Dataset.cache", where, once.describe((path,), {}), os.path.dirname(path) or ".")
 
     def elsewhere(there: bool) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from matex_tf.core import trace, world
-from matex_tf.patches.common import log_once
+from matex_tf.patches.common import log_once, run_state
 from matex_tf.patches.horovod.core.coordinator import Coordinator
 from matex_tf.patches.imports import horovod_alias
 
@@ -51,9 +52,24 @@ OP_NAMES = {Average: "average", Sum: "sum", Adasum: "adasum", Min: "min", Max: "
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
-_desk: Coordinator | None = None  # of all ranks; None before init and after shutdown
-_left: dict[world.World, Coordinator] = {}  # by shutdown, for the next init, so that communicators do not add up
-_timeline = ""
+
+@dataclasses.dataclass
+class Joined:
+    """What `init` has begun: Horovod's functions take nothing along that could hold it.
+
+    Attributes:
+        coordinator: of all ranks; None before init and after shutdown.
+        left: by shutdown, for the next init, so that communicators do not add up.
+        timeline: where the one that was begun goes; empty for none.
+    """
+
+    coordinator: Coordinator | None = None
+    left: dict[world.World, Coordinator] = dataclasses.field(default_factory=dict)
+    timeline: str = ""
+
+
+def _joined() -> Joined:
+    return run_state.current().part(Joined)
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
@@ -67,14 +83,13 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         NotImplementedError: comm is a part of the job.
         ValueError: on every rank, a process set that cannot be or that is there already. None of them is added then.
     """
-    global _desk
     from matex_tf.patches.horovod.core import process_sets as sets
 
-    ranks = world.current()
+    ranks, joined = world.current(), _joined()
     _check_comm(comm, ranks.size)
-    if _desk is None or _desk.ranks is not ranks:
-        _desk = _left.pop(ranks, None) or Coordinator(ranks)
-        sets.begin(_desk)
+    if joined.coordinator is None or joined.coordinator.ranks is not ranks:
+        joined.coordinator = joined.left.pop(ranks, None) or Coordinator(ranks)
+        sets.begin(joined.coordinator)
         sets.close_left()
         if not ranks.is_single:
             log_once.log(horovod_alias.NOTE)
@@ -88,13 +103,13 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 def reinit() -> None:
     """Ranks have been left behind: go on with those that are left, without their process sets."""
-    global _desk
     from matex_tf.patches.horovod.core import process_sets as sets
 
-    _left.clear()
-    if _desk is not None:
-        _desk = Coordinator(world.current())
-        sets.begin(_desk)
+    joined = _joined()
+    joined.left.clear()
+    if joined.coordinator is not None:
+        joined.coordinator = Coordinator(world.current())
+        sets.begin(joined.coordinator)
     sets.forget_left()
 
 
@@ -128,56 +143,57 @@ def _abort_on_exception(ranks: world.World) -> None:
 
 def shutdown() -> None:
     """Leave; collectives need another `init` then. The ranks of the job go on."""
-    global _desk
     from matex_tf.patches.horovod.core import process_sets as sets
 
-    if _timeline:
+    joined = _joined()
+    if joined.timeline:
         stop_timeline()
-    if _desk is not None and not _desk.ranks.is_single:
-        _left[_desk.ranks] = _desk
-    _desk = None
+    if joined.coordinator is not None and not joined.coordinator.ranks.is_single:
+        joined.left[joined.coordinator.ranks] = joined.coordinator
+    joined.coordinator = None
     sets.end()
 
 
-def desk() -> Coordinator:
-    """The desk of all ranks.
+def coordinator() -> Coordinator:
+    """The coordinator of all ranks.
 
     Raises:
         ValueError: `init` was not called.
     """
-    if _desk is None:
+    found = _joined().coordinator
+    if found is None:
         raise ValueError(NOT_INITIALIZED)
-    return _desk
+    return found
 
 
 def is_initialized() -> bool:
     """Whether `init` was called, and `shutdown` not since."""
-    return _desk is not None
+    return _joined().coordinator is not None
 
 
 def size() -> int:
     """The number of ranks."""
-    return desk().ranks.size
+    return coordinator().ranks.size
 
 
 def rank() -> int:
     """This rank, 0 to size - 1."""
-    return desk().ranks.rank
+    return coordinator().ranks.rank
 
 
 def local_size() -> int:
     """The number of ranks on this node."""
-    return desk().ranks.local_size
+    return coordinator().ranks.local_size
 
 
 def local_rank() -> int:
     """This rank among those of its node."""
-    return desk().ranks.local_rank
+    return coordinator().ranks.local_rank
 
 
 def _across() -> list[int]:
     """The nodes that have a rank with this local rank."""
-    ranks = desk().ranks
+    ranks = coordinator().ranks
     return [number for number, node in enumerate(ranks.nodes) if len(node) > ranks.local_rank]
 
 
@@ -188,17 +204,17 @@ def cross_size() -> int:
 
 def cross_rank() -> int:
     """This node among those."""
-    return _across().index(desk().ranks.node)
+    return _across().index(coordinator().ranks.node)
 
 
 def is_homogeneous() -> bool:
     """Whether every node has as many ranks."""
-    return len({len(node) for node in desk().ranks.nodes}) == 1
+    return len({len(node) for node in coordinator().ranks.nodes}) == 1
 
 
 def mpi_threads_supported() -> bool:
     """True: matex_tf does not start with an MPI without MPI_THREAD_MULTIPLE."""
-    desk()
+    coordinator()
     return True
 
 
@@ -259,16 +275,14 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
         file_path: rank 0's is taken; for chrome://tracing, ui.perfetto.dev and `matex-tf trace`.
         mark_cycles: taken and ignored; there are no cycles here.
     """
-    global _timeline
     path = os.path.abspath(file_path)
-    trace.start(desk().ranks, path)
-    _timeline = path
+    trace.start(coordinator().ranks, path)
+    _joined().timeline = path
 
 
 def stop_timeline() -> None:
     """Write the timeline. Every rank must call it; does nothing where none was begun."""
-    global _timeline
-    ranks = desk().ranks
-    if _timeline:
-        path, _timeline = _timeline, ""
+    ranks, joined = coordinator().ranks, _joined()
+    if joined.timeline:
+        path, joined.timeline = joined.timeline, ""
         trace.write(ranks, path)

@@ -6,15 +6,16 @@ has checkpoints of its own, see `resume_fit`: a commit in the middle of a `fit` 
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any
 
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.faults import checkpoints
 from matex_tf.faults.checkpoint_files import Place
-from matex_tf.patches.common import log_once
+from matex_tf.faults.checkpoints import Checkpoints
+from matex_tf.patches.common import log_once, run_state
 from matex_tf.patches.recovery import resume_fit
 from matex_tf.storage import plain_encoder
 
@@ -22,9 +23,16 @@ from matex_tf.storage import plain_encoder
 class _Kept:
     """The commits of the function that runs."""
 
-    def __init__(self, state: Any, number: int):
-        """Args: state: an `elastic.ObjectState`. number: of the function's call, from 1."""
+    def __init__(self, state: Any, number: int, store: Checkpoints):
+        """Commits of one call.
+
+        Args:
+            state: an `elastic.ObjectState`.
+            number: of the function's call, from 1.
+            store: the checkpoints of the job.
+        """
         self.state = state
+        self._store = store
         self._number = number
         self._commits = 0
         self._written = time.monotonic()
@@ -35,14 +43,13 @@ class _Kept:
         Raises:
             MatexError: on every rank, the state is another one.
         """
-        ranks, store = world.current(), checkpoints.current
-        assert store is not None
+        ranks, store = world.current(), self._store
         found = store.find(self._number, "elastic") if ranks.rank == 0 else None
         fits = ranks.broadcast(None if found is None else (found[0].epoch, found[1]["fits"]), "go on from a commit")
         if fits is None:
             return
         self._commits, fits_done = fits
-        resume_fit.go_on_behind(fits_done)
+        resume_fit.fits().count = fits_done  # the script gets past them without making them again
         failure = None
         self.state.make_variables()
         if found is not None:
@@ -58,8 +65,8 @@ class _Kept:
     def keep(self) -> None:
         """The state has been committed."""
         self._commits += 1
-        store = checkpoints.current
-        if store is None or world.current().rank or store.busy or resume_fit.fitting():
+        made = resume_fit.fits()
+        if world.current().rank or self._store.busy or made.under_way is not None:
             return
         if time.monotonic() - self._written < settings.current().checkpoint_seconds:
             return
@@ -73,33 +80,38 @@ class _Kept:
                 "earlier commit, or begins anew"
             )
             return
-        written, fits = plain_encoder.dumps(objects), resume_fit.fits()  # now: the script may change them meanwhile
-        store.save(
+        written, fits = plain_encoder.dumps(objects), made.count  # now: the script may change them meanwhile
+        self._store.save(
             Place(self._number, self._commits, 0, "elastic"),
             lambda: {"variables": [value.numpy() for value in variables], "objects": written, "fits": fits},
         )
 
 
-_functions = 0
-_under_way: _Kept | None = None
+@dataclasses.dataclass
+class _Functions:
+    """The calls of functions under `run`: how many there have been, and the commits of the one that runs."""
+
+    count: int = 0
+    under_way: _Kept | None = None
 
 
 def begin(state: Any) -> None:
     """A function under `run` is about to be called."""
-    global _functions, _under_way
-    if checkpoints.current is None:
+    store, functions = world.current().checkpoints, run_state.current().part(_Functions)
+    if store is None:
         return
-    _functions += 1
-    _under_way = None
+    functions.count += 1
+    functions.under_way = None
     if not hasattr(state, "given"):
         log_once.log(f"commits of a {type(state).__name__} are not written: after a death its function begins anew")
         return
-    _under_way = _Kept(state, _functions)
-    if checkpoints.current.resumed:
-        _under_way.go_on()
+    functions.under_way = _Kept(state, functions.count, store)
+    if store.resumed:
+        functions.under_way.go_on()
 
 
 def committed(state: Any) -> None:
     """A state has been committed."""
-    if _under_way is not None and _under_way.state is state:
-        _under_way.keep()
+    kept = run_state.current().part(_Functions).under_way
+    if kept is not None and kept.state is state:
+        kept.keep()

@@ -1,7 +1,7 @@
 """Where the collectives of a rank wait until the other ranks come for the same.
 
 Ranks may come to collectives in different orders where several threads, or a graph of a session, run them; a rank that
-has joined has nothing of its own and takes part in what the others do. Whoever is at the desk tries the oldest
+has joined has nothing of its own and takes part in what the others do. Whoever talks to the others tries the oldest
 collective that its rank has. Ranks that all try the same go on at once: the exchange compares two checksums, and
 nothing else is sent. Where they differ, all know it, and they lay open what they have at hand:
 
@@ -63,14 +63,14 @@ class PendingCollective:
 
 
 class Coordinator:
-    """The desk of one rank, for the ranks of one world."""
+    """What one rank asks for, and what the ranks of one world do of it."""
 
     def __init__(self, ranks: World):
-        """Args: ranks: those that take part in every collective of this desk."""
+        """Args: ranks: those that take part in every collective of this coordinator."""
         self.ranks = ranks
         self._changed = threading.Condition()  # of what follows
         self._pending: list[PendingCollective] = []
-        self._talking = False  # whether a thread talks to the other ranks, for all tickets
+        self._talking = False  # whether a thread talks to the other ranks, for all pending
         self._collectives: Collectives | None = None
         self._stuck_since = 0.0
         self._openings = 0
@@ -90,24 +90,24 @@ class Coordinator:
         with self._changed:
             if any(other.request.key == request.key for other in self._pending):
                 request = request.twice()  # which of them goes with which of another rank, nobody can tell
-            ticket = PendingCollective(request, [*arrays, *objects], plan)
-            self._pending.append(ticket)
-        self._see_to(ticket)
-        if ticket.error is not None:
-            if world_module.current().guard is not None and transactions.is_rank_failure(ticket.error):
-                raise HorovodInternalError(f"{request.what} failed, as a rank has died") from ticket.error
-            raise ticket.error
-        return ticket.result
+            pending = PendingCollective(request, [*arrays, *objects], plan)
+            self._pending.append(pending)
+        self._see_to(pending)
+        if pending.error is not None:
+            if world_module.current().guard is not None and transactions.is_rank_failure(pending.error):
+                raise HorovodInternalError(f"{request.what} failed, as a rank has died") from pending.error
+            raise pending.error
+        return pending.result
 
-    def _see_to(self, ticket: PendingCollective) -> None:
-        """Wait until a ticket has ended; it may be another thread that talks to the other ranks and ends it."""
+    def _see_to(self, pending: PendingCollective) -> None:
+        """Wait until a collective has ended; it may be another thread that talks to the other ranks and ends it."""
         with self._changed:
-            self._changed.wait_for(lambda: ticket.ended or not self._talking)
-            if ticket.ended:
+            self._changed.wait_for(lambda: pending.ended or not self._talking)
+            if pending.ended:
                 return
             self._talking = True
         try:
-            while not ticket.ended:
+            while not pending.ended:
                 self._try_oldest()
         finally:
             with self._changed:
@@ -121,51 +121,51 @@ class Coordinator:
         self.ranks.free()
 
     def _try_oldest(self) -> None:
-        ticket = self._pending[0]
-        request = ticket.request
+        pending = self._pending[0]
+        request = pending.request
         try:
-            if ticket.plan is not None and not request.fault and not self.ranks.is_single:
-                result: Any = process_group.sum_planned(self.ranks, ticket.plan, ticket.arrays)
+            if pending.plan is not None and not request.fault and not self.ranks.is_single:
+                result: Any = process_group.sum_planned(self.ranks, pending.plan, pending.arrays)
             else:
                 self.ranks.barrier(request.what, request.details)
-                result = self._do(request, ticket.arrays, ticket)
+                result = self._do(request, pending.arrays, pending)
         except RanksDisagree as error:
             if error.everyone and all(what.startswith(PREFIX) for what, _, _ in error.everyone):
                 self._lay_open()
             else:
-                self._end(ticket, error=error)
+                self._end(pending, error=error)
         except BaseException as error:
-            self._end(ticket, error=error)
+            self._end(pending, error=error)
         else:
-            self._end(ticket, result)
+            self._end(pending, result)
 
-    def _end(self, ticket: PendingCollective, result: Any = None, error: BaseException | None = None) -> None:
+    def _end(self, pending: PendingCollective, result: Any = None, error: BaseException | None = None) -> None:
         self._stuck_since = 0.0
         with self._changed:
-            self._pending.remove(ticket)
-            ticket.end(result, error)
+            self._pending.remove(pending)
+            pending.end(result, error)
             self._changed.notify_all()
 
     def _lay_open(self) -> None:
-        """Settle with the other ranks, which do the same, what comes next."""
+        """Agree with the other ranks, which do the same, what comes next."""
         self._openings += 1
         now = time.monotonic()
         self._stuck_since = self._stuck_since or now
         with self._changed:
             mine = list(self._pending)
-        for ticket in mine:
-            if ticket.request.kind == "join" and ticket.since < 0:
-                ticket.since = self._openings
-        said = self.ranks.allgather_now(([ticket.request for ticket in mine], now - self._stuck_since))
+        for pending in mine:
+            if pending.request.kind == "join" and pending.since < 0:
+                pending.since = self._openings
+        said = self.ranks.allgather_now(([pending.request for pending in mine], now - self._stuck_since))
         asked: list[list[Request]] = [requests for requests, _ in said]
         joined = [any(request.kind == "join" for request in requests) for requests in asked]
         others = [rank for rank in range(self.ranks.size) if not joined[rank]]
         if not others:
-            joining = next(ticket for ticket in mine if ticket.request.kind == "join")
+            joining = next(pending for pending in mine if pending.request.kind == "join")
             self._end(joining, self._last(joining))
             return
         common = next((one for one in asked[others[0]] if _all_have(one, asked, others)), None)
-        own = next((ticket for ticket in mine if common and ticket.request.key == common.key), None)
+        own = next((pending for pending in mine if common and pending.request.key == common.key), None)
         if common is None:
             self._wait_or_fail(mine, asked, others, max(waited for _, waited in said))
             return
@@ -216,15 +216,15 @@ class Coordinator:
         since = [opening if opening >= 0 else self._openings + 1 for opening in self.ranks.allgather_now(joining.since)]
         return max(range(len(since)), key=lambda rank: (since[rank], rank))
 
-    def _do(self, request: Request, arrays: Sequence[Any], ticket: PendingCollective | None) -> Any:
+    def _do(self, request: Request, arrays: Sequence[Any], pending: PendingCollective | None) -> Any:
         """Carry out a collective that all ranks have agreed on."""
         if request.fault:
             raise BadArgument(request.fault)
         if request.kind in ("barrier", "add_process_sets"):
             return []
         if request.kind == "join":
-            assert ticket is not None
-            return self._last(ticket)
+            assert pending is not None
+            return self._last(pending)
         if request.kind == "add_process_set":
             return self.ranks.subset(arrays[0])
         if self._collectives is None:

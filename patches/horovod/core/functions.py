@@ -1,4 +1,4 @@
-"""Variables and Python objects, from one rank to all or from all to all."""
+"""Variables and Python objects, from one rank to all or from all to all; ranks and their numbers as tensors."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import pickle
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from matex_tf.errors import MatexError
-from matex_tf.patches.horovod.core import ops
-from matex_tf.patches.horovod.core.process_sets import ProcessSet, global_process_set
+from matex_tf.patches.horovod.core import basics, ops
+from matex_tf.patches.horovod.core.process_sets import ProcessSet, by_id, global_process_set
 from matex_tf.patches.horovod.core.requests import Call
 
 
@@ -99,15 +100,15 @@ def broadcast_object(
     process_set: ProcessSet = global_process_set,
 ) -> Any:  # fmt: skip
     """`root_rank`'s object, any that can be pickled, on every rank. `session` is not needed."""
-    desk = process_set.desk
+    coordinator = process_set.coordinator
     root = process_set.ranks.index(root_rank)
     mine, failure = b"", ""
-    if desk.ranks.rank == root:
+    if coordinator.ranks.rank == root:
         mine, failure = _pickled(obj)
-    data, failure = desk.perform(Call("broadcast_object", name, root=root), objects=[(mine, failure)])
+    data, failure = coordinator.perform(Call("broadcast_object", name, root=root), objects=[(mine, failure)])
     if failure:
         raise MatexError(f"hvd.broadcast_object: rank {root_rank} {failure}")
-    return obj if desk.ranks.rank == root else pickle.loads(data)
+    return obj if coordinator.ranks.rank == root else pickle.loads(data)
 
 
 def broadcast_object_fn(
@@ -121,7 +122,7 @@ def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
     """Every rank's object, any that can be pickled, in the order of ranks. `session` is not needed."""
-    gathered = process_set.desk.perform(Call("allgather_object", name), objects=[_pickled(obj)])
+    gathered = process_set.coordinator.perform(Call("allgather_object", name), objects=[_pickled(obj)])
     for rank, (_, failure) in zip(process_set.ranks, gathered, strict=True):
         if failure:
             raise MatexError(f"hvd.allgather_object: rank {rank} {failure}")
@@ -134,3 +135,35 @@ def _pickled(obj: Any) -> tuple[bytes, str]:
         return _pickler().dumps(obj), ""
     except Exception as error:
         return b"", f"cannot pickle its {type(obj).__name__}: {error}"
+
+
+def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    """int32 scalar, the number of ranks when it is run."""
+    return ops.value(lambda: np.array(len(by_id(process_set_id).ranks), np.int32))
+
+
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    """int32 scalar, 1 where this rank is in the set, 0 where not; -1 before `init`, -3 where there is no such set."""
+
+    def included() -> np.ndarray:
+        if not basics.is_initialized():
+            return np.array(-1, np.int32)
+        process_set = by_id(process_set_id)
+        return np.array(-3 if process_set is None else int(process_set.included()), np.int32)
+
+    return ops.value(included)
+
+
+def rank_op(name: str | None = None) -> tf.Tensor:
+    """int32 scalar, this rank when it is run."""
+    return ops.value(lambda: np.array(basics.rank(), np.int32))
+
+
+def local_size_op(name: str | None = None) -> tf.Tensor:
+    """int32 scalar, the number of ranks on this node when it is run."""
+    return ops.value(lambda: np.array(basics.local_size(), np.int32))
+
+
+def local_rank_op(name: str | None = None) -> tf.Tensor:
+    """int32 scalar, this rank among those of its node when it is run."""
+    return ops.value(lambda: np.array(basics.local_rank(), np.int32))

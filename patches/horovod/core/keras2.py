@@ -19,6 +19,7 @@ and its `__init__(learning_rate, …)`; `keras.src.trainers.trainer.Trainer.comp
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 from typing import Any
 
@@ -30,8 +31,6 @@ from matex_tf.patches.common import log_once
 
 _BASE = "keras.src.optimizers.base_optimizer"
 
-_installed = False
-
 
 class VariableList(list):
     """`optimizer.variables`, and `optimizer.variables()` as scripts for older versions of Keras have it."""
@@ -40,12 +39,9 @@ class VariableList(list):
         return self
 
 
+@functools.cache  # once
 def install() -> None:
     """Serve all this. May be called more than once."""
-    global _installed
-    if _installed:
-        return
-    _installed = True
     base = importlib.import_module(_BASE).BaseOptimizer
     wrapt.wrap_function_wrapper(_BASE, "BaseOptimizer.__init__", _with_rate)
     inherited = base.variables

@@ -17,8 +17,8 @@ from matex_tf.errors import MatexError
 from matex_tf.patches.horovod.core import basics, graph_errors, graph_names
 from matex_tf.patches.horovod.core.basics import OP_NAMES, Adasum, Average, Sum
 from matex_tf.patches.horovod.core.exceptions import HorovodInternalError
-from matex_tf.patches.horovod.core.process_sets import ProcessSet, by_id, global_process_set
-from matex_tf.patches.horovod.core.requests import Call
+from matex_tf.patches.horovod.core.process_sets import ProcessSet, global_process_set
+from matex_tf.patches.horovod.core.requests import Call, divides, has_rows, splits_fit
 
 #: Autograph need not rewrite what has no `if` on a tensor: tracing takes half as long without.
 as_it_is = tf.autograph.experimental.do_not_convert
@@ -38,13 +38,13 @@ def run(call: Call, tensors: Sequence[tf.Tensor], dtypes: Sequence[tf.DType], am
             in the process set.
     """
     try:
-        desk = among.desk
+        coordinator = among.coordinator
     except MatexError as error:
         raise graph_errors.as_op_error(error) from error
     if tf.executing_eagerly():
         try:
             with trace.span("op"):
-                results = desk.perform(call, [_array(tensor) for tensor in tensors])
+                results = coordinator.perform(call, [_array(tensor) for tensor in tensors])
         except MatexError as error:
             raise graph_errors.as_op_error(error) from error
         return [tf.convert_to_tensor(result, dtype) for result, dtype in zip(results, dtypes, strict=True)]
@@ -52,7 +52,7 @@ def run(call: Call, tensors: Sequence[tf.Tensor], dtypes: Sequence[tf.DType], am
     def perform(*arrays: np.ndarray) -> list[np.ndarray]:
         try:
             with trace.span("op"):
-                return among.desk.perform(call, [np.asarray(array) for array in arrays])
+                return among.coordinator.perform(call, [np.asarray(array) for array in arrays])
         except MatexError as error:
             errors.remember(error)
             raise graph_errors.to_be_recognized(error) from None
@@ -89,7 +89,7 @@ def count(among: ProcessSet) -> Any:
     """The number of ranks, to divide by: an int, or in a graph a tensor where ranks may be left behind."""
     if tf.executing_eagerly() or world.current().guard is None:
         return len(among.ranks)
-    return _value(lambda: np.array(len(among.ranks), np.int32))
+    return value(lambda: np.array(len(among.ranks), np.int32))
 
 
 def scaled(tensor: tf.Tensor, factor: float, divisor: Any = 1) -> tf.Tensor:
@@ -168,7 +168,7 @@ def allgather(
     """Join each of some tensors along the first axis, in the order of ranks; rows may differ between ranks."""
     given = dense(tensors, "allgather")
     call_name = graph_names.name_of(name, "Allgather", given)
-    call = Call("allgather", call_name, check=_has_rows)
+    call = Call("allgather", call_name, check=has_rows)
     dtypes = [*(tensor.dtype for tensor in given), tf.int32]
     counts: tf.Tensor = None
 
@@ -233,7 +233,7 @@ def alltoall(
         parts = tf.fill([size], rows // size)
     else:
         parts = tf.convert_to_tensor(splits)
-    call = Call("alltoall", call_name, check=_splits_fit if splits is not None else _divides)
+    call = Call("alltoall", call_name, check=splits_fit if splits is not None else divides)
     back: tf.Tensor = None
 
     def forward(values: tf.Tensor, counts: tf.Tensor) -> list[tf.Tensor]:
@@ -265,7 +265,7 @@ def reducescatter(
         raise NotImplementedError("hvd.reducescatter knows the ops Average and Sum.")
     call_name = graph_names.name_of(name, "Reducescatter", given)
     params = f"{OP_NAMES[op]} with factors {float(prescale)}, {float(postscale)}"
-    call = Call("reducescatter", call_name, params=params, check=_has_rows)
+    call = Call("reducescatter", call_name, params=params, check=has_rows)
 
     def forward(*parts: tf.Tensor) -> list[tf.Tensor]:
         own = run(call, parts, [part.dtype for part in parts], among)
@@ -288,9 +288,9 @@ def join() -> tf.Tensor:
     """Take part, with zeros, in what the other ranks do, until all have joined; int32, the last rank that did."""
 
     def wait() -> np.ndarray:
-        return np.array(basics.desk().perform(Call("join")), np.int32)
+        return np.array(basics.coordinator().perform(Call("join")), np.int32)
 
-    return _value(wait)
+    return value(wait)
 
 
 @as_it_is
@@ -300,39 +300,8 @@ def barrier(name: str | None = None, among: ProcessSet = global_process_set) -> 
     return None if tf.executing_eagerly() else done[0]
 
 
-def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """int32 scalar, the number of ranks when it is run."""
-    return _value(lambda: np.array(len(by_id(process_set_id).ranks), np.int32))
-
-
-def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """int32 scalar, 1 where this rank is in the set, 0 where not; -1 before `init`, -3 where there is no such set."""
-
-    def included() -> np.ndarray:
-        if not basics.is_initialized():
-            return np.array(-1, np.int32)
-        process_set = by_id(process_set_id)
-        return np.array(-3 if process_set is None else int(process_set.included()), np.int32)
-
-    return _value(included)
-
-
-def rank_op(name: str | None = None) -> tf.Tensor:
-    """int32 scalar, this rank when it is run."""
-    return _value(lambda: np.array(basics.rank(), np.int32))
-
-
-def local_size_op(name: str | None = None) -> tf.Tensor:
-    """int32 scalar, the number of ranks on this node when it is run."""
-    return _value(lambda: np.array(basics.local_size(), np.int32))
-
-
-def local_rank_op(name: str | None = None) -> tf.Tensor:
-    """int32 scalar, this rank among those of its node when it is run."""
-    return _value(lambda: np.array(basics.local_rank(), np.int32))
-
-
-def _value(make: Callable[[], np.ndarray]) -> tf.Tensor:
+def value(make: Callable[[], np.ndarray]) -> tf.Tensor:
+    """int32 scalar, made when the op is run."""
     if tf.executing_eagerly():
         return tf.constant(make())
     value = tf.numpy_function(make, [], tf.int32, stateful=True)
@@ -355,27 +324,3 @@ def _with_gradient(
 def _again(name: str) -> str | None:
     """The name of the collective in the gradient of another."""
     return f"{name}_grad" if name else None
-
-
-def _has_rows(arrays: Sequence[np.ndarray], size: int) -> str:
-    return "a scalar has no rows" if any(array.ndim == 0 for array in arrays) else ""
-
-
-def _divides(arrays: Sequence[np.ndarray], size: int) -> str:
-    if arrays[0].ndim == 0:
-        return "a scalar has no rows"
-    rows = len(arrays[0])
-    return f"{rows} rows cannot be divided evenly among {size} ranks: give splits" if rows % size else ""
-
-
-def _splits_fit(arrays: Sequence[np.ndarray], size: int) -> str:
-    values, splits = arrays
-    if values.ndim == 0:
-        return "a scalar has no rows"
-    if splits.dtype.kind not in "iu":
-        return f"splits are {splits.dtype.name}, and must be integers"
-    if splits.shape != (size,):
-        return f"splits have shape {splits.shape}, and must have one entry for each of {size} ranks"
-    if (splits < 0).any() or int(splits.sum()) != len(values):
-        return f"splits are {splits.tolist()}, and the tensor has {len(values)} rows"
-    return ""

@@ -60,24 +60,24 @@ class ProcessSet:
         return basics.rank() in self.ranks
 
     @property
-    def desk(self) -> Coordinator:
+    def coordinator(self) -> Coordinator:
         """Where its collectives are done.
 
         Raises:
             ValueError: it was not added.
             BadArgument: this rank is not in it.
         """
-        everyone = basics.desk()  # says so where there was no init
+        everyone = basics.coordinator()  # says so where there was no init
         if self.process_set_id is None or self.process_set_id not in _known:
             raise ValueError(
                 f"{self} is not known: call hvd.add_process_set, or give it to hvd.init(process_sets=[…])."
             )
         if self.process_set_id == 0:
             return everyone
-        desk = _known[self.process_set_id][1]
-        if desk is None:
+        coordinator = _known[self.process_set_id][1]
+        if coordinator is None:
             raise BadArgument(f"rank {basics.rank()} is not in {self}, and cannot take part in its collectives.")
-        return desk
+        return coordinator
 
     def __str__(self) -> str:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm=None)"
@@ -104,23 +104,23 @@ def begin(everyone: Coordinator) -> None:
 
 def end() -> None:
     """Forget all sets."""
-    for process_set, desk in _known.values():
+    for process_set, coordinator in _known.values():
         if process_set is not global_process_set:
             process_set.process_set_id = None
             everyone = _known[0][1]
-            if desk is not None and everyone is not None:
-                _left.append((everyone.ranks, desk))
+            if coordinator is not None and everyone is not None:
+                _left.append((everyone.ranks, coordinator))
     _known.clear()
     _free.clear()
 
 
 def close_left() -> None:
     """Give back the communicators of sets that a shutdown left behind. Every rank of the job must call it."""
-    everyone = basics.desk().ranks
-    for ranks, desk in list(_left):
+    everyone = basics.coordinator().ranks
+    for ranks, coordinator in list(_left):
         if ranks is everyone:
-            _left.remove((ranks, desk))
-            _close(desk)
+            _left.remove((ranks, coordinator))
+            _close(coordinator)
 
 
 def forget_left() -> None:
@@ -128,9 +128,9 @@ def forget_left() -> None:
     _left.clear()
 
 
-def _close(desk: Coordinator) -> None:
-    if desk.ranks is not basics.desk().ranks:
-        desk.close()
+def _close(coordinator: Coordinator) -> None:
+    if coordinator.ranks is not basics.coordinator().ranks:
+        coordinator.close()
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
@@ -144,7 +144,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 def add_all(process_sets: Sequence[ProcessSet | Sequence[int]]) -> list[ProcessSet]:
     """The same for several: all of them are added, or none is."""
-    everyone = basics.desk()
+    everyone = basics.coordinator()
     added = [one if isinstance(one, ProcessSet) else ProcessSet(one) for one in process_sets]
     if not added:
         return []
@@ -176,18 +176,18 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     number = process_set.process_set_id
     if number is None or number == 0 or number not in _known:
         return False
-    basics.desk().perform(Call("barrier", f"remove {process_set.ranks}"))
-    _, desk = _known.pop(number)
+    basics.coordinator().perform(Call("barrier", f"remove {process_set.ranks}"))
+    _, coordinator = _known.pop(number)
     process_set.process_set_id = None
     _free.append(number)
-    if desk is not None:
-        _close(desk)
+    if coordinator is not None:
+        _close(coordinator)
     return True
 
 
 def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
     """The ranks of every set that is known, by its number."""
-    basics.desk()
+    basics.coordinator()
     return {number: list(process_set.ranks) for number, (process_set, _) in _known.items()}
 
 

@@ -116,3 +116,30 @@ class Call:
         if fault:
             details = (f"refused: {fault}",)
         return Request(self.kind, self.name, self.how, self.root, details, shapes, dtypes, fault), plan
+
+
+def has_rows(arrays: Sequence[np.ndarray], size: int) -> str:
+    """What is wrong with tensors that are joined or split by rows; empty where nothing is."""
+    return "a scalar has no rows" if any(array.ndim == 0 for array in arrays) else ""
+
+
+def divides(arrays: Sequence[np.ndarray], size: int) -> str:
+    """What is wrong with rows that all ranks get evenly; empty where nothing is."""
+    if arrays[0].ndim == 0:
+        return "a scalar has no rows"
+    rows = len(arrays[0])
+    return f"{rows} rows cannot be divided evenly among {size} ranks: give splits" if rows % size else ""
+
+
+def splits_fit(arrays: Sequence[np.ndarray], size: int) -> str:
+    """What is wrong with rows and how many of them each rank gets; empty where nothing is."""
+    values, splits = arrays
+    if values.ndim == 0:
+        return "a scalar has no rows"
+    if splits.dtype.kind not in "iu":
+        return f"splits are {splits.dtype.name}, and must be integers"
+    if splits.shape != (size,):
+        return f"splits have shape {splits.shape}, and must have one entry for each of {size} ranks"
+    if (splits < 0).any() or int(splits.sum()) != len(values):
+        return f"splits are {splits.tolist()}, and the tensor has {len(values)} rows"
+    return ""

@@ -173,7 +173,7 @@ def _reduced_outside(how: _How) -> Iterator[None]:
 
 
 def _scale_losses(wrapped: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
-    """Reduce before it is decided whether a step is finite, or ranks would part ways."""
+    """Reduce before it is decided whether a step is finite, or ranks would diverge."""
     inner = getattr(scaler, "inner_optimizer", None)
     if not is_distributed_inside(scaler):
         return wrapped(*args, **kwargs)

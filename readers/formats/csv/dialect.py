@@ -47,7 +47,7 @@ def find(read: Read, begin: int, size: int, wanted: ReadOptions, path: str) -> D
 
     Args:
         read: of the file's text, see `csv_scan.Read`; the file is number 0.
-        begin, size: the text's first byte, and the one behind its last.
+        begin, size: the text's first byte, and the one after its last.
         wanted: what the script says of it, and the names that it expects.
 
     Raises:

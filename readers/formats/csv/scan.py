@@ -1,6 +1,6 @@
 """Where the rows of a CSV text begin, found in parallel: each part of the text is scanned by itself.
 
-A part begins behind a newline, of which nobody knows yet whether it lies inside a quoted field. A part is scanned as
+A part begins after a newline, of which nobody knows yet whether it lies inside a quoted field. A part is scanned as
 if it does not; only where the parts before it show that it does, it is scanned again. What a row is, is what the C
 tokenizer of pandas makes of it: a quote opens a field only at the field's start and is text elsewhere; two quotes
 inside a quoted field are one; CR alone ends a row as LF and CR LF do; a row of blanks is no row.
@@ -31,7 +31,7 @@ Read = Callable[[int, int, int], bytes]
 
 
 class QuoteScanner:
-    """A piece of text that begins behind a newline, or at the text's start, and ends so, or at the text's end.
+    """A piece of text that begins after a newline, or at the text's start, and ends so, or at the text's end.
 
     Attributes:
         data: the text; bytes: the same as uint8 of shape (len(data),).
@@ -140,7 +140,7 @@ class Found:
 
 @dataclass
 class Part:
-    """A part of a file: bytes `low` to `high`, both behind a newline or at an end of the text.
+    """A part of a file: bytes `low` to `high`, both after a newline or at an end of the text.
 
     Attributes:
         quotes: whether there are any.
@@ -168,7 +168,7 @@ def plan(sizes: Sequence[int], rank: int, size: int) -> list[tuple[int, int, int
 
 
 def behind_newline(read: Read, file: int, at: int, begin: int, size: int) -> int:
-    """The first byte from `at` on that is behind a newline; `begin` for 0, and the size where there is no more."""
+    """The first byte from `at` on that is after a newline; `begin` for 0, and the size where there is no more."""
     if at <= 0:
         return begin
     at, window = at - 1, 4 << 10

@@ -62,7 +62,7 @@ class Source:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def begin(self, file: int) -> int:
-        """Where the text begins: behind a byte-order mark."""
+        """Where the text begins: after a byte-order mark."""
         return len(_BOM) if self.read(file, 0, min(len(_BOM), self.sizes[file])) == _BOM else 0
 
     def keep(self, file: int, low: int, text: bytes) -> None:

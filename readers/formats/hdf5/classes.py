@@ -1,6 +1,6 @@
 """MaTEx's layout of HDF5: a dataset for each class, whose rows are the samples of that class.
 
-Read one class behind the other, a rank would hold samples of one class, and every batch would be of few classes. So
+Read one class after the other, a rank would hold samples of one class, and every batch would be of few classes. So
 the rows of the table are the classes' rows in turn: row i of a class of n has the place (i + 1/2) / n, and rows are
 sorted by place, the lower class first where places are equal. Every range of the table then has the classes in the
 proportion of the whole, and takes a contiguous range of each dataset. It is the order of `row_partition.Interleaving`.

@@ -179,7 +179,7 @@ def parse(path: str, length: int) -> list[NetcdfVariable]:
 
 
 def _check_places(header: _Header, variables: Sequence[NetcdfVariable], first: int, stride: int) -> None:
-    """Every variable behind the header, none on another: or rows would be those of another variable."""
+    """Every variable after the header, none on another: or rows would be those of another variable."""
     fixed = sorted((one.begin, one.end, one.name) for one in variables if not one.record)
     in_turn = sorted((one.begin, one.begin + one.row_bytes, one.name) for one in variables if one.record)
     if in_turn:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import keras
 import numpy as np
 import tensorflow as tf
-from cases.common import classifier, compiled, table
 from keras import layers
 
 from matex_tf.core import world
+from tests.support.cases.common import classifier, compiled, table
 
 
 def odd():

@@ -13,10 +13,8 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.faults import checkpoints
 from matex_tf.faults.checkpoint_files import Place
 from matex_tf.faults.checkpoints import Checkpoints
-from matex_tf.patches.horovod.core import commits
 from matex_tf.patches.recovery import callback_state
 from matex_tf.settings import Settings
 from matex_tf.storage import plain_encoder
@@ -88,18 +86,21 @@ class State:
 
 def commit(tmp):
     """Commits of a state that holds an object for a while: the places that were written, and what was said."""
+    import tests.support.cases.horovod_script  # noqa: F401  # first, or this rank's patches step aside for good
+    from matex_tf.patches.horovod.core import commits
+
     before = settings.use(Settings(checkpoint_seconds=0.0))
-    checkpoints.current = Checkpoints(Path(tmp), "script.py", False, world.current().log)
+    store = Checkpoints(Path(tmp), "script.py", False, world.current().log)
     try:
-        checkpoints.current.open()
+        store.open()
         state = State(batch=3, sampler=5)
-        kept = commits._Kept(state, 1)
+        kept = commits._Kept(state, 1, store)
         with contextlib.redirect_stderr(io.StringIO()) as said:
             for state.objects["sampler"] in (5, Seen(), Seen(), [6]):
                 kept.keep()
-                checkpoints.current.finish()
-        places = [place.epoch for place in checkpoints.current.places(1, "elastic")]
-        _, found = checkpoints.current.find(1, "elastic") or (Place(0), {})
+                store.finish()
+        places = [place.epoch for place in store.places(1, "elastic")]
+        _, found = store.find(1, "elastic") or (Place(0), {})
         return (
             places,
             plain_encoder.loads(found["objects"]),
@@ -107,5 +108,4 @@ def commit(tmp):
             said.getvalue().splitlines(),
         )
     finally:
-        checkpoints.current = None
         settings.use(before)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from cases.common import classifier, compiled, momentum, numbers, result_of, table
 
 from matex_tf.core import world
+from tests.support.cases.common import classifier, compiled, momentum, numbers, result_of, table
 
 _written: list[str] = []
 

@@ -7,7 +7,6 @@ import zlib
 
 import ml_dtypes
 import numpy as np
-from cases.exchange import on_hosts
 
 from matex_tf import settings
 from matex_tf.core import world
@@ -15,7 +14,8 @@ from matex_tf.exchange import process_group
 from matex_tf.exchange.bucket_plan import BucketPlan
 from matex_tf.exchange.network import codec
 from matex_tf.exchange.network.compressed_ring import CompressedRing
-from matex_tf.exchange.network.transport import Lane
+from matex_tf.exchange.network.lane import Lane
+from tests.support.cases.exchange import on_hosts
 
 
 def part(rank, count):
@@ -30,7 +30,7 @@ def part(rank, count):
 def summed(name, count, pieces=3, steps=2):
     """This rank's sums of some steps, several pieces under way at a time, with error feedback; as bits."""
     ranks = world.current()
-    lane, ring = Lane(ranks.split(0)), CompressedRing(codec.create(name))
+    lane, ring = Lane(ranks.split_all()), CompressedRing(codec.create(name))
     residual, results = np.zeros(count, np.float32), []
     for _ in range(steps):
         data = part(ranks.rank, count)

@@ -38,14 +38,28 @@ def crossentropy(**config):
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True, **config)
 
 
-def compiled(model, optimizer=None, loss=None, metrics=("accuracy",), **options):
-    """The model, compiled for classes unless said otherwise."""
+def compiled(model, optimizer=None, loss=None, metrics=("accuracy",), lazily=False, **options):
+    """The model, compiled for classes unless said otherwise.
+
+    Args:
+        lazily: the first step makes the variables of the optimizer and the metrics, as in most scripts. TensorFlow
+            traces such a step twice, which takes most of the time of a case: only cases that are about it ask for it.
+    """
+    if loss is None and metrics == ("accuracy",) and not lazily:
+        metrics = [keras.metrics.SparseCategoricalAccuracy("accuracy")]  # what Keras makes of "accuracy" here
     model.compile(
         optimizer=momentum() if optimizer is None else optimizer,
         loss=crossentropy() if loss is None else loss,
         metrics=list(metrics) if isinstance(metrics, tuple) else metrics,
         **options,
     )
+    return model if lazily else ready(model)
+
+
+def ready(model):
+    """The compiled model, with the variables of its optimizer: a step that makes them is traced twice."""
+    if model.built and not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
     return model
 
 

@@ -18,6 +18,7 @@ from keras.src.models import model as keras_model
 
 import matex_tf
 from matex_tf import settings, strategies
+from matex_tf.job import command_line
 from matex_tf.readers.formats import registry
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.py").is_file())
@@ -34,7 +35,7 @@ def block(heading: str) -> str:
 def example(heading: str) -> dict[str, Any]:
     """What the first Python block of a section of the page defines."""
     names: dict[str, Any] = {"__name__": f"example_{heading.replace(' ', '_')}"}
-    exec(compile(block(heading), heading, "exec"), names)
+    exec(compile(block(heading), heading, "exec", dont_inherit=True), names)
     return names
 
 
@@ -64,24 +65,33 @@ def patch() -> int:
     return len(lines)
 
 
-def strategy(folder: str) -> dict[str, Any]:
+def strategy(folder: str) -> list[dict[str, Any]]:
     """A step of plain SGD on large gradients: the weights after it, how far they moved, and the note.
 
-    The example is a file of its own, and one line registers it.
+    The example is a file of its own, and one line registers it. Its option has its default, then is a flag, then a
+    variable of the environment.
     """
     with module("A strategy", "clipped", folder) as clipped:
+        strategies.STRATEGIES["clipped"] = clipped.Clipped
+        try:
+            return [step(), step("--clipped-norm", "2"), step(MATEX_CLIPPED_NORM="3")]
+        finally:
+            del strategies.STRATEGIES["clipped"]
+
+
+def step(*flags: str, **variables: str) -> dict[str, Any]:
+    """One step with the strategy of the page."""
+    given = command_line.of_python().parse(["--strategy", "clipped", *flags, "train.py"])
+    former = settings.use(settings.Settings.read(given.flags, variables))
+    try:
         keras.utils.set_random_seed(1)
         model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1, use_bias=False)])
         model.compile(keras.optimizers.SGD(1.0), "mse")
         begin = model.get_weights()[0]
-        strategies.STRATEGIES["clipped"] = clipped.Clipped
-        former = settings.use(settings.Settings.read({"strategy": "clipped"}))
-        try:
-            model.fit(100 * np.ones((6, 2), "float32"), np.zeros((6, 1), "float32"), batch_size=6, verbose=0)
-            note = strategies.current().note
-        finally:
-            settings.use(former)
-            del strategies.STRATEGIES["clipped"]
+        model.fit(100 * np.ones((6, 2), "float32"), np.zeros((6, 1), "float32"), batch_size=6, verbose=0)
+        note = strategies.current().note
+    finally:
+        settings.use(former)
     weights = model.get_weights()[0]
     return {"weights": weights.ravel().tolist(), "moved": float(np.linalg.norm(weights - begin)), "note": note}
 

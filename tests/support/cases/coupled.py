@@ -7,10 +7,10 @@ import warnings
 import keras
 import numpy as np
 import tensorflow as tf
-from cases.common import momentum, numbers, result_of, table, weights_for
 from keras import layers
 
 from matex_tf.patches.common import log_once
+from tests.support.cases.common import momentum, numbers, ready, result_of, table, weights_for
 
 ROWS, BATCH = 51, 12  # four batches of 12 and one of 3: fewer rows than ranks on four
 
@@ -60,6 +60,7 @@ def loss(kind, weighted=False, masked=False, eager=False):
         x = np.where(np.arange(ROWS)[:, None] % 5 == 0, -9, x).astype("float32")
         targets = targets[:, None]
     model.compile(momentum(0.05), LOSSES[kind](), run_eagerly=eager)
+    ready(model)
     options = {"sample_weight": weights_for(ROWS)} if weighted else {}
     history = model.fit(x, targets, batch_size=BATCH, epochs=2, verbose=0, **options)
     return result_of(model, history, evaluate=numbers(model.evaluate(x, targets, batch_size=20, verbose=0)))
@@ -97,6 +98,7 @@ def several_outputs():
     outputs = {name: layers.Dense(3, activation="sigmoid", name=name)(hidden) for name in ("a", "b")}
     model = keras.Model(inputs, outputs)
     model.compile(momentum(0.05), {"a": "dice", "b": "tversky"}, loss_weights={"a": 1.0, "b": 0.3})
+    ready(model)
     targets = np.eye(3, dtype="float32")[y]
     history = model.fit(x, {"a": targets, "b": targets[::-1]}, batch_size=BATCH, epochs=2, verbose=0)
     return result_of(model, history)
@@ -278,6 +280,7 @@ def metrics(eager=False):
         momentum(0.05), "mse", metrics=chosen,
         run_eagerly=eager,
     )  # fmt: skip
+    ready(model)
     weights = weights_for(ROWS)
     history = model.fit(
         x, targets, sample_weight=weights, batch_size=BATCH, epochs=2, verbose=0,

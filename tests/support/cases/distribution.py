@@ -7,8 +7,9 @@ import os
 
 import keras
 import tensorflow as tf
-from cases.common import compiled, numbers, table
 from keras import layers
+
+from tests.support.cases.common import compiled, numbers, table
 
 #: What the script of a cluster has in its environment. Nobody listens there.
 TF_CONFIG = {"cluster": {"worker": ["localhost:1", "localhost:2"]}, "task": {"type": "worker", "index": 1}}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from matex_tf.core import world
 from matex_tf.patches.files import callers
-from matex_tf.patches.files.handles import memory_maps
+from matex_tf.patches.files.handles import opened
 
 
 def script(tmp, text, late=None, modules=(), before="", **named):
@@ -51,11 +51,11 @@ def script(tmp, text, late=None, modules=(), before="", **named):
 
 def with_memory_maps(tmp, text, largest_copy):
     """`script`, with memory maps copied up to so many bytes."""
-    before, memory_maps.LARGEST_COPY = memory_maps.LARGEST_COPY, largest_copy
+    before, opened.LARGEST_COPY = opened.LARGEST_COPY, largest_copy
     try:
         return script(tmp, text)
     finally:
-        memory_maps.LARGEST_COPY = before
+        opened.LARGEST_COPY = before
 
 
 def tree(folder):

@@ -7,19 +7,20 @@ import contextlib
 import keras
 import numpy as np
 import tensorflow as tf
-from cases.common import classifier, compiled, momentum, numbers, table
 
 from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.patches.common import batch_share
+from matex_tf.patches.data import batch_origins
 from matex_tf.patches.data import ring_shuffle as rings
 from matex_tf.patches.keras import weights
+from tests.support.cases.common import classifier, compiled, momentum, numbers, table
 
 
 @contextlib.contextmanager
 def strategy(**chosen):
     """Settings of a run by gossip."""
-    before = settings.use(settings.Settings(strategy="gossip", seed=1, notes=False, **chosen))
+    before = settings.use(settings.Settings().changed(strategy="gossip", seed=1, notes=False, **chosen))
     try:
         yield
     finally:
@@ -186,11 +187,14 @@ def ring(rows=101, epochs=4, shard=True, batch=25, uneven=False, fit=None, **cho
     class Epochs(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
             trained.append([])
-            for number in set(rings._rings) - before:
-                rings._rings[number].rest()
-                held.append(rings._rings[number].columns[1].tolist())
+            for ring in there() - before:
+                ring.rest()
+                held.append(ring.columns[1].tolist())
 
-    before, trained, held = set(rings._rings), [], []
+    def there():
+        return {one for one in batch_origins._known.values() if isinstance(one, rings.Ring)}
+
+    before, trained, held = there(), [], []
     with strategy(**chosen):
         inputs = keras.Input((2,))
         model = Trace(inputs, keras.layers.Dense(1)(inputs))
@@ -208,7 +212,7 @@ def digits(name="gossip", epochs=6, **chosen):
 
     images, labels = load_digits(return_X_y=True)
     images = (images / 16).astype("float32").reshape(-1, 8, 8, 1)
-    before = settings.use(settings.Settings(strategy=name, seed=1, notes=False, **chosen))
+    before = settings.use(settings.Settings().changed(strategy=name, seed=1, notes=False, **chosen))
     try:
         keras.utils.set_random_seed(7)
         body = [keras.layers.Conv2D(16, 3, activation="tanh"), keras.layers.AveragePooling2D(2), keras.layers.Flatten()]

@@ -8,11 +8,11 @@ import os
 import keras
 import numpy as np
 import tensorflow as tf
-from cases.common import table
 
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.patches.common import log_once
+from tests.support.cases.common import table
 
 ROWS, BATCH = 24, 8
 

@@ -7,8 +7,9 @@ import time
 import numpy as np
 
 from matex_tf.core import world
+from matex_tf.core.stall_detector import StallDetector
 from matex_tf.exchange.network.messenger import Messenger
-from matex_tf.exchange.pairwise_average import PairwiseAverager, Patience
+from matex_tf.exchange.pairwise_average import PairwiseAverager
 from matex_tf.strategies.topology import Partners
 
 
@@ -33,9 +34,9 @@ def meet(turns=6, length=300_000, limit=1 << 20, at_once=False):
     """Whether weights are the expected ones after some turns; `at_once`: a turn's parts are sent while those of the one
     before arrive."""
     ranks = world.current()
-    mail = Messenger(ranks.split(0, ranks.rank))
+    messenger = Messenger(ranks.split_all())
     shapes, dtypes = [(length,), (3, 4), (), (2, length)], [np.dtype("float32")] * 4
-    averager = PairwiseAverager(mail, ranks.rank, Around(ranks.size), shapes, dtypes, limit)
+    averager = PairwiseAverager(messenger, ranks.rank, Around(ranks.size), shapes, dtypes, limit)
     mine = [np.full(shape, float(ranks.rank), np.float32) for shape in shapes]
     expected = np.arange(ranks.size, dtype=np.float32)
     for turn in range(turns):
@@ -53,16 +54,18 @@ def meet(turns=6, length=300_000, limit=1 << 20, at_once=False):
         sources = [Around(ranks.size).of(turn, rank)[1] for rank in range(ranks.size)]
         expected = (expected + expected[sources]) / 2 + 1
     averager.stop()
-    mail.close()
+    messenger.close()
     return all((array == expected[ranks.rank]).all() for array in mine)
 
 
 def coded(shapes, codec, feedback, turns=5):
     """Bytes of an exchange, and the weights of this rank after some; they are those of `test_gossip.weights_of`."""
     ranks = world.current()
-    mail = Messenger(ranks.split(0, ranks.rank))
+    messenger = Messenger(ranks.split_all())
     dtypes, partners = [np.dtype("float32")] * len(shapes), Partners(ranks.size, 3)
-    averager = PairwiseAverager(mail, ranks.rank, partners, shapes, dtypes, 1 << 20, codec=codec, feedback=feedback)
+    averager = PairwiseAverager(
+        messenger, ranks.rank, partners, shapes, dtypes, 1 << 20, codec=codec, feedback=feedback
+    )
     averager.refer(weights_of(1, shapes, seed=9)[0])
     mine = weights_of(ranks.size, shapes)[ranks.rank]
     for _ in range(turns):
@@ -71,18 +74,24 @@ def coded(shapes, codec, feedback, turns=5):
         for array, move in zip(mine, averager.moves, strict=True):
             array += move
     averager.stop()
-    mail.close()
+    messenger.close()
     return averager.nbytes, mine
 
 
 def travels():
     """How long a rank waits for what has had time to travel, and for a rank that comes late; and what it says then."""
     ranks = world.current()
-    mail = Messenger(ranks.split(0, ranks.rank))
+    messenger = Messenger(ranks.split_all())
     said = []
-    patience = Patience(1, 0, said.append)
+    stalls = StallDetector(1, 0, said.append)
     averager = PairwiseAverager(
-        mail, ranks.rank, Around(ranks.size), [(2_000_000,)], [np.dtype("float32")], 1 << 20, patience.look
+        messenger,
+        ranks.rank,
+        Around(ranks.size),
+        [(2_000_000,)],
+        [np.dtype("float32")],
+        1 << 20,
+        lambda partners, seconds: stalls.check(partners, seconds, "gossip"),
     )
     mine = [np.zeros(2_000_000, np.float32)]
     waited = []
@@ -97,15 +106,15 @@ def travels():
         averager.finish()
         waited.append(time.perf_counter() - begin)
     averager.stop()
-    mail.close()
+    messenger.close()
     return waited, said
 
 
 def stops():
     """Rank 0 stops one turn before the others."""
     ranks = world.current()
-    mail = Messenger(ranks.split(0, ranks.rank))
-    averager = PairwiseAverager(mail, ranks.rank, Around(ranks.size), [(5,)], [np.dtype("float32")], 1 << 20)
+    messenger = Messenger(ranks.split_all())
+    averager = PairwiseAverager(messenger, ranks.rank, Around(ranks.size), [(5,)], [np.dtype("float32")], 1 << 20)
     for _ in range(3 - (ranks.rank == 0)):
         averager.begin([np.zeros(5, np.float32)])
         averager.finish()

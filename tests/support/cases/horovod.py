@@ -7,9 +7,9 @@ import threading
 
 import numpy as np
 import tensorflow as tf
-from cases.horovod_script import hvd, script
 
-from matex_tf.patches.horovod.core import coordinator as desk_module
+from matex_tf.patches.horovod.core import coordinator as coordinator_module
+from tests.support.cases.horovod_script import hvd, script
 
 INTEGERS = (tf.uint8, tf.int8, tf.int32, tf.int64)
 FLOATS = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
@@ -309,7 +309,7 @@ def differ(how, graph=""):
             return session.run(make())
 
     odd = hvd.rank() == hvd.size() - 1
-    before, desk_module.PATIENCE = desk_module.PATIENCE, 0.3
+    before, coordinator_module.PATIENCE = coordinator_module.PATIENCE, 0.3
     try:
         for _ in range(2):
             try:
@@ -320,7 +320,7 @@ def differ(how, graph=""):
             total = run(lambda: hvd.allreduce(tf.fill([3], hvd.rank() + 1.0), op=hvd.Sum))
             assert np.array_equal(total, np.full(3, hvd.size() * (hvd.size() + 1) / 2)), total
     finally:
-        desk_module.PATIENCE = before
+        coordinator_module.PATIENCE = before
     return told
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
-from cases.horovod import same, wrong
-from cases.horovod_script import hvd, script
+
+from tests.support.cases.horovod import same, wrong
+from tests.support.cases.horovod_script import hvd, script
 
 FACTORS = (1.0, 10.0, 100.0, 1000.0)
 RUNS = 5  # of which some go wrong where names are not unique
@@ -229,7 +230,7 @@ def functions():
 @script
 def twice_at_a_time(tmp):
     """Two threads of rank 0 are in collectives of one name: an error on every rank, and the next one is right."""
-    desk, sign = hvd.global_process_set.desk, Path(tmp) / "both"
+    coordinator, sign = hvd.global_process_set.coordinator, Path(tmp) / "both"
     told = []
 
     def work():
@@ -242,7 +243,7 @@ def twice_at_a_time(tmp):
         threads = [threading.Thread(target=work) for _ in range(2)]
         for thread in threads:
             thread.start()
-        while len(desk._pending) < 2:  # the others have not come yet, so that both stay
+        while len(coordinator._pending) < 2:  # the others have not come yet, so that both stay
             time.sleep(1e-3)
         sign.touch()
         for thread in threads:

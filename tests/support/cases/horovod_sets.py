@@ -7,11 +7,11 @@ import itertools
 import keras
 import numpy as np
 import tensorflow as tf
-from cases.horovod import given, same, wrong
-from cases.horovod_script import hvd, script
 
 from matex_tf.patches.horovod.core import basics
-from matex_tf.patches.horovod.core import coordinator as desk_module
+from matex_tf.patches.horovod.core import coordinator as coordinator_module
+from tests.support.cases.horovod import given, same, wrong
+from tests.support.cases.horovod_script import hvd, script
 
 DTYPES = (tf.uint8, tf.int8, tf.int32, tf.int64, tf.float16, tf.float32, tf.float64)
 
@@ -170,7 +170,7 @@ def errors(session):
         return "nothing", ""
 
     results = {}
-    before, desk_module.PATIENCE = desk_module.PATIENCE, 0.3
+    before, coordinator_module.PATIENCE = coordinator_module.PATIENCE, 0.3
     try:
         for name, kind, words, make in (
             ("not a member", "InvalidArgumentError", "is not in", lambda: hvd.allreduce([1.0], process_set=other)),
@@ -193,7 +193,7 @@ def errors(session):
             total = run(lambda: hvd.allreduce([1.0], op=hvd.Sum, process_set=mine))
             results[f"{name}, next"] = same(total, [len(mine.ranks)], tf.float32)
     finally:
-        desk_module.PATIENCE = before
+        coordinator_module.PATIENCE = before
     results["of all"] = same(hvd.allreduce([1.0], op=hvd.Sum), [hvd.size()], tf.float32)
     return wrong(results)
 
@@ -296,8 +296,10 @@ def failures():
         hvd.init(process_sets=[first, rest])
     results["sum of all"] = same(hvd.allreduce([1.0], op=hvd.Sum), [size], tf.float32)
     results["sum after all"] = same(hvd.allreduce([1.0], op=hvd.Sum, process_set=mine), [len(mine.ranks)], tf.float32)
-    desks = [basics.desk(), mine.desk]
+    coordinators = [basics.coordinator(), mine.coordinator]
     hvd.shutdown()
     hvd.init(process_sets=[first, rest])
-    results["communicators given back"] = desks[1].ranks._comm is None and basics.desk() is desks[0]
+    results["communicators given back"] = (
+        coordinators[1].ranks._comm is None and basics.coordinator() is coordinators[0]
+    )
     return wrong(results)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import keras
 import numpy as np
 import tensorflow as tf
-from cases.horovod_script import hvd, script
 from keras import layers
 
 import matex_tf.patches.horovod.keras as hvd_keras
 from matex_tf.patches.horovod import callbacks, elastic
 from matex_tf.patches.horovod.sync_batch_norm import SyncBatchNormalization
+from tests.support.cases.horovod_script import hvd, script
 
 ROWS = 8  # of a rank in a batch
 BATCHES = 6

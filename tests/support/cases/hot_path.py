@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from cases.common import classifier, compiled, table
 from tensorflow.python import pywrap_tfe
+
+from tests.support.cases.common import classifier, compiled, table
 
 
 def eager_ops():

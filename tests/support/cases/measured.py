@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from cases.exchange import on_hosts
-
 from matex_tf.planning import probe
+from tests.support.cases.exchange import on_hosts
 
 
 def machine(hosts=""):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import keras
 import numpy as np
-from cases.common import KERAS, momentum, numbers, table, weights_for
 from keras import layers, metrics
+
+from tests.support.cases.common import KERAS, momentum, numbers, ready, table, weights_for
 
 
 def every(kind, jit_compile=False):
@@ -29,6 +30,7 @@ def every(kind, jit_compile=False):
     model.compile(
         momentum(0.02), loss, metrics=chosen(), weighted_metrics=chosen("weighted_")[:4], jit_compile=jit_compile
     )
+    ready(model)
     weights = weights_for(101)
     history = model.fit(
         x, targets, sample_weight=weights, batch_size=25, epochs=2, verbose=0,

@@ -7,13 +7,23 @@ import warnings
 import keras
 import numpy as np
 import tensorflow as tf
-from cases.common import classifier, compiled, crossentropy, momentum, numbers, result_of, table, weights_for
 from keras import layers, ops
+
+from tests.support.cases.common import (
+    classifier,
+    compiled,
+    crossentropy,
+    momentum,
+    numbers,
+    result_of,
+    table,
+    weights_for,
+)
 
 
 def train(model, x, y, **options):
-    """Three epochs in batches of 25, the last of them with one row, and what comes of it."""
-    history = model.fit(x, y, **{"batch_size": 25, "epochs": 3, "verbose": 0, **options})
+    """Two epochs in batches of 25, the last of them with one row, and what comes of it."""
+    history = model.fit(x, y, **{"batch_size": 25, "epochs": 2, "verbose": 0, **options})
     return result_of(model, history)
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import keras
 import numpy as np
 import tensorflow as tf
-from cases.common import classifier, compiled, crossentropy, numbers, result_of, table
+
+from tests.support.cases.common import classifier, compiled, crossentropy, numbers, result_of, table
 
 
-def fit(name, schedule=False, **config):
-    """Train with an optimizer of Keras by name."""
+def fit(name, schedule=False, lazily=False, **config):
+    """Train with an optimizer of Keras by name. Args: lazily: see `compiled`."""
     if schedule:
         config["learning_rate"] = keras.optimizers.schedules.ExponentialDecay(config["learning_rate"], 4, 0.5)
     x, y = table()
     optimizer = keras.optimizers.get({"class_name": name, "config": {}}).__class__(**config)
-    model = compiled(classifier(), optimizer=optimizer)
-    history = model.fit(x, y, batch_size=25, epochs=3, verbose=0)
+    model = compiled(classifier(), optimizer=optimizer, lazily=lazily)
+    history = model.fit(x, y, batch_size=25, epochs=2, verbose=0)
     return result_of(model, history)
 
 

@@ -9,28 +9,37 @@ import io
 import keras
 import numpy as np
 import tensorflow as tf
-from cases.common import classifier, compiled, momentum, numbers, result_of, table, weights_for
 
 from matex_tf import settings
+from tests.support.cases.common import classifier, compiled, momentum, numbers, result_of, table, weights_for
 
 
-def fit(with_weights=False, with_validation=False, class_weight=None, compile_options=None, rows=101, **options):
+def fit(
+    with_weights=False,
+    with_validation=False,
+    class_weight=None,
+    compile_options=None,
+    rows=101,
+    lazily=False,
+    **options,
+):
     """A training with any options of `fit` and `compile`.
 
     Args:
         with_weights: give sample weights for each row.
         with_validation: give other rows, with weights of their own, as validation data.
         class_weight: as pairs.
+        lazily: see `compiled`.
     """
     x, y = table(rows)
-    model = compiled(classifier(), **(compile_options or {}))
+    model = compiled(classifier(), lazily=lazily, **(compile_options or {}))
     if with_weights:
         options["sample_weight"] = weights_for(rows)
     if with_validation:
         options["validation_data"] = (*table(38, seed=1), weights_for(38)[::-1])
     if class_weight:
         options["class_weight"] = dict(class_weight)
-    history = model.fit(x, y, **{"batch_size": 25, "epochs": 3, "verbose": 0, **options})
+    history = model.fit(x, y, **{"batch_size": 25, "epochs": 2, "verbose": 0, **options})
     return result_of(model, history)
 
 
@@ -174,15 +183,16 @@ def bar_of_whole_batches(kind):
 def ended_after(steps):
     """`fit` with `--steps`; whether the script was told to end, as by `sys.exit()`, and after how many steps."""
     from matex_tf import settings
-    from matex_tf.patches.fit import steps as counted
+    from matex_tf.patches.common import run_state
 
-    before = settings.use(dataclasses.replace(settings.current(), steps=counted.trained + steps, notes=True))
+    run = run_state.current()
+    before = settings.use(dataclasses.replace(settings.current(), steps=run.trained + steps, notes=True))
     x, y = table(40)
-    model, begin = compiled(classifier()), counted.trained
+    model, begin = compiled(classifier()), run.trained
     try:
         model.fit(x, y, batch_size=8, epochs=2, verbose=0)
     except SystemExit as asked:
-        return asked.code, counted.trained - begin
+        return asked.code, run.trained - begin
     finally:
         settings.use(before)
     return None

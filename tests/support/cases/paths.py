@@ -12,9 +12,9 @@ import h5py
 import keras
 import numpy as np
 import tensorflow as tf
-from cases.common import classifier, compiled, table
 
 from matex_tf.core import world
+from tests.support.cases.common import classifier, compiled, table
 
 _Names = dict[str, bool]
 

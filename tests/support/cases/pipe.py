@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections import deque
 
 import keras
 import numpy as np
 import tensorflow as tf
-from cases.common import classifier, compiled, crossentropy, momentum, numbers, result_of, table
 
 from matex_tf import settings
 from matex_tf.core import world
+from tests.support.cases.common import classifier, compiled, crossentropy, momentum, numbers, result_of, table
 
 BATCH, EPOCHS = 25, 2
 
 
 @contextlib.contextmanager
-def told(hosts="", **changes):
+def chosen(hosts="", **changes):
     """Run with other settings, and as if ranks were on hosts of these names."""
     ranks = world.current()
     apart = ranks.subset(list(range(ranks.size)), host=hosts[ranks.rank]) if hosts and ranks.size > 1 else None
-    before = settings.use(dataclasses.replace(settings.current(), **changes))
+    before = settings.use(settings.current().changed(**changes))
     try:
         with world.use(apart or ranks):
             yield
@@ -57,7 +56,7 @@ def looked_up():
 
 def delayed(rule="momentum", width=2, warmup=0, sparse=False, eager=False, hosts="", units=0, **changes):
     """A training with gradients that come late."""
-    with told(hosts, strategy="pipe", pipe_width=width, pipe_warmup=warmup, **changes):
+    with chosen(hosts, strategy="pipe", pipe_width=width, pipe_warmup=warmup, **changes):
         if sparse:
             model, x, y = looked_up()
         else:
@@ -114,7 +113,7 @@ def exact(width, warmup, rows=8):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
     found = []
     look = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: found.append(model.get_weights()[0]))
-    with told(strategy="pipe", pipe_width=width, pipe_warmup=warmup):
+    with chosen(strategy="pipe", pipe_width=width, pipe_warmup=warmup):
         model.compile(optimizer=keras.optimizers.SGD(0.125), loss="mse")
         model.fit(x, y, batch_size=rows, epochs=2, shuffle=False, verbose=0, callbacks=[look])
     return x, y, found
@@ -124,7 +123,7 @@ def settled(tmp):
     """How many updates there have been, of how many steps, wherever weights are looked at; and who has what then."""
     x, y = table(100)
     found = {}
-    with told(strategy="pipe", pipe_width=3):
+    with chosen(strategy="pipe", pipe_width=3):
         model = compiled(classifier())
 
         def updates():
@@ -159,7 +158,7 @@ def width_one():
         {"strategy": "pipe", "pipe_width": 1},
         {"strategy": "pipe", "pipe_warmup": 99},
     ):
-        with told(**changes):
+        with chosen(**changes):
             model = compiled(classifier())
             answers.append(result_of(model, model.fit(x, y, batch_size=BATCH, epochs=2, verbose=0)))
     return answers
@@ -174,7 +173,7 @@ def leaves():
             if batch == 3 and world.rank() == 1:
                 self.model.evaluate(x, y, verbose=0)
 
-    with told(strategy="pipe"):
+    with chosen(strategy="pipe"):
         compiled(classifier()).fit(x, y, batch_size=10, epochs=1, verbose=0, callbacks=[Leave()])
 
 
@@ -185,7 +184,7 @@ def own_loop():
     x, y = table(100)
     model, optimizer = classifier(), momentum()
     log_once._said.clear()  # what an earlier case has heard
-    with told(strategy="pipe"):
+    with chosen(strategy="pipe"):
         for rows, labels in tf.data.Dataset.from_tensor_slices((x, y)).batch(20):
             with tf.GradientTape() as tape:
                 loss = crossentropy()(labels, model(rows))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
 import random
 import threading
 import time
@@ -31,8 +30,6 @@ def scheduled(how, bucket_bytes):
 
 def same(inner, how, bucket_bytes=256, **kwargs):
     """Another case, with a schedule; its answer, and the buckets of its largest exchange."""
-    module, _, name = inner.partition(":")
-    function = getattr(importlib.import_module(f"cases.{module}"), name)
     counts = []
     of = BucketPlan.of.__func__
 
@@ -44,7 +41,7 @@ def same(inner, how, bucket_bytes=256, **kwargs):
     BucketPlan.of = classmethod(counted)
     try:
         with scheduled(how, bucket_bytes):
-            return function(**kwargs), max(counts, default=0) if world.size() > 1 else None
+            return inner(**kwargs), max(counts, default=0) if world.size() > 1 else None
     finally:
         BucketPlan.of = classmethod(of)
 

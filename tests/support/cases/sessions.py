@@ -7,9 +7,9 @@ import os
 
 import numpy as np
 import tensorflow as tf
-from cases.common import table
 
 from matex_tf.core import world
+from tests.support.cases.common import table
 
 v1 = tf.compat.v1
 

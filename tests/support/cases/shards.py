@@ -111,7 +111,7 @@ def odd_label():
 
 def trained(source="arrays", batch=25, epochs=3):
     """The same training from a shard's arrays, from its pipeline, and by one rank from the rows in their order."""
-    from cases.common import classifier, compiled, numbers, result_of, table
+    from tests.support.cases.common import classifier, compiled, numbers, result_of, table
 
     ranks = world.current()
     x, y = table(101)
@@ -147,7 +147,8 @@ def uneven(kind="filtered", epochs=3):
         kind: "filtered", rows dropped behind the shard; "one rank", all rows on the last rank.
     """
     import keras
-    from cases.common import compiled, numbers, result_of, table
+
+    from tests.support.cases.common import compiled, numbers, result_of, table
 
     ranks = world.current()
     x, y = table(60)

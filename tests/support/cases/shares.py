@@ -5,7 +5,8 @@ from __future__ import annotations
 import keras
 import numpy as np
 import tensorflow as tf
-from cases.common import classifier, compiled
+
+from tests.support.cases.common import classifier, compiled
 
 
 class Watcher(keras.layers.Layer):

@@ -10,46 +10,14 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
-from cases.common import classifier, compiled, table
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.patches.common import sharing_report
+from matex_tf.patches.common import run_state, sharing_report
+from matex_tf.patches.common.sharing_report import Account
 from matex_tf.patches.imports import other_frameworks
-
-#: A PyTorch and a JAX of a few lines, by file.
-TORCH = {
-    "torch/__init__.py": "from torch import distributed, optim",
-    "torch/distributed.py": "def is_initialized():\n    return False",
-    "torch/optim/__init__.py": "from torch.optim.optimizer import SGD\ndel optimizer",
-    "torch/optim/optimizer.py": """
-hooks = []
-register_optimizer_step_pre_hook = hooks.append
-
-
-class SGD:
-    def step(self):
-        for hook in hooks:
-            hook(self, (), {})
-""",
-}
-JAX = {
-    "jax.py": """
-def value_and_grad(function, has_aux=False):
-    return lambda x: (function(x), 1.0)
-
-
-def grad(function, has_aux=False):
-    return lambda x: 1.0
-"""
-}
-
-
-def write(files, folder):
-    """Put the files of a module there."""
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
+from tests.support.cases.common import classifier, compiled, table
+from tests.support.frameworks import JAX, TORCH, write
 
 
 def summary(what, tmp, text="", require=False):
@@ -61,15 +29,16 @@ def summary(what, tmp, text="", require=False):
     files, sharing_report._own_files = sharing_report._own_files, lambda: [str(script)]
     before = settings.use(dataclasses.replace(settings.current(), require_sharing=require))
     sys.path.insert(0, str(tmp))
-    sharing_report.begin()
+    account, before_account = Account(), run_state.current().part(Account)
+    run_state.current().begin(account)
     raised = ""
     try:
         globals()[what](tmp)
     except Exception as error:
         raised = f"{type(error).__name__}: {error}"
     finally:
-        said = sharing_report.summary(3)
-        sharing_report.begin()
+        said = sharing_report.summary(account, 3)
+        run_state.current().begin(before_account)
         sys.path.remove(str(tmp))
         settings.use(before)
         sharing_report._own_files = files

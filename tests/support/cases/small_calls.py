@@ -6,12 +6,12 @@ import unittest.mock
 
 import keras
 import numpy as np
-from cases.common import classifier, compiled, numbers, result_of, table
 from keras import layers
 
 from matex_tf.core import world
 from matex_tf.patches.common import model_state
 from matex_tf.patches.fit import small_calls
+from tests.support.cases.common import classifier, compiled, numbers, result_of, table
 
 TIMES = 9  # after the first, second, fourth and eighth the ranks agree
 

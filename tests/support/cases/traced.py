@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cases.common import classifier, compiled, table
-
 from matex_tf.core import trace, world
+from tests.support.cases.common import classifier, compiled, table
 
 
 def train(tmp, schedule="chained"):
     """What rank 0 wrote, and whether a span costs anything before and after."""
-    from cases.schedules import scheduled
+    from tests.support.cases.schedules import scheduled
 
     off = trace.span("pack") is trace.span("wait")
     path = Path(tmp) / "timeline.json"

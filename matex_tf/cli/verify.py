@@ -1,0 +1,164 @@
+"""`matex-tf verify`: run a script on one rank and on several, and say how far apart what they compute is."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from matex_tf import settings as settings_module
+from matex_tf.cli import launching
+from matex_tf.errors import MatexError, SettingError
+from matex_tf.job.command_line import SETTING_PAGES, Parser, whole
+from matex_tf.job.target import Target
+from matex_tf.launch import mpirun_command, mpirun_process, resources
+from matex_tf.settings import Settings
+from matex_tf.storage import atomic_file
+from matex_tf.verifying import compare, record
+
+_TOLERANCE, _STEPS = 1e-3, 20
+#: Settings on which the bits of a run with --reproducible depend.
+_FOR_BITS = ("reproducible", "threads", "batch_norm")
+
+
+def parser() -> Parser:
+    """The command line."""
+    parser = Parser(
+        "matex-tf verify",
+        "[-n N] [options] [--setting VALUE ...] SCRIPT [ARGS ...]",
+        "Run SCRIPT on one rank and on N, with one seed, and compare losses, metrics, the logs of each batch, every "
+        "weight and every optimizer slot after each step. What the script writes stays, and is written twice. Ends "
+        "with 0 where all is the same up to --tolerance, else with 1.",
+        f"docs/verify.md; {SETTING_PAGES}",
+    )
+    ranks, compared, out = "ranks", "what is compared", "output"
+    launching.add_ranks(parser, ranks, whole(2))
+    parser.add(
+        compared, "--steps", metavar="N", default=_STEPS, convert=whole(0),
+        help=f"Training steps that are compared; fit and train_on_batch end after them (default: {_STEPS}; 0 for all)",
+    )  # fmt: skip
+    parser.add(
+        compared, "--tolerance", metavar="1e-4", default=_TOLERANCE, convert=_positive,
+        help=f"The largest relative difference, of an array to its largest entry (default: {_TOLERANCE:g})",
+    )  # fmt: skip
+    parser.add(out, "--plot", metavar="FILE", default="", help="Draw how far apart they are after each step")
+    parser.add_settings(leave_out=("steps",), shown=False)
+    return parser
+
+
+def command(asked: argparse.Namespace) -> int:
+    """Run twice and compare; returns the exit code."""
+    settings = Settings.read(asked.flags)
+    target = Target.read(asked.rest)
+    target.require()
+    atomic_file.require(asked.plot, "--plot")
+    ranks = asked.ranks or max(2, resources.default_ranks(asked.hosts))
+    seed = str(max(settings.seed, 0))
+    with launching.folder(asked.hosts, "verify") as folder:
+        one, several = (os.path.join(folder, name) for name in ("one", "several"))
+        os.mkdir(one)
+        os.mkdir(several)
+        _say("one rank")
+        words = [sys.executable, "-m", "matex_tf", "--seed", seed]
+        if settings.reproducible:  # then the one rank shall have the very bits
+            words += settings_module.as_flags({name: asked.flags[name] for name in _FOR_BITS if name in asked.flags})
+        environ = {name: value for name, value in os.environ.items() if name != "MATEX_TF"}
+        code = subprocess.run([*words, *target.words], env=environ | _recorded(one, asked.steps)).returncode
+        _require(code, one, "one rank", target)
+        _say(f"{ranks} ranks")
+        survive = settings.faults == "shrink"
+        line = mpirun_command.mpirun_line(
+            mpirun_command.find_mpirun(), ranks, asked.hosts, settings.threads, survive=survive
+        )
+        os.environ.update(_recorded(several, asked.steps))
+        words = [*words[:3], *settings_module.as_flags({**asked.flags, "seed": seed}), *target.words]
+        code = mpirun_process.run([*line, *words], local=not asked.hosts and not resources.in_batch_system())
+        _require(code, several, f"{ranks} ranks", target)
+        idle = compare.without_gradient(record.read(one))
+        found = compare.compare(record.read(one), record.read(several), idle)
+    show(found, ranks, asked.tolerance)
+    if asked.plot:
+        draw(found, ranks, asked.plot)
+        print(f"drawn: {asked.plot}")
+    return 0 if found.within(asked.tolerance) else 1
+
+
+def _positive(flag: str, given: str) -> float:
+    try:
+        if (value := float(given)) > 0:
+            return value
+    except ValueError:
+        pass
+    raise SettingError(f"{flag} is {given!r}; it must be a number above 0, such as 1e-3.")
+
+
+def _say(where: str) -> None:
+    print(f"matex-tf verify: {where}", file=sys.stderr, flush=True)
+
+
+def _recorded(folder: str, steps: int) -> dict[str, str]:
+    return {record.DIRECTORY: folder, record.STEPS: str(steps)}
+
+
+def _require(code: int, folder: str, where: str, target: Target) -> None:
+    """Raises: MatexError: the script failed, or trained nothing that could be recorded."""
+    if code:
+        raise MatexError(f"{target.name} on {where} ended with exit code {code}, so there is nothing to compare.")
+    if next(record.read(folder), None) is None:
+        raise MatexError(
+            f"{target.name} on {where} trained nothing that can be compared: neither by Keras' fit, evaluate or "
+            "train_on_batch, nor by the apply of one of its optimizers."
+        )
+
+
+def show(found: compare.Comparison, ranks: int, tolerance: float) -> None:
+    """Print a table: the largest difference of each kind, where it is, and since when there is more than rounding."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    titles = ("", "compared", "largest difference", "where", f"above {compare.ROUNDING:g} from step")
+    for title in titles:
+        table.add_column(title, no_wrap=True)
+    for kind, one in found.found.items():
+        if one.compared:
+            where = f"{one.where}, step {one.step}" if one.largest else ""
+            table.add_row(kind, f"{one.compared:,}", f"{one.largest:.1e}", where, _first(one))
+    Console(highlight=False, width=150).print(table)
+    if found.left_out:
+        names = ", ".join(sorted(found.left_out))
+        print(f"not compared, as gradients are rounding alone, and moving means follow: {names}")
+    for line in found.unequal:
+        print(f"not the same: {line}")
+    same = found.within(tolerance)
+    verdict = "the answer of one rank" if same else "NOT the answer of one rank"
+    if same and all(one.largest == 0 for one in found.found.values()):
+        print(f"{ranks} ranks give the bits of one rank")
+        return
+    print(f"{ranks} ranks give {verdict}, {'' if same else 'not '}to {tolerance:g}")
+
+
+def _first(one: compare.Found) -> str:
+    return "never" if one.first is None else str(one.first)
+
+
+def draw(found: compare.Comparison, ranks: int, path: str) -> None:
+    """Draw the largest difference after each step into a PNG file, a line for each kind."""
+    import numpy as np
+
+    from matex_tf.planning import plotting
+
+    plt = plotting.pyplot()
+    figure, axes = plt.subplots(figsize=(8, 5))
+    for kind, one in found.found.items():
+        if one.by_step:
+            steps: Sequence[int] = sorted(one.by_step)
+            axes.plot(steps, np.maximum([one.by_step[step] for step in steps], 1e-9), marker=".", label=kind)
+    axes.axhline(compare.ROUNDING, color="0.6", linestyle=":", label="rounding")
+    axes.set(yscale="log", xlabel="training steps", ylabel="largest relative difference")
+    axes.set_title(f"{ranks} ranks beside one")
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)

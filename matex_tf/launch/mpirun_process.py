@@ -1,0 +1,115 @@
+"""The process of mpirun: started, watched and ended, and what its end means."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from matex_tf.core import starting
+from matex_tf.core.sign import Sign
+from matex_tf.launch import lifetime, loopback
+from matex_tf.launch.monitor import MpirunMonitor, kill, remove_session
+
+#: In the environment of a local job: where rank 0 finds the standard input of the launcher.
+STDIN = "MATEX_STDIN"
+
+_SECONDS_TO_STOP = 6.0
+_SSH_LOST = 255
+
+#: What to say where `run` has missed the sign.
+NO_SIGN = (
+    "mpirun has ended with code 0, but no rank has said that the script came to its end. Likely reasons: a host or a "
+    "node of the batch job was lost, all ranks have died, or the script left by os._exit or os.exec. What the script "
+    "has saved is left: start it again (--faults restart does so by itself, from its last checkpoint)."
+)
+
+_LOST_HOST = (
+    "mpirun has lost its daemon (prted) on a host, and then Open MPI ends all ranks, --faults shrink or not. What the "
+    "script has saved is left: start it again, without that host if it is gone."
+)
+
+
+def run(
+    command: Sequence[str],
+    local: bool = True,
+    survive: bool = False,
+    watch: MpirunMonitor | None = None,
+    sign: Sign | None = None,
+) -> int:
+    """Run mpirun to its end, with this process's stdin, passing signals on; returns the exit code.
+
+    Ctrl-C in a terminal reaches mpirun by itself; a signal that was sent to this process alone is sent on, and where
+    this process is killed mpirun gets SIGTERM (`lifetime`): call it from a thread that lives as long. Open MPI 5
+    never tells rank 0 that its input has ended, and garbles what is longer than a pipe (openpmix/prrte #2579): so
+    rank 0 of a local job opens a file or a pipe by itself, see `matex_tf.job.run`.
+
+    Args:
+        command: the mpirun line.
+        local: whether rank 0 is on this machine for sure.
+        survive: whether ranks go on when one dies; mpirun then ends with code 0 whatever else happens.
+        watch: looks at what mpirun says; one is made where it is needed and not given.
+        sign: what rank 0 gives at the end of the script; without it code 0 becomes 1, and `missed` is set. None
+            where mpirun's own code is enough.
+    """
+    environ = {name: value for name, value in os.environ.items() if name not in ("MATEX_TF", STDIN)}
+    starting.settle_hashes(environ)
+    direct = local and os.path.exists("/proc/self/fd/0") and not os.isatty(0)
+    if direct:
+        environ[STDIN] = f"/proc/{os.getpid()}/fd/0"
+    if watch is None and (survive or not local or sign):
+        watch = MpirunMonitor(survive, sign)
+    stops = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, stops | {signal.SIGCHLD})
+    try:
+        job = subprocess.Popen(
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL if direct else None,
+            stderr=watch.source if watch else None,
+            restore_signals=False,  # SIGPIPE would end mpirun in the middle of cleaning up, once this process is gone
+            preexec_fn=lifetime.begin_tied(lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before)),
+        )
+        if local and loopback.INTERFACE in itertools.takewhile("-n".__ne__, command):
+            loopback.narrow_when_up(job.pid)
+        if watch:
+            os.close(watch.source)
+        stopped, waited, over = 0, 0.0, False
+        while job.poll() is None:
+            info = signal.sigtimedwait(stops | {signal.SIGCHLD}, 0.5)
+            if info is None:
+                over = survive and sign is not None and sign.given  # mpirun may wait for ranks of a lost host
+                waited += 0.5 if stopped or over or (watch and watch.seconds >= 0) else 0.0
+                if waited >= _SECONDS_TO_STOP:
+                    kill(job.pid)  # its daemons on other hosts end the ranks there, and themselves
+            elif info.si_signo in stops:
+                from_terminal = info.si_code > 0
+                if not stopped and not from_terminal:
+                    with contextlib.suppress(ProcessLookupError):
+                        job.send_signal(signal.SIGTERM if info.si_signo == signal.SIGHUP else info.si_signo)
+                stopped = stopped or info.si_signo
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if job.returncode == -signal.SIGKILL:
+        remove_session(job.pid)
+    if watch:
+        watch.close()
+        watch.stopped = stopped
+    if stopped:
+        return 128 + stopped
+    # Where the ssh to the daemon ends before its connection does, mpirun says so on stdout, and has the code of ssh.
+    if watch and (watch.lost_host or (survive and not local and job.returncode == _SSH_LOST)):
+        print(f"matex_tf: error: {_LOST_HOST}", file=sys.stderr, flush=True)
+    code = job.returncode if job.returncode >= 0 else 128 - job.returncode
+    if watch and watch.seconds >= 0 and job.returncode in (0, -signal.SIGKILL):
+        code = watch.code
+    elif over and job.returncode == -signal.SIGKILL:
+        code = 0
+    if code == 0 and sign and not sign.given:
+        sign.missed = True
+        return 1
+    return code

@@ -1,0 +1,136 @@
+"""How long a step takes, as formulas: what strategies have in common. What a step takes with a strategy stands in the
+strategy's file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from matex_tf.planning.cost_model import CodecCost, Cost, Machine, hierarchical, message
+
+
+def overlapped(
+    compute: float, update: float, exchange: Cost, buckets: int, backward: float = 2 / 3, busy: bool = False
+) -> float:
+    """Compute, exchange, update, with a bucket that travels while backward computes the next.
+
+    Two machines in a row, b equal jobs on each: T/b + E/b + (b-1) max(T/b, E/b), for T of backward and E of the
+    exchange.
+
+    Args:
+        backward: its part of computing; two thirds, since it does twice the work of forward.
+        busy: see `cost_model.Machine`.
+    """
+    first, second = compute * backward / buckets, exchange.seconds / buckets
+    hidden = compute * (1 - backward) + first + second + (buckets - 1) * max(first, second) + update
+    return max(hidden, compute + update + exchange.work) if busy else hidden
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What a step takes.
+
+    Attributes:
+        seconds: of the step, if ranks have as many cores as they want.
+        own: seconds of what a rank does by itself: to compute, to update, and what the strategy adds.
+        exchange_work: seconds in which a rank's core is at work for the exchange, and for what the strategy adds.
+    """
+
+    seconds: float
+    own: float
+    exchange_work: float
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """What the formula of a strategy gets: a step, and where it runs.
+
+    Attributes:
+        compute, update: seconds of a step on one rank, forward and backward, and to apply gradients.
+        nbytes: of all gradients, and of the weights, as float32.
+        buckets: in how many parts gradients are exchanged.
+        ranks: 2 or more.
+        machine, codec: where, and what encodes.
+    """
+
+    compute: float
+    update: float
+    nbytes: float
+    buckets: int
+    ranks: int
+    machine: Machine
+    codec: CodecCost | None = None
+
+    def exchange(self) -> Cost:
+        """Of all gradients among all ranks, bucket by bucket."""
+        return hierarchical(self.ranks, self.nbytes / self.buckets, self.machine, self.codec) * self.buckets
+
+    def message(self) -> Cost:
+        """Of as many bytes as the weights have, to one other rank, while those of another come."""
+        return message(self.nbytes, self.machine, self.codec)
+
+    def overlapped(self) -> StepCost:
+        """With an exchange while backward continues: what a strategy takes that averages gradients in every step."""
+        exchange = self.exchange()
+        seconds = overlapped(self.compute, self.update, exchange, self.buckets, busy=self.machine.busy)
+        return self.takes(seconds, exchange)
+
+    def takes(self, seconds: float, exchange: Cost, extra: float = 0.0) -> StepCost:
+        """A step of so many seconds.
+
+        Args:
+            extra: seconds of a rank's core that the strategy adds, such as to average.
+        """
+        return StepCost(seconds, self.compute + self.update + extra, exchange.work + extra)
+
+
+def parameter_server(ranks: int, nbytes: float, compute: float, update: float, machine: Machine) -> float:
+    """A server on one of the ranks: the others send it their gradients and get weights, all of it through its one link.
+
+    compute + alpha + n beta + (p-2) n max(beta, gamma) + n gamma, since it adds while it receives; then the update;
+    then alpha + (p-1) n beta.
+    """
+    if ranks == 1:
+        return compute + update
+    wire, work = nbytes * machine.beta, nbytes * machine.gamma
+    gathered = machine.alpha + wire + (ranks - 2) * max(wire, work) + work
+    return compute + gathered + update + machine.alpha + (ranks - 1) * wire
+
+
+def crowded(step: float, own: float, own_work: float, exchange_work: float, cores: int, ranks: int) -> float:
+    """A step of ranks that have few cores between them, whose accelerators do most of what is computed.
+
+    At least all the work of all ranks on all cores. And what a rank's core has to do for its own computing waits for
+    that of others: with rho the part of the time in which the m cores are at work, it takes 1 / (1 - rho^m) as long,
+    the usual approximation for a queue of m servers (M/M/m, exact for one and two: Gunther, Analyzing Computer System
+    Performance with Perl::PDQ). The shorter the step, the larger rho; this is the step at which the two agree.
+
+    Args:
+        step: with as many cores as ranks want.
+        own: of that, computing and updating.
+        own_work, exchange_work: seconds in which a rank's core is at work for its computing and updating, and for its
+            exchange.
+        cores, ranks: how many cores how many ranks have between them; 0 cores for as many as they want.
+    """
+    work = ranks * (own_work + exchange_work)
+    if not cores or work == 0:
+        return step
+
+    def needed(seconds: float) -> float:
+        return own + own_work * (1 / (1 - (work / (cores * seconds)) ** cores) - 1)
+
+    low = max(step, work / cores * (1 + 1e-9))
+    if needed(low) <= low:
+        return low
+    high = 2 * low
+    while needed(high) > high:
+        high *= 2
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if needed(middle) > middle else (low, middle)
+    return high
+
+
+def efficiency(compute: float, update: float, step: float) -> float:
+    """The part of a step in which a rank does what a rank alone would do."""
+    return (compute + update) / step

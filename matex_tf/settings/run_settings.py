@@ -1,0 +1,392 @@
+"""The settings of a run, but for the options of strategies, which each strategy declares in its own file.
+
+A setting is given as a flag (``--batch per-rank``), as an environment variable (``MATEX_BATCH=per-rank``), or not
+at all; a flag wins over the environment, the environment over the default. The command lines and their help, and the
+tables of docs/settings.md, are made from what is declared here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from matex_tf.errors import SettingError
+from matex_tf.settings.declaration import Option, flag_name, option
+
+Declared = TypeVar("Declared")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The settings of a run. Frozen: a run cannot change its own settings.
+
+    Attributes:
+        of_strategies: the options of strategies, where they are not the defaults; `of` finds them.
+
+    Raises:
+        SettingError: from `read`, for a value that a setting cannot have.
+    """
+
+    batch: str = option(
+        "global",
+        "What the script's batch size means. `global`: each rank computes its part of every batch. `per-rank`: each "
+        "rank takes whole batches, and the global batch grows with the number of ranks.",
+        choices=("global", "per-rank"),
+        group="data",
+    )
+    data: str = option(
+        "exact",
+        "How tf.data pipelines are shared out. `exact`: every rank does the maps for its rows of each batch, and all "
+        "of what stands in front of them. `whole`: every rank runs the whole pipeline and keeps its rows of each "
+        "batch. Both give the batches of one rank. `source`: each rank takes every p-th element before the first "
+        "`map` or `batch`, and does 1/p of the work after that; a batch may hold other rows than on one rank.",
+        choices=("exact", "whole", "source"),
+        group="data",
+    )
+    rows: str = option(
+        "auto",
+        "Whose rows the data hold. `auto`: the ranks compare them. `shared`: every rank has all rows, "
+        "and each batch is shared out, whatever differs. `own`: each rank has its own rows, and together they are the "
+        "batch.",
+        choices=("auto", "shared", "own"),
+        group="data",
+    )
+    batch_norm: str = option(
+        "batch",
+        "Over which rows BatchNormalization takes mean and variance in training. `batch`: those of the whole batch, as "
+        "on one rank; each layer takes one small sum over the ranks forward and one backward. `rank`: this rank's own "
+        "rows, which is faster and another training; moving statistics are averaged after each epoch.",
+        choices=("batch", "rank"),
+        group="data",
+    )
+    check: str = option(
+        "auto",
+        "Whether the first training step is held against one rank: its gradient of the whole batch beside what the "
+        "ranks exchange. A line says so if they differ. `auto`: of models and loops with code of the script's own, of "
+        "at most 64 MB of weights and 4096 rows or 64 MB of a batch, if the step has no effect such as printing. "
+        "`on`: of all, and a line says what stands in the way. `off`: of none.",
+        choices=("auto", "on", "off"),
+        group="data",
+    )
+    loss: str = option(
+        "mean",
+        "What the loss of a script's own `train_step`, `compute_loss` or loop is over the rows of a batch. `mean`: a "
+        "mean, or one with `matex_tf.all_rows`. `sum`: a sum, such as `tf.reduce_sum`. Losses that Keras calls are "
+        "known by themselves.",
+        choices=("mean", "sum"),
+        group="data",
+    )
+    shard_loops: bool = option(
+        True,
+        "Whether to share out batched tf.data pipelines that a script iterates itself, and arrays that it feeds to a "
+        "session. `off` is for scripts that share out their data themselves: each rank's batch is its own, and "
+        "gradients are averaged with equal weights.",
+        kind="switch",
+        group="data",
+    )
+    require_sharing: bool = option(
+        False,
+        "Whether a job of several ranks ends with an error at its first training step that is not shared out, and at "
+        "its end if nothing was trained. With `off` a line says so at the end.",
+        kind="switch",
+        group="data",
+    )
+    files: str = option(
+        "once",
+        "Who changes files and starts programs for a script. `once`: one of the ranks that share a "
+        "file system, while the others wait. `every-rank`: each rank.",
+        choices=("once", "every-rank"),
+        group="files and output",
+    )
+    output: str = option(
+        "first",
+        "Whose output to show: `first`, `all`, or the name of a directory. `first`: that of rank 0. `all`: that of "
+        "every rank, each line after the number of its rank. A directory: each rank writes `rank.R.log` there.",
+        group="files and output",
+    )
+    threads: int = option(
+        0,
+        "Cores for each rank. Sets TensorFlow's intra- and inter-op threads and OMP_NUM_THREADS unless they are set "
+        "already. 0 divides the cores of a node among its ranks.",
+        kind="count",
+        group="the run",
+    )
+    reproducible: int = option(
+        0,
+        "The number P of virtual ranks: every batch is cut into P parts, and what the parts give is summed in a fixed "
+        "order, so that any number of ranks up to P ends with the same bits. TensorFlow's ops then run in one thread "
+        "each, unless `threads` says how many. 0 for none.",
+        kind="count",
+        group="the run",
+    )
+    seed: int = option(
+        -1,
+        "The seed that Python, NumPy, TensorFlow and Keras get on every rank before the script starts. The script's "
+        "own seeds come later and win. With -1 rank 0 draws one.",
+        kind="integer",
+        group="the run",
+    )
+    schedule: str = option(
+        "chained",
+        "When exchanges run. `chained`: one after the other, in the threads that compute. `funneled`: in a thread of "
+        "their own, while backward continues. `concurrent`: in several threads.",
+        choices=("chained", "funneled", "concurrent"),
+        group="exchange",
+    )
+    strategy: str = option(
+        "sync",
+        "What ranks exchange, with whom and when.",  # the registry of strategies adds the choices, see `options`
+        group="strategy",
+    )
+    codec: str = option(
+        "none",
+        "How gradients are encoded between nodes, and with `gossip` weights between any two ranks. `none`: unchanged. "
+        "`bf16`: the upper half of each float32. `int8`: 8 bits each, and a scale for 512 of them.",
+        choices=("none", "bf16", "int8"),
+        group="exchange",
+    )
+    error_feedback: bool = option(
+        False,
+        "Whether to keep the rounding error of a codec and add it to the gradient of the next step, or with `gossip` "
+        "to the weights that are sent next.",
+        kind="switch",
+        group="exchange",
+    )
+    bucket_mb: int = option(
+        32,
+        "Megabytes of a bucket: gradients that travel together. Smaller buckets start sooner, while backward "
+        "continues; larger ones need fewer messages. `pipe` has one bucket for each dtype.",
+        kind="positive",
+        group="exchange",
+    )
+    faults: str = option(
+        "abort",
+        "What happens when a rank dies. `abort`: all others end at once. `shrink`: the others share out its rows "
+        "among themselves and carry on (needs Open MPI 5, or another MPI with ULFM). `restart`: `matex-tf run` starts "
+        "the job again from the last checkpoint (any MPI).",
+        choices=("abort", "shrink", "restart"),
+        group="faults",
+    )
+    checkpoint_seconds: float = option(
+        300.0,
+        "With `--faults restart`: seconds between checkpoints within an epoch. With 0 there is only one at the end of "
+        "each epoch.",
+        kind="seconds",
+        group="faults",
+    )
+    checkpoint_dir: str = option(
+        "",
+        "With `--faults restart`: the directory for checkpoints, which go to `.matex-checkpoints/NAME` in it, NAME "
+        "being that of the script. All hosts must see it. When the job ends well, it removes what it has written "
+        "there, and nothing else. Empty for the working directory.",
+        kind="dir",
+        group="faults",
+    )
+    min_ranks: int = option(
+        1,
+        "With `--faults shrink`: the job ends if fewer ranks than this are left.",
+        kind="count",
+        group="faults",
+    )
+    max_restarts: int = option(
+        3,
+        "With `--faults restart`: how often `matex-tf run` starts the job again.",
+        kind="count",
+        group="faults",
+    )
+    resume: bool = option(
+        False,
+        "With `--faults restart`: resume from the checkpoints of an earlier job that did not reach its end, if there "
+        "are any. With `off` they are removed when the job begins.",
+        kind="switch",
+        group="faults",
+    )
+    stall_seconds: int = option(
+        60,
+        "After waiting so many seconds for a rank that is alive, a line says which rank is missing, and from what. 0 "
+        "for never.",
+        kind="count",
+        group="faults",
+    )
+    stall_abort_seconds: int = option(
+        0,
+        "After waiting so many seconds for a rank that is alive, it counts as dead; `faults` says what happens then. "
+        "0 for never: nobody can tell a rank that is stuck from one that has much to do. With `shrink` on several "
+        "hosts a silent host counts as dead after this time, or after 30 seconds.",
+        kind="count",
+        group="faults",
+    )
+    csv_line_mb: int = option(
+        64,
+        "Megabytes of the longest line, and of the longest row, of a CSV file that `DataSet` reads. A longer one is an "
+        "error before it takes memory.",
+        kind="positive",
+        group="data",
+    )
+    unpack_ratio: int = option(
+        100,
+        "For `DataSet`: how many times its own length a packed file (gzip) may unpack to. A file that unpacks to more "
+        "than this, and to more than 256 MB, is an error before it fills memory or disk.",
+        kind="positive",
+        group="data",
+    )
+    steps: int = option(
+        0,
+        "End the script after so many training steps, as `sys.exit()` would, to measure a few. With 0 it trains to "
+        "its own end.",
+        kind="count",
+        group="the run",
+    )
+    trace: str = option(
+        "",
+        "A file for a timeline of the run, in the format of Chrome's trace viewer; `matex-tf trace` summarizes it. "
+        "Empty for none.",
+        kind="file",
+        group="files and output",
+    )
+    notes: bool = option(
+        True,
+        "Whether rank 0 prints the lines that start with `matex_tf:`.",
+        kind="switch",
+        group="files and output",
+    )
+    of_strategies: tuple[Any, ...] = ()
+
+    @classmethod
+    def read(cls, flags: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+        """Settings from flags and environment.
+
+        Args:
+            flags: setting name to text, as given on a command line.
+            environ: the environment; `os.environ` where it is None.
+
+        Raises:
+            SettingError: a value that a setting cannot have, or settings that do not go together.
+        """
+        environ = os.environ if environ is None else environ
+        values = {}
+        for one in options():
+            if flags and one.name in flags:
+                values[one.name] = one.read(flags[one.name], one.flag)
+            elif one.variable in environ:
+                values[one.name] = one.read(environ[one.variable], one.variable)
+        settings = cls().changed(**values)
+        settings.refuse_conflicts()
+        return settings
+
+    def of(self, declared: type[Declared]) -> Declared:
+        """The options that a strategy declares, with the values of this run.
+
+        Args:
+            declared: their dataclass, as in `settings.of(PipeOptions).pipe_width`.
+        """
+        return next((one for one in self.of_strategies if type(one) is declared), None) or declared()
+
+    def changed(self, **values: Any) -> Settings:
+        """The same settings but for these; options of strategies as well, by their names.
+
+        Raises:
+            TypeError: there is no such setting.
+        """
+        groups = []
+        for declared in declared_by_strategies().values():
+            own = {field.name: values.pop(field.name) for field in dataclasses.fields(declared) if field.name in values}
+            group = dataclasses.replace(self.of(declared), **own)
+            groups += [group] if group != declared() else []
+        return dataclasses.replace(self, **values, of_strategies=tuple(groups))
+
+    def values(self) -> dict[str, Any]:
+        """Every setting by its name, options of strategies as well."""
+        groups = [self, *(self.of(declared) for declared in declared_by_strategies().values())]
+        return {one.name: getattr(group, one.name) for group in groups for one in Option.of(type(group))}
+
+    @property
+    def shares_loops(self) -> bool:
+        """Whether loops of the script's own are shared out; with virtual ranks every rank walks over whole batches."""
+        return self.shard_loops and not self.reproducible
+
+    def refuse_conflicts(self, ranks: int = 0) -> None:
+        """Refuse settings that do not go together.
+
+        Args:
+            ranks: how many there are; 0 where nobody knows yet.
+
+        Raises:
+            SettingError: what the strategy does not go together with, see `Strategy.check`.
+        """
+        from matex_tf.strategies import STRATEGIES
+
+        STRATEGIES[self.strategy].check(self, ranks)
+        self._check_reproducible(ranks)
+
+    def _check_reproducible(self, ranks: int) -> None:
+        """Refuse what gives other bits on other numbers of ranks."""
+        if not self.reproducible:
+            return
+        others = {
+            "strategy": ("sync",),
+            "codec": ("none",),
+            "batch": ("global",),
+            "data": ("exact", "whole"),
+            "rows": ("auto", "shared"),
+            "schedule": ("chained",),
+            "shard_loops": (True,),
+        }
+        for name, allowed in others.items():
+            if (value := getattr(self, name)) not in allowed:
+                text = value if isinstance(value, str) else {True: "on", False: "off"}[value]
+                takes = allowed[0] if isinstance(allowed[0], str) else "on"
+                raise SettingError(
+                    f"--reproducible and {flag_name(name)} {text} do not go together: the bits would depend on the "
+                    f"number of ranks. Take {flag_name(name)} {takes}, or leave out --reproducible."
+                )
+        if ranks > self.reproducible:
+            raise SettingError(
+                f"--reproducible {self.reproducible} is for at most {self.reproducible} ranks, and there are {ranks}: "
+                "give it the largest number of ranks that the script shall ever have."
+            )
+
+    def as_environment(self) -> dict[str, str]:
+        """The settings that differ from their defaults, as environment variables."""
+        values = self.values()
+        return {one.variable: one.as_text(values[one.name]) for one in options() if values[one.name] != one.default}
+
+
+def declared_by_strategies() -> dict[str, type[Any]]:
+    """The dataclasses of options that strategies declare, each once, by the name of the strategy."""
+    from matex_tf.strategies import STRATEGIES
+
+    found: dict[str, type[Any]] = {}
+    for name in STRATEGIES:
+        declared = STRATEGIES[name].Options
+        if declared not in found.values() and dataclasses.fields(declared):
+            found[name] = declared
+    return found
+
+
+def options() -> list[Option]:
+    """Every setting: those of all runs, then those of each strategy."""
+    from matex_tf.strategies import STRATEGIES
+
+    about = " ".join(f"`{name}`: {one.text}." for name, one in STRATEGIES.items())
+    of_all = [
+        dataclasses.replace(one, text=f"{one.text} {about}", choices=tuple(STRATEGIES))
+        if one.name == "strategy"
+        else one
+        for one in Option.of(Settings)
+    ]
+    return [
+        *of_all,
+        *(
+            one
+            for name, declared in declared_by_strategies().items()
+            for one in Option.of(declared, f"strategy {name}")
+        ),
+    ]
+
+
+def as_flags(given: Mapping[str, str]) -> list[str]:
+    """Settings as the words of a command line: `["--batch", "per-rank"]`."""
+    return [word for name, value in given.items() for word in (flag_name(name), value)]

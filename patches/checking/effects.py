@@ -1,0 +1,74 @@
+"""What a traced step does besides computing, and putting back the variables that it changes.
+
+Relies on (TensorFlow 2.16 to 2.21): `ConcreteFunction.variables`, `captured_inputs` and `graph`, public;
+`tensorflow.python.framework.op_def_registry`, private. `ReadVariableOp` gives a variable's own memory, and updates of
+variables leave memory alone that is held elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
+
+from matex_tf.exchange import tf_op
+
+#: Ops that count as stateful, and only call, check or stand for something.
+_HARMLESS = {"StatefulPartitionedCall", "While", "If", "Case", "Placeholder", "Assert", "NoOp"}
+
+#: Ops that read and change variables, generators among them.
+_OF_VARIABLES = re.compile(
+    "ReadVariableOp|Assign(Add|Sub)?VariableOp|VariableShape|VarIsInitializedOp|ResourceGather(Nd)?"
+    "|ResourceStridedSliceAssign|ResourceScatter.*|Resource(Sparse)?Apply.*|RngReadAndSkip|RngSkip|StatefulUniform.*"
+    "|StatefulStandardNormal.*|StatefulTruncatedNormal|StatefulRandomBinomial"
+)
+
+_WORDS = {
+    "EagerPyFunc": "it runs Python (tf.py_function)",
+    "PyFunc": "it runs Python (tf.numpy_function)",
+    "PrintV2": "it prints (tf.print)",
+}
+
+
+def obstacle(function: Any) -> str:
+    """Why a traced step cannot be run once more without a trace, in words; "" where it can.
+
+    Args:
+        function: a ConcreteFunction.
+    """
+    try:
+        graph = function.graph.as_graph_def()
+    except ValueError:  # it does not fit into a message
+        return "its graph has more than 2 GB"
+    nodes = [*graph.node, *(node for inner in graph.library.function for node in inner.node_def)]
+    for node in nodes:
+        definition = op_def_registry.get(node.op)
+        if definition is None or _OF_VARIABLES.fullmatch(node.op) or node.op in _HARMLESS:
+            continue
+        if node.op == "PyFunc" and tf_op.OP_NAME in node.name:
+            continue
+        of_resource = any(one.type == tf.resource.as_datatype_enum for one in definition.input_arg)
+        if definition.is_stateful or of_resource:
+            return _WORDS.get(node.op, f"it has an effect of its own ({node.op})")
+    known = {id(variable.handle) for variable in function.variables}
+    if any(one.dtype == tf.resource and id(one) not in known for one in function.captured_inputs):
+        return "it uses a resource that is no variable"
+    return ""
+
+
+@contextlib.contextmanager
+def put_back(function: Any) -> Iterator[None]:
+    """Give every variable of a traced step its value back at the end of a `with` block, to the bit."""
+    before = [
+        (variable.handle, tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype))
+        for variable in function.variables
+    ]
+    try:
+        yield
+    finally:
+        for handle, value in before:
+            tf.raw_ops.AssignVariableOp(resource=handle, value=value)

@@ -1,0 +1,45 @@
+"""What this process knows of the one script that it runs, beside its world, its settings and its strategy.
+
+Keras, TensorFlow and Python call what is patched, and hand nothing of ours along. So what a patch has to know of the
+script as a whole is found here. A room says itself what that is: a class of its own, of which a run has one. What a
+caller can hand on is not kept here; what belongs to a model, a step or a graph is kept with that (`model_state`,
+`batch_share`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, cast
+
+_Part = TypeVar("_Part")
+
+
+class RunState:
+    """What is known of a run.
+
+    Attributes:
+        patched: whether the patches are in place: this process is a rank of a run.
+        aside: whether they step aside: the script imports Horovod's names, so it shares out and averages by itself.
+        trained: training steps of `fit` and `train_on_batch`, of all models.
+    """
+
+    def __init__(self) -> None:
+        self.patched = self.aside = False
+        self.trained = 0
+        self._parts: dict[type[Any], Any] = {}
+
+    def part(self, kind: type[_Part]) -> _Part:
+        """The one of this class that the run has; made, without arguments, where there is none yet."""
+        found = self._parts.get(kind)
+        return cast(_Part, self._parts.setdefault(kind, kind()) if found is None else found)
+
+    def begin(self, part: Any) -> None:
+        """Have this one from now on, in the place of another of its class."""
+        self._parts[type(part)] = part
+
+
+_run = RunState()  # one, and never another: a process runs one script, and names are patched once in a process
+
+
+def current() -> RunState:
+    """The run of this process."""
+    return _run

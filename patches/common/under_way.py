@@ -1,0 +1,109 @@
+"""What is under way in this process: the one object in which a step's patches find what their callers know.
+
+Keras and TensorFlow call what is patched, and hand nothing of ours along. So whoever begins a piece of work, such as
+a step, a trace or an update, says so with `having`, and whoever is called in the course of it asks `now`. An `UnderWay`
+is never changed: a block of `having` has another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:  # for annotations alone
+    from matex_tf.patches.common.batch_share import StepShare
+
+
+@dataclasses.dataclass(frozen=True)
+class UnderWay:
+    """What is under way.
+
+    Attributes:
+        in_step: whether a step that shares out its batch runs or is traced, or a call within one that hides that.
+        share: the part of the batch that such a step works on; None where it has the rows of the whole batch.
+        drawing: the part of a batch in a call that shares out rows, and of which only random draws need to know.
+        draws_apart: whether random numbers are drawn that have nothing to do with rows.
+        in_keras: whether a loop of Keras is at work, callbacks included: it shares out its batches by itself.
+        exchanged: whether the gradients that an optimizer gets have been exchanged already.
+        gradient_names: of the gradients that an optimizer is about to clip: Keras hands on gradients alone.
+        rows_on_one_rank: for tensors that a step takes from its batch, by id: the tensor, and its rows on one rank.
+        metrics: those of which a method runs.
+        epochs_of: the call of `fit` or `predict` that has yet to make the iterator of its data.
+        epochs_asked: the iterator of epochs that is being made, if its batches are shared out.
+    """
+
+    in_step: bool = False
+    share: StepShare | None = None
+    drawing: StepShare | None = None
+    draws_apart: bool = False
+    in_keras: bool = False
+    exchanged: bool = False
+    gradient_names: Sequence[str] | None = None
+    rows_on_one_rank: Mapping[int, tuple[Any, int]] = dataclasses.field(default_factory=dict)
+    metrics: tuple[Any, ...] = ()
+    epochs_of: EpochsOf | None = None
+    epochs_asked: EpochsAsked | None = None
+
+
+@dataclasses.dataclass
+class EpochsOf:
+    """A call of `fit` or `predict`; the first iterator of epochs that is made in it is that of its own data.
+
+    Attributes:
+        kind: "fit" or "predict".
+        model: the model.
+        pending: whether that iterator has yet to be made.
+    """
+
+    kind: str
+    model: Any
+    pending: bool = True
+
+
+class EpochsAsked(NamedTuple):
+    """An iterator of epochs.
+
+    Attributes:
+        training: whether it is for training.
+        arguments: what Keras makes it with.
+        purpose: "fit", "evaluate" or "predict".
+    """
+
+    training: bool
+    arguments: dict[str, Any]
+    purpose: str
+
+
+_NOTHING = UnderWay()
+#: By thread, what is under way there, the innermost last. TensorFlow runs replicas and Python functions of a graph in
+#: threads of its own: one that has begun nothing by itself takes part in what the others do.
+_by_thread: dict[int, list[UnderWay]] = {}
+
+
+def now() -> UnderWay:
+    """What is under way in this thread; in one that has begun nothing, what the last thread that did is at."""
+    own = _by_thread.get(threading.get_ident())
+    if own:
+        return own[-1]
+    for others in reversed(list(_by_thread.values())):
+        if others:
+            return others[-1]
+    return _NOTHING
+
+
+@contextlib.contextmanager
+def having(**changes: Any) -> Iterator[None]:
+    """Let these attributes of `now()` be others inside a `with` block."""
+    changed = dataclasses.replace(now(), **changes)
+    thread = threading.get_ident()
+    own = _by_thread.setdefault(thread, [])
+    own.append(changed)
+    try:
+        yield
+    finally:
+        own.pop()
+        if not own:
+            _by_thread.pop(thread, None)

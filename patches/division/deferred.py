@@ -1,0 +1,200 @@
+"""A tf.data pipeline as what stands in front of its maps, and the maps that can be done later, or not at all.
+
+A map with a function that only computes (`purity`) gives an element the same wherever it stands. So
+`map(f).take(k)` is `take(k).map(f)`, and so on for `skip`, `repeat`, `shard`, `zip`, `enumerate` and `prefetch`. What
+stands in front is kept as it is, the same object: it may have a state, such as how often it has shuffled.
+
+All is done on flat elements, tuples of tensors, in which a ragged or sparse tensor is one `tf.variant`.
+
+Relies on (TensorFlow 2.16 to 2.21, private): the names of dataset classes, `_input_dataset`, `_inputs`, `_map_func`
+(its `function`), `_num_parallel_calls`, `_count`, `_num_shards`, `_index`, `_mapped_dataset` and `_variant_tensor` of
+datasets; `tensorflow.python.data.util.structure.get_flat_tensor_specs`. Where one is gone nothing is deferred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from tensorflow.python.data.util import structure
+
+from matex_tf.patches.division import purity
+
+MAPS = ("_MapDataset", "_ParallelMapDataset")
+#: What a dataset that is made here has been made from: its deferred form.
+_FORM = "_matex_deferred"
+
+
+class Stage(NamedTuple):
+    """A map that is done later.
+
+    Attributes:
+        function: a concrete function of tensors.
+        first: the place in the element from which on it takes tensors.
+        takes: how many.
+        parallel: `num_parallel_calls`; None without.
+    """
+
+    function: Any
+    first: int
+    takes: int
+    parallel: int | None
+
+
+class Deferred(NamedTuple):
+    """A pipeline in two parts.
+
+    Attributes:
+        source: what stands in front; its elements are tuples of tensors.
+        stages: the maps behind it.
+        kept: the last map that could not be deferred, and why, in words; empty without one.
+    """
+
+    source: Any
+    stages: tuple[Stage, ...]
+    kept: str = ""
+
+
+def split(dataset: Any) -> Deferred:
+    """A pipeline in two parts; without stages where nothing can be deferred."""
+    try:
+        return _split(unwrapped(dataset))
+    except AttributeError:
+        return Deferred(flat(dataset), ())
+
+
+def flat(dataset: Any) -> Any:
+    """The same elements as tuples of tensors."""
+    specs = tuple(structure.get_flat_tensor_specs(dataset.element_spec))
+    return restructured(dataset, specs, dataset)
+
+
+def restructured(dataset: Any, spec: Any, origin: Any) -> Any:
+    """The same tensors in another structure.
+
+    Args:
+        spec: the specs of the new structure.
+        origin: what `_inputs` of the result names.
+    """
+    result = tf.data.experimental.from_variant(tf.data.experimental.to_variant(dataset), spec)
+    result._inputs = lambda: [origin]
+    return result
+
+
+def apply(dataset: Any, stages: Sequence[Stage], first: int = 0) -> Any:
+    """Do the maps.
+
+    Args:
+        dataset: its elements are tuples of tensors.
+        first: how many tensors stand in front of those of the stages.
+    """
+    for stage in stages:
+        dataset = dataset.map(_mapped(stage, first), **_in_parallel(stage.parallel))
+    return dataset
+
+
+def _in_parallel(parallel: int | None) -> dict[str, Any]:
+    return {} if parallel is None else {"num_parallel_calls": parallel, "deterministic": True}
+
+
+def _mapped(stage: Stage, first: int) -> Callable[..., Any]:
+    begin = first + stage.first
+
+    @tf.autograph.experimental.do_not_convert
+    def call(*element: Any) -> Any:
+        results = stage.function(*element[begin : begin + stage.takes])
+        return (*element[:begin], *results, *element[begin + stage.takes :])
+
+    return call
+
+
+def joined(form: Deferred, like: Any) -> Any:
+    """The pipeline of two parts as one.
+
+    Args:
+        like: has elements of the same structure, and the options.
+    """
+    mapped = apply(form.source, form.stages)
+    result = restructured(mapped, like.element_spec, mapped).with_options(like.options())
+    setattr(result, _FORM, form)
+    return result
+
+
+def form_of(dataset: Any) -> Deferred | None:
+    """What `joined` has made a dataset from; None of others."""
+    found: Deferred | None = getattr(dataset, _FORM, None)
+    return found
+
+
+def unwrapped(dataset: Any) -> Any:
+    """A dataset without what TensorFlow 1 puts around it."""
+    while "Adapter" in type(dataset).__name__ and hasattr(dataset, "_dataset"):
+        dataset = dataset._dataset
+    return dataset
+
+
+def _split(dataset: Any) -> Deferred:
+    form = form_of(dataset)
+    if form is not None:
+        return form
+    kind = type(dataset).__name__
+    if kind in MAPS:
+        return _of_map(dataset)
+    if kind == "_DenseToRaggedDataset":
+        return _split(unwrapped(dataset._mapped_dataset))
+    if kind in ("_PrefetchDataset", "_OptionsDataset"):
+        before = _split(unwrapped(dataset._input_dataset))
+        return before if before.stages else Deferred(flat(dataset), (), before.kept)
+    if kind == "_ZipDataset":
+        return _of_zip(dataset)
+    if kind in SAME_ELEMENTS:
+        before = _split(unwrapped(dataset._input_dataset))
+        if not before.stages:
+            return Deferred(flat(dataset), (), before.kept)
+        return before._replace(source=SAME_ELEMENTS[kind](before.source, dataset))
+    kept = next((before.kept for one in _inputs(dataset) if (before := _split(one)).kept), "")
+    return Deferred(flat(dataset), (), kept)
+
+
+def _inputs(dataset: Any) -> list[Any]:
+    return [unwrapped(one) for one in dataset._inputs()] if hasattr(dataset, "_inputs") else []
+
+
+#: By class: how to do the same to another dataset.
+SAME_ELEMENTS: dict[str, Callable[[Any, Any], Any]] = {
+    "_TakeDataset": lambda source, one: source.take(one._count),
+    "_SkipDataset": lambda source, one: source.skip(one._count),
+    "_RepeatDataset": lambda source, one: source.repeat(one._count),
+    "_ShardDataset": lambda source, one: source.shard(one._num_shards, one._index),
+}
+
+
+def _of_map(dataset: Any) -> Deferred:
+    before = _split(unwrapped(dataset._input_dataset))
+    effects = purity.effects(dataset._map_func.function)
+    if effects:
+        return Deferred(flat(dataset), (), f"a map {effects}")
+    return before._replace(stages=(*before.stages, stage_of(dataset)))
+
+
+def stage_of(dataset: Any) -> Stage:
+    """What a map does."""
+    takes = len(structure.get_flat_tensor_specs(dataset._input_dataset.element_spec))
+    parallel = int(dataset._num_parallel_calls) if type(dataset).__name__ == "_ParallelMapDataset" else None
+    return Stage(dataset._map_func.function, 0, takes, parallel)
+
+
+def _of_zip(dataset: Any) -> Deferred:
+    parts = [_split(one) for one in _inputs(dataset)]
+    kept = next((part.kept for part in parts if part.kept), "")
+    if not any(part.stages for part in parts):
+        return Deferred(flat(dataset), (), kept)
+    zipped = tf.data.Dataset.zip(tuple(part.source for part in parts))
+    specs = tuple(spec for part in parts for spec in part.source.element_spec)
+    stages: list[Stage] = []
+    before = 0
+    for part, one in zip(parts, _inputs(dataset), strict=True):
+        stages += [stage._replace(first=stage.first + before) for stage in part.stages]
+        before += len(structure.get_flat_tensor_specs(one.element_spec))
+    return Deferred(restructured(zipped, specs, zipped), tuple(stages), kept)

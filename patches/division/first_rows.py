@@ -1,0 +1,99 @@
+"""Some rows of a pipeline, for ranks to compare, without changing what the pipeline yields later.
+
+A `shuffle` draws another order each time that it is walked over, and a `cache` keeps what it has seen. So the rows are
+those of the same pipeline without either.
+
+Relies on (TensorFlow 2.16 to 2.21, private): the names of dataset classes, and their `_input_dataset`, `_map_func`,
+`_predicate`, `_impl` and `_batch_size`; see `deferred`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.data.util import structure
+
+from matex_tf.patches.division import deferred, purity
+
+_PASSED_OVER = ("_ShuffleDataset", "CacheDataset", "_PrefetchDataset", "_OptionsDataset", "_RepeatDataset")
+_FLAT = ("_FlatMapDataset", "_InterleaveDataset", "_ParallelInterleaveDataset", "ParallelInterleaveDataset")
+_BATCHES = ("_BatchDataset", "_ParallelBatchDataset", "_PaddedBatchDataset")
+_SOURCES = ("_TensorSliceDataset", "_TensorDataset", "_RangeDataset", "CsvDatasetV2")
+
+
+class Unfit(Exception):
+    """The pipeline may yield something else once it has been walked over; says why."""
+
+
+def pipeline(dataset: Any) -> Any:
+    """The rows, in batches.
+
+    Raises:
+        Unfit: see there.
+    """
+    try:
+        rows = _like(deferred.unwrapped(dataset))
+        return deferred.restructured(rows, dataset.element_spec, rows).take(1)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise Unfit(f"it is unlike what is known of datasets ({type(error).__name__}: {error})") from error
+
+
+def _like(dataset: Any) -> Any:
+    """The same without what keeps a state; its elements are tuples of tensors."""
+    kind = type(dataset).__name__
+    form = deferred.form_of(dataset)
+    if form is not None:
+        return deferred.apply(_like(form.source), form.stages)
+    if kind in _SOURCES:
+        return deferred.flat(dataset)
+    if hasattr(dataset, "_impl"):  # what reads files
+        return _like(deferred.unwrapped(dataset._impl))
+    if kind == "_ZipDataset":
+        parts = [_like(deferred.unwrapped(one)) for one in dataset._inputs()]
+        zipped = tf.data.Dataset.zip(tuple(parts))
+        return deferred.restructured(zipped, tuple(spec for part in parts for spec in part.element_spec), zipped)
+    if kind == "_DenseToRaggedDataset":
+        return _like(deferred.unwrapped(dataset._mapped_dataset))
+    if kind == "_VariantDataset" and len(dataset._inputs()) == 1:  # another structure of the same tensors
+        return _like(deferred.unwrapped(dataset._inputs()[0]))
+    if kind == "_VariantDataset" and dataset.element_spec == tf.TensorSpec([], tf.int64):  # of `enumerate`
+        return deferred.flat(dataset)
+    before = _like(deferred.unwrapped(dataset._input_dataset))
+    if kind in _PASSED_OVER:
+        return before
+    if kind in deferred.SAME_ELEMENTS:
+        return deferred.SAME_ELEMENTS[kind](before, dataset)
+    if kind in _BATCHES:
+        return _batched(before, dataset, kind)
+    if kind in deferred.MAPS:
+        return before.map(_call(dataset._map_func))
+    if kind == "_FilterDataset":
+        keep = _call(dataset._predicate)
+        return before.filter(tf.autograph.experimental.do_not_convert(lambda *element: keep(*element)[0]))
+    if kind in _FLAT:
+        specs = tuple(structure.get_flat_tensor_specs(dataset.element_spec))
+        inner = _call(dataset._map_func)
+
+        @tf.autograph.experimental.do_not_convert
+        def opened(*element: Any) -> Any:
+            return tf.data.experimental.from_variant(inner(*element)[0], specs)
+
+        return before.flat_map(opened)
+    raise Unfit(f"{kind.strip('_').removesuffix('Dataset').lower()} may keep a state")
+
+
+def _call(function: Any) -> Callable[..., Any]:
+    concrete = function.function
+    if effects := purity.effects(concrete):
+        raise Unfit(f"a function of it {effects}")
+    return tf.autograph.experimental.do_not_convert(lambda *element: tuple(concrete(*element)))
+
+
+def _batched(before: Any, dataset: Any, kind: str) -> Any:
+    size = int(dataset._batch_size)
+    if kind != "_PaddedBatchDataset":
+        return before.batch(size)
+    shapes, values = (tuple(tf.nest.flatten(one)) for one in (dataset._padded_shapes, dataset._padding_values))
+    return before.padded_batch(size, shapes, values)

@@ -1,0 +1,209 @@
+"""Batches that the ranks make in turn: batch k by rank k mod p, which sends the other ranks their rows of it.
+
+Three threads of a rank work while it trains. One makes the rank's own batches, one sends and receives rows in the order
+of the batches, and the third (`messenger`) drives what is on its way. They run ahead of the training by a number of
+batches that is the same on every rank. So where the ranks leave off at the same batch, no message is left over.
+"""
+
+from __future__ import annotations
+
+import pickle
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf import settings
+from matex_tf.core import world
+from matex_tf.core.stall_detector import StallDetector
+from matex_tf.exchange.network.algorithms import Steps
+from matex_tf.exchange.network.lane import Lane
+from matex_tf.exchange.network.messenger import PIECE, Messenger
+from matex_tf.patches.common.row_slicing import RowRange
+
+_TAG = 0
+_LOOK_SECONDS = 0.5
+
+#: Rows of a batch as arrays, and their share.
+Part = tuple[list[np.ndarray], RowRange]
+
+
+class Turns:
+    """What connects the ranks; for one data set.
+
+    Args:
+        own: makes this rank's own batches of a walk, in their order, as lists of arrays; called once for each walk,
+            with nothing, in the thread that walks, and iterated in another one.
+        count: batches of a walk, of all ranks.
+    """
+
+    def __init__(self, own: Callable[[], Iterator[list[np.ndarray]]], count: int):
+        """Collective."""
+        chosen, ranks = settings.current(), world.current()
+        self._own, self._count = own, count
+        self.messenger = Messenger(ranks.split_all())
+        self._stalls = StallDetector(chosen.stall_seconds, chosen.stall_abort_seconds, ranks.log)
+        self._walk: Walk | None = None
+
+    def walk(self) -> Iterator[Part]:
+        """This rank's rows of each batch. All ranks walk, and leave off at the same batch."""
+        if self._walk is not None:
+            self._walk.close()
+        self._walk = walk = Walk(self.messenger, self._stalls, self._own(), self._count)
+        return iter(walk)
+
+    def settle(self) -> None:
+        """Wait until nothing is on its way any more."""
+        if self._walk is not None:
+            self._walk.settle()
+
+
+class Walk:
+    """One walk over all batches."""
+
+    def __init__(self, messenger: Messenger, stalls: StallDetector, own: Iterator[list[np.ndarray]], count: int):
+        self._messenger, self._stalls = messenger, stalls
+        self._count = count
+        self._ahead = world.current().size + 1
+        self._allowed = min(self._ahead, count)  # batches that may be made and sent so far
+        self._sent = 0
+        self._changed = threading.Condition()
+        self._made: queue.Queue[Any] = queue.Queue(maxsize=1)
+        self._parts: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._over = False
+        for work in (lambda: self._make(own), self._exchange):
+            threading.Thread(target=self._watched, args=(work,), name="matex_tf input", daemon=True).start()
+
+    def __iter__(self) -> Iterator[Part]:
+        for number in range(self._count):
+            with self._changed:
+                self._allowed = min(number + self._ahead, self._count)
+                self._changed.notify_all()
+            part = self._parts.get()
+            if isinstance(part, BaseException):
+                raise part
+            yield part
+
+    def settle(self) -> None:
+        """Wait until what may be sent so far has been."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._sent >= self._allowed or self._over)
+
+    def close(self) -> None:
+        """The same, and end the walk there."""
+        self.settle()
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+    def _watched(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # which the thread that walks shall raise
+            self._parts.put(error)
+            with self._changed:
+                self._over = True
+                self._changed.notify_all()
+
+    def _may(self, number: int) -> bool:
+        """Wait until a batch may be made; False where it never will."""
+        with self._changed:
+            self._changed.wait_for(lambda: number < self._allowed or self._over)
+            return not self._over
+
+    def _make(self, own: Iterator[list[np.ndarray]]) -> None:
+        ranks = world.current()
+        for number in range(ranks.rank, self._count, ranks.size):
+            if not self._may(number):
+                return
+            batch = next(own)
+            while True:
+                try:
+                    self._made.put(batch, timeout=_LOOK_SECONDS)
+                    break
+                except queue.Full:
+                    if self._over:
+                        return
+        next(own, None)  # what follows the last batch is done too
+
+    def _exchange(self) -> None:
+        ranks = world.current()
+        for number in range(self._count):
+            if not self._may(number):
+                return
+            owner = number % ranks.size
+            part = self._give() if owner == ranks.rank else self._take(owner)
+            self._parts.put(part)
+            with self._changed:
+                self._sent = number + 1
+                self._changed.notify_all()
+
+    def _give(self) -> Part:
+        ranks = world.current()
+        while True:
+            try:
+                batch = self._made.get(timeout=_LOOK_SECONDS)
+                break
+            except queue.Empty:
+                if self._over:
+                    raise RuntimeError("the batch was not made") from None
+        total = next((len(array) for array in batch if array.ndim), 0)
+        parts = [_part(batch, total, rank, ranks.size) for rank in range(ranks.size)]
+        others = [rank for rank in range(ranks.size) if rank != ranks.rank]
+        messages = {rank: np.frombuffer(pickle.dumps(parts[rank], protocol=5), np.uint8) for rank in others}
+        self._wait([self._messenger.post(_sending(self._messenger.lane, messages))], others)
+        return parts[ranks.rank]
+
+    def _take(self, owner: int) -> Part:
+        received: list[np.ndarray] = []
+        self._wait([self._messenger.post(_receiving(self._messenger.lane, owner, received))], [owner])
+        part: Part = pickle.loads(received[0].data)
+        return part
+
+    def _wait(self, transfers: list[Any], others: list[int]) -> None:
+        for transfer in transfers:
+            transfer.wait(lambda seconds: self._stalls.check(others, seconds, "the rows of a batch"))
+
+
+def _part(batch: list[np.ndarray], total: int, rank: int, size: int) -> Part:
+    share = RowRange.of(total, rank, size)
+    rows = [array[share.low : share.high] if array.ndim and len(array) == total else array for array in batch]
+    return rows, RowRange(0, share.high - share.low, share.rows, share.total, share.first)
+
+
+def _sending(lane: Lane, messages: dict[int, np.ndarray]) -> Steps:
+    sizes = {rank: np.array([message.size], np.int64) for rank, message in messages.items()}
+    yield [request for rank, size in sizes.items() for request in lane.send(size, rank, _TAG)]
+    longest = max(message.size for message in messages.values())
+    for low in range(0, longest, PIECE):
+        here = slice(low, low + PIECE)
+        yield [
+            request
+            for rank, message in messages.items()
+            if low < message.size
+            for request in lane.send(message[here], rank, _TAG)
+        ]
+
+
+def _receiving(lane: Lane, owner: int, received: list[np.ndarray]) -> Steps:
+    size = np.empty(1, np.int64)
+    yield lane.receive(size, owner, _TAG)
+    message = np.empty(int(size[0]), np.uint8)
+    for low in range(0, message.size, PIECE):
+        yield lane.receive(message[low : low + PIECE], owner, _TAG)
+    received.append(message)
+
+
+def flat(batch: Any, specs: list[tf.TensorSpec]) -> list[np.ndarray]:
+    """A batch as arrays of the dtypes that a pipeline has them in.
+
+    Raises:
+        ValueError: it has another number of parts.
+    """
+    leaves = tf.nest.flatten(batch)
+    if len(leaves) != len(specs):
+        raise ValueError(f"a batch has {len(leaves)} parts where the first ones have {len(specs)}.")
+    return [np.asarray(leaf, spec.dtype.as_numpy_dtype) for leaf, spec in zip(leaves, specs, strict=True)]

@@ -1,0 +1,184 @@
+"""A tf.data pipeline that makes the rows of one rank: of every batch those that the rank would have kept of it.
+
+The elements in front of the maps are cut into windows of the size of a batch. Of each window a rank keeps the elements
+of its rows, does the maps with them, and makes its part of the batch. How many rows the whole batch has travels with
+each element. A batch is thus what it was, and a rank does 1/p of the work on it.
+
+A rank's part of a full batch has as many rows as that of the rank that has most: where it has one row less, a
+neighbour's row is made too, and left out afterwards. So `batch` finds the ends of the parts by counting.
+
+Relies on (TensorFlow 2.16 to 2.21, private): the names of dataset classes, `_input_dataset`, `_batch_size`,
+`_drop_remainder`, `_padded_shapes`, `_padding_values`, `_buffer_size` and `_count` of datasets. Where one is gone
+nothing is divided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from matex_tf.core import world
+from matex_tf.patches.data.array_sharding import LocalBatch
+from matex_tf.patches.division import deferred, purity, row_wise
+
+_BATCHES = ("_BatchDataset", "_ParallelBatchDataset", "_PaddedBatchDataset")
+#: What may stand behind `batch`, by class: how to do the same to parts of batches.
+_BEHIND: dict[str, Callable[[Any, Any], Any]] = {
+    "_PrefetchDataset": lambda data, one: data.prefetch(int(one._buffer_size)),
+    "_OptionsDataset": lambda data, one: data,  # those of the whole pipeline are set at its end
+    "_TakeDataset": lambda data, one: data.take(one._count),
+    "_SkipDataset": lambda data, one: data.skip(one._count),
+    "_RepeatDataset": lambda data, one: data.repeat(one._count),
+    **dict.fromkeys(deferred.MAPS, lambda data, one: deferred.apply(data, [deferred.stage_of(one)], 2)),
+}
+
+
+class Divided(NamedTuple):
+    """A pipeline of `LocalBatch`, or why there is none.
+
+    Attributes:
+        dataset: None where nothing is divided.
+        rows: for each tensor of a batch, the rows that the script's pipeline promises; None for any number.
+        maps: how many maps are divided.
+        kept: why all ranks do what stands in front, or all of it, in words; empty without a reason.
+    """
+
+    dataset: Any
+    rows: list[int | None]
+    maps: int
+    kept: str
+
+
+def divide(dataset: Any) -> Divided:
+    """The pipeline of this rank's rows."""
+    try:
+        return _divide(deferred.unwrapped(dataset))
+    except (AttributeError, TypeError, ValueError) as error:
+        return Divided(None, [], 0, f"it is unlike what is known of datasets ({type(error).__name__}: {error})")
+
+
+def _divide(dataset: Any) -> Divided:
+    behind: list[Any] = []
+    batched = dataset
+    while _may_follow(batched):
+        behind.append(batched)
+        batched = deferred.unwrapped(batched._input_dataset)
+    if type(batched).__name__ not in _BATCHES:
+        kind = type(batched).__name__.strip("_").removesuffix("Dataset").removeprefix("Parallel").lower()
+        return Divided(None, [], 0, f"{kind} stands behind batch, and may look at several rows")
+    form = deferred.split(batched._input_dataset)
+    if not form.stages:
+        return Divided(None, [], 0, form.kept or "no map stands in front of batch")
+    why = _unfit(batched) or _unordered(form.source)
+    if why:
+        return Divided(None, [], 0, why)
+    data = _parts(batched, form)
+    for one in reversed(behind):
+        data = _BEHIND[type(one).__name__](data, one)
+    specs = dataset.element_spec
+    leaves = tf.nest.flatten(specs)
+    promised = [leaf.shape[0] if leaf.shape.rank else None for leaf in leaves]
+    shape = LocalBatch(
+        tf.TensorSpec([5], tf.int32),
+        tf.TensorSpec([], tf.bool),
+        tf.nest.map_structure(_any_rows, specs),
+        tf.TensorSpec([2], tf.int64),
+        tf.TensorSpec([None], tf.int64),
+    )
+    result = deferred.restructured(data, shape, data)
+    maps = len(form.stages) + sum(type(one).__name__ in deferred.MAPS for one in behind)
+    options = tf.data.Options().merge(dataset.options())
+    options.deterministic = True
+    return Divided(result.with_options(options), promised, maps, form.kept)
+
+
+def _may_follow(dataset: Any) -> bool:
+    """Whether it can stand behind parts of batches as well."""
+    kind = type(dataset).__name__
+    if kind not in deferred.MAPS:
+        return kind in _BEHIND
+    function = dataset._map_func.function
+    return not purity.effects(function) and row_wise.is_row_wise(function)
+
+
+def _unfit(batched: Any) -> str:
+    """Why elements cannot be batched by parts, in words; empty where they can."""
+    specs = tf.nest.flatten(batched._input_dataset.element_spec)
+    if not all(isinstance(spec, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)) for spec in specs):
+        return "its elements are no tensors"
+    if not all(spec.shape.is_fully_defined() for spec in specs if isinstance(spec, tf.SparseTensorSpec)):
+        return "the shapes of its sparse elements are not known"
+    if type(batched).__name__ == "_PaddedBatchDataset":
+        shapes = [shape.numpy().tolist() for shape in tf.nest.flatten(batched._padded_shapes)]
+        return "padded_batch pads to the longest row of the whole batch" if any(-1 in shape for shape in shapes) else ""
+    if not all(spec.shape.is_fully_defined() for spec in specs if isinstance(spec, tf.TensorSpec)):
+        return "the shapes of its elements are not known (tf.ensure_shape at the end of its last map says them)"
+    return ""
+
+
+def _unordered(dataset: Any) -> str:
+    """Whether elements may come in another order on each rank, in words; empty where they may not."""
+    pending = [dataset]
+    while pending:
+        one = deferred.unwrapped(pending.pop())
+        if getattr(one, "_deterministic", None) == "false":
+            return "deterministic=False lets its elements come in any order"
+        pending += one._inputs()
+    return ""
+
+
+def _any_rows(spec: Any) -> Any:
+    shape = [None, *spec.shape[1:]]
+    if isinstance(spec, tf.TensorSpec):
+        return tf.TensorSpec(shape, spec.dtype)
+    if isinstance(spec, tf.SparseTensorSpec):
+        return tf.SparseTensorSpec(shape, spec.dtype)
+    return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
+
+
+def _parts(batched: Any, form: deferred.Deferred) -> Any:
+    """This rank's part of each batch, the flat tensors of `LocalBatch`."""
+    ranks = world.current()
+    size = int(batched._batch_size)
+    most = -(-size // ranks.size)
+    uneven = size % ranks.size != 0
+
+    @tf.autograph.experimental.do_not_convert
+    def elements(*window: Any) -> Any:
+        """The elements of this rank's rows, each with its share of the batch."""
+        total = tf.cast(window[0].cardinality(), tf.int32)
+        low, high = ranks.rank * total // ranks.size, (ranks.rank + 1) * total // ranks.size
+        begin = tf.minimum(low, total - 1)
+        taken = tf.maximum(high - low, 1)
+        share = tf.stack([0, taken, high - low, total, begin])
+        count = tf.where(total < size, taken, most)
+        own = tf.data.Dataset.zip(window).skip(tf.cast(begin, tf.int64)).take(tf.cast(count, tf.int64))
+        return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(share).repeat(), own))
+
+    windows = form.source.window(size, drop_remainder=bool(batched._drop_remainder))
+    rows = windows.flat_map(elements)
+    specs = (tf.TensorSpec([5], tf.int32), *form.source.element_spec)
+    rows = deferred.apply(deferred.restructured(rows, specs, rows), form.stages, 1)
+    parts = _batched(rows, batched, most)
+    origin = [0, ranks.generation]
+
+    @tf.autograph.experimental.do_not_convert
+    def finish(share: Any, *tensors: Any) -> Any:
+        if uneven:
+            tensors = tuple(tensor[: share[0, 1]] for tensor in tensors)
+        return (share[0], tf.constant(True), *tensors, tf.constant(origin, tf.int64), tf.constant([], tf.int64))
+
+    return parts.map(finish)
+
+
+def _batched(rows: Any, batched: Any, size: int) -> Any:
+    kind = type(batched).__name__
+    if kind == "_PaddedBatchDataset":
+        shapes = (tf.constant([5], tf.int64), *tf.nest.flatten(batched._padded_shapes))
+        zeros = (tf.constant(0, tf.int32), *tf.nest.flatten(batched._padding_values))
+        return rows.padded_batch(size, shapes, zeros)
+    if kind == "_ParallelBatchDataset":
+        return rows.batch(size, num_parallel_calls=int(batched._num_parallel_calls), deterministic=True)
+    return rows.batch(size)

@@ -1,0 +1,249 @@
+"""A `PyDataset` of Keras (`Sequence`): each batch is made by one rank, in turn.
+
+Only where `__getitem__` depends on its index alone, as far as can be seen: the first batches are made on every rank, as
+Keras does to learn their shapes, and nothing that draws random numbers, and no number or word that the data set
+holds, may have changed by that. Where `workers` make batches, they make those of their rank.
+
+Relies on (Keras 3.3 to 3.15, private): `PyDatasetAdapter.get_tf_dataset`, its `py_dataset`, `shuffle`, `enqueuer`,
+`_output_signature`, `_standardize_batch`, `_get_iterator` and `on_epoch_end`; (3.4 and later) `OrderedEnqueuer.start`,
+`is_running`, `get`, `stop`, its `py_dataset` and `shuffle`; `data_adapter_utils.get_tensor_spec` and
+`NUM_BATCHES_FOR_TENSOR_SPEC`; `context.context()._rng`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from matex_tf import settings
+from matex_tf.core import world
+from matex_tf.patches.common import log_once, seeds
+from matex_tf.patches.data import batch_ownership
+from matex_tf.patches.data.array_sharding import LocalBatch
+from matex_tf.patches.division.in_turn import Turns, flat
+
+#: How many functions deep, and objects in objects, what makes a batch is looked at for what it may change.
+_DEEP = 3
+#: How many things in a list, or attributes of an object, are looked at.
+_MANY = 64
+_PLAIN = (int, float, complex, str, bytes, bool, type(None))
+
+
+def pipeline(adapter: Any, original: Callable[[], Any], what: str) -> Any:
+    """What `get_tf_dataset` gives: a pipeline of `LocalBatch` where batches are made in turn. All ranks come here.
+
+    Args:
+        adapter: a PyDatasetAdapter.
+        original: its own `get_tf_dataset`.
+        what: whose data these are: "fit", "evaluate" or "predict".
+    """
+    data, chosen, ranks = adapter.py_dataset, settings.current(), world.current()
+    why = ""
+    if chosen.data == "whole" or chosen.batch == "per-rank" or chosen.rows == "own" or ranks.holds_shard:
+        why = "so it was asked for"
+    elif ranks.guard is not None:
+        why = "a rank that dies (--faults shrink) would take its batches with it"
+    elif chosen.reproducible:
+        why = "the parts of virtual ranks are cut of whole batches (--reproducible)"
+    elif data.num_batches is None:
+        why = "it has no length"
+    elif adapter._output_signature is not None:
+        why = "it has been walked over"
+    elif not hasattr(adapter, "_get_iterator") or (data.workers > 1 and not hasattr(adapter.enqueuer, "py_dataset")):
+        why = "this Keras makes batches by other means"
+    found = None
+    if not why:
+        before = _state(data)
+        batches = _first(adapter)
+        if _state(data) != before:
+            why = "making a batch draws random numbers, or changes what the next one finds"
+        found = batches[0]
+    counts = ranks.allgather((why, None if why else data.num_batches), "make batches in turn")
+    if any(one != counts[0] for one in counts) or why:
+        _say(what, why or "ranks have other numbers of batches")
+        return original()
+    specs = tf.nest.flatten(adapter._output_signature)
+    if not all(isinstance(spec, tf.TensorSpec) and spec.dtype != tf.variant for spec in specs):
+        _say(what, "its batches have other parts than tensors")
+        return original()
+    if chosen.rows == "auto":
+        tensors = tf.nest.map_structure(tf.convert_to_tensor, tuple(flat(found, specs)))
+        finding = batch_ownership.look(
+            tf.nest.pack_sequence_as(adapter._output_signature, tensors),
+            batch_ownership.UNKNOWN,
+            f"compare rows of the data of {what}",
+        )
+        if finding.own or finding.differs:
+            return original()
+    if what == "fit":
+        log_once.log(f"each batch of the data is made by one rank, in turn among {ranks.size} (--data exact)")
+    return _in_turn(adapter, original, specs)
+
+
+def _say(what: str, why: str) -> None:
+    if what == "fit":
+        log_once.log(f"each rank makes every batch of the data, and keeps its rows (--data exact): {why}")
+
+
+def _first(adapter: Any) -> list[Any]:
+    """The batches from which Keras learns the shapes; sets the signature as it does."""
+    from keras.src.trainers.data_adapters import data_adapter_utils
+
+    count = min(data_adapter_utils.NUM_BATCHES_FOR_TENSOR_SPEC, adapter.py_dataset.num_batches)
+    batches = [adapter._standardize_batch(adapter.py_dataset[number]) for number in range(count)]
+    if not batches:
+        raise ValueError("The PyDataset has length 0")
+    adapter._output_signature = data_adapter_utils.get_tensor_spec(batches)
+    return batches
+
+
+def _in_turn(adapter: Any, original: Callable[[], Any], specs: list[tf.TensorSpec]) -> Any:
+    ranks, data, structure = world.current(), adapter.py_dataset, adapter._output_signature
+    origin, nothing = np.array([0, ranks.generation]), np.array([], np.int64)
+    mine = MyTurns(data, adapter.shuffle)
+    enqueuer = adapter.enqueuer
+    if enqueuer is not None:
+        enqueuer.py_dataset, enqueuer.shuffle = mine, False
+        begin = enqueuer.start
+
+        def start() -> None:
+            if not enqueuer.is_running():
+                mine.draw()
+            begin()
+
+        enqueuer.start = start
+
+    def own() -> Iterator[list[np.ndarray]]:
+        if enqueuer is None:
+            mine.draw()
+        else:
+            enqueuer.start()
+        return (flat(adapter._standardize_batch(batch), specs) for batch in mine.batches(enqueuer))
+
+    turns = Turns(own, data.num_batches)
+
+    def walk() -> Iterator[LocalBatch]:
+        for rows, share in turns.walk():
+            packed = tf.nest.pack_sequence_as(structure, rows)
+            yield LocalBatch(np.array(share, np.int32), np.array(True), packed, origin, nothing)
+
+    ended = adapter.on_epoch_end
+
+    def on_epoch_end() -> None:
+        turns.settle()
+        ended()
+
+    adapter.on_epoch_end = on_epoch_end
+    adapter._get_iterator = walk
+    adapter._output_signature = LocalBatch(
+        tf.TensorSpec([5], tf.int32),
+        tf.TensorSpec([], tf.bool),
+        structure,
+        tf.TensorSpec([2], tf.int64),
+        tf.TensorSpec([None], tf.int64),
+    )
+    dataset = original()
+    while type(dataset).__name__ == "_PrefetchDataset":  # ranks must leave off at the same batch
+        dataset = dataset._input_dataset
+    options = tf.data.Options()
+    options.experimental_optimization.apply_default_optimizations = False
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
+class MyTurns:
+    """The batches that this rank makes, as a data set of its own for what makes them by threads or processes.
+
+    Args:
+        data: the script's.
+        shuffle: whether an order is drawn for each walk, as Keras does.
+    """
+
+    def __init__(self, data: Any, shuffle: bool):
+        self._data, self._shuffle = data, shuffle
+        self._places: Sequence[int] = range(0)
+
+    def draw(self) -> None:
+        """Begin a walk."""
+        ranks, places = world.current(), list(range(self._data.num_batches))
+        if self._shuffle:
+            random.shuffle(places)
+        self._places = places[ranks.rank :: ranks.size]
+
+    @property
+    def num_batches(self) -> int:
+        """How many there are in this walk."""
+        return len(self._places)
+
+    def __getitem__(self, number: int) -> Any:
+        return self._data[self._places[number]]
+
+    def batches(self, enqueuer: Any) -> Iterator[Any]:
+        """All of this walk."""
+        if not self._places:
+            return
+        if enqueuer is None:
+            for place in self._places:
+                yield self._data[place]
+            return
+        for number, batch in enumerate(enqueuer.get()):
+            yield batch
+            if number >= self.num_batches - 1:
+                enqueuer.stop()
+                return
+
+
+def _state(data: Any) -> list[Any]:
+    """What a batch may change: generators of random numbers that it can reach, numbers and words that `data` holds."""
+    held = dict(vars(data))
+    functions = [one for kind in type(data).__mro__ for one in vars(kind).values()]
+    for _ in range(_DEEP):
+        reached: dict[str, Any] = {}
+        for one in functions:
+            if isinstance(one, FunctionType) and not (one.__module__ or "").startswith(("keras.", "numpy.")):
+                names = one.__code__.co_names
+                reached |= {name: one.__globals__[name] for name in names if name in one.__globals__}
+                cells = zip(one.__code__.co_freevars, one.__closure__ or (), strict=True)
+                reached |= {name: cell.cell_contents for name, cell in cells}
+        held |= reached
+        functions = list(reached.values())
+    keras_seed = seeds.keras_generator(make=False)
+    eager = getattr(context.context(), "_rng", None)
+    return [
+        random.getstate(),
+        repr(np.random.get_state(legacy=False)),
+        None if keras_seed is None else np.array(keras_seed.state).tolist(),
+        eager.getstate() if isinstance(eager, random.Random) else None,
+        [np.array(state).tolist() for state in seeds.generator_states()],  # of tf.random.Generator
+        {name: _of(value, _DEEP) for name, value in held.items()},
+    ]
+
+
+def _of(value: Any, deep: int) -> Any:
+    """What of a value may change, to be compared; None where nobody can tell."""
+    import keras
+
+    if isinstance(value, np.random.Generator):
+        return repr(value.bit_generator.state)
+    if isinstance(value, np.random.RandomState):
+        return repr(value.get_state(legacy=False))
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, keras.random.SeedGenerator):
+        return np.array(value.state).tolist()
+    if isinstance(value, keras.Layer):
+        return [np.array(one).tolist() for one in value.variables if seeds.is_generator_state(one)]
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, (list, tuple, dict, set)):
+        values = [*value.values()] if isinstance(value, dict) else [*value]
+        return len(values), [_of(one, deep - 1) for one in values[:_MANY]] if deep else None
+    if not deep or isinstance(value, (type, FunctionType, ModuleType, np.ndarray, tf.Tensor)):
+        return None
+    return {name: _of(one, deep - 1) for name, one in [*getattr(value, "__dict__", {}).items()][:_MANY]}

@@ -1,0 +1,37 @@
+"""`map(f).shuffle(n)` becomes `shuffle(n).map(f)`, so that the work of f can be divided.
+
+The order that a shuffle draws depends on its seed, on how often it has been walked over and on the number of elements,
+and on nothing else. So for a function that only computes the elements are the same, in the same order. It has to be
+done when the script builds the pipeline: a shuffle that is made later would begin to count anew.
+
+Relies on (TensorFlow 2.16 to 2.21): `tf.data.Dataset.shuffle` (public).
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from matex_tf import settings
+from matex_tf.patches.common import wrapping
+from matex_tf.patches.data import source_sharding
+from matex_tf.patches.division import deferred
+
+
+def install(module: ModuleType) -> None:
+    """Patch tensorflow."""
+    wrapping.method(module, "data.Dataset.shuffle", _shuffle)
+
+
+def _shuffle(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
+    if settings.current().data != "exact" or source_sharding.paused or source_sharding.found(dataset):
+        return wrapped(*args, **kwargs)
+    if not tf.executing_eagerly() or tf.inside_function():
+        return wrapped(*args, **kwargs)
+    form = deferred.split(dataset)
+    if not form.stages:
+        return wrapped(*args, **kwargs)
+    with source_sharding.paused():
+        return deferred.joined(form._replace(source=form.source.shuffle(*args, **kwargs)), dataset)

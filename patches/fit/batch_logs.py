@@ -1,0 +1,168 @@
+"""What a callback sees of a batch is the whole batch's: logs of all ranks' rows, as on one rank.
+
+Only where somebody reads them: a progress bar, or a callback that has `on_train_batch_end` or `on_test_batch_end`.
+Then the states of the metrics are added up over the ranks after each step, in one small sum; where ranks may die, they
+have been already (see `step_retry`).
+
+Relies on (Keras 3.3 to 3.15): `CallbackList.on_train_begin`, `on_test_begin`, `on_train_batch_end` and
+`on_test_batch_end`, public.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf import patches, settings, strategies
+from matex_tf.core import world
+from matex_tf.exchange import process_group
+from matex_tf.exchange.bucket_plan import BucketPlan
+from matex_tf.patches.common import model_state, under_way, wrapping
+from matex_tf.patches.fit import stopping
+from matex_tf.patches.keras import metrics
+
+_HOOKS = {"train": ("on_train_batch_end", "on_batch_end"), "test": ("on_test_batch_end",)}
+_WHAT, _LABELS = "add up the logs of a batch", ["the state of the metrics"]
+
+#: Keras' own callbacks that read the logs of a batch, and when.
+_READING: dict[str, Callable[[Any], bool]] = {
+    "ProgbarLogger": lambda bar: bar.verbose == 1,
+    "TerminateOnNaN": lambda callback: True,
+    "LambdaCallback": lambda callback: True,
+    "TensorBoard": lambda board: board.update_freq != "epoch",
+    "ModelCheckpoint": lambda checkpoint: checkpoint.save_freq != "epoch",
+}
+
+#: Of lists of callbacks that are at work: for which kinds of steps somebody reads logs, on any rank.
+_read: weakref.WeakKeyDictionary[Any, dict[str, bool]] = weakref.WeakKeyDictionary()
+_adders: weakref.WeakKeyDictionary[Any, Adder] = weakref.WeakKeyDictionary()
+
+
+def install(module: ModuleType) -> None:
+    """Patch keras.src.callbacks.callback_list."""
+    for kind in _HOOKS:
+        wrapping.wrap(module, f"CallbackList.on_{kind}_begin", _begin(kind))
+        wrapping.wrap(module, f"CallbackList.on_{kind}_batch_end", _end_batch(kind))
+
+
+def _begin(kind: str) -> Any:
+    def wrapper(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        if under_way.now().in_keras and strategies.current().averages_gradients:
+            read = patches.recorded() or any(_reads(callback, kind) for callback in callbacks.callbacks)
+            ranks = world.current()
+            everyone = ranks.allreduce(np.array([read], np.int64), "agree whether the logs of batches are read")
+            _read.setdefault(callbacks, {})[kind] = bool(everyone[0])
+        return result
+
+    return wrapper
+
+
+def _reads(callback: Any, kind: str) -> bool:
+    """Whether a callback reads the logs of a batch; ranks may have different ones."""
+    of_keras = type(callback).__module__.startswith("keras.")
+    if of_keras and type(callback).__name__ not in _READING:
+        return False
+    if not stopping.overrides(callback, _HOOKS[kind]):
+        return False
+    return not of_keras or _READING[type(callback).__name__](callback)
+
+
+def _end_batch(kind: str) -> Any:
+    def wrapper(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
+        batch, logs = _arguments(*args, **kwargs)
+        if logs and _read.get(callbacks, {}).get(kind) and under_way.now().in_keras:
+            model = callbacks.model
+            if model not in _adders:
+                _adders[model] = Adder(model)
+            logs = _adders[model].whole(logs)
+        return wrapped(batch, logs)
+
+    return wrapper
+
+
+def _arguments(batch: Any, logs: Any = None) -> tuple[Any, Any]:
+    return batch, logs
+
+
+class Adder:
+    """Makes the logs of the whole batch from those of a rank."""
+
+    def __init__(self, model: Any):
+        self._model = weakref.ref(model)
+        self._plan: BucketPlan | None = None
+        self._graph: Any = None
+        self._made_for: tuple[Any, ...] = ()
+
+    def whole(self, logs: dict[str, Any]) -> dict[str, Any]:
+        """The logs of the last step, over all ranks. Every rank must call.
+
+        Args:
+            logs: of this rank. Entries that are results of metrics are made from their summed state; other numbers
+                are means over the batch, weighted by rows.
+
+        Returns:
+            The same entries, spread out as callbacks see them.
+        """
+        model = self._model()
+        notes, logs = model_state.of(model), metrics.flat(logs)
+        adding = metrics.adding(model)
+        if (
+            notes.before_merge is not None or settings.current().reproducible
+        ):  # they hold the state of all ranks already
+            return logs
+        results = {key: one for key in logs if (one := notes.sources.get(key)) is not None and metrics.is_additive(one)}
+        means = {key: np.asarray(value, np.float64) for key, value in logs.items() if _is_mean(key, value, notes)}
+        own = [np.asarray(variable.value).reshape(-1).astype(np.float64) for variable in adding]
+        states = sum(part.size for part in own)
+        parts = [*own, *(mean.reshape(-1) * notes.weight for mean in means.values())]
+        total = self._sum(np.concatenate([np.zeros(0), *parts]), notes.committed if not means else None)
+        if results:
+            logs.update(self._results(adding, results, total[:states]))
+        for key, mean in means.items():
+            logs[key] = total[states : states + mean.size].reshape(mean.shape)
+            states += mean.size
+        return logs
+
+    def _sum(self, own: np.ndarray, committed: np.ndarray | None) -> np.ndarray:
+        if committed is not None and committed.size == own.size:
+            return committed
+        if self._plan is None or self._plan.shapes != [own.shape]:
+            self._plan = BucketPlan.of(_WHAT, _LABELS, [own], at_once=True)
+        ranks, plan = world.current(), self._plan
+        if ranks.is_single or not own.size:
+            return own
+        return ranks.run_atomically(lambda: process_group.sum_planned(ranks, plan, [own])[0])
+
+    def _results(self, adding: list[Any], results: dict[str, Any], total: np.ndarray) -> dict[str, Any]:
+        """What metrics say of a state that is not their own; they keep theirs."""
+        made_for = (*map(id, adding), *results, *map(id, results.values()))
+        if self._graph is None or self._made_for != made_for:
+            self._made_for = made_for
+
+            @tf.autograph.experimental.do_not_convert
+            def of_state(total: tf.Tensor) -> dict[str, Any]:
+                before = [tf.identity(variable.value) for variable in adding]
+                sizes = [int(np.prod(variable.shape)) for variable in adding]
+                for variable, part in zip(adding, tf.split(total, sizes), strict=True):
+                    variable.assign(tf.cast(tf.reshape(part, variable.shape), variable.dtype))
+                found = {key: tf.nest.map_structure(metrics.fixed, metric.result()) for key, metric in results.items()}
+                for variable, value in zip(adding, before, strict=True):
+                    variable.assign(value)
+                return found
+
+            self._graph = of_state if self._model().run_eagerly else tf.function(of_state)  # type: ignore[union-attr]
+        found: dict[str, Any] = self._graph(tf.constant(total, tf.float64))
+        return found
+
+
+def _is_mean(key: str, value: Any, notes: model_state.ModelState) -> bool:
+    """Whether an entry of the logs is not a metric's result, but a number that a step has computed of its rows."""
+    if notes.sources.get(key) is not None:
+        return False
+    return isinstance(value, (int, float, np.ndarray, np.generic)) or tf.is_tensor(value)

@@ -1,0 +1,88 @@
+"""What Keras counts once more where data of unknown length end.
+
+On one rank a compiled step fetches its batch by itself. After the last batch one more step begins, and fails in that
+fetch. By then it has updated what depends on no batch: the counter of each optimizer (so learning-rate schedules and
+Adam see it), and the states of random generators; and it has emptied gradient accumulators whose turn it was. Here
+batches are fetched outside of the step, so that is made up for.
+
+Relies on (Keras 3.3 to 3.15, private): `Optimizer._iterations`, which accumulation does not divide, `_learning_rate`
+and `_accumulated_gradients`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from matex_tf.patches.common import seeds
+
+
+class Counters:
+    """The counters of a model, from one end of its data to the next.
+
+    Args:
+        model: of Keras.
+    """
+
+    def __init__(self, model: Any):
+        self._model = model
+        self._steps = self._since = 0
+        self._noted: dict[int, tuple[Any, np.ndarray]] = {}
+
+    def before_step(self) -> None:
+        """Call before each training step on a batch of a pipeline."""
+        if self._steps < 2:  # the second is after the weights of rank 0, or of a checkpoint, have been taken
+            self._noted = {id(counter): (counter, _value(counter)) for counter in _found(self._model)}
+            self._since = self._steps
+        self._steps += 1
+
+    def at_end(self) -> None:
+        """Call where a step has found no batch: each counter goes on by what a step has added to it."""
+        steps = self._steps - self._since if self._steps else 0
+        self._steps = 0
+        if not steps or self._model.run_eagerly or self._model.steps_per_execution > 1:
+            return
+        for optimizer in _optimizers(self._model):
+            every = getattr(optimizer, "gradient_accumulation_steps", None)
+            if every and (int(_value(optimizer._iterations)) + 1) % every == 0:
+                for sums in optimizer._accumulated_gradients:  # to empty them needs no gradients either
+                    if sums is not None:
+                        sums.assign(np.zeros(sums.shape, sums.dtype))
+        for counter in _found(self._model):
+            _, before = self._noted.get(id(counter), (None, np.zeros_like(_value(counter))))
+            added = _value(counter).astype(np.int64) - before.astype(np.int64)
+            if (added % steps == 0).all() and (added > 0).any():
+                counter.assign((_value(counter) + added // steps).astype(before.dtype))
+
+
+def _value(counter: Any) -> np.ndarray:
+    return np.array(counter)
+
+
+def _found(model: Any) -> list[Any]:
+    """The counters of a model's optimizers, and the states of generators that a step of it may advance."""
+    counting = [one for one in _optimizers(model) if _counts_first(one)]
+    counters = [one._iterations if hasattr(one, "_iterations") else one.iterations for one in counting]
+    states = [variable for variable in model.variables if seeds.is_generator_state(variable)]
+    everywhere = seeds.keras_generator(make=False)
+    return [*counters, *states, *([] if everywhere is None else [everywhere.state])]
+
+
+def _optimizers(model: Any) -> list[Any]:
+    """The optimizers of a model; not those that scale the loss, which look at gradients before all else."""
+    from keras.src.optimizers import loss_scale_optimizer, optimizer
+
+    held = {id(one): one for one in (model.optimizer, *vars(model).values()) if isinstance(one, optimizer.Optimizer)}
+    return [one for one in held.values() if not isinstance(one, loss_scale_optimizer.LossScaleOptimizer)]
+
+
+def _counts_first(optimizer: Any) -> bool:
+    """Whether an optimizer adds to its counter in a step that has no gradients yet."""
+    from keras.src.optimizers.schedules import learning_rate_schedule
+
+    if not getattr(optimizer, "gradient_accumulation_steps", None):
+        return True
+    # Its update is one op, which waits for gradients; where that op reads the counter, counting waits for it.
+    read = "iterations" in type(optimizer).update_step.__code__.co_names
+    return not read and not isinstance(optimizer._learning_rate, learning_rate_schedule.LearningRateSchedule)

@@ -1,0 +1,103 @@
+"""The first training step of a model, held against one rank where code of the script's own takes part in it.
+
+What Keras computes by itself is that of one rank: its own `train_step`, layers and losses, see `patches.keras`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf import settings
+from matex_tf.core import world
+from matex_tf.patches.across_rows import keras_losses, models
+from matex_tf.patches.checking import effects, one_rank
+from matex_tf.patches.common import row_slicing
+from matex_tf.patches.common.row_slicing import RowRange
+from matex_tf.patches.keras import weights
+
+_STEPS = ("train_step", "compute_loss")
+
+
+def begin(model: Any, step: Any, data: Any, slices: Sequence[bool], share: RowRange) -> one_rank.Check | None:
+    """Before the first step: rank 0 computes it alone. All ranks come here; None where it is not to be checked.
+
+    Args:
+        step: the compiled step, of a batch and the tensor of a share; None where it is not compiled.
+        data: a batch, of which `share` are this rank's rows; or those rows alone.
+        slices: which of its leaves have rows.
+    """
+    asked, ranks = settings.current().check, world.current()
+    if asked == "off" or (asked == "auto" and not has_own_code(model)):
+        return None
+    name = f"{type(model).__name__} {model.name}"
+    reason = one_rank.aside() or _obstacle(model, step, data, slices, share)
+    numbers = row_slicing.as_tensor(RowRange(0, share.total, share.total, share.total, 0))
+    function = step
+    if not reason:
+        function = step if hasattr(step, "captured_inputs") else step.get_concrete_function(data, numbers)
+        reason = effects.obstacle(function)
+    everyone = ranks.allgather((reason, row_slicing.rows_of(data) == share.total), one_rank.WHAT)
+    reason = next((one for one, _ in everyone if one), "")
+    if not reason and not all(has_whole for _, has_whole in everyone):
+        data, reason = _gathered(data, slices, share)
+    if reason:
+        one_rank.say_why_not(name, reason)
+        return None
+    check = one_rank.Check(name, share.rows / share.total, lambda: _accumulated(model))
+    if ranks.rank == 0:
+        check.run_alone(lambda: step(data, numbers), function)
+    return check
+
+
+def has_own_code(model: Any) -> bool:
+    """Whether a step of a model runs code that is not Keras'."""
+    if any(name in vars(model) for name in _STEPS) or not all(
+        keras_losses.of_keras(getattr(type(model), name)) for name in _STEPS if hasattr(type(model), name)
+    ):
+        return True
+    losses = [one for one in tf.nest.flatten(getattr(model, "loss", None)) if one is not None]
+    return not models.is_of_keras(model) or not all(
+        isinstance(one, (str, dict)) or (keras_losses.of_keras(one) and keras_losses.of_keras(getattr(one, "fn", one)))
+        for one in losses
+    )
+
+
+def _obstacle(model: Any, step: Any, data: Any, slices: Sequence[bool], share: RowRange) -> str:
+    """Why the step cannot be held against one rank, in words; "" where it can."""
+    if step is None:
+        return "run_eagerly=True would run its Python twice"
+    if not share.total:
+        return "its batch has no rows"
+    if settings.current().check == "auto":
+        bytes_of_row = sum(
+            int(np.prod(leaf.shape[1:])) * leaf.dtype.size
+            for leaf, has_rows in zip(tf.nest.flatten(data), slices, strict=True)
+            if has_rows and isinstance(leaf, tf.Tensor)
+        )
+        return one_rank.affordable(model.trainable_variables, bytes_of_row * share.total, share.total)
+    return ""
+
+
+def _gathered(data: Any, slices: Sequence[bool], share: RowRange) -> tuple[Any, str]:
+    """The rows of the whole batch, of which each rank has its own; or why they cannot be put together."""
+    ranks, leaves = world.current(), tf.nest.flatten(data)
+    if not all(isinstance(leaf, tf.Tensor) for leaf, has_rows in zip(leaves, slices, strict=True) if has_rows):
+        return data, "each rank has rows of its own, and they are sparse or ragged"
+    whole = [
+        tf.constant(ranks.allgather_rows(leaf[share.low : share.low + share.rows].numpy(), one_rank.WHAT), leaf.dtype)
+        if has_rows
+        else leaf
+        for leaf, has_rows in zip(leaves, slices, strict=True)
+    ]
+    return tf.nest.pack_sequence_as(data, whole), ""
+
+
+def _accumulated(model: Any) -> list[one_rank.Part]:
+    """What a rank has accumulated of gradients that are exchanged with a later update."""
+    return [
+        (f"the gradient of {one.path}", np.array(one.numpy(), np.float32)) for one in weights.own_accumulators(model)
+    ]

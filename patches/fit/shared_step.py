@@ -1,0 +1,274 @@
+"""One step of a model on this rank's rows of a batch: its graph, what it sums over ranks, what is taken note of."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf import settings, strategies
+from matex_tf.core import trace, world
+from matex_tf.exchange import tf_op
+from matex_tf.patches.across_rows import models
+from matex_tf.patches.checking import one_rank
+from matex_tf.patches.common import (
+    batch_share,
+    log_once,
+    model_state,
+    row_slicing,
+    run_state,
+    seeds,
+    sharing_report,
+)
+from matex_tf.patches.common.row_slicing import RowRange
+from matex_tf.patches.fit import first_step, one_rank_shapes, virtual_steps
+from matex_tf.patches.keras import batch_norm, deferred_update, metrics, sum_loss, weights
+from matex_tf.patches.recovery import resume_fit, step_retry
+
+
+class SharedStep:
+    """A model's `train_step` or `test_step`, on this rank's rows of a batch.
+
+    Attributes:
+        trained: the values of `step_retry.trained_by_gradients` after the last step, where its graph has read them.
+        changing: what `step_retry` has found out that steps change, once.
+        promised: the rows that one rank's pipeline would promise; None where a batch is given by itself.
+    """
+
+    def __init__(self, model: Any, kind: str):
+        """Args: kind: "train" or "test"."""
+        self.model = model
+        self.kind = kind
+        self.steps = 0
+        self._compiled: dict[tuple[Any, ...], Any] = {}
+        self._sources: dict[tuple[bool, ...], dict[str, Any]] = {}  # see `ModelState`
+        self._unfinished: Any = None  # logs and share of a step that has run and is not taken note of
+        self.trained: list[Any] | None = None
+        self.changing: list[Any] | None = None
+        self.promised: one_rank_shapes.Rows | None = None
+        self._functions: dict[tuple[bool, ...], Any] = {}  # the compiled ones of `_compiled`
+        self._check: one_rank.Check | None = None  # of the step that runs
+        self._checked = False
+        self._known: list[Any] = []  # see `virtual_steps.known`
+
+    def __call__(self, data: Any, share: RowRange) -> Any:
+        """Run the step on rows `share` of an eager batch; returns its logs, those of this rank."""
+        model, remembered = self.model, model_state.of(self.model)
+        slices = row_slicing.sliceable(data)
+        self.steps += 1
+        world.current().location = f"{self.kind} step {self.steps} of {model.name}"
+        world.current().step_signature = (f"a batch of {share.total} rows",)
+        if remembered.before_merge is not None:
+            metrics.restore_local(model)
+        step = self._step(slices, data, share.total)
+        first = self.kind == "train" and remembered.begin
+        if first:
+            self._begin(data, slices, share)
+        going_on = first and resume_fit.under_way(model)
+        if going_on and going_on.replaying and going_on.restore(last=not model.run_eagerly):
+            going_on = None
+        if self.kind == "train" and remembered.accumulators_whole:
+            weights.split_accumulators(model)
+        virtual = settings.current().reproducible
+        numbers = tf.constant(virtual_steps.shares(share)) if virtual else row_slicing.as_tensor(share)
+        before = _values(self._put_back()) if share.rows == 0 and not virtual else None
+        strategy = strategies.current()
+        if first and not self._checked and not going_on and not virtual:
+            self._checked = True
+            self._check = first_step.begin(model, self._functions.get(slices), data, slices, share)
+        watching = self._check.watching() if self._check else contextlib.nullcontext()
+        with trace.span("step", world.current().location), tf_op.collecting(), watching:
+            begun = time.perf_counter()
+            logs, self.trained = step(data, numbers)
+            remembered.sources = self._sources[slices]
+            if remembered.call is not None:
+                remembered.call.computing = time.perf_counter() - begun
+            if before is not None:
+                metrics.put_back(model, before)
+            if self.kind == "train":
+                strategy.after_step(model)
+            self._unfinished = logs, share
+        logs = self.finish()
+        if going_on and going_on.replaying:  # with what an optimizer has made in a first, eager step
+            going_on.restore(last=True)
+            return self(data, share)
+        if first and strategy.replicas_identical:
+            weights.check_alike(model)
+        if self.kind == "train":
+            _count_step(model)
+        return logs
+
+    def finish(self) -> Any:
+        """Take note of a step that has run; its logs, also where an error of its exchange has been raised since."""
+        (logs, share), self._unfinished = self._unfinished, None
+        remembered = model_state.of(self.model)
+        remembered.rows += share.rows
+        remembered.weight = share.rows / share.total if share.total else 0.0
+        if self.kind == "train":
+            remembered.unmerged = True
+        return logs
+
+    def tell(self) -> None:
+        """Say so where the step that has run is not that of one rank. All ranks come here."""
+        check, self._check = self._check, None
+        if check is not None and (reason := check.tell()):
+            one_rank.say_why_not(check.name, reason)
+
+    def trace(self, data: Any) -> None:
+        """Have the graph for batches of these columns."""
+        self._step(row_slicing.sliceable(data), data, row_slicing.rows_of(data))
+
+    def _begin(self, data: Any, slices: tuple[bool, ...], share: RowRange) -> None:
+        """Before the first step: the ranks compare batches and models, and take rank 0's weights."""
+        model_state.of(self.model).begin = False
+        ranks = world.current()
+        ranks.barrier("compare the columns of the data", row_slicing.describe(data))
+        if self.model.run_eagerly and not self.model.built:
+            _build(self.model, data)
+        weights.broadcast(self.model)
+        models.tell(self.model, data, slices)
+        strategies.current().begin(self.model, *weights.trained_by_steps(self.model))
+
+    def _step(self, slices: tuple[bool, ...], data: Any, total: int) -> Any:
+        if settings.current().reproducible:
+            return self._step_of_parts(slices, data, total)
+        if slices not in self._compiled:
+            self._compiled[slices] = self._compile(slices, data, total)
+        return self._compiled[slices]
+
+    def _step_of_parts(self, slices: tuple[bool, ...], data: Any, total: int) -> Any:
+        """The same for virtual ranks, as many as this rank has now."""
+        parts = len(virtual_steps.shares(RowRange(0, 1, 1, 1, 0)))
+        if (slices, parts) not in self._compiled:
+            self._compiled[slices, parts] = self._compile(slices, data, total, parts)
+            if not self.model.run_eagerly and self._known != virtual_steps.known(self.model):
+                # The step has made metrics, or found out how they add up.
+                self._compiled[slices, parts] = self._compile(slices, data, total, parts)
+        return self._compiled[slices, parts]
+
+    def _compile(self, slices: tuple[bool, ...], data: Any, total: int, parts: int = 0) -> Any:
+        sharing_report.shared(training=self.kind == "train")
+        model = self.model
+        model_step = model.train_step if self.kind == "train" else model.test_step
+        counts_early = self._counts_early()
+        built_with = [total] * len(slices) if self.promised is None else self.promised
+
+        @tf.autograph.experimental.do_not_convert
+        def step(data: Any, numbers: Any) -> Any:
+            low, high, rows, of_all, first = tf.unstack(tf.convert_to_tensor(numbers))
+            mine = row_slicing.take(data, slices, low, high)
+            apart = self.kind == "train" and not strategies.current().averages_gradients
+            with contextlib.ExitStack() as inside:
+                inside.enter_context(
+                    batch_share.within(batch_share.StepShare(rows, of_all, high - low, first, apart=apart))
+                )
+                results = inside.enter_context(metrics.watching(model))
+                if counts_early:
+                    inside.enter_context(deferred_update.update_behind_metrics(model, step_retry.count_behind(model)))
+                if not model.run_eagerly:
+                    inside.enter_context(one_rank_shapes.tracing(mine, built_with))
+                inside.enter_context(sum_loss.computed_by(model, self.kind == "train"))
+                logs = sum_loss.in_logs(model_step(mine))
+            self._sources[slices] = _sources(logs, results)
+            return logs, step_retry.read_trained(model) if counts_early else None
+
+        @tf.autograph.experimental.do_not_convert
+        def step_of_parts(data: Any, numbers: Any) -> Any:
+            numbers = tf.ensure_shape(numbers, [parts, 5])
+            with contextlib.ExitStack() as inside:
+                shares = [tf.unstack(own) for own in tf.unstack(numbers)]
+                mine = [row_slicing.take(data, slices, low, high) for low, high, *_ in shares]
+                results = inside.enter_context(metrics.watching(model))
+                for own in mine:
+                    if not model.run_eagerly:
+                        inside.enter_context(one_rank_shapes.tracing(own, built_with))
+
+                def work(place: int) -> Any:
+                    low, high, rows, of_all, first = shares[place]
+                    with batch_share.within(batch_share.StepShare(rows, of_all, high - low, first)):
+                        return model_step(mine[place])
+
+                logs, self._known = virtual_steps.run(model, numbers, work, results)
+            self._sources[slices] = _sources(logs, results)
+            return logs, None
+
+        if parts:
+            step = step_of_parts
+        if model.run_eagerly:
+            return step
+        if model.jit_compile:
+            log_once.log("jit_compile is off: gradients leave the step, and XLA cannot compile that.")
+        compiled = self._functions[slices] = tf.function(step, reduce_retracing=True)
+        spec = row_slicing.relaxed(data, slices)
+        of_numbers = tf.TensorSpec([parts, 5] if parts else [5], tf.int32)
+        concrete = compiled.get_concrete_function(data if spec is None else spec, of_numbers)
+        if spec is None:
+            return compiled
+        self._functions[slices] = concrete
+        usual = row_slicing.signature(data)
+
+        def call(data: Any, numbers: Any) -> Any:
+            # What looks for the right graph among several takes longer than a small step.
+            return (concrete if row_slicing.signature(data) == usual else compiled)(data, numbers)
+
+        return call
+
+    def _counts_early(self) -> bool:
+        """Whether the metrics' states may be summed after the gradients, for ranks that die; see `step_retry`."""
+        if settings.current().reproducible:
+            return False
+        strategy = strategies.current()
+        same = strategy.averages_gradients and strategy.replicas_identical and not strategy.delays_updates
+        return self.kind == "train" and world.current().guard is not None and same and not self.model.run_eagerly
+
+    def _put_back(self) -> list[Any]:
+        """The variables that a step on a ghost's row must not change: metrics, moving statistics."""
+        model = self.model
+        found = [variable for metric in metrics.leaves(model) for variable in metric._variables]
+        # Statistics over the rows of all ranks are right on a ghost too, and so is what follows from weights alone.
+        right = {id(v) for layer in model._flatten_layers() if batch_norm.over_all_rows(layer) for v in layer.variables}
+        right.update(id(layer.vector_u) for layer in model._flatten_layers() if hasattr(layer, "vector_u"))
+        kept = [variable for variable in model.non_trainable_variables if id(variable) not in right]
+        # Generators draw on a ghost as on every rank.
+        return [*found, *(variable for variable in kept if not seeds.is_generator_state(variable))]
+
+
+def _count_step(model: Any) -> None:
+    """Count a training step, of whatever model. End the script after as many as the settings say.
+
+    Every rank counts the same steps.
+
+    Raises:
+        SystemExit: this was the last one.
+    """
+    run = run_state.current()
+    run.trained += 1
+    if run.trained == settings.current().steps:
+        weights.merge_statistics(model)  # nothing may be under way when a process ends
+        log_once.log(f"the script was ended after {run.trained} training step{'s' * (run.trained > 1)} (--steps)")
+        raise SystemExit(0)
+
+
+def _values(variables: list[Any]) -> list[tuple[Any, np.ndarray]]:
+    return [(variable, np.asarray(variable.numpy())) for variable in variables]
+
+
+def _sources(logs: Any, results: list[tuple[Any, Any]]) -> dict[str, Any]:
+    if not isinstance(logs, dict):
+        return {}
+    made_by = {id(tensor): metric for tensor, metric in results}
+    return {key: made_by.get(id(value)) for key, value in metrics.flat(logs).items()}
+
+
+def _build(model: Any, data: Any) -> None:
+    """Create the variables of a model that runs eagerly before its first step, where it can be done."""
+    try:
+        model._symbolic_build(data_batch=data)
+    except (ValueError, RuntimeError, TypeError, AttributeError, NotImplementedError):
+        log_once.log(
+            f"{model.name} cannot be built before its first step; its initial weights are alike where they come from "
+            "the seeds, and are compared after the step."
+        )

@@ -1,0 +1,90 @@
+"""`--loss sum`: losses of a script's own that are a sum over the batch.
+
+Ranks add up w_r L_r, w_r = rows / total, which is right for means over rows. So a sum S_r over a rank's rows is taken
+as L_r = S_r / w_r: in what goes back from it, in logs, and in a `Mean` that is given it. What `tape.gradient` of the
+script's own differentiates by variables is such a loss, and what a `compute_loss` of its own returns to Keras.
+
+Relies on: `Model.compute_loss`, public.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from matex_tf import settings
+from matex_tf.patches.across_rows.keras_losses import of_keras
+from matex_tf.patches.common import batch_share
+
+_MARK = "_matex_sum"
+
+
+def asked() -> bool:
+    """Whether losses of the script's own are sums."""
+    return settings.current().loss == "sum"
+
+
+def whole(value: Any, part: batch_share.StepShare | None = None) -> Any:
+    """A sum over a rank's rows as that of which the ranks' weighted sum is the sum over the batch."""
+    part = batch_share.current() if part is None else part
+    if part is None or not asked():
+        return value
+    rows, total = tf.cast(part.rows, value.dtype), tf.cast(part.total, value.dtype)
+    # By a function: an operator of an eager loss that has been averaged already would give that.
+    return tf.multiply(value, tf.where(part.shared_out, tf.math.divide_no_nan(total, rows), tf.ones_like(rows)))
+
+
+def gradient(wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """`tape.gradient` of such a loss."""
+    return _gradient(wrapped, *args, **kwargs)
+
+
+def _gradient(
+    wrapped: Callable[..., Any], target: Any, sources: Any, output_gradients: Any = None, **options: Any
+) -> Any:
+    flat = tf.nest.flatten(target)
+    given = [None] * len(flat) if output_gradients is None else tf.nest.flatten(output_gradients)
+    if not all(isinstance(one, tf.Tensor) and one.dtype.is_floating for one in flat):
+        return wrapped(target, sources, output_gradients=output_gradients, **options)
+    for one in flat:
+        setattr(one, _MARK, True)
+    upstream = [whole(tf.ones_like(one) if by is None else by) for one, by in zip(flat, given, strict=True)]
+    return wrapped(target, sources, output_gradients=tf.nest.pack_sequence_as(target, upstream), **options)
+
+
+def is_sum(value: Any) -> bool:
+    """Whether a tensor is a loss that has been differentiated as a sum over the batch."""
+    return bool(getattr(value, _MARK, False))
+
+
+def now_whole(value: Any) -> None:
+    """A tensor holds the sum over the batch from now on, and no longer that over the rank's rows."""
+    if is_sum(value):
+        setattr(value, _MARK, False)
+
+
+def in_logs(logs: Any) -> Any:
+    """The logs of a step, for what averages them."""
+    if not asked():
+        return logs
+    return tf.nest.map_structure(lambda one: whole(one) if is_sum(one) else one, logs)
+
+
+@contextlib.contextmanager
+def computed_by(model: Any, training: bool) -> Iterator[None]:
+    """What a `compute_loss` of the script's own gives to a step of Keras, inside of this block."""
+    own = not of_keras(type(model).compute_loss) or "compute_loss" in vars(model)
+    if not asked() or not own or (training and not of_keras(type(model).train_step)):
+        yield
+        return
+    compute, known = model.compute_loss, "compute_loss" in vars(model)
+    model.__dict__["compute_loss"] = lambda *args, **kwargs: whole(compute(*args, **kwargs))  # past Keras' tracking
+    try:
+        yield
+    finally:
+        model.__dict__.pop("compute_loss")
+        if known:
+            model.__dict__["compute_loss"] = compute

@@ -1,0 +1,172 @@
+"""Writes down the logs, weights and slots of a training after each step, on rank 0; see `matex-tf verify`.
+
+Steps of `fit` and `train_on_batch` are recorded when they are over, those of a loop of the script's own where a Keras
+optimizer has applied gradients.
+
+Relies on (Keras 3.3 to 3.15): `CallbackList.on_train_batch_end`, `on_epoch_end`, `on_test_end`, `BaseOptimizer.apply`
+and `TensorFlowTrainer.fit`, `evaluate` and `train_on_batch`, public.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import wrapt
+
+from matex_tf.core import world
+from matex_tf.patches.common import seeds, wrapping
+from matex_tf.patches.common.active_flag import ActiveFlag
+from matex_tf.verifying import record
+
+#: While Keras' own loops are at work, whose steps are recorded by their callbacks.
+_in_keras = ActiveFlag()
+
+
+class Recorder:
+    """Counts the steps of this process, and writes down what rank 0 has after each."""
+
+    def __init__(self, directory: str, steps: int):
+        self._writer = record.Writer(directory)
+        self._wanted = steps
+        self.steps = 0
+
+    def add(self, kind: str, values: dict[str, np.ndarray]) -> None:
+        """Write down values of the step that was last."""
+        if world.current().rank == 0 and values and (not self._wanted or self.steps <= self._wanted):
+            self._writer.write(record.Moment(kind, self.steps, values))
+
+    def add_variables(self, weights: Iterable[Any], slots: Iterable[Any]) -> None:
+        """Write down the values of variables."""
+        self.add(record.WEIGHTS, _named(weights))
+        self.add(record.SLOTS, _named(slots))
+
+    def end_if_enough(self) -> None:
+        """End the script after as many steps as are wanted, on every rank after the same one."""
+        if self._wanted and self.steps >= self._wanted:
+            raise SystemExit(0)
+
+
+_recorder = Recorder(os.environ.get(record.DIRECTORY, ""), int(os.environ.get(record.STEPS, "0")))
+
+
+def install(module: ModuleType) -> None:
+    """Patch keras.src.callbacks.callback_list, keras.src.backend.tensorflow.trainer or ….base_optimizer."""
+    name = module.__name__.rpartition(".")[2]
+    if name == "callback_list":
+        for method, after in (
+            ("on_train_batch_end", _after_batch),
+            ("on_epoch_end", _after_epoch),
+            ("on_test_end", _after_test),
+        ):
+            _after(module, f"CallbackList.{method}", after)
+    elif name == "trainer":
+        for method in ("fit", "evaluate", "predict"):
+            _around(module, f"TensorFlowTrainer.{method}", _of_keras)
+        _around(module, "TensorFlowTrainer.train_on_batch", _train_on_batch)
+    else:
+        owner = wrapping.require(module, "BaseOptimizer")
+        owner.apply = _applying(owner.apply)
+
+
+def _after(module: ModuleType, path: str, after: Any) -> None:
+    def wrapper(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        after(callbacks, kwargs.get("logs") if "logs" in kwargs else next(iter(args[-1:]), None))
+        return result
+
+    _around(module, path, wrapper)
+
+
+def _around(module: ModuleType, path: str, wrapper: Any) -> None:
+    wrapping.require(module, path)
+    wrapt.wrap_function_wrapper(module, path, wrapper)
+
+
+def _of_keras(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    with _in_keras():
+        return wrapped(*args, **kwargs)
+
+
+def _train_on_batch(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    with _in_keras():
+        result = wrapped(*args, **kwargs)
+    _recorder.steps += 1
+    values = result.items() if isinstance(result, dict) else enumerate(np.atleast_1d(np.asarray(result, np.float64)))
+    _recorder.add(record.BATCH, {str(name): np.asarray(value, np.float64) for name, value in values})
+    _add_model(model)
+    _recorder.end_if_enough()
+    return result
+
+
+def _after_batch(callbacks: Any, logs: Any) -> None:
+    _recorder.steps += 1
+    _recorder.add(record.BATCH, _logs(logs))
+    _add_model(callbacks.model)
+    _recorder.end_if_enough()
+
+
+def _after_epoch(callbacks: Any, logs: Any) -> None:
+    _recorder.add(record.EPOCH, _logs(logs))
+
+
+def _after_test(callbacks: Any, logs: Any) -> None:
+    _recorder.add(record.TEST, _logs(logs))
+
+
+def _logs(logs: Any) -> dict[str, np.ndarray]:
+    found = {name: np.asarray(value, np.float64) for name, value in (logs or {}).items()}
+    found.pop("world_size", None)  # that `--faults shrink` adds
+    return found
+
+
+def _add_model(model: Any) -> None:
+    from keras import optimizers
+
+    held = [getattr(model, "optimizer", None), *vars(model).values()]
+    slots = [
+        variable
+        for optimizer in {id(one): one for one in held if isinstance(one, optimizers.Optimizer)}.values()
+        for variable in optimizer.variables
+    ]
+    metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
+    known = metrics | {id(variable) for variable in slots}
+    _recorder.add_variables([variable for variable in model.variables if id(variable) not in known], slots)
+
+
+def _named(variables: Iterable[Any]) -> dict[str, np.ndarray]:
+    """Values by path; what is called the same gets a number."""
+    named: dict[str, np.ndarray] = {}
+    for variable in variables:
+        if seeds.is_generator_state(variable):
+            continue
+        path = getattr(variable, "path", variable.name)
+        name = path if path not in named else f"{path} ({len(named)})"
+        named[name] = np.asarray(variable)
+    return named
+
+
+def _applying(original: Any) -> Any:
+    """`apply` of an optimizer, after which its variables are recorded where a loop of the script's own calls it."""
+
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        result = original(self, grads, trainable_variables)
+        if _in_keras:
+            return result
+        known = list(self._trainable_variables if trainable_variables is None else trainable_variables)
+        own = [*known, *self.variables]
+        paths = [variable.path for variable in own]
+
+        def add(*values: np.ndarray) -> None:
+            _recorder.steps += 1
+            for kind, low, high in ((record.WEIGHTS, 0, len(known)), (record.SLOTS, len(known), len(own))):
+                _recorder.add(kind, dict(zip(paths[low:high], values[low:high], strict=True)))
+
+        tf.numpy_function(add, [tf.convert_to_tensor(variable) for variable in own], [], stateful=True)
+        return result
+
+    return tf.autograph.experimental.do_not_convert(apply)

@@ -1,0 +1,112 @@
+"""`matex-tf verify`: a training on several ranks beside that on one."""
+
+import numpy as np
+import pytest
+from jobs import LAUNCHER, Job
+
+from matex_tf.verifying import compare, record
+from matex_tf.verifying.record import BATCH, SLOTS, WEIGHTS, Moment
+
+#: Trains by `fit`, then by a loop of its own.
+SCRIPT = """
+import os
+import keras
+import numpy as np
+import tensorflow as tf
+random = np.random.RandomState(0)
+x, y = random.normal(size=(60, 5)).astype("float32"), random.normal(size=(60, 1)).astype("float32")
+x = x * (%s if "OMPI_COMM_WORLD_SIZE" in os.environ else 1)
+model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)])
+model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+%s
+"""
+FIT = "model.fit(x, y, batch_size=14, epochs=2, validation_split=0.2, verbose=0)"
+LOOP = """
+for a, b in tf.data.Dataset.from_tensor_slices((x, y)).batch(14):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(a) - b))
+    model.optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+"""
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("factor", "how", "code"), [(1, FIT, 0), (1, LOOP, 0), (1.01, FIT, 1)])
+def test_script(tmp_path, factor, how, code):
+    """Code 0 and a table where both are the same; 1, and since when, where they are not."""
+    (tmp_path / "script.py").write_text(SCRIPT % (factor, how))
+    job = Job([LAUNCHER, "verify", "-n", "3", "--steps", "0", "script.py"], tmp_path)
+    ended = job.end(200)
+    assert ended.code == code, ended
+    kinds = [WEIGHTS, SLOTS, *([BATCH, "epoch logs", "evaluation"] if how == FIT else [])]
+    assert all(f"│ {kind}" in ended.out for kind in kinds), ended
+    assert ("3 ranks give the answer of one rank" in ended.out) == (code == 0), ended
+    assert ("never" in ended.out) == (code == 0), ended
+
+
+def test_nothing_to_compare(tmp_path):
+    """A script that trains nothing is an error that says so."""
+    (tmp_path / "script.py").write_text("print(1)\n")
+    ended = Job([LAUNCHER, "verify", "-n", "2", "script.py"], tmp_path).end(100)
+    assert ended.code == 1 and "trained nothing that can be compared" in ended.err, ended
+
+
+def test_record(tmp_path):
+    """What was written is read, in its order, with its types."""
+    writer = record.Writer(str(tmp_path))
+    moments = [
+        Moment(BATCH, 1, {"loss": np.float64(0.5), "a/b": np.array([1, 2])}),
+        Moment(WEIGHTS, 1, {"w": np.ones((2, 3), np.float16)}),
+    ]
+    for moment in moments:
+        writer.write(moment)
+    for expected, got in zip(moments, record.read(tmp_path), strict=True):
+        assert (expected.kind, expected.step, list(expected.values)) == (got.kind, got.step, list(got.values))
+        for name, value in expected.values.items():
+            assert got.values[name].dtype == np.asarray(value).dtype and np.array_equal(got.values[name], value)
+
+
+def test_compare():
+    """The largest difference, where it is, and since when there is more than rounding."""
+
+    def training(*values):
+        return [Moment(WEIGHTS, step, {"w": np.array([10.0, one])}) for step, one in enumerate(values, 1)]
+
+    same = compare.compare(training(1, 2, 3), training(1, 2 + 1e-6, 3))
+    assert same.within(1e-6) and same.found[WEIGHTS].first is None
+    other = compare.compare(training(1, 2, 3), training(1, 2.1, 3.05))
+    found = other.found[WEIGHTS]
+    assert not other.within(1e-3) and other.within(0.011)
+    assert (found.where, found.step, found.first, found.compared) == ("w", 2, 2, 6)
+    assert found.largest == pytest.approx(0.01)
+    shorter = compare.compare(training(1, 2, 3), training(1, 2))
+    assert not shorter.within(1) and "after step 3: on one rank alone" in shorter.unequal[0]
+    assert not compare.compare([], []).within(1)
+
+
+def test_weights_without_a_gradient():
+    """They and their slots are left out; the others are compared."""
+
+    def training(bias):
+        yield Moment(WEIGHTS, 1, {"net/kernel": np.ones(2), "net/bias": np.array([bias])})
+        slots = {"kernel_momentum": 0.5, "kernel_velocity": 0.5, "bias_momentum": bias * 1e-9, "bias_velocity": bias}
+        yield Moment(SLOTS, 1, {f"adam/net_{name}": np.array([value]) for name, value in slots.items()})
+
+    assert compare.without_gradient(training(0.1)) == ["net/bias"]
+    assert compare.compare(training(0.1), training(0.2), ["net/bias"]).within(1e-9)
+    assert not compare.compare(training(0.1), training(0.2)).within(0.1)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        (np.array([np.nan, 1.0]), np.array([np.nan, 1.0]), 0.0),
+        (np.array([np.nan, 1.0]), np.array([0.0, 1.0]), np.inf),
+        (np.zeros(2), np.array([0.0, 1e-9]), pytest.approx(1e-5)),
+        (np.array([np.inf, 2.0]), np.array([np.inf, 1.0]), 0.5),
+        (np.array(["a"]), np.array(["b"]), np.inf),
+        (np.zeros(0), np.zeros(0), 0.0),
+    ],
+)
+def test_difference(one, other, expected):
+    """Of what is no number, too."""
+    assert compare.difference(one, other) == expected

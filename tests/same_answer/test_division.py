@@ -1,0 +1,63 @@
+"""Work on the input is divided: the same batches, bit for bit, and 1/p of the maps."""
+
+import pytest
+from compare import same
+
+from tests.support.cases import division
+
+DIVIDED = [
+    "records",
+    "interleave",
+    "parallel",
+    "positions",
+    "after filter",
+    "shuffled after",
+    "map behind",
+    "ragged",
+    "few",
+]
+#: Rows that ranks compare before they divide, rows of neighbours that are left out, and rows made ahead at the end.
+MORE = 90
+
+
+@pytest.mark.variants(3)
+@pytest.mark.parametrize("kind", DIVIDED)
+def test_divided(ranks, kind):
+    """Every batch has the rows that it has on one rank, and each rank has done the maps for its own."""
+    results = ranks(division.walked, meets="merge metrics", kind=kind)
+    calls = {size: max(value.pop("calls") for value in values) for size, values in results.items()}
+    assert calls[1] > 0 and all(most <= calls[1] / size + MORE for size, most in calls.items()), calls
+    same(results, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["random", "python", "map across"])
+def test_whole(ranks, kind):
+    """What draws from a state, calls Python or looks across rows is done by all ranks for all rows."""
+    results = ranks(division.walked, meets="merge metrics", kind=kind)
+    assert len({value.pop("calls") for values in results.values() for value in values}) == 1
+    same(results, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["index", "workers", "steps", "random"])
+def test_in_turn(ranks, kind):
+    """Each batch of a PyDataset is made by one rank; by every rank where making one draws random numbers."""
+    results = ranks(division.in_turn, meets="merge metrics", kind=kind)
+    made = {size: max(value.pop("made") for value in values) for size, values in results.items()}
+    reference = same(results, rtol=0, atol=0)
+    assert made[max(made)] >= made[1] if reference["whole"] else made[max(made)] < made[1], made
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("kind", ["plain", "class", "steps"])
+def test_training(ranks, kind):
+    """Losses, weights, validation and predictions are those of one rank."""
+    same(ranks(division.trained, kind=kind))
+
+
+def test_files_of_each_rank(ranks):
+    """Ranks find out by the first batch that their files hold other rows, and go back to whole batches."""
+    results = ranks(division.own_files, (1, 2, 3), meets="merge metrics")
+    for values in results.values():
+        for epoch in (0, 1):
+            rows = [row for batch in values[0][2 * epoch : 2 * epoch + 2] for row in batch]
+            assert sorted(rows) == list(range(12))

@@ -1,0 +1,127 @@
+"""The first training step is held against one rank, and a line says so where it is another one."""
+
+from compare import difference, same
+
+from tests.support.cases import first_step
+
+SUM = "its loss is a sum over the batch"
+ROWS = "compares rows of the batch"
+SECONDS = 300  # for several trainings on a busy machine
+NO_SUM = "Leave out --loss sum"
+
+
+def said(ranks, variants):
+    """For each of several trainings on 3 ranks what rank 0 says of its first step; no other rank says anything."""
+    first, *others = ranks(first_step.several, (3,), variants=variants, seconds=SECONDS)[3]
+    assert not any(one["lines"] for other in others for one in other.values())
+    return {name: one["lines"] for name, one in first.items()}
+
+
+def answers(results):
+    """The same without the lines, and without what counts traces."""
+    parts = ("weights", "losses", "logs", "mean")
+    return {
+        size: [
+            {name: {part: one[part] for part in parts if part in one} for name, one in rank.items()} for rank in several
+        ]
+        for size, several in results.items()
+    }
+
+
+def test_mean(ranks):
+    """An honest mean, with draws and batch normalization: no line, and not a bit of the training is another one."""
+    ways = {"fit": {}, "loop": {"loop": True}, "traced once": {"loop": True, "signature": True}}
+    ways = {name: {**way, "random": True} for name, way in ways.items()}
+    checked, not_checked = (
+        {name: {**way, "options": {"check": check}} for name, way in ways.items()} for check in ("on", "off")
+    )
+    on = ranks(first_step.several, (1, 3), variants=checked, seconds=SECONDS)
+    off = ranks(first_step.several, (3,), variants=not_checked, seconds=SECONDS)
+    assert not any(one["lines"] for one in (*on[3][0].values(), *off[3][0].values()))
+    assert not list(difference(off[3][0], on[3][0], 0.0, 0.0))
+    same(answers(on), rtol=1e-4)
+
+
+#: Losses that are a sum over the batch.
+SUMS = {
+    "step": {},
+    "compute_loss": {"kind": "compute_loss"},
+    "two optimizers": {"kind": "pair"},
+    "loop": {"loop": True},
+}
+
+
+def test_sum(ranks):
+    """A sum is known as one, with its factor, and a mean with `--loss sum` too."""
+    wrong = {"options": {"loss": "sum"}}
+    found = said(ranks, {**{name: {**way, "loss": "sum"} for name, way in SUMS.items()}, "no sum": wrong})
+    assert all(len(lines) == 1 for lines in found.values()), found
+    assert all(SUM in found[name][0] and "0.333 times" in found[name][0] for name in SUMS), found
+    assert "Trained trained" in found["step"][0] and "step in the loop at first_step.py" in found["loop"][0]
+    assert NO_SUM in found["no sum"][0] and " 3 times" in found["no sum"][0]
+
+
+def test_loss_sum(ranks):
+    """`--loss sum` gives the answer of one rank, on ragged batches, and then there is no line."""
+    ways = {**SUMS, "eager loop": {"loop": True, "eager": True}}
+    variants = {name: {**way, "loss": "sum", "options": {"loss": "sum"}} for name, way in ways.items()}
+    results = ranks(first_step.several, (1, 3), variants=variants, seconds=SECONDS)
+    assert not any(one["lines"] for one in results[3][0].values())
+    same(answers(results), rtol=1e-4)
+
+
+#: Ways to train, by which a step that compares rows is found.
+WAYS = {
+    "plain": {},
+    "pipeline": {"pipeline": True},
+    "two optimizers": {"kind": "pair"},
+    "several steps": {"compiling": {"steps_per_execution": 3}},
+    "jit": {"compiling": {"jit_compile": True}},
+    "accumulated": {"optimizer": {"gradient_accumulation_steps": 2}},
+    "pipe": {"options": {"strategy": "pipe"}},
+    "source": {"options": {"data": "source"}, "pipeline": True},
+    "per rank": {"options": {"batch": "per-rank"}},
+    "concurrent": {"options": {"schedule": "concurrent"}},
+    "own rows": {"own": True},
+    "sparse": {"kind": "embedding"},
+    "loop": {"loop": True},
+}
+
+
+def test_rows(ranks):
+    """A loss that compares rows is found in every way to train."""
+    found = said(ranks, {name: {**way, "loss": "contrastive"} for name, way in WAYS.items()})
+    assert {name: [ROWS in line for line in lines] for name, lines in found.items()} == dict.fromkeys(WAYS, [True]), (
+        found
+    )
+    assert "Trained trained" in found["plain"][0] and "matex_tf.all_rows" in found["plain"][0]
+
+
+def test_all_rows(ranks):
+    """With all rows there is no line."""
+    ways = ("plain", "accumulated", "pipe", "source", "own rows", "sparse", "loop")
+    found = said(ranks, {name: {**WAYS[name], "loss": "all rows"} for name in ways})
+    assert found == dict.fromkeys(ways, [])
+
+
+#: What stands in the way; with `--check on` a line says so.
+ASIDE = {
+    "print": ({"kind": "print"}, "it prints"),
+    "python": ({"kind": "python"}, "it runs Python"),
+    "eager": ({"compiling": {"run_eagerly": True}}, "run_eagerly=True"),
+    "gossip": ({"options": {"strategy": "gossip"}}, "--strategy gossip"),
+    "loop that prints": ({"loop": True, "effect": True}, "it prints"),
+    "eager loop": ({"loop": True, "eager": True}, "no tf.function was called with the batch itself"),
+    "changed batch": ({"loop": True, "changed": True}, "something that was computed of the batch"),
+    "loop inside": ({"loop": True, "inside": True}, "it runs inside of a tf.function"),
+}
+
+
+def test_aside(ranks):
+    """A step with effects is not run once more; nobody hears of it who has not asked."""
+    asked = {name: {**way, "options": {**way.get("options", {}), "check": "on"}} for name, (way, _) in ASIDE.items()}
+    found = said(ranks, {**asked, "quiet": ASIDE["print"][0], "quiet loop": ASIDE["eager loop"][0]})
+    assert not found.pop("quiet") and not found.pop("quiet loop")
+    assert {name: [ASIDE[name][1] in line for line in lines] for name, lines in found.items()} == dict.fromkeys(
+        ASIDE, [True]
+    ), found

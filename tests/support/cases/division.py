@@ -1,0 +1,243 @@
+"""Pipelines of which each rank makes its rows of each batch: which rows a step gets, and how many maps a rank calls."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tests.support.cases.common import KERAS, classifier, compiled, numbers, result_of, table
+
+SLICES = tf.data.Dataset.from_tensor_slices
+AUTOTUNE = tf.data.AUTOTUNE
+
+
+class Rows(keras.Model):
+    """Keeps the rows that its steps get; does nothing else."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = []
+        self.compile(loss="mse", jit_compile=False)
+
+    def call(self, x):
+        return x
+
+    def train_step(self, data):
+        from matex_tf.patches.common import batch_share
+
+        part = batch_share.of_step()
+        leaves = [
+            one.to_tensor(shape=[None, 20]) if isinstance(one, tf.RaggedTensor) else one
+            for one in tf.nest.flatten(data)
+        ]
+        rows = tf.shape(leaves[0])[0] if part is None else part.rows
+        total = rows if part is None else part.total
+        tf.numpy_function(self._keep, [rows, total, *leaves], [])
+        return {"loss": tf.constant(0.0)}
+
+    test_step = train_step
+
+    def _keep(self, rows, total, *leaves):
+        self.kept.append((int(total), [np.array(leaf[:rows]) for leaf in leaves]))
+
+
+def joined(kept):
+    """The batches, put together from the rows of all ranks."""
+    from matex_tf.core import world
+
+    everyone = world.current().allgather(kept, "compare rows")
+    batches = []
+    for parts in zip(*everyone, strict=True):
+        leaves = [np.concatenate(leaf) for leaf in zip(*(part for _, part in parts), strict=True)]
+        assert {total for total, _ in parts} == {len(leaves[0])}
+        batches.append(leaves)
+    return batches
+
+
+class Worked:
+    """Counts the calls of a map, which depends on its arguments alone."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, x):
+        def note(value):
+            self.calls += 1
+            return value
+
+        return tf.ensure_shape(tf.numpy_function(note, [x], x.dtype, stateful=False), x.shape)
+
+
+def records(folder, rows=101):
+    """TFRecord files of an array and a label each; the label is the row."""
+    x, _ = table(rows)
+    for part in range(4):
+        with tf.io.TFRecordWriter(f"{folder}/{part}.tfrecord") as file:
+            for row in range(part, rows, 4):
+                features = {
+                    "x": tf.train.Feature(float_list=tf.train.FloatList(value=x[row])),
+                    "y": tf.train.Feature(int64_list=tf.train.Int64List(value=[row])),
+                }
+                file.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+    return sorted(f"{folder}/{part}.tfrecord" for part in range(4))
+
+
+def parse(record):
+    features = {"x": tf.io.FixedLenFeature([6], tf.float32), "y": tf.io.FixedLenFeature([], tf.int64)}
+    parsed = tf.io.parse_single_example(record, features)
+    return parsed["x"], parsed["y"]
+
+
+def pipeline(kind, worked, folder):
+    """A pipeline whose maps count their calls."""
+    x, y = table()
+
+    def work(x, *rest):
+        return (worked(tf.sin(x)), *rest)
+
+    if kind == "records":
+        data = tf.data.TFRecordDataset(records(folder)).shuffle(50, seed=3)
+        return data.map(parse, num_parallel_calls=AUTOTUNE).map(work).batch(25).prefetch(2)
+    if kind == "interleave":
+        files = SLICES(records(folder)).interleave(tf.data.TFRecordDataset, cycle_length=2)
+        return files.map(parse).map(work).repeat(2).batch(25, drop_remainder=True)
+    if kind == "parallel":
+        data = SLICES((x, y)).shuffle(101).map(work, num_parallel_calls=3)
+        return data.map(lambda x, y: ({"x": x}, y)).batch(25, num_parallel_calls=2)
+    if kind == "positions":
+        data = tf.data.Dataset.zip((SLICES(x).map(lambda x: work(x)[0]), SLICES(y))).enumerate().skip(3).take(90)
+        return data.map(lambda i, xy: (xy[0] + tf.cast(i, tf.float32), xy[1])).repeat(2).batch(12).take(14).prefetch(1)
+    if kind == "after filter":
+        data = SLICES((x, y)).map(lambda x, y: (x * 2, y)).filter(lambda x, y: y > 0).map(work)
+        return data.padded_batch(7, ((9,), ()), padding_values=(1.0, 0))
+    if kind == "ragged":
+        data = SLICES((x, y)).map(work).map(lambda x, y: (tf.repeat(x, 2)[: y + 1], y))
+        return data.ragged_batch(7)
+    if kind == "map behind":
+        data = SLICES((x, y)).map(work).batch(25).map(lambda x, y: (tf.cast(x, tf.float64) / 255 - [1.0] * 6, y))
+        return data.map(lambda x, y: (x, y, tf.gather([1.0, 2.0, 0.5], y)), num_parallel_calls=2).prefetch(2)
+    if kind == "few":
+        return SLICES((x[:2], y[:2])).map(work).batch(25)
+    if kind == "shuffled after":
+        return SLICES((x, y)).map(work).shuffle(50, seed=3).batch(25)
+    if kind == "map across":
+        return SLICES((x, y)).map(work).batch(25).map(lambda x, y: (x - tf.reduce_mean(x), y))
+    if kind == "random":
+
+        def draw(x, y):
+            return work(x + tf.random.uniform([6], seed=3))[0], y
+
+        return SLICES((x, y)).map(draw).batch(25)
+    if kind == "python":
+        double = worked_twice(worked)
+        data = SLICES((x, y)).map(lambda x, y: (tf.numpy_function(double, [x], tf.float32), y))
+        return data.map(lambda x, y: (tf.ensure_shape(x, [6]), y), num_parallel_calls=2).batch(25)
+    raise ValueError(kind)
+
+
+def worked_twice(worked):
+    """Python that may keep a state."""
+
+    def double(x):
+        worked.calls += 1
+        return x * 2
+
+    return double
+
+
+def walked(kind):
+    """The rows of each batch of two epochs of `fit` and of `evaluate`, and how many maps this rank called in `fit`."""
+    keras.utils.set_random_seed(7)
+    worked = Worked()
+    with tempfile.TemporaryDirectory() as folder:
+        data = pipeline(kind, worked, folder)
+        first = [np.asarray(leaf) for leaf in tf.nest.flatten(next(iter(data)), expand_composites=True)]
+        worked.calls = 0
+        model = Rows()
+        model.fit(data, epochs=2, verbose=0)
+        calls = worked.calls
+        model.evaluate(data, verbose=0)
+    return {"first": first, "batches": joined(list(model.kept)), "calls": calls}
+
+
+class Augmented(keras.utils.PyDataset):
+    """Batches of 25, augmented by numbers that are drawn from each batch's own seed, or from NumPy's state."""
+
+    def __init__(self, kind):
+        super().__init__(workers=2 if kind == "workers" else 1)
+        self.x, self.y = table()
+        self.kind, self.made, self.epochs = kind, itertools.count(), 0
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, number):
+        next(self.made)
+        here = slice(25 * number, 25 * number + 25)
+        random = (
+            np.random
+            if self.kind == "random"
+            else np.random.RandomState([number, self.epochs * (self.kind != "steps")])
+        )
+        return self.x[here] + random.normal(size=self.x[here].shape), {"y": self.y[here], "z": np.arange(3)}
+
+    def on_epoch_end(self):
+        self.epochs += 1
+
+
+def in_turn(kind):
+    """The rows of each batch of two epochs of `fit` and of `evaluate`, and the batches that this rank made."""
+    keras.utils.set_random_seed(7)
+    data, model = Augmented(kind), Rows()
+    if kind == "steps":
+        model.fit(data, epochs=3, steps_per_epoch=3, verbose=0)
+    else:
+        model.fit(data, epochs=2, shuffle=kind != "workers", verbose=0)
+    made = next(data.made)
+    model.evaluate(Augmented("index"), verbose=0)
+    kept = [(total, rows[:-1]) for total, rows in model.kept]
+    whole = kind == "random" or (kind == "workers" and KERAS < (3, 4))
+    return {"batches": joined(kept), "made": made, "epochs": data.epochs, "whole": whole}
+
+
+def trained(kind):
+    """A training on such a pipeline, with validation and predictions."""
+    keras.utils.set_random_seed(7)
+    x, y = table()
+
+    def work(x, y):
+        return tf.sin(x), y
+
+    data = SLICES((x, y)).shuffle(101).map(work).batch(25)
+    if kind == "steps":
+        data = data.repeat()
+    plain = SLICES((x, y)).map(work).batch(25)
+    model = compiled(classifier())
+    options = {"class": {"class_weight": {0: 1.0, 1: 2.0, 2: 0.5}}, "steps": {"steps_per_epoch": 4}}.get(kind, {})
+    history = model.fit(data, epochs=3, validation_data=plain, verbose=0, **options)
+    result = result_of(model, history)
+    result["evaluate"] = numbers(model.evaluate(plain, verbose=0))
+    result["predict"] = model.predict(plain.map(lambda x, y: x) if kind == "steps" else plain, verbose=0)
+    return result
+
+
+def own_files():
+    """Files of the same names that hold other rows on each rank: together they are the batch."""
+    from matex_tf.core import world
+
+    keras.utils.set_random_seed(7)
+    ranks = world.current()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "rows.tfrecord")
+        with tf.io.TFRecordWriter(path) as file:
+            for row in range(ranks.rank, 12, ranks.size):
+                file.write(str(row))
+        data = tf.data.TFRecordDataset([path]).map(lambda row: (tf.strings.to_number(row)[None], 1))
+        model = Rows()
+        model.fit(data.batch(12 // ranks.size // 2), epochs=2, verbose=0)
+    return [sorted(np.concatenate([leaf.ravel() for leaf in batch[:1]])) for batch in joined(list(model.kept))]
