@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from jobs import BIN, LAUNCHER, Job
@@ -197,6 +198,7 @@ def test_gpus_of_the_node(monkeypatch, listed):
     run.patched = True
     run.begin(horovod_alias.Devices(listed, shared_out=True))
     monkeypatch.setattr(run_state, "_run", run)
+    monkeypatch.setattr(horovod_alias, "wrapt", mock.Mock())  # or Keras, imported by a later test, is made Keras 2
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     horovod_alias.put_patches_aside()
     assert wrapping.is_aside() and os.environ.get("CUDA_VISIBLE_DEVICES") == listed

@@ -153,8 +153,9 @@ def test_a_job_starts_again_without_a_lost_host(tmp_path):
         made.kill("h2")
         ended = job.end(90)
         assert ended.code == 0 and "again on ['h1', 'h1']" in ended.out, ended
-        for line in ("host h2 died", "h2 cannot be reached, and is left out", "restart 1 of 3, with 2 ranks"):
-            assert line in ended.err, ended.err
+        # mpirun may hear of the end of a rank there before it misses the host
+        for line in ("(host h2|a rank) died", "h2 cannot be reached, and is left out", "restart 1 of 3, with 2 ranks"):
+            assert re.search(line, ended.err), ended.err
         assert left(made, job, 10) == [] and not (tmp_path / ".matex-checkpoints").exists()
 
 

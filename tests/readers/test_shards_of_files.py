@@ -50,7 +50,7 @@ def test_streams(ranks, options):
 @pytest.mark.parametrize("source", ["arrays", "stream", "mapped"])
 def test_training(ranks, source):
     """Three ranks train on shards as one rank does on the rows in `order`."""
-    same(ranks(shards.trained, source=source))
+    same(ranks(shards.trained, (1, 3), source=source))
     assert not [one.output for outcomes in ranks.last.values() for one in outcomes if "AutoGraph" in one.output]
 
 

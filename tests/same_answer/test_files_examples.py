@@ -169,4 +169,4 @@ def test_example(ranks, name):
         for log in alone[1]:
             assert result[1][log] == pytest.approx(alone[1][log], abs=2e-4)
         assert np.asarray(result[2]) == pytest.approx(np.asarray(alone[2]), abs=2e-3)
-    assert not any("own" in outcome.output for outcome in ranks.last[3])
+    assert not any(" own " in outcome.output for outcome in ranks.last[3]), "a file of a rank's own"

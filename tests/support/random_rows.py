@@ -18,14 +18,16 @@ ROWS = 20
 @contextlib.contextmanager
 def among_ranks():
     """The patches at work as if there were other ranks."""
-    before = wrapping.alone
+    before, aside = wrapping.alone, wrapping.is_aside()
     wrapping.alone = lambda: False
+    wrapping.put_aside(False)  # whatever Horovod's names did in this process
     stateless_ops.install(tf)
     stateful_ops.install(tf)
     try:
         yield
     finally:
         wrapping.alone = before
+        wrapping.put_aside(aside)
 
 
 def share(low, high):
