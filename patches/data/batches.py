@@ -24,9 +24,10 @@ from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once, row_slicing
 from matex_tf.patches.common.row_slicing import RowRange
+from matex_tf.patches.data import batch_origins, ring_shuffle
 from matex_tf.patches.data import batch_ownership as guesses
-from matex_tf.patches.data import ring_shuffle
 from matex_tf.patches.data.array_sharding import LocalBatch, at_least_one_row
+from matex_tf.patches.data.batch_shapes import BatchShapes
 from matex_tf.patches.data.counted_rows import CountedRows
 from matex_tf.patches.data.pipeline_ownership import Made
 
@@ -248,7 +249,9 @@ def _part_of(data: Any) -> tuple[Any, RowRange]:
 def _gathered(own: LocalBatch, share: RowRange) -> tuple[Any, RowRange]:
     """A batch of which every rank has gathered its own rows: this share, or another where a rank has died since."""
     now = own.reshard()
-    return now.data, share if now is own else now.row_range()
+    shapes = batch_origins.find(int(own.origin.numpy()[0]))
+    data = shapes.common(now.data) if isinstance(shapes, BatchShapes) else now.data
+    return data, share if now is own else now.row_range()
 
 
 def _unchanging(data: Any, share: RowRange, generation: int) -> tuple[Any, RowRange]:

@@ -3,10 +3,13 @@
 Three threads of a rank work while it trains. One makes the rank's own batches, one sends and receives rows in the order
 of the batches, and the third (`messenger`) drives what is on its way. They run ahead of the training by a number of
 batches that is the same on every rank. So where the ranks leave off at the same batch, no message is left over.
+
+An error that is raised while a batch is made travels in its place: every rank raises it where one rank would.
 """
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import queue
 import threading
@@ -22,6 +25,7 @@ from matex_tf.core.stall_detector import StallDetector
 from matex_tf.exchange.network.algorithms import Steps
 from matex_tf.exchange.network.lane import Lane
 from matex_tf.exchange.network.messenger import PIECE, Messenger
+from matex_tf.patches.common import carried_error, run_state
 from matex_tf.patches.common.row_slicing import RowRange
 
 _TAG = 0
@@ -47,6 +51,7 @@ class Turns:
         self.messenger = Messenger(ranks.split_all())
         self._stalls = StallDetector(chosen.stall_seconds, chosen.stall_abort_seconds, ranks.log)
         self._walk: Walk | None = None
+        run_state.current().part(Open).turns.append(self)
 
     def walk(self) -> Iterator[Part]:
         """This rank's rows of each batch. All ranks walk, and leave off at the same batch."""
@@ -59,6 +64,43 @@ class Turns:
         """Wait until nothing is on its way any more."""
         if self._walk is not None:
             self._walk.settle()
+
+    def close(self) -> None:
+        """End the walk, and give back what connects the ranks. Collective."""
+        if self._walk is not None:
+            self._walk.close()
+        self.messenger.close()
+
+    def abandon(self) -> None:
+        """The same where the other ranks may be elsewhere."""
+        if self._walk is not None:
+            self._walk.abandon()
+        self.messenger.abandon()
+
+
+class Open:
+    """The `Turns` of the calls of `fit`, `evaluate` and `predict` that are under way."""
+
+    def __init__(self) -> None:
+        self.turns: list[Turns] = []
+        self.calls = 0
+
+
+@contextlib.contextmanager
+def within_call() -> Iterator[None]:
+    """A call of `fit`, `evaluate` or `predict`: at the end of the outermost one nothing of it is left."""
+    known = run_state.current().part(Open)
+    known.calls += 1
+    complete = False
+    try:
+        yield
+        complete = True
+    finally:
+        known.calls -= 1
+        if not known.calls:
+            ended, known.turns = known.turns, []
+            for turns in ended:
+                turns.close() if complete else turns.abandon()
 
 
 class Walk:
@@ -95,6 +137,10 @@ class Walk:
     def close(self) -> None:
         """The same, and end the walk there."""
         self.settle()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """End the walk."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
@@ -104,9 +150,7 @@ class Walk:
             work()
         except BaseException as error:  # which the thread that walks shall raise
             self._parts.put(error)
-            with self._changed:
-                self._over = True
-                self._changed.notify_all()
+            self.abandon()
 
     def _may(self, number: int) -> bool:
         """Wait until a batch may be made; False where it never will."""
@@ -119,14 +163,16 @@ class Walk:
         for number in range(ranks.rank, self._count, ranks.size):
             if not self._may(number):
                 return
-            batch = next(own)
+            made = _made(own, number)
             while True:
                 try:
-                    self._made.put(batch, timeout=_LOOK_SECONDS)
+                    self._made.put(made, timeout=_LOOK_SECONDS)
                     break
                 except queue.Full:
                     if self._over:
                         return
+            if isinstance(made, Exception):
+                return
         next(own, None)  # what follows the last batch is done too
 
     def _exchange(self) -> None:
@@ -139,33 +185,50 @@ class Walk:
             self._parts.put(part)
             with self._changed:
                 self._sent = number + 1
+                self._over = self._over or isinstance(part, Exception)
                 self._changed.notify_all()
 
-    def _give(self) -> Part:
+    def _give(self) -> Part | Exception:
         ranks = world.current()
         while True:
             try:
-                batch = self._made.get(timeout=_LOOK_SECONDS)
+                made = self._made.get(timeout=_LOOK_SECONDS)
                 break
             except queue.Empty:
                 if self._over:
                     raise RuntimeError("the batch was not made") from None
-        total = next((len(array) for array in batch if array.ndim), 0)
-        parts = [_part(batch, total, rank, ranks.size) for rank in range(ranks.size)]
         others = [rank for rank in range(ranks.size) if rank != ranks.rank]
-        messages = {rank: np.frombuffer(pickle.dumps(parts[rank], protocol=5), np.uint8) for rank in others}
-        self._wait([self._messenger.post(_sending(self._messenger.lane, messages))], others)
+        if isinstance(made, Exception):
+            failed = np.frombuffer(pickle.dumps(carried_error.pack(made)), np.uint8)
+            self._send(dict.fromkeys(others, failed))
+            return made
+        total = next((len(array) for array in made if array.ndim), 0)
+        parts = [_part(made, total, rank, ranks.size) for rank in range(ranks.size)]
+        self._send({rank: np.frombuffer(pickle.dumps(parts[rank], protocol=5), np.uint8) for rank in others})
         return parts[ranks.rank]
 
-    def _take(self, owner: int) -> Part:
+    def _send(self, messages: dict[int, np.ndarray]) -> None:
+        self._wait([self._messenger.post(_sending(self._messenger.lane, messages))], [*messages])
+
+    def _take(self, owner: int) -> Part | Exception:
         received: list[np.ndarray] = []
         self._wait([self._messenger.post(_receiving(self._messenger.lane, owner, received))], [owner])
-        part: Part = pickle.loads(received[0].data)
-        return part
+        part: Part | bytes = pickle.loads(received[0].data)
+        return carried_error.unpack(part) if isinstance(part, bytes) else part
 
     def _wait(self, transfers: list[Any], others: list[int]) -> None:
         for transfer in transfers:
             transfer.wait(lambda seconds: self._stalls.check(others, seconds, "the rows of a batch"))
+
+
+def _made(own: Iterator[list[np.ndarray]], number: int) -> list[np.ndarray] | Exception:
+    """The next of the rank's own batches, or what was raised in its place."""
+    try:
+        return next(own)
+    except StopIteration:
+        return RuntimeError(f"batch {number} of the data is missing")
+    except Exception as error:
+        return error
 
 
 def _part(batch: list[np.ndarray], total: int, rank: int, size: int) -> Part:

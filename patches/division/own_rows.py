@@ -7,6 +7,8 @@ each element. A batch is thus what it was, and a rank does 1/p of the work on it
 A rank's part of a full batch has as many rows as that of the rank that has most: where it has one row less, a
 neighbour's row is made too, and left out afterwards. So `batch` finds the ends of the parts by counting.
 
+Where the shape of an element is not known beforehand, the ranks compare their parts before each step (`BatchShapes`).
+
 Relies on (TensorFlow 2.16 to 2.21, private): the names of dataset classes, `_input_dataset`, `_batch_size`,
 `_drop_remainder`, `_padded_shapes`, `_padding_values`, `_buffer_size` and `_count` of datasets. Where one is gone
 nothing is divided.
@@ -20,7 +22,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from matex_tf.core import world
+from matex_tf.patches.data import batch_origins
 from matex_tf.patches.data.array_sharding import LocalBatch
+from matex_tf.patches.data.batch_shapes import BatchShapes
 from matex_tf.patches.division import deferred, purity, row_wise
 
 _BATCHES = ("_BatchDataset", "_ParallelBatchDataset", "_PaddedBatchDataset")
@@ -71,10 +75,11 @@ def _divide(dataset: Any) -> Divided:
     form = deferred.split(batched._input_dataset)
     if not form.stages:
         return Divided(None, [], 0, form.kept or "no map stands in front of batch")
-    why = _unfit(batched) or _unordered(form.source)
+    why = _unfit(batched, behind) or _unordered(form.source)
     if why:
         return Divided(None, [], 0, why)
-    data = _parts(batched, form)
+    shapes = _shapes(batched, behind, dataset)
+    data = _parts(batched, form, 0 if shapes is None else batch_origins.remember(shapes))
     for one in reversed(behind):
         data = _BEHIND[type(one).__name__](data, one)
     specs = dataset.element_spec
@@ -91,7 +96,9 @@ def _divide(dataset: Any) -> Divided:
     maps = len(form.stages) + sum(type(one).__name__ in deferred.MAPS for one in behind)
     options = tf.data.Options().merge(dataset.options())
     options.deterministic = True
-    return Divided(result.with_options(options), promised, maps, form.kept)
+    result = result.with_options(options)
+    result._matex_shapes = shapes  # lives as long as the data are walked over
+    return Divided(result, promised, maps, form.kept)
 
 
 def _may_follow(dataset: Any) -> bool:
@@ -103,19 +110,52 @@ def _may_follow(dataset: Any) -> bool:
     return not purity.effects(function) and row_wise.is_row_wise(function)
 
 
-def _unfit(batched: Any) -> str:
+def _unfit(batched: Any, behind: list[Any]) -> str:
     """Why elements cannot be batched by parts, in words; empty where they can."""
     specs = tf.nest.flatten(batched._input_dataset.element_spec)
     if not all(isinstance(spec, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)) for spec in specs):
         return "its elements are no tensors"
     if not all(spec.shape.is_fully_defined() for spec in specs if isinstance(spec, tf.SparseTensorSpec)):
         return "the shapes of its sparse elements are not known"
-    if type(batched).__name__ == "_PaddedBatchDataset":
-        shapes = [shape.numpy().tolist() for shape in tf.nest.flatten(batched._padded_shapes)]
-        return "padded_batch pads to the longest row of the whole batch" if any(-1 in shape for shape in shapes) else ""
-    if not all(spec.shape.is_fully_defined() for spec in specs if isinstance(spec, tf.TensorSpec)):
-        return "the shapes of its elements are not known (tf.ensure_shape at the end of its last map says them)"
+    if _padded(batched, behind) is None:
+        return "a map behind padded_batch changes what is padded to the longest row of the whole batch"
     return ""
+
+
+def _padded(batched: Any, behind: list[Any]) -> dict[int, Any] | None:
+    """The parts of a batch that are padded to the longest row, by place: with which values.
+
+    Args:
+        batched: what makes the batches.
+        behind: what stands behind it, the last one first.
+
+    Returns:
+        None where a map computes with what has been padded.
+    """
+    if type(batched).__name__ != "_PaddedBatchDataset":
+        return {}
+    shapes, values = map(tf.nest.flatten, (batched._padded_shapes, batched._padding_values))
+    parts = enumerate(zip(shapes, values, strict=True))
+    padded = {place: value for place, (shape, value) in parts if -1 in shape.numpy().tolist()}
+    for one in reversed(behind):
+        if type(one).__name__ in deferred.MAPS:
+            places = row_wise.passed_on(one._map_func.function, padded)
+            if places is None:
+                return None
+            padded = {number: padded[place] for number, place in places.items()}
+    return padded
+
+
+def _shapes(batched: Any, behind: list[Any], dataset: Any) -> BatchShapes | None:
+    """What the parts of a batch must have in common; None where all shapes are known."""
+    padded = _padded(batched, behind)
+    if padded:
+        return BatchShapes([], padded)
+    leaves = enumerate(tf.nest.flatten(dataset.element_spec))
+    is_open = [
+        place for place, leaf in leaves if isinstance(leaf, tf.TensorSpec) and not leaf.shape[1:].is_fully_defined()
+    ]
+    return BatchShapes(is_open, {}) if is_open else None
 
 
 def _unordered(dataset: Any) -> str:
@@ -130,6 +170,8 @@ def _unordered(dataset: Any) -> str:
 
 
 def _any_rows(spec: Any) -> Any:
+    if spec.shape.rank is None:
+        return spec
     shape = [None, *spec.shape[1:]]
     if isinstance(spec, tf.TensorSpec):
         return tf.TensorSpec(shape, spec.dtype)
@@ -138,8 +180,8 @@ def _any_rows(spec: Any) -> Any:
     return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
 
 
-def _parts(batched: Any, form: deferred.Deferred) -> Any:
-    """This rank's part of each batch, the flat tensors of `LocalBatch`."""
+def _parts(batched: Any, form: deferred.Deferred, number: int) -> Any:
+    """This rank's part of each batch, the flat tensors of `LocalBatch`, whose origin has this number."""
     ranks = world.current()
     size = int(batched._batch_size)
     most = -(-size // ranks.size)
@@ -162,7 +204,7 @@ def _parts(batched: Any, form: deferred.Deferred) -> Any:
     specs = (tf.TensorSpec([5], tf.int32), *form.source.element_spec)
     rows = deferred.apply(deferred.restructured(rows, specs, rows), form.stages, 1)
     parts = _batched(rows, batched, most)
-    origin = [0, ranks.generation]
+    origin = [number, ranks.generation]
 
     @tf.autograph.experimental.do_not_convert
     def finish(share: Any, *tensors: Any) -> Any:

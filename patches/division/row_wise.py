@@ -6,6 +6,7 @@ itself, so that it does not matter where in memory an element lies; everything e
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import tensorflow as tf
@@ -40,6 +41,30 @@ def is_row_wise(function: Any) -> bool:
             continue
         by_row.update((id(tensor), found) for tensor in op.outputs)
     return all(by_row.get(id(tensor), False) and tensor.shape.rank for tensor in function.outputs)
+
+
+def passed_on(function: Any, places: Collection[int]) -> dict[int, int] | None:
+    """Where a concrete function hands on some of its arguments as they are.
+
+    Args:
+        places: of these arguments.
+
+    Returns:
+        For each result that is one of them, by place: which. None where another result depends on one.
+    """
+    known: dict[int, tuple[int, bool]] = {}  # of tensors that depend on one: which, and whether they are it
+    for place, tensor in enumerate(function.graph.inputs):
+        if place in places:
+            known[id(tensor)] = place, True
+    for op in function.graph.get_operations():
+        found = next((known[id(tensor)] for tensor in op.inputs if id(tensor) in known), None)
+        if found is not None:
+            same = op.type == "Identity" and found[1]
+            known.update((id(tensor), (found[0], same)) for tensor in op.outputs)
+    results = {number: known[id(tensor)] for number, tensor in enumerate(function.outputs) if id(tensor) in known}
+    if not all(same for _, same in results.values()):
+        return None
+    return {number: place for number, (place, _) in results.items()}
 
 
 def _keeps_rows(op: Any, by_row: list[bool | None]) -> bool:

@@ -20,7 +20,7 @@ from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once, model_state, sharing_report, under_way, wrapping
 from matex_tf.patches.data import array_sharding, batches, pipeline_ownership, source_sharding
 from matex_tf.patches.data import batch_ownership as guesses
-from matex_tf.patches.division import pydatasets, shared_work
+from matex_tf.patches.division import in_turn, pydatasets, shared_work
 from matex_tf.patches.fit import one_rank_shapes, predict_function, small_calls, steps
 from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.recovery import resume_fit
@@ -86,7 +86,8 @@ def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     if isinstance(model.train_function, steps.StepFunction):
         model.train_function.feed.begin_fit()
     model_state.of(model).batches_in_step = ranks.size if per_rank else 1
-    with _steps_per_execution(model, ranks.size if per_rank else 1), _making_epochs("fit", model):
+    more = _steps_per_execution(model, ranks.size if per_rank else 1)
+    with in_turn.within_call(), more, _making_epochs("fit", model):
         try:
             history = wrapped(*args, **kwargs)
         finally:
@@ -134,7 +135,8 @@ def _evaluate(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         return {}  # validation after an epoch that is over
     world.current().location = f"evaluate of {model.name}"
     weights.merge_statistics(model)
-    return wrapped(*args, **kwargs)
+    with in_turn.within_call():
+        return wrapped(*args, **kwargs)
 
 
 def _predict(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
@@ -149,7 +151,7 @@ def _predict(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     notes_of.predicts, notes_of.finding = guesses.UNKNOWN, None
     notes_of.call = call = small_calls.begin(model, "predict", args[0] if args else kwargs.get("x"))
     try:
-        with _making_epochs("predict", model):
+        with in_turn.within_call(), _making_epochs("predict", model):
             predictions = wrapped(*args, **kwargs)
     finally:
         notes_of.predicts = notes_of.finding = notes_of.call = None

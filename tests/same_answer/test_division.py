@@ -14,6 +14,8 @@ DIVIDED = [
     "shuffled after",
     "map behind",
     "ragged",
+    "padded",
+    "open shapes",
     "few",
 ]
 #: Rows that ranks compare before they divide, rows of neighbours that are left out, and rows made ahead at the end.
@@ -30,7 +32,13 @@ def test_divided(ranks, kind):
     same(results, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("kind", ["random", "python", "map across"])
+def test_rows_of_two_shapes(ranks):
+    """What one rank cannot batch no rank trains on, also where the rows of each have one shape."""
+    for message in ranks.refused(division.differing, (2,), error="RanksDisagree")[2]:
+        assert "rows of shape (3,)" in message and "rows of shape (4,)" in message, message
+
+
+@pytest.mark.parametrize("kind", ["random", "python", "map across", "map of padded"])
 def test_whole(ranks, kind):
     """What draws from a state, calls Python or looks across rows is done by all ranks for all rows."""
     results = ranks(division.walked, meets="merge metrics", kind=kind)
@@ -38,13 +46,20 @@ def test_whole(ranks, kind):
     same(results, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("kind", ["index", "workers", "steps", "random"])
+@pytest.mark.parametrize("kind", ["index", "workers", "processes", "steps", "random"])
 def test_in_turn(ranks, kind):
     """Each batch of a PyDataset is made by one rank; by every rank where making one draws random numbers."""
     results = ranks(division.in_turn, meets="merge metrics", kind=kind)
     made = {size: max(value.pop("made") for value in values) for size, values in results.items()}
     reference = same(results, rtol=0, atol=0)
     assert made[max(made)] >= made[1] if reference["whole"] else made[max(made)] < made[1], made
+
+
+def test_batch_that_cannot_be_made(ranks):
+    """Its error reaches every rank, at the step where it reaches one; nothing is left of the walk that it ended."""
+    results = ranks(division.torn, meets="merge metrics")
+    reference = same(results, rtol=0, atol=0)
+    assert reference["said"] and reference["steps"] == [0, 1, 2] and reference["threads"] == 0, reference
 
 
 @pytest.mark.variants(1)

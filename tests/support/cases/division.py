@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
+import multiprocessing
 import os
 import tempfile
+import threading
 
 import keras
 import numpy as np
@@ -118,6 +119,16 @@ def pipeline(kind, worked, folder):
     if kind == "ragged":
         data = SLICES((x, y)).map(work).map(lambda x, y: (tf.repeat(x, 2)[: y + 1], y))
         return data.ragged_batch(7)
+    if kind == "padded":
+        data = SLICES((x, y)).map(work).map(lambda x, y: ({"a": tf.repeat(x, 2)[: 4 * y + 1], "b": x[None, :y]}, y))
+        data = data.padded_batch(7, padding_values=({"a": -1.0, "b": None}, None)).take(14)
+        return data.map(lambda x, y: (x, y, tf.gather([1.0, 2.0, 0.5], y))).prefetch(2)
+    if kind == "map of padded":
+        data = SLICES((x, y)).map(work).map(lambda x, y: (tf.repeat(x, 2)[: 4 * y + 1], y)).padded_batch(7)
+        return data.map(lambda x, y: (x + 1, y))
+    if kind == "open shapes":
+        data = SLICES((x, y)).map(work).map(lambda x, y: (tf.gather(x, tf.range(0 * y + 4)), y))
+        return data.batch(25).map(lambda x, y: (tf.cast(x, tf.float64) * 2, y))
     if kind == "map behind":
         data = SLICES((x, y)).map(work).batch(25).map(lambda x, y: (tf.cast(x, tf.float64) / 255 - [1.0] * 6, y))
         return data.map(lambda x, y: (x, y, tf.gather([1.0, 2.0, 0.5], y)), num_parallel_calls=2).prefetch(2)
@@ -169,15 +180,19 @@ class Augmented(keras.utils.PyDataset):
     """Batches of 25, augmented by numbers that are drawn from each batch's own seed, or from NumPy's state."""
 
     def __init__(self, kind):
-        super().__init__(workers=2 if kind == "workers" else 1)
+        processes = kind == "processes"
+        super().__init__(workers=2 if processes or kind == "workers" else 1, use_multiprocessing=processes)
         self.x, self.y = table()
-        self.kind, self.made, self.epochs = kind, itertools.count(), 0
+        self.kind, self.made, self.epochs = kind, multiprocessing.Value("i"), 0
 
     def __len__(self):
         return 5
 
     def __getitem__(self, number):
-        next(self.made)
+        with self.made.get_lock():
+            self.made.value += 1
+        if self.kind == "raises" and number == 3:
+            raise ValueError("row 80 of the table is torn")
         here = slice(25 * number, 25 * number + 25)
         random = (
             np.random
@@ -197,12 +212,27 @@ def in_turn(kind):
     if kind == "steps":
         model.fit(data, epochs=3, steps_per_epoch=3, verbose=0)
     else:
-        model.fit(data, epochs=2, shuffle=kind != "workers", verbose=0)
-    made = next(data.made)
+        model.fit(data, epochs=2, shuffle=kind not in ("workers", "processes"), verbose=0)
+    made = data.made.value
     model.evaluate(Augmented("index"), verbose=0)
     kept = [(total, rows[:-1]) for total, rows in model.kept]
-    whole = kind == "random" or (kind == "workers" and KERAS < (3, 4))
+    whole = kind == "random" or (kind in ("workers", "processes") and KERAS < (3, 4))
     return {"batches": joined(kept), "made": made, "epochs": data.epochs, "whole": whole}
+
+
+def torn():
+    """A batch cannot be made: every rank raises that where one rank does, and what is trained next is as on one."""
+    keras.utils.set_random_seed(7)
+    model, steps = Rows(), []
+    count = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: steps.append(batch))
+    try:
+        model.fit(Augmented("raises"), shuffle=False, callbacks=[count], verbose=0)
+    except tf.errors.OpError as error:
+        kind, said = type(error).__name__, "ValueError: row 80 of the table is torn" in str(error)
+    model.fit(Augmented("index"), verbose=0)
+    threads = sum(thread.name == "matex_tf messenger" for thread in threading.enumerate())
+    batches = joined([(total, rows[:-1]) for total, rows in model.kept])
+    return {"kind": kind, "said": said, "steps": steps, "batches": batches, "threads": threads}
 
 
 def trained(kind):
@@ -224,6 +254,12 @@ def trained(kind):
     result["evaluate"] = numbers(model.evaluate(plain, verbose=0))
     result["predict"] = model.predict(plain.map(lambda x, y: x) if kind == "steps" else plain, verbose=0)
     return result
+
+
+def differing():
+    """Rows of two shapes in one batch, of which each rank has those of one shape."""
+    data = SLICES(tf.range(24)).map(lambda row: (tf.zeros([tf.where(row < 12, 3, 4)]), row)).batch(24)
+    Rows().fit(data, verbose=0)
 
 
 def own_files():
