@@ -5,14 +5,14 @@ sum of theirs. One that does something else with it (a running maximum) is given
 `own_metrics`; where that cannot be, its results are averaged, with a warning.
 
 Relies on (Keras 3.3 to 3.15): `Mean.update_state(values, sample_weight)`, `Metric.variables`, both public, and
-`Metric._metrics`, `Metric._variables`, private.
+`Metric._metrics`, `Metric._variables`, private; `CompileMetrics.build` and `built`, of what `Model.metrics` lists.
 """
 
 from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -80,25 +80,43 @@ def watching(model: Any) -> Iterator[list[tuple[Any, Any]]]:
         A list that gets a pair (tensor, metric) for every call of `result` of one of the model's metrics.
     """
     results: list[tuple[Any, Any]] = []
-    watched = leaves(model)
+    watched: dict[int, Any] = {}
 
-    def watch(metric: Any) -> None:
-        result = metric.result
+    def watch_all() -> None:
+        for metric in leaves(model):
+            if id(metric) not in watched:
+                watched[id(metric)] = metric
+                metric.__dict__["result"] = noting(metric.result, metric)
 
-        def noting_result() -> Any:
+    def noting(result: Callable[[], Any], metric: Any) -> Callable[[], Any]:
+        def noted() -> Any:
             value = result()
             results.append((value, metric))
             return value
 
-        metric.__dict__["result"] = noting_result
+        return noted
 
-    for metric in watched:
-        watch(metric)
+    def watch_when_built(group: Any) -> None:
+        build = group.build
+
+        def built(*args: Any, **kwargs: Any) -> Any:
+            made = build(*args, **kwargs)
+            watch_all()
+            return made
+
+        group.__dict__["build"] = built
+
+    watch_all()
+    unbuilt = [group for group in model.metrics if not getattr(group, "built", True) and hasattr(group, "build")]
+    for group in unbuilt:  # of `compile`: its metrics are made when they see their first batch
+        watch_when_built(group)
     try:
         yield results
     finally:
-        for metric in watched:
+        for metric in watched.values():
             metric.__dict__.pop("result", None)
+        for group in unbuilt:
+            group.__dict__.pop("build", None)
 
 
 def is_additive(metric: Any) -> bool:
