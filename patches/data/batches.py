@@ -43,6 +43,9 @@ _MUCH_SECONDS = 1.0
 made_of: weakref.WeakKeyDictionary[Any, Made] = weakref.WeakKeyDictionary()
 _findings: weakref.WeakKeyDictionary[Any, guesses.Finding] = weakref.WeakKeyDictionary()
 
+#: What of a pipeline every rank does, and why, in words for a line.
+done_by_all: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+
 _HINT = "; a line at the start of fit says why every rank does all of the work on it (docs/data.md)"
 
 
@@ -56,6 +59,7 @@ class BatchSource:
         self._waited = 0.0
         self._since = 0.0
         self._said = False
+        self._by_all: str | None = None  # what of the work on the data every rank does, where that is known
         self._owned = False  # whether the rank gets its own rows, and so did no work for others
         self._ranks = 0  # with batches of the script's size for each rank, how many those are
         self._ring: ring_shuffle.Ring | None = None  # where rows go round among the ranks
@@ -73,6 +77,7 @@ class BatchSource:
         if per_rank:
             self._ranks = self._ranks or world.current().size
         spec = getattr(iterator, "element_spec", None)
+        self._by_all = done_by_all.get(getattr(iterator, "_dataset", iterator))
         for _ in range(max(1, steps // self._ranks) if per_rank else steps):
             begin = time.perf_counter()
             if self._ring is not None:
@@ -178,8 +183,12 @@ class BatchSource:
         if waited > max(_MUCH_SECONDS, _MUCH * spent):  # the same on every rank
             self._said = True
             hint = "" if self._owned else _HINT
-            seconds = f"{waited:.1f} of {spent:.1f} s of an epoch"
-            log_once.log(f"{model.name} waited {seconds} for its input, on rank {worst}{hint}")
+            if self._by_all is not None:
+                hint = f"; {self._by_all} (docs/data.md)"
+            log_once.log(
+                f"{model.name}: input takes {100 * waited / spent:.0f} % of a step: "
+                f"rank {worst} waited {waited:.1f} of {spent:.1f} s of an epoch for it{hint}"
+            )
         self._fetched = 0
 
 

@@ -62,6 +62,13 @@ def _first(rows: Any) -> Any:
         return None
 
 
+def done_by_all(divided: Divided) -> str:
+    """What of the work every rank does, and why; in words, where there is a reason."""
+    if divided.dataset is None:
+        return f"every rank does all of the work on it: {divided.kept}"
+    return f"what stands in front is done by all, since {divided.kept}"
+
+
 def tell(divided: Divided) -> None:
     """Say of the data of `fit` who does what."""
     if divided.dataset is None:
@@ -70,5 +77,5 @@ def tell(divided: Divided) -> None:
         log_once.log(f"each rank runs the whole tf.data pipeline and keeps {kept} (--data exact){because}")
         return
     maps = f"{divided.maps} map{'s' * (divided.maps > 1)}"
-    every = f"; what stands in front is done by all, since {divided.kept}" if divided.kept else ""
+    every = f"; {done_by_all(divided)}" if divided.kept else ""
     log_once.log(f"each rank runs {maps} of the tf.data pipeline for its rows of each batch (--data exact){every}")

@@ -242,6 +242,8 @@ def _divide(iterator: Any, made: pipeline_ownership.Made, what: str) -> None:
     if divided.dataset is not None:
         one_rank_shapes.note_rows(divided.dataset, divided.rows)
         iterator._distributed_dataset = divided.dataset
+    if divided.kept:
+        batches.done_by_all[iterator._distributed_dataset] = shared_work.done_by_all(divided)
     if what == "fit":
         shared_work.tell(divided)
 

@@ -58,7 +58,7 @@ class Fit:
         self._callbacks: list[Any] = []
         self._epoch = self._step = -1
         self._first = True
-        self._quick = self._python_draws = False
+        self._quick = self._python_draws = self._generator_made = False
 
     def is_of(self, data: Any) -> None:
         """Take note of the data that it trains on, an epoch iterator of Keras."""
@@ -76,7 +76,6 @@ class Fit:
         if not self.replaying:
             return call()
         assert self._place is not None and self._kept is not None
-        snapshot.make_generator(self._kept)
         if self._place.done:
             return None
         initial = self.model._initial_epoch
@@ -132,6 +131,10 @@ class Fit:
         needless = self._quick and self._before_epoch() and self._step > 0
         if not needless and not draw():
             raise StopIteration
+        if self._kept is not None and not self._generator_made:
+            # As in the step that was traced first: its seed is a number of Python's, as those of the data may be.
+            snapshot.make_generator(self._kept)
+            self._generator_made = True
         return True
 
     def restore(self, last: bool) -> bool:

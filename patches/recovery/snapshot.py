@@ -119,7 +119,7 @@ def _set_draws(draws: dict[str, Any]) -> None:
 
 
 def make_generator(kept: dict[str, Any]) -> None:
-    """Make Keras' generator before the data are drawn again: its seed is a number of Python's, as theirs may be."""
+    """Make Keras' generator where the training had one that the script does not make by itself."""
     _, draws = plain_encoder.loads(kept["own"][0])
     if draws["keras"] is not None:
         seeds.keras_generator(make=True)

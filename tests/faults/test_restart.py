@@ -64,8 +64,9 @@ def test_what_is_kept(server, tmp_path):
     (tmp_path / "script.py").write_text(restart_scripts.FEATURES)
     assert run(server, tmp_path, 3).code == 0
     expected = results(tmp_path)
-    ended = run(server, tmp_path, 3, dies=[[0, 1, 2, 7], [2, 2, 1, 6], [1, 3, 2, 3]])
-    assert ended.code == 0 and "restart 3 of 3" in ended.err, ended
+    dies = [[2, 1, 0, 7], [0, 1, 2, 7], [2, 2, 1, 6], [1, 3, 2, 3]]
+    ended = run(server, tmp_path, 3, "--max-restarts", "4", dies=dies)
+    assert ended.code == 0 and "restart 4 of 4" in ended.err, ended
     assert "made by one rank, in turn" in ended.err, ended.err  # of a PyDataset, also where training goes on
     for before, found in zip(expected, results(tmp_path), strict=True):
         assert differences(before, found) == []

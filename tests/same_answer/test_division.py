@@ -1,5 +1,7 @@
 """Work on the input is divided: the same batches, bit for bit, and 1/p of the maps."""
 
+import re
+
 import pytest
 from compare import same
 
@@ -76,3 +78,19 @@ def test_files_of_each_rank(ranks):
         for epoch in (0, 1):
             rows = [row for batch in values[0][2 * epoch : 2 * epoch + 2] for row in batch]
             assert sorted(rows) == list(range(12))
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("python", "every rank does all of the work on it: a function of it calls Python"),
+        ("after filter", ""),
+    ],
+)
+def test_line_of_an_epoch_that_waits(ranks, kind, why):
+    """It says what part of a step the input takes, what of it every rank does, and why."""
+    said, *others = ranks(division.waiting, (2,), meets="merge metrics", kind=kind)[2]
+    assert re.search(
+        rf"input takes \d+ % of a step: rank \d waited [\d.]+ of [\d.]+ s of an epoch for it.*{why}", said
+    ), said
+    assert others == [""]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import multiprocessing
 import os
 import tempfile
 import threading
+from unittest import mock
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from matex_tf.patches.data import batches as fed
 from tests.support.cases.common import KERAS, classifier, compiled, numbers, result_of, table
 
 SLICES = tf.data.Dataset.from_tensor_slices
@@ -260,6 +264,15 @@ def differing():
     """Rows of two shapes in one batch, of which each rank has those of one shape."""
     data = SLICES(tf.range(24)).map(lambda row: (tf.zeros([tf.where(row < 12, 3, 4)]), row)).batch(24)
     Rows().fit(data, verbose=0)
+
+
+def waiting(kind):
+    """What is said of an epoch in which any wait for input is much."""
+    lines = io.StringIO()
+    much = mock.patch.multiple(fed, _MUCH=0.0, _MUCH_SECONDS=0.0)
+    with tempfile.TemporaryDirectory() as folder, much, contextlib.redirect_stderr(lines):
+        Rows().fit(pipeline(kind, Worked(), folder), verbose=0)
+    return lines.getvalue()
 
 
 def own_files():
