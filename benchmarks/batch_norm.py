@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from benchmarks import hosts as emulated
-from benchmarks import jobs
+from benchmarks import jobs, tables
 
 WAYS = ("rank", "batch")
 MODELS = {"convnet": "convnet, 2 layers", "resnet50": "ResNet-50, 53 layers"}
@@ -61,18 +61,18 @@ def measure(name: str, rounds: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = tables.parser("batch_norm", __doc__)
     parser.add_argument("--models", default="convnet,resnet50", help="with commas between: convnet, resnet50")
     parser.add_argument("--ranks", default="2,4", help="numbers of ranks, with commas between (default 2,4)")
     parser.add_argument("--rounds", type=int, default=7, help="blocks of each way that count (default 7)")
     parser.add_argument("--hosts", type=int, default=0, help="also on so many emulated hosts, a rank on each (root)")
     parser.add_argument("--gbit", type=float, default=1.0, help="rate of the links between them (default 1)")
     parser.add_argument("--rank", default="", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = tables.parse(parser)
     if options.rank:
         measure(options.rank, options.rounds)
         return 0
-    rows = []
+    rows, figures = [], []
     for name in options.models.split(","):
         words = ["-m", "matex_tf", "-m", "benchmarks.batch_norm", "--rank", name, "--rounds", str(options.rounds)]
         found = {f"{count} ranks": jobs.on_ranks(int(count), words) for count in options.ranks.split(",")}
@@ -80,12 +80,15 @@ def main() -> int:
             with emulated.Hosts(options.hosts, options.gbit) as hosts:
                 found[f"{options.hosts} hosts"] = jobs.on_ranks(options.hosts, words, hosts)
         for where, times in found.items():
+            figures.append({"model": name, "where": where, **times})
             row = [MODELS[name], where]
             for rank, batch in zip(times["rank"], times["batch"], strict=True):
                 row += [f"{rank:.1f}", f"{batch:.1f}", f"{batch / rank:.2f}"]
             rows.append(row)
-    columns = ["rank", "batch", "ratio", "CPU, rank", "CPU, batch", "ratio"]
-    jobs.table("milliseconds of a step, by --batch-norm", ["model", "", *columns], rows)
+    columns = ["model", "on", "rank", "batch", "ratio", "CPU, rank", "CPU, batch", "CPU ratio"]
+    less = ["rank", "batch", "CPU, rank", "CPU, batch"]
+    tables.show("milliseconds of a step, by --batch-norm", columns, rows, labels=2, less=less)
+    tables.keep(figures)
     return 0
 
 

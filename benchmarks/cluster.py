@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import hosts as emulated
-from benchmarks import jobs
-from benchmarks.jobs import table
+from benchmarks import jobs, tables
 
 
 def sums(count: int, each: int, gbit: float, sizes: str, repeats: int) -> list[dict[str, Any]]:
@@ -40,10 +39,10 @@ def steps(count: int, gbit: float, options: argparse.Namespace) -> list[dict[str
         words += ["--peers", "none", "--models", "mlp", "--configurations", options.configurations]
         words += ["--compute", str(options.compute), "--batch", str(options.batch), "--steps", "2"]
         jobs.run([*words, "--rounds", str(options.rounds), "--json", str(file)], hosts)
-        return list(json.loads(file.read_text()))
+        return list(json.loads(file.read_text())["figures"])
 
 
-def show_sums(figures: Sequence[dict[str, Any]], title: str) -> None:
+def show_sums(figures: Sequence[dict[str, Any]], title: str, note: str) -> None:
     """Seconds and bytes of sums, each beside its limit."""
     rows = []
     for figure in figures:
@@ -58,10 +57,12 @@ def show_sums(figures: Sequence[dict[str, Any]], title: str) -> None:
             )
         )  # fmt: skip
     columns = ["bytes", "hosts × ranks", "ms", "spread", "MPI ms", "limit ms", "ms / limit"]
-    table(title, [*columns, "bytes sent a host", "/ limit", "MPI sends"], rows)
+    columns += ["bytes sent a host", "/ limit", "MPI sends"]
+    less, spreads = ["ms", "bytes sent a host"], {"ms": "spread"}
+    tables.show(title, columns, rows, labels=2, less=less, spreads=spreads, note=note)
 
 
-def show_steps(figures: Sequence[dict[str, Any]], sum_seconds: float, title: str) -> None:
+def show_steps(figures: Sequence[dict[str, Any]], sum_seconds: float, title: str, note: str) -> None:
     """Steps, and the longer of computing and of summing, which is what perfect overlap would take."""
     base = figures[0]["milliseconds"]
     least = max(base, 1e3 * sum_seconds)
@@ -71,11 +72,12 @@ def show_steps(figures: Sequence[dict[str, Any]], sum_seconds: float, title: str
         over = "" if figure is figures[0] else f"{figure['overhead']:+.0f}"
         part = "" if figure is figures[0] else f"{figure['milliseconds'] / least:.2f}"
         rows.append((figure["exchange"], f"{figure['milliseconds']:.0f}", f"{low:.0f} to {high:.0f}", over, part))
-    table(title, ["exchange", "ms a step", "spread", "over lock step", "/ longer of step and sum"], rows)
+    columns = ["exchange", "ms a step", "spread", "over lock step", "/ longer of step and sum"]
+    tables.show(title, columns, rows, less=["ms a step"], spreads={"ms a step": "spread"}, note=note)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="scripts/bench cluster", description=(__doc__ or "").split("\n")[0])
+    parser = tables.parser("cluster", __doc__)
     parser.add_argument("--gbit", type=float, default=1, help="rate of each link, in Gbit/s (default 1)")
     parser.add_argument("--sizes", default="1M,10M,100M", help="bytes of the sums (default 1M,10M,100M)")
     parser.add_argument("--rounds", type=int, default=7, help="of which the median counts (default 7)")
@@ -88,22 +90,21 @@ def main() -> None:
     parser.add_argument("--compute", type=float, default=0, metavar="MS", help="emulate so much computing a step")
     parser.add_argument("--batch", type=int, default=0, help="rows of a rank in a step (default: the model's)")
     parser.add_argument("--step-hosts", type=int, default=4, help="hosts of a rank each, for steps (default 4)")
-    parser.add_argument("--json", metavar="FILE", help="write the figures to this file")
-    options = parser.parse_args()
+    options = tables.parse(parser)
     parts = options.parts.split(",")
     if reason := emulated.unavailable():
         print(f"scripts/bench cluster: skipped, {reason}.")
         return
     found: dict[str, Any] = {}
-    rate = f"links of {options.gbit:g} Gbit/s, median of {options.rounds}"
+    rate, note = f"links of {options.gbit:g} Gbit/s", f"median of {options.rounds}"
     if "sums" in parts:
         found["sums"] = sums(4, 1, options.gbit, options.sizes, options.rounds)
-        show_sums(found["sums"], f"allreduce on 4 hosts, {rate}")
+        show_sums(found["sums"], f"allreduce on 4 hosts, {rate}", note)
     if "pairs" in parts:
         found["pairs"] = [
             figure for each in (1, 2) for figure in sums(2, each, options.gbit, options.sizes, options.rounds)
         ]
-        show_sums(found["pairs"], f"allreduce on 2 hosts of 1 and of 2 ranks, {rate}")
+        show_sums(found["pairs"], f"allreduce on 2 hosts of 1 and of 2 ranks, {rate}", note)
         half = len(found["pairs"]) // 2
         for one, two in zip(found["pairs"][:half], found["pairs"][half:], strict=True):
             more = two["matex_tf"]["sent"] / one["matex_tf"]["sent"]
@@ -114,9 +115,8 @@ def main() -> None:
         alone = sums(options.step_hosts, 1, options.gbit, str(weights), 3)[0]["matex_tf"]["seconds"]
         found["sum_of_a_step"] = alone
         print(f"the {weights:,} bytes of a step's gradients alone take {1e3 * alone:.0f} ms")
-        show_steps(found["steps"], alone, f"a step of the 25 M MLP on {options.step_hosts} hosts, {rate}")
-    if options.json:
-        Path(options.json).write_text(json.dumps(found, indent=1))
+        show_steps(found["steps"], alone, f"a step of the 25 M MLP on {options.step_hosts} hosts, {rate}", note)
+    tables.keep(found)
 
 
 if __name__ == "__main__":

@@ -6,15 +6,13 @@ each round.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
+from benchmarks import tables
 from matex_tf.exchange.network import codec
 
 #: How many times a memcpy each may take.
@@ -56,34 +54,28 @@ def measure(name: str, nbytes: int, rounds: int) -> list[dict[str, float | str]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="scripts/bench codec", description=__doc__.split("\n")[0])
+    parser = tables.parser("codec", __doc__)
     parser.add_argument("--megabytes", default="1,32,100", help="of float32, with commas between (default 1,32,100)")
     parser.add_argument(
         "--rounds", type=int, default=11, help="rounds that count (default 11), after one that does not"
     )
-    parser.add_argument("--json", help="write the figures to this file")
-    options = parser.parse_args()
+    options = tables.parse(parser)
     figures = [
         figure
         for megabytes in options.megabytes.split(",")
         for name in codec.CODECS
         for figure in measure(name, int(float(megabytes) * 10**6) // 4 * 4, options.rounds)
     ]
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in ("codec", "bytes", "what", "ms", "× memcpy", "limit"):
-        table.add_column(column, justify="left" if column in ("codec", "what") else "right", no_wrap=True)
+    rows = []
     for figure in figures:
         plain = figure["what"] in ("encode", "decode", "decode and add")
         limit = str(LIMITS[str(figure["codec"])]) if plain else ""
-        row = [f"{figure['bytes']:,}", str(figure["what"]), f"{figure['milliseconds']:.2f}"]
-        table.add_row(str(figure["codec"]), *row, f"{figure['times_memcpy']:.2f}", limit)
-    Console(highlight=False, width=100).print(table)
-    if options.json:
-        Path(options.json).write_text(json.dumps(figures, indent=1))
+        row = [str(figure["codec"]), f"{figure['bytes']:,}", str(figure["what"]), f"{figure['milliseconds']:.2f}"]
+        rows.append([*row, f"{figure['times_memcpy']:.2f}", limit])
+    columns = ["codec", "bytes", "what", "ms", "× memcpy", "limit"]
+    note = f"median of {options.rounds} rounds"
+    tables.show("encoding and decoding", columns, rows, labels=3, less=["× memcpy"], note=note)
+    tables.keep(figures)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ recovery  from the death of a rank to the next step that is new, for shrink, for
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import jobs
+from benchmarks import jobs, tables
 from matex_tf.launch import mpirun_command
 from matex_tf.planning import plotting
 
@@ -152,51 +151,49 @@ def recovery(how: str, ranks: int, death: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="scripts/bench faults", description=__doc__.split("\n")[0])
+    parser = tables.parser("faults", __doc__)
     parser.add_argument("-n", "--ranks", type=int, default=2, help="ranks of the cost (default 2)")
     parser.add_argument("--models", default="lenet,mlp", help="default lenet,mlp")
     parser.add_argument("--steps", type=int, default=10, help="steps of a round (default 10)")
     parser.add_argument("--rounds", type=int, default=9, help="rounds that count (default 9)")
     parser.add_argument("--deaths", type=int, default=3, help="trainings in which a rank dies, each way (default 3)")
-    parser.add_argument("--json", help="write the figures to this file")
     parser.add_argument("--plot", help="draw the recoveries into this file")
     parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = tables.parse(parser)
     if options.as_rank:
         cost_rank(options.models, options.steps, options.rounds)
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False, width=110)
-    costs = cost(options)
-    table = Table(title=f"a step on {options.ranks} ranks while nothing fails (median of {options.rounds} rounds)")
-    for column in ("model", "abort, ms", "shrink, ms", "shrink / abort", "spread"):
-        table.add_column(column, justify="left" if column == "model" else "right")
+    costs, rows = cost(options), []
     for figure in costs:
         low, high = figure["spread"]
-        cells = (
-            f"{figure['abort']:.2f}",
-            f"{figure['shrink']:.2f}",
-            f"{figure['ratio']:.3f}",
-            f"{low:.3f} to {high:.3f}",
-        )
-        table.add_row(figure["model"], *cells)
-    console.print(table)
+        cells = [f"{figure['abort']:.2f}", f"{figure['shrink']:.2f}", f"{figure['ratio']:.3f}"]
+        rows.append([figure["model"], *cells, f"{low:.3f} to {high:.3f}"])
+    tables.show(
+        f"a step on {options.ranks} ranks while nothing fails",
+        ["model", "abort, ms", "shrink, ms", "shrink / abort", "spread"],
+        rows,
+        less=["shrink / abort"],
+        spreads={"shrink / abort": "spread"},
+        note=f"median of {options.rounds} rounds",
+    )
     chance = np.random.RandomState(1)
     deaths = [int(death) for death in chance.randint(_STEPS // 4, (_EPOCHS - 1) * _STEPS, options.deaths)]
     recoveries = [recovery(how, 4, death) for death in deaths for how in WAYS]
-    table = Table(title=f"a rank of 4 dies, once in each of {options.deaths} trainings: what is lost")
-    for column in ("", "seconds", "spread", "steps repeated"):
-        table.add_column(column, justify="left" if not column else "right")
+    rows = []
     for how, (title, _) in WAYS.items():
         mine = [one for one in recoveries if one["how"] == how]
         seconds = [one["seconds"] for one in mine]
         repeated = statistics.median(one["steps_repeated"] for one in mine)
         spread = f"{min(seconds):.2f} to {max(seconds):.2f}"
-        table.add_row(title, f"{statistics.median(seconds):.2f}", spread, f"{repeated:g}")
-    console.print(table)
-    if options.json:
-        Path(options.json).write_text(json.dumps({"cost": costs, "recovery": recoveries}, indent=1))
+        rows.append([title, f"{statistics.median(seconds):.2f}", spread, f"{repeated:g}"])
+    tables.show(
+        "a rank of 4 dies: what is lost",
+        ["with", "seconds", "spread", "steps repeated"],
+        rows,
+        less=["seconds"],
+        spreads={"seconds": "spread"},
+        note=f"once in each of {options.deaths} trainings",
+    )
+    tables.keep({"cost": costs, "recovery": recoveries})
     if options.plot:
         draw(recoveries, options.plot)
 

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks import jobs
+from benchmarks import jobs, tables
 
 MODELS = {"mlp": "MLP, 1.3 M weights", "convnet": "convnet"}
 _BATCH, _STEPS = 64, 20  # rows of a batch, steps after the first
@@ -87,24 +87,27 @@ def measure(name: str, rounds: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = tables.parser("first_step", __doc__)
     parser.add_argument("--models", default=",".join(MODELS), help="with commas between: " + ", ".join(MODELS))
     parser.add_argument("--ranks", default="2,4", help="numbers of ranks, with commas between (default 2,4)")
     parser.add_argument(
         "--rounds", type=int, default=5, help="models of each kind, of which the least counts (default 5)"
     )
     parser.add_argument("--rank", default="", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = tables.parse(parser)
     if options.rank:
         measure(options.rank, options.rounds)
         return 0
-    rows = []
+    rows, figures = [], []
     for name in options.models.split(","):
         words = ["-m", "matex_tf", "-m", "benchmarks.first_step", "--rank", name, "--rounds", str(options.rounds)]
         for count in options.ranks.split(","):
             times = jobs.on_ranks(int(count), words)
+            figures.append({"model": name, "ranks": int(count), **times})
             rows.append([MODELS[name], f"{count} ranks", f"{times['step']:.1f}", f"{times['check']:.0f}"])
-    jobs.table("milliseconds", ["model", "", "a step", "the check, once"], rows)
+    columns = ["model", "on", "a step", "the check, once"]
+    tables.show("milliseconds of a step, and of the check", columns, rows, labels=2, less=columns[2:])
+    tables.keep(figures)
     return 0
 
 

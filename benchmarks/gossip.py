@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import statistics
 import sys
-from pathlib import Path
 from typing import Any
 
 from benchmarks import hosts as emulated
-from benchmarks import jobs, training
-from benchmarks.jobs import table
+from benchmarks import jobs, tables, training
 
 #: What is compared by the accuracy that it ends with.
 TRAININGS = {
@@ -69,7 +66,7 @@ def train_digits(seeds: int, epochs: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="scripts/bench gossip", description=(__doc__ or "").split("\n")[0])
+    parser = tables.parser("gossip", __doc__)
     parser.add_argument("--parts", default="steps,digits", help="of steps,digits (default both)")
     parser.add_argument("--hosts", default="2,4,8", help="numbers of hosts (default 2,4,8)")
     parser.add_argument("--ranks", default="4,8", help="numbers of ranks for the digits (default 4,8)")
@@ -82,9 +79,8 @@ def main() -> None:
     parser.add_argument(
         "--only", metavar="NAME,…", help=f"of {', '.join(TRAININGS)} (default all); codecs on emulated hosts"
     )
-    parser.add_argument("--json", metavar="FILE", help="write the figures to this file")
     parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = tables.parse(parser)
     if options.as_rank:
         jobs.tell(train_digits(options.seeds, options.epochs))
         return
@@ -96,8 +92,7 @@ def main() -> None:
             figures["steps"] = steps(options)
     if "digits" in options.parts.split(","):
         figures["digits"] = digits(options)
-    if options.json:
-        Path(options.json).write_text(json.dumps(figures, indent=1))
+    tables.keep(figures)
 
 
 def steps(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -111,7 +106,7 @@ def steps(options: argparse.Namespace) -> list[dict[str, Any]]:
         rows.append((str(count), *(f"{1e3 * one['seconds']:.0f}" for one in found)))
     nbytes = 4 * figures[0]["strategies"][0]["parameters"]
     title = f"milliseconds a step: {nbytes:,} bytes, {options.gbit:g} Gbit/s, {options.compute:g} ms of computing"
-    table(title, ["hosts", training.COMPUTE, *names], rows)
+    tables.show(title, ["hosts", training.COMPUTE, *names], rows, less=names)
     print(f"to send the weights once takes {nbytes * 8 / options.gbit / 1e6:.0f} ms at that rate")
     return figures
 
@@ -141,7 +136,7 @@ def digits(options: argparse.Namespace) -> list[dict[str, Any]]:
                 )
             )  # fmt: skip
     columns = ["ranks", "accuracy, %", "least and most", "spread of weights before the last averaging, %"]
-    table(f"digits, test rows, {options.seeds} seeds, {options.epochs} epochs", columns, rows)
+    tables.show("digits, test rows", columns, rows, note=f"{options.seeds} seeds, {options.epochs} epochs")
     return figures
 
 

@@ -11,7 +11,6 @@ first epoch, which is not measured, shows whether the batches are those of one r
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import jobs
+from benchmarks import jobs, tables
 
 KINDS = (
     "arrays", "shard", "pydataset", "exact", "exact-whole", "exact-source", "records", "records-whole",
@@ -301,9 +300,10 @@ def measure(kind: str, folder: Path, ranks: int, epochs: int) -> dict[str, Any]:
     return dict(jobs.on_ranks(ranks, words, environ={"TF_CPP_MIN_LOG_LEVEL": "3"}))
 
 
-def show(figures: Sequence[dict[str, Any]], title: str) -> None:
+def show(figures: Sequence[dict[str, Any]], title: str, note: str) -> None:
     """Print the table."""
     columns = ["data", "ranks", "MB fetched", "of one rank's", "CPU s", "of one rank's", "seconds", "spread", "batches"]
+    less, spreads = ["MB fetched", "CPU s", "seconds"], {"seconds": "spread"}
     rows = []
     one: dict[str, Any] = {}
     for figure in figures:
@@ -317,18 +317,17 @@ def show(figures: Sequence[dict[str, Any]], title: str) -> None:
                 "" if not one else "the same" if figure["digest"] == one["digest"] else "other rows",
             )
         )  # fmt: skip
-    jobs.table(title, columns, rows)
+    tables.show(title, columns, rows, labels=2, less=less, spreads=spreads, note=note)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="scripts/bench input", description=(__doc__ or "").split("\n")[0])
+    parser = tables.parser("input", __doc__)
     parser.add_argument("--rows", type=int, default=4096, help="images (default 4096)")
     parser.add_argument("--epochs", type=int, default=7, help="of which the median counts (default 7), after one more")
     parser.add_argument("--kinds", default=",".join(KINDS), help=f"of {','.join(KINDS)} (default all)")
     parser.add_argument("--ranks", default="1,2,4", help="numbers of ranks (default 1,2,4)")
-    parser.add_argument("--json", metavar="FILE", help="write the figures to this file")
     parser.add_argument("--as-rank", nargs=2, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = tables.parse(parser)
     if options.as_rank:
         rank_main(options.as_rank[0], Path(options.as_rank[1]), options.epochs)
         return
@@ -342,9 +341,9 @@ def main() -> None:
                 alone = next((one for one in figures if one["kind"] == kind and one["ranks"] == 1), figure)
                 if ranks > 1 and "source" not in kind and sum(figure["used"]) != sum(alone["used"]):
                     sys.exit(f"{kind}: {ranks} ranks use {figure['used']} bytes, one rank uses {alone['used']}")
-    show(figures, f"an epoch of {options.rows} images, batches of {BATCH}: the rank that took most")
-    if options.json:
-        Path(options.json).write_text(json.dumps(figures, indent=1))
+    note = f"median of {options.epochs}"
+    show(figures, f"an epoch of {options.rows} images, batches of {BATCH}: the rank that took most", note)
+    tables.keep(figures)
 
 
 if __name__ == "__main__":

@@ -68,16 +68,3 @@ def on_ranks(
 def listed(hosts: emulated.Hosts, each: int = 1) -> str:
     """Hosts as `--hosts` wants them, with so many ranks on each."""
     return ",".join(f"{name}:{each}" for name in hosts.names)
-
-
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; columns but the first are numbers."""
-    from rich.console import Console
-    from rich.table import Table
-
-    shown = Table()
-    for number, column in enumerate(columns):
-        shown.add_column(column, justify="right" if number else "left", no_wrap=True)
-    for row in rows:
-        shown.add_row(*row)
-    Console(highlight=False, width=150).print(title, shown, sep="\n")

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import hosts as emulated
-from benchmarks import jobs, training
-from benchmarks.jobs import table
+from benchmarks import jobs, tables, training
 from benchmarks.training import SERVER
 from matex_tf.planning.predict import best, compared
 
@@ -57,7 +56,7 @@ def compare(count: int, gbit: float, options: argparse.Namespace) -> dict[str, A
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="scripts/bench plan", description=(__doc__ or "").split("\n")[0])
+    parser = tables.parser("plan", __doc__)
     parser.add_argument("--hosts", default="2,3,4,8", help="numbers of hosts (default 2,3,4,8)")
     parser.add_argument("--gbit", default="0.25,0.5,1", help="rates of the links, in Gbit/s (default 0.25,0.5,1)")
     parser.add_argument("--model", default="wide", help="of benchmarks/step/models.py (default wide)")
@@ -65,9 +64,8 @@ def main() -> None:
     parser.add_argument("--compute", type=float, default=100, metavar="MS", help="of a step (default 100)")
     parser.add_argument("--rounds", type=int, default=2, help="in which strategies take turns (default 2)")
     parser.add_argument("--steps", type=int, default=5, help="of a turn (default 5)")
-    parser.add_argument("--json", metavar="FILE", help="write the figures to this file")
     parser.add_argument("--rank", nargs=3, metavar=("MODEL", "ROWS", "COMPUTE"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = tables.parse(parser)
     if options.rank:
         train(options.rank[0], int(options.rank[1]), float(options.rank[2]))
         return
@@ -79,8 +77,7 @@ def main() -> None:
         for count in map(int, options.hosts.split(",")):
             figures.append(compare(count, gbit, options))
             print(f"  {count} hosts at {gbit:g} Gbit/s are measured", file=sys.stderr, flush=True)
-            if options.json:
-                Path(options.json).write_text(json.dumps(figures, indent=1))
+            tables.keep(figures)
     show(figures, options.compute)
 
 
@@ -96,7 +93,7 @@ def show(figures: list[dict[str, Any]], compute: float) -> None:
         cells = (f"{1e3 * predicted[name]:.0f} / {1e3 * measured[name]:.0f}" for name in names)
         rows.append((f"{figure['hosts']} {figure['gbit']:g}", *cells, named, f"{100 * losses[-1]:.0f} %"))
     columns = ["hosts, Gbit/s", *names, "named", "slower than best"]
-    table(f"ms a step, predicted / measured; {compute:g} ms of computing", columns, rows)
+    tables.show(f"ms a step, predicted / measured; {compute:g} ms of computing", columns, rows)
     error, worst = 100 * statistics.median(errors), 100 * max(errors)
     print(f"error of {len(errors)} predictions: median {error:.1f} %, worst {worst:.0f} %")
     print(f"the strategy that is named is slower than the best by {100 * max(losses):.0f} % at most")

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks import jobs
+from benchmarks import jobs, tables
 
 WAYS = ("own", "by row")
 MODELS = {"convnet": "convnet, 3 dropouts", "transformer": "transformer, 2 blocks", "noise": "MLP, tf.random noise"}
@@ -86,24 +86,27 @@ def measure(name: str, rounds: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = tables.parser("random", __doc__)
     parser.add_argument("--models", default=",".join(MODELS), help="with commas between: " + ", ".join(MODELS))
     parser.add_argument("--ranks", default="2,4", help="numbers of ranks, with commas between (default 2,4)")
     parser.add_argument("--rounds", type=int, default=20, help="blocks of steps of each way (default 20)")
     parser.add_argument("--rank", default="", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = tables.parse(parser)
     if options.rank:
         measure(options.rank, options.rounds)
         return 0
-    rows = []
+    rows, figures = [], []
     for name in options.models.split(","):
         words = ["-m", "matex_tf", "-m", "benchmarks.random", "--rank", name, "--rounds", str(options.rounds)]
         for count in options.ranks.split(","):
             times = jobs.on_ranks(int(count), words)
             ratio = times["by row"] / times["own"]
             numbers = [f"{times[way]:.2f}" for way in WAYS]
+            figures.append({"model": name, "ranks": int(count), **times})
             rows.append([MODELS[name], f"{count} ranks", *numbers, f"{ratio:.3f}"])
-    jobs.table("milliseconds of a step", ["model", "", "each rank's own", "by row", "ratio"], rows)
+    columns = ["model", "on", "each rank's own", "by row", "ratio"]
+    tables.show("milliseconds of a step, by random draws", columns, rows, labels=2, less=columns[2:4])
+    tables.keep(figures)
     return 0
 
 

@@ -8,7 +8,6 @@ those that the process asked the system for (rchar of /proc/self/io), less what 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import jobs
+from benchmarks import jobs, tables
 
 COLUMNS = 28
 FORMATS = {"csv": "data.csv", "hdf5": "data.h5", "netcdf": "data.nc"}
@@ -139,25 +138,18 @@ def measure(kind: str, path: Path, how: str, ranks: int, repeats: int) -> dict[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="scripts/bench readers", description=__doc__.split("\n")[0])
+    parser = tables.parser("readers", __doc__)
     parser.add_argument("--mb", type=int, default=1000, help="size of each file (default 1000)")
     parser.add_argument("--repeats", type=int, default=3, help="readings, of which the median counts (default 3)")
     parser.add_argument("--formats", default="csv,hdf5,netcdf", help="which (default csv,hdf5,netcdf)")
     parser.add_argument("--directory", help="where the files are written (default: a temporary directory)")
-    parser.add_argument("--json", help="write the figures to this file")
     parser.add_argument("--as-rank", nargs=3, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = tables.parse(parser)
     if options.as_rank:
         kind, path, how = options.as_rank
         rank_main(kind, path, how, options.repeats)
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"reading {options.mb} MB (median of {options.repeats}; bytes of the rank that read most)")
-    for column in ("format", "ranks", "by", "seconds", "bytes / file", "1/N + 5 %", "rows a rank", "µs a row"):
-        table.add_column(column, justify="left" if column in ("format", "by") else "right")
-    figures = []
+    rows_shown, figures = [], []
     with tempfile.TemporaryDirectory(dir=options.directory) as directory:
         for kind in options.formats.split(","):
             path = Path(directory) / FORMATS[kind]
@@ -171,15 +163,17 @@ def main() -> None:
                     figures.append({"format": kind, "ranks": ranks, "by": how, "part": part, "file": size, **figure})
                     if how == "matex_tf" and sum(figure["rows"]) != rows:
                         sys.exit(f"{kind} on {ranks} ranks: {sum(figure['rows'])} rows of {rows}")
-                    table.add_row(
+                    cells = [
                         kind, str(ranks), how, f"{figure['seconds']:.2f}", f"{part:.3f}",
                         ("yes" if part <= limit else f"NO: {limit:.2f}") if how == "matex_tf" else "",
                         str(max(figure["rows"])), f"{figure['seconds'] / rows * 1e6:.2f}",
-                    )  # fmt: skip
+                    ]  # fmt: skip
+                    rows_shown.append(cells)
             os.remove(path)
-    Console(highlight=False, width=110).print(table)
-    if options.json:
-        Path(options.json).write_text(json.dumps(figures, indent=1))
+    columns = ["format", "ranks", "by", "seconds", "bytes / file", "1/N + 5 %", "rows a rank", "µs a row"]
+    note = f"median of {options.repeats}; bytes of the rank that read most"
+    tables.show(f"reading {options.mb} MB", columns, rows_shown, labels=3, less=["seconds", "bytes / file"], note=note)
+    tables.keep(figures)
 
 
 if __name__ == "__main__":

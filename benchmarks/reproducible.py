@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks import jobs
+from benchmarks import jobs, tables
 
 MODELS = {"convnet": "convnet, 1.3 M parameters", "lstm": "LSTM, 0.1 M parameters"}
 _STEPS = 10  # of a block
@@ -58,27 +58,30 @@ def measure(name: str, virtual: int, rounds: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = tables.parser("reproducible", __doc__)
     parser.add_argument("--models", default="convnet,lstm", help="with commas between: convnet, lstm")
     parser.add_argument("--ranks", default="1,2,4", help="numbers of ranks, with commas between (default 1,2,4)")
     parser.add_argument("--virtual", type=int, default=4, help="virtual ranks (default 4)")
     parser.add_argument("--rounds", type=int, default=7, help="blocks of each way that count (default 7)")
     parser.add_argument("--rank", default="", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = tables.parse(parser)
     if options.rank:
         measure(options.rank, options.virtual, options.rounds)
         return 0
-    rows = []
+    rows, figures = [], []
     for name in options.models.split(","):
         words = ["-m", "matex_tf", "--reproducible", str(options.virtual), "-m", "benchmarks.reproducible"]
         words += ["--rank", name, "--virtual", str(options.virtual), "--rounds", str(options.rounds)]
         for count in map(int, options.ranks.split(",")):
             times = jobs.on_ranks(count, words)
+            figures.append({"model": name, "ranks": count, **times})
             ratio = times["with"] / times["without"]
             where = f"{count} rank{'s' * (count > 1)}"
             rows.append([MODELS[name], where, f"{times['without']:.1f}", f"{times['with']:.1f}", f"{ratio:.2f}"])
-    with_it = f"--reproducible {options.virtual}"
-    jobs.table("milliseconds of a step", ["model", "", "without", with_it, "ratio"], rows)
+    columns = ["model", "on", "without", "with", "ratio"]
+    title = f"milliseconds of a step, with --reproducible {options.virtual} and without"
+    tables.show(title, columns, rows, labels=2, less=columns[2:4])
+    tables.keep(figures)
     return 0
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import jobs
+from benchmarks import jobs, tables
 
 KINDS = {
     "predict": "predict, one row",
@@ -54,20 +54,23 @@ def _least(call: Callable[[], Any], times: int) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = tables.parser("small_calls", __doc__)
     parser.add_argument("-n", type=int, default=2, dest="ranks", help="ranks, beside one")
     parser.add_argument("--times", type=int, default=30, help="calls of predict; ten times as many of the others")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = tables.parse(parser)
     if options.rank:
         measure(options.times)
         return 0
     words = ["-m", "matex_tf", "-m", "benchmarks.small_calls", "--rank", "--times", str(options.times)]
     found = {count: jobs.on_ranks(count, words) for count in (1, options.ranks)}
-    print(f"{'milliseconds':28}{'1 rank':>10}{options.ranks:>4} ranks{'ratio':>8}")
+    rows = []
     for kind, title in KINDS.items():
         one, several = found[1][kind], found[options.ranks][kind]
-        print(f"{title:28}{one:10.2f}{several:10.2f}{several / one:8.2f}")
+        rows.append([title, f"{one:.2f}", f"{several:.2f}", f"{several / one:.2f}"])
+    columns = ["call", "1 rank", f"{options.ranks} ranks", "ratio"]
+    tables.show("milliseconds of a call", columns, rows, less=columns[1:3])
+    tables.keep(found)
     return 0
 
 

@@ -8,14 +8,11 @@ the cores of this machine, or with --compute have accelerators that are emulated
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks import hosts as emulated
-from benchmarks import jobs, training
-from benchmarks.jobs import table
+from benchmarks import jobs, tables, training
 from benchmarks.training import COMPUTE, SERVER
 from matex_tf.planning import plotting
 from matex_tf.strategies import STRATEGIES
@@ -35,7 +32,7 @@ def measure(model: str, options: argparse.Namespace, names: Sequence[str]) -> li
         return list(jobs.on_ranks(options.hosts, words, hosts))
 
 
-def show(figures: Sequence[dict[str, Any]], title: str) -> None:
+def show(figures: Sequence[dict[str, Any]], title: str, note: str) -> None:
     """Step times, each beside sync's and beside the longer of computing and its exchange."""
     by_name = {figure["strategy"]: figure for figure in figures}
     compute, sync = by_name[COMPUTE]["seconds"], by_name.get("sync")
@@ -54,7 +51,8 @@ def show(figures: Sequence[dict[str, Any]], title: str) -> None:
             )
         )  # fmt: skip
     columns = ["strategy", "ms a step", "spread", "sync / it", "exchange alone, ms", "/ longer of both"]
-    table(title, [*columns, "s to accuracy", "steps"], rows)
+    less, spreads = ["ms a step", "s to accuracy"], {"ms a step": "spread"}
+    tables.show(title, [*columns, "s to accuracy", "steps"], rows, less=less, spreads=spreads, note=note)
 
 
 def draw(found: dict[str, list[dict[str, Any]]], file: str) -> None:
@@ -73,7 +71,7 @@ def draw(found: dict[str, list[dict[str, Any]]], file: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="scripts/bench strategies", description=(__doc__ or "").split("\n")[0])
+    parser = tables.parser("strategies", __doc__)
     parser.add_argument("--gbit", type=float, default=1, help="rate of each link, in Gbit/s (default 1)")
     parser.add_argument("--hosts", type=int, default=4, help="hosts of one rank (default 4)")
     parser.add_argument("--models", default="mlp,lenet", help="of mlp,lenet (default both)")
@@ -84,8 +82,7 @@ def main() -> None:
     parser.add_argument("--until", default="lenet", help="models that train to an accuracy (default lenet)")
     parser.add_argument("--accuracy", type=float, default=0.9, help="which accuracy (default 0.9)")
     parser.add_argument("--picture", metavar="FILE", help="draw step times to this file (needs matplotlib)")
-    parser.add_argument("--json", metavar="FILE", help="write the figures to this file")
-    options = parser.parse_args()
+    options = tables.parse(parser)
     names = [name for name in options.only.split(",") if name.split()[0] in (*STRATEGIES, SERVER)]
     if reason := emulated.unavailable():
         print(f"scripts/bench strategies: skipped, {reason}.")
@@ -93,11 +90,11 @@ def main() -> None:
     found = {}
     for model in options.models.split(","):
         found[model] = measure(model, options, names)
-        show(found[model], f"{model} on {options.hosts} hosts, {options.gbit:g} Gbit/s, median of {options.rounds}")
+        title = f"{model} on {options.hosts} hosts, {options.gbit:g} Gbit/s"
+        show(found[model], title, f"median of {options.rounds}")
     if options.picture:
         draw(found, options.picture)
-    if options.json:
-        Path(options.json).write_text(json.dumps(found, indent=1))
+    tables.keep(found)
 
 
 if __name__ == "__main__":

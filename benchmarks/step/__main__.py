@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import dataclasses
 import importlib.metadata
-import json
 import os
 import signal
 import socket
@@ -20,7 +19,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import peers
+from benchmarks import peers, tables
 from benchmarks.jobs import THREADS
 from benchmarks.step import models, report
 from benchmarks.step.turns import Job
@@ -120,7 +119,7 @@ def measure(model: str, options: argparse.Namespace, jobs: Sequence[Kind]) -> li
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="scripts/bench step", description=(__doc__ or "").split("\n")[0])
+    parser = tables.parser("step", __doc__)
     parser.add_argument("-n", "--ranks", type=int, default=2, help="ranks (default 2)")
     parser.add_argument("--hosts", default="", help="as for matex-tf run, on hosts emulated by benchmarks/hosts.py")
     parser.add_argument(
@@ -141,13 +140,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0, help="steps of a turn (default: the model's)")
     parser.add_argument("--batch", type=int, default=0, help="rows of a rank (default: the model's)")
     parser.add_argument("--compute", type=float, default=0, metavar="MS", help="emulate so much computing a step")
-    parser.add_argument("--json", metavar="FILE", help="write the figures to this file")
     parser.add_argument("--plot", metavar="FILE.png", help="draw the figures to this file")
     parser.add_argument("--read", metavar="FILE,…", help="measure nothing: show and plot the JSON of earlier runs")
-    options = parser.parse_args()
+    options = tables.parse(parser)
     if options.read:
         figures = report.read(options.read.split(","))
-        report.show(figures, "training steps of earlier runs, milliseconds")
+        report.show(figures, "training steps of earlier runs, milliseconds", "")
         if options.plot:
             report.plot(figures, options.plot)
         return
@@ -164,10 +162,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # leaves through the end of its jobs
     jobs = kinds(options.configurations.split(","), wanted)
     figures = [figure for model in options.models.split(",") for figure in measure(model, options, jobs)]
-    title = f"a training step on {options.ranks} ranks, milliseconds (median of {options.rounds} rounds, jobs in turn)"
-    report.show(figures, title)
-    if options.json:
-        Path(options.json).write_text(json.dumps([dataclasses.asdict(figure) for figure in figures], indent=1))
+    title = f"a training step on {options.ranks} ranks, milliseconds"
+    report.show(figures, title, f"median of {options.rounds} rounds, jobs in turn")
+    tables.keep([dataclasses.asdict(figure) for figure in figures])
     if options.plot:
         report.plot(figures, options.plot)
 

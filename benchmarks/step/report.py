@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import tables
 from matex_tf.planning import plotting
 
 from .turns import LOCK_STEP  # relative: the tests import this package by its own name
@@ -81,44 +82,28 @@ def figures(model: str, parameters: int, ranks: int, rows: int, measured: Sequen
 
 
 def read(files: Sequence[str]) -> list[Figure]:
-    """The figures of earlier runs, from their JSON files."""
-    return [Figure(**figure) for file in files for figure in json.loads(Path(file).read_text())]
+    """The figures of earlier runs, from their JSON files; those of older versions are a list of figures."""
+    kept = [json.loads(Path(file).read_text()) for file in files]
+    return [Figure(**figure) for one in kept for figure in (one if isinstance(one, list) else one["figures"])]
 
 
-def show(figures: Sequence[Figure], title: str) -> None:
+def show(figures: Sequence[Figure], title: str, note: str) -> None:
     """Print the table."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title)
-    columns = ["model", "framework", "exchange", "ms a step", "spread", "over lock step", "quartiles", "/ Horovod's"]
-    columns += ["least", "/ Horovod's"]
-    for column in columns:
-        table.add_column(
-            column, justify="left" if column in ("model", "framework", "exchange") else "right", no_wrap=True
-        )
-    before = ""
+    rows = []
     for figure in figures:
-        if before and figure.model != before:
-            table.add_section()
-        name = "" if figure.model == before else f"{figure.model} {figure.parameters:,}"
-        before = figure.model
         low, high = figure.spread
         cells = [""] * 5
         if figure.exchange != LOCK_STEP:
             first, third = figure.overhead_spread
             parts = ["" if part is None else f"{part:.2f}" for part in (figure.of_horovod, figure.least_of_horovod)]
-            cells = [
-                f"{figure.overhead:+.2f}",
-                f"{first:.2f} to {third:.2f}",
-                parts[0],
-                f"{figure.least:+.2f}",
-                parts[1],
-            ]
-        table.add_row(
-            name, figure.framework, figure.exchange, f"{figure.milliseconds:.2f}", f"{low:.2f} to {high:.2f}", *cells
-        )
-    Console(highlight=False, width=180).print(table)
+            quartiles = f"{first:.2f} to {third:.2f}"
+            cells = [f"{figure.overhead:+.2f}", quartiles, parts[0], f"{figure.least:+.2f}", parts[1]]
+        labels = [f"{figure.model} {figure.parameters:,}", figure.framework, figure.exchange]
+        rows.append([*labels, f"{figure.milliseconds:.2f}", f"{low:.2f} to {high:.2f}", *cells])
+    columns = ["model", "framework", "exchange", "ms a step", "spread", "over lock step", "quartiles", "/ Horovod's"]
+    columns += ["least", "/ Horovod's"]
+    less, spreads = ["ms a step"], {"ms a step": "spread"}
+    tables.show(title, columns, rows, labels=3, less=less, spreads=spreads, note=note)
 
 
 def plot(figures: Sequence[Figure], path: str) -> None:
