@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from matex_tf.exchange.network import codec
 LIMITS = {"bf16": 3, "int8": 8}
 
 
-def measure(name: str, nbytes: int, rounds: int) -> list[dict[str, float | str]]:
+def measure(name: str, nbytes: int, rounds: int) -> list[dict[str, Any]]:
     """Time what a codec does with an array of so many bytes of float32."""
     one = codec.create(name)
     values = np.random.default_rng(0).normal(size=nbytes // 4).astype(np.float32)
@@ -41,16 +42,20 @@ def measure(name: str, nbytes: int, rounds: int) -> list[dict[str, float | str]]
                 work()
             seconds[doing].append((time.thread_time() - begin) / repeats)
     copy = seconds["memcpy"][1:]
-    return [
-        {
-            "codec": name,
-            "bytes": nbytes,
-            "what": doing,
-            "milliseconds": statistics.median(seconds[doing][1:]) * 1e3,
-            "times_memcpy": statistics.median(a / b for a, b in zip(seconds[doing][1:], copy, strict=True)),
-        }
-        for doing in what
-    ]
+    figures: list[dict[str, Any]] = []
+    for doing in what:
+        times = [a / b for a, b in zip(seconds[doing][1:], copy, strict=True)]
+        figures.append(
+            {
+                "codec": name,
+                "bytes": nbytes,
+                "what": doing,
+                "milliseconds": statistics.median(seconds[doing][1:]) * 1e3,
+                "times_memcpy": statistics.median(times),
+                "spread": [min(times), max(times)],
+            }
+        )
+    return figures
 
 
 def main() -> None:
@@ -69,12 +74,14 @@ def main() -> None:
     rows = []
     for figure in figures:
         plain = figure["what"] in ("encode", "decode", "decode and add")
-        limit = str(LIMITS[str(figure["codec"])]) if plain else ""
-        row = [str(figure["codec"]), f"{figure['bytes']:,}", str(figure["what"]), f"{figure['milliseconds']:.2f}"]
-        rows.append([*row, f"{figure['times_memcpy']:.2f}", limit])
-    columns = ["codec", "bytes", "what", "ms", "× memcpy", "limit"]
+        limit = str(LIMITS[figure["codec"]]) if plain else ""
+        row = [figure["codec"], f"{figure['bytes']:,}", figure["what"], f"{figure['milliseconds']:.2f}"]
+        low, high = figure["spread"]
+        rows.append([*row, f"{figure['times_memcpy']:.2f}", f"{low:.2f} to {high:.2f}", limit])
+    columns = ["codec", "bytes", "what", "ms", "× memcpy", "spread", "limit"]
     note = f"median of {options.rounds} rounds"
-    tables.show("encoding and decoding", columns, rows, labels=3, less=["× memcpy"], note=note)
+    spreads = {"× memcpy": "spread"}
+    tables.show("encoding and decoding", columns, rows, labels=3, less=["× memcpy"], spreads=spreads, note=note)
     tables.keep(figures)
 
 

@@ -42,7 +42,7 @@ class Figure:
 
     def slower_than(self, before: Figure) -> bool:
         """Whether it has become slower, by the rule of this module."""
-        off = self.rounding + before.rounding
+        off = 1.001 * (self.rounding + before.rounding)  # the difference of two decimals is off, too
         if self.value - before.value <= off:
             return False
         if self.low is None or before.high is None:

@@ -18,6 +18,7 @@ import platform
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -115,12 +116,10 @@ def show(
     shown = Shown()
     for number, column in enumerate(columns):
         shown.add_column(column, justify="right" if number >= labels else "left", no_wrap=True)
-    before = None
-    for row in table.rows:
-        again = labels > 1 and row[0] == before
-        if labels > 1 and before is not None and not again:
+    repeats = [labels > 1 and row[0] == before[0] for before, row in pairwise([[""], *table.rows])]
+    for row, again in zip(table.rows, repeats, strict=True):
+        if any(repeats) and not again:
             shown.add_section()
-        before = row[0]
         shown.add_row("" if again else row[0], *row[1:])
     Console(highlight=False, markup=False, width=180).print(f"{title} ({note})" if note else title, shown, sep="\n")
     sys.stdout.flush()

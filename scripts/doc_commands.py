@@ -211,7 +211,8 @@ def wrong_bench(words: Sequence[str]) -> str:
     if not files[0].is_file():
         return f"scripts/bench has no part {words[0]}"
     text = "".join(file.read_text() for file in files)
-    for imported in set(re.findall(r"^from benchmarks(?:\.| import )(\w+)", text, re.MULTILINE)):
+    lines = re.findall(r"^from benchmarks(?:\.| import )(.+)", text, re.MULTILINE)
+    for imported in {name for line in lines for name in re.findall(r"\w+", line)}:
         if (ROOT / "benchmarks" / f"{imported}.py").is_file():
             text += (ROOT / "benchmarks" / f"{imported}.py").read_text()
     return wrong_flags(words[1:], frozenset(FLAG.findall(text)) | {"--help"}, f"scripts/bench {words[0]}")
