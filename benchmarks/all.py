@@ -54,6 +54,7 @@ class Part:
 
 #: In the order in which they run: what most readers ask for first, what needs hosts at the end.
 PARTS = (
+    Part("startup", [Level(0.7, "--ranks 1,2 --rounds 1"), Level(2.0, "--rounds 2"), Level(5.0)]),
     Part(
         "step",
         [
@@ -90,6 +91,7 @@ PARTS = (
         "faults",
         [Level(1.5, "--models lenet --rounds 3 --deaths 1"), Level(5.0)],
     ),
+    Part("scale", [Level(1.0, "--ranks 2,4 --hosts none --rounds 3"), Level(2.5, "--ranks 2,4,8"), Level(5.0)]),
     Part(
         "cluster",
         [

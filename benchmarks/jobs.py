@@ -40,15 +40,15 @@ def run(command: Sequence[str], hosts: emulated.Hosts | None = None, environ: Ma
     return done.stdout
 
 
-def on_ranks(
+def start(
     count: int,
     words: Sequence[str],
     hosts: emulated.Hosts | None = None,
     each: int = 1,
     survive: bool = False,
     environ: Mapping[str, str] | None = None,
-) -> Any:
-    """Run Python on ranks; what the first of them told.
+) -> str:
+    """Run Python on ranks, to their end; what they print.
 
     Args:
         count: ranks.
@@ -58,7 +58,12 @@ def on_ranks(
     """
     where = listed(hosts, each) if hosts else ""
     line = mpirun_command.mpirun_line(mpirun_command.find_mpirun(), count, where, names=list(THREADS), survive=survive)
-    printed = run([*line, sys.executable, *words], hosts, {**THREADS, **(environ or {})})
+    return run([*line, sys.executable, *words], hosts, {**THREADS, **(environ or {})})
+
+
+def on_ranks(count: int, words: Sequence[str], *args: Any, **kwargs: Any) -> Any:
+    """What the first rank told; arguments are those of `start`."""
+    printed = start(count, words, *args, **kwargs)
     told = [text for text in printed.splitlines() if text.startswith(_FOUND)]
     if not told:
         sys.exit(f"{' '.join(words)} told nothing:\n{printed[-3000:]}")

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from benchmarks import all as bench_all
-from benchmarks import compare, page, tables
+from benchmarks import compare, page, scale, startup, tables
 from scripts import doc_commands
 
 ROOT = Path(__file__).parents[2]
@@ -214,6 +214,27 @@ def test_parts_that_need_hosts_are_left_out_where_there_are_none(fakes, tmp_path
     monkeypatch.setattr(bench_all.emulated, "unavailable", lambda: "emulated hosts need root")
     outcomes = bench_all.run_all([bench_all.Part("good", fakes[0].levels, hosts=True)], 1, tmp_path)
     assert [(one.status, one.why) for one in outcomes] == [("left out", "emulated hosts need root")]
+
+
+def test_the_phases_of_a_start_add_up_to_the_whole():
+    began = {"matex_tf": 13.0, "script": 15.0, "imported": 19.0, "fit": 20.0, "stepped": 22.5}
+    marks = {"began": began, "spent": {"world": 0.5, "patches": 1.0}, "parent": 11.0, "process": 12.0}
+    found = startup.phases(10.0, marks, launched=True)
+    assert set(found) == set(startup.PHASES) and sum(found.values()) == pytest.approx(12500)
+    assert found["launcher"] == 1000 and found["TensorFlow"] == 3000 and found["world"] == 500
+    plain = startup.phases(10.0, {**marks, "began": {"script": 11.0, "imported": 15.0}, "spent": {"patches": 0}}, False)
+    assert plain == {"Python": 1000, "TensorFlow": 4000}
+
+
+def test_the_cost_of_a_meeting_is_fitted():
+    a, b, off = scale.fit([2, 4, 8, 16], [7, 9, 11, 13])
+    assert (a, b) == (pytest.approx(5), pytest.approx(2)) and off == pytest.approx(0, abs=1e-9)
+    assert scale.fit([2, 4, 8], [7, 9, 22])[2] > 0.1
+
+
+def test_sizes_without_room_are_left_out(monkeypatch):
+    monkeypatch.setattr(scale, "free_gib", lambda: 8.0)
+    assert scale.no_room(4) == "" and "64 ranks are left out: they need 31 GiB, and 8 are free" in scale.no_room(64)
 
 
 def test_a_page_says_what_a_cell_says():
