@@ -95,9 +95,9 @@ PARTS = (
     Part(
         "cluster",
         [
-            Level(0.5, "--parts sums --sizes 1M,10M --rounds 3"),
-            Level(1.5, "--parts sums,pairs --rounds 3"),
-            Level(5.0),
+            Level(0.2, "--parts sums --sizes 1M,10M --rounds 3"),
+            Level(1.0, "--parts sums,pairs --rounds 3"),
+            Level(4.0),
         ],
         hosts=True,
     ),
