@@ -168,7 +168,8 @@ def show_meetings(found: Sequence[dict[str, Any]]) -> None:
             a, b, off = fit(sizes, [statistics.median(one["meetings"][way]) for one in mine])
             crowded = [str(size) for size in sizes if size > cores]
             fits.append(
-                [where, way, f"{a:.1f}", f"{b:.1f}", f"{100 * off:.0f} %", f"{a + b * np.log2(CARRIED):.0f}",
+                [where, way, f"{a:.1f}", f"{b:.1f}", f"{100 * off:.0f} %" if len(sizes) > 2 else "two sizes alone",
+                 f"{a + b * np.log2(CARRIED):.0f}",
                  f"{', '.join(crowded)} ranks on {cores} cores" if crowded else "none"]
             )  # fmt: skip
     columns = ["where", "ranks", "ranks a core", "barrier, µs", "spread", "1 KB, µs", "spread of 1 KB"]
