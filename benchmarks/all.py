@@ -72,7 +72,7 @@ PARTS = (
         "batch_norm",
         [Level(0.3, "--models convnet --ranks 2 --rounds 3"), Level(1.0, "--models convnet"), Level(4.0)],
     ),
-    Part("random", [Level(0.4, "--models convnet --ranks 2 --rounds 5"), Level(1.0, "--ranks 2"), Level(4.0)]),
+    Part("random", [Level(0.4, "--models convnet --ranks 2 --rounds 5"), Level(2.5, "--ranks 2"), Level(7.0)]),
     Part("reproducible", [Level(0.6, "--models convnet --ranks 1,2 --rounds 3"), Level(4.0)]),
     Part("codec", [Level(0.1, "--megabytes 1,32 --rounds 7"), Level(0.5)]),
     Part(
