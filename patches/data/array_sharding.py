@@ -158,10 +158,11 @@ def pipeline(adapter: Any, original: Callable[[], Any], training: bool, asked: d
     elements = _as_elements(adapter._inputs)
     if training and ring_shuffle.wanted(elements, holding.sharded):
         return _going_round(adapter, elements, holding, global_size)
+    own_rows: Callable[[Any], tuple[Any, Any, Any]] | None = None
     if holding.sharded:
         batches = batch_indices.of_shards(adapter, Interleaving(holding.counts), global_size, orphans)
     else:
-        batches = batch_indices.of_whole(adapter, original, global_size, size if per_rank else 0)
+        batches, own_rows = batch_indices.of_whole(adapter, original, global_size, size if per_rank else 0)
     data = tf.data.Dataset.from_tensors(elements).repeat()
     origin = [0, ranks.generation]
     if orphans is not None and holding.sharded:
@@ -171,8 +172,8 @@ def pipeline(adapter: Any, original: Callable[[], Any], training: bool, asked: d
         adapter._matex_source = Gatherer(elements)
         origin = [batch_origins.remember(adapter._matex_source), ranks.generation]
 
-    def gather(own: tuple[Any, Any, Any], data: Any) -> LocalBatch:
-        indices, share, batch = own
+    def gather(found: Any, data: Any) -> LocalBatch:
+        indices, share, batch = found if own_rows is None else own_rows(*found)
         mine = tf.nest.map_structure(lambda leaf: tf.gather(leaf, indices) if tf.is_tensor(leaf) else leaf, data)
         return LocalBatch(share, tf.constant(not holding.sharded), mine, tf.constant(origin, tf.int64), batch)
 

@@ -19,11 +19,19 @@ from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data.lost_rows import Orphans
 
 
-def of_whole(adapter: Any, original: Callable[[], Any], global_size: int, per_rank: int) -> Any:
-    """Indices and share of this rank in each batch of data that every rank holds.
+def of_whole(
+    adapter: Any, original: Callable[[], Any], global_size: int, per_rank: int
+) -> tuple[Any, Callable[[Any], tuple[Any, Any, Any]]]:
+    """The batches of data that every rank holds, and how a rank finds its own rows in each.
+
+    They come apart, as each map of a pipeline costs milliseconds whenever an epoch begins.
 
     Args:
         per_rank: the rows of a rank where the global batch is one batch of the script for each rank; 0 otherwise.
+
+    Returns:
+        A pipeline of the indices of whole batches, and a function from those to this rank's indices, its share, and
+        the indices of the whole batch if the batch may have to be shared out anew.
     """
     ranks = world.current()
     kept = adapter._inputs, adapter._batch_size, adapter._partial_batch_size
@@ -45,7 +53,7 @@ def of_whole(adapter: Any, original: Callable[[], Any], global_size: int, per_ra
             low, high = own_span(total, ranks.rank, ranks.size, virtual)
         return *_slice(batch, low, high, total), batch if guarded else batch[:0]
 
-    return indices.map(own)
+    return indices, own
 
 
 def of_shards(
