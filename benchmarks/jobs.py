@@ -47,6 +47,7 @@ def start(
     each: int = 1,
     survive: bool = False,
     environ: Mapping[str, str] | None = None,
+    python: str = sys.executable,
 ) -> str:
     """Run Python on ranks, to their end; what they print.
 
@@ -55,10 +56,12 @@ def start(
         words: what follows the interpreter's name.
         hosts: emulated ones on which they run, `each` on one; None for this machine.
         survive: as for `mpirun_command.mpirun_line`.
+        environ: variables of the ranks, beside their threads.
+        python: the interpreter.
     """
     where = listed(hosts, each) if hosts else ""
     line = mpirun_command.mpirun_line(mpirun_command.find_mpirun(), count, where, names=list(THREADS), survive=survive)
-    return run([*line, sys.executable, *words], hosts, {**THREADS, **(environ or {})})
+    return run([*line, python, *words], hosts, {**THREADS, **(environ or {})})
 
 
 def on_ranks(count: int, words: Sequence[str], *args: Any, **kwargs: Any) -> Any:
