@@ -64,12 +64,26 @@ def answer():
 
 
 def start(hosts, folder, *settings, **environ):
-    """The job, once it waits in step 5."""
+    """The job, once it waits in step 5.
+
+    Now and then a rank crashes within `MPI_Init` of Open MPI 5 where the failure detector is on and cores are busy
+    (docs/faults.md). Such a job is started again, as its user would.
+    """
     (folder / "script.py").write_text(STEPS)
     line = [*hosts.on(folder=folder), LAUNCHER, "run", "-n", "6", "--hosts", "h1:2,h2:2,h3:2", "--faults", "shrink"]
-    job = Job([*line, *settings, "script.py"], folder, **hosts.environ, **environ)
-    for rank in range(6):
-        job.await_file(folder / f"ready.{rank}", 90)
+    for starts_left in (2, 1, 0):
+        job = Job([*line, *settings, "script.py"], folder, **hosts.environ, **environ)
+        try:
+            for rank in range(6):
+                job.await_file(folder / f"ready.{rank}", 90)
+        except AssertionError as error:
+            if "ompi_mpi_init" not in str(error) or not starts_left:
+                raise
+            job.stop()
+            for path in folder.glob("ready.*"):
+                path.unlink()
+        else:
+            break
     return job
 
 
