@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from matex_tf.patches.across_rows import gathered_batch
-from matex_tf.patches.common import batch_share, wrapping
+from matex_tf.patches.common import batch_share, keras_lines, wrapping
 
 BY_AXIS = (
     "dice",
@@ -48,7 +48,7 @@ def install(module: ModuleType) -> None:
 def of_keras(thing: Any) -> bool:
     """Whether a function, or the class of an object, is Keras' own."""
     code = thing if inspect.isroutine(thing) else type(thing)
-    return str(inspect.unwrap(code).__module__).startswith("keras.")
+    return keras_lines.of_keras(code)
 
 
 def mark(value: Any) -> None:

@@ -12,7 +12,6 @@ Relies on (Keras 3.3 to 3.15): `Metric.update_state`, `Metric.variables`, public
 from __future__ import annotations
 
 import enum
-import inspect
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf.patches.across_rows import gathered_batch, keras_losses, trial_rows
-from matex_tf.patches.common import batch_share, log_once
+from matex_tf.patches.common import batch_share, keras_lines, log_once
 
 
 class Kind(enum.Enum):
@@ -38,7 +37,7 @@ _by_row: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
 def keras_own(metric: Any) -> bool:
     """Whether the update of a metric is Keras' own code."""
-    return inspect.unwrap(type(metric).update_state).__module__.startswith("keras.")
+    return keras_lines.of_keras(type(metric).update_state)
 
 
 def is_whole(metric: Any) -> bool:
@@ -140,15 +139,13 @@ def _dense(leaf: Any) -> bool:
 
 
 def _gather(value: Any, part: batch_share.StepShare, label: str) -> Any:
-    from keras.src import backend
-
     def rows(leaf: Any) -> Any:
         if leaf is None or not part.has_rows(leaf):
             return leaf
         whole, _ = gathered_batch.gather(leaf, part, label)
-        mask = backend.get_keras_mask(leaf)
+        mask = keras_lines.mask(leaf)
         if mask is not None:
-            backend.set_keras_mask(whole, gathered_batch.gather(mask, part, f"the mask of {label}")[0])
+            keras_lines.set_mask(whole, gathered_batch.gather(mask, part, f"the mask of {label}")[0])
         return whole
 
     return tf.nest.map_structure(rows, value)
@@ -206,7 +203,7 @@ class _Writes:
 
     def add_to(self, variable: Any) -> bool:
         """Whether it writes to this one by adding to it, and in no other way."""
-        handle = self._inside.get(id(variable.value.handle))
+        handle = self._inside.get(id(keras_lines.handle(variable)))
         if handle is None:
             return False  # not written where it can be seen
         writes = [op for op in handle.consumers() if op.type != "ReadVariableOp"]

@@ -77,6 +77,20 @@ class EpochsAsked(NamedTuple):
     purpose: str
 
 
+def making_epochs(kind: str, model: Any) -> contextlib.AbstractContextManager[None]:
+    """Note that a call of this kind, "fit" or "predict", is about to make the iterator of its data."""
+    return having(epochs_of=EpochsOf(kind, model))
+
+
+def pending(kind: str) -> Any:
+    """The model whose call of this kind makes the iterator of its data now; None where none does."""
+    call = now().epochs_of
+    if call is None or call.kind != kind or not call.pending:
+        return None
+    call.pending = False
+    return call.model
+
+
 _NOTHING = UnderWay()
 #: By thread, what is under way there, the innermost last. TensorFlow runs replicas and Python functions of a graph in
 #: threads of its own: one that has begun nothing by itself takes part in what the others do.

@@ -116,7 +116,9 @@ class DataLayout(NamedTuple):
         return sum(self.counts) if self.sharded else self.counts[0]
 
 
-def pipeline(adapter: Any, original: Callable[[], Any], training: bool, asked: dict[str, Any]) -> Any:
+def pipeline(
+    adapter: Any, original: Callable[[], Any], training: bool, asked: dict[str, Any], elements: Any = None
+) -> Any:
     """The tf.data pipeline of an ArrayDataAdapter: of `LocalBatch` rows, or of whole batches where arrays are sparse.
 
     Args:
@@ -124,6 +126,7 @@ def pipeline(adapter: Any, original: Callable[[], Any], training: bool, asked: d
         original: its own `get_tf_dataset`.
         training: whether the data are those that `fit` trains on.
         asked: the arguments of the epoch iterator: the data, batch_size and steps_per_epoch.
+        elements: the arrays as they go into the pipeline; None: as Keras 3 gives them to tf.data.
 
     Raises:
         RanksDisagree: the columns differ between ranks.
@@ -138,6 +141,7 @@ def pipeline(adapter: Any, original: Callable[[], Any], training: bool, asked: d
         orphans = found([leaf for leaf in given if leaf is not None], leaves)
     if orphans is not None and len(orphans.counts) > 1:
         holding = DataLayout(orphans.counts, True)
+    adapter._matex_sharded = holding.sharded
     if training:
         _tell(holding)
     if holding.sharded and not asked.get("batch_size") and asked.get("steps_per_epoch"):
@@ -155,7 +159,8 @@ def pipeline(adapter: Any, original: Callable[[], Any], training: bool, asked: d
     adapter._size = math.ceil(holding.total / size)
     adapter._partial_batch_size = holding.total % size
     # The arrays go in as elements: what a function of a pipeline captures of NumPy becomes part of a graph, up to 2 GB.
-    elements = _as_elements(adapter._inputs)
+    if elements is None:
+        elements = _as_elements(adapter._inputs)
     if training and ring_shuffle.wanted(elements, holding.sharded):
         return _going_round(adapter, elements, holding, global_size)
     own_rows: Callable[[Any], tuple[Any, Any, Any]] | None = None

@@ -22,7 +22,7 @@ from matex_tf import patches, settings, strategies
 from matex_tf.core import world
 from matex_tf.exchange import process_group
 from matex_tf.exchange.bucket_plan import BucketPlan
-from matex_tf.patches.common import model_state, under_way, wrapping
+from matex_tf.patches.common import keras_lines, model_state, under_way, wrapping
 from matex_tf.patches.fit import stopping
 from matex_tf.patches.keras import metrics
 
@@ -65,7 +65,7 @@ def _begin(kind: str) -> Any:
 
 def _reads(callback: Any, kind: str) -> bool:
     """Whether a callback reads the logs of a batch; ranks may have different ones."""
-    of_keras = type(callback).__module__.startswith("keras.")
+    of_keras = type(callback).__module__.startswith(keras_lines.PREFIXES)
     if of_keras and type(callback).__name__ not in _READING:
         return False
     if not stopping.overrides(callback, _HOOKS[kind]):
@@ -118,7 +118,7 @@ class Adder:
             return logs
         results = {key: one for key in logs if (one := notes.sources.get(key)) is not None and metrics.is_additive(one)}
         means = {key: np.asarray(value, np.float64) for key, value in logs.items() if _is_mean(key, value, notes)}
-        own = [np.asarray(variable.value).reshape(-1).astype(np.float64) for variable in adding]
+        own = [np.asarray(keras_lines.tensor(variable)).reshape(-1).astype(np.float64) for variable in adding]
         states = sum(part.size for part in own)
         parts = [*own, *(mean.reshape(-1) * notes.weight for mean in means.values())]
         total = self._sum(np.concatenate([np.zeros(0), *parts]), notes.committed if not means else None)
@@ -147,7 +147,7 @@ class Adder:
 
             @tf.autograph.experimental.do_not_convert
             def of_state(total: tf.Tensor) -> dict[str, Any]:
-                before = [tf.identity(variable.value) for variable in adding]
+                before = [tf.identity(keras_lines.tensor(variable)) for variable in adding]
                 sizes = [int(np.prod(variable.shape)) for variable in adding]
                 for variable, part in zip(adding, tf.split(total, sizes), strict=True):
                     variable.assign(tf.cast(tf.reshape(part, variable.shape), variable.dtype))

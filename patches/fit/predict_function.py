@@ -122,10 +122,13 @@ class PredictFunction:
             outputs.append(compiled(data, row_slicing.as_tensor(part)))
         return outputs[0] if len(parts) == 1 else tf.nest.map_structure(_concat, *outputs)
 
+    def _of_model(self) -> Any:
+        return self.model.predict_step
+
     def _compile(self, slices: tuple[bool, ...], data: Any, total: int) -> Any:
         sharing_report.shared(training=False)
         model = self.model
-        predict_step = model.predict_step
+        predict_step = self._of_model()
         if model.jit_compile and not model.run_eagerly:
             predict_step = tf.function(predict_step, jit_compile=True, reduce_retracing=True)
 

@@ -16,6 +16,7 @@ from matex_tf.patches.across_rows import models
 from matex_tf.patches.checking import one_rank
 from matex_tf.patches.common import (
     batch_share,
+    keras_lines,
     log_once,
     model_state,
     row_slicing,
@@ -78,7 +79,7 @@ class SharedStep:
         strategy = strategies.current()
         if first and not self._checked and not going_on and not virtual:
             self._checked = True
-            self._check = first_step.begin(model, self._functions.get(slices), data, slices, share)
+            self._check = self._begin_check(data, slices, share)
         watching = self._check.watching() if self._check else contextlib.nullcontext()
         with trace.span("step", world.current().location), tf_op.collecting(), watching:
             begun = time.perf_counter()
@@ -129,8 +130,18 @@ class SharedStep:
         if self.model.run_eagerly and not self.model.built:
             _build(self.model, data)
         weights.broadcast(self.model)
-        models.tell(self.model, data, slices)
+        self._look_across_rows(data, slices)
         strategies.current().begin(self.model, *weights.trained_by_steps(self.model))
+
+    def _look_across_rows(self, data: Any, slices: tuple[bool, ...]) -> None:
+        models.tell(self.model, data, slices)
+
+    def _begin_check(self, data: Any, slices: tuple[bool, ...], share: RowRange) -> one_rank.Check | None:
+        return first_step.begin(self.model, self._functions.get(slices), data, slices, share)
+
+    def _of_model(self) -> Any:
+        """The step that the model has for a batch."""
+        return self.model.train_step if self.kind == "train" else self.model.test_step
 
     def _step(self, slices: tuple[bool, ...], data: Any, total: int) -> Any:
         if settings.current().reproducible:
@@ -152,7 +163,7 @@ class SharedStep:
     def _compile(self, slices: tuple[bool, ...], data: Any, total: int, parts: int = 0) -> Any:
         sharing_report.shared(training=self.kind == "train")
         model = self.model
-        model_step = model.train_step if self.kind == "train" else model.test_step
+        model_step = self._of_model()
         counts_early = self._counts_early()
         built_with = [total] * len(slices) if self.promised is None else self.promised
 
@@ -227,7 +238,7 @@ class SharedStep:
     def _put_back(self) -> list[Any]:
         """The variables that a step on a ghost's row must not change: metrics, moving statistics."""
         model = self.model
-        found = [variable for metric in metrics.leaves(model) for variable in metric._variables]
+        found = [variable for metric in metrics.leaves(model) for variable in keras_lines.states(metric)]
         # Statistics over the rows of all ranks are right on a ghost too, and so is what follows from weights alone.
         right = {id(v) for layer in model._flatten_layers() if batch_norm.over_all_rows(layer) for v in layer.variables}
         right.update(id(layer.vector_u) for layer in model._flatten_layers() if hasattr(layer, "vector_u"))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from matex_tf.core import world
-from matex_tf.patches.common import wrapping
+from matex_tf.patches.common import keras_lines, wrapping
 from matex_tf.patches.common.active_flag import ActiveFlag
 
 #: Keras' own callbacks that can stop training in the middle of an epoch.
@@ -73,7 +73,7 @@ def _agree_where_needed(attribute: str, hooks: tuple[str, ...]) -> Any:
 
 def _may_stop(callback: Any, hooks: tuple[str, ...]) -> bool:
     kind = type(callback)
-    if kind.__module__.startswith("keras.") and kind.__name__ not in _STOPPING:
+    if kind.__module__.startswith(keras_lines.PREFIXES) and kind.__name__ not in _STOPPING:
         return False
     return overrides(callback, hooks)
 

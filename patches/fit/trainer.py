@@ -87,7 +87,7 @@ def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         model.train_function.feed.begin_fit()
     model_state.of(model).batches_in_step = ranks.size if per_rank else 1
     more = _steps_per_execution(model, ranks.size if per_rank else 1)
-    with in_turn.within_call(), more, _making_epochs("fit", model):
+    with in_turn.within_call(), more, under_way.making_epochs("fit", model):
         try:
             history = wrapped(*args, **kwargs)
         finally:
@@ -117,19 +117,6 @@ def _steps_per_execution(model: Any, times: int) -> Iterator[None]:
         model.steps_per_execution = before
 
 
-def _making_epochs(kind: str, model: Any) -> contextlib.AbstractContextManager[None]:
-    return under_way.having(epochs_of=under_way.EpochsOf(kind, model))
-
-
-def _pending(kind: str) -> Any:
-    """The model whose call of this kind makes the iterator of its data now; None where none does."""
-    call = under_way.now().epochs_of
-    if call is None or call.kind != kind or not call.pending:
-        return None
-    call.pending = False
-    return call.model
-
-
 def _evaluate(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     if resume_fit.replaying(model):
         return {}  # validation after an epoch that is over
@@ -151,7 +138,7 @@ def _predict(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     notes_of.predicts, notes_of.finding = guesses.UNKNOWN, None
     notes_of.call = call = small_calls.begin(model, "predict", args[0] if args else kwargs.get("x"))
     try:
-        with in_turn.within_call(), _making_epochs("predict", model):
+        with in_turn.within_call(), under_way.making_epochs("predict", model):
             predictions = wrapped(*args, **kwargs)
     finally:
         notes_of.predicts = notes_of.finding = notes_of.call = None
@@ -192,7 +179,7 @@ def _reset_metrics(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
 
 def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
     """What walks over the data of one `fit`, `evaluate` or `predict`; its pipeline is made here, once."""
-    fitted, predicting = _pending("fit"), _pending("predict")
+    fitted, predicting = under_way.pending("fit"), under_way.pending("predict")
     training = fitted is not None
     if predicting is not None and (call := model_state.of(predicting).call) is not None and call.whole:
         return wrapped(*args, **kwargs)

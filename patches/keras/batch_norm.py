@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from matex_tf import settings, strategies
 from matex_tf.exchange import tf_op
-from matex_tf.patches.common import batch_share, log_once, wrapping
+from matex_tf.patches.common import batch_share, keras_lines, log_once, wrapping
 
 _WHAT = "add up the statistics of BatchNormalization"
 
@@ -35,10 +35,8 @@ def over_all_rows(layer: Any) -> bool:
     """Whether what a layer learns of its input is over the rows of all ranks, and so the same on each."""
     if getattr(layer, "synchronized", False):
         return True
-    import keras
-
     return (
-        isinstance(layer, keras.layers.BatchNormalization)
+        any(cls.__name__.startswith("BatchNormalization") and keras_lines.of_keras(cls) for cls in type(layer).__mro__)
         and settings.current().batch_norm == "batch"
         and strategies.current().averages_gradients
     )

@@ -30,7 +30,7 @@ def install(module: ModuleType) -> None:
 
     def reduce_values(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         part = batch_share.current()
-        given = _bound(reduce_signature, args, kwargs)
+        given = bound(reduce_signature, args, kwargs)
         result = wrapped(*args, **kwargs)
         if part is None or len(given["values"].shape) == 0 or keras_losses.is_of_whole_batch(given["values"]):
             return result
@@ -40,12 +40,12 @@ def install(module: ModuleType) -> None:
         if given["reduction"] == "mean_with_sample_weight" and given.get("sample_weight") is not None:
             if part.apart:
                 return result
-            return result * _own_to_whole(tf.reduce_sum(given["sample_weight"]), part, "the loss's sample weights")
+            return result * own_to_whole(tf.reduce_sum(given["sample_weight"]), part, "the loss's sample weights")
         return result
 
     def apply_mask(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         part = batch_share.current()
-        given = _bound(mask_signature, args, kwargs)
+        given = bound(mask_signature, args, kwargs)
         result = wrapped(*args, **kwargs)
         if (
             part is None
@@ -55,19 +55,20 @@ def install(module: ModuleType) -> None:
         ):
             return result
         valid = tf.reduce_sum(tf.cast(given["mask"], result.dtype))
-        return result * _own_to_whole(valid, part, "the loss's mask")
+        return result * own_to_whole(valid, part, "the loss's mask")
 
     wrapping.wrap(module, "reduce_values", reduce_values)
     wrapping.wrap(module, "apply_mask", apply_mask)
 
 
-def _bound(signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str, Any]:
-    bound = signature.bind(*args, **kwargs)
-    bound.apply_defaults()
-    return dict(bound.arguments)
+def bound(signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str, Any]:
+    """All arguments of a call, by name."""
+    found = signature.bind(*args, **kwargs)
+    found.apply_defaults()
+    return dict(found.arguments)
 
 
-def _own_to_whole(own: tf.Tensor, part: batch_share.StepShare, label: str) -> tf.Tensor:
+def own_to_whole(own: tf.Tensor, part: batch_share.StepShare, label: str) -> tf.Tensor:
     """own / (w V): turns a mean over this rank's V_r = own entries into its part of the mean over all V."""
     own = tf.stop_gradient(tf.cast(own, tf.float32))
     (whole,) = tf_op.sum_over_ranks([own * part.alive], "add up what a mean divides by", [label])

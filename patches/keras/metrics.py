@@ -24,14 +24,14 @@ from matex_tf.core import world
 from matex_tf.patches.across_rows import own_metrics
 from matex_tf.patches.across_rows.keras_losses import is_of_whole_batch
 from matex_tf.patches.across_rows.own_metrics import Kind
-from matex_tf.patches.common import batch_share, model_state, wrapping
+from matex_tf.patches.common import batch_share, keras_lines, model_state, wrapping
 from matex_tf.patches.keras import sum_loss
 
 
 def install(module: ModuleType) -> None:
-    """Patch keras.src.metrics.reduction_metrics."""
-    wrapping.method(module, "Mean.update_state", _update_mean)
-    wrapping.method(module, "Sum.update_state", _update_mean)
+    """Patch keras.src.metrics.reduction_metrics or tf_keras.src.metrics.base_metric."""
+    for name in ("Reduce",) if module.__name__.startswith("tf_keras.") else ("Mean", "Sum"):
+        wrapping.method(module, f"{name}.update_state", _update_mean)
     wrapping.method(module, "MeanMetricWrapper.update_state", own_metrics.update_wrapper)
 
 
@@ -58,7 +58,7 @@ def leaves(model: Any) -> list[Any]:
     found: dict[int, Any] = {}
 
     def visit(metric: Any) -> None:
-        if metric._variables:
+        if keras_lines.states(metric):
             found.setdefault(id(metric), metric)
         for inner in [*getattr(metric, "_metrics", ()), *_inner(metric)]:
             visit(inner)
@@ -80,12 +80,12 @@ def watching(model: Any) -> Iterator[list[tuple[Any, Any]]]:
         A list that gets a pair (tensor, metric) for every call of `result` of one of the model's metrics.
     """
     results: list[tuple[Any, Any]] = []
-    watched: dict[int, Any] = {}
+    watched: dict[int, tuple[Any, Any]] = {}  # and the method that the metric had of its own, as those of Keras 2
 
     def watch_all() -> None:
         for metric in leaves(model):
             if id(metric) not in watched:
-                watched[id(metric)] = metric
+                watched[id(metric)] = metric, metric.__dict__.get("result")
                 metric.__dict__["result"] = noting(metric.result, metric)
 
     def noting(result: Callable[[], Any], metric: Any) -> Callable[[], Any]:
@@ -107,14 +107,17 @@ def watching(model: Any) -> Iterator[list[tuple[Any, Any]]]:
         group.__dict__["build"] = built
 
     watch_all()
-    unbuilt = [group for group in model.metrics if not getattr(group, "built", True) and hasattr(group, "build")]
+    groups = keras_lines.metric_groups(model)
+    unbuilt = [group for group in groups if not getattr(group, "built", True) and hasattr(group, "build")]
     for group in unbuilt:  # of `compile`: its metrics are made when they see their first batch
         watch_when_built(group)
     try:
         yield results
     finally:
-        for metric in watched.values():
+        for metric, own in watched.values():
             metric.__dict__.pop("result", None)
+            if own is not None:
+                metric.__dict__["result"] = own
         for group in unbuilt:
             group.__dict__.pop("build", None)
 
@@ -126,18 +129,18 @@ def is_additive(metric: Any) -> bool:
 
 def adding(model: Any) -> list[Any]:
     """The variables of the model's metrics whose state over all ranks is the sum of theirs."""
-    return [variable for metric in leaves(model) if is_additive(metric) for variable in metric._variables]
+    return [variable for metric in leaves(model) if is_additive(metric) for variable in keras_lines.states(metric)]
 
 
 def put_back(model: Any, before: list[tuple[Any, Any]]) -> None:
     """Undo what a ghost's row has changed; metrics that were given the rows of all ranks are right on a ghost too."""
-    whole = {id(variable) for metric in leaves(model) if own_metrics.is_whole(metric) for variable in metric._variables}
+    whole = {id(one) for metric in leaves(model) if own_metrics.is_whole(metric) for one in keras_lines.states(metric)}
     known = {id(variable) for variable, _ in before}
     for variable, value in before:
         if id(variable) not in whole:
             variable.assign(value)
     for metric in leaves(model):
-        if not known.union(whole).issuperset(map(id, metric._variables)):  # made by this step
+        if not known.union(whole).issuperset(map(id, keras_lines.states(metric))):  # made by this step
             metric.reset_state()
 
 
@@ -157,7 +160,7 @@ def merge(model: Any) -> dict[str, float]:
     ranks = world.current()
     metrics = leaves(model)
     own = [(variable, np.asarray(variable.numpy())) for variable in adding(model)]
-    labels = [f"metric state {variable.path} {value.shape}" for variable, value in own]
+    labels = [f"metric state {keras_lines.path(variable)} {value.shape}" for variable, value in own]
     ranks.barrier("merge metrics", labels)
     if own and notes.committed is not None:
         assign(own, notes.committed)  # of ranks that have died since, too

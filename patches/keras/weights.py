@@ -15,7 +15,7 @@ from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.core.mismatch import checksum, name_ranks
 from matex_tf.errors import RanksDisagree
-from matex_tf.patches.common import model_state, seeds, under_way
+from matex_tf.patches.common import keras_lines, model_state, seeds, under_way
 from matex_tf.patches.keras import optimizer as optimizer_hook
 
 
@@ -24,16 +24,14 @@ def variables_of(model: Any) -> list[Any]:
     metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
     found = {id(variable): variable for variable in model.variables}
     for optimizer in optimizers_of(model):
-        found.update((id(variable), variable) for variable in optimizer.variables)
+        found.update((id(variable), variable) for variable in keras_lines.optimizer_variables(optimizer))
     return [variable for key, variable in found.items() if key not in metrics]
 
 
 def optimizers_of(model: Any) -> list[Any]:
     """The optimizers that a model holds as attributes, the compiled one first."""
-    from keras import optimizers
-
-    held = [getattr(model, "optimizer", None), *vars(model).values()]
-    return list({id(o): o for o in held if isinstance(o, optimizers.Optimizer)}.values())
+    held, classes = [getattr(model, "optimizer", None), *vars(model).values()], keras_lines.optimizer_classes()
+    return list({id(o): o for o in held if isinstance(o, classes)}.values())
 
 
 def trained_by_steps(model: Any) -> tuple[list[Any], list[Any]]:
@@ -43,7 +41,7 @@ def trained_by_steps(model: Any) -> tuple[list[Any], list[Any]]:
     """
     left_out = {id(variable) for metric in model.metrics for variable in metric.variables}
     for layer in model._flatten_layers():
-        left_out.update(id(variable) for variable in layer._trainable_variables)
+        left_out.update(id(variable) for variable in keras_lines.trainable(layer))
     kept = [variable for variable in model.non_trainable_variables if not seeds.is_generator_state(variable)]
     return list(model.trainable_variables), [variable for variable in kept if id(variable) not in left_out]
 
@@ -55,7 +53,7 @@ def broadcast(model: Any) -> None:
         RanksDisagree: the ranks' models differ, naming the first weight that does.
     """
     variables = variables_of(model)
-    take_from_rank_0(variables, [variable.path for variable in variables], "share the weights of the model")
+    take_from_rank_0(variables, list(map(keras_lines.path, variables)), "share the weights of the model")
     model_state.of(model).accumulators_whole = True
 
 
@@ -81,19 +79,21 @@ def take_from_rank_0(variables: Sequence[Any], names: Sequence[str], what: str) 
 
 def own_accumulators(model: Any) -> list[Any]:
     """Gradient accumulators in which each rank gathers its own part, to be exchanged with the next update."""
-    from keras import optimizers
-
+    accumulating = [one for one in optimizers_of(model) if getattr(one, "gradient_accumulation_steps", None)]
     if (
-        not strategies.current().averages_gradients
+        not accumulating
+        or not strategies.current().averages_gradients
         or not optimizer_hook.accumulates_own_part()
         or world.current().guard is not None
         or settings.current().reproducible
     ):
         return []
+    from keras import optimizers
+
     return [
         accumulator
-        for optimizer in optimizers_of(model)
-        if optimizer.gradient_accumulation_steps and not isinstance(optimizer, optimizers.LossScaleOptimizer)
+        for optimizer in accumulating
+        if not isinstance(optimizer, optimizers.LossScaleOptimizer)
         for accumulator in getattr(optimizer, "_accumulated_gradients", ())
         if accumulator is not None
     ]
@@ -141,7 +141,7 @@ def check_alike(model: Any) -> None:
         if not all(alike):
             others = name_ranks([rank for rank, same in enumerate(alike) if not same])
             raise RanksDisagree(
-                f"after the first step {variable.path} is another on {others} than on rank 0: it is updated without "
+                f"after the first step {keras_lines.path(variable)} is another on {others} than on rank 0: it is updated without "
                 "its gradient passing through a Keras optimizer. Update weights by optimizer.apply(gradients, "
                 "variables) or optimizer.apply_gradients, which average the gradients over the ranks."
             )

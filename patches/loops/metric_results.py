@@ -23,7 +23,7 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.exchange import tf_op
 from matex_tf.patches.across_rows import own_metrics
-from matex_tf.patches.common import batch_share, under_way, wrapping
+from matex_tf.patches.common import batch_share, keras_lines, under_way, wrapping
 from matex_tf.patches.keras import metrics
 from matex_tf.patches.loops import position
 
@@ -33,7 +33,7 @@ _shared: weakref.WeakSet[Any] = weakref.WeakSet()  # metrics whose states differ
 
 
 def install(module: ModuleType) -> None:
-    """Patch keras.src.metrics.metric: all classes of metrics, as they are made."""
+    """Patch keras.src.metrics.metric or tf_keras.src.metrics.base_metric: all classes of metrics, as they are made."""
     metric_class = wrapping.require(module, "Metric")
 
     def made(cls: type, /, **options: Any) -> None:
@@ -51,7 +51,14 @@ def install(module: ModuleType) -> None:
 def _wrap(cls: type) -> None:
     for name, wrapper in (("update_state", _update), ("result", _result)):
         if callable(vars(cls).get(name)):
-            setattr(cls, name, wrapping.around(vars(cls)[name], wrapper))
+            setattr(cls, name, wrapping.around(vars(cls)[name], _as_called(cls, wrapper)))
+
+
+def _as_called(cls: type, wrapper: Any) -> Any:
+    """The wrapper; of a metric of Keras 2 it calls what the script has written as Keras 2 does, with AutoGraph."""
+    if not any(one.__module__.startswith("tf_keras.") for one in cls.__mro__):
+        return wrapper
+    return lambda wrapped, metric, args, kwargs: wrapper(keras_lines.converted(wrapped), metric, args, kwargs)
 
 
 def _working(metric: Any) -> contextlib.AbstractContextManager[None]:
@@ -84,7 +91,7 @@ def _update(wrapped: Any, metric: Any, args: Any, kwargs: Any) -> Any:
         position.touch()
         if eager and bool(part.counts):
             return wrapped(*args, **kwargs)
-        before = [(variable, tf.identity(variable.value)) for variable in metric.variables]
+        before = [(variable, tf.identity(keras_lines.tensor(variable))) for variable in metric.variables]
         known = {id(variable) for variable, _ in before}
         result = wrapped(*args, **kwargs)
         before += [(v, tf.zeros(v.shape, v.dtype)) for v in metric.variables if id(v) not in known]
@@ -109,8 +116,8 @@ def _result(wrapped: Any, metric: Any, args: Any, kwargs: Any) -> Any:
     with _working(metric):
         if not metrics.is_additive(metric):
             return _averaged(wrapped(*args, **kwargs), metric)
-        own = [(variable, tf.identity(variable.value)) for variable in metric.variables]
-        labels = [f"{metric.name}: {variable.path}" for variable, _ in own]
+        own = [(variable, tf.identity(keras_lines.tensor(variable))) for variable in metric.variables]
+        labels = [f"{metric.name}: {keras_lines.path(variable)}" for variable, _ in own]
         summed = [place for place, (variable, _) in enumerate(own) if variable.dtype != "bool"]
         sums = tf_op.sum_over_ranks([own[place][1] for place in summed], WHAT, [labels[place] for place in summed])
         for place, total in zip(summed, sums, strict=True):

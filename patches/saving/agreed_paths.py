@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from matex_tf.core import world
-from matex_tf.patches.common import log_once, run_state, wrapping
+from matex_tf.patches.common import keras_lines, log_once, run_state, wrapping
 from matex_tf.patches.common.active_flag import alone
 
 _BACKUPS = ("_weights_path", "_training_metadata_path", "_prev_weights_path", "_prev_training_metadata_path")
@@ -248,7 +248,7 @@ def _with_paths(callbacks: Any) -> list[tuple[str, Any, list[str]]]:
     result = []
     for callback in callbacks.callbacks:
         for kind in type(callback).__mro__:
-            if kind.__name__ in _ATTRIBUTES and kind.__module__.startswith("keras."):
+            if kind.__name__ in _ATTRIBUTES and kind.__module__.startswith(keras_lines.PREFIXES):
                 found = [name for name in _ATTRIBUTES[kind.__name__] if _text(callback, name)]
                 if found:
                     result.append((kind.__name__, callback, found))

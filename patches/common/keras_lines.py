@@ -1,0 +1,112 @@
+"""What Keras 2 (tf_keras) and Keras 3 name differently: all else need not know of which of them a model is.
+
+Relies on (Keras 3.3 to 3.15; tf_keras 2.16 to 2.21), private: `Metric._variables` of Keras 3; of tf_keras
+`Layer._trainable_weights` and `_non_trainable_weights`, `Model.compiled_loss` and `compiled_metrics`, their `built` and
+`build`; `tensorflow.python.autograph.core.ag_ctx`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+#: How the names of the modules of Keras begin.
+PREFIXES = ("keras.", "tf_keras.")
+
+
+def is_keras_2(thing: Any) -> bool:
+    """Whether a model, a layer or an optimizer is one of tf_keras, or derived from one."""
+    return any(cls.__module__.startswith("tf_keras.") for cls in type(thing).__mro__)
+
+
+def of_keras(code: Any) -> bool:
+    """Whether a function, a method or a class is Keras' own code."""
+    return str(inspect.unwrap(code).__module__).startswith(PREFIXES)
+
+
+def path(variable: Any) -> str:
+    """The name of a variable of Keras or TensorFlow, for messages."""
+    return str(getattr(variable, "path", None) or variable.name)
+
+
+def tensor(variable: Any) -> Any:
+    """The value of a variable: a method of TensorFlow's variables, which are those of Keras 2."""
+    return variable.value() if callable(variable.value) else variable.value
+
+
+def handle(variable: Any) -> Any:
+    """The resource of a variable."""
+    return variable.handle if hasattr(variable, "handle") else variable.value.handle
+
+
+def states(metric: Any) -> list[Any]:
+    """The variables that a metric holds itself, without those of metrics within it."""
+    if hasattr(metric, "_variables"):
+        return list(metric._variables)
+    return [*metric._trainable_weights, *metric._non_trainable_weights]
+
+
+def trainable(layer: Any) -> list[Any]:
+    """The variables that a layer holds itself and has made to be trained, also where it is frozen."""
+    own = getattr(layer, "_trainable_variables", None)
+    return list(layer._trainable_weights if own is None else own)
+
+
+def metric_groups(model: Any) -> list[Any]:
+    """What `compile` has made of a model's losses and metrics, and what makes metrics once it sees a batch."""
+    if is_keras_2(model):
+        groups = [getattr(model, name, None) for name in ("compiled_loss", "compiled_metrics")]
+        return [group for group in groups if group is not None]
+    return list(model.metrics)
+
+
+def optimizer_classes() -> tuple[type, ...]:
+    """The base classes of the optimizers of every Keras that is imported."""
+    found = []
+    for name, path_of in (("keras", ""), ("tf_keras", ""), ("tf_keras", "legacy")):
+        holder = getattr(sys.modules.get(name), "optimizers", None)
+        if path_of:
+            holder = getattr(holder, path_of, None)
+        if holder is not None and hasattr(holder, "Optimizer"):
+            found.append(holder.Optimizer)
+    return tuple(found)
+
+
+def optimizer_variables(optimizer: Any) -> list[Any]:
+    """The variables of an optimizer: a method of the old optimizers of Keras 2."""
+    variables = optimizer.variables
+    return list(variables() if callable(variables) else variables)
+
+
+def mask(value: Any) -> Any:
+    """The mask that a layer has left on a tensor, or None."""
+    found = getattr(value, "_keras_mask", None)
+    if found is None and "keras.src.backend" in sys.modules:
+        found = sys.modules["keras.src.backend"].get_keras_mask(value)
+    return found
+
+
+def set_mask(value: Any, mask: Any) -> None:
+    """Leave a mask on a tensor."""
+    value._keras_mask = mask
+
+
+def converted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the script as Keras 2 calls it: in a graph, AutoGraph makes graphs of its `if` and `while`."""
+    import tensorflow as tf
+
+    context = importlib.import_module("tensorflow.python.autograph.core.ag_ctx")
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if tf.executing_eagerly():
+            return function(*args, **kwargs)
+        enabled = context.ControlStatusCtx(context.Status.ENABLED)
+        with enabled:
+            return tf.__internal__.autograph.tf_convert(function, enabled)(*args, **kwargs)
+
+    return tf.autograph.experimental.do_not_convert(call)

@@ -1,0 +1,123 @@
+"""The data of `fit`, `evaluate` and `predict` of Keras 2.
+
+Of arrays each rank gathers its own rows of each batch. Of other data every rank makes the batches, and takes its rows.
+
+Relies on (tf_keras 2.16 to 2.21), private: `DataHandler.__init__`, with `model`, `distribute`, `epochs` and
+`initial_epoch`; `DataHandler._configure_dataset_and_inferred_steps`, `_dataset`, `_adapter` and `_inferred_steps`;
+`TensorLikeDataAdapter.slice_inputs(indices_dataset, inputs)`, its `_size`, `_batch_size`, `_partial_batch_size` and
+`_shuffle`; `_make_class_weight_map_fn`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from matex_tf import settings
+from matex_tf.core import world
+from matex_tf.patches.common import log_once, model_state, under_way, wrapping
+from matex_tf.patches.data import array_sharding, batches, pipeline_ownership, source_sharding
+from matex_tf.patches.data import batch_ownership as guesses
+from matex_tf.patches.data.array_sharding import LocalBatch
+
+
+def install(module: ModuleType) -> None:
+    """Patch tf_keras.src.engine.data_adapter."""
+    signature = inspect.signature(wrapping.require(module, "DataHandler.__init__"))
+
+    def handler(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        bound = signature.bind(instance, *args, **kwargs)
+        bound.apply_defaults()
+        given = dict(bound.arguments)
+        if given["model"] is None or not given["distribute"]:  # of `adapt`
+            return wrapped(*args, **kwargs)
+        fitted, predicting = under_way.pending("fit"), under_way.pending("predict")
+        purpose = "fit" if fitted is not None else "evaluate" if predicting is None else "predict"
+        source_sharding.check_batched(given["x"])
+        asked = under_way.EpochsAsked(fitted is not None, given, purpose)
+        with under_way.having(epochs_asked=asked), source_sharding.paused():
+            return wrapped(*args, **kwargs)
+
+    wrapping.wrap(module, "DataHandler.__init__", handler)
+    wrapping.wrap(module, "DataHandler._configure_dataset_and_inferred_steps", _configure)
+    wrapping.wrap(module, "TensorLikeDataAdapter.slice_inputs", _slice)
+    wrapping.wrap(module, "_make_class_weight_map_fn", _class_weights)
+
+
+def _slice(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
+    """The batches of arrays, from those of indices."""
+    asked = under_way.now().epochs_asked
+    leaves = [leaf for leaf in tf.nest.flatten(_slice_arguments(*args, **kwargs)[1]) if leaf is not None]
+    # What only looks like an array is read a batch at a time; batches that are shuffled are so once they are gathered.
+    plain = all(map(tf.is_tensor, leaves)) and type(adapter).__name__ == "TensorLikeDataAdapter"
+    if asked is None or not plain or adapter._shuffle == "batch":
+        return wrapped(*args, **kwargs)
+    indices, inputs = _slice_arguments(*args, **kwargs)
+    arrays = types.SimpleNamespace(
+        _inputs=inputs,
+        _num_samples=int(leaves[0].shape[0]),
+        _batch_size=adapter._batch_size,
+        _partial_batch_size=adapter._partial_batch_size,
+        _size=adapter._size,
+        _shuffle=adapter._shuffle,
+    )
+    elements = tf.nest.map_structure(array_sharding.at_least_one_row, inputs)
+    pipeline = array_sharding.pipeline(
+        arrays, lambda: indices.map(lambda batch: (batch,)), asked.training, asked.arguments, elements
+    )
+    adapter._size, adapter._batch_size = arrays._size, arrays._batch_size
+    adapter._partial_batch_size, adapter._matex_arrays = arrays._partial_batch_size, arrays
+    if arrays._matex_sharded:
+        pipeline = pipeline.repeat(asked.arguments["epochs"] - asked.arguments["initial_epoch"])
+    return pipeline
+
+
+def _slice_arguments(indices_dataset: Any, inputs: Any) -> tuple[Any, Any]:
+    return indices_dataset, inputs
+
+
+def _class_weights(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """Class weights for rows of the rank's own as well."""
+    weigh = wrapped(*args, **kwargs)
+    parts = len(LocalBatch._fields)
+
+    def of_rows(*data: Any) -> Any:
+        if len(data) < parts:  # x, y and sample weights, at most
+            return weigh(*data)
+        batch = LocalBatch(*data)
+        return batch._replace(data=weigh(*batch.data))
+
+    return tf.autograph.experimental.do_not_convert(of_rows)
+
+
+def _configure(wrapped: Any, handler: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    asked = under_way.now().epochs_asked
+    if asked is None or isinstance(handler._dataset.element_spec, LocalBatch):
+        return result
+    dataset, purpose = handler._dataset, asked.purpose
+    mark, made = source_sharding.found(dataset), guesses.UNKNOWN
+    given = asked.arguments["x"]
+    if not mark and isinstance(given, tf.data.Dataset) and settings.current().rows != "shared":
+        made = pipeline_ownership.look(given)
+    counts = world.current().allgather(handler._inferred_steps, "count the batches of the data")
+    own = mark or settings.current().rows == "own" or made.source is pipeline_ownership.Source.OWN
+    if own or (len(set(counts)) > 1 and settings.current().rows == "auto"):
+        handler._dataset = dataset.map(LocalBatch.unknown)
+        handler._inferred_steps = None if None in counts else max(counts)
+        if not mark:
+            log_once.log(
+                f"the data of {purpose}: each rank has rows of its own, since their pipelines are made of other rows: "
+                "together they are the batch. --rows shared says that they are not (docs/data.md)."
+            )
+    else:
+        batches.made_of[dataset] = made
+        if purpose == "predict":
+            model_state.of(asked.arguments["model"]).predicts = made
+    if asked.training and mark == "source":
+        log_once.log("--data source: each rank does its part of the pipeline's work; batches may hold other rows")
+    return result

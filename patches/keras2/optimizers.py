@@ -1,0 +1,56 @@
+"""The gradient hook of the optimizers of Keras 2, new and legacy, and of its loss scaling.
+
+Gradients are averaged as they come in, before they are clipped, transformed or looked at for being finite: so what
+follows is what one rank does. An optimizer that wraps another (loss scaling) hands on averaged ones.
+
+Relies on (tf_keras 2.16 to 2.21): `apply_gradients(grads_and_vars, ...)` of `optimizers.Optimizer`, of
+`optimizers.legacy.Optimizer` and of both `LossScaleOptimizer`s, public.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from matex_tf.patches.common import batch_share, sharing_report, under_way, wrapping
+from matex_tf.patches.keras import optimizer as hook
+
+_CLASSES = {
+    "tf_keras.src.optimizers.optimizer": ("_BaseOptimizer", "Optimizer"),
+    "tf_keras.src.optimizers.legacy.optimizer_v2": ("OptimizerV2",),
+    "tf_keras.src.mixed_precision.loss_scale_optimizer": ("LossScaleOptimizer", "LossScaleOptimizerV3"),
+}
+
+
+def install(module: ModuleType) -> None:
+    """Patch tf_keras.src.optimizers.optimizer, .legacy.optimizer_v2 or .mixed_precision.loss_scale_optimizer."""
+    if module.__name__.endswith("optimizers.optimizer"):
+        hook.say_what_changes()
+    for name in _CLASSES[module.__name__]:
+        wrapping.method(module, f"{name}.apply_gradients", _apply_gradients)
+
+
+def _apply_gradients(wrapped: Any, optimizer: Any, args: Any, kwargs: Any) -> Any:
+    if under_way.now().exchanged:
+        return wrapped(*args, **kwargs)
+    pairs, rest = _arguments(*args, **kwargs)
+    given = [gradient for gradient, _ in pairs if gradient is not None]
+    if not given or all(map(hook.is_marked, given)):
+        return wrapped(pairs, *rest, **_without(kwargs))
+    if batch_share.of_step() is None:  # of a loop of the script's own, which has not averaged them
+        sharing_report.trained("tf_keras")
+        return wrapped(pairs, *rest, **_without(kwargs))
+    variables = [variable for _, variable in pairs]
+    averaged = hook.average([gradient for gradient, _ in pairs], variables)
+    with under_way.having(exchanged=True):
+        return wrapped(list(zip(averaged, variables, strict=True)), *rest, **_without(kwargs))
+
+
+def _arguments(grads_and_vars: Any, *rest: Any, **options: Any) -> tuple[list[Any], tuple[Any, ...]]:
+    return list(grads_and_vars), rest
+
+
+def _without(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in kwargs.items() if name != "grads_and_vars"}

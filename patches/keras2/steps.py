@@ -1,0 +1,148 @@
+"""The functions that Keras 2 calls for each batch: what those of Keras 3 do, for iterators as tf_keras has them.
+
+AutoGraph is at work in the steps of Keras 2, so that a `train_step` of the script's own may branch on tensors.
+
+Relies on (tf_keras 2.16 to 2.21), private: `Model._train_counter`, `_test_counter`, `_predict_counter` and
+`_steps_per_execution`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import tensorflow as tf
+
+from matex_tf.core import world
+from matex_tf.errors import MatexError
+from matex_tf.patches.common import keras_lines, model_state
+from matex_tf.patches.common.active_flag import ActiveFlag
+from matex_tf.patches.common.row_slicing import RowRange
+from matex_tf.patches.data.batches import BatchSource, fetch
+from matex_tf.patches.fit import predict_function
+from matex_tf.patches.fit.shared_step import SharedStep
+from matex_tf.patches.keras import metrics, weights
+
+#: While `train_on_batch` and its kin run, whose iterators have one batch.
+_on_batch = ActiveFlag()
+
+
+def on_batch() -> contextlib.AbstractContextManager[None]:
+    """Inside of this block an iterator has the one batch that a script has given."""
+    return _on_batch()
+
+
+class Step(SharedStep):
+    """A model's `train_step` or `test_step`, on this rank's rows of a batch."""
+
+    def _of_model(self) -> Any:
+        return keras_lines.converted(super()._of_model())
+
+    def _look_across_rows(self, data: Any, slices: tuple[bool, ...]) -> None:
+        """Whether the model looks across rows is not tried."""
+
+    def _begin_check(self, data: Any, slices: tuple[bool, ...], share: RowRange) -> None:
+        """The first step is not compared with one of a single rank."""
+
+    def _counts_early(self) -> bool:
+        return False
+
+
+class StepFunction:
+    """What Keras 2 calls as `train_function` and `test_function`: one execution of `steps_per_execution` batches."""
+
+    def __init__(self, model: Any, kind: str):
+        """Args: kind: "train" or "test"."""
+        refuse(model)
+        self.step = Step(model, kind)
+        self.feed = BatchSource(kind)
+        self.model = model
+        self.kind = kind
+
+    def __call__(self, iterator: Any) -> Any:
+        """Run the batches of one execution.
+
+        Raises:
+            StopIteration: there is no batch left.
+        """
+        if _on_batch:
+            (data,) = fetch(iterator, 1)
+            return self._whole(self._run(self.feed.given(data)))
+        logs = None
+        for batch in self.feed.batches(iterator, steps_of(self.model)):
+            logs = self._run(batch)
+        if logs is None:
+            raise StopIteration
+        return logs
+
+    def _run(self, batch: Any) -> Any:
+        logs = self.step(*batch())
+        (self.model._train_counter if self.kind == "train" else self.model._test_counter).assign_add(1)
+        return logs
+
+    def _whole(self, logs: Any) -> Any:
+        """Logs of `train_on_batch` and `test_on_batch`, over all ranks; metrics keep this rank's state."""
+        averaged = metrics.merge(self.model)
+        if self.kind == "train":
+            weights.merge_statistics(self.model)
+        whole = metrics.complete(self.model, logs if isinstance(logs, dict) else {"loss": logs}, averaged)
+        metrics.restore_local(self.model)
+        return whole
+
+
+class PredictFunction(predict_function.PredictFunction):
+    """What Keras 2 calls as `predict_function`: this rank predicts its rows, and every rank gets all."""
+
+    def __init__(self, model: Any, kind: str):
+        """Args: kind: "predict"."""
+        refuse(model)
+        super().__init__(model)
+
+    def __call__(self, iterator: Any) -> Any:
+        """Predictions, in the order of rows, for the batches of one execution.
+
+        Raises:
+            StopIteration: there is no batch left.
+        """
+        batches = fetch(iterator, 1 if _on_batch else steps_of(self.model))
+        if not batches:
+            raise StopIteration
+        known, notes = model_state.of(self.model).predicts, model_state.of(self.model)
+        if _on_batch:  # in a callback of predict, maybe
+            notes.predicts = None
+        try:
+            outputs = self._predictions(batches)
+        finally:
+            notes.predicts = known
+        self.model._predict_counter.assign_add(len(batches))
+        return outputs
+
+    def _of_model(self) -> Any:
+        return keras_lines.converted(super()._of_model())
+
+
+def steps_of(model: Any) -> int:
+    """The batches of one execution of a model, which may not be compiled."""
+    return 1 if model._steps_per_execution is None else int(model._steps_per_execution.numpy())
+
+
+def refuse(model: Any) -> None:
+    """Raises: MatexError: a model that cannot be shared out."""
+    for layer in model._flatten_layers():
+        if getattr(layer, "stateful", False) and hasattr(layer, "reset_states") and hasattr(layer, "cell"):
+            raise MatexError(
+                f"layer {layer.name} of {model.name} is stateful: it keeps a state for each row of a whole batch, and "
+                "each rank works on other rows of it. Run the script on one rank, or build the layer without "
+                "stateful=True."
+            )
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    if replicas > 1:
+        raise MatexError(
+            f"{model.name} was built in the scope of a tf.distribute strategy of {replicas} replicas; matex_tf takes "
+            "its place: remove the strategy, or run the script without matex_tf."
+        )
+    if not tf.executing_eagerly():
+        raise MatexError(
+            f"{model.name} is run in a graph of TensorFlow 1, which is not shared out for tf_keras: leave out "
+            f"disable_eager_execution, or run the script on one rank ({world.current().size} here)."
+        )

@@ -1,0 +1,143 @@
+"""The fit loop of Keras 2.
+
+Relies on (tf_keras 2.16 to 2.21): `Model.make_train_function`, `make_test_function`, `make_predict_function`, `fit`,
+`evaluate`, `predict`, `train_on_batch`, `test_on_batch`, `predict_on_batch`, `reset_metrics`, public;
+`Model._validate_and_get_metrics_result(logs)`, which `fit` and `evaluate` call where an epoch's logs are read, private.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from matex_tf import settings, strategies
+from matex_tf.core import world
+from matex_tf.errors import MatexError
+from matex_tf.patches.common import model_state, sharing_report, under_way, wrapping
+from matex_tf.patches.data import batch_ownership as guesses
+from matex_tf.patches.data import source_sharding
+from matex_tf.patches.keras import metrics, weights
+from matex_tf.patches.keras2 import steps
+
+
+def install(module: ModuleType) -> None:
+    """Patch tf_keras.src.engine.training."""
+    for kind, cls in (("train", steps.StepFunction), ("test", steps.StepFunction), ("predict", steps.PredictFunction)):
+        wrapping.wrap(module, f"Model.make_{kind}_function", _making(kind, cls))
+    for name, wrapper in {
+        "fit": _fit,
+        "evaluate": _evaluate,
+        "predict": _predict,
+        "train_on_batch": _on_batch,
+        "test_on_batch": _on_batch,
+        "predict_on_batch": _on_batch,
+        "_validate_and_get_metrics_result": _logs_of_all,
+        "reset_metrics": _reset_metrics,
+    }.items():
+        wrapping.wrap(module, f"Model.{name}", wrapper)
+
+
+def _making(kind: str, cls: Any) -> Any:
+    def make(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+        held = getattr(model, f"{kind}_function")
+        if held is None or _forced(*args, **kwargs):
+            if kind == "train":
+                model_state.of(model).begin = True
+            held = cls(model, kind)
+            setattr(model, f"{kind}_function", held)
+        return held
+
+    return make
+
+
+def _forced(force: bool = False) -> bool:
+    return force
+
+
+def _refuse() -> None:
+    """Raises: MatexError: a setting that is for Keras 3 alone."""
+    given, strategy, text = settings.current(), strategies.current(), ""
+    if not strategy.averages_gradients or not strategy.replicas_identical or strategy.delays_updates:
+        text = f"--strategy {strategy.name}"
+    elif given.reproducible:
+        text = "--reproducible"
+    elif given.batch == "per-rank":
+        text = "--batch per-rank"
+    if text:
+        raise MatexError(
+            f"{text} is for models of Keras 3, and this one is of tf_keras (Keras 2): leave it out (docs/keras2.md)."
+        )
+    sharing_report.uncovered("fit of tf_keras (Keras 2)")
+
+
+def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    _refuse()
+    ranks = world.current()
+    sharing_report.shared()
+    model_state.of(model).begin = True
+    ranks.location = f"the start of fit of {model.name}"
+    with under_way.having(in_keras=True), under_way.making_epochs("fit", model):
+        history = wrapped(*args, **kwargs)
+    weights.merge_statistics(model)
+    strategies.current().end(model)
+    ranks.location = f"the end of fit of {model.name}"
+    ranks.barrier("end a fit")
+    return history
+
+
+def _evaluate(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    world.current().location = f"evaluate of {model.name}"
+    weights.merge_statistics(model)
+    with under_way.having(in_keras=True):
+        return wrapped(*args, **kwargs)
+
+
+def _predict(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    world.current().location = f"predict of {model.name}"
+    if source_sharding.found(args[0] if args else kwargs.get("x")) == "source":
+        raise MatexError(
+            "predict gives predictions in the order of the rows, and --data source has dealt those out: give it "
+            "arrays, or take --data exact."
+        )
+    weights.merge_statistics(model)
+    notes = model_state.of(model)
+    notes.predicts, notes.finding = guesses.UNKNOWN, None
+    try:
+        with under_way.having(in_keras=True), under_way.making_epochs("predict", model):
+            return wrapped(*args, **kwargs)
+    finally:
+        notes.predicts = notes.finding = None
+
+
+def _on_batch(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    _refuse()
+    with under_way.having(in_keras=True), steps.on_batch():
+        return wrapped(*args, **kwargs)
+
+
+def _logs_of_all(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    """An epoch's logs, over all ranks; moving statistics are merged at the same point, before validation."""
+    world.current().location = f"the end of an epoch of {model.name}"
+    if isinstance(model.train_function, steps.StepFunction):
+        model.train_function.feed.end_epoch(model)
+    weights.merge_statistics(model)
+    averaged = metrics.merge(model)
+    own = args[0] if args else kwargs["logs"]
+    logs = wrapped(own)
+    if logs is own and isinstance(logs, dict):
+        return metrics.complete(model, logs, averaged)
+    return {**logs, **averaged} if isinstance(logs, dict) else logs
+
+
+def _reset_metrics(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    metrics.forget(model)
+    for name in ("train", "test"):
+        function = getattr(model, f"{name}_function")
+        if function is not None and not isinstance(function, steps.StepFunction):
+            raise MatexError(
+                f"{model.name} ({type(model).__name__}) makes a {name}_function of its own, which cannot be shared out "
+                f"among ranks: give it a {name}_step, in place of make_{name}_function."
+            )
+    if isinstance(model.train_function, steps.StepFunction):
+        model.train_function.feed.begin_epoch()
+    return wrapped(*args, **kwargs)

@@ -1,0 +1,46 @@
+"""Keras 2, by tf_keras: the answer of one rank."""
+
+import importlib.util
+
+import pytest
+
+from tests.support.cases import keras2
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras, which scripts/setup installs"
+)
+
+FITS = {
+    "plain": {},
+    "sample weights and validation": {"with_weights": True, "with_validation": True},
+    "class weights": {"class_weight": ((0, 1.0), (1, 2.0), (2, 0.5))},
+    "legacy, clipped": {"optimizer": ("legacy.SGD", {"learning_rate": 0.1, "momentum": 0.9, "global_clipnorm": 0.1})},
+    "adam, clipped, averaged weights": {"optimizer": ("Adam", {"clipnorm": 0.1, "use_ema": True})},
+    "a sum": {"loss": ("SparseCategoricalCrossentropy", {"from_logits": True, "reduction": "sum"}), "epochs": 1},
+    "loss scaling": {"optimizer": ("", {"inner": ("Adam", {"global_clipnorm": 0.1}), "initial_scale": 1024})},
+    "legacy loss scaling": {"optimizer": ("", {"inner": ("legacy.SGD", {"learning_rate": 0.1}), "initial_scale": 1024})},
+    "two steps at once": {"steps_per_execution": 2},
+    "eagerly": {"run_eagerly": True, "epochs": 1},
+}
+
+
+@pytest.mark.parametrize("options", FITS.values(), ids=FITS)
+def test_fit(ranks, options):
+    """Losses, metrics, weights and the state of optimizers, with a ragged last batch that has fewer rows than ranks."""
+    ranks(keras2.fit, meets="exchange gradients", **options)
+
+
+def test_on_batches(ranks):
+    """`evaluate`, `predict` and the calls for one batch."""
+    ranks(keras2.on_batches, meets="exchange gradients")
+
+
+@pytest.mark.parametrize("kind", ["tf.data", "generator", "Sequence"])
+def test_sources(ranks, kind):
+    """What is not an array."""
+    ranks(keras2.sources, kind=kind, meets="exchange gradients")
+
+
+def test_own_train_step(ranks):
+    """AutoGraph is at work in it, and its logs are those of all rows."""
+    ranks(keras2.own_train_step, meets="exchange gradients")

@@ -1,0 +1,182 @@
+"""Models of Keras 2 (tf_keras), beside the Keras 3 that the ranks have imported."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from tests.support.cases.common import numbers, table, weights_for
+
+
+def keras2():
+    """The package; the patches are applied when it is imported."""
+    import tf_keras
+
+    return tf_keras
+
+
+def classifier(seed=7, inner=()):
+    """Two dense layers with logits, and others between them."""
+    keras = keras2()
+    keras.utils.set_random_seed(seed)
+    return keras.Sequential(
+        [
+            keras.layers.Input((6,)),
+            keras.layers.Dense(8, activation="tanh"),
+            *inner,
+            keras.layers.Dense(3),
+        ]
+    )
+
+
+def compiled(model, optimizer=None, loss=None, **options):
+    """The model, compiled for classes unless said otherwise."""
+    keras = keras2()
+    options.setdefault("metrics", ["accuracy"])
+    model.compile(
+        keras.optimizers.SGD(0.1, momentum=0.9) if optimizer is None else optimizer,
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True) if loss is None else loss,
+        **options,
+    )
+    return model
+
+
+def result_of(model, history=None, **more):
+    """Weights, the state of the optimizer, and the history of a model."""
+    optimizer = model.optimizer
+    variables = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
+    result = {"weights": model.get_weights(), "optimizer": [np.array(one) for one in variables], **more}
+    if history is not None:
+        result["history"] = numbers(history.history)
+    return result
+
+
+def fit(optimizer=None, loss=None, with_weights=False, class_weight=None, with_validation=False, inner=(), rows=101, **options):
+    """A training on arrays.
+
+    Args:
+        optimizer: a name in `tf_keras.optimizers`, and its arguments.
+        loss: a name in `tf_keras.losses`, and its arguments.
+        class_weight: as pairs.
+        inner: names of layers between the two dense ones, each with its arguments.
+    """
+    keras = keras2()
+    x, y = table(rows)
+    layers = [getattr(keras.layers, name)(**given) for name, given in inner]
+    compile_options = {name: options.pop(name) for name in ("run_eagerly", "steps_per_execution") if name in options}
+    model = compiled(
+        classifier(inner=layers), made(keras.optimizers, optimizer), made(keras.losses, loss), **compile_options
+    )
+    if with_weights:
+        options["sample_weight"] = weights_for(rows)
+    if with_validation:
+        options["validation_data"] = (*table(38, seed=1), weights_for(38)[::-1])
+    if class_weight:
+        options["class_weight"] = dict(class_weight)
+    history = model.fit(x, y, **{"batch_size": 25, "epochs": 2, "verbose": 0, **options})
+    return result_of(model, history)
+
+
+def made(module, described):
+    """What a name with dots and arguments stands for; None for None."""
+    if described is None:
+        return None
+    name, given = described
+    if "inner" in given:
+        given = {**given, "inner_optimizer": made(module, given["inner"])}
+        given.pop("inner")
+        return keras2().mixed_precision.LossScaleOptimizer(**given)
+    for part in name.split("."):
+        module = getattr(module, part)
+    return module(**given)
+
+
+def on_batches():
+    """`evaluate`, `predict`, `train_on_batch` and their kin; their numbers are those of the batch."""
+    x, y = table()
+    model = compiled(classifier())
+    seen = []
+    for epoch in range(2):
+        for low in range(0, 101, 25):
+            rows = slice(low, low + 25)
+            weight = weights_for(101)[rows] if epoch else None
+            seen.append(model.train_on_batch(x[rows], y[rows], sample_weight=weight, reset_metrics=False))
+    seen.append(model.train_on_batch(x[:2], y[:2], return_dict=True))
+    seen.append(model.test_on_batch(x[:30], y[:30]))
+    seen.append(model.test_on_batch(x[:2], y[:2], reset_metrics=False, return_dict=True))
+    seen.append(model.evaluate(x, y, batch_size=25, verbose=0))
+    predicted = [model.predict(x, batch_size=40, verbose=0), model.predict_on_batch(x[:7]), model.predict(x[:2], verbose=0)]
+    return result_of(model, seen=numbers(seen), predicted=predicted)
+
+
+def source(kind):
+    """The same rows as a tf.data pipeline, a generator or a `Sequence`, with an epoch of five batches, the last ragged."""
+    keras = keras2()
+    x, y = table()
+    batches = [(x[low : low + 25], y[low : low + 25]) for low in range(0, 101, 25)]
+    if kind == "tf.data":
+        return tf.data.Dataset.from_tensor_slices((x, y)).shuffle(50, seed=3).batch(25)
+    if kind == "generator":
+
+        def forever():
+            while True:
+                yield from batches
+
+        return forever()
+
+    class Batches(keras.utils.Sequence):
+        def __len__(self):
+            return len(batches)
+
+        def __getitem__(self, place):
+            return batches[place]
+
+    return Batches()
+
+
+def sources(kind, **options):
+    """A training on what is not an array."""
+    model = compiled(classifier(), steps_per_execution=options.pop("steps_per_execution", 1))
+    if kind == "generator":
+        options["steps_per_epoch"] = 5
+    history = model.fit(source(kind), epochs=2, verbose=0, **options)
+    predicted = None if kind == "generator" else model.predict(source("Sequence"), verbose=0)
+    return result_of(model, history, predicted=predicted)
+
+
+def own_train_step():
+    """A `train_step` with a branch on a tensor, and a metric that is fed the mean loss of a batch."""
+    keras = keras2()
+
+    class Own(keras.Model):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+            self.tracker = keras.metrics.Mean("own")
+
+        def call(self, x, training=False):
+            return self.inner(x, training=training)
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                losses = keras.losses.sparse_categorical_crossentropy(y, self(x, training=True), from_logits=True)
+                loss = tf.reduce_mean(losses)
+            if self.optimizer.iterations < 3:
+                loss_seen = 2 * loss
+            else:
+                loss_seen = loss
+            grads = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(grads, self.trainable_variables))
+            self.tracker.update_state(loss_seen)
+            return {"own": self.tracker.result(), "plain": loss}
+
+        @property
+        def metrics(self):
+            return [self.tracker]
+
+    x, y = table()
+    model = Own(classifier())
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9))
+    history = model.fit(x, y, batch_size=25, epochs=2, verbose=0)
+    return result_of(model, history)
