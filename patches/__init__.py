@@ -139,6 +139,7 @@ def install(seed: int | None = None) -> None:
     horovod_alias.install()
     for module, patch in (*(RECORDING if recorded() else ()), *PATCHES, *_of_files()):
         wrapt.register_post_import_hook(_applier(patch), module)
+    wrapt.register_post_import_hook(_apply_waiting, "tensorflow")
 
 
 def recorded() -> bool:
@@ -212,6 +213,25 @@ def _applier(patch: str) -> Callable[[ModuleType], None]:
             and other_frameworks.backend() != "tensorflow"
         ):
             return
+        if module.__name__.startswith("tf_keras.") and _is_loading("tensorflow"):
+            run_state.current().waiting.append(lambda: put_on(module))
+        else:
+            put_on(module)
+
+    def put_on(module: ModuleType) -> None:
         importlib.import_module(f"matex_tf.patches.{patch}").install(module)
 
     return apply
+
+
+def _is_loading(name: str) -> bool:
+    """Whether the import of a module has begun, and has not ended."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return bool(getattr(spec, "_initializing", False))
+
+
+def _apply_waiting(_: ModuleType) -> None:
+    """With TF_USE_LEGACY_KERAS=1 TensorFlow imports tf_keras before it is complete itself: what patches that waits."""
+    waiting = run_state.current().waiting
+    while waiting:
+        waiting.pop(0)()

@@ -95,8 +95,12 @@ def set_mask(value: Any, mask: Any) -> None:
     value._keras_mask = mask
 
 
-def converted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the script as Keras 2 calls it: in a graph, AutoGraph makes graphs of its `if` and `while`."""
+def converted(function: Callable[..., Any], itself: bool = True) -> Callable[..., Any]:
+    """A function of the script as Keras 2 calls it: in a graph, AutoGraph makes graphs of its `if` and `while`.
+
+    Args:
+        itself: or else only in what is called by it and asks for that, such as the `call` of layers.
+    """
     import tensorflow as tf
 
     context = importlib.import_module("tensorflow.python.autograph.core.ag_ctx")
@@ -107,6 +111,8 @@ def converted(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
         enabled = context.ControlStatusCtx(context.Status.ENABLED)
         with enabled:
+            if not itself:
+                return function(*args, **kwargs)
             return tf.__internal__.autograph.tf_convert(function, enabled)(*args, **kwargs)
 
     return tf.autograph.experimental.do_not_convert(call)

@@ -8,6 +8,7 @@ caller can hand on is not kept here; what belongs to a model, a step or a graph 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 _Part = TypeVar("_Part")
@@ -20,11 +21,13 @@ class RunState:
         patched: whether the patches are in place: this process is a rank of a run.
         aside: whether they step aside: the script imports Horovod's names, so it shares out and averages by itself.
         trained: training steps of `fit` and `train_on_batch`, of all models.
+        waiting: patches of modules that were imported before TensorFlow was complete.
     """
 
     def __init__(self) -> None:
         self.patched = self.aside = False
         self.trained = 0
+        self.waiting: list[Callable[[], None]] = []
         self._parts: dict[type[Any], Any] = {}
 
     def part(self, kind: type[_Part]) -> _Part:

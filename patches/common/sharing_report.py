@@ -24,7 +24,7 @@ from matex_tf.patches.common import log_once, run_state, wrapping
 OTHERS = {
     "tf_keras": (
         "tf_keras (Keras 2)",
-        "matex_tf shares out Keras 3: import keras, and take TF_USE_LEGACY_KERAS out of the environment",
+        "matex_tf shares out fit and train_on_batch of it, and loops over a batched tf.data pipeline (docs/keras2.md)",
     ),
     "keras": ("Keras on {backend}", "matex_tf shares out Keras on TensorFlow: set KERAS_BACKEND=tensorflow"),
     "torch": ("PyTorch", "matex_tf shares out TensorFlow and Keras; PyTorch has torch.distributed"),

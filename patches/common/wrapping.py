@@ -15,8 +15,8 @@ from matex_tf.core import world
 from matex_tf.errors import MatexError, NameMoved
 from matex_tf.patches.common import run_state
 
-#: Versions of Keras that every patch was tried with.
-TRIED = "3.3 to 3.15"
+#: Versions of Keras 3, and of Keras 2, that every patch was tried with.
+TRIED, TRIED_2 = "3.3 to 3.15", "2.16 to 2.21"
 
 
 def put_aside(on: bool = True) -> None:
@@ -47,6 +47,12 @@ def require(module: ModuleType, path: str) -> Any:
     found: Any = module
     for part in path.split("."):
         if not hasattr(found, part):
+            if module.__name__.startswith("tf_keras."):
+                version = getattr(sys.modules.get("tf_keras"), "__version__", "unknown")
+                raise NameMoved(
+                    f"tf_keras {version} has no {module.__name__}.{path}, which matex_tf relies on; it was tried with "
+                    f"tf_keras {TRIED_2}. Install the one of your TensorFlow (docs/keras2.md) or a newer matex_tf."
+                )
             raise NameMoved(
                 f"Keras {keras_version()} has no {module.__name__}.{path}, which matex_tf relies on; it was tried with "
                 f"Keras {TRIED}. Install one of these (pip install 'keras>=3.3,<3.16') or a newer matex_tf."

@@ -1,7 +1,6 @@
 """Frameworks that matex_tf does not share out: that they train is noted, see `sharing_report`.
 
-Relies on, public: (tf_keras 2.16 to 2.21) `tf_keras.optimizers.Optimizer` and `.legacy.Optimizer`, their
-`apply_gradients`; (Keras 3.3 to 3.15) `BaseOptimizer.apply`; (PyTorch 2) `register_optimizer_step_pre_hook` of
+Relies on, public: (Keras 3.3 to 3.15) `BaseOptimizer.apply`; (PyTorch 2) `register_optimizer_step_pre_hook` of
 torch.optim.optimizer; `jax.grad` and `jax.value_and_grad`. What another version lacks is not seen.
 """
 
@@ -9,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
 import sys
 from collections.abc import Callable
 from types import FrameType, ModuleType
@@ -17,23 +15,20 @@ from typing import Any
 
 from matex_tf.patches.common import log_once, sharing_report, wrapping
 
-_NAMES = {"tf_keras": "tf_keras (Keras 2)", "torch": "PyTorch", "jax": "JAX"}
+_NAMES = {"torch": "PyTorch", "jax": "JAX"}
 
 
 def install(module: ModuleType) -> None:
-    """Patch tf_keras, torch, jax, keras.src.backend or keras.src.optimizers.base_optimizer."""
+    """Patch torch, jax, keras.src.backend or keras.src.optimizers.base_optimizer."""
     if module.__name__.startswith("keras."):
         _other_backend(module)
         return
-    if not wrapping.is_aside() and not wrapping.alone() and (_legacy(module) or _imported_by_script()):
+    if not wrapping.is_aside() and not wrapping.alone() and _imported_by_script():
         log_once.log(
             f"{_NAMES[module.__name__]} is imported: what it trains, each rank trains whole. matex_tf shares out "
-            "TensorFlow, and Keras 3 on it"
+            "TensorFlow, and Keras on it"
         )
-    if module.__name__ == "tf_keras":
-        for optimizer in (module.optimizers.Optimizer, module.optimizers.legacy.Optimizer):
-            _before(optimizer, "apply_gradients", _apply_gradients)
-    elif module.__name__ == "torch":
+    if module.__name__ == "torch":
         optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim hides it
         register = getattr(optimizers, "register_optimizer_step_pre_hook", None)
         if register is not None:
@@ -77,14 +72,6 @@ def _before(owner: Any, name: str, note: Callable[..., None]) -> None:
     setattr(owner, name, noted)
 
 
-def _apply_gradients(optimizer: Any, grads_and_vars: Any, *rest: Any, **options: Any) -> None:
-    """Gradients that a loop of the script's own has averaged are shared out, whoever applies them."""
-    pairs = list(grads_and_vars) if isinstance(grads_and_vars, (list, tuple)) else []
-    given = [gradient for gradient, _ in pairs if gradient is not None]
-    if not given or not all(getattr(gradient, "_matex_exchanged", False) for gradient in given):
-        sharing_report.trained("tf_keras")
-
-
 def _unless_divided(name: str, *_: Any, **__: Any) -> None:
     """Training of another framework, unless the script has started the framework's own ranks."""
     asks = getattr(getattr(sys.modules[name], "distributed", None), "is_initialized", None)
@@ -96,10 +83,6 @@ def _unless_divided(name: str, *_: Any, **__: Any) -> None:
         sharing_report.trained("keras", backend=name)
     elif not divided:
         sharing_report.trained(name)
-
-
-def _legacy(module: ModuleType) -> bool:
-    return module.__name__ == "tf_keras" and os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
 
 
 def _imported_by_script() -> bool:

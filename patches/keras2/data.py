@@ -83,13 +83,11 @@ def _slice_arguments(indices_dataset: Any, inputs: Any) -> tuple[Any, Any]:
 def _class_weights(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     """Class weights for rows of the rank's own as well."""
     weigh = wrapped(*args, **kwargs)
-    parts = len(LocalBatch._fields)
 
     def of_rows(*data: Any) -> Any:
-        if len(data) < parts:  # x, y and sample weights, at most
-            return weigh(*data)
-        batch = LocalBatch(*data)
-        return batch._replace(data=weigh(*batch.data))
+        if isinstance(data[0], LocalBatch):
+            return data[0]._replace(data=weigh(*data[0].data))
+        return weigh(*data)
 
     return tf.autograph.experimental.do_not_convert(of_rows)
 

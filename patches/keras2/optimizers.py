@@ -12,8 +12,6 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-import tensorflow as tf
-
 from matex_tf.patches.common import batch_share, sharing_report, under_way, wrapping
 from matex_tf.patches.keras import optimizer as hook
 
@@ -37,15 +35,15 @@ def _apply_gradients(wrapped: Any, optimizer: Any, args: Any, kwargs: Any) -> An
         return wrapped(*args, **kwargs)
     pairs, rest = _arguments(*args, **kwargs)
     given = [gradient for gradient, _ in pairs if gradient is not None]
-    if not given or all(map(hook.is_marked, given)):
+    if given and not all(map(hook.is_marked, given)):
+        if batch_share.of_step() is None:  # of a loop of the script's own, which has not averaged them
+            sharing_report.trained("tf_keras")
+        else:
+            variables = [variable for _, variable in pairs]
+            averaged = hook.average([gradient for gradient, _ in pairs], variables)
+            pairs = list(zip(averaged, variables, strict=True))
+    with under_way.having(exchanged=True):  # it may hand them on to another method of this kind
         return wrapped(pairs, *rest, **_without(kwargs))
-    if batch_share.of_step() is None:  # of a loop of the script's own, which has not averaged them
-        sharing_report.trained("tf_keras")
-        return wrapped(pairs, *rest, **_without(kwargs))
-    variables = [variable for _, variable in pairs]
-    averaged = hook.average([gradient for gradient, _ in pairs], variables)
-    with under_way.having(exchanged=True):
-        return wrapped(list(zip(averaged, variables, strict=True)), *rest, **_without(kwargs))
 
 
 def _arguments(grads_and_vars: Any, *rest: Any, **options: Any) -> tuple[list[Any], tuple[Any, ...]]:

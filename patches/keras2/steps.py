@@ -1,6 +1,6 @@
 """The functions that Keras 2 calls for each batch: what those of Keras 3 do, for iterators as tf_keras has them.
 
-AutoGraph is at work in the steps of Keras 2, so that a `train_step` of the script's own may branch on tensors.
+AutoGraph is at work in what the steps of Keras 2 call, so that the `call` of a layer may branch on tensors.
 
 Relies on (tf_keras 2.16 to 2.21), private: `Model._train_counter`, `_test_counter`, `_predict_counter` and
 `_steps_per_execution`.
@@ -15,13 +15,13 @@ import tensorflow as tf
 
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import keras_lines, model_state
+from matex_tf.patches.common import keras_lines, log_once, model_state
 from matex_tf.patches.common.active_flag import ActiveFlag
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data.batches import BatchSource, fetch
 from matex_tf.patches.fit import predict_function
 from matex_tf.patches.fit.shared_step import SharedStep
-from matex_tf.patches.keras import metrics, weights
+from matex_tf.patches.keras import batch_norm, metrics, weights
 
 #: While `train_on_batch` and its kin run, whose iterators have one batch.
 _on_batch = ActiveFlag()
@@ -36,7 +36,7 @@ class Step(SharedStep):
     """A model's `train_step` or `test_step`, on this rank's rows of a batch."""
 
     def _of_model(self) -> Any:
-        return keras_lines.converted(super()._of_model())
+        return keras_lines.converted(super()._of_model(), itself=False)
 
     def _look_across_rows(self, data: Any, slices: tuple[bool, ...]) -> None:
         """Whether the model looks across rows is not tried."""
@@ -118,7 +118,7 @@ class PredictFunction(predict_function.PredictFunction):
         return outputs
 
     def _of_model(self) -> Any:
-        return keras_lines.converted(super()._of_model())
+        return keras_lines.converted(super()._of_model(), itself=False)
 
 
 def steps_of(model: Any) -> int:
@@ -129,6 +129,11 @@ def steps_of(model: Any) -> int:
 def refuse(model: Any) -> None:
     """Raises: MatexError: a model that cannot be shared out."""
     for layer in model._flatten_layers():
+        if batch_norm.over_all_rows(layer):
+            log_once.log(
+                f"layer {layer.name} of {model.name} normalizes the rows of each rank: BatchNormalization over the "
+                "rows of all ranks is there for Keras 3 alone (docs/keras2.md)"
+            )
         if getattr(layer, "stateful", False) and hasattr(layer, "reset_states") and hasattr(layer, "cell"):
             raise MatexError(
                 f"layer {layer.name} of {model.name} is stateful: it keeps a state for each row of a whole batch, and "

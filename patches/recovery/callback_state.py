@@ -13,7 +13,6 @@ import io
 import types
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -77,7 +76,7 @@ def _other(value: Any) -> plain_encoder.Name:
     if isinstance(value, tf.Tensor) and hasattr(value, "numpy"):
         return plain_encoder.Name(_TENSOR, value.numpy())
     if isinstance(value, (types.FunctionType, np.ufunc)):
-        for where, module in ((_OPS, keras.ops), (_UFUNC, np)):
+        for where, module in ((_OPS, _ops()), (_UFUNC, np)):
             name = str(value.__name__)
             if getattr(module, name, None) is value:
                 return plain_encoder.Name(where, name)
@@ -87,7 +86,7 @@ def _other(value: Any) -> plain_encoder.Name:
 def _named(what: str, value: Any) -> Any:
     if what == _TENSOR:
         return tf.constant(value)
-    found = getattr({_OPS: keras.ops, _UFUNC: np}.get(what), str(value), None)
+    found = getattr({_OPS: _ops(), _UFUNC: np}.get(what), str(value), None)
     if not isinstance(found, types.FunctionType if what == _OPS else np.ufunc):
         raise plain_encoder.Malformed(f"it names {what} {value!r:.80}, which is not known")
     return found
@@ -101,3 +100,9 @@ def _may_change(value: Any, depth: int = 0) -> bool:
     if isinstance(value, _STATELESS) or not plain_encoder.holds(value, "it", _other):
         return False
     return not type(value).__module__.startswith(("keras.", "tensorflow.", "matex_tf."))
+
+
+def _ops() -> Any:
+    import keras  # where a script is on Keras 2, this file is read before TensorFlow is complete
+
+    return keras.ops

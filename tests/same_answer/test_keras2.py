@@ -18,7 +18,9 @@ FITS = {
     "adam, clipped, averaged weights": {"optimizer": ("Adam", {"clipnorm": 0.1, "use_ema": True})},
     "a sum": {"loss": ("SparseCategoricalCrossentropy", {"from_logits": True, "reduction": "sum"}), "epochs": 1},
     "loss scaling": {"optimizer": ("", {"inner": ("Adam", {"global_clipnorm": 0.1}), "initial_scale": 1024})},
-    "legacy loss scaling": {"optimizer": ("", {"inner": ("legacy.SGD", {"learning_rate": 0.1}), "initial_scale": 1024})},
+    "legacy loss scaling": {
+        "optimizer": ("", {"inner": ("legacy.SGD", {"learning_rate": 0.1}), "initial_scale": 1024})
+    },
     "two steps at once": {"steps_per_execution": 2},
     "eagerly": {"run_eagerly": True, "epochs": 1},
 }
@@ -42,5 +44,5 @@ def test_sources(ranks, kind):
 
 
 def test_own_train_step(ranks):
-    """AutoGraph is at work in it, and its logs are those of all rows."""
+    """AutoGraph is at work in the `call` of the model, and the logs of the step are those of all rows."""
     ranks(keras2.own_train_step, meets="exchange gradients")

@@ -48,6 +48,10 @@ ROOMS: dict[str, str] = {
         " patches.keras patches.recovery patches.random"
         " patches patches.files"  # whether the script is recorded, and whether it asks for its rank
     ),
+    "patches.keras2": (
+        "core exchange strategies patches.common patches.across_rows patches.data patches.keras patches.fit"
+        " patches.saving"
+    ),
     "patches.recording": "core verifying patches.common",
     "patches.saving": "core storage patches.common patches.keras patches.fit",
     "patches.files": "core patches patches.common",

@@ -51,7 +51,16 @@ def result_of(model, history=None, **more):
     return result
 
 
-def fit(optimizer=None, loss=None, with_weights=False, class_weight=None, with_validation=False, inner=(), rows=101, **options):
+def fit(
+    optimizer=None,
+    loss=None,
+    with_weights=False,
+    class_weight=None,
+    with_validation=False,
+    inner=(),
+    rows=101,
+    **options,
+):
     """A training on arrays.
 
     Args:
@@ -105,12 +114,16 @@ def on_batches():
     seen.append(model.test_on_batch(x[:30], y[:30]))
     seen.append(model.test_on_batch(x[:2], y[:2], reset_metrics=False, return_dict=True))
     seen.append(model.evaluate(x, y, batch_size=25, verbose=0))
-    predicted = [model.predict(x, batch_size=40, verbose=0), model.predict_on_batch(x[:7]), model.predict(x[:2], verbose=0)]
+    predicted = [
+        model.predict(x, batch_size=40, verbose=0),
+        model.predict_on_batch(x[:7]),
+        model.predict(x[:2], verbose=0),
+    ]
     return result_of(model, seen=numbers(seen), predicted=predicted)
 
 
 def source(kind):
-    """The same rows as a tf.data pipeline, a generator or a `Sequence`, with an epoch of five batches, the last ragged."""
+    """The same rows as a tf.data pipeline, a generator or a `Sequence`, with five batches, the last ragged."""
     keras = keras2()
     x, y = table()
     batches = [(x[low : low + 25], y[low : low + 25]) for low in range(0, 101, 25)]
@@ -145,7 +158,7 @@ def sources(kind, **options):
 
 
 def own_train_step():
-    """A `train_step` with a branch on a tensor, and a metric that is fed the mean loss of a batch."""
+    """A `train_step`, a `call` with a branch on a tensor, and a metric that is fed the mean loss of a batch."""
     keras = keras2()
 
     class Own(keras.Model):
@@ -155,6 +168,8 @@ def own_train_step():
             self.tracker = keras.metrics.Mean("own")
 
         def call(self, x, training=False):
+            if tf.reduce_sum(tf.abs(x)) > 0:
+                x = 2 * x
             return self.inner(x, training=training)
 
         def train_step(self, data):
@@ -162,13 +177,9 @@ def own_train_step():
             with tf.GradientTape() as tape:
                 losses = keras.losses.sparse_categorical_crossentropy(y, self(x, training=True), from_logits=True)
                 loss = tf.reduce_mean(losses)
-            if self.optimizer.iterations < 3:
-                loss_seen = 2 * loss
-            else:
-                loss_seen = loss
             grads = tape.gradient(loss, self.trainable_variables)
-            self.optimizer.apply_gradients(zip(grads, self.trainable_variables))
-            self.tracker.update_state(loss_seen)
+            self.optimizer.apply_gradients(zip(grads, self.trainable_variables, strict=True))
+            self.tracker.update_state(loss)
             return {"own": self.tracker.result(), "plain": loss}
 
         @property
