@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks import peers, tables
 from benchmarks.jobs import THREADS
-from benchmarks.step import models, report
+from benchmarks.step import models, report, xla
 from benchmarks.step.turns import Job
 from matex_tf.launch import mpirun_command
 
@@ -46,7 +46,7 @@ class Kind:
         # Of one version and with the same options everywhere; each environment's own, for its libraries.
         mpirun = dataclasses.replace(mpirun_command.find_mpirun(), path=str(self.python.parent / "mpirun"))
         line = mpirun_command.mpirun_line(
-            mpirun, ranks, hosts, names=["STEP_TURNS", "STEP_COMPUTE", *COMMON] if hosts else []
+            mpirun, ranks, hosts, names=["STEP_TURNS", "STEP_COMPUTE", "STEP_XLA", *COMMON] if hosts else []
         )
         line += [str(self.python), "-m", f"benchmarks.step.{self.module}", model, str(batch), *self.arguments]
         environ: Mapping[str, str] = {
@@ -56,6 +56,7 @@ class Kind:
             "PYTHONPATH": str(peers.ROOT),
             "STEP_PORTS": ",".join(map(str, free_ports(ranks))),
             "STEP_COMPUTE": str(options.compute / 1e3),
+            "STEP_XLA": "1" if options.xla else "",
         }
         # Workers of MultiWorkerMirroredStrategy take one that has no heartbeat for lost; without work they sleep.
         return Job(self.name, line, environ, directory, ranks, rests=self.name == "mirrored")
@@ -140,6 +141,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0, help="steps of a turn (default: the model's)")
     parser.add_argument("--batch", type=int, default=0, help="rows of a rank (default: the model's)")
     parser.add_argument("--compute", type=float, default=0, metavar="MS", help="emulate so much computing a step")
+    parser.add_argument(
+        "--xla",
+        action="store_true",
+        help="with jit_compile=True, beside Keras' own XLA step plus the exchange: dense, lenet and transformer",
+    )
     parser.add_argument("--plot", metavar="FILE.png", help="draw the figures to this file")
     parser.add_argument("--read", metavar="FILE,…", help="measure nothing: show and plot the JSON of earlier runs")
     options = tables.parse(parser)
@@ -148,6 +154,9 @@ def main() -> None:
         report.show(figures, "training steps of earlier runs, milliseconds", "")
         if options.plot:
             report.plot(figures, options.plot)
+        return
+    if options.xla:
+        xla.run(options, Kind)
         return
     wanted = [name for name in options.peers.split(",") if name not in ("", "none")]
     for known, given in (({"horovod", "mirrored", "ddp"}, wanted), (set(models.BATCH), options.models.split(","))):

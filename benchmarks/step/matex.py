@@ -3,7 +3,8 @@
 python -m benchmarks.step.matex MODEL BATCH lockstep
 python -m benchmarks.step.matex MODEL BATCH "chained 32" "funneled 32" …
 
-With STEP_COMPUTE an accelerator is emulated that computes for so many seconds a step.
+With STEP_COMPUTE an accelerator is emulated that computes for so many seconds a step; with STEP_XLA XLA compiles the
+model.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from benchmarks.step.turns import LOCK_STEP, Rank
 PATCHED = "patched lock step"
 #: This package's step with an op in which the ranks meet, and nothing is summed: what the op costs, whatever it does.
 MEET = "meet"
+#: Nothing but the exchange of gradients, by the default schedule.
+ALONE = "exchange alone"
 
 
 def the_model(name: str) -> Any:
     """A model, compiled."""
     model = accelerator.slowed(models.in_keras(name), float(os.environ.get("STEP_COMPUTE", "0")))
-    models.compile_keras(model)
+    models.compile_keras(model, xla=bool(os.environ.get("STEP_XLA")))
     return model
 
 
@@ -86,6 +89,22 @@ def exchanging(name: str, model_name: str, batch: int, rank: Rank) -> tuple[Any,
     return model, rank.lock_step(step) if name == PATCHED else step
 
 
+def exchange_alone(model_name: str) -> Callable[[], Any]:
+    """A graph that sums as many numbers as the model has gradients."""
+    import tensorflow as tf
+
+    from matex_tf.exchange import tf_op
+
+    gradients = [tf.zeros(variable.shape) for variable in the_model(model_name).trainable_variables]
+    labels = [f"gradient {number}" for number in range(len(gradients))]
+
+    @tf.function
+    def exchange(given: Any) -> Any:
+        return tf_op.sum_over_ranks(given, "exchange gradients", labels)
+
+    return lambda: exchange(gradients)
+
+
 def plain(model_name: str, batch: int) -> tuple[Any, Callable[[], Any]]:
     """A model of Keras, and its step; also for Keras 2."""
     import tensorflow as tf
@@ -108,9 +127,12 @@ def main() -> None:
 
     world.init()
     patches.install(seed=7)
-    made = {name: exchanging(name, model_name, batch, rank) for name in names}
+    made = {name: exchanging(name, model_name, batch, rank) for name in names if name != ALONE}
     first = next(iter(made.values()))[0]
-    rank.serve({name: step for name, (_, step) in made.items()}, models.parameters(first))
+    steps = {name: step for name, (_, step) in made.items()}
+    if ALONE in names:
+        steps[ALONE] = exchange_alone(model_name)
+    rank.serve(steps, models.parameters(first))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """The four models, alike in Keras 2, Keras 3 and PyTorch: 7 k, 1.3 M, 25 M and 23.6 M parameters; and in Keras two of
-1.1 M and 4.2 M that take hardly any time to compute."""
+1.1 M and 4.2 M that take hardly any time to compute, and a transformer of 0.4 M."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import numpy as np
 
 BATCH = {"small": 32, "lenet": 16, "mlp": 32, "resnet": 8}  # rows of a rank; few, so that what an exchange adds is seen
 STEPS = {"small": 200, "lenet": 15, "mlp": 5, "resnet": 2}  # of a turn
-SHAPES = {"small": (64,), "lenet": (28, 28, 1), "mlp": (2048,), "resnet": (64, 64, 3), "wide": (512,), "dense": (1024,)}
+SHAPES = {
+    **{"small": (64,), "lenet": (28, 28, 1), "mlp": (2048,), "resnet": (64, 64, 3), "wide": (512,), "dense": (1024,)},
+    "transformer": (32, 128),
+}
 CLASSES = 10
 
 
@@ -41,6 +44,8 @@ def in_keras(name: str) -> Any:
         body = [layers.Dense(512, activation="relu") for _ in range(4)]
     elif name == "dense":
         body = [layers.Dense(1024, activation="relu") for _ in range(4)]
+    elif name == "transformer":
+        return _transformer(keras, SHAPES[name])
     elif name == "mlp":
         body = [layers.Dense(2048, activation="relu") for _ in range(6)]
     else:
@@ -48,12 +53,24 @@ def in_keras(name: str) -> Any:
     return keras.Sequential([keras.Input(SHAPES[name]), *body, layers.Dense(CLASSES)])
 
 
-def compile_keras(model: Any, optimizer: Any = None) -> None:
-    """SGD and cross-entropy, without XLA."""
+def _transformer(keras: Any, shape: tuple[int, ...]) -> Any:
+    """Two blocks of attention and dense layers."""
+    layers, inputs = keras.layers, keras.Input(shape)
+    rows = inputs
+    for _ in range(2):
+        normal = layers.LayerNormalization()(rows)
+        rows = rows + layers.MultiHeadAttention(4, 32)(normal, normal)
+        hidden = layers.Dense(512, activation="gelu")(layers.LayerNormalization()(rows))
+        rows = rows + layers.Dense(shape[-1])(hidden)
+    return keras.Model(inputs, layers.Dense(CLASSES)(layers.GlobalAveragePooling1D()(rows)))
+
+
+def compile_keras(model: Any, optimizer: Any = None, xla: bool = False) -> None:
+    """SGD and cross-entropy."""
     from tensorflow import keras
 
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer or keras.optimizers.SGD(0.001), loss, jit_compile=False)
+    model.compile(optimizer or keras.optimizers.SGD(0.001), loss, jit_compile=xla)
 
 
 def parameters(model: Any) -> int:

@@ -23,6 +23,7 @@ from matex_tf.patches.common import (
     run_state,
     seeds,
     sharing_report,
+    xla,
 )
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.fit import first_step, one_rank_shapes, virtual_steps
@@ -182,6 +183,7 @@ class SharedStep:
                 if not model.run_eagerly:
                     inside.enter_context(one_rank_shapes.tracing(mine, built_with))
                 inside.enter_context(sum_loss.computed_by(model, self.kind == "train"))
+                inside.enter_context(xla.compiled(model.jit_compile))
                 logs = sum_loss.in_logs(model_step(mine))
             self._sources[slices] = _sources(logs, results)
             return logs, step_retry.read_trained(model) if counts_early else None
@@ -210,8 +212,8 @@ class SharedStep:
             step = step_of_parts
         if model.run_eagerly:
             return step
-        if model.jit_compile:
-            log_once.log("jit_compile is off: gradients leave the step, and XLA cannot compile that.")
+        if model.jit_compile and parts:
+            log_once.log("jit_compile is off: with --reproducible sums have one order, and XLA takes another.")
         compiled = self._functions[slices] = tf.function(step, reduce_retracing=True)
         spec = row_slicing.relaxed(data, slices)
         of_numbers = tf.TensorSpec([parts, 5] if parts else [5], tf.int32)

@@ -11,6 +11,7 @@ Relies on (TensorFlow 2.16 to 2.21): `tf.GradientTape.gradient`, `tf.function`, 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from matex_tf.core import world
-from matex_tf.patches.common import batch_share, log_once, sharing_report, under_way, wrapping
+from matex_tf.patches.common import batch_share, sharing_report, under_way, wrapping, xla
 from matex_tf.patches.keras import optimizer, sum_loss
 from matex_tf.patches.loops import batched, position, replica_sync, step_loss
 
@@ -146,8 +147,12 @@ def _arguments(grads: Sequence[Any], trainable_variables: Any = None) -> tuple[S
 
 
 def _function(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """XLA cannot compile a step whose gradients leave it: a script's tf.function is compiled without."""
-    if kwargs.get("jit_compile") and position.active() and batched.caller() is not None:
-        log_once.log("jit_compile is off: gradients leave the step, and XLA cannot compile that.")
-        kwargs = {**kwargs, "jit_compile": None}
-    return wrapped(*args, **kwargs)
+    """XLA cannot compile a step whose gradients leave it: of a script's tf.function it compiles what lies between."""
+    if not (kwargs.get("jit_compile") and position.active() and batched.caller() is not None):
+        return wrapped(*args, **kwargs)
+    made = functools.partial(wrapped, **{**kwargs, "jit_compile": None})
+    given = args[0] if args else kwargs.get("func")
+    if given is None:  # a decorator with options
+        return lambda function: made(xla.function(function))
+    made.keywords.pop("func", None)
+    return made(xla.function(given), *args[1:])

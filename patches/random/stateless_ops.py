@@ -16,8 +16,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from matex_tf.patches.common import wrapping
-from matex_tf.patches.random import philox, row_span
+from matex_tf.patches.common import wrapping, xla
+from matex_tf.patches.random import philox, row_span, xla_draws
 
 #: By the name of the function that draws: the layout of its numbers, for their dtype.
 _COUNTED = {
@@ -47,6 +47,7 @@ def install(module: ModuleType) -> None:
     for name, parameters in _BY_PARAMETERS.items():
         wrapping.wrap(others, name, whole(inspect.signature(wrapping.require(others, name)), parameters))
     wrapping.wrap(others, "stateless_multinomial", of_logits)
+    wrapping.wrap(counted, "stateless_random_get_key_counter", _key_and_counter)
 
 
 def _counted(signature: inspect.Signature, layout_of: Any) -> Any:
@@ -55,17 +56,20 @@ def _counted(signature: inspect.Signature, layout_of: Any) -> Any:
         given.apply_defaults()
         values = given.arguments
         rows = row_span.of_shape(values["shape"])
+        by_xla = xla.active() and values["alg"] == _CHOSEN and "alpha" not in values
         if rows is None:
-            return wrapped(*args, **kwargs)
+            return xla_draws.by_xla(wrapped, values) if by_xla else wrapped(*args, **kwargs)
 
         def part(shape: Any, counter: Any) -> Any:
-            return wrapped(**{**values, "shape": shape, "counter": counter})
+            given = {**values, "shape": shape, "counter": counter}
+            return xla_draws.by_xla(wrapped, given) if by_xla else wrapped(**given)
 
         layout = layout_of(_dtype(values))
         alpha = values.get("alpha")
         one_span = len(rows.spans) == 1
         if (
             rows.axis == 0
+            and not by_xla
             and values["alg"] in (PHILOX, _CHOSEN)
             and (alpha is None or (one_span and _full(alpha, values)))
         ):
@@ -75,6 +79,12 @@ def _counted(signature: inspect.Signature, layout_of: Any) -> Any:
         return row_span.whole_and_cut(lambda shape: part(shape, values["counter"]), values["shape"], rows)
 
     return draw
+
+
+def _key_and_counter(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    if xla.active():
+        return xla_draws.key_and_counter(wrapped, args[0] if args else kwargs["seed"])
+    return wrapped(*args, **kwargs)
 
 
 def _dtype(values: dict[str, Any]) -> tf.DType:

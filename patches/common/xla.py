@@ -1,0 +1,65 @@
+"""What `jit_compile=True` compiles where a step exchanges: all that lies between the exchanges.
+
+XLA cannot compile a step as a whole if gradients leave it. So its ops are marked one by one, and TensorFlow gathers
+those that XLA can compile into clusters around those that it cannot: the exchange, loops, and what draws random numbers
+(`patches/random/xla_draws.py` compiles those that have a seed). Shapes are known when a cluster runs; other shapes
+compile anew, as in Keras' own XLA step. The rows of a batch are taken in front of the marked ops, or their numbers
+would be constants of a cluster.
+
+Relies on (TensorFlow 2.16 to 2.21): `tf.xla.experimental.jit_scope`, public; ops of a graph within another have no mark
+of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from matex_tf.patches.common import log_once
+from matex_tf.patches.common.active_flag import ActiveFlag
+
+_LEFT_OUT = re.compile("PyFunc|PartitionedCall|Random|Multinomial|TruncatedNormal|StatefulUniform|StatefulStandard|Rng")
+_LOOPS = {"While", "StatelessWhile"}
+_compiling = ActiveFlag()
+
+
+@contextlib.contextmanager
+def compiled(wanted: bool = True) -> Iterator[None]:
+    """Let XLA compile the ops that are traced inside of this block, where it can; eagerly this does nothing."""
+    if not wanted or tf.executing_eagerly():
+        yield
+        return
+    graph, before = tf.compat.v1.get_default_graph(), _loops()
+    with _compiling(), tf.xla.experimental.jit_scope(compile_ops=_compiles):
+        yield
+    if tf.compat.v1.get_default_graph() is graph and _loops() > before:
+        log_once.log("jit_compile: XLA compiles what lies around the loop of a recurrent layer, and not the loop.")
+
+
+def active() -> bool:
+    """Whether ops that are traced now are compiled by XLA, where it can."""
+    return bool(_compiling) and not tf.executing_eagerly()
+
+
+def function(wrapped: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose ops XLA compiles where it can."""
+
+    @functools.wraps(wrapped)
+    def marked(*args: Any, **kwargs: Any) -> Any:
+        with compiled():
+            return wrapped(*args, **kwargs)
+
+    return marked
+
+
+def _compiles(node: Any) -> bool:
+    return _LEFT_OUT.search(node.op) is None
+
+
+def _loops() -> int:
+    return sum(op.type in _LOOPS for op in tf.compat.v1.get_default_graph().get_operations())
