@@ -1,7 +1,8 @@
 """The one TensorFlow op through which tensors reach the exchange.
 
 It is a stateful `tf.numpy_function`: stateful ops of a `tf.function` run in program order, which is the same on every
-rank, so that collectives need no negotiation. XLA cannot compile it; a step that exchanges is not XLA-compiled.
+rank, so that collectives need no negotiation. XLA cannot compile it; with `jit_compile=True` it compiles what
+lies around it.
 """
 
 from __future__ import annotations

@@ -37,12 +37,11 @@ class OwnStep(keras.Sequential):
     """A step of its own."""
 
     def train_step(self, data):
-        x, y = data
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
         with tf.GradientTape() as tape:
             outputs = self(x, training=True)
             loss = self.compute_loss(x, y, outputs)
-        gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, self.trainable_variables), 0.5)
-        self.optimizer.apply(gradients, self.trainable_variables)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
         return self.compute_metrics(x, y, outputs)
 
 
