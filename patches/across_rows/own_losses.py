@@ -17,13 +17,13 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf.patches.across_rows import gathered_batch, keras_losses, trial_rows
-from matex_tf.patches.common import batch_share, log_once, wrapping
+from matex_tf.patches.common import batch_share, keras_lines, log_once, wrapping
 
 _across: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
 
 def install(module: ModuleType) -> None:
-    """Patch keras.src.losses.loss."""
+    """Patch keras.src.losses.loss or tf_keras.src.losses."""
     wrapping.method(module, "Loss.__call__", _call)
 
 
@@ -31,8 +31,9 @@ def _call(wrapped: Any, loss: Any, args: Any, kwargs: Any) -> Any:
     part = batch_share.current()
     if part is None or part.apart or _of_keras(loss):
         return wrapped(*args, **kwargs)
-    own = loss.call
+    own = keras_lines.converted(loss.call) if keras_lines.is_keras_2(loss) else loss.call
 
+    @tf.autograph.experimental.do_not_convert
     def call(y_true: Any, y_pred: Any) -> Any:
         if loss not in _across:
             _across[loss] = _looks_across(loss, own, (y_true, y_pred), part)

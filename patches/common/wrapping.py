@@ -85,6 +85,21 @@ def wrap(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:
     wrapt.wrap_function_wrapper(module, path, only_with_others)
 
 
+def rebind(module: ModuleType, *names: str) -> None:
+    """Let other modules of the same package that have imported these functions have what they were wrapped in.
+
+    With TF_USE_LEGACY_KERAS=1 tf_keras is patched when all of it has been imported.
+    """
+    package = module.__name__.partition(".")[0]
+    others = [other for name, other in list(sys.modules.items()) if name.partition(".")[0] == package]
+    for name in names:
+        new = getattr(module, name)
+        old = getattr(new, "__wrapped__", new)
+        for other in others:
+            if vars(other).get(name) is old:
+                setattr(other, name, new)
+
+
 def method(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:
     """The same for a method that a script may call inside a tf.function: AutoGraph warns of what wrapt has wrapped."""
     owner_path, _, name = path.rpartition(".")

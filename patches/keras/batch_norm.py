@@ -51,7 +51,7 @@ def _moments_of_layer(wrapped: Any, layer: Any, args: Any, kwargs: Any) -> Any:
         kept = None
         if mask is not None:
             kept = tf.broadcast_to(tf.expand_dims(tf.cast(mask, tf.bool), -1), tf.shape(inputs))
-        mean, variance = _Moments(part, layer._reduction_axes, kept, layer.name)(inputs)
+        mean, variance = Moments(part, layer._reduction_axes, kept, layer.name)(inputs)
         return tf.squeeze(mean, layer._reduction_axes), tf.squeeze(variance, layer._reduction_axes)
 
     return moments(*args, **kwargs)
@@ -66,26 +66,30 @@ def _moments_of_op(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
 
     def moments(x: tf.Tensor, axes: Any, keepdims: bool) -> tuple[tf.Tensor, tf.Tensor]:
-        mean, variance = _Moments(part, axes, None, "moments")(x)
+        mean, variance = Moments(part, axes, None, "moments")(x)
         return (mean, variance) if keepdims else (tf.squeeze(mean, axes), tf.squeeze(variance, axes))
 
     return moments(*args, **kwargs)
 
 
-class _Moments:
+class Moments:
     """Mean and variance of one tensor over the rows of all ranks, differentiable any number of times."""
 
-    def __init__(self, part: batch_share.StepShare, axes: Any, kept: tf.Tensor | None, name: str):
+    def __init__(
+        self, part: batch_share.StepShare, axes: Any, kept: tf.Tensor | None, name: str, epsilon: float | None = None
+    ):
         """Args:
         part: of the batch that the tensor's rows are of.
         axes: those that are reduced.
         kept: boolean, of the tensor's shape: the elements that count; None for all.
         name: of the layer, for messages.
+        epsilon: what is added to the number of those that are kept; None: Keras 3's.
         """
         self._part = part
         self._axes = list(axes)
         self._kept = kept
         self._name = name
+        self._epsilon = epsilon
 
     def __call__(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Args: x: float32 or float64. Returns: mean and variance in its dtype, the reduced axes of size 1."""
@@ -95,9 +99,7 @@ class _Moments:
             count, total, squares = self._sums(x)
             divisor = count
             if self._kept is not None:  # as Keras divides where there is a mask
-                from keras import backend
-
-                divisor = count + backend.epsilon()
+                divisor = count + self._added()
             mean = total / divisor
             variance = tf.maximum((squares - 2 * mean * total + tf.square(mean) * count) / divisor, 0)
             mean, variance, divisor = (tf.cast(value, x.dtype) for value in (mean, variance, divisor))
@@ -113,6 +115,13 @@ class _Moments:
 
         result: tuple[tf.Tensor, tf.Tensor] = moments(x)
         return result
+
+    def _added(self) -> float:
+        if self._epsilon is not None:
+            return self._epsilon
+        from keras import backend
+
+        return float(backend.epsilon())
 
     def _sums(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Over all ranks: how many elements there are, their sum, and the sum of their squares; float64."""

@@ -15,13 +15,13 @@ import tensorflow as tf
 
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import keras_lines, log_once, model_state
+from matex_tf.patches.common import keras_lines, model_state
 from matex_tf.patches.common.active_flag import ActiveFlag
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data.batches import BatchSource, fetch
 from matex_tf.patches.fit import predict_function
 from matex_tf.patches.fit.shared_step import SharedStep
-from matex_tf.patches.keras import batch_norm, metrics, weights
+from matex_tf.patches.keras import metrics, weights
 
 #: While `train_on_batch` and its kin run, whose iterators have one batch.
 _on_batch = ActiveFlag()
@@ -129,11 +129,6 @@ def steps_of(model: Any) -> int:
 def refuse(model: Any) -> None:
     """Raises: MatexError: a model that cannot be shared out."""
     for layer in model._flatten_layers():
-        if batch_norm.over_all_rows(layer):
-            log_once.log(
-                f"layer {layer.name} of {model.name} normalizes the rows of each rank: BatchNormalization over the "
-                "rows of all ranks is there for Keras 3 alone (docs/keras2.md)"
-            )
         if getattr(layer, "stateful", False) and hasattr(layer, "reset_states") and hasattr(layer, "cell"):
             raise MatexError(
                 f"layer {layer.name} of {model.name} is stateful: it keeps a state for each row of a whole batch, and "

@@ -43,13 +43,17 @@ _alike: weakref.WeakSet[Any] = weakref.WeakSet()  # lists of callbacks that are 
 
 
 def install(module: ModuleType) -> None:
-    """Patch keras.src.callbacks.callback_list, keras.src.saving.saving_api and keras.src.models.model."""
-    if module.__name__.endswith("callback_list"):
+    """Patch keras.src.callbacks.callback_list, keras.src.saving.saving_api and keras.src.models.model.
+
+    And of tf_keras.src: callbacks, saving.saving_api and engine.training.
+    """
+    if module.__name__.endswith(("callback_list", ".callbacks")):
         wrapping.wrap(module, "CallbackList.on_train_begin", _begin)
         wrapping.wrap(module, "CallbackList.on_train_end", _end)
     elif module.__name__.endswith("saving_api"):
         wrapping.wrap(module, "load_model", lambda wrapped, instance, args, kwargs: _load(wrapped, args, kwargs, 0))
         wrapping.wrap(module, "load_weights", lambda wrapped, instance, args, kwargs: _load(wrapped, args, kwargs, 1))
+        wrapping.rebind(module, "load_model", "load_weights")
     else:
         wrapping.wrap(
             module, "Model.load_weights", lambda wrapped, instance, args, kwargs: _load(wrapped, args, kwargs, 0)

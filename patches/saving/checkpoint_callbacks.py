@@ -1,7 +1,8 @@
 """`ModelCheckpoint` and `BackupAndRestore`: one decision and one writer.
 
 Relies on (Keras 3.3 to 3.15): `ModelCheckpoint._save_model(epoch, batch, logs)`, `BackupAndRestore._save_model()`
-(private) and `BackupAndRestore.on_train_end(logs)` (public).
+(private) and `BackupAndRestore.on_train_end(logs)` (public); (tf_keras 2.16 to 2.21) the same of `ModelCheckpoint`, and
+`WorkerTrainingState.back_up`, `delete_backup` and `_model`, private.
 """
 
 from __future__ import annotations
@@ -17,9 +18,15 @@ from matex_tf.patches.saving import agreed_paths, model_files
 
 
 def install(module: ModuleType) -> None:
-    """Patch keras.src.callbacks.model_checkpoint and keras.src.callbacks.backup_and_restore."""
-    if module.__name__.endswith("model_checkpoint"):
+    """Patch keras.src.callbacks.model_checkpoint and keras.src.callbacks.backup_and_restore.
+
+    And of tf_keras.src: callbacks and distribute.worker_training_state.
+    """
+    if module.__name__.endswith(("model_checkpoint", ".callbacks")):
         wrapping.wrap(module, "ModelCheckpoint._save_model", _checkpoint)
+    elif module.__name__.endswith("worker_training_state"):
+        wrapping.wrap(module, "WorkerTrainingState.back_up", _back_up)
+        wrapping.wrap(module, "WorkerTrainingState.delete_backup", _delete)
     else:
         wrapping.wrap(module, "BackupAndRestore._save_model", _backup)
         wrapping.wrap(module, "BackupAndRestore.on_train_end", _clean_up)
@@ -41,6 +48,16 @@ def _backup(wrapped: Any, callback: Any, args: Any, kwargs: Any) -> Any:
     weights.merge_statistics(callback.model)
     model_files.by_one_rank(lambda: wrapped(*args, **kwargs), "back up the training state")
     agreed_paths.offer(os.fspath(callback.backup_dir))
+
+
+def _back_up(wrapped: Any, state: Any, args: Any, kwargs: Any) -> Any:
+    """Of Keras 2."""
+    weights.merge_statistics(state._model)
+    model_files.by_one_rank(lambda: wrapped(*args, **kwargs), "back up the training state")
+
+
+def _delete(wrapped: Any, state: Any, args: Any, kwargs: Any) -> Any:
+    model_files.by_one_rank(lambda: wrapped(*args, **kwargs), "remove the backup of a finished training")
 
 
 def _clean_up(wrapped: Any, callback: Any, args: Any, kwargs: Any) -> Any:

@@ -10,15 +10,20 @@ from types import ModuleType
 from typing import Any
 
 from matex_tf.core import world
-from matex_tf.patches.common import wrapping
+from matex_tf.patches.common import keras_lines, wrapping
 from matex_tf.patches.saving import model_files
 
 _CLASSES = {"csv_logger": "CSVLogger", "tensorboard": "TensorBoard", "remote_monitor": "RemoteMonitor"}
 
 
 def install(module: ModuleType) -> None:
-    """Patch keras.src.callbacks.csv_logger, .tensorboard or .remote_monitor."""
-    logger = _CLASSES[module.__name__.rpartition(".")[2]]
+    """Patch keras.src.callbacks.csv_logger, .tensorboard or .remote_monitor; tf_keras.src.callbacks has all of them."""
+    place = module.__name__.rpartition(".")[2]
+    for logger in _CLASSES.values() if place == "callbacks" else [_CLASSES[place]]:
+        _install(module, logger)
+
+
+def _install(module: ModuleType, logger: str) -> None:
     for name, method in vars(wrapping.require(module, logger)).items():
         if (logger, name) == ("TensorBoard", "on_epoch_end"):
             wrapping.wrap(module, f"{logger}.{name}", _with_embeddings)
@@ -44,5 +49,5 @@ def _with_embeddings(wrapped: Any, board: Any, args: Any, kwargs: Any) -> Any:
 def _set_model(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     if world.current().rank == 0:
         return wrapped(*args, **kwargs)
-    instance._model = args[0] if args else kwargs["model"]
+    setattr(instance, "model" if keras_lines.is_keras_2(instance) else "_model", args[0] if args else kwargs["model"])
     return None

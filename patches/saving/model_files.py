@@ -18,12 +18,13 @@ from types import ModuleType
 from typing import Any
 
 from matex_tf.core import world
-from matex_tf.patches.common import carried_error, log_once, wrapping
+from matex_tf.patches.common import carried_error, keras_lines, log_once, wrapping
 from matex_tf.patches.common.active_flag import ActiveFlag, alone
 from matex_tf.patches.keras import weights
 from matex_tf.patches.saving import agreed_paths
 from matex_tf.storage import atomic_file
 
+_FILES = (".keras", ".h5", ".hdf5")
 _SEEN_WITHIN_SECONDS = 5.0  # how long a network file system may take to show a new file
 #: What all ranks do before a model is written.
 before_writing: list[Callable[[], None]] = []
@@ -33,10 +34,11 @@ _writing = ActiveFlag()
 
 
 def install(module: ModuleType) -> None:
-    """Patch keras.src.saving.saving_api and keras.src.models.model."""
+    """Patch keras.src.saving.saving_api, tf_keras.src.saving.saving_api and keras.src.models.model."""
     if module.__name__.endswith("saving_api"):
         for name in ("save_model", "save_weights"):
             wrapping.wrap(module, name, lambda wrapped, instance, args, kwargs: _save(wrapped, args, kwargs, 1))
+        wrapping.rebind(module, "save_model", "save_weights")
     else:
         for name in ("save_weights", "export"):
             wrapping.wrap(
@@ -64,6 +66,9 @@ def _save(wrapped: Any, args: Any, kwargs: Any, position: int, bound: bool = Fal
     whole_file = not _writing and not (bound and wrapped.__name__ == "export")
     if whole_file and _is_one_file(path, args[position + 1 :], kwargs):
         result = by_one_rank(lambda: _put(path, write), f"write {path}", path)
+    elif keras_lines.is_keras_2(model) and wrapped.__name__ == "save_weights" and not path.endswith(_FILES):
+        result = by_one_rank(lambda: write(path), f"write {path}")  # several files, whose names begin so
+        agreed_paths.offer(path, (".index", ".data-00000-of-00001"))
     else:
         result = by_one_rank(lambda: write(path), f"write {path}", path)
     agreed_paths.offer(path)
@@ -108,7 +113,8 @@ def _is_one_file(path: str, more: Sequence[Any], kwargs: Any) -> bool:
     overwrite, apart = (*more, True, None)[0], kwargs.get("zipped", kwargs.get("max_shard_size", None))
     asks = not kwargs.get("overwrite", overwrite) and os.path.exists(path)
     apart = more[1] if len(more) > 1 else apart
-    return path.endswith((".keras", ".h5", ".hdf5")) and "://" not in path and not asks and apart in (None, True)
+    asks |= kwargs.get("save_format") == "tf"  # of Keras 2: a folder
+    return path.endswith(_FILES) and "://" not in path and not asks and apart in (None, True)
 
 
 def _put(path: str | os.PathLike[str], write: Callable[[str], Any]) -> Any:

@@ -46,3 +46,18 @@ def test_sources(ranks, kind):
 def test_own_train_step(ranks):
     """AutoGraph is at work in the `call` of the model, and the logs of the step are those of all rows."""
     ranks(keras2.own_train_step, meets="exchange gradients")
+
+
+def test_batch_norm_and_dropout(ranks):
+    """Statistics are over the rows of all ranks, and a row draws what it draws on one rank."""
+    ranks(keras2.images, meets="exchange gradients")
+
+
+def test_callbacks(ranks):
+    """They see logs of all rows and stop all ranks; files are written by one rank and read by all."""
+    ranks(keras2.callbacks, meets="exchange gradients")
+
+
+def test_own_loss_and_metrics(ranks):
+    """What looks across the rows of a batch sees those of all ranks, and a mask is that of all rows."""
+    ranks(keras2.own_loss_and_metrics, meets="exchange gradients")

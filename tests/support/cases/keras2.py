@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import tensorflow as tf
 
@@ -191,3 +193,103 @@ def own_train_step():
     model.compile(keras.optimizers.SGD(0.1, momentum=0.9))
     history = model.fit(x, y, batch_size=25, epochs=2, verbose=0)
     return result_of(model, history)
+
+
+def images():
+    """Fused and plain `BatchNormalization`, and dropout, on images."""
+    keras = keras2()
+    x, y = table(54, columns=64)
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential(
+        [
+            keras.layers.Input((8, 8, 1)),
+            keras.layers.Conv2D(3, 3),
+            keras.layers.BatchNormalization(momentum=0.8),
+            keras.layers.ReLU(),
+            keras.layers.GlobalAveragePooling2D(),
+            keras.layers.Dense(6),
+            keras.layers.BatchNormalization(scale=False),
+            keras.layers.Dropout(0.3),
+            keras.layers.Dense(3),
+        ]
+    )
+    history = compiled(model).fit(x.reshape(-1, 8, 8, 1), y, batch_size=13, epochs=2, verbose=0)
+    return result_of(model, history, tested=model.evaluate(x.reshape(-1, 8, 8, 1), y, verbose=0))
+
+
+def callbacks(tmp):
+    """What callbacks see and write: logs of batches, checkpoints, CSV, an early stop; and saved models."""
+    keras, folder = keras2(), Path(tmp)
+    x, y = table()
+    model, seen = compiled(classifier()), []
+
+    class Seen(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            seen.append({name: float(value) for name, value in logs.items()})
+            if len(seen) == 18:
+                self.model.stop_training = True
+
+    path = folder / "at-{epoch}.keras"
+    given = [
+        Seen(),
+        keras.callbacks.ModelCheckpoint(path),
+        keras.callbacks.CSVLogger(folder / "log.csv"),
+        keras.callbacks.TensorBoard(folder / "board"),
+        keras.callbacks.BackupAndRestore(folder / "backup"),
+        keras.callbacks.EarlyStopping("val_loss", patience=5, restore_best_weights=True),
+    ]
+    history = model.fit(x, y, batch_size=25, epochs=6, verbose=0, callbacks=given, validation_split=0.1)
+    model.save(folder / "whole.h5")
+    model.save(folder / "exported", save_format="tf")
+    model.save_weights(folder / "weights")
+    loaded = keras.models.load_model(folder / "whole.h5").predict(x[:5], verbose=0)
+    again = classifier()
+    again.load_weights(folder / "weights")
+    files = sorted(file.name for file in folder.iterdir())
+    log = (folder / "log.csv").read_text()
+    boards = len(list((folder / "board").rglob("events*")))
+    return result_of(
+        model, history, seen=seen, loaded=loaded, again=again.get_weights(), files=files,
+        log=[[float(number) for number in line.split(",")] for line in log.split()[1:]], boards=boards,
+    )  # fmt: skip
+
+
+def own_loss_and_metrics():
+    """A loss that is a sum over the batch, a metric of a batch, one with a state that is a maximum; a mask."""
+    keras = keras2()
+
+    def spread(y_true, y_pred):
+        return tf.reduce_sum(tf.square(y_pred - tf.cast(y_true, y_pred.dtype)))
+
+    def best(y_true, y_pred):
+        return tf.reduce_max(y_pred)
+
+    class Largest(keras.metrics.Metric):
+        def __init__(self):
+            super().__init__("largest")
+            self.largest = self.add_weight("largest", initializer="zeros")
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            if tf.reduce_max(y_pred) > self.largest:
+                self.largest.assign(tf.reduce_max(y_pred))
+
+        def result(self):
+            return tf.identity(self.largest)
+
+    x, y = table(53)
+    given = [best, Largest(), "mae", keras.metrics.AUC()]
+    model = compiled(classifier(), keras.optimizers.Adam(0.01), spread, metrics=given)
+    one_hot = np.eye(3, dtype="float32")[y]
+    history = model.fit(x, one_hot, batch_size=13, epochs=2, verbose=0)
+    keras.utils.set_random_seed(3)
+    words = np.random.RandomState(1).randint(0, 5, (23, 4))
+    masked = keras.Sequential(
+        [
+            keras.layers.Input((4,)),
+            keras.layers.Embedding(5, 3, mask_zero=True),
+            keras.layers.LSTM(4, return_sequences=True),
+        ]
+    )
+    masked.compile("adam", "mse", metrics=["mae"])
+    of_masked = masked.fit(words, np.ones([23, 4, 4]), batch_size=10, epochs=2, verbose=0)
+    return result_of(model, history, masked=numbers(of_masked.history), of_masked=masked.get_weights())
