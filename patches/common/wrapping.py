@@ -13,7 +13,7 @@ import wrapt
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import MatexError, NameMoved
-from matex_tf.patches.common import run_state
+from matex_tf.patches.common import keras_lines, run_state
 
 #: Versions of Keras 3, and of Keras 2, that every patch was tried with.
 TRIED, TRIED_2 = "3.3 to 3.15", "2.16 to 2.21"
@@ -105,7 +105,10 @@ def method(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:
     owner_path, _, name = path.rpartition(".")
     require(module, path)
     owner = require(module, owner_path)
-    setattr(owner, name, around(vars(owner)[name] if name in vars(owner) else getattr(owner, name), wrapper))
+    original = vars(owner)[name] if name in vars(owner) else getattr(owner, name)
+    if module.__name__.startswith("tf_keras."):  # which asks whether AutoGraph is at work
+        original = keras_lines.converted(original, itself=False)
+    setattr(owner, name, around(original, wrapper))
 
 
 def around(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:

@@ -51,14 +51,13 @@ def install(module: ModuleType) -> None:
 def _wrap(cls: type) -> None:
     for name, wrapper in (("update_state", _update), ("result", _result)):
         if callable(vars(cls).get(name)):
-            setattr(cls, name, wrapping.around(vars(cls)[name], _as_called(cls, wrapper)))
+            setattr(cls, name, wrapping.around(_as_called(cls, vars(cls)[name]), wrapper))
 
 
-def _as_called(cls: type, wrapper: Any) -> Any:
-    """The wrapper; of a metric of Keras 2 it calls what the script has written as Keras 2 does, with AutoGraph."""
-    if not any(one.__module__.startswith("tf_keras.") for one in cls.__mro__):
-        return wrapper
-    return lambda wrapped, metric, args, kwargs: wrapper(keras_lines.converted(wrapped), metric, args, kwargs)
+def _as_called(cls: type, method: Any) -> Any:
+    """A method; of a metric of Keras 2 as Keras 2 calls it, with AutoGraph."""
+    of_keras_2 = any(one.__module__.startswith("tf_keras.") for one in cls.__mro__)
+    return keras_lines.converted(method) if of_keras_2 else method
 
 
 def _working(metric: Any) -> contextlib.AbstractContextManager[None]:

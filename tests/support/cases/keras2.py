@@ -232,19 +232,19 @@ def callbacks(tmp):
     path = folder / "at-{epoch}.keras"
     given = [
         Seen(),
-        keras.callbacks.ModelCheckpoint(path),
-        keras.callbacks.CSVLogger(folder / "log.csv"),
-        keras.callbacks.TensorBoard(folder / "board"),
-        keras.callbacks.BackupAndRestore(folder / "backup"),
+        keras.callbacks.ModelCheckpoint(str(path)),
+        keras.callbacks.CSVLogger(str(folder / "log.csv")),
+        keras.callbacks.TensorBoard(str(folder / "board")),
+        keras.callbacks.BackupAndRestore(str(folder / "backup")),
         keras.callbacks.EarlyStopping("val_loss", patience=5, restore_best_weights=True),
     ]
     history = model.fit(x, y, batch_size=25, epochs=6, verbose=0, callbacks=given, validation_split=0.1)
-    model.save(folder / "whole.h5")
-    model.save(folder / "exported", save_format="tf")
-    model.save_weights(folder / "weights")
-    loaded = keras.models.load_model(folder / "whole.h5").predict(x[:5], verbose=0)
+    model.save(str(folder / "whole.h5"))
+    model.save(str(folder / "exported"), save_format="tf")
+    model.save_weights(str(folder / "weights"))
+    loaded = keras.models.load_model(str(folder / "whole.h5")).predict(x[:5], verbose=0)
     again = classifier()
-    again.load_weights(folder / "weights")
+    again.load_weights(str(folder / "weights"))
     files = sorted(file.name for file in folder.iterdir())
     log = (folder / "log.csv").read_text()
     boards = len(list((folder / "board").rglob("events*")))
