@@ -12,6 +12,9 @@ from matex_tf.strategies.base import Gradient, Strategy
 
 WHAT = "exchange gradients"
 
+#: How names begin of what is no gradient and travels along with them.
+ALONG = "along with the gradients: "
+
 
 class Sync(Strategy):
     """Sum the weighted gradients of a step over all ranks; the result is the same on every rank."""
@@ -26,7 +29,7 @@ class Sync(Strategy):
 
         result: list[Gradient] = list(gradients)
         dense = [i for i, gradient in enumerate(gradients) if tf.is_tensor(gradient) and not _sparse(gradient)]
-        labels = [f"the gradient of {names[i]}" for i in dense]
+        labels = [_label(names[i]) for i in dense]
         sums = tf_op.sum_over_ranks([gradients[i] for i in dense], WHAT, labels, coded=True)
         for i, total in zip(dense, sums, strict=True):
             result[i] = total
@@ -49,7 +52,7 @@ def exchange_parts(given: Sequence[Sequence[Gradient]], names: Sequence[str]) ->
     first: Sequence[Gradient] = given[0]
     result: list[Gradient] = list(first)
     dense = [i for i, gradient in enumerate(first) if tf.is_tensor(gradient) and not _sparse(gradient)]
-    labels = [f"the gradient of {names[i]}" for i in dense]
+    labels = [_label(names[i]) for i in dense]
     if dense:
         sums = tf_op.sum_over_virtual_ranks([[own[i] for i in dense] for own in given], WHAT, labels)
         for i, total in zip(dense, sums, strict=True):
@@ -58,6 +61,10 @@ def exchange_parts(given: Sequence[Sequence[Gradient]], names: Sequence[str]) ->
         if _sparse(gradient):
             result[i] = tf_op.allgather_slices_of([own[i] for own in given], WHAT, names[i])
     return result
+
+
+def _label(name: str) -> str:
+    return name if name.startswith(ALONG) else f"the gradient of {name}"
 
 
 def _sparse(gradient: object) -> bool:

@@ -22,6 +22,7 @@ from matex_tf.core import world
 from matex_tf.exchange import tf_op
 from matex_tf.patches.checking import effects
 from matex_tf.patches.common import log_once
+from matex_tf.strategies.sync import ALONG
 from matex_tf.strategies.sync import WHAT as EXCHANGE
 
 #: With `--check auto`: the bytes of the weights and of the batch, and the rows, up to which a step is held against one.
@@ -177,7 +178,7 @@ def say_why_not(name: str, reason: str) -> None:
 
 
 def _dense(given: tf_op.Given, arrays: list[np.ndarray]) -> list[Part]:
-    """Gradients as float32 arrays; without the scalars that only travel with them."""
+    """Gradients as float32 arrays; without what only travels along with them."""
     if given.shape is not None:
         values, indices = arrays
         whole = np.zeros(given.shape, np.float32)
@@ -186,7 +187,7 @@ def _dense(given: tf_op.Given, arrays: list[np.ndarray]) -> list[Part]:
     return [
         (label, array.astype(np.float32))
         for label, array in zip(given.labels, arrays, strict=True)
-        if not label.endswith(" of the loss")
+        if not label.startswith(ALONG)
     ]
 
 

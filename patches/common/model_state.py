@@ -26,7 +26,8 @@ class ModelState:
         sources: for each entry of the last step's logs, the metric whose result it is; else None.
         weight: this rank's part of the last batch, 0 to 1.
         committed: the state of the metrics over all ranks, as of the last step, where ranks may die; see `step_retry`.
-        generation: of the world that gathered it.
+        carried: the same as of the step that has just run, where it came along with the gradients; see `metrics_along`.
+        generation: of the world that gathered `committed`.
         step: the step of this model that runs now, and may have to be run again; None for others.
         batches_in_step: of the script's size, in a training step of all ranks; more than 1 with `--batch per-rank`.
         predicts: what is known of the data that `predict` walks over; None outside of it.
@@ -44,6 +45,7 @@ class ModelState:
     sources: dict[str, Any] = dataclasses.field(default_factory=dict)
     weight: float = 1.0
     committed: np.ndarray | None = None
+    carried: np.ndarray | None = None
     generation: int = 0
     step: RecoverableStep | None = None
     batches_in_step: int = 1

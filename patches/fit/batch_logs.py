@@ -1,8 +1,9 @@
 """What a callback sees of a batch is the whole batch's: logs of all ranks' rows, as on one rank.
 
 Only where somebody reads them: a progress bar, or a callback that has `on_train_batch_end` or `on_test_batch_end`.
-Then the states of the metrics are added up over the ranks after each step, in one small sum; where ranks may die, they
-have been already (see `step_retry`).
+The states of the metrics have been added up over the ranks along with the gradients (see `metrics_along`), or after
+them where ranks may die (see `step_retry`). Where they have not, and in evaluation, which has no gradients, one small
+sum after the step does it.
 
 Relies on (Keras 3.3 to 3.15): `CallbackList.on_train_begin`, `on_test_begin`, `on_train_batch_end` and
 `on_test_batch_end`, public.
@@ -121,7 +122,7 @@ class Adder:
         own = [np.asarray(keras_lines.tensor(variable)).reshape(-1).astype(np.float64) for variable in adding]
         states = sum(part.size for part in own)
         parts = [*own, *(mean.reshape(-1) * notes.weight for mean in means.values())]
-        total = self._sum(np.concatenate([np.zeros(0), *parts]), notes.committed if not means else None)
+        total = self._sum(np.concatenate([np.zeros(0), *parts]), None if means else _known_sum(notes))
         if results:
             logs.update(self._results(adding, results, total[:states]))
         for key, mean in means.items():
@@ -129,9 +130,9 @@ class Adder:
             states += mean.size
         return logs
 
-    def _sum(self, own: np.ndarray, committed: np.ndarray | None) -> np.ndarray:
-        if committed is not None and committed.size == own.size:
-            return committed
+    def _sum(self, own: np.ndarray, known: np.ndarray | None) -> np.ndarray:
+        if known is not None and known.size == own.size:
+            return known
         if self._plan is None or self._plan.shapes != [own.shape]:
             self._plan = BucketPlan.of(_WHAT, _LABELS, [own], at_once=True)
         ranks, plan = world.current(), self._plan
@@ -159,6 +160,11 @@ class Adder:
             self._graph = of_state if self._model().run_eagerly else tf.function(of_state)  # type: ignore[union-attr]
         found: dict[str, Any] = self._graph(tf.constant(total, tf.float64))
         return found
+
+
+def _known_sum(notes: model_state.ModelState) -> np.ndarray | None:
+    """The state of the metrics over all ranks, where the step has exchanged it."""
+    return notes.carried if notes.committed is None else notes.committed
 
 
 def _is_mean(key: str, value: Any, notes: model_state.ModelState) -> bool:

@@ -27,7 +27,7 @@ from matex_tf.patches.common import (
 )
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.fit import first_step, one_rank_shapes, virtual_steps
-from matex_tf.patches.keras import batch_norm, deferred_update, metrics, sum_loss, weights
+from matex_tf.patches.keras import batch_norm, deferred_update, metrics, metrics_along, sum_loss, weights
 from matex_tf.patches.recovery import resume_fit, step_retry
 
 
@@ -84,7 +84,9 @@ class SharedStep:
         watching = self._check.watching() if self._check else contextlib.nullcontext()
         with trace.span("step", world.current().location), tf_op.collecting(), watching:
             begun = time.perf_counter()
-            logs, self.trained = step(data, numbers)
+            remembered.carried = None
+            logs, self.trained, carried = step(data, numbers)
+            remembered.carried = None if carried is None else np.asarray(carried, np.float64)
             remembered.sources = self._sources[slices]
             if remembered.call is not None:
                 remembered.call.computing = time.perf_counter() - begun
@@ -166,6 +168,7 @@ class SharedStep:
         model = self.model
         model_step = self._of_model()
         counts_early = self._counts_early()
+        along = metrics_along.MetricsAlong(model) if self._carries_metrics() else None
         built_with = [total] * len(slices) if self.promised is None else self.promised
 
         @tf.autograph.experimental.do_not_convert
@@ -177,16 +180,21 @@ class SharedStep:
                 inside.enter_context(
                     batch_share.within(batch_share.StepShare(rows, of_all, high - low, first, apart=apart))
                 )
-                results = inside.enter_context(metrics.watching(model))
+                results = inside.enter_context(metrics.watching(model, along.note if along else None))
                 if counts_early:
-                    inside.enter_context(deferred_update.update_behind_metrics(model, step_retry.count_behind(model)))
+                    counting = deferred_update.then(step_retry.count_behind(model))
+                    inside.enter_context(deferred_update.update_behind_metrics(model, counting))
+                if along is not None:
+                    along.begin()
+                    inside.enter_context(deferred_update.update_behind_metrics(model, along.exchange))
                 if not model.run_eagerly:
                     inside.enter_context(one_rank_shapes.tracing(mine, built_with))
                 inside.enter_context(sum_loss.computed_by(model, self.kind == "train"))
                 inside.enter_context(xla.compiled(model.jit_compile))
                 logs = sum_loss.in_logs(model_step(mine))
             self._sources[slices] = _sources(logs, results)
-            return logs, step_retry.read_trained(model) if counts_early else None
+            trained = step_retry.read_trained(model) if counts_early else None
+            return logs, trained, along.total if along is not None else None
 
         @tf.autograph.experimental.do_not_convert
         def step_of_parts(data: Any, numbers: Any) -> Any:
@@ -206,7 +214,7 @@ class SharedStep:
 
                 logs, self._known = virtual_steps.run(model, numbers, work, results)
             self._sources[slices] = _sources(logs, results)
-            return logs, None
+            return logs, None, None
 
         if parts:
             step = step_of_parts
@@ -231,11 +239,22 @@ class SharedStep:
 
     def _counts_early(self) -> bool:
         """Whether the metrics' states may be summed after the gradients, for ranks that die; see `step_retry`."""
-        if settings.current().reproducible:
+        return world.current().guard is not None and self._exchanges_in_graph()
+
+    def _carries_metrics(self) -> bool:
+        """Whether the metrics' states may be summed along with the gradients."""
+        ranks, optimizer = world.current(), self.model.optimizer
+        if ranks.is_single or ranks.guard is not None or settings.current().codec != "none":
             return False
+        in_every_step = optimizer is not None and not optimizer.gradient_accumulation_steps
+        return in_every_step and self._exchanges_in_graph()
+
+    def _exchanges_in_graph(self) -> bool:
+        """Whether the step is one graph, which sums the gradients of all ranks and applies them."""
         strategy = strategies.current()
         same = strategy.averages_gradients and strategy.replicas_identical and not strategy.delays_updates
-        return self.kind == "train" and world.current().guard is not None and same and not self.model.run_eagerly
+        apart = self.model.run_eagerly or settings.current().reproducible
+        return self.kind == "train" and same and not apart
 
     def _put_back(self) -> list[Any]:
         """The variables that a step on a ghost's row must not change: metrics, moving statistics."""

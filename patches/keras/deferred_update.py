@@ -1,7 +1,7 @@
-"""The update of the weights as the last thing in a step, after that of the metrics; see `step_retry`.
+"""The update of the weights as the last thing in a step, after that of the metrics; see `step_retry`, `metrics_along`.
 
 Keras' own `train_step` applies gradients before it updates metrics, and neither looks at what the other changes. So the
-order may be turned around, and what the metrics have become can travel after the gradients.
+order may be turned around, and what the metrics have become can travel after the gradients, or along with them.
 
 Relies on (Keras 3.3 to 3.15): `Model.train_step`, `compute_metrics` and `get_metrics_result`, public, and
 `Trainer._compile_metrics` with its `_user_metrics` and `_user_weighted_metrics`, private: where they are not there,
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -21,15 +21,17 @@ from matex_tf.patches.across_rows.keras_losses import of_keras
 from matex_tf.patches.common import batch_share
 
 _Gate = Callable[[list[Any]], list[Any]]
+Exchange = Callable[[Sequence[Any], Sequence[str]], list[Any]]
+_Exchanging = Callable[[Exchange, Sequence[Any], Sequence[str]], list[Any]]
 
 
 class DeferredUpdates:
     """The updates of one step that is traced; its `StepShare` holds them."""
 
-    def __init__(self, optimizer: Any, gate: _Gate):
-        """Args: optimizer: whose updates wait for the end of the step; None for none. gate: see below."""
+    def __init__(self, optimizer: Any, exchanging: _Exchanging):
+        """Args: optimizer: whose updates wait for the end of the step; None for none. exchanging: see below."""
         self._optimizer = optimizer
-        self._gate = gate
+        self._exchanging = exchanging
         self._waiting: list[Callable[[], Any]] = []
         self._at_end = False
 
@@ -46,21 +48,22 @@ class DeferredUpdates:
         for update in self._waiting:
             update()
 
-    def through_gate(self, exchanged: list[Any]) -> list[Any]:
-        """Gradients that have been exchanged, as they shall be applied."""
-        return self._gate(exchanged) if self._at_end else exchanged
+    def exchange(self, exchange: Exchange, gradients: Sequence[Any], names: Sequence[str]) -> list[Any]:
+        """Exchange gradients, with what belongs to it at the end of the step."""
+        return self._exchanging(exchange, gradients, names) if self._at_end else exchange(gradients, names)
 
 
 @contextlib.contextmanager
-def update_behind_metrics(model: Any, gate: _Gate) -> Iterator[None]:
+def update_behind_metrics(model: Any, exchanging: _Exchanging) -> Iterator[None]:
     """Trace a step such that gradients are exchanged and applied at the end of this block, where that is the same.
 
     Args:
-        gate: gets the exchanged gradients, and gives those that shall be applied, once it is done with its own work.
+        exchanging: gets the function that exchanges gradients, these, and their names; gives those that shall be
+            applied.
     """
     share = batch_share.of_step()
     assert share is not None
-    updates = DeferredUpdates(model.optimizer if _in_any_order(model) else None, gate)
+    updates = DeferredUpdates(model.optimizer if _in_any_order(model) else None, exchanging)
     with batch_share.within(dataclasses.replace(share, updates=updates)):
         yield
         updates.run()
@@ -72,10 +75,22 @@ def defer_update(optimizer: Any, update: Callable[[], Any]) -> bool:
     return updates is not None and updates.defer(optimizer, update)
 
 
-def through_gate(exchanged: list[Any]) -> list[Any]:
-    """Gradients that have been exchanged, as they shall be applied."""
+def exchange(exchange: Exchange, gradients: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    """Exchange gradients, and what else the step that is traced exchanges with them; gives those that shall be applied.
+
+    Args: exchange: does so with the gradients alone. gradients, names: its arguments.
+    """
     updates = _of_step()
-    return exchanged if updates is None else updates.through_gate(exchanged)
+    return exchange(gradients, names) if updates is None else updates.exchange(exchange, gradients, names)
+
+
+def then(gate: _Gate) -> _Exchanging:
+    """For `update_behind_metrics`: something that comes after the exchange.
+
+    Args:
+        gate: gets the exchanged gradients, and gives those that shall be applied, once it is done with its own work.
+    """
+    return lambda exchange, gradients, names: gate(exchange(gradients, names))
 
 
 def _of_step() -> DeferredUpdates | None:

@@ -73,8 +73,11 @@ def _inner(metric: Any) -> list[Any]:
 
 
 @contextlib.contextmanager
-def watching(model: Any) -> Iterator[list[tuple[Any, Any]]]:
+def watching(model: Any, made: Callable[[], None] | None = None) -> Iterator[list[tuple[Any, Any]]]:
     """Inside this block, note which tensor is the result of which metric.
+
+    Args:
+        made: called where metrics have come up, before they see their first batch.
 
     Yields:
         A list that gets a pair (tensor, metric) for every call of `result` of one of the model's metrics.
@@ -100,9 +103,11 @@ def watching(model: Any) -> Iterator[list[tuple[Any, Any]]]:
         build = group.build
 
         def built(*args: Any, **kwargs: Any) -> Any:
-            made = build(*args, **kwargs)
+            result = build(*args, **kwargs)
             watch_all()
-            return made
+            if made is not None:
+                made()
+            return result
 
         group.__dict__["build"] = built
 
@@ -148,8 +153,11 @@ def _is_averaged(metric: Any) -> bool:
     return own_metrics.kinds.get(metric) is Kind.AVERAGED
 
 
-def merge(model: Any) -> dict[str, float]:
+def merge(model: Any, after_step: bool = False) -> dict[str, float]:
     """Let the model's metrics hold the state of all ranks; a second call before the next step changes nothing.
+
+    Args:
+        after_step: whether nothing has happened to the metrics since the last step.
 
     Returns:
         Results of metrics that cannot be merged by adding, averaged over ranks, by the metric's name.
@@ -161,8 +169,12 @@ def merge(model: Any) -> dict[str, float]:
     metrics = leaves(model)
     own = [(variable, np.asarray(variable.numpy())) for variable in adding(model)]
     labels = [f"metric state {keras_lines.path(variable)} {value.shape}" for variable, value in own]
-    ranks.barrier("merge metrics", labels)
-    if own and notes.committed is not None:
+    carried = notes.carried if after_step else None
+    if carried is None:
+        ranks.barrier("merge metrics", labels)
+    if own and carried is not None:
+        assign(own, carried)
+    elif own and notes.committed is not None:
         assign(own, notes.committed)  # of ranks that have died since, too
     elif own:
         total = flatten(own)
@@ -222,7 +234,7 @@ def forget(model: Any) -> None:
     restore_local(model)
     notes = model_state.of(model)
     notes.before_merge = None
-    notes.committed = None
+    notes.committed = notes.carried = None
     notes.rows = 0
 
 

@@ -183,7 +183,7 @@ def _weigh_and_exchange(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> 
 
 
 def _sum(grads: Sequence[Any], labels: Sequence[str]) -> list[Any]:
-    return deferred_update.through_gate(strategy().exchange(grads, labels))
+    return deferred_update.exchange(strategy().exchange, grads, labels)
 
 
 def _arguments(grads: Sequence[Any], trainable_variables: Sequence[Any]) -> tuple[list[Any], list[Any]]:

@@ -47,6 +47,9 @@ class Step(SharedStep):
     def _counts_early(self) -> bool:
         return False
 
+    def _carries_metrics(self) -> bool:
+        return False
+
 
 class StepFunction:
     """What Keras 2 calls as `train_function` and `test_function`: one execution of `steps_per_execution` batches."""

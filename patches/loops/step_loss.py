@@ -30,6 +30,7 @@ from matex_tf import settings
 from matex_tf.exchange import tf_op
 from matex_tf.patches.common import wrapping
 from matex_tf.patches.keras import optimizer, sum_loss
+from matex_tf.strategies.sync import ALONG
 
 _WHAT = "average the loss of a step"
 _MOST = 32  # scalars that go along with the gradients of a tape
@@ -70,7 +71,7 @@ def average_too(target: Any, tape: Any, gradients: Sequence[Any], labels: Sequen
     """
     scalars = _scalars(target)
     own = [sum_loss.whole(one) for one in scalars]
-    names = [f"part {number} of the loss" for number in range(len(scalars))]
+    names = [f"{ALONG}part {number} of the loss" for number in range(len(scalars))]
     if settings.current().codec == "none":
         averaged = optimizer.average_named([*gradients, *own], [*labels, *names])
         wholes = averaged[len(gradients) :]

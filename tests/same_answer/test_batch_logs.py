@@ -22,7 +22,15 @@ def test_own_step(ranks):
 
 def test_progress_bar(ranks):
     """It reads them."""
-    same(ranks(batch_logs.bar, meets=WHAT))
+    same(ranks(batch_logs.bar))
+
+
+def test_no_message_of_their_own(ranks):
+    """In training they come along with the gradients."""
+    same(ranks(batch_logs.read), rtol=3e-5)
+    several = [rank.calls for rank in ranks.last[max(ranks.last)]]
+    assert not any(WHAT in call for calls in several for call in calls)
+    assert [calls["merge metrics"] for calls in several] == [2] * len(several), "at the end of each epoch of fit"
 
 
 def test_unread(ranks):

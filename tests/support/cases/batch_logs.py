@@ -102,6 +102,14 @@ def bar():
     return result_of(model, model.fit(x, y, batch_size=25, epochs=1, verbose=1))
 
 
+def read():
+    """A callback reads logs of batches, and a script those of `train_on_batch`; one batch is of a single row."""
+    model, callback, (x, y) = _model(), Seen(), table()
+    model.fit(x, y, batch_size=25, epochs=2, callbacks=[callback], verbose=0)
+    alone = [numbers(model.train_on_batch(x[:rows], y[:rows], return_dict=True)) for rows in (20, 1, 20)]
+    return {"train": callback.train, "alone": alone, "weights": model.get_weights()}
+
+
 def unread():
     """Nobody reads logs of batches."""
     model, (x, y) = _model(), table()
