@@ -69,17 +69,6 @@ def leave_pipelines_as_they_are() -> None:
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
 
 
-def trace_without_stacks() -> None:
-    """Let ops of graphs not keep where they were made: only messages of TensorFlow's own show that.
-
-    To walk the stack for each of them took a twentieth of the time of all cases.
-    """
-    from tensorflow.python.util import tf_stack
-
-    anywhere = tf_stack.extract_stack()
-    tf_stack.extract_stack = lambda stacklevel=1: anywhere
-
-
 def prepare(bare: bool) -> None:
     """Import what every case needs, in the order of a real run: the patches before Keras."""
     from matex_tf.core import world
@@ -96,7 +85,6 @@ def prepare(bare: bool) -> None:
 
     matex_tf.patches.install(seed=0)
     leave_pipelines_as_they_are()
-    trace_without_stacks()
     import keras
 
     if os.environ.get("MATEX_TEST_TRACEBACKS") == "full":
