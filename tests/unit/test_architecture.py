@@ -61,7 +61,7 @@ ROOMS: dict[str, str] = {
         "core exchange patches.common patches.across_rows patches.checking patches.data patches.keras patches.saving"
     ),
     "patches.sessions": (
-        "core exchange patches.common patches.data patches.keras patches.loops patches.saving"
+        "core exchange strategies patches.common patches.data patches.keras patches.loops patches.saving"
     ),
     "patches.horovod": (
         "core patches patches.common patches.imports patches.horovod.core patches.horovod.optimizers"
