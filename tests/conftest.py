@@ -19,7 +19,7 @@ from tests.support import cases, named
 named.stand_in(cases)
 
 HERE = Path(__file__).resolve().parent
-ROOMS = ("faults", "same_answer", "horovod", "launch", "unit", "readers")  # those with the longest files first
+WAITING, COMPUTING = ("faults", "launch"), ("same_answer", "horovod", "unit", "readers")  # the longest first
 GRADIENTS = "exchange gradients"
 
 
@@ -44,11 +44,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of tests with a mark `variants(n)` run the first n variants, and files that take long before those that do not.
-
-    Then no process of xdist is left with a long file when the others have ended.
-    """
-    items.sort(key=lambda item: ROOMS.index(item.path.relative_to(HERE).parts[0]))
+    """Of tests with a mark `variants(n)` run the first n variants, and files in the order of `in_turn`."""
+    items[:] = in_turn(items)
     if config.getoption("--all") or config.getoption("keyword") or any("[" in arg for arg in config.args):
         return
     kept, left, seen = [], [], collections.Counter[str]()
@@ -59,6 +56,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (kept if mark is None or seen[name] <= mark.args[0] else left).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left)
+
+
+def in_turn(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Tests in an order in which those that wait (for a rank's death, for jobs to start) run beside those that compute.
+
+    Each file of a waiting room is followed by two of the others; files that take long come before those that do not, so
+    that no process of xdist is left with a long one when the others have ended.
+    """
+    files: dict[str, dict[Path, list[pytest.Item]]] = {room: {} for room in (*WAITING, *COMPUTING)}
+    for item in items:
+        files[item.path.relative_to(HERE).parts[0]].setdefault(item.path, []).append(item)
+    waiting, computing = (
+        collections.deque(file for room in rooms for file in files[room].values()) for rooms in (WAITING, COMPUTING)
+    )
+    ordered: list[pytest.Item] = []
+    while waiting or computing:
+        for queue in (waiting, computing, computing):
+            if queue:
+                ordered += queue.popleft()
+    return ordered
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -39,6 +39,11 @@ class Sync(Strategy):
         return result
 
 
+def takes_along(strategy: Strategy) -> bool:
+    """Whether other tensors may travel along with gradients: where their plain sum is what the strategy gives."""
+    return type(strategy).exchange is Sync.exchange
+
+
 def exchange_parts(given: Sequence[Sequence[Gradient]], names: Sequence[str]) -> list[Gradient]:
     """The same sum over virtual ranks, in their order.
 

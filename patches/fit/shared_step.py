@@ -29,6 +29,7 @@ from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.fit import first_step, one_rank_shapes, virtual_steps
 from matex_tf.patches.keras import batch_norm, deferred_update, metrics, metrics_along, sum_loss, weights
 from matex_tf.patches.recovery import resume_fit, step_retry
+from matex_tf.strategies.sync import takes_along
 
 
 class SharedStep:
@@ -247,7 +248,7 @@ class SharedStep:
         if ranks.is_single or ranks.guard is not None or settings.current().codec != "none":
             return False
         in_every_step = optimizer is not None and not optimizer.gradient_accumulation_steps
-        return in_every_step and self._exchanges_in_graph()
+        return in_every_step and self._exchanges_in_graph() and takes_along(strategies.current())
 
     def _exchanges_in_graph(self) -> bool:
         """Whether the step is one graph, which sums the gradients of all ranks and applies them."""

@@ -30,7 +30,7 @@ from matex_tf import settings
 from matex_tf.exchange import tf_op
 from matex_tf.patches.common import wrapping
 from matex_tf.patches.keras import optimizer, sum_loss
-from matex_tf.strategies.sync import ALONG
+from matex_tf.strategies.sync import ALONG, takes_along
 
 _WHAT = "average the loss of a step"
 _MOST = 32  # scalars that go along with the gradients of a tape
@@ -72,10 +72,10 @@ def average_too(target: Any, tape: Any, gradients: Sequence[Any], labels: Sequen
     scalars = _scalars(target)
     own = [sum_loss.whole(one) for one in scalars]
     names = [f"{ALONG}part {number} of the loss" for number in range(len(scalars))]
-    if settings.current().codec == "none":
+    if settings.current().codec == "none" and takes_along(optimizer.strategy()):
         averaged = optimizer.average_named([*gradients, *own], [*labels, *names])
         wholes = averaged[len(gradients) :]
-    else:  # what rounds gradients shall not round what is printed
+    else:  # what changes gradients shall not change what is printed
         averaged = optimizer.average_named(gradients, labels)
         wholes = tf_op.sum_over_ranks(optimizer.weighted(own), _WHAT, names)
     for scalar, whole in zip(scalars, wholes, strict=True):

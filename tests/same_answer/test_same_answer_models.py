@@ -33,8 +33,8 @@ LOSSES = {
     "own class": {},
     "own class, weighted": {"weighted": True},
     "own function of rows": {"form": "rows"},
-    "own function to a scalar": {"form": "scalar"},
     "sum": {"reduction": "sum"},
+    "own function to a scalar": {"form": "scalar"},
     "sum, weighted": {"reduction": "sum", "weighted": True},
     "mean_with_sample_weight": {"reduction": "mean_with_sample_weight", "weighted": True},
 }
@@ -46,16 +46,17 @@ def test_model(ranks, model):
     same(ranks(model))
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize(
     ("kind", "how", "rows", "row"),
     [
         ("sequential", "fit", 80, "(40, 3)"),
         ("sequential", "fit", 90, "(None, 3)"),
+        ("masked", "pipeline", 90, "(40, 3)"),
+        ("subclassed", "fit", 80, "(40, 4)"),
         ("sequential", "predict", 90, "(40, 3)"),
         ("sequential", "evaluate", 80, "(40, 3)"),
         ("sequential", "train_on_batch", 90, "(90, 3)"),
-        ("masked", "pipeline", 90, "(40, 3)"),
-        ("subclassed", "fit", 80, "(40, 4)"),
         ("subclassed", "predict", 90, "(40, 4)"),
     ],
 )
@@ -73,6 +74,7 @@ def test_model_on_more(ranks, model):
     same(ranks(model, (1, 2, 4)))
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_loss(ranks, loss):
     """Losses of the user's own, and every reduction."""

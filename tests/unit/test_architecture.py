@@ -58,10 +58,11 @@ ROOMS: dict[str, str] = {
     "patches.files.handles": "core patches.common patches.files",
     "patches.imports": "core readers patches patches.common",
     "patches.loops": (
-        "core exchange patches.common patches.across_rows patches.checking patches.data patches.keras patches.saving"
+        "core exchange strategies patches.common patches.across_rows patches.checking patches.data patches.keras"
+        " patches.saving"
     ),
     "patches.sessions": (
-        "core exchange strategies patches.common patches.data patches.keras patches.loops patches.saving"
+        "core exchange patches.common patches.data patches.keras patches.loops patches.saving"
     ),
     "patches.horovod": (
         "core patches patches.common patches.imports patches.horovod.core patches.horovod.optimizers"
