@@ -182,6 +182,7 @@ class SharedStep:
                     batch_share.within(batch_share.StepShare(rows, of_all, high - low, first, apart=apart))
                 )
                 results = inside.enter_context(metrics.watching(model, along.note if along else None))
+                inside.enter_context(xla.compiled(model.jit_compile))  # the updates that wait for the end too
                 if counts_early:
                     counting = deferred_update.then(step_retry.count_behind(model))
                     inside.enter_context(deferred_update.update_behind_metrics(model, counting))
@@ -191,7 +192,6 @@ class SharedStep:
                 if not model.run_eagerly:
                     inside.enter_context(one_rank_shapes.tracing(mine, built_with))
                 inside.enter_context(sum_loss.computed_by(model, self.kind == "train"))
-                inside.enter_context(xla.compiled(model.jit_compile))
                 logs = sum_loss.in_logs(model_step(mine))
             self._sources[slices] = _sources(logs, results)
             trained = step_retry.read_trained(model) if counts_early else None
