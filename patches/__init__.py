@@ -92,6 +92,7 @@ PATCHES = (
     ("tf_keras.src.utils.losses_utils", "keras2.losses"),
     ("tf_keras.src.layers.normalization.batch_normalization", "keras2.batch_norm"),
     ("tf_keras.src.losses", "across_rows.own_losses"),
+    ("tf_keras.src.losses", "across_rows.keras_losses"),
     ("tf_keras.src.metrics.base_metric", "keras.metrics"),
     ("tf_keras.src.metrics.base_metric", "loops.metric_results"),
     ("tf_keras.src.callbacks", "fit.batch_logs"),

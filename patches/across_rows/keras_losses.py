@@ -5,8 +5,11 @@
 - `circle` compares each row with every other. Every rank computes the losses of all rows and keeps those of its own.
 - `hinge` and `squared_hinge` turn labels of 0 and 1 into -1 and 1 where the batch has no others.
 
+Keras 2 has but the hinge losses here: an `axis` of its losses is looked at in own_losses.
+
 Relies on (Keras 3.3 to 3.15): the functions of `keras.src.losses.losses` in `BY_AXIS` and `circle`, public, where that
-Keras has them, and `convert_binary_labels_to_hinge`, private.
+Keras has them, and `convert_binary_labels_to_hinge`, private; (tf_keras 2.16 to 2.21) `losses._maybe_convert_labels`,
+private.
 """
 
 from __future__ import annotations
@@ -35,7 +38,10 @@ _WHOLE = "_matex_whole_batch"
 
 
 def install(module: ModuleType) -> None:
-    """Patch keras.src.losses.losses."""
+    """Patch keras.src.losses.losses or tf_keras.src.losses."""
+    if module.__name__.startswith("tf_keras."):
+        wrapping.wrap(module, "_maybe_convert_labels", _hinge_labels)
+        return
     for name in BY_AXIS:
         if hasattr(module, name):  # Keras has got some of them with time
             signature = inspect.signature(getattr(module, name))

@@ -2,9 +2,11 @@
 
 What a loss is, is tried once with made-up rows. A value for each row that does not depend on the rows beside it, and a
 mean over rows, are left to each rank. Anything else (a sum over the batch, a contrastive loss, Dice) every rank
-computes from the rows of all; gradients go back to the rank that has the row.
+computes from the rows of all; gradients go back to the rank that has the row. So are losses of Keras 2 whose `axis`
+runs over rows.
 
-Relies on (Keras 3.3 to 3.15): `Loss.__call__`, which calls `Loss.call`, both public; `LossFunctionWrapper.fn`, private.
+Relies on (Keras 3.3 to 3.15, tf_keras 2.16 to 2.21): `Loss.__call__`, which calls `Loss.call`, both public;
+`LossFunctionWrapper.fn` and, of tf_keras, `_fn_kwargs`, private.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ def install(module: ModuleType) -> None:
 
 def _call(wrapped: Any, loss: Any, args: Any, kwargs: Any) -> Any:
     part = batch_share.current()
-    if part is None or part.apart or _of_keras(loss):
+    if part is None or part.apart or (_of_keras(loss) and not _over_rows(loss, *args, **kwargs)):
         return wrapped(*args, **kwargs)
     own = keras_lines.converted(loss.call) if keras_lines.is_keras_2(loss) else loss.call
 
@@ -67,6 +69,14 @@ def _of_keras(loss: Any) -> bool:
     if not keras_losses.of_keras(type(loss).call):
         return False
     return not hasattr(loss, "fn") or keras_losses.of_keras(loss.fn)
+
+
+def _over_rows(loss: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> bool:
+    """Whether a loss of Keras 2 has an `axis` that runs over rows; those of Keras 3 are in `keras_losses`."""
+    given = getattr(loss, "_fn_kwargs", {})
+    if not keras_lines.is_keras_2(loss) or "axis" not in given:
+        return False
+    return keras_losses.across_rows(given["axis"], tf.TensorShape(y_pred.shape).rank)
 
 
 def _looks_across(loss: Any, own: Any, given: Any, part: batch_share.StepShare) -> bool:

@@ -48,9 +48,12 @@ def is_whole(metric: Any) -> bool:
 def update_wrapper(wrapped: Any, metric: Any, args: Any, kwargs: Any) -> Any:
     """`MeanMetricWrapper.update_state`: a function that gives no value for each row gets the rows of all ranks."""
     part, function = batch_share.current(), metric._fn
-    if part is None or keras_losses.of_keras(function) or _gives_rows(metric, args, kwargs, part):
+    if part is None:
         return wrapped(*args, **kwargs)
     y_true, y_pred = _arguments(*args, **kwargs)
+    by_row = keras_losses.of_keras(function) and not _over_rows(metric, y_pred)
+    if by_row or _gives_rows(metric, args, kwargs, part):
+        return wrapped(*args, **kwargs)
     whole = [
         _gather(one, part, f"{name} of metric {metric.name}") for name, one in (("y_true", y_true), ("y_pred", y_pred))
     ]
@@ -66,6 +69,12 @@ def update_wrapper(wrapped: Any, metric: Any, args: Any, kwargs: Any) -> Any:
 
 def _arguments(y_true: Any, y_pred: Any, sample_weight: Any = None) -> tuple[Any, Any]:
     return y_true, y_pred
+
+
+def _over_rows(metric: Any, y_pred: Any) -> bool:
+    """Whether a metric of Keras has an `axis` that runs over rows, such as `CosineSimilarity(axis=0)`."""
+    axis = metric._fn_kwargs.get("axis", -1)
+    return keras_losses.across_rows(axis, tf.TensorShape(getattr(y_pred, "shape", None)).rank)
 
 
 def _gives_rows(metric: Any, args: Any, kwargs: Any, part: batch_share.StepShare) -> bool:

@@ -2,8 +2,8 @@
 
 See `matex_tf.patches.keras.losses`, which does the same for Keras 3.
 
-Relies on (tf_keras 2.16 to 2.21): `losses_utils.reduce_weighted_loss(weighted_losses, reduction)` and
-`apply_valid_mask(losses, sw, mask, reduction)`, private.
+Relies on (tf_keras 2.16 to 2.21): `losses_utils.compute_weighted_loss(losses, ...)`, its
+`reduce_weighted_loss(weighted_losses, reduction)` and `apply_valid_mask(losses, sw, mask, reduction)`, private.
 """
 
 from __future__ import annotations
@@ -43,8 +43,19 @@ def install(module: ModuleType) -> None:
         valid = tf.reduce_sum(tf.cast(given["mask"], result.dtype))
         return result * tf.cast(losses.own_to_whole(valid, part, "the loss's mask"), result.dtype)
 
+    def compute_weighted_loss(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        if not keras_losses.is_of_whole_batch(_losses_of(*args, **kwargs)):
+            return wrapped(*args, **kwargs)
+        with batch_share.hidden():  # it is whole already, be it one number or one for each column
+            return wrapped(*args, **kwargs)
+
+    wrapping.wrap(module, "compute_weighted_loss", compute_weighted_loss)
     wrapping.wrap(module, "reduce_weighted_loss", reduce_weighted_loss)
     wrapping.wrap(module, "apply_valid_mask", apply_valid_mask)
+
+
+def _losses_of(losses: Any, *rest: Any, **options: Any) -> Any:
+    return losses
 
 
 def _of_rows(values: Any) -> bool:

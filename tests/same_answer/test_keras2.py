@@ -61,3 +61,13 @@ def test_callbacks(ranks):
 def test_own_loss_and_metrics(ranks):
     """What looks across the rows of a batch sees those of all ranks, and a mask is that of all rows."""
     ranks(keras2.own_loss_and_metrics, meets="exchange gradients")
+
+
+@pytest.mark.parametrize(
+    ("loss", "given"),
+    [("Hinge", ()), ("CosineSimilarity", (("axis", 0), ("reduction", "sum"))), ("CosineSimilarity", (("axis", -2),))],
+    ids=["hinge", "sum by column", "mean by column"],
+)
+def test_over_rows(ranks, loss, given):
+    """Losses and metrics of Keras 2 over an `axis` of rows, and labels that are binary on some ranks alone."""
+    ranks(keras2.over_rows, meets="exchange gradients", loss=loss, given=given)
