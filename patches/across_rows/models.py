@@ -5,7 +5,8 @@ it looks across rows. That is known already of models that are made of Keras' la
 
 It is tried as a graph, and only if that has no effects: a layer that runs Python, prints or draws is not run once more.
 
-Relies on: `Model.stateless_call`, `Model.layers` and `Layer` (public), `Functional.operations` (Keras 3.3 to 3.15), and
+Relies on: `Model.stateless_call`, `Model.layers` and `Layer` (public), `Functional.operations` (Keras 3.3 to 3.15), the
+modules of models and layers (tf_keras 2.16 to 2.21), and
 `tensorflow.python.framework.op_def_registry` (private, TensorFlow 2.16 to 2.21).
 """
 
@@ -18,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from matex_tf.patches.common import batch_share, log_once, row_slicing
+from matex_tf.patches.common import batch_share, keras_lines, log_once, row_slicing
 
 ROWS = 4  # at most, of which the first half is tried alone
 #: What the same row may differ by in batches of different sizes, as sums are taken in another order.
@@ -28,6 +29,10 @@ _TOLERANCE = 1e-2
 _HARMLESS = ("ReadVariableOp", "VarHandleOp", "ResourceGather", "Placeholder", "StatefulPartitionedCall", "While", "If")
 
 _KERAS = ("keras.src.layers.", "keras.src.ops.nn")
+_KERAS_2 = ("tf_keras.src.layers.", "tf_keras.src.engine.input_layer")
+_MODELS_2 = ("tf_keras.src.engine.functional", "tf_keras.src.engine.sequential")
+#: Layers of Keras 2 that call functions of the script or of TensorFlow.
+_CALLING_2 = ("tf_keras.src.layers.core.lambda_layer", "tf_keras.src.layers.core.tf_op_layer")
 
 
 def tell(model: Any, data: Any, slices: tuple[bool, ...]) -> None:
@@ -51,6 +56,8 @@ def tell(model: Any, data: Any, slices: tuple[bool, ...]) -> None:
 
 def is_of_keras(model: Any) -> bool:
     """Whether a model is made of nothing but Keras' own layers, none of which looks across rows when it predicts."""
+    if keras_lines.is_keras_2(model):
+        return _is_of_keras_2(model)
     import keras
 
     if isinstance(model, keras.Sequential):
@@ -67,11 +74,17 @@ def is_of_keras(model: Any) -> bool:
     )
 
 
+def _is_of_keras_2(part: Any) -> bool:
+    """The same for a model or a layer of Keras 2."""
+    module = type(part).__module__
+    if module in _MODELS_2:
+        return all(map(_is_of_keras_2, part.layers))
+    return module.startswith(_KERAS_2) and module not in _CALLING_2
+
+
 def _looks_across_rows(model: Any, data: Any, some: int) -> bool:
     """Whether the first `some` rows give something else without the others; False where that cannot be found out."""
-    import keras
-
-    x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+    x = data[0] if isinstance(data, (tuple, list)) else data
     try:
         with batch_share.hidden():
             outputs = _traced(model, x)
@@ -90,6 +103,8 @@ def _traced(model: Any, x: Any) -> Any:
     """What a model gives for any number of rows, as a graph that changes nothing of it."""
 
     def outputs(x: Any) -> list[Any]:
+        if keras_lines.is_keras_2(model):
+            return tf.nest.flatten(keras_lines.converted(model.__call__, itself=False)(x))
         trained = [variable.value for variable in model.trainable_variables]
         others = [variable.value for variable in model.non_trainable_variables]
         return tf.nest.flatten(model.stateless_call(trained, others, x, return_losses=True)[0])

@@ -11,6 +11,7 @@ if the loss is a sum over the batch. Anything else compares rows, or draws rando
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -192,9 +193,12 @@ def _dense(given: tf_op.Given, arrays: list[np.ndarray]) -> list[Part]:
 
 
 def _tolerance() -> float:
-    import keras
-
-    half = keras.mixed_precision.dtype_policy().compute_dtype in ("float16", "bfloat16")
+    policies = []
+    if "tf_keras" in sys.modules:
+        policies.append(sys.modules["tf_keras"].mixed_precision.global_policy())
+    if "keras" in sys.modules:
+        policies.append(sys.modules["keras"].mixed_precision.dtype_policy())
+    half = any(policy.compute_dtype in ("float16", "bfloat16") for policy in policies)
     return OF_16_BITS if half else TOLERANCE
 
 

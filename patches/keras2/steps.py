@@ -17,7 +17,6 @@ from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import keras_lines, model_state
 from matex_tf.patches.common.active_flag import ActiveFlag
-from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data.batches import BatchSource, fetch
 from matex_tf.patches.fit import predict_function
 from matex_tf.patches.fit.shared_step import SharedStep
@@ -37,12 +36,6 @@ class Step(SharedStep):
 
     def _of_model(self) -> Any:
         return keras_lines.converted(super()._of_model(), itself=False)
-
-    def _look_across_rows(self, data: Any, slices: tuple[bool, ...]) -> None:
-        """Whether the model looks across rows is not tried."""
-
-    def _begin_check(self, data: Any, slices: tuple[bool, ...], share: RowRange) -> None:
-        """The first step is not compared with one of a single rank."""
 
     def _counts_early(self) -> bool:
         return False
@@ -80,6 +73,7 @@ class StepFunction:
 
     def _run(self, batch: Any) -> Any:
         logs = self.step(*batch())
+        self.step.tell()
         (self.model._train_counter if self.kind == "train" else self.model._test_counter).assign_add(1)
         return logs
 

@@ -71,3 +71,11 @@ def test_own_loss_and_metrics(ranks):
 def test_over_rows(ranks, loss, given):
     """Losses and metrics of Keras 2 over an `axis` of rows, and labels that are binary on some ranks alone."""
     ranks(keras2.over_rows, meets="exchange gradients", loss=loss, given=given)
+
+
+def test_told(ranks):
+    """A model that looks across rows is named, and so is a step that is not that of one rank; others are not."""
+    line = {"rows": "looks across the rows", "sum": "its loss is a sum over the batch"}
+    for kind in ("rows", "sum", "mean"):
+        said = ranks(keras2.told, (2,), kind=kind)[2][0]
+        assert [kind == other for other in line] == [any(one in text for text in said) for one in line.values()], said

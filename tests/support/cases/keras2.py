@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from matex_tf.patches.common import log_once
 from tests.support.cases.common import numbers, table, weights_for
 
 
@@ -113,6 +114,37 @@ def over_rows(loss, given=()):
     model = compiled(classifier(), loss=getattr(keras.losses, loss)(**dict(given)), metrics=seen)
     history = model.fit(x, targets, batch_size=13, epochs=2, verbose=0)
     return result_of(model, history, tested=numbers(model.evaluate(x, targets, batch_size=20, verbose=0)))
+
+
+def told(kind):
+    """What `fit` says of a model whose rows depend on one another, or whose step adds up over the batch."""
+    keras = keras2()
+
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.left = keras.layers.Dense(4)
+
+        def call(self, x):
+            left = self.left(x)
+            return tf.reduce_sum(left, 1, True) + (tf.tensordot(left, left, 2) if kind == "rows" else 0.0)
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                squares = tf.square(self(x, training=True) - y)
+                loss = tf.reduce_sum(squares) if kind == "sum" else tf.reduce_mean(squares)
+            grads = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(grads, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    x, _ = table(12)
+    keras.utils.set_random_seed(7)
+    model = Own()
+    log_once._said.clear()
+    model.compile(keras.optimizers.SGD(0.01))
+    model.fit(x, x[:, :1], batch_size=6, epochs=1, verbose=0)
+    return list(log_once._said)
 
 
 def on_batches():
