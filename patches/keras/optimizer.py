@@ -74,6 +74,13 @@ def _clips_after_accumulation(module: ModuleType) -> bool:
     return "_clip_gradients" in applying.__code__.co_names
 
 
+def averages_in_steps() -> bool:
+    """Whether gradients may be averaged where a step of the script's own gets them, before it clips or changes them."""
+    chosen = strategy()
+    same = chosen.averages_gradients and chosen.replicas_identical and not chosen.delays_updates
+    return same and not settings.current().reproducible
+
+
 def accumulates_own_part() -> bool:
     """Whether a rank's gradient accumulators hold its own part, and not what was exchanged already."""
     from keras.src.optimizers import base_optimizer
@@ -159,6 +166,9 @@ def _weigh(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     grads, variables = _arguments(*args, **kwargs)
     if under_way.now().exchanged:
         return wrapped(grads, variables)
+    if not instance.gradient_accumulation_steps and all(grad is None or is_marked(grad) for grad in grads):
+        with under_way.having(exchanged=True):
+            return wrapped(grads, variables)
     if world.current().guard is not None and instance.gradient_accumulation_steps:
         # A rank that dies must not take along what it has accumulated: ranks accumulate what they have exchanged.
         with under_way.having(exchanged=True):
@@ -176,7 +186,7 @@ def _exchange(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 def _weigh_and_exchange(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     grads = list(args[0] if args else kwargs["grads"])
-    if under_way.now().exchanged:
+    if under_way.now().exchanged or all(grad is None or is_marked(grad) for grad in grads):
         return wrapped(grads)
     labels = [f"number {position} of {instance.name}" for position in range(len(grads))]
     return wrapped(_sum(weighted(grads), labels))

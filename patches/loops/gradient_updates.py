@@ -1,9 +1,10 @@
-"""Gradients and optimizers outside of Keras' loops: averaged over ranks, weighted by rows.
+"""Gradients and optimizers in the script's own code: averaged over ranks, weighted by rows.
 
 A gradient is averaged where `tape.gradient` gives it, if it is one by a variable and no tape records any more. So what
 the script does with it (clip it, look at its norm, subtract it from a variable) is what one rank would do. An optimizer
 averages what did not come that way. To average twice changes nothing, since the parts of the ranks add up to one;
-gradients that are known to be averaged are not exchanged again.
+gradients that are known to be averaged are not exchanged again. A `train_step` of the script's own, which `fit` calls,
+is such code too.
 
 Relies on (TensorFlow 2.16 to 2.21): `tf.GradientTape.gradient`, `tf.function`, public; (Keras 3.3 to 3.15)
 `BaseOptimizer.apply`, public.
@@ -86,7 +87,8 @@ def _gradient(wrapped: Any, tape: Any, args: Any, kwargs: Any) -> Any:
         gradients = sum_loss.gradient(wrapped, args, kwargs)
     else:
         gradients = wrapped(*args, **kwargs)
-    if not position.active() or batched.caller() is None or step_loss.recording():
+    in_step = _is_of_step() and optimizer.averages_in_steps()
+    if not in_step and (not position.active() or batched.caller() is None or step_loss.recording()):
         return gradients
     # Structures of gradients may hold IndexedSlices, which are no containers here.
     flat, by = tf.nest.flatten(gradients), tf.nest.flatten(sources)
@@ -96,12 +98,15 @@ def _gradient(wrapped: Any, tape: Any, args: Any, kwargs: Any) -> Any:
     if not places:
         return gradients
     variables = [by[place] for place in places]
-    _take_note()
-    replica_sync.begin(variables)
-    position.touch()
     own = optimizer.shaped([flat[place] for place in places], variables)
-    target = args[0] if args else kwargs.get("target")
-    whole = step_loss.average_too(target, tape, own, optimizer.paths(variables))
+    if in_step:
+        whole = optimizer.average(own, variables)
+    else:
+        _take_note()
+        replica_sync.begin(variables)
+        position.touch()
+        target = args[0] if args else kwargs.get("target")
+        whole = step_loss.average_too(target, tape, own, optimizer.paths(variables))
     for place, averaged in zip(places, whole, strict=True):
         flat[place] = optimizer.mark(averaged)
     return tf.nest.pack_sequence_as(gradients, flat)

@@ -17,6 +17,7 @@ MODELS = [
     models.unbuilt_sequential,
     models.frozen,
     models.own_train_step,
+    models.clipped_in_the_step,
     models.returned_numbers,
     models.gan,
     models.twice,
@@ -44,6 +45,12 @@ LOSSES = {
 def test_model(ranks, model):
     """Trained on N ranks as on one."""
     same(ranks(model))
+
+
+@pytest.mark.parametrize("options", [{"gradient_accumulation_steps": 2}, {"global_clipnorm": 0.05}])
+def test_clipped_in_the_step(ranks, options):
+    """With an optimizer that accumulates, or clips itself."""
+    same(ranks(models.clipped_in_the_step, (1, 3), **options))
 
 
 @pytest.mark.variants(4)

@@ -144,6 +144,27 @@ def own_train_step():
     return train(model, x, y, validation_data=(x[:38], y[:38]))
 
 
+class Clipping(Tracked):
+    """A step that changes its gradients before it applies them, and says how long they were."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(y - self(x, training=True)))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        gradients, norm = tf.clip_by_global_norm(gradients, 0.3)
+        self.optimizer.apply([gradient * 0.5 for gradient in gradients], self.trainable_variables)
+        return {"loss": loss, "norm": norm}
+
+
+def clipped_in_the_step(**options):
+    """A custom `train_step` that clips by the norm of the gradients of the whole batch."""
+    x, y = regression()
+    model = Clipping(classifier(classes=2))
+    model.compile(optimizer=momentum(0.02, **options))
+    return train(model, x, y)
+
+
 def returned_numbers():
     """A `train_step` that returns numbers of its own, which no metric keeps: means over the batch."""
 
