@@ -87,7 +87,7 @@ def _gradient(wrapped: Any, tape: Any, args: Any, kwargs: Any) -> Any:
         gradients = sum_loss.gradient(wrapped, args, kwargs)
     else:
         gradients = wrapped(*args, **kwargs)
-    in_step = _is_of_step() and optimizer.averages_in_steps()
+    in_step = batch_share.of_step() is not None and _is_of_step() and optimizer.averages_in_steps()
     if not in_step and (not position.active() or batched.caller() is None or step_loss.recording()):
         return gradients
     # Structures of gradients may hold IndexedSlices, which are no containers here.
