@@ -6,7 +6,7 @@ import collections
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sizes",
         default=os.environ.get("MATEX_TEST_SIZES", ""),
-        help="world sizes for cases that leave them open, such as 1,3 (default: MATEX_TEST_SIZES, or 1,3)",
+        help="world sizes for cases that leave them open, such as 1,3 (default: MATEX_TEST_SIZES, or 1,2)",
     )
     parser.addoption(
         "--schedule",
@@ -220,21 +220,28 @@ def pool() -> Iterator[Pool]:
 def any_ranks(pool: Pool, request: pytest.FixtureRequest) -> Ranks:
     """What `ranks` is for fixtures that serve several tests."""
     text = request.config.getoption("--sizes")
-    return Ranks(pool, tuple(int(size) for size in text.split(",")) if text else (1, 3))
+    if text:
+        return Ranks(pool, tuple(int(size) for size in text.split(",")))
+    return Ranks(pool, (1, 3) if request.config.getoption("--all") else (1, 2))
 
 
 @pytest.fixture
-def ranks(pool: Pool, any_ranks: Ranks, request: pytest.FixtureRequest) -> Ranks:
+def ranks(any_ranks: Ranks) -> Ranks:
     """Run a case on worlds of several sizes: `ranks(models.gan, (1, 3), argument=…)`.
 
-    Where a test leaves them open, its first form runs on 1 and 3 ranks, and its further forms on 1 and 2: a rank more
-    is a third of the work. `--all` and `--sizes` are for all forms.
+    Where a test leaves them open, it runs on 1 and 2 ranks, with `--all` on 1 and 3: a rank is a third of the work.
     """
-    callspec = getattr(request.node, "callspec", None)
-    further = callspec is not None and any(callspec.indices.values())
-    if not further or request.config.getoption("--all") or request.config.getoption("--sizes"):
-        return any_ranks
-    return Ranks(pool, (1, 2))
+    return any_ranks
+
+
+@pytest.fixture
+def first_of(request: pytest.FixtureRequest) -> Callable[[dict[str, Any], int], dict[str, Any]]:
+    """What `variants` is for forms that a test tries in one case: `first_of(WAYS, 3)` has three, with `--all` all."""
+
+    def chosen(ways: dict[str, Any], count: int) -> dict[str, Any]:
+        return ways if request.config.getoption("--all") else dict(list(ways.items())[:count])
+
+    return chosen
 
 
 @pytest.fixture(scope="session")

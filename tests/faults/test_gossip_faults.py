@@ -144,7 +144,7 @@ def compare(found, undisturbed, tolerance=0.2):
     np.testing.assert_allclose(found["evaluate"], undisturbed["evaluate"], rtol=tolerance)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(0)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -162,6 +162,7 @@ def test_a_death_with(settings, tmp_path, server, undisturbed):
     compare(found, undisturbed)
 
 
+@pytest.mark.variants(0)
 def test_a_rank_that_is_stuck(tmp_path, server, undisturbed):
     """It counts as dead, and no other one does."""
     found, said = train(tmp_path, server, [[1, "stop", 17]], "--stall-seconds", "2", "--stall-abort-seconds", "6")

@@ -1,9 +1,9 @@
 """With `--reproducible` one rank, two hosts, and ranks of which some die, end with the same bits."""
 
 import re
-import sys
 
 import pytest
+import warm
 from jobs import LAUNCHER, Job
 
 from benchmarks.hosts import Hosts, unavailable
@@ -61,18 +61,19 @@ def _bits(folder, deaths, command, **environ):
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
+def alone(tmp_path_factory, server):
     """One rank: weights, slots, logs, scores and predictions."""
-    return _bits(tmp_path_factory.mktemp("alone") / "job", False, [LAUNCHER, "run", "-n", "1"])[0]
+    return _bits(tmp_path_factory.mktemp("alone") / "job", False, [LAUNCHER, "run", "-n", "1"], **server.environ)[0]
 
 
-def test_deaths(alone, tmp_path):
+def test_deaths(alone, server, tmp_path):
     """Two of four ranks die."""
-    left, said = _bits(tmp_path / "job", True, [LAUNCHER, "run", "-n", "4", "--faults", "shrink"])
+    left, said = _bits(tmp_path / "job", True, [LAUNCHER, "run", "-n", "4", "--faults", "shrink"], **server.environ)
     assert "rank 2 of 4" in said and "rank 0 of 3" in said, said
     assert left == alone
 
 
+@pytest.mark.variants(0)
 @pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "can run")
 def test_hosts(alone, tmp_path):
     """Two ranks on each of two hosts."""
@@ -83,11 +84,12 @@ def test_hosts(alone, tmp_path):
     assert found == alone
 
 
-def test_verify(tmp_path):
+@pytest.mark.variants(0)
+def test_verify(server, tmp_path):
     """`matex-tf verify` finds no difference at all."""
     (tmp_path / "script.py").write_text(SMALL)
     words = ["verify", "-n", "2", "--steps", "8", "--reproducible", "4", "script.py"]
-    ended = Job([LAUNCHER, *words], tmp_path).end(180)
+    ended = Job([LAUNCHER, *words], tmp_path, **server.environ).end(180)
     assert ended.code == 0 and "2 ranks give the bits of one rank" in ended.out, ended
 
 
@@ -114,10 +116,10 @@ print("TRAINED")
 """
 
 
-def test_refused(tmp_path):
+def test_refused(server, tmp_path):
     """In a sentence, before a weight changes."""
     (tmp_path / "script.py").write_text(LOOP)
-    run = [sys.executable, "-m", "matex_tf", "--reproducible", "4"]
+    run = [*warm.command(server.path), "--reproducible", "4"]
     ended = Job([*run, "script.py"], tmp_path).end(120)
     assert ended.code != 0 and "TRAINED" not in ended.out, ended
     assert "--reproducible is for fit, evaluate and train_on_batch" in ended.err, ended

@@ -76,6 +76,7 @@ def test_mpirun_of_a_shell_is_killed(tmp_path):
     job.end(10)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "can run")
 @pytest.mark.parametrize("which", [0, 1])
 def test_on_other_hosts(tmp_path, which):

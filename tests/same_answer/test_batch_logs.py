@@ -8,7 +8,7 @@ from tests.support.cases import batch_logs
 WHAT = "add up the logs of a batch"
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("form", ["metrics", "not a sum", "eager", "several steps"])
 def test_callback(ranks, form):
     """After every batch of `fit`, of its validation, and of `evaluate`; a batch with fewer rows than ranks too."""

@@ -13,7 +13,7 @@ FORMS = [
 _DIGITS = {"mixed precision": 1e-2, "images": 2e-4}
 
 
-@pytest.mark.variants(4)
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_over_the_batch(ranks, form):
     """Losses, weights, and the moving statistics after every step, as on one rank; a batch of one row included."""
@@ -37,6 +37,7 @@ def test_own_loop(ranks, compiled):
     same(ranks(batch_norms.in_a_loop, compiled_step=compiled), rtol=3e-5)
 
 
+@pytest.mark.variants(0)
 def test_gradient_of_a_gradient(ranks):
     """A penalty on gradients differentiates the layer twice."""
     same(ranks(batch_norms.penalized, (1, 2, 3)), rtol=1e-4)

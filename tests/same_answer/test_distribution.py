@@ -6,6 +6,7 @@ from compare import same
 from tests.support.cases import distribution
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("name", ["MirroredStrategy", "MultiWorkerMirroredStrategy", "OneDeviceStrategy"])
 def test_fit(ranks, name):
     """`fit` in the scope of a strategy, which is said to have no part in it, once."""

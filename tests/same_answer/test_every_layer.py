@@ -24,6 +24,7 @@ def test_trained(ranks, part):
     same(ranks(every_layer.trained, part=part, parts=PARTS), rtol=1e-5)
 
 
+@pytest.mark.variants(0)
 def test_trained_by_adam(ranks):
     """To 1e-3: Adam amplifies rounding."""
     labels = ("Dense", "Conv2D", "LSTM", "LayerNormalization", "Dropout")

@@ -157,6 +157,7 @@ EXAMPLES = {
 }
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example(ranks, name):
     """The answer of one rank, and its files."""

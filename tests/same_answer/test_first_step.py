@@ -28,10 +28,10 @@ def answers(results):
     }
 
 
-def test_mean(ranks):
+def test_mean(ranks, first_of):
     """An honest mean, with draws and batch normalization: no line, and not a bit of the training is another one."""
     ways = {"fit": {}, "loop": {"loop": True}, "traced once": {"loop": True, "signature": True}}
-    ways = {name: {**way, "random": True} for name, way in ways.items()}
+    ways = {name: {**way, "random": True} for name, way in first_of(ways, 2).items()}
     checked, not_checked = (
         {name: {**way, "options": {"check": check}} for name, way in ways.items()} for check in ("on", "off")
     )
@@ -45,25 +45,26 @@ def test_mean(ranks):
 #: Losses that are a sum over the batch.
 SUMS = {
     "step": {},
+    "loop": {"loop": True},
     "compute_loss": {"kind": "compute_loss"},
     "two optimizers": {"kind": "pair"},
-    "loop": {"loop": True},
 }
 
 
-def test_sum(ranks):
+def test_sum(ranks, first_of):
     """A sum is known as one, with its factor, and a mean with `--loss sum` too."""
     wrong = {"options": {"loss": "sum"}}
-    found = said(ranks, {**{name: {**way, "loss": "sum"} for name, way in SUMS.items()}, "no sum": wrong})
+    sums = first_of(SUMS, 2)
+    found = said(ranks, {**{name: {**way, "loss": "sum"} for name, way in sums.items()}, "no sum": wrong})
     assert all(len(lines) == 1 for lines in found.values()), found
-    assert all(SUM in found[name][0] and "0.333 times" in found[name][0] for name in SUMS), found
+    assert all(SUM in found[name][0] and "0.333 times" in found[name][0] for name in sums), found
     assert "Trained trained" in found["step"][0] and "step in the loop at first_step.py" in found["loop"][0]
     assert NO_SUM in found["no sum"][0] and " 3 times" in found["no sum"][0]
 
 
-def test_loss_sum(ranks):
+def test_loss_sum(ranks, first_of):
     """`--loss sum` gives the answer of one rank, on ragged batches, and then there is no line."""
-    ways = {**SUMS, "eager loop": {"loop": True, "eager": True}}
+    ways = first_of({**SUMS, "eager loop": {"loop": True, "eager": True}}, 2)
     variants = {name: {**way, "loss": "sum", "options": {"loss": "sum"}} for name, way in ways.items()}
     results = ranks(first_step.several, (1, 3), variants=variants, seconds=SECONDS)
     assert not any(one["lines"] for one in results[3][0].values())
@@ -73,34 +74,36 @@ def test_loss_sum(ranks):
 #: Ways to train, by which a step that compares rows is found.
 WAYS = {
     "plain": {},
-    "pipeline": {"pipeline": True},
     "two optimizers": {"kind": "pair"},
+    "loop": {"loop": True},
+    "accumulated": {"optimizer": {"gradient_accumulation_steps": 2}},
+    "per rank": {"options": {"batch": "per-rank"}},
+    "pipeline": {"pipeline": True},
     "several steps": {"compiling": {"steps_per_execution": 3}},
     "jit": {"compiling": {"jit_compile": True}},
-    "accumulated": {"optimizer": {"gradient_accumulation_steps": 2}},
     "pipe": {"options": {"strategy": "pipe"}},
     "source": {"options": {"data": "source"}, "pipeline": True},
-    "per rank": {"options": {"batch": "per-rank"}},
     "concurrent": {"options": {"schedule": "concurrent"}},
     "own rows": {"own": True},
     "sparse": {"kind": "embedding"},
-    "loop": {"loop": True},
 }
 
 
-def test_rows(ranks):
+def test_rows(ranks, first_of):
     """A loss that compares rows is found in every way to train."""
-    found = said(ranks, {name: {**way, "loss": "contrastive"} for name, way in WAYS.items()})
-    assert {name: [ROWS in line for line in lines] for name, lines in found.items()} == dict.fromkeys(WAYS, [True]), (
+    ways = first_of(WAYS, 5)
+    found = said(ranks, {name: {**way, "loss": "contrastive"} for name, way in ways.items()})
+    assert {name: [ROWS in line for line in lines] for name, lines in found.items()} == dict.fromkeys(ways, [True]), (
         found
     )
     assert "Trained trained" in found["plain"][0] and "matex_tf.all_rows" in found["plain"][0]
 
 
-def test_all_rows(ranks):
+def test_all_rows(ranks, first_of):
     """With all rows there is no line."""
-    ways = ("plain", "accumulated", "pipe", "source", "own rows", "sparse", "loop")
-    found = said(ranks, {name: {**WAYS[name], "loss": "all rows"} for name in ways})
+    names = ("plain", "loop", "accumulated", "pipe", "source", "own rows", "sparse")
+    ways = first_of({name: WAYS[name] for name in names}, 2)
+    found = said(ranks, {name: {**way, "loss": "all rows"} for name, way in ways.items()})
     assert found == dict.fromkeys(ways, [])
 
 
@@ -108,20 +111,21 @@ def test_all_rows(ranks):
 ASIDE = {
     "print": ({"kind": "print"}, "it prints"),
     "python": ({"kind": "python"}, "it runs Python"),
-    "eager": ({"compiling": {"run_eagerly": True}}, "run_eagerly=True"),
-    "gossip": ({"options": {"strategy": "gossip"}}, "--strategy gossip"),
-    "loop that prints": ({"loop": True, "effect": True}, "it prints"),
     "eager loop": ({"loop": True, "eager": True}, "no tf.function was called with the batch itself"),
+    "gossip": ({"options": {"strategy": "gossip"}}, "--strategy gossip"),
+    "eager": ({"compiling": {"run_eagerly": True}}, "run_eagerly=True"),
+    "loop that prints": ({"loop": True, "effect": True}, "it prints"),
     "changed batch": ({"loop": True, "changed": True}, "something that was computed of the batch"),
     "loop inside": ({"loop": True, "inside": True}, "it runs inside of a tf.function"),
 }
 
 
-def test_aside(ranks):
+def test_aside(ranks, first_of):
     """A step with effects is not run once more; nobody hears of it who has not asked."""
-    asked = {name: {**way, "options": {**way.get("options", {}), "check": "on"}} for name, (way, _) in ASIDE.items()}
+    aside = first_of(ASIDE, 4)
+    asked = {name: {**way, "options": {**way.get("options", {}), "check": "on"}} for name, (way, _) in aside.items()}
     found = said(ranks, {**asked, "quiet": ASIDE["print"][0], "quiet loop": ASIDE["eager loop"][0]})
     assert not found.pop("quiet") and not found.pop("quiet loop")
-    assert {name: [ASIDE[name][1] in line for line in lines] for name, lines in found.items()} == dict.fromkeys(
-        ASIDE, [True]
+    assert {name: [aside[name][1] in line for line in lines] for name, lines in found.items()} == dict.fromkeys(
+        aside, [True]
     ), found

@@ -196,7 +196,7 @@ def test_training(ranks, options):
         assert values[0]["history"]["accuracy"][-1] > 0.5, size
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("options", [{}, {"gossip_sync": True}, {"gossip_every": 3}], ids=str)
 def test_against_a_simulation(ranks, options):
     """Linear regression by SGD: what each rank holds after each step is what numpy makes of the paper's formulas."""
@@ -242,6 +242,7 @@ def simulate(size, rows, batch, epochs, gossip_sync=False, gossip_every=1):
     return np.array(seen)
 
 
+@pytest.mark.variants(1)
 def test_statistics_travel_and_frozen_weights_stay(ranks):
     """Moving means and variances gossip with the weights; frozen kernels and random states do not."""
     values = ranks(gossip_cases.train, (3,), meets="merge", kind="statistics")[3]
@@ -263,6 +264,7 @@ def test_optimizers(ranks, options):
     assert values[0]["history"]["loss"][-1] < values[0]["history"]["loss"][0]
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("case", [gossip_cases.goes_on, gossip_cases.two_optimizers, gossip_cases.own_loop])
 def test_scripts(ranks, case):
     """Several fits, `train_on_batch`, layers that are shared, two optimizers; a loop of the script's own is as ever."""
@@ -284,7 +286,7 @@ RINGS = {
 }
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("name", RINGS)
 def test_ring(ranks, name):
     """Over a whole run each row is on one rank, is used once an epoch, moves on, and no rank holds more than before."""

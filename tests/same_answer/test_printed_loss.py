@@ -6,6 +6,7 @@ from compare import same
 from tests.support.cases import printed_loss
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("compiled", [False, True])
 def test_guide(ranks, compiled):
     """The loop of Keras' guide, with batches that do not divide and ranks without rows."""

@@ -33,18 +33,20 @@ def bits(results):
 )
 def test_bits(ranks, model, optimizer):
     """Weights, optimizer slots, states of generators, `History`, and what `evaluate` and `predict` give."""
-    found = bits(ranks(reproducible.fitted, (1, 2, 3, 4), model=model, optimizer=optimizer))
+    sizes = (1, 2, 3, 4) if model == "convnet" else (1, 3)  # steps of an LSTM are long
+    found = bits(ranks(reproducible.fitted, sizes, model=model, optimizer=optimizer))
     plain = ranks(reproducible.fitted, (1,), model=model, optimizer=optimizer, virtual=0)
-    same({1: plain[1], 4: [found]}, rtol=2e-4, atol=2e-5)
+    same({1: plain[1], 3: [found]}, rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("name", OTHERS)
 def test_others(ranks, name):
     """Two optimizers in a step, accumulation, eager steps, losses and metrics over all rows, scaled losses, tf.data."""
     bits(ranks(reproducible.of_case, (1, 3), name=name, meets="", **OTHERS[name]))
 
 
+@pytest.mark.variants(0)
 def test_batch_norm_over_the_parts(ranks):
     """With `--batch-norm rank` each part is normalized by itself; moving statistics are the parts' mean."""
     how = {"form": "dense", "options": {"batch_norm": "rank"}}

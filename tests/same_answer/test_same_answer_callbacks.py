@@ -42,6 +42,7 @@ def test_reduce_on_plateau(ranks):
     assert len(set(reference["history"]["learning_rate"])) > 1
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("case", [callbacks.scheduler, callbacks.lambdas, callbacks.swap_ema])
 def test_callback(ranks, case):
     """Callbacks that read logs and set the learning rate or the weights."""
@@ -66,7 +67,7 @@ def test_stop_training_on_one_rank(ranks, when):
         assert reference["batches"][-1] == ["batch", 2]
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_checkpoint(ranks, name):
     """Each way of ModelCheckpoint: the files of one rank, written by one, read by all."""
@@ -96,6 +97,7 @@ def test_tensorboard(ranks):
     assert len(reference["scalars"]) >= 8
 
 
+@pytest.mark.variants(0)
 def test_tensorboard_embeddings(ranks):
     """The weights that TensorBoard saves inside of a callback: those of one rank, written by one."""
     pytest.importorskip("tensorboard.plugins.projector", reason="Keras needs it to show embeddings")
@@ -110,6 +112,7 @@ def test_saving(ranks):
     assert all(reference["seen"])
 
 
+@pytest.mark.variants(0)
 def test_orbax(ranks):
     """Rank 0 decides and writes, also in the background; the others wait, and find it under a path of their own."""
     if KERAS < (3, 14):

@@ -10,17 +10,17 @@ from tests.support.cases import coupled
 KERAS = tuple(map(int, importlib.metadata.version("keras").split(".")[:2]))
 
 LOSSES = {
+    "dice, masked": {"masked": True},
+    "circle, weighted": {"weighted": True},
+    "cosine_over_rows": {},
+    "squared_hinge": {},
+    "own_contrastive": {},
+    "own_class": {},
     "dice": {},
     "dice_sum": {},
     "tversky": {},
     "circle": {},
-    "cosine_over_rows": {},
-    "squared_hinge": {},
-    "own_contrastive": {},
     "own_sum": {},
-    "own_class": {},
-    "dice, masked": {"masked": True},
-    "circle, weighted": {"weighted": True},
     "dice, eager": {"eager": True},
     "dice_by_class": {},
     "dice_by_row": {},
@@ -37,7 +37,7 @@ LOSSES = {
 }
 
 
-@pytest.mark.variants(12)
+@pytest.mark.variants(6)
 @pytest.mark.parametrize("name", LOSSES)
 def test_loss(ranks, name):
     """Losses of Keras in `fit` and `evaluate`: weights, optimizer, history."""
@@ -61,18 +61,21 @@ def test_several_outputs(ranks):
     same(ranks(coupled.several_outputs), rtol=1e-4)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("compiled", [False, True])
 def test_loop(ranks, compiled):
     """The same in a loop of the script's own."""
     same(ranks(coupled.loop, compiled=compiled), rtol=1e-4)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("eager", [False, True])
 def test_metrics(ranks, eager):
     """Functions and classes that a script has written, whether they add up over rows or not; one is never reset."""
     same(ranks(coupled.metrics, eager=eager), rtol=1e-4)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("eager", [False, True])
 def test_own_step(ranks, eager):
     """Logs of a custom `train_step`, in its order; metrics that are fed means over the batch."""
@@ -86,6 +89,7 @@ def test_averaged(ranks):
         assert 4 < value["value"] <= 12
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("kind", ["tensordot", "functional", "random", "rows", "layers"])
 def test_own_model(ranks, kind):
     """A model that looks across rows is named; one that does not, or that draws random numbers, is not."""

@@ -8,19 +8,19 @@ from tests.support.cases import data
 KINDS = [
     data.numpy_arrays,
     data.digits,
-    data.lists,
-    data.tuples,
     data.dicts,
     data.frames,
-    data.tensors,
     data.dataset,
+    data.dataset_unknown,
+    data.pydataset,
+    data.generator,
+    data.lists,
+    data.tuples,
+    data.tensors,
     data.dataset_with_weights,
     data.dataset_repeat,
-    data.dataset_unknown,
     data.dataset_drop_remainder,
-    data.pydataset,
     data.sequence,
-    data.generator,
     data.small_batches,
     data.targets_of_two_axes,
     data.sparse,
@@ -29,9 +29,10 @@ KINDS = [
 
 
 #: Tried on 1, 2, 3 and 4 ranks always; the others as `--sizes` says.
-ON_ALL = (data.numpy_arrays, data.dataset, data.generator)
+ON_ALL = (data.numpy_arrays,)
 
 
+@pytest.mark.variants(8)
 @pytest.mark.parametrize("kind", KINDS)
 def test_data(ranks, kind):
     """Shared out by any number of ranks, the data give the answer of one rank, in the order of the rows."""
@@ -40,6 +41,7 @@ def test_data(ranks, kind):
     assert len(losses) == 2 and losses[-1] < losses[0]
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(("kind", "do"), [("tf", "fit"), ("scipy", "fit"), ("scipy", "evaluate"), ("tf", "predict")])
 def test_sparse_batches_build_a_model(ranks, kind, do):
     """Their columns are known where the graph is traced, and Adagrad adds up what it squares as on one rank."""
@@ -52,13 +54,14 @@ def test_sparse_batches_eagerly(ranks):
     same(ranks(data.sparse_eagerly))
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("rows", [1, 2])
 def test_fewer_rows_than_ranks(ranks, rows):
     """Ranks without a row take part as ghosts."""
     same(ranks(data.few_rows, (1, 3), rows=rows))
 
 
-@pytest.mark.variants(3)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(
     ("parts", "options"),
     [
@@ -78,6 +81,7 @@ def test_shards(ranks, parts, options):
     same(ranks(data.shards, (1, len(parts)), parts=parts, **options))
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("shuffle", [True, "batch"])
 def test_shuffled_shards(ranks, shuffle):
     """The ranks end alike, and the losses fall."""
@@ -92,6 +96,7 @@ def test_rows_of_the_ranks_own_on_batch(ranks):
     same(ranks(data.shards_in_turn))
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("kind", ["map", "shuffle"])
 def test_at_the_source(ranks, kind):
     """`--data source` does 1/p of the work, and where p divides the batch the answer is that of one rank."""
@@ -101,6 +106,7 @@ def test_at_the_source(ranks, kind):
     same(results)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("kind", ["uneven", "files"])
 def test_other_batches_at_the_source(ranks, kind):
     """Batches hold other rows, but every row is worked on once, and all ranks end alike."""

@@ -12,9 +12,9 @@ KERAS = tuple(map(int, importlib.metadata.version("keras").split(".")[:2]))
 NAMES = {
     "binary": "accuracy auc auc_pr precision recall f1 fbeta binary_iou true_positives false_negatives "
     "precision_at_recall sensitivity crossentropy hinge",
+    "regression": "mse rmse mape r2 r2_weighted logcosh wrapped",
     "classes": "accuracy top2 f1 f1_by_class one_hot_iou precision recall auc divergence cosine crossentropy",
     "indices": "accuracy top2 mean_iou iou crossentropy",
-    "regression": "mse rmse mape r2 r2_weighted logcosh wrapped",
 }
 
 
@@ -31,6 +31,7 @@ def trained(any_ranks):
     return of
 
 
+@pytest.mark.variants(sum(1 + len(NAMES[kind].split()) for kind in ("binary", "regression")))
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in NAMES for name in ["loss", *NAMES[kind].split()]])
 def test_metric(trained, kind, name):
     """One metric, of training, of validation and of `evaluate`; some also with sample weights."""

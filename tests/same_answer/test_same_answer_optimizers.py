@@ -8,14 +8,6 @@ from tests.support.cases import optimizers
 SGD = {"name": "SGD", "learning_rate": 0.1, "momentum": 0.9}
 EXACT = {
     "plain": {"name": "SGD", "learning_rate": 0.3, "lazily": True},
-    "nesterov": {**SGD, "nesterov": True},
-    "clipnorm": {**SGD, "clipnorm": 0.05},
-    "global_clipnorm": {**SGD, "global_clipnorm": 0.05},
-    "clipvalue": {**SGD, "clipvalue": 0.01},
-    "weight_decay": {**SGD, "weight_decay": 0.05},
-    "ema": {**SGD, "use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 3},
-    "ema at the end": {**SGD, "use_ema": True, "ema_momentum": 0.9},
-    "accumulation": {**SGD, "gradient_accumulation_steps": 3},
     "accumulation, clipping and ema": {
         **SGD,
         "gradient_accumulation_steps": 2,
@@ -24,6 +16,14 @@ EXACT = {
         "ema_overwrite_frequency": 2,
         "lazily": True,
     },
+    "clipnorm": {**SGD, "clipnorm": 0.05},
+    "nesterov": {**SGD, "nesterov": True},
+    "global_clipnorm": {**SGD, "global_clipnorm": 0.05},
+    "clipvalue": {**SGD, "clipvalue": 0.01},
+    "weight_decay": {**SGD, "weight_decay": 0.05},
+    "ema": {**SGD, "use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 3},
+    "ema at the end": {**SGD, "use_ema": True, "ema_momentum": 0.9},
+    "accumulation": {**SGD, "gradient_accumulation_steps": 3},
     "schedule": {**SGD, "schedule": True},
     "loss_scale_factor": {**SGD, "loss_scale_factor": 8.0},
 }
@@ -38,12 +38,14 @@ ADAPTIVE = {
 }
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("name", EXACT)
 def test_sgd(ranks, name):
     """Clipping, decay, averages, accumulation and schedules on top of SGD, to 1e-5."""
     same(ranks(optimizers.fit, **EXACT[name]))
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("name", ADAPTIVE)
 def test_adaptive(ranks, name):
     """Optimizers that divide by what gradients were, to 1e-3."""
@@ -76,6 +78,7 @@ def test_overflow_on_one_rank(ranks):
     same(results, rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_half_precision(ranks, policy):
     """A training in half precision is that of one rank to the digits that half precision has."""

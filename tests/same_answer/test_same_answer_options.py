@@ -11,22 +11,23 @@ KERAS = tuple(map(int, importlib.metadata.version("keras").split(".")[:2]))
 
 OPTIONS = {
     "shuffle on": {"shuffle": True, "lazily": True},
-    "shuffle off": {"shuffle": False},
     "validation_split": {"validation_split": 0.21},
+    "sample_weight": {"with_weights": True, "compile_options": {"weighted_metrics": ["accuracy"]}},
+    "steps_per_execution": {"compile_options": {"steps_per_execution": 3}, "with_validation": True, "lazily": True},
+    "run_eagerly": {"compile_options": {"run_eagerly": True}, "epochs": 1, "lazily": True},
+    "shuffle off": {"shuffle": False},
     "validation_data": {"with_validation": True, "validation_batch_size": 9},
     "validation_freq": {"with_validation": True, "validation_freq": 2, "validation_steps": 1},
-    "sample_weight": {"with_weights": True, "compile_options": {"weighted_metrics": ["accuracy"]}},
     "class_weight": {"class_weight": ((0, 1.0), (1, 0.2), (2, 3.0))},
     "initial_epoch": {"initial_epoch": 1},
     "steps_per_epoch": {"steps_per_epoch": 2},
-    "steps_per_execution": {"compile_options": {"steps_per_execution": 3}, "with_validation": True, "lazily": True},
-    "run_eagerly": {"compile_options": {"run_eagerly": True}, "epochs": 1, "lazily": True},
     "jit_compile": {"compile_options": {"jit_compile": True}, "lazily": True},
     "no jit_compile": {"compile_options": {"jit_compile": False}},
     "one batch": {"batch_size": 101},
 }
 
 
+@pytest.mark.variants(5)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_fit(ranks, name):
     """Each option means on N ranks what it means on one."""
@@ -70,6 +71,7 @@ def test_predict_structures(ranks):
     assert listed[1].shape == (53, 3, 4)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("case", [options_cases.two_fits, options_cases.two_models, options_cases.called_outside])
 def test_scripts(ranks, case):
     """More than one `fit` in a script, and a model that is called outside of `fit`."""

@@ -6,6 +6,7 @@ from compare import same
 from tests.support.cases import xla
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("kind", ["drawing", "normalized", "own step", "attention", "recurrent"])
 def test_fit(ranks, kind):
     """`fit`, `train_on_batch`, `evaluate` and `predict`; the last batch has one row, and all others are ghosts."""
@@ -13,6 +14,7 @@ def test_fit(ranks, kind):
     assert reference["xla"] == [True]
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("form", ["decorator", "method", "function"])
 def test_loop(ranks, form):
     """A script's own `tf.function(jit_compile=True)`."""

@@ -67,7 +67,7 @@ def states(how):
 
 
 def bypass():
-    """A `train_step` that updates weights itself."""
+    """A `train_step` that changes weights by what it sees of the rows, without a gradient."""
 
     class Own(keras.Model):
         def __init__(self):
@@ -79,11 +79,9 @@ def bypass():
 
         def train_step(self, data):
             x, y = data
-            with tf.GradientTape() as tape:
-                loss = self.compute_loss(x, y, self(x, training=True))
-            variables = self.trainable_variables
-            for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
-                variable.assign(variable - 0.1 * gradient)
+            loss = self.compute_loss(x, y, self(x, training=True))
+            for variable in self.trainable_variables:
+                variable.assign(variable + 0.1 * tf.reduce_mean(x))
             return {"loss": loss}
 
     x, y = table()

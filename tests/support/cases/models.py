@@ -165,6 +165,32 @@ def clipped_in_the_step(**options):
     return train(model, x, y)
 
 
+def assigned_in_the_step():
+    """A custom `train_step` that changes the weights by what the tape gives, without an optimizer."""
+
+    class Assigning(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.inner = classifier(classes=2)
+
+        def call(self, x):
+            return self.inner(x)
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            variables = self.trainable_variables
+            for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+                variable.assign(variable - 0.02 * gradient)
+            return {"loss": loss}
+
+    x, y = regression()
+    model = Assigning()
+    model.compile("sgd", loss="mse")
+    return train(model, x, y)
+
+
 def returned_numbers():
     """A `train_step` that returns numbers of its own, which no metric keeps: means over the batch."""
 
