@@ -31,10 +31,10 @@ for a, b in tf.data.Dataset.from_tensor_slices((x, y)).batch(14):
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("factor", "how", "code"), [(1, FIT, 0), (1.01, FIT, 1), (1, LOOP, 0)])
-def test_script(tmp_path, server, factor, how, code):
+def test_script(tmp_path, factor, how, code):
     """Code 0 and a table where both are the same; 1, and since when, where they are not."""
     (tmp_path / "script.py").write_text(SCRIPT % (factor, how))
-    job = Job([LAUNCHER, "verify", "-n", "3", "--steps", "0", "script.py"], tmp_path, **server.environ)
+    job = Job([LAUNCHER, "verify", "-n", "3", "--steps", "0", "script.py"], tmp_path)
     ended = job.end(200)
     assert ended.code == code, ended
     kinds = [WEIGHTS, SLOTS, *([BATCH, "epoch logs", "evaluation"] if how == FIT else [])]

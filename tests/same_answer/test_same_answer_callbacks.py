@@ -36,6 +36,7 @@ def test_early_stopping(ranks):
     assert reference["best"] < reference["stopped"]
 
 
+@pytest.mark.variants(0)
 def test_reduce_on_plateau(ranks):
     """The learning rate is lowered when it would be on one rank."""
     reference = same(ranks(callbacks.plateau))

@@ -38,6 +38,7 @@ def used(ranks, kind, how, **options):
     return outcomes[0].output
 
 
+@pytest.mark.variants(8)
 @pytest.mark.parametrize("kind", [*SHARED, *OWN])
 def test_fit(ranks, kind):
     """A pipeline in `fit`."""

@@ -45,7 +45,7 @@ def test_sgd(ranks, name):
     same(ranks(optimizers.fit, **EXACT[name]))
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("name", ADAPTIVE)
 def test_adaptive(ranks, name):
     """Optimizers that divide by what gradients were, to 1e-3."""

@@ -51,7 +51,7 @@ def test_monte_carlo(ranks):
     same(ranks(draws.monte_carlo, (1, 3), meets="gather predictions"))
 
 
-PARTS = 4
+PARTS = 8
 
 
 @pytest.mark.variants(1)

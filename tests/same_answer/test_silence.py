@@ -39,6 +39,7 @@ SAID_LEGACY = {
 }
 
 
+@pytest.mark.variants(11)
 @pytest.mark.parametrize(
     ("what", "begins"),
     [*SAID.items(), *(pytest.param(*one, marks=LEGACY, id="-".join(one)[:40]) for one in SAID_LEGACY.items())],

@@ -8,8 +8,8 @@ from tests.support.cases import small_calls
 
 def test_a_loop_of_small_calls(ranks):
     """Predictions, and metrics of every kind, are those of one rank; most calls meet nobody."""
-    same(ranks(small_calls.loop, (1, 3)))
-    for outcome in ranks.last[3]:
+    same(ranks(small_calls.loop, (1, 2)))
+    for outcome in ranks.last[2]:
         # Predictions are gathered in the first, second, fourth and eighth call of each kind, of which there are three.
         assert outcome.calls["gather predictions"] == 4 * 2 + 4 * 3, outcome.calls
         assert outcome.calls["agree whether each rank computes small calls whole"] == 4 * 4, outcome.calls

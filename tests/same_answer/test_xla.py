@@ -6,7 +6,7 @@ from compare import same
 from tests.support.cases import xla
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("kind", ["drawing", "normalized", "own step", "attention", "recurrent"])
 def test_fit(ranks, kind):
     """`fit`, `train_on_batch`, `evaluate` and `predict`; the last batch has one row, and all others are ghosts."""

@@ -107,7 +107,7 @@ def main():
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
     model.compile(optimizer=keras.optimizers.SGD(0.01), loss="mse")
-    rows = Rows(workers=2, use_multiprocessing=True)
+    rows = Rows(workers=1, use_multiprocessing=True)
     print("the loss is", model.fit(rows, epochs=2, shuffle=False, verbose=0).history["loss"])
 
 

@@ -292,6 +292,7 @@ def test_exchange_of_other_floats(bare_ranks, dtype):
         assert bits == results[0][1] and max(off) <= 0.03, off
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_exchange_with_feedback(bare_ranks, name):
     """Errors do not add up: after twenty steps no more is missing than after one."""
