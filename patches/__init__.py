@@ -18,10 +18,10 @@ from types import ModuleType
 import wrapt
 
 from matex_tf import settings
-from matex_tf.patches.common import run_state
+from matex_tf.patches.common import keras_lines, run_state
 from matex_tf.verifying import record
 
-#: Names of modules, and the file that patches each.
+#: Names of modules, and the file that patches each. Keras 2 is `tf_keras` here, also where it is installed as `keras`.
 PATCHES = (
     ("tensorflow", "common.seeds"),
     ("tensorflow", "fit.tf_distribute"),
@@ -150,7 +150,7 @@ def install(seed: int | None = None) -> None:
     dataset_alias.install()
     horovod_alias.install()
     for module, patch in (*(RECORDING if recorded() else ()), *PATCHES, *_of_files()):
-        wrapt.register_post_import_hook(_applier(patch), module)
+        _register(module, patch)
     wrapt.register_post_import_hook(_apply_waiting, "tensorflow")
 
 
@@ -169,7 +169,7 @@ def install_recording(seed: int) -> None:
 
     seeds.use(seed)
     for module, patch in (("tensorflow", "common.seeds"), *RECORDING):
-        wrapt.register_post_import_hook(_applier(patch), module)
+        _register(module, patch)
 
 
 def installed() -> bool:
@@ -215,17 +215,24 @@ def _of_files() -> tuple[tuple[str, str], ...]:
     return (*((module, "files.calls") for module in calls.modules()), *FILES)
 
 
-def _applier(patch: str) -> Callable[[ModuleType], None]:
+def _register(place: str, patch: str) -> None:
+    for name in keras_lines.names(place):
+        wrapt.register_post_import_hook(_applier(place, patch), name)
+
+
+def _applier(place: str, patch: str) -> Callable[[ModuleType], None]:
     def apply(module: ModuleType) -> None:
         from matex_tf.patches.imports import other_frameworks
 
+        if keras_lines.place(module.__name__) != place:  # of the other Keras, under the same name
+            return
         if (
             patch != "imports.other_frameworks"
             and module.__name__.startswith("keras.")
             and other_frameworks.backend() != "tensorflow"
         ):
             return
-        if module.__name__.startswith("tf_keras.") and _is_loading("tensorflow"):
+        if place.startswith("tf_keras.") and _is_loading("tensorflow"):
             run_state.current().waiting.append(lambda: put_on(module))
         else:
             put_on(module)
@@ -243,7 +250,8 @@ def _is_loading(name: str) -> bool:
 
 
 def _apply_waiting(_: ModuleType) -> None:
-    """With TF_USE_LEGACY_KERAS=1 TensorFlow imports tf_keras before it is complete itself: what patches that waits."""
+    """TensorFlow imports Keras 2 before it is complete itself, with TF_USE_LEGACY_KERAS=1 or before 2.16: what patches
+    that waits."""
     waiting = run_state.current().waiting
     while waiting:
         waiting.pop(0)()

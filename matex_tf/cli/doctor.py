@@ -20,7 +20,7 @@ from matex_tf.job import suggestions
 from matex_tf.job.command_line import Parser
 from matex_tf.launch import lifetime, mpirun_command, resources
 
-_OLDEST_TENSORFLOW = (2, 16)
+_OLDEST_TENSORFLOW = (2, 13)
 _SMALL_SHARED_MEMORY = 1 << 30
 _SECONDS = 120
 _REFUSAL = "matex-tf doctor takes no {word}{near}."
@@ -28,7 +28,7 @@ _REFUSAL = "matex-tf doctor takes no {word}{near}."
 _ASK_TENSORFLOW = """
 import json, tensorflow, keras
 print("\\n" + json.dumps({"tensorflow": tensorflow.__version__, "keras": keras.__version__,
-    "backend": keras.backend.backend() if hasattr(keras, "backend") else "?",
+    "backend": keras.backend.backend() if hasattr(getattr(keras, "backend", 0), "backend") else "tensorflow",
     "gpus": len(tensorflow.config.list_physical_devices("GPU"))}))
 """
 
@@ -128,7 +128,7 @@ def tensorflow() -> list[Finding]:
         return [Finding("TensorFlow", answer["error"], "bad", advice)]
     findings = [
         _version("TensorFlow", answer["tensorflow"], _OLDEST_TENSORFLOW),
-        _version("Keras", answer["keras"], (3,)),
+        _version("Keras", answer["keras"], _OLDEST_TENSORFLOW),
     ]
     backend = answer["backend"]
     if backend != "tensorflow":

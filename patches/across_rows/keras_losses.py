@@ -39,7 +39,7 @@ _WHOLE = "_matex_whole_batch"
 
 def install(module: ModuleType) -> None:
     """Patch keras.src.losses.losses or tf_keras.src.losses."""
-    if module.__name__.startswith("tf_keras."):
+    if keras_lines.is_of_keras_2(module.__name__):
         wrapping.wrap(module, "_maybe_convert_labels", _hinge_labels)
         return
     for name in BY_AXIS:

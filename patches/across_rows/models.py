@@ -76,7 +76,7 @@ def is_of_keras(model: Any) -> bool:
 
 def _is_of_keras_2(part: Any) -> bool:
     """The same for a model or a layer of Keras 2."""
-    module = type(part).__module__
+    module = keras_lines.place(type(part).__module__)
     if module in _MODELS_2:
         return all(map(_is_of_keras_2, part.layers))
     return module.startswith(_KERAS_2) and module not in _CALLING_2

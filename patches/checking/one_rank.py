@@ -194,10 +194,9 @@ def _dense(given: tf_op.Given, arrays: list[np.ndarray]) -> list[Part]:
 
 def _tolerance() -> float:
     policies = []
-    if "tf_keras" in sys.modules:
-        policies.append(sys.modules["tf_keras"].mixed_precision.global_policy())
-    if "keras" in sys.modules:
-        policies.append(sys.modules["keras"].mixed_precision.dtype_policy())
+    for name in {"keras", "tf_keras"}.intersection(sys.modules):
+        of_keras = sys.modules[name].mixed_precision
+        policies.append(of_keras.global_policy() if hasattr(of_keras, "global_policy") else of_keras.dtype_policy())
     half = any(policy.compute_dtype in ("float16", "bfloat16") for policy in policies)
     return OF_16_BITS if half else TOLERANCE
 

@@ -1,15 +1,20 @@
 """What Keras 2 (tf_keras) and Keras 3 name differently: all else need not know of which of them a model is.
 
+TensorFlow 2.13 to 2.15 bring Keras 2 as `keras`. Its modules are those of tf_keras; here and in the table of patches
+they go by those names: what a patch relies on in tf_keras 2.16 to 2.21 is in Keras 2.13 to 2.15 as well.
+
 Relies on (Keras 3.3 to 3.15; tf_keras 2.16 to 2.21), private: `Metric._variables` of Keras 3; of tf_keras
 `Layer._trainable_weights` and `_non_trainable_weights`, `Model.compiled_loss` and `compiled_metrics`, their `built` and
-`build`; `tensorflow.python.autograph.core.ag_ctx`.
+`build`, the folder `src/engine`; `tensorflow.python.autograph.core.ag_ctx`.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
+import importlib.util
 import inspect
+import itertools
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -18,9 +23,37 @@ from typing import Any
 PREFIXES = ("keras.", "tf_keras.")
 
 
+@functools.cache
+def keras_is_2() -> bool:
+    """Whether the package `keras` that is installed is Keras 2."""
+    found = importlib.util.find_spec("keras")
+    places = found.submodule_search_locations if found is not None else None
+    return any(os.path.isdir(os.path.join(place, "src", "engine")) for place in places or ())
+
+
+def has_keras_2() -> bool:
+    """Whether Keras 2 is installed, under either name."""
+    return keras_is_2() or importlib.util.find_spec("tf_keras") is not None
+
+
+def place(module: str) -> str:
+    """The name of a module, with Keras 2 as `tf_keras` where it is installed as `keras`."""
+    return f"tf_{module}" if module.startswith("keras.") and keras_is_2() else module
+
+
+def names(place: str) -> list[str]:
+    """The names of a module that goes by the name `place`, see there; some of them may be those of another module."""
+    return [place, place.removeprefix("tf_")] if place.startswith("tf_keras.") else [place]
+
+
+def is_of_keras_2(module: str) -> bool:
+    """Whether a module is of Keras 2, by its name."""
+    return place(module).startswith("tf_keras.")
+
+
 def is_keras_2(thing: Any) -> bool:
-    """Whether a model, a layer or an optimizer is one of tf_keras, or derived from one."""
-    return any(cls.__module__.startswith("tf_keras.") for cls in type(thing).__mro__)
+    """Whether a model, a layer or an optimizer is one of Keras 2, or derived from one."""
+    return any(is_of_keras_2(cls.__module__) for cls in type(thing).__mro__)
 
 
 def of_keras(code: Any) -> bool:
@@ -67,7 +100,7 @@ def metric_groups(model: Any) -> list[Any]:
 def optimizer_classes() -> tuple[type, ...]:
     """The base classes of the optimizers of every Keras that is imported."""
     found = []
-    for name, path_of in (("keras", ""), ("tf_keras", ""), ("tf_keras", "legacy")):
+    for name, path_of in itertools.product(("keras", "tf_keras"), ("", "legacy")):
         holder = getattr(sys.modules.get(name), "optimizers", None)
         if path_of:
             holder = getattr(holder, path_of, None)
@@ -85,7 +118,7 @@ def optimizer_variables(optimizer: Any) -> list[Any]:
 def mask(value: Any) -> Any:
     """The mask that a layer has left on a tensor, or None."""
     found = getattr(value, "_keras_mask", None)
-    if found is None and "keras.src.backend" in sys.modules:
+    if found is None and "keras.src.backend" in sys.modules and not keras_is_2():
         found = sys.modules["keras.src.backend"].get_keras_mask(value)
     return found
 

@@ -24,7 +24,7 @@ import numpy as np
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import NameMoved
-from matex_tf.patches.common import wrapping
+from matex_tf.patches.common import keras_lines, wrapping
 
 # Of the process, as the generators of Python, NumPy and TensorFlow are that they seed.
 _seed: int | None = None
@@ -141,7 +141,9 @@ def diverge_per_rank(variables: Iterable[Any]) -> None:
 
 
 def keras_generator(make: bool) -> Any:
-    """The generator of Keras' random functions that are given no seed; None where there is none yet."""
+    """The generator of Keras 3's random functions that are given no seed; None where there is none yet."""
+    if keras_lines.keras_is_2():  # with Keras 2 alone, which has TensorFlow's
+        return None
     from keras.src.backend.common import global_state
     from keras.src.random import seed_generator
 

@@ -16,7 +16,7 @@ from matex_tf.errors import MatexError, NameMoved
 from matex_tf.patches.common import keras_lines, run_state
 
 #: Versions of Keras 3, and of Keras 2, that every patch was tried with.
-TRIED, TRIED_2 = "3.3 to 3.15", "2.16 to 2.21"
+TRIED, TRIED_2 = "3.3 to 3.15", "2.13 to 2.21"
 
 
 def put_aside(on: bool = True) -> None:
@@ -47,11 +47,12 @@ def require(module: ModuleType, path: str) -> Any:
     found: Any = module
     for part in path.split("."):
         if not hasattr(found, part):
-            if module.__name__.startswith("tf_keras."):
-                version = getattr(sys.modules.get("tf_keras"), "__version__", "unknown")
+            if keras_lines.is_of_keras_2(module.__name__):
+                package = module.__name__.partition(".")[0]
+                version = getattr(sys.modules.get(package), "__version__", "unknown")
                 raise NameMoved(
-                    f"tf_keras {version} has no {module.__name__}.{path}, which matex_tf relies on; it was tried with "
-                    f"tf_keras {TRIED_2}. Install the one of your TensorFlow (docs/keras2.md) or a newer matex_tf."
+                    f"{package} {version} has no {module.__name__}.{path}, which matex_tf relies on; it was tried with "
+                    f"Keras {TRIED_2}. Install the one of your TensorFlow (docs/keras2.md) or a newer matex_tf."
                 )
             raise NameMoved(
                 f"Keras {keras_version()} has no {module.__name__}.{path}, which matex_tf relies on; it was tried with "
@@ -106,7 +107,7 @@ def method(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:
     require(module, path)
     owner = require(module, owner_path)
     original = vars(owner)[name] if name in vars(owner) else getattr(owner, name)
-    if module.__name__.startswith("tf_keras."):  # which asks whether AutoGraph is at work
+    if keras_lines.is_of_keras_2(module.__name__):  # which asks whether AutoGraph is at work
         original = keras_lines.converted(original, itself=False)
     setattr(owner, name, around(original, wrapper))
 

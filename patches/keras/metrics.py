@@ -30,7 +30,7 @@ from matex_tf.patches.keras import sum_loss
 
 def install(module: ModuleType) -> None:
     """Patch keras.src.metrics.reduction_metrics or tf_keras.src.metrics.base_metric."""
-    for name in ("Reduce",) if module.__name__.startswith("tf_keras.") else ("Mean", "Sum"):
+    for name in ("Reduce",) if keras_lines.is_of_keras_2(module.__name__) else ("Mean", "Sum"):
         wrapping.method(module, f"{name}.update_state", _update_mean)
     wrapping.method(module, "MeanMetricWrapper.update_state", own_metrics.update_wrapper)
 

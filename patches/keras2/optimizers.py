@@ -12,7 +12,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from matex_tf.patches.common import batch_share, sharing_report, under_way, wrapping
+from matex_tf.patches.common import batch_share, keras_lines, sharing_report, under_way, wrapping
 from matex_tf.patches.keras import optimizer as hook
 
 _CLASSES = {
@@ -26,7 +26,7 @@ def install(module: ModuleType) -> None:
     """Patch tf_keras.src.optimizers.optimizer, .legacy.optimizer_v2 or .mixed_precision.loss_scale_optimizer."""
     if module.__name__.endswith("optimizers.optimizer"):
         hook.say_what_changes()
-    for name in _CLASSES[module.__name__]:
+    for name in _CLASSES[keras_lines.place(module.__name__)]:
         wrapping.method(module, f"{name}.apply_gradients", _apply_gradients)
 
 

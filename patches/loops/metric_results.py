@@ -56,7 +56,7 @@ def _wrap(cls: type) -> None:
 
 def _as_called(cls: type, method: Any) -> Any:
     """A method; of a metric of Keras 2 as Keras 2 calls it, with AutoGraph."""
-    of_keras_2 = any(one.__module__.startswith("tf_keras.") for one in cls.__mro__)
+    of_keras_2 = any(keras_lines.is_of_keras_2(one.__module__) for one in cls.__mro__)
     return keras_lines.converted(method) if of_keras_2 else method
 
 

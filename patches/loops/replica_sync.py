@@ -18,7 +18,7 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.core.mismatch import name_ranks
-from matex_tf.patches.common import log_once, seeds
+from matex_tf.patches.common import keras_lines, log_once, seeds
 from matex_tf.patches.keras import optimizer, weights
 from matex_tf.patches.loops import position
 
@@ -89,7 +89,7 @@ def merge_statistics() -> None:
     ranks = world.current()
     for attempt in range(2):
         kept = _statistics()
-        labels = [f"{variable.path} {tuple(variable.shape)}" for variable in kept]
+        labels = [f"{keras_lines.path(variable)} {tuple(variable.shape)}" for variable in kept]
         everyone = ranks.allgather(labels, "compare the layers of a loop")
         if all(other == labels for other in everyone):
             weights.average_statistics(kept)
@@ -101,7 +101,7 @@ def merge_statistics() -> None:
 def _statistics() -> list[Any]:
     found = {id(variable): variable for layer in _layers for variable in layer.non_trainable_variables}
     kept = [variable for variable in found.values() if not seeds.is_generator_state(variable)]
-    return sorted(kept, key=lambda variable: variable.path)
+    return sorted(kept, key=keras_lines.path)
 
 
 def check() -> None:

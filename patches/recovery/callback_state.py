@@ -105,4 +105,4 @@ def _may_change(value: Any, depth: int = 0) -> bool:
 def _ops() -> Any:
     import keras  # where a script is on Keras 2, this file is read before TensorFlow is complete
 
-    return keras.ops
+    return getattr(keras, "ops", None)  # Keras 2 has none

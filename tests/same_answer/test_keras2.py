@@ -1,14 +1,11 @@
-"""Keras 2, by tf_keras: the answer of one rank."""
-
-import importlib.util
+"""Keras 2, by tf_keras or as TensorFlow before 2.16 brings it: the answer of one rank."""
 
 import pytest
 
+from matex_tf.patches.common import keras_lines
 from tests.support.cases import keras2
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras, which scripts/setup installs"
-)
+pytestmark = pytest.mark.skipif(not keras_lines.has_keras_2(), reason="needs tf_keras, which scripts/setup installs")
 
 FITS = {
     "plain": {},

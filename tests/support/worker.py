@@ -202,8 +202,8 @@ def tidy() -> None:
         import tensorflow as tf
 
         keras.backend.clear_session()  # collects garbage as well
-        keras.config.set_dtype_policy("float32")
-        keras.config.set_floatx("float32")
+        keras.mixed_precision.set_global_policy("float32")
+        keras.backend.set_floatx("float32")
         tf.config.run_functions_eagerly(False)
     gc.freeze()
 

@@ -1,7 +1,8 @@
-"""Models of Keras 2 (tf_keras), beside the Keras 3 that the ranks have imported."""
+"""Models of Keras 2: tf_keras, beside the Keras 3 that the ranks have imported, or that of TensorFlow before 2.16."""
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from tests.support.cases.common import numbers, table, weights_for
 
 def keras2():
     """The package; the patches are applied when it is imported."""
+    if importlib.util.find_spec("tf_keras") is None and tf.__version__ < "2.16":
+        return tf.keras
     import tf_keras
 
     return tf_keras
