@@ -18,7 +18,18 @@ from matex_tf.planning import plotting
 from matex_tf.strategies import STRATEGIES
 
 #: What is compared; a strategy that this matex_tf does not have is left out.
-COMPARED = ("server", "sync", "sync bf16", "sync int8", "pipe", "pipe bf16", "pipe int8", "gossip")
+COMPARED = (
+    "server",
+    "sync",
+    "sync bf16",
+    "sync int8",
+    "pipe",
+    "pipe bf16",
+    "pipe int8",
+    "gossip",
+    "local",
+    "local int8",
+)
 STEPS = {"mlp": 4, "lenet": 15}
 
 

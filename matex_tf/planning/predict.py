@@ -143,7 +143,7 @@ def show(job: Job, machine: Machine, rows: Sequence[Row], scaling: str, settings
     from rich.console import Console
     from rich.table import Table
 
-    width = max(110, 20 + 8 * len(rows[0].seconds))  # the same in a file as on a narrow terminal
+    width = max(110, 40 + 9 * len(rows[0].seconds))  # the same in a file as on a narrow terminal
     console = Console(highlight=False, width=width)
     console.print(
         f"{job.name}: {1e3 * job.compute:.2f} ms to compute and {1e3 * job.update:.2f} ms to update, "

@@ -26,6 +26,7 @@ KINDS = {
     "positive": "N",  # 1, 2, …
     "integer": "N",
     "seconds": "SECONDS",
+    "number": "X",  # 0 or more, with a fraction
     "switch": "on|off",
 }
 
@@ -89,8 +90,8 @@ class Option:
             raise SettingError(f"{given_as} is {text!r}; it can be {' or '.join(self.choices)}.")
         if self.kind in ("count", "integer", "positive"):
             return _whole_number(text, self.kind, given_as)
-        if self.kind == "seconds":
-            return _seconds(text, given_as)
+        if self.kind in ("seconds", "number"):
+            return _number(text, self.kind, given_as)
         if self.kind == "switch":
             return _switch(text, given_as)
         if not text:
@@ -104,7 +105,7 @@ class Option:
     @property
     def default_shown(self) -> str:
         """The default, as a user would type it."""
-        return f"{self.default:g}" if self.kind == "seconds" else self.as_text(self.default)
+        return f"{self.default:g}" if self.kind in ("seconds", "number") else self.as_text(self.default)
 
     @property
     def value_shown(self) -> str:
@@ -140,14 +141,15 @@ def _whole_number(text: str, kind: str, given_as: str) -> int:
     return number
 
 
-def _seconds(text: str, given_as: str) -> float:
+def _number(text: str, kind: str, given_as: str) -> float:
+    of = " of seconds" if kind == "seconds" else ""
     try:
-        seconds = float(text)
+        number = float(text)
     except ValueError:
-        raise SettingError(f"{given_as} is {text!r}; it must be a number of seconds.") from None
-    if not 0 <= seconds < float("inf"):
-        raise SettingError(f"{given_as} is {text}; it must be 0 or more seconds.")
-    return seconds
+        raise SettingError(f"{given_as} is {text!r}; it must be a number{of}.") from None
+    if not 0 <= number < float("inf"):
+        raise SettingError(f"{given_as} is {text}; it must be 0 or more{of and ' seconds'}.")
+    return number
 
 
 def _switch(text: str, given_as: str) -> bool:

@@ -50,6 +50,7 @@ STRATEGIES = Registry(
         "sync": "matex_tf.strategies.sync:Sync",
         "pipe": "matex_tf.strategies.pipe:Pipe",
         "gossip": "matex_tf.strategies.gossip:Gossip",
+        "local": "matex_tf.strategies.local:Local",
     }
 )
 

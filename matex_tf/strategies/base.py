@@ -28,9 +28,9 @@ class NoOptions:
 class Strategy:
     """What is exchanged, with whom and when. Every method is called at the same point on every rank.
 
-    A training of `fit` calls `begin`; for each batch the graph of the step, then `after_step`; and `flush`
-    wherever the weights are to be looked at. A loop of the script's own has `exchange` alone, and so has every strategy
-    whose `only_in_fit` is set, which is replaced by sync there.
+    A training of `fit` calls `begin`; for each batch `before_step`, the graph of the step, then `after_step`; and
+    `flush` wherever the weights are to be looked at. A loop of the script's own has `exchange` alone, and so has every
+    strategy whose `only_in_fit` is set, which is replaced by sync there.
 
     Attributes:
         name: what `--strategy` calls it.
@@ -124,6 +124,9 @@ class Strategy:
             trainable: its trainable variables, of Keras, in the order of layers.
             state: its variables that change in training by themselves, such as moving statistics.
         """
+
+    def before_step(self, model: Any) -> None:
+        """Before each training step, outside of any graph."""
 
     def after_step(self, model: Any) -> None:
         """After each training step, outside of any graph."""

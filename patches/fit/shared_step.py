@@ -84,6 +84,8 @@ class SharedStep:
             self._check = self._begin_check(data, slices, share)
         watching = self._check.watching() if self._check else contextlib.nullcontext()
         with trace.span("step", world.current().location), tf_op.collecting(), watching:
+            if self.kind == "train":
+                strategy.before_step(model)
             begun = time.perf_counter()
             remembered.carried = None
             logs, self.trained, carried = step(data, numbers)

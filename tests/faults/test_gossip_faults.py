@@ -179,3 +179,9 @@ def test_rows_that_died(tmp_path, server):
     """Where a rank dies whose rows no other rank has, every rank ends, with what to do."""
     ended = trained(tmp_path, server, "shards", 4, "--faults", "shrink", "--strategy", "gossip")
     assert ended.code != 0 and "held rows which no other rank has" in ended.err, ended
+
+
+def test_local_sgd(tmp_path, server):
+    """A rank dies between two meetings of `--strategy local`: the others meet without it, with every row used."""
+    options = ["--strategy", "local", "--local-every", "2"]
+    assert read_and_trained(tmp_path, server, "one", *options)["sizes"] == [3, 2, 2, 2]

@@ -90,6 +90,8 @@ def test_best():
     assert predict.predict(MLP, Machine(0.0, 1e-15, 1e-15), 8).best == "sync"
     assert predict.predict(MLP, MACHINE, 2).best == "pipe int8"
     assert predict.predict(MLP, MACHINE, 8).best == "gossip int8"
+    slow = predict.predict(MLP, Machine(1e-3, 1e-6, 1e-9), 8)  # ten times the bytes of a step in a second
+    assert slow.best.startswith("local")  # which meets once in many steps
 
 
 def test_advice():

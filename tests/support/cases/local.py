@@ -1,0 +1,68 @@
+"""Trainings in which ranks meet once in several steps."""
+
+from __future__ import annotations
+
+import contextlib
+
+import keras
+import numpy as np
+
+from matex_tf import settings
+from tests.support.cases.common import classifier, compiled, momentum, numbers, table
+from tests.support.cases.models import train
+
+
+@contextlib.contextmanager
+def strategy(**chosen):
+    """Settings of a run by local SGD."""
+    before = settings.use(settings.Settings().changed(strategy="local", seed=1, notes=False, **chosen))
+    try:
+        yield
+    finally:
+        settings.use(before)
+
+
+class Watch(keras.callbacks.Callback):
+    """The weights of this rank after each batch, and what ranks had met for by then."""
+
+    def __init__(self):
+        super().__init__()
+        self.batches = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.batches.append(np.concatenate([np.array(weight).reshape(-1) for weight in self.model.get_weights()]))
+
+
+def linear(rows=56, batch=8, epochs=2, verbose=0, **chosen):
+    """A linear regression; the weights after each step."""
+    random = np.random.RandomState(0)
+    x, y = random.normal(size=(rows, 3)).astype("float32"), random.normal(size=(rows, 1)).astype("float32")
+    with strategy(**chosen):
+        start = keras.initializers.Constant(0.5)
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, use_bias=False, kernel_initializer=start)])
+        model.compile(keras.optimizers.SGD(0.05), "mse")
+        watch = Watch()
+        model.fit(x, y, batch_size=batch, epochs=epochs, shuffle=False, verbose=verbose, callbacks=[watch])
+        return {"batches": np.array(watch.batches), "end": model.get_weights()[0][:, 0]}
+
+
+def plain():
+    """A meeting in each step, and nothing else: sync."""
+    x, y = table()
+    with strategy(local_every=1, outer_learning_rate=1.0, outer_momentum=0.0):
+        return train(compiled(classifier(), momentum()), x, y)
+
+
+def goes_on(codec="none"):
+    """A model that is trained twice, whose weights are set, and that is given single batches."""
+    x, y = table()
+    with strategy(local_every=3, codec=codec):
+        model = compiled(classifier(), momentum())
+        start = model.get_weights()
+        losses = model.fit(x, y, batch_size=25, epochs=8, verbose=0, validation_data=(x, y)).history["val_loss"]
+        model.set_weights(start)
+        single = [numbers(model.train_on_batch(x[:30], y[:30])) for _ in range(2)]
+        again = model.fit(x, y, batch_size=25, epochs=8, verbose=0).history["loss"]
+        evaluated = numbers(model.evaluate(x, y, verbose=0))
+    weights = [np.array(weight) for weight in model.weights]
+    return {"losses": losses, "single": single, "again": again, "evaluated": evaluated, "weights": weights}
