@@ -1,6 +1,7 @@
 """`BatchNormalization` of Keras 2: mean and variance over the rows of all ranks, as in `patches.keras`.
 
-A layer whose computation TensorFlow has fused is computed in parts in training, in float32 as there.
+A layer whose computation TensorFlow has fused is computed in parts in training, in float32 as there. The variance
+that it keeps is that of a sample, as there: divided by one less than the number of elements.
 
 Relies on (tf_keras 2.16 to 2.21), private: `BatchNormalizationBase._calculate_mean_and_var(inputs, reduction_axes,
 keep_dims, mask)`, `_fused_batch_norm(inputs, mask, training)`, its `_assign_moving_average`, `_param_dtype`, `axis`.
@@ -66,8 +67,16 @@ def _fused(wrapped: Any, layer: Any, args: Any, kwargs: Any) -> Any:
     scale, offset = (tf.reshape(one, shape) if one is not None else None for one in (layer.gamma, layer.beta))
     output = tf.nn.batch_normalization(values, mean, variance, offset, scale, layer.epsilon)
     layer._assign_moving_average(layer.moving_mean, tf.squeeze(mean, axes), layer.momentum, None)
-    layer._assign_moving_average(layer.moving_variance, tf.squeeze(variance, axes), layer.momentum, None)
+    kept = tf.squeeze(variance, axes) * tf.cast(_bessel(values, mean, part), variance.dtype)
+    layer._assign_moving_average(layer.moving_variance, kept, layer.momentum, None)
     return tf.cast(output, inputs.dtype)
+
+
+def _bessel(values: Any, mean: Any, part: batch_share.StepShare) -> Any:
+    """n / (n - 1) for the n elements of the whole batch, by which the fused op corrects the variance that is kept."""
+    of_row = tf.size(values) // tf.size(mean) // tf.shape(values)[0]
+    count = tf.cast(of_row * part.total, tf.float64)
+    return count / tf.maximum(count - 1, 1)
 
 
 def _fused_arguments(inputs: Any, mask: Any, training: Any) -> tuple[Any, Any]:

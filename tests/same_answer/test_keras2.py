@@ -1,6 +1,7 @@
 """Keras 2, by tf_keras or as TensorFlow before 2.16 brings it: the answer of one rank."""
 
 import pytest
+from compare import same
 
 from matex_tf.patches.common import keras_lines
 from tests.support.cases import keras2
@@ -26,38 +27,38 @@ FITS = {
 @pytest.mark.parametrize("options", FITS.values(), ids=FITS)
 def test_fit(ranks, options):
     """Losses, metrics, weights and the state of optimizers, with a ragged last batch that has fewer rows than ranks."""
-    ranks(keras2.fit, meets="exchange gradients", **options)
+    same(ranks(keras2.fit, meets="exchange gradients", **options))
 
 
 def test_on_batches(ranks):
     """`evaluate`, `predict` and the calls for one batch."""
-    ranks(keras2.on_batches, meets="exchange gradients")
+    same(ranks(keras2.on_batches, meets="exchange gradients"))
 
 
 @pytest.mark.parametrize("kind", ["tf.data", "generator", "Sequence"])
 def test_sources(ranks, kind):
     """What is not an array."""
-    ranks(keras2.sources, kind=kind, meets="exchange gradients")
+    same(ranks(keras2.sources, kind=kind, meets="exchange gradients"))
 
 
 def test_own_train_step(ranks):
     """AutoGraph is at work in the `call` of the model, and the logs of the step are those of all rows."""
-    ranks(keras2.own_train_step, meets="exchange gradients")
+    same(ranks(keras2.own_train_step, meets="exchange gradients"))
 
 
 def test_batch_norm_and_dropout(ranks):
     """Statistics are over the rows of all ranks, and a row draws what it draws on one rank."""
-    ranks(keras2.images, meets="exchange gradients")
+    same(ranks(keras2.images, meets="exchange gradients"))
 
 
 def test_callbacks(ranks):
     """They see logs of all rows and stop all ranks; files are written by one rank and read by all."""
-    ranks(keras2.callbacks, meets="exchange gradients")
+    same(ranks(keras2.callbacks, meets="exchange gradients"))
 
 
 def test_own_loss_and_metrics(ranks):
     """What looks across the rows of a batch sees those of all ranks, and a mask is that of all rows."""
-    ranks(keras2.own_loss_and_metrics, meets="exchange gradients")
+    same(ranks(keras2.own_loss_and_metrics, meets="exchange gradients"))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_own_loss_and_metrics(ranks):
 )
 def test_over_rows(ranks, loss, given):
     """Losses and metrics of Keras 2 over an `axis` of rows, and labels that are binary on some ranks alone."""
-    ranks(keras2.over_rows, meets="exchange gradients", loss=loss, given=given)
+    same(ranks(keras2.over_rows, meets="exchange gradients", loss=loss, given=given))
 
 
 def test_told(ranks):

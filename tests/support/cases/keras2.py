@@ -251,11 +251,11 @@ def images():
     model = keras.Sequential(
         [
             keras.layers.Input((8, 8, 1)),
-            keras.layers.Conv2D(3, 3),
+            keras.layers.Conv2D(3, 3, use_bias=False),  # a bias has no gradient in front of BatchNormalization
             keras.layers.BatchNormalization(momentum=0.8),
             keras.layers.ReLU(),
             keras.layers.GlobalAveragePooling2D(),
-            keras.layers.Dense(6),
+            keras.layers.Dense(6, use_bias=False),
             keras.layers.BatchNormalization(scale=False),
             keras.layers.Dropout(0.3),
             keras.layers.Dense(3),
