@@ -308,6 +308,11 @@ def watching(alone: bool = False) -> Iterator[dict[object, tuple[Given, list[np.
         _watch = before
 
 
+def watched() -> bool:
+    """Whether the step that runs now is watched."""
+    return _watch is not None
+
+
 #: Part of the names of these ops, by which they are told from those of a script.
 OP_NAME = "matex_tf_exchange"
 

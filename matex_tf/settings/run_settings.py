@@ -8,7 +8,9 @@ tables of docs/settings.md, are made from what is declared here.
 from __future__ import annotations
 
 import dataclasses
+import importlib.machinery
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -139,6 +141,13 @@ class Settings:
         "sync",
         "What ranks exchange, with whom and when.",  # the registry of strategies adds the choices, see `options`
         group="strategy",
+    )
+    transport: str = option(
+        "mpi",
+        "What adds up the gradients of all ranks. `mpi`: memory that the ranks of a node share, and MPI between nodes. "
+        "`horovod`: an installed Horovod, in the graph of the step; all else is as with `mpi`.",
+        choices=("mpi", "horovod"),
+        group="exchange",
     )
     codec: str = option(
         "none",
@@ -320,6 +329,7 @@ class Settings:
 
         STRATEGIES[self.strategy].check(self, ranks)
         self._check_reproducible(ranks)
+        self._check_horovod(ranks)
 
     def _check_reproducible(self, ranks: int) -> None:
         """Refuse what gives other bits on other numbers of ranks."""
@@ -346,6 +356,32 @@ class Settings:
             raise SettingError(
                 f"--reproducible {self.reproducible} is for at most {self.reproducible} ranks, and there are {ranks}: "
                 "give it the largest number of ranks that the script shall ever have."
+            )
+
+    def _check_horovod(self, ranks: int) -> None:
+        """Refuse what Horovod cannot do, and Horovod where several ranks are about to run and it is not installed."""
+        if self.transport != "horovod":
+            return
+        others = {
+            "strategy": (("sync",), "Horovod adds up gradients in the step that computes them"),
+            "codec": (("none",), "Horovod sends gradients as they are"),
+            "faults": (("abort", "restart"), "Horovod cannot go on without a rank that has died"),
+            "schedule": (("chained",), "Horovod has a thread of its own, and sends what is there"),
+            "reproducible": ((0,), "the order in which Horovod adds up depends on the number of ranks"),
+        }
+        for name, (allowed, why) in others.items():
+            if (value := getattr(self, name)) not in allowed:
+                instead = f"Take {flag_name(name)} {allowed[0]}" if allowed[0] else f"Leave out {flag_name(name)}"
+                raise SettingError(
+                    f"--transport horovod and {flag_name(name)} {value} do not go together: {why}. {instead}, or leave "
+                    "out --transport horovod."
+                )
+        found = importlib.machinery.PathFinder.find_spec("horovod")  # not the names that matex_tf serves
+        if ranks > 1 and (found is None or found.origin is None):
+            raise SettingError(
+                f"--transport horovod needs Horovod, and {sys.executable} has none. Install it (docs/exchange.md, "
+                "Horovod as the transport; 0.28.1 builds for TensorFlow 2.15 at the latest), or leave out --transport "
+                "horovod."
             )
 
     def as_environment(self) -> dict[str, str]:

@@ -7,8 +7,12 @@ g = sum over r of (n_r / n) g_r. Gradients arrive here already multiplied by n_r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from matex_tf.strategies.base import Gradient, Strategy
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 WHAT = "exchange gradients"
 
@@ -30,13 +34,22 @@ class Sync(Strategy):
         result: list[Gradient] = list(gradients)
         dense = [i for i, gradient in enumerate(gradients) if tf.is_tensor(gradient) and not _sparse(gradient)]
         labels = [_label(names[i]) for i in dense]
-        sums = tf_op.sum_over_ranks([gradients[i] for i in dense], WHAT, labels, coded=True)
+        sums = self._sum([gradients[i] for i in dense], labels)
         for i, total in zip(dense, sums, strict=True):
             result[i] = total
         for i, gradient in enumerate(gradients):
             if _sparse(gradient):
                 result[i] = tf_op.allgather_slices(gradient, WHAT, names[i])
         return result
+
+    def _sum(self, dense: Sequence[tf.Tensor], labels: Sequence[str]) -> list[tf.Tensor]:
+        if self.settings.transport == "horovod":
+            from matex_tf.exchange import horovod_sum
+
+            return horovod_sum.sum_over_ranks(dense, WHAT, labels)
+        from matex_tf.exchange import tf_op
+
+        return tf_op.sum_over_ranks(dense, WHAT, labels, coded=True)
 
 
 def takes_along(strategy: Strategy) -> bool:

@@ -1,6 +1,7 @@
 """Settings: flags, environment, defaults, errors."""
 
 import dataclasses
+import importlib
 import subprocess
 import sys
 
@@ -45,6 +46,38 @@ def test_bad_values(flags, message):
     """The message names the flag, the value and what it can be."""
     with pytest.raises(SettingError, match=message):
         Settings.read(flags, {})
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"strategy": "gossip"}, "--strategy gossip do not go together: .* Take --strategy sync, or"),
+        ({"codec": "int8"}, "--codec int8 do not go together: .* Take --codec none, or"),
+        ({"faults": "shrink"}, "--faults shrink do not go together: .* Take --faults abort, or"),
+        ({"schedule": "funneled"}, "--schedule funneled do not go together: .* Take --schedule chained, or"),
+        ({"reproducible": "4"}, "--reproducible 4 do not go together: .* Leave out --reproducible, or"),
+    ],
+)
+def test_horovod_refuses(flags, message):
+    """What does not go with it is refused in words that name both, and say what to do."""
+    with pytest.raises(SettingError, match=f"--transport horovod and {message} leave out --transport horovod"):
+        Settings.read({"transport": "horovod", **flags}, {})
+
+
+def test_horovod_that_is_not_installed(monkeypatch, tmp_path):
+    """Neither a folder of that name, nor the names that matex_tf serves, are Horovod."""
+    from matex_tf.patches.imports import horovod_alias
+
+    wanted = Settings.read({"transport": "horovod"}, {})
+    (tmp_path / "horovod").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, horovod_alias.Finder()])
+    with pytest.raises(SettingError, match="--transport horovod needs Horovod, and .* has none"):
+        wanted.refuse_conflicts(2)
+    wanted.refuse_conflicts(1)
+    (tmp_path / "horovod" / "__init__.py").write_text("")
+    importlib.invalidate_caches()
+    wanted.refuse_conflicts(2)
 
 
 def test_bad_environment_names_the_variable():
