@@ -1,7 +1,7 @@
-"""Horovod's callbacks, for Keras 3.
+"""Horovod's callbacks, for the Keras of the script.
 
-Relies on (Keras 3.3 to 3.15): `Optimizer.learning_rate`, public; `SGD.momentums`, not documented;
-`ModelCheckpoint._save_model(epoch, batch, logs)`, private.
+Relies on (Keras 3.3 to 3.15, tf_keras 2.16 to 2.21): `Optimizer.learning_rate`, public; `SGD.momentums`, and in legacy
+optimizers `get_slot` and `get_slot_names`, not documented; `ModelCheckpoint._save_model(epoch, batch, logs)`, private.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from matex_tf.patches.common import seeds
+from matex_tf.patches.common import keras_lines, seeds
 from matex_tf.patches.horovod.core import basics, functions, ops, unsupported
+from matex_tf.patches.horovod.optimizers.which_keras import IS_2, keras
 
 
 def shared_variables(variables: Iterable[Any]) -> list[Any]:
@@ -34,7 +34,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None):
         super().__init__()
         self.root_rank, self.device, self.broadcast_done = root_rank, device, False
-        kinds = (tf.Variable, keras.Variable)
+        kinds = (tf.Variable,) if IS_2 else (tf.Variable, keras.Variable)
         given = [] if local_variables is None else local_variables
         given = [given] if isinstance(given, kinds) else list(given)
         if not all(isinstance(variable, kinds) for variable in given):
@@ -49,7 +49,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         """Broadcast, once."""
         if self.broadcast_done:
             return
-        both = [*shared_variables(self.model.variables), *self.model.optimizer.variables]
+        both = [*shared_variables(self.model.variables), *keras_lines.optimizer_variables(self.model.optimizer)]
         unique = {id(variable): variable for variable in both if id(variable) not in self._local}
         functions.broadcast_variables(unique.values(), self.root_rank)
         self.broadcast_done = True
@@ -141,8 +141,15 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         old, new = self._rate, self.initial_lr * self.multiplier(epoch)
         self._optimizer.learning_rate = new
         if self.momentum_correction and old and new != old and getattr(self._optimizer, "momentum", 0):
-            for slot in getattr(self._optimizer, "momentums", None) or []:
+            for slot in self._momentums():
                 slot.assign(slot * (new / old))
+
+    def _momentums(self) -> list[Any]:
+        optimizer = self._optimizer
+        if hasattr(optimizer, "get_slot_names"):
+            names = [name for name in optimizer.get_slot_names() if name == "momentum"]
+            return [optimizer.get_slot(variable, name) for name in names for variable in self.model.trainable_weights]
+        return list(getattr(optimizer, "momentums", None) or [])
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Put the rate into the logs."""

@@ -12,7 +12,6 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-import keras
 import tensorflow as tf
 
 from matex_tf.core import world
@@ -20,6 +19,7 @@ from matex_tf.errors import RankLost
 from matex_tf.patches.horovod.callbacks import shared_variables
 from matex_tf.patches.horovod.core import basics, commits, functions, unsupported
 from matex_tf.patches.horovod.core.exceptions import HorovodInternalError
+from matex_tf.patches.horovod.optimizers.which_keras import keras
 
 
 class State:

@@ -1,13 +1,13 @@
-"""What `import horovod.keras as hvd` and `import horovod.tensorflow.keras as hvd` give, with Keras 3."""
+"""What `import horovod.keras as hvd` and `import horovod.tensorflow.keras as hvd` give, with Keras 3 or Keras 2."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import keras
 import tensorflow as tf
 
+from matex_tf.patches.common import keras_lines
 from matex_tf.patches.horovod import callbacks, elastic, util
 from matex_tf.patches.horovod.core import basics, functions, ops, unsupported
 from matex_tf.patches.horovod.core.basics import *  # noqa: F403
@@ -19,9 +19,9 @@ from matex_tf.patches.horovod.core.process_sets import (
     global_process_set,
     remove_process_set,
 )
-from matex_tf.patches.horovod.optimizers import gradients
-from matex_tf.patches.horovod.optimizers import keras3 as optimizers
+from matex_tf.patches.horovod.optimizers import distributed, gradients
 from matex_tf.patches.horovod.optimizers.compression import Compression
+from matex_tf.patches.horovod.optimizers.which_keras import IS_2, keras
 from matex_tf.patches.horovod.sync_batch_norm import SyncBatchNormalization
 
 __all__ = [
@@ -75,7 +75,20 @@ def DistributedOptimizer(
     reduction = gradients.Reduction(
         op, compression, sparse_as_dense, gradient_predivide_factor, process_set, scale_local_gradients
     )
-    return optimizers.distributed(optimizer, reduction, backward_passes_per_step, average_aggregated_gradients)
+    return distributed.new_from(
+        optimizer, _added(optimizer), reduction, backward_passes_per_step, average_aggregated_gradients
+    )
+
+
+def _added(optimizer: Any) -> type:
+    """What the class of this optimizer gets on top, by the Keras that it is of."""
+    if keras_lines.is_keras_2(optimizer):
+        from matex_tf.patches.horovod.optimizers import keras2
+
+        return keras2.Added
+    from matex_tf.patches.horovod.optimizers import keras3
+
+    return keras3.Added
 
 
 def PartialDistributedOptimizer(
@@ -132,14 +145,14 @@ def load_model(
         custom_optimizers: classes of optimizers that are not Keras' own.
         custom_objects: see `keras.models.load_model`.
         compression: of gradients.
-        legacy_opts: must be False; Keras 3 has no legacy optimizers.
+        legacy_opts: must be False with Keras 3, which has no legacy optimizers.
     """
-    if legacy_opts:
+    if legacy_opts and not IS_2:
         raise ValueError("Keras 3 has no legacy optimizers: load the model without legacy_opts.")
     objects = {kind.__name__: kind for kind in custom_optimizers or []} | (custom_objects or {})
     model = keras.models.load_model(filepath, custom_objects=objects)
     if getattr(model, "optimizer", None) is not None:
-        optimizers.distribute(model.optimizer, gradients.Reduction(compression=compression))
+        distributed.convert(model.optimizer, _added(model.optimizer), gradients.Reduction(compression=compression))
     return model
 
 

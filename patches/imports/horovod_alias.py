@@ -19,7 +19,7 @@ from typing import Any
 import wrapt
 
 from matex_tf.core import world
-from matex_tf.patches.common import run_state, wrapping
+from matex_tf.patches.common import keras_lines, run_state, wrapping
 
 #: Horovod's modules, and the module of `matex_tf.patches.horovod` that serves each; "" for one that only holds others.
 MODULES = {
@@ -132,6 +132,8 @@ class Devices:
 
 
 def _serve_older_keras(_: ModuleType) -> None:
+    if keras_lines.keras_is_2():  # which has it all
+        return
     importlib.import_module("matex_tf.patches.horovod.core.keras2").install()
 
 

@@ -123,7 +123,7 @@ def variables_of(local_layers: Any) -> list[Any]:
     Raises:
         ValueError: something else is among them.
     """
-    import keras
+    from matex_tf.patches.horovod.optimizers.which_keras import keras
 
     layers = [] if local_layers is None else local_layers
     layers = [layers] if isinstance(layers, keras.layers.Layer) else list(layers)
