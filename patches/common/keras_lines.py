@@ -109,6 +109,12 @@ def optimizer_classes() -> tuple[type, ...]:
     return tuple(found)
 
 
+def layer_classes() -> tuple[type, ...]:
+    """The base classes of the layers of every Keras that is imported."""
+    holders = [getattr(sys.modules.get(name), "layers", None) for name in ("keras", "tf_keras")]
+    return tuple(holder.Layer for holder in holders if holder is not None and hasattr(holder, "Layer"))
+
+
 def optimizer_variables(optimizer: Any) -> list[Any]:
     """The variables of an optimizer: a method of the old optimizers of Keras 2."""
     variables = optimizer.variables

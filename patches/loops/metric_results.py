@@ -16,7 +16,6 @@ import weakref
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from matex_tf import settings
@@ -106,7 +105,7 @@ def _share(metric: Any) -> None:
         if world.current().rank and settings.current().shares_loops:
             with tf.init_scope():
                 for variable in metric.variables:
-                    variable.assign(np.zeros(variable.shape, variable.dtype))
+                    variable.assign(tf.zeros(variable.shape, variable.dtype))
 
 
 def _result(wrapped: Any, metric: Any, args: Any, kwargs: Any) -> Any:

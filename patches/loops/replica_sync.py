@@ -68,9 +68,7 @@ def _find_layers() -> None:
     Where each rank has batches of its own that nobody counts (--shard-loops off), the generators in them (of dropout)
     get a stream for each rank.
     """
-    from keras import layers
-
-    kinds = layers.Layer
+    kinds = keras_lines.layer_classes()
     for found in gc.get_objects():
         if not issubclass(type(found), kinds) or found in _layers or not getattr(found, "built", False):
             continue

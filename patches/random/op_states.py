@@ -26,6 +26,10 @@ from tensorflow.python.ops import resource_variable_ops as _variables
 from matex_tf.exchange import virtual_ranks
 from matex_tf.patches.common import batch_share, seeds
 
+_TYPES = tf.types.experimental
+#: What `tf.function` makes; TensorFlow 2.13 and 2.14 have the older name.
+_COMPILED = _TYPES.PolymorphicFunction if hasattr(_TYPES, "PolymorphicFunction") else _TYPES.GenericFunction
+
 _PER_NUMBER = 256  # by which a kernel moves on for each number
 
 _held: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()  # what graphs count with
@@ -123,7 +127,7 @@ def _function() -> Any:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         found = frame.f_locals.get("self")
-        if isinstance(found, tf.types.experimental.PolymorphicFunction):
+        if isinstance(found, _COMPILED):
             return found
         frame = frame.f_back
     return None

@@ -46,6 +46,11 @@ def test_own_train_step(ranks):
     same(ranks(keras2.own_train_step, meets="exchange gradients"))
 
 
+def test_own_loop(ranks):
+    """Losses that a step returns, a metric, and weights."""
+    same(ranks(keras2.own_loop, meets="exchange gradients"))
+
+
 def test_batch_norm_and_dropout(ranks):
     """Statistics are over the rows of all ranks, and a row draws what it draws on one rank."""
     same(ranks(keras2.images, meets="exchange gradients"))

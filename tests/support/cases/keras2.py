@@ -243,6 +243,30 @@ def own_train_step():
     return result_of(model, history)
 
 
+def own_loop():
+    """A loop of the script's own over a batched pipeline, with dropout, `BatchNormalization` and a metric."""
+    keras = keras2()
+    x, y = table(53)
+    keras.utils.set_random_seed(7)
+    inner = [keras.layers.Dense(5, use_bias=False), keras.layers.BatchNormalization(), keras.layers.Dropout(0.2)]
+    model = keras.Sequential([keras.layers.Input((6,)), *inner, keras.layers.Dense(3)])
+    optimizer, seen = keras.optimizers.Adam(0.01, global_clipnorm=0.1), keras.metrics.Mean()
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            each = keras.losses.sparse_categorical_crossentropy(y, model(x, training=True), from_logits=True)
+            loss = tf.reduce_mean(each)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        seen.update_state(loss)
+        return loss
+
+    data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(53, seed=3).batch(13)
+    losses = [[float(step(*batch)) for batch in data] for _ in range(2)]
+    return {"losses": losses, "seen": float(seen.result()), "weights": model.get_weights()}
+
+
 def images():
     """Fused and plain `BatchNormalization`, and dropout, on images."""
     keras = keras2()
