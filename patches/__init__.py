@@ -149,6 +149,7 @@ def install(seed: int | None = None) -> None:
     run.patched = True
     dataset_alias.install()
     horovod_alias.install()
+    wrapt.register_post_import_hook(horovod_alias.leave_alone, "horovod.tensorflow")
     for module, patch in (*(RECORDING if recorded() else ()), *PATCHES, *_of_files()):
         _register(module, patch)
     wrapt.register_post_import_hook(_apply_waiting, "tensorflow")

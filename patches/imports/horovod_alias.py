@@ -12,6 +12,7 @@ import importlib.abc
 import importlib.machinery
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -54,7 +55,15 @@ NOTE = (
     "unless the script says so"
 )
 
+NOTE_INSTALLED = (
+    "the script imports the Horovod that is installed: the batch is the rank's own, and matex_tf shares out and "
+    "averages nothing (docs/from-horovod.md)"
+)
+
 _MADE = "__made_by_matex_tf__"
+#: Who imports Horovod to add up gradients itself, and whose frames every import passes through.
+_TRANSPORT = "matex_tf.exchange.horovod_sum"
+_ON_THE_WAY = ("wrapt", "matex_tf.", "importlib.", "horovod.")
 _ELSEWHERE = {
     "torch": "matex_tf is for TensorFlow; PyTorch has torch.distributed.",
     "mxnet": "matex_tf is for TensorFlow.",
@@ -118,6 +127,23 @@ def install(first: bool = False) -> None:
         sys.meta_path.append(Finder())
 
 
+def leave_alone(module: ModuleType) -> None:
+    """Put the patches aside once a script imports a Horovod that is installed, which has its own way with data."""
+    from matex_tf.patches.common import sharing_report
+
+    if getattr(module, _MADE, False):
+        return
+    frames = [frame for frame, _ in traceback.walk_stack(sys._getframe())]
+    names = [f"{frame.f_globals.get('__name__', '')}." for frame in frames]
+    if f"{_TRANSPORT}." in names:
+        return
+    # The first frame is that of who imports it: the script, or a package that looks whether it is there.
+    others = (frame for frame, name in zip(frames, names, strict=True) if not name.startswith(_ON_THE_WAY))
+    importer = next((one for one in others if "importlib" not in one.f_code.co_filename), None)
+    if importer is not None and sharing_report.of_the_script(importer.f_code.co_filename):
+        put_patches_aside(NOTE_INSTALLED)
+
+
 @dataclasses.dataclass(frozen=True)
 class Devices:
     """The GPUs of the node.
@@ -137,10 +163,13 @@ def _serve_older_keras(_: ModuleType) -> None:
     importlib.import_module("matex_tf.patches.horovod.core.keras2").install()
 
 
-def put_patches_aside() -> None:
+def put_patches_aside(note: str = NOTE) -> None:
     """From now on the script's own words hold: no patch, random numbers of the rank's own, all GPUs of the node.
 
     Such a script takes its GPU by `local_rank()` from those of the node, and counts on ranks that shuffle differently.
+
+    Args:
+        note: the line that says so.
     """
     from matex_tf import patches
     from matex_tf.patches.common import log_once, seeds
@@ -148,7 +177,8 @@ def put_patches_aside() -> None:
     if wrapping.is_aside():
         return
     wrapping.put_aside(True)
-    wrapt.when_imported("keras")(_serve_older_keras)
+    if note == NOTE:
+        wrapt.when_imported("keras")(_serve_older_keras)
     if not patches.installed():
         return
     seeds.own_seeds()
@@ -158,4 +188,4 @@ def put_patches_aside() -> None:
     elif devices.shared_out:
         os.environ["CUDA_VISIBLE_DEVICES"] = str(devices.listed)
     if not world.current().is_single:
-        log_once.log(NOTE)
+        log_once.log(note)

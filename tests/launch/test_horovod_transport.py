@@ -72,6 +72,21 @@ for step in range(10 if matex_tf.rank() else 5):
     optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
 """
 
+OWN = """
+import horovod.tensorflow.keras as hvd, numpy as np, tensorflow as tf
+hvd.init()
+class Seen(tf.keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.inner = tf.keras.layers.Dense(1)
+    def call(self, x):
+        print("ROWS", len(x), "of", hvd.size())
+        return self.inner(x)
+model = Seen()
+model.compile(hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1)), "mse", run_eagerly=True)
+model.fit(np.ones([10, 4], "f"), np.ones([10, 1], "f"), batch_size=10, verbose=0)
+"""
+
 REPOSITORY = str(Path(__file__).resolve().parents[2])
 
 
@@ -99,3 +114,11 @@ def test_ranks_that_part_ways(tmp_path):
     (tmp_path / "apart.py").write_text(APART)
     ended = Job([LAUNCHER, "run", "-n", "2", "--transport", "horovod", "apart.py"], tmp_path).end(100)
     assert ended.code != 0 and "the ranks have gone different ways" in ended.err, ended
+
+
+def test_a_script_of_horovods_own(tmp_path):
+    """A script that imports the installed Horovod is left to it: each rank trains on whole batches."""
+    (tmp_path / "own.py").write_text(OWN)
+    ended = Job([LAUNCHER, "run", "-n", "2", "--transport", "horovod", "--output", "all", "own.py"], tmp_path).end(100)
+    assert ended.code == 0 and "the script imports the Horovod that is installed" in ended.err, ended
+    assert "shared out among" not in ended.err and ended.out.count("ROWS 10 of 2") == 2, ended
