@@ -96,6 +96,7 @@ PATCHES = (
     ("tf_keras.src.metrics.base_metric", "keras.metrics"),
     ("tf_keras.src.metrics.base_metric", "loops.metric_results"),
     ("tf_keras.src.callbacks", "fit.batch_logs"),
+    ("tf_keras.src.callbacks", "fit.keras_callbacks"),
     ("tf_keras.src.callbacks", "fit.stopping"),
     ("tf_keras.src.callbacks", "saving.agreed_paths"),
     ("tf_keras.src.callbacks", "saving.checkpoint_callbacks"),
@@ -127,6 +128,11 @@ RECORDING = (
     ("keras.src.callbacks.callback_list", "recording.recorder"),
     ("keras.src.backend.tensorflow.trainer", "recording.recorder"),
     ("keras.src.optimizers.base_optimizer", "recording.recorder"),
+    ("tf_keras.src.callbacks", "recording.keras2"),
+    ("tf_keras.src.engine.training", "recording.keras2"),
+    ("tf_keras.src.optimizers.optimizer", "recording.keras2"),
+    ("tf_keras.src.optimizers.legacy.optimizer_v2", "recording.keras2"),
+    ("tf_keras.src.mixed_precision.loss_scale_optimizer", "recording.keras2"),
 )
 
 
@@ -171,6 +177,7 @@ def install_recording(seed: int) -> None:
     seeds.use(seed)
     for module, patch in (("tensorflow", "common.seeds"), *RECORDING):
         _register(module, patch)
+    wrapt.register_post_import_hook(_apply_waiting, "tensorflow")
 
 
 def installed() -> bool:

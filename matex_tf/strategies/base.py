@@ -25,6 +25,16 @@ class NoOptions:
     """What a strategy without options declares."""
 
 
+def path_of(variable: Any) -> str:
+    """The name of a variable of Keras 3 or of TensorFlow, which those of Keras 2 are."""
+    return str(getattr(variable, "path", None) or variable.name)
+
+
+def held_by(variable: Any) -> Any:
+    """TensorFlow's own variable, where Keras shows it; else its value."""
+    return variable.value() if callable(variable.value) else variable.value
+
+
 class Strategy:
     """What is exchanged, with whom and when. Every method is called at the same point on every rank.
 

@@ -20,6 +20,7 @@ from matex_tf.exchange import bucket_plan
 from matex_tf.exchange.network.messenger import Messenger
 from matex_tf.exchange.pairwise_average import PairwiseAverager
 from matex_tf.settings import Settings
+from matex_tf.strategies.base import held_by, path_of
 from matex_tf.strategies.gossip import GossipOptions
 from matex_tf.strategies.topology import Partners, fits
 
@@ -179,7 +180,7 @@ class Rounds:
             self.averager.send(part, values)
             return np.array(0, np.int32)
 
-        tf.numpy_function(send, [tf.convert_to_tensor(v.value) for v in self._of(part)], tf.int32, stateful=True)
+        tf.numpy_function(send, [tf.convert_to_tensor(held_by(v)) for v in self._of(part)], tf.int32, stateful=True)
 
     def _of(self, part: int) -> list[Any]:
         return [self.variables[member] for member in self.averager.parts[part]]
@@ -193,7 +194,8 @@ class Rounds:
         for variable, move in zip(variables, moves, strict=True):
             move.set_shape(variable.shape)
             # In place where Keras shows TensorFlow's own variable.
-            (variable.value if isinstance(variable.value, tf.Variable) else variable).assign_add(move)
+            own = held_by(variable)
+            (own if isinstance(own, tf.Variable) else variable).assign_add(move)
 
 
 @contextlib.contextmanager
@@ -214,7 +216,7 @@ def average(variables: Sequence[Any]) -> tuple[list[np.ndarray], float]:
         Arrays of the variables' shapes and dtypes; and how far the ranks were from them, see `Gossip.spreads`.
     """
     ranks = world.current()
-    ranks.barrier("average weights", [f"{v.path} {v.dtype} {tuple(v.shape)}" for v in variables])
+    ranks.barrier("average weights", [f"{path_of(v)} {v.dtype} {tuple(v.shape)}" for v in variables])
     means: list[np.ndarray] = []
     apart = whole = 0.0
     for variable in variables:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from matex_tf.errors import MatexError, SettingError
 from matex_tf.settings import Settings, option
-from matex_tf.strategies.base import Gradient
+from matex_tf.strategies.base import Gradient, path_of
 from matex_tf.strategies.sync import Sync
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class _Rounds:
         ]
         if ranks.is_single:
             return moved
-        labels = [f"how far {variable.path} has moved" for variable in self._variables]
+        labels = [f"how far {path_of(variable)} has moved" for variable in self._variables]
         plan = BucketPlan.of(WHAT, labels, moved, coded=True, at_once=True)
         return ranks.run_atomically(lambda: process_group.sum_planned(ranks, plan, moved))
 

@@ -18,8 +18,8 @@ from matex_tf.patches.common import model_state, wrapping
 
 
 def install(module: ModuleType) -> None:
-    """Patch keras.src.callbacks.history, or keras.src.callbacks.progbar_logger."""
-    if module.__name__.endswith(".history"):
+    """Patch keras.src.callbacks.history and .progbar_logger, or the former in tf_keras.src.callbacks."""
+    if not module.__name__.endswith(".progbar_logger"):
         wrapping.wrap(module, "History.on_epoch_end", _count_ranks)
     else:
         wrapping.wrap(module, "ProgbarLogger.set_params", _params)

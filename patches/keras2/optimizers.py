@@ -15,7 +15,8 @@ from typing import Any
 from matex_tf.patches.common import batch_share, keras_lines, sharing_report, under_way, wrapping
 from matex_tf.patches.keras import optimizer as hook
 
-_CLASSES = {
+#: Modules, and their classes that apply gradients.
+CLASSES = {
     "tf_keras.src.optimizers.optimizer": ("_BaseOptimizer", "Optimizer"),
     "tf_keras.src.optimizers.legacy.optimizer_v2": ("OptimizerV2",),
     "tf_keras.src.mixed_precision.loss_scale_optimizer": ("LossScaleOptimizer", "LossScaleOptimizerV3"),
@@ -26,7 +27,7 @@ def install(module: ModuleType) -> None:
     """Patch tf_keras.src.optimizers.optimizer, .legacy.optimizer_v2 or .mixed_precision.loss_scale_optimizer."""
     if module.__name__.endswith("optimizers.optimizer"):
         hook.say_what_changes()
-    for name in _CLASSES[keras_lines.place(module.__name__)]:
+    for name in CLASSES[keras_lines.place(module.__name__)]:
         wrapping.method(module, f"{name}.apply_gradients", _apply_gradients)
 
 

@@ -21,6 +21,7 @@ from matex_tf.patches.data.batches import BatchSource, fetch
 from matex_tf.patches.fit import predict_function
 from matex_tf.patches.fit.shared_step import SharedStep
 from matex_tf.patches.keras import metrics, weights
+from matex_tf.patches.recovery import step_retry
 
 #: While `train_on_batch` and its kin run, whose iterators have one batch.
 _on_batch = ActiveFlag()
@@ -72,7 +73,8 @@ class StepFunction:
         return logs
 
     def _run(self, batch: Any) -> Any:
-        logs = self.step(*batch())
+        guard = world.current().guard
+        logs = self.step(*batch()) if guard is None else step_retry.step(self.model, batch, self.step, guard)
         self.step.tell()
         (self.model._train_counter if self.kind == "train" else self.model._test_counter).assign_add(1)
         return logs

@@ -2,18 +2,21 @@
 
 Relies on (tf_keras 2.16 to 2.21): `Model.make_train_function`, `make_test_function`, `make_predict_function`, `fit`,
 `evaluate`, `predict`, `train_on_batch`, `test_on_batch`, `predict_on_batch`, `reset_metrics`, public;
-`Model._validate_and_get_metrics_result(logs)`, which `fit` and `evaluate` call where an epoch's logs are read, private.
+`Model._validate_and_get_metrics_result(logs)`, which `fit` and `evaluate` call where an epoch's logs are read, and
+`Model._steps_per_execution`, private.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import model_state, sharing_report, under_way, wrapping
+from matex_tf.patches.common import log_once, model_state, sharing_report, under_way, wrapping
 from matex_tf.patches.data import batch_ownership as guesses
 from matex_tf.patches.data import source_sharding
 from matex_tf.patches.keras import metrics, weights
@@ -57,17 +60,14 @@ def _forced(force: bool = False) -> bool:
 def _refuse() -> None:
     """Raises: MatexError: a setting that is for Keras 3 alone."""
     given, strategy, text = settings.current(), strategies.current(), ""
-    if not strategy.averages_gradients or not strategy.replicas_identical or strategy.delays_updates:
+    if strategy.delays_updates:
         text = f"--strategy {strategy.name}"
     elif given.reproducible:
         text = "--reproducible"
-    elif given.batch == "per-rank":
-        text = "--batch per-rank"
     if text:
         raise MatexError(
             f"{text} is for models of Keras 3, and this one is of tf_keras (Keras 2): leave it out (docs/keras2.md)."
         )
-    sharing_report.uncovered("fit of tf_keras (Keras 2)")
 
 
 def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
@@ -76,13 +76,39 @@ def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     sharing_report.shared()
     model_state.of(model).begin = True
     ranks.location = f"the start of fit of {model.name}"
-    with under_way.having(in_keras=True), under_way.making_epochs("fit", model):
+    times = ranks.size if settings.current().batch == "per-rank" else 1
+    if times > 1:
+        log_once.log(
+            f"each rank takes batches of the script's size: the global batch is {times} times as large (--batch)"
+        )
+    if isinstance(model.train_function, steps.StepFunction):
+        model.train_function.feed.begin_fit()
+    with (
+        _steps_per_execution(model, times),
+        under_way.having(in_keras=True),
+        under_way.making_epochs("fit", model),
+    ):
         history = wrapped(*args, **kwargs)
     weights.merge_statistics(model)
     strategies.current().end(model)
     ranks.location = f"the end of fit of {model.name}"
     ranks.barrier("end a fit")
     return history
+
+
+@contextlib.contextmanager
+def _steps_per_execution(model: Any, times: int) -> Iterator[None]:
+    """Count batches of the script's size, of which a step takes one for each rank."""
+    held = model._steps_per_execution
+    if held is None or times == 1:
+        yield
+        return
+    before = held.numpy()
+    held.assign(before * times)
+    try:
+        yield
+    finally:
+        held.assign(before)
 
 
 def _evaluate(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:

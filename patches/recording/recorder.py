@@ -10,7 +10,7 @@ and `TensorFlowTrainer.fit`, `evaluate` and `train_on_batch`, public.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -19,12 +19,12 @@ import tensorflow as tf
 import wrapt
 
 from matex_tf.core import world
-from matex_tf.patches.common import seeds, wrapping
+from matex_tf.patches.common import keras_lines, seeds, wrapping
 from matex_tf.patches.common.active_flag import ActiveFlag
 from matex_tf.verifying import record
 
 #: While Keras' own loops are at work, whose steps are recorded by their callbacks.
-_in_keras = ActiveFlag()
+in_keras = ActiveFlag()
 
 
 class Recorder:
@@ -58,19 +58,29 @@ def install(module: ModuleType) -> None:
     """Patch keras.src.callbacks.callback_list, keras.src.backend.tensorflow.trainer or ….base_optimizer."""
     name = module.__name__.rpartition(".")[2]
     if name == "callback_list":
-        for method, after in (
-            ("on_train_batch_end", _after_batch),
-            ("on_epoch_end", _after_epoch),
-            ("on_test_end", _after_test),
-        ):
-            _after(module, f"CallbackList.{method}", after)
+        watch_callbacks(module)
     elif name == "trainer":
-        for method in ("fit", "evaluate", "predict"):
-            _around(module, f"TensorFlowTrainer.{method}", _of_keras)
-        _around(module, "TensorFlowTrainer.train_on_batch", _train_on_batch)
+        watch_model(module, "TensorFlowTrainer")
     else:
         owner = wrapping.require(module, "BaseOptimizer")
         owner.apply = _applying(owner.apply)
+
+
+def watch_callbacks(module: ModuleType) -> None:
+    """Record what the `CallbackList` of a module hears."""
+    for method, after in (
+        ("on_train_batch_end", _after_batch),
+        ("on_epoch_end", _after_epoch),
+        ("on_test_end", _after_test),
+    ):
+        _after(module, f"CallbackList.{method}", after)
+
+
+def watch_model(module: ModuleType, owner: str) -> None:
+    """Record what `train_on_batch` of a class gives, and know when Keras' own loops are at work."""
+    for method in ("fit", "evaluate", "predict"):
+        around(module, f"{owner}.{method}", _of_keras)
+    around(module, f"{owner}.train_on_batch", _train_on_batch)
 
 
 def _after(module: ModuleType, path: str, after: Any) -> None:
@@ -79,21 +89,22 @@ def _after(module: ModuleType, path: str, after: Any) -> None:
         after(callbacks, kwargs.get("logs") if "logs" in kwargs else next(iter(args[-1:]), None))
         return result
 
-    _around(module, path, wrapper)
+    around(module, path, wrapper)
 
 
-def _around(module: ModuleType, path: str, wrapper: Any) -> None:
+def around(module: ModuleType, path: str, wrapper: Any) -> None:
+    """Wrap a method that must be there."""
     wrapping.require(module, path)
     wrapt.wrap_function_wrapper(module, path, wrapper)
 
 
 def _of_keras(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
-    with _in_keras():
+    with in_keras():
         return wrapped(*args, **kwargs)
 
 
 def _train_on_batch(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
-    with _in_keras():
+    with in_keras():
         result = wrapped(*args, **kwargs)
     _recorder.steps += 1
     values = result.items() if isinstance(result, dict) else enumerate(np.atleast_1d(np.asarray(result, np.float64)))
@@ -125,13 +136,12 @@ def _logs(logs: Any) -> dict[str, np.ndarray]:
 
 
 def _add_model(model: Any) -> None:
-    from keras import optimizers
-
+    kinds = keras_lines.optimizer_classes()
     held = [getattr(model, "optimizer", None), *vars(model).values()]
     slots = [
         variable
-        for optimizer in {id(one): one for one in held if isinstance(one, optimizers.Optimizer)}.values()
-        for variable in optimizer.variables
+        for optimizer in {id(one): one for one in held if isinstance(one, kinds)}.values()
+        for variable in keras_lines.optimizer_variables(optimizer)
     ]
     metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
     known = metrics | {id(variable) for variable in slots}
@@ -150,21 +160,36 @@ def _named(variables: Iterable[Any]) -> dict[str, np.ndarray]:
     return named
 
 
+def unique(names: Iterable[str]) -> list[str]:
+    """Names in their order, with a number where one comes again."""
+    counted: dict[str, int] = {}
+    found = []
+    for name in names:
+        counted[name] = counted.get(name, -1) + 1
+        found.append(f"{name} ({counted[name]})" if counted[name] else name)
+    return found
+
+
+def add_step(names: Sequence[str], values: Sequence[np.ndarray], weights: int) -> None:
+    """Record a step of a loop of the script's own. Args: weights: how many of the values are weights; slots follow."""
+    _recorder.steps += 1
+    for kind, here in ((record.WEIGHTS, slice(weights)), (record.SLOTS, slice(weights, None))):
+        _recorder.add(kind, dict(zip(names[here], values[here], strict=True)))
+
+
 def _applying(original: Any) -> Any:
     """`apply` of an optimizer, after which its variables are recorded where a loop of the script's own calls it."""
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         result = original(self, grads, trainable_variables)
-        if _in_keras:
+        if in_keras:
             return result
         known = list(self._trainable_variables if trainable_variables is None else trainable_variables)
         own = [*known, *self.variables]
         paths = [variable.path for variable in own]
 
         def add(*values: np.ndarray) -> None:
-            _recorder.steps += 1
-            for kind, low, high in ((record.WEIGHTS, 0, len(known)), (record.SLOTS, len(known), len(own))):
-                _recorder.add(kind, dict(zip(paths[low:high], values[low:high], strict=True)))
+            add_step(paths, values, len(known))
 
         tf.numpy_function(add, [tf.convert_to_tensor(variable) for variable in own], [], stateful=True)
         return result

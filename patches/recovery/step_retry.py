@@ -28,7 +28,7 @@ from matex_tf.core import world
 from matex_tf.exchange import process_group, tf_op
 from matex_tf.exchange.bucket_plan import BucketPlan
 from matex_tf.faults.transactions import TransactionGuard
-from matex_tf.patches.common import model_state, seeds
+from matex_tf.patches.common import keras_lines, model_state, seeds
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data.batches import Batch
 from matex_tf.patches.keras import deferred_update, metrics, weights
@@ -109,7 +109,7 @@ class RecoverableStep:
         if notes.generation != ranks.generation:
             _take_over(self._model)
         if self._runs.changing is None or notes.begin:  # a first step may make more
-            self._runs.changing = [(v, v.value.handle, v.value.dtype) for v in changing(self._model)]
+            self._runs.changing = [(v, *_memory(v)) for v in changing(self._model)]
             self._runs.changing += [(v, v.handle, v.dtype) for v in seeds.states()]
         self._values = [(v, _read(resource=handle, dtype=dtype)) for v, handle, dtype in self._runs.changing]
         self._before = copy.copy(vars(notes))
@@ -158,9 +158,10 @@ class RecoverableStep:
         known = {id(variable) for variable, _ in self._values}
         for variable in weights.variables_of(self._model):
             if id(variable) not in known and not seeds.is_generator_state(variable):
-                variable.assign(tf.zeros_like(variable.value))  # what an optimizer has made in a first, eager step
+                # What an optimizer has made in a first, eager step.
+                variable.assign(tf.zeros_like(keras_lines.tensor(variable)))
         for metric in metrics.leaves(self._model):
-            if not known.issuperset(map(id, metric._variables)):  # made by this step
+            if not known.issuperset(map(id, keras_lines.states(metric))):  # made by this step
                 metric.reset_state()
         vars(self._notes).update(self._before)
 
@@ -201,7 +202,8 @@ def count_behind(model: Any) -> Callable[[list[Any]], list[Any]]:
 
     def gate(gradients: list[Any]) -> list[Any]:
         there = [one for one in tf.nest.flatten(gradients, expand_composites=True) if one is not None]
-        parts = [tf.reshape(tf.cast(variable.value, tf.float64), [-1]) for variable in metrics.adding(model)]
+        adding = [keras_lines.tensor(variable) for variable in metrics.adding(model)]
+        parts = [tf.reshape(tf.cast(value, tf.float64), [-1]) for value in adding]
         with tf.control_dependencies(there):
             own = tf.concat([tf.zeros([0], tf.float64), *parts], 0)
             done = tf_op.call(count, [own], [tf.int32], lambda arrays: [np.array(0, np.int32)])
@@ -218,19 +220,26 @@ def values(model: Any) -> list[tuple[Any, tf.Tensor]]:
 def changing(model: Any) -> list[Any]:
     """Every variable that a step may change."""
     found = {id(v): v for v in weights.variables_of(model)}
-    found.update((id(v), v) for metric in metrics.leaves(model) for v in metric._variables)
+    found.update((id(v), v) for metric in metrics.leaves(model) for v in keras_lines.states(metric))
     return list(found.values())
 
 
 def _held(variable: Any) -> tf.Tensor:
-    return _read(resource=variable.value.handle, dtype=variable.value.dtype)
+    handle, dtype = _memory(variable)
+    return _read(resource=handle, dtype=dtype)
+
+
+def _memory(variable: Any) -> tuple[tf.Tensor, tf.DType]:
+    """Where TensorFlow has a variable of Keras, and its dtype there."""
+    own = variable if isinstance(variable, tf.Variable) else variable.value
+    return own.handle, own.dtype
 
 
 def trained_by_gradients(model: Any) -> list[Any]:
     """The variables of a model that gradients change, which are the same on every rank."""
     found = {id(variable): variable for variable in model.trainable_variables}
     for optimizer in weights.optimizers_of(model):
-        found.update((id(variable), variable) for variable in optimizer.variables)
+        found.update((id(variable), variable) for variable in keras_lines.optimizer_variables(optimizer))
     return list(found.values())
 
 

@@ -1,5 +1,6 @@
 """Ranks that die: the others carry on, and end with the answer of a training in which none did."""
 
+import importlib.util
 import json
 import re
 import sys
@@ -279,6 +280,58 @@ def test_rows_of_a_dataset_that_were_changed(tmp_path, server):
     """What the script has made of the rows no file has: all ranks end, with what to do."""
     ended = read_and_trained(tmp_path, server, "changed")
     assert ended.code != 0 and "data and labels of a DataSet as they are" in ended.err, ended
+
+
+#: With Keras 2: a rank dies in a step of the first fit, another between two steps of the second; with momentum, Adam,
+#: dropout, moving statistics and validation.
+KERAS_2 = """
+import json, os, signal
+import numpy as np, tf_keras as keras, matex_tf
+rank, dying = matex_tf.rank(), "OMPI_COMM_WORLD_SIZE" in os.environ
+x, y = np.random.RandomState(0).rand(2, 120, 4).astype("float32")
+class Die(keras.callbacks.Callback):
+    def __init__(self, who, epoch, batch):
+        super().__init__()
+        self.who, self.place, self.epoch = who, (epoch, batch), 0
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+    def on_train_batch_begin(self, batch, logs=None):
+        if dying and rank == self.who and (self.epoch, batch) == self.place:
+            os.kill(os.getpid(), signal.SIGKILL)
+def trained(optimizer, loss, **fit):
+    keras.utils.set_random_seed(1)
+    body = [keras.layers.Dense(6), keras.layers.BatchNormalization(), keras.layers.Dropout(0.2), keras.layers.Dense(4)]
+    model = keras.Sequential([keras.layers.Input((4,)), *body])
+    model.compile(optimizer, loss, metrics=["mae"])
+    history = model.fit(x, y, batch_size=17, epochs=2, verbose=0, **fit).history
+    history.pop("world_size", None)
+    evaluated = model.evaluate(x, y, verbose=0)
+    return {**history, "evaluated": evaluated, "predicted": model.predict(x[:30], verbose=0).sum(0).tolist()}
+some = x[:40], y[:40]
+first = trained(keras.optimizers.SGD(0.1, momentum=0.9), "mse", callbacks=[Die(1, 1, 3)], validation_data=some)
+second = trained(keras.optimizers.legacy.Adam(0.01), "mse", callbacks=[Die(2, 0, 4)])
+with open(f"result.{rank}", "w") as file:
+    json.dump({"first": first, "second": second}, file)
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras, which scripts/setup installs")
+def test_keras_2(tmp_path, server):
+    """The others carry on, to the answer of one rank."""
+    found = []
+    for ranks in (1, 4):
+        (tmp_path / "script.py").write_text(KERAS_2)
+        line = mpirun_command.mpirun_line(mpirun_command.find_mpirun(), ranks, survive=True) if ranks > 1 else []
+        ended = Job([*line, *warm.command(server.path), "--faults", "shrink", "script.py"], tmp_path).end(150)
+        assert ended.code == 0, ended
+        files = sorted(tmp_path.glob("result.*"))
+        found += [json.loads(path.read_text()) for path in files]
+        for path in files:
+            path.unlink()
+    alone, *survivors = found
+    assert len(survivors) == 2 and "rank 1 of 4" in ended.err and "of 3 on" in ended.err, ended
+    for one in survivors:
+        assert chaos.differences(alone, one) == []
 
 
 #: One rank stops, as if it swapped or waited for a disk.

@@ -1,8 +1,10 @@
-"""What Keras 3 has taken away and scripts for Horovod still use."""
+"""Scripts for Horovod on Keras 2; and what Keras 3 has taken away and such scripts still use."""
 
+import importlib.util
 import sys
 
 import jobs
+import pytest
 
 #: All of it, on two ranks; written as people write it.
 SCRIPT = """
@@ -64,3 +66,78 @@ def test_what_keras_3_has_taken_away(tmp_path, server):
     script.write_text(WITHOUT)
     ended = jobs.Job([sys.executable, "-m", "matex_tf", str(script)], tmp_path).end(120)
     assert ended.code == 0, ended.err
+
+
+#: Each rank trains on its half of every batch, and a plain model on the whole of it.
+KERAS_2 = """
+import numpy as np
+import tensorflow as tf
+import horovod.tensorflow.keras as hvd
+
+keras, optimizers = tf.keras, tf.keras.optimizers
+hvd.init()
+random = np.random.RandomState(0)
+x, y = random.normal(size=(32, 5)).astype("float32"), random.normal(size=(32, 1)).astype("float32")
+mine = np.concatenate([np.arange(low + 4 * hvd.rank(), low + 4 * hvd.rank() + 4) for low in range(0, 32, 8)])
+
+def trained(optimizer, x, y, rows, callbacks=(), body=()):
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.layers.Input((5,)), *body, keras.layers.Dense(3), keras.layers.Dense(1)])
+    model.compile(optimizer, "mse")
+    history = model.fit(x, y, batch_size=rows, epochs=2, shuffle=False, verbose=0, callbacks=list(callbacks)).history
+    return model, history
+
+CASES = {
+    "new": (lambda: optimizers.SGD(0.1, momentum=0.9, clipnorm=0.05), {}),
+    "legacy": (lambda: optimizers.legacy.SGD(0.1, momentum=0.9, global_clipnorm=0.05), {}),
+    "adam": (lambda: optimizers.Adam(0.01), {}),
+    "summed": (lambda: optimizers.SGD(0.05), {"op": hvd.Sum}),
+    "scaled": (lambda: keras.mixed_precision.LossScaleOptimizer(optimizers.SGD(0.1), initial_scale=128.0), {}),
+}
+for name, (made, how) in CASES.items():
+    ours = hvd.DistributedOptimizer(made(), **how)
+    assert hvd.DistributedOptimizer(made(), **how).get_config() == made().get_config()
+    model, history = trained(ours, x[mine], y[mine], 4, [hvd.callbacks.MetricAverageCallback()])
+    reference = made()
+    if name == "summed":
+        reference.learning_rate = 0.1
+    plain, expected = trained(reference, x, y, 8)
+    for one, other in zip(model.get_weights(), plain.get_weights()):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6, err_msg=name)
+    np.testing.assert_allclose(history["loss"], expected["loss"], rtol=1e-4, err_msg=name)
+    assert int(ours.iterations) == 8, name
+
+# Gradients of two batches are added up first; rates are set, weights are rank 0's, what was saved is loaded.
+passes = hvd.DistributedOptimizer(optimizers.SGD(0.1), backward_passes_per_step=2, average_aggregated_gradients=True)
+model, _ = trained(passes, x[mine], y[mine], 2)
+plain, _ = trained(optimizers.SGD(0.1), x, y, 8)
+for one, other in zip(model.get_weights(), plain.get_weights()):
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+warm_up = hvd.callbacks.LearningRateWarmupCallback(0.2, 2, steps_per_epoch=4)
+rates = [warm_up, hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+for made in (optimizers.SGD, optimizers.legacy.SGD):
+    model, history = trained(hvd.DistributedOptimizer(made(0.2, momentum=0.5)), x[mine], y[mine], 4, rates)
+    np.testing.assert_allclose(history["lr"], [0.15, 0.2], rtol=1e-5)
+model.save(f"model.{hvd.rank()}.keras")
+again = hvd.load_model(f"model.{hvd.rank()}.keras")
+again.fit(x[mine], y[mine], batch_size=4, verbose=0)
+for weight in again.get_weights():
+    assert np.array_equal(*hvd.allgather(weight[None])), "ranks have parted ways"
+over_all = hvd.SyncBatchNormalization()
+model, _ = trained(hvd.DistributedOptimizer(optimizers.SGD(0.05)), x[mine], y[mine], 4, body=[over_all])
+plain, _ = trained(optimizers.SGD(0.05), x, y, 8, body=[keras.layers.BatchNormalization()])
+for one, other in zip(model.get_weights(), plain.get_weights()):
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+print("as one process, by rank", hvd.rank(), keras.Model.__module__)
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras, which scripts/setup installs")
+def test_keras_2(tmp_path):
+    """Optimizers new and legacy, loss scaling, callbacks, batch normalization and loading: what one process makes."""
+    script = tmp_path / "train.py"
+    script.write_text(KERAS_2)
+    command = [jobs.LAUNCHER, "run", "-n", "2", "--output", "all", str(script)]
+    ended = jobs.Job(command, tmp_path, TF_USE_LEGACY_KERAS="1").end(240)
+    assert ended.code == 0, ended.err
+    assert ended.out.count("as one process, by rank") == 2 and "tf_keras" in ended.out, ended

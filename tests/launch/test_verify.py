@@ -1,5 +1,7 @@
 """`matex-tf verify`: a training on several ranks beside that on one."""
 
+import importlib.util
+
 import numpy as np
 import pytest
 from jobs import LAUNCHER, Job
@@ -41,6 +43,40 @@ def test_script(tmp_path, factor, how, code):
     assert all(f"│ {kind}" in ended.out for kind in kinds), ended
     assert ("3 ranks give the answer of one rank" in ended.out) == (code == 0), ended
     assert ("never" in ended.out) == (code == 0), ended
+
+
+#: The same with Keras 2, by `fit`, by `train_on_batch` and by a loop of its own.
+KERAS_2 = """
+import numpy as np
+import tensorflow as tf
+random = np.random.RandomState(0)
+x, y = random.normal(size=(60, 5)).astype("float32"), random.normal(size=(60, 1)).astype("float32")
+keras = tf.keras
+assert keras.Model.__module__.startswith("tf_keras")
+model = keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)])
+model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+model.fit(x, y, batch_size=14, epochs=1, validation_split=0.2, verbose=0)
+model.train_on_batch(x[:10], y[:10])
+optimizer = keras.optimizers.legacy.SGD(0.1, momentum=0.9)
+for a, b in tf.data.Dataset.from_tensor_slices((x, y)).batch(14):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(a) - b))
+    variables = model.trainable_variables
+    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+"""
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras, which scripts/setup installs")
+def test_keras_2(tmp_path):
+    """All steps of a script on Keras 2 are recorded: 4 of fit, one by itself, 5 of the loop."""
+    (tmp_path / "script.py").write_text(KERAS_2)
+    environ = {"TF_USE_LEGACY_KERAS": "1"}
+    ended = Job([LAUNCHER, "verify", "-n", "2", "--steps", "0", "script.py"], tmp_path, **environ).end(200)
+    assert ended.code == 0 and "2 ranks give the answer of one rank" in ended.out, ended
+    for kind in (WEIGHTS, SLOTS, BATCH, "epoch logs", "evaluation"):
+        assert f"│ {kind}" in ended.out, ended
+    assert "10 steps" in ended.out, ended
 
 
 def test_nothing_to_compare(tmp_path):

@@ -1,9 +1,11 @@
 """Keras 2, by tf_keras or as TensorFlow before 2.16 brings it: the answer of one rank."""
 
+import numpy as np
 import pytest
-from compare import same
+from compare import alike, same
 
 from matex_tf.patches.common import keras_lines
+from tests.same_answer import test_local
 from tests.support.cases import keras2
 
 pytestmark = pytest.mark.skipif(not keras_lines.has_keras_2(), reason="needs tf_keras, which scripts/setup installs")
@@ -82,3 +84,21 @@ def test_told(ranks):
     for kind in ("rows", "sum", "mean"):
         said = ranks(keras2.told, (2,), kind=kind)[2][0]
         assert [kind == other for other in line] == [any(one in text for text in said) for one in line.values()], said
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("kind", ["arrays", "tf.data"])
+def test_per_rank(ranks, kind):
+    """`--batch per-rank` on two ranks is a batch of twice the size on one."""
+    same(ranks(keras2.per_rank, (1, 2), kind=kind, meets="exchange gradients"))
+
+
+def test_alone(ranks):
+    """`--strategy local` gives what its formulas give; with `gossip` the ranks end alike and have learned."""
+    found = ranks(keras2.alone, (2,), strategy="local", local_every=3, meets="take an outer step")
+    _, end = test_local.simulate(2, 3, 0.7, 0.9)
+    for value in found[2]:
+        np.testing.assert_allclose(value["end"], end, rtol=2e-4, atol=1e-6)
+    found = ranks(keras2.alone, (2,), strategy="gossip", meets="average weights")
+    alike(found)
+    assert found[2][0]["losses"][1] < found[2][0]["losses"][0]

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from matex_tf import settings
+from matex_tf.core import world
 from matex_tf.patches.common import log_once
 from tests.support.cases.common import numbers, table, weights_for
 
@@ -90,6 +92,40 @@ def fit(
         options["class_weight"] = dict(class_weight)
     history = model.fit(x, y, **{"batch_size": 25, "epochs": 2, "verbose": 0, **options})
     return result_of(model, history)
+
+
+def per_rank(kind, rows=101):
+    """Batches of 5 rows for each rank, and on one rank of as many as on two."""
+    ranks = world.current()
+    x, y = table(rows)
+    given = settings.Settings() if ranks.is_single else settings.Settings().changed(batch="per-rank")
+    size = 10 if ranks.is_single else 5
+    before = settings.use(given)
+    try:
+        model = compiled(classifier())
+        data = (x, y) if kind == "arrays" else (tf.data.Dataset.from_tensor_slices((x, y)).batch(size),)
+        more = {"batch_size": size} if kind == "arrays" else {}
+        history = model.fit(*data, epochs=2, verbose=0, shuffle=False, **more)
+        return result_of(model, history, evaluated=model.evaluate(x, y, verbose=0))
+    finally:
+        settings.use(before)
+
+
+def alone(strategy, **chosen):
+    """A linear regression by SGD with `--strategy local` or `gossip`: the weights in the end, and the losses."""
+    keras = keras2()
+    random = np.random.RandomState(0)
+    x, y = random.normal(size=(56, 3)).astype("float32"), random.normal(size=(56, 1)).astype("float32")
+    before = settings.use(settings.Settings().changed(strategy=strategy, seed=1, notes=False, **chosen))
+    try:
+        start = keras.initializers.Constant(0.5)
+        layers = [keras.layers.Dense(1, use_bias=False, kernel_initializer=start)]
+        model = keras.Sequential([keras.layers.Input((3,)), *layers])
+        model.compile(keras.optimizers.SGD(0.05), "mse")
+        history = model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0).history
+        return {"end": model.get_weights()[0][:, 0], "losses": history["loss"]}
+    finally:
+        settings.use(before)
 
 
 def made(module, described):
