@@ -59,6 +59,7 @@ def test_in_the_middle_of_an_epoch(server, tmp_path):
     assert foreign.found(tmp_path / "results") == theirs
 
 
+@pytest.mark.variants(0)
 def test_what_is_kept(server, tmp_path, first_of):
     """Everything that a training goes on with: of callbacks, layers, optimizers, pipelines."""
     (tmp_path / "script.py").write_text(restart_scripts.FEATURES)

@@ -31,6 +31,7 @@ for a, b in tf.data.Dataset.from_tensor_slices((x, y)).batch(14):
 """
 
 
+@pytest.mark.variants(2)
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("factor", "how", "code"), [(1, FIT, 0), (1.01, FIT, 1), (1, LOOP, 0)])
 def test_script(tmp_path, factor, how, code):

@@ -20,6 +20,7 @@ def test_over_the_batch(ranks, form):
     same(ranks(batch_norms.fitted, form=form), rtol=_DIGITS.get(form, 3e-5), atol=_DIGITS.get(form, 1e-5))
 
 
+@pytest.mark.variants(0)
 def test_gradients_accumulate(ranks):
     """Over three steps."""
     same(ranks(batch_norms.accumulated), rtol=3e-5)

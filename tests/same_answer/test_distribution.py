@@ -15,6 +15,7 @@ def test_fit(ranks, name):
     assert said.count(f"matex_tf: tf.distribute.{name}: matex_tf takes its place") == 1
 
 
+@pytest.mark.variants(0)
 def test_loop(ranks):
     """A loop over distributed batches, with losses divided by the size of the whole batch."""
     same(ranks(distribution.loop, (1, 3)))

@@ -46,6 +46,7 @@ def test_example(files, tmp_path, server, script, file, pattern, least):
         assert "each rank holds rows of its own" in ended.err
 
 
+@pytest.mark.variants(0)
 def test_session(files, tmp_path, server):
     """LeNet in a session on four ranks says what it says on one that is given the rows in the same order."""
     ordered = tmp_path / "ordered"

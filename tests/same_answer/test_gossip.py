@@ -322,6 +322,7 @@ def test_real_data(ranks):
     assert gossip[0][0] > 0.8 and abs(gossip[0][0] - sync[0][0]) < 0.03, (gossip, sync)
 
 
+@pytest.mark.variants(0)
 def test_training_on_shards(ranks):
     """Weights and rows travel at the same time."""
     the_same([value["weights"] for value in ranks(gossip_cases.train, (3,), meets="merge", shard=True)[3]])

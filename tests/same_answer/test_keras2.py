@@ -26,6 +26,7 @@ FITS = {
 }
 
 
+@pytest.mark.variants(5)
 @pytest.mark.parametrize("options", FITS.values(), ids=FITS)
 def test_fit(ranks, options):
     """Losses, metrics, weights and the state of optimizers, with a ragged last batch that has fewer rows than ranks."""
@@ -68,6 +69,7 @@ def test_own_loss_and_metrics(ranks):
     same(ranks(keras2.own_loss_and_metrics, meets="exchange gradients"))
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize(
     ("loss", "given"),
     [("Hinge", ()), ("CosineSimilarity", (("axis", 0), ("reduction", "sum"))), ("CosineSimilarity", (("axis", -2),))],

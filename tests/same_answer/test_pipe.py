@@ -59,6 +59,7 @@ def test_trainings(ranks, how):
     alike(results)
 
 
+@pytest.mark.variants(0)
 def test_width_one_is_sync(ranks):
     """To the last bit, and so is a warm-up that does not end."""
     for answers in ranks(pipe.width_one, (3,))[3]:

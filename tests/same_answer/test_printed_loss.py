@@ -20,7 +20,7 @@ def test_read(ranks, how):
     same(ranks(printed_loss.read, how=how))
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("form", ["parts", "early", "cast", "branch", "persistent", "nested"])
 def test_made_of(ranks, form):
     """What a compiled step returns: the parts of its loss, and what it computes of the loss."""

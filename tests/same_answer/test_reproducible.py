@@ -27,7 +27,7 @@ def bits(results):
     return same(results, rtol=0, atol=0)
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(
     ("model", "optimizer"), [("convnet", "sgd"), ("lstm", "adam"), ("convnet", "adam"), ("lstm", "sgd")]
 )

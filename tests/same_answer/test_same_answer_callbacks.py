@@ -31,7 +31,7 @@ def written_once(results):
 @pytest.mark.smoke
 def test_early_stopping(ranks):
     """All stop after the same epoch, with the best weights of one rank."""
-    reference = same(ranks(callbacks.early_stopping, (1, 3, 4)))
+    reference = same(ranks(callbacks.early_stopping, (1, 3)))
     assert 0 < reference["stopped"] < 19
     assert reference["best"] < reference["stopped"]
 
@@ -52,7 +52,7 @@ def test_callback(ranks, case):
 
 def test_terminate_on_nan(ranks):
     """A loss that is not a number on one rank stops all, after the same batch as on one rank."""
-    reference = same(ranks(callbacks.not_a_number, (1, 3, 4)))
+    reference = same(ranks(callbacks.not_a_number, (1, 3)))
     assert reference["batches"] == [["epoch", 0], ["batch", 0], ["batch", 1], ["batch", 2]]
 
 
@@ -60,7 +60,7 @@ def test_terminate_on_nan(ranks):
 @pytest.mark.parametrize("when", ["epoch", "batch"])
 def test_stop_training_on_one_rank(ranks, when):
     """`stop_training` set on one rank stops all, after the same batch."""
-    reference = same(ranks(callbacks.stops_on_one_rank, (1, 2, 3), when=when))
+    reference = same(ranks(callbacks.stops_on_one_rank, (1, 3), when=when))
     assert reference["batches"].count(["epoch", 0]) == 1
     if when == "epoch":
         assert reference["epochs"] == [0, 1]

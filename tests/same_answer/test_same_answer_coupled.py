@@ -37,7 +37,7 @@ LOSSES = {
 }
 
 
-@pytest.mark.variants(6)
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("name", LOSSES)
 def test_loss(ranks, name):
     """Losses of Keras in `fit` and `evaluate`: weights, optimizer, history."""
@@ -89,7 +89,7 @@ def test_averaged(ranks):
         assert 4 < value["value"] <= 12
 
 
-@pytest.mark.variants(3)
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("kind", ["tensordot", "functional", "random", "rows", "layers"])
 def test_own_model(ranks, kind):
     """A model that looks across rows is named; one that does not, or that draws random numbers, is not."""

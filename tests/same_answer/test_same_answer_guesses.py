@@ -38,13 +38,14 @@ def used(ranks, kind, how, **options):
     return outcomes[0].output
 
 
-@pytest.mark.variants(8)
+@pytest.mark.variants(6)
 @pytest.mark.parametrize("kind", [*SHARED, *OWN])
 def test_fit(ranks, kind):
     """A pipeline in `fit`."""
     assert {**SHARED, **OWN}[kind] in used(ranks, kind, "fit")
 
 
+@pytest.mark.variants(8)
 @pytest.mark.parametrize("kind", [*SHARED, *OWN])
 def test_loop(ranks, kind):
     """The same in a loop of the script's own."""

@@ -64,6 +64,7 @@ def test_without_optimizer(ranks, compiled):
     same(ranks(loops.without_optimizer, compiled=compiled))
 
 
+@pytest.mark.variants(0)
 def test_average(ranks):
     """`matex_tf.average`, for gradients of `tf.gradients`."""
     same(ranks(loops.without_optimizer, how="gradients"))

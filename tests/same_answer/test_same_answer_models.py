@@ -42,7 +42,7 @@ LOSSES = {
 }
 
 
-@pytest.mark.variants(8)
+@pytest.mark.variants(7)
 @pytest.mark.parametrize("model", MODELS)
 def test_model(ranks, model):
     """Trained on N ranks as on one."""
@@ -106,7 +106,7 @@ def test_embeddings(ranks, optimizer, config, rtol):
     same(ranks(models.embeddings, sizes, optimizer=optimizer, **config), rtol=rtol)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(0)
 @pytest.mark.parametrize(("layer", "sequences"), [("LSTM", False), ("SimpleRNN", True)])
 def test_recurrent(ranks, layer, sequences):
     """Recurrent models with masked steps; a masked loss divides by the valid steps of the whole batch."""
@@ -140,7 +140,7 @@ def test_synchronized_batch_normalization_of_images(ranks):
 @pytest.mark.smoke
 def test_dropout(ranks):
     """A repeated run draws the same; the ranks' masks are the parts of that of one rank, and so is what they learn."""
-    results = ranks(models.dropout, (1, 2, 3))
+    results = ranks(models.dropout, (1, 3))
     for values in results.values():
         for first, second in values:
             assert not list(difference(first, second, 0.0, 0.0))

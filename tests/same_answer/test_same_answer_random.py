@@ -29,11 +29,13 @@ def test_ways_to_train(ranks, options):
     same(ranks(draws.fit, **options))
 
 
+@pytest.mark.variants(0)
 def test_recurrent(ranks):
     """Dropout after a recurrent layer, whose rows TensorFlow has carried through a loop with the steps first."""
     same(ranks(draws.recurrent, (1, 3)))
 
 
+@pytest.mark.variants(0)
 def test_own_steps(ranks):
     """A `train_step` with noise of its own: a GAN that joins real and made-up rows, a VAE, stochastic depth."""
     same(ranks(draws.own_steps, (1, 3)))

@@ -39,7 +39,7 @@ SAID_LEGACY = {
 }
 
 
-@pytest.mark.variants(11)
+@pytest.mark.variants(8)
 @pytest.mark.parametrize(
     ("what", "begins"),
     [*SAID.items(), *(pytest.param(*one, marks=LEGACY, id="-".join(one)[:40]) for one in SAID_LEGACY.items())],
@@ -82,6 +82,7 @@ def test_jobs(tmp_path):
         assert ended.code == 0 and "shared out:" not in ended.err
 
 
+@pytest.mark.variants(0)
 @LEGACY
 def test_job_of_legacy_keras(tmp_path):
     """`tf.keras` with TF_USE_LEGACY_KERAS=1 is shared out, and every rank has the history of all rows."""

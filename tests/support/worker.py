@@ -205,6 +205,9 @@ def tidy() -> None:
         keras.mixed_precision.set_global_policy("float32")
         keras.backend.set_floatx("float32")
         tf.config.run_functions_eagerly(False)
+    if loops := sys.modules.get("matex_tf.patches.loops.replica_sync"):  # other ranks may not have run this case
+        for known in (loops._trained, loops._parted, loops._optimizers, loops._layers):
+            known.clear()
     gc.freeze()
 
 

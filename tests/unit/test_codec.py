@@ -268,6 +268,7 @@ def test_ring_over_mpi(bare_ranks, name):
     assert np.isnan(expected[0]) and expected[-1] == -np.inf
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("hosts", ["abcd", "aabb", "abca"])
 @pytest.mark.parametrize(("name", "least", "most"), [("none", 0, 1e-6), ("bf16", 1e-4, 0.02), ("int8", 1e-4, 0.02)])
 def test_exchange_between_hosts(bare_ranks, hosts, name, least, most):

@@ -26,6 +26,7 @@ def test_ranks_that_differ(bare_ranks, how):
         assert "rank 1: other" in said[1] and "ranks 0, 2: b" in said[1]
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize(
     ("case", "how"),
     [(models.own_train_step, "chained"), (models.own_train_step, "concurrent"), (models.gan, "funneled")],
