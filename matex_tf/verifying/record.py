@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from builtins import open  # noqa: UP029  # as it is now: later it does once what a script does on every rank
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from os import replace
 from pathlib import Path
 
 import numpy as np
@@ -47,8 +49,9 @@ class Writer:
             np.savez(file, **{f"{place}": value for place, value in enumerate(moment.values.values())})  # type: ignore[arg-type]
         described = {"kind": moment.kind, "step": moment.step, "names": list(moment.values)}
         draft = f"{path}.draft"
-        Path(draft).write_text(json.dumps(described))
-        os.replace(draft, f"{path}.json")
+        with open(draft, "w") as text:
+            text.write(json.dumps(described))
+        replace(draft, f"{path}.json")
 
 
 def read(directory: str | os.PathLike[str]) -> Iterator[Moment]:

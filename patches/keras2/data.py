@@ -65,15 +65,25 @@ def _slice(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
         _size=adapter._size,
         _shuffle=adapter._shuffle,
     )
-    elements = tf.nest.map_structure(array_sharding.at_least_one_row, inputs)
-    pipeline = array_sharding.pipeline(
-        arrays, lambda: indices.map(lambda batch: (batch,)), asked.training, asked.arguments, elements
-    )
+    elements, size = tf.nest.map_structure(array_sharding.at_least_one_row, inputs), adapter._batch_size
+
+    def batches_of_rows() -> Any:
+        return _in_batches(indices, arrays, size).map(lambda batch: (batch,))
+
+    pipeline = array_sharding.pipeline(arrays, batches_of_rows, asked.training, asked.arguments, elements)
     adapter._size, adapter._batch_size = arrays._size, arrays._batch_size
     adapter._partial_batch_size, adapter._matex_arrays = arrays._partial_batch_size, arrays
     if arrays._matex_sharded:
         pipeline = pipeline.repeat(asked.arguments["epochs"] - asked.arguments["initial_epoch"])
     return pipeline
+
+
+def _in_batches(indices: Any, arrays: Any, size: int) -> Any:
+    """The indices in batches of as many rows as are wanted now. Args: size: of the batches of the script."""
+    if arrays._batch_size == size:
+        return indices
+    epochs, wanted = indices.rebatch(arrays._num_samples), arrays._batch_size
+    return epochs.flat_map(lambda epoch: tf.data.Dataset.from_tensors(epoch).rebatch(wanted))
 
 
 def _slice_arguments(indices_dataset: Any, inputs: Any) -> tuple[Any, Any]:

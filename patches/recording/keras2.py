@@ -7,13 +7,14 @@ optimizers and of those that scale losses, public.
 
 from __future__ import annotations
 
+import functools
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from matex_tf.patches.common import keras_lines
+from matex_tf.patches.common import keras_lines, wrapping
 from matex_tf.patches.common.active_flag import ActiveFlag
 from matex_tf.patches.keras2.optimizers import CLASSES
 from matex_tf.patches.recording import recorder
@@ -30,27 +31,29 @@ def install(module: ModuleType) -> None:
     elif name.endswith("training"):
         recorder.watch_model(module, "Model")
     else:
-        for owner in CLASSES[name]:
-            recorder.around(module, f"{owner}.apply_gradients", _apply_gradients)
+        for path in CLASSES[name]:
+            owner = wrapping.require(module, path)
+            owner.apply_gradients = _recording(owner.apply_gradients)
 
 
-def _apply_gradients(wrapped: Any, optimizer: Any, args: Any, kwargs: Any) -> Any:
-    """After it the optimizer's variables are recorded, where a loop of the script's own calls it."""
+def _recording(original: Any) -> Any:
+    """`apply_gradients`, after which variables are recorded where a loop of the script's own calls it."""
 
-    def arguments(grads_and_vars: Any, *rest: Any, **more: Any) -> tuple[list[Any], tuple[Any, ...], dict[str, Any]]:
-        return list(grads_and_vars), rest, more
+    @functools.wraps(original)
+    def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        if _applying or recorder.in_keras:
+            return original(self, grads_and_vars, *args, **kwargs)
+        pairs = list(grads_and_vars)
+        with _applying():
+            result = original(self, pairs, *args, **kwargs)
+        known = [variable for _, variable in pairs]
+        own = [*known, *keras_lines.optimizer_variables(self)]
+        names = recorder.unique([keras_lines.path(variable) for variable in own])
 
-    if _applying or recorder.in_keras:
-        return wrapped(*args, **kwargs)
-    pairs, rest, more = arguments(*args, **kwargs)
-    with _applying():
-        result = wrapped(pairs, *rest, **more)
-    known = [variable for _, variable in pairs]
-    own = [*known, *keras_lines.optimizer_variables(optimizer)]
-    names = recorder.unique([keras_lines.path(variable) for variable in own])
+        def add(*values: np.ndarray) -> None:
+            recorder.add_step(names, values, len(known))
 
-    def add(*values: np.ndarray) -> None:
-        recorder.add_step(names, values, len(known))
+        tf.numpy_function(add, [tf.convert_to_tensor(variable) for variable in own], [], stateful=True)
+        return result
 
-    tf.numpy_function(add, [tf.convert_to_tensor(variable) for variable in own], [], stateful=True)
-    return result
+    return tf.autograph.experimental.do_not_convert(apply_gradients)

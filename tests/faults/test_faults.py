@@ -300,8 +300,8 @@ class Die(keras.callbacks.Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 def trained(optimizer, loss, **fit):
     keras.utils.set_random_seed(1)
-    body = [keras.layers.Dense(6), keras.layers.BatchNormalization(), keras.layers.Dropout(0.2), keras.layers.Dense(4)]
-    model = keras.Sequential([keras.layers.Input((4,)), *body])
+    body = [keras.layers.Dense(6, use_bias=False), keras.layers.BatchNormalization(), keras.layers.Dropout(0.2)]
+    model = keras.Sequential([keras.layers.Input((4,)), *body, keras.layers.Dense(4)])
     model.compile(optimizer, loss, metrics=["mae"])
     history = model.fit(x, y, batch_size=17, epochs=2, verbose=0, **fit).history
     history.pop("world_size", None)
