@@ -50,9 +50,9 @@ ROOMS: dict[str, str] = {
     ),
     "patches.keras2": (
         "core exchange strategies patches.common patches.across_rows patches.data patches.keras patches.fit"
-        " patches.saving"
+        " patches.saving patches.recovery"
     ),
-    "patches.recording": "core verifying patches.common",
+    "patches.recording": "core verifying patches.common patches.keras2",
     "patches.saving": "core storage patches.common patches.keras patches.fit",
     "patches.files": "core patches patches.common",
     "patches.files.handles": "core patches.common patches.files",
