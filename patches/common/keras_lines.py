@@ -121,6 +121,14 @@ def optimizer_variables(optimizer: Any) -> list[Any]:
     return list(variables() if callable(variables) else variables)
 
 
+def give_variables(optimizer: Any, variables: list[Any]) -> None:
+    """Have an optimizer of Keras 2 make its variables for these."""
+    if hasattr(optimizer, "_create_all_weights"):
+        optimizer._create_all_weights(variables)
+    else:
+        optimizer.build(variables)
+
+
 def mask(value: Any) -> Any:
     """The mask that a layer has left on a tensor, or None."""
     found = getattr(value, "_keras_mask", None)

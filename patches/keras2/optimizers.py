@@ -4,13 +4,16 @@ Gradients are averaged as they come in, before they are clipped, transformed or 
 follows is what one rank does. An optimizer that wraps another (loss scaling) hands on averaged ones.
 
 Relies on (tf_keras 2.16 to 2.21): `apply_gradients(grads_and_vars, ...)` of `optimizers.Optimizer`, of
-`optimizers.legacy.Optimizer` and of both `LossScaleOptimizer`s, public.
+`optimizers.legacy.Optimizer` and of both `LossScaleOptimizer`s, `Optimizer.build`, public; `_create_all_weights` of
+legacy ones, private.
 """
 
 from __future__ import annotations
 
 from types import ModuleType
 from typing import Any
+
+import tensorflow as tf
 
 from matex_tf.patches.common import batch_share, keras_lines, sharing_report, under_way, wrapping
 from matex_tf.patches.keras import optimizer as hook
@@ -39,12 +42,29 @@ def _apply_gradients(wrapped: Any, optimizer: Any, args: Any, kwargs: Any) -> An
     if given and not all(map(hook.is_marked, given)):
         if batch_share.of_step() is None:  # of a loop of the script's own, which has not averaged them
             sharing_report.trained("tf_keras")
+        elif hook.strategy().delays_updates:
+            return _delay(wrapped, optimizer, pairs, rest, _without(kwargs))
         else:
             variables = [variable for _, variable in pairs]
             averaged = hook.average([gradient for gradient, _ in pairs], variables)
             pairs = list(zip(averaged, variables, strict=True))
     with under_way.having(exchanged=True):  # it may hand them on to another method of this kind
         return wrapped(pairs, *rest, **_without(kwargs))
+
+
+def _delay(wrapped: Any, optimizer: Any, pairs: list[Any], rest: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Hand gradients to a strategy that delays them; the counter of updates then counts those."""
+    variables = [variable for _, variable in pairs]
+    with tf.init_scope():  # an update that may be skipped cannot make variables
+        keras_lines.give_variables(optimizer, variables)
+
+    def apply(averaged: list[Any]) -> None:
+        with under_way.having(exchanged=True):
+            wrapped(list(zip(averaged, variables, strict=True)), *rest, **options)
+
+    gradients = hook.weighted(hook.dense([gradient for gradient, _ in pairs]))
+    hook.strategy().delay(optimizer, hook.shaped(gradients, variables), hook.paths(variables), apply)
+    return optimizer.iterations
 
 
 def _arguments(grads_and_vars: Any, *rest: Any, **options: Any) -> tuple[list[Any], tuple[Any, ...]]:

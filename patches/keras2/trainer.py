@@ -59,14 +59,10 @@ def _forced(force: bool = False) -> bool:
 
 def _refuse() -> None:
     """Raises: MatexError: a setting that is for Keras 3 alone."""
-    given, strategy, text = settings.current(), strategies.current(), ""
-    if strategy.delays_updates:
-        text = f"--strategy {strategy.name}"
-    elif given.reproducible:
-        text = "--reproducible"
-    if text:
+    if settings.current().reproducible:
         raise MatexError(
-            f"{text} is for models of Keras 3, and this one is of tf_keras (Keras 2): leave it out (docs/keras2.md)."
+            "--reproducible is for models of Keras 3, and this one is of tf_keras (Keras 2): leave it out "
+            "(docs/keras2.md)."
         )
 
 

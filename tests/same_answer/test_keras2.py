@@ -44,6 +44,12 @@ def test_sources(ranks, kind):
     same(ranks(keras2.sources, kind=kind, meets="exchange gradients"))
 
 
+def test_augmented(ranks):
+    """`ImageDataGenerator`, from arrays and from files: a picture is changed as on one rank."""
+    pytest.importorskip("PIL", reason="needs Pillow, as ImageDataGenerator does")
+    same(ranks(keras2.augmented, meets="exchange gradients"))
+
+
 def test_own_train_step(ranks):
     """AutoGraph is at work in the `call` of the model, and the logs of the step are those of all rows."""
     same(ranks(keras2.own_train_step, meets="exchange gradients"))
@@ -93,6 +99,22 @@ def test_told(ranks):
 def test_per_rank(ranks, kind):
     """`--batch per-rank` on two ranks is a batch of twice the size on one."""
     same(ranks(keras2.per_rank, (1, 2), kind=kind, meets="exchange gradients"))
+
+
+def test_late(ranks):
+    """`--strategy pipe` applies the gradients of the step before, and what is under way at the end of an epoch."""
+    random = np.random.RandomState(0)
+    x, y = random.normal(size=(56, 3)), random.normal(size=(56, 1))
+    weights = np.full((3, 1), 0.5)
+    for _ in range(2):
+        late = np.zeros((3, 1))
+        for low in range(0, 56, 8):
+            here = slice(low, low + 8)
+            gradient = 2 * x[here].T @ (x[here] @ weights - y[here]) / 8
+            weights, late = weights - 0.05 * late, gradient
+        weights = weights - 0.05 * late
+    for value in ranks(keras2.alone, (2,), strategy="pipe", meets="exchange gradients")[2]:
+        np.testing.assert_allclose(value["end"], weights[:, 0], rtol=2e-4, atol=1e-6)
 
 
 def test_alone(ranks):

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 import wrapt
 
-from matex_tf.patches.common import log_once
+from matex_tf.patches.common import keras_lines, log_once
 from matex_tf.patches.horovod.core import basics
 from matex_tf.patches.horovod.optimizers import distributed
 from matex_tf.patches.horovod.optimizers.which_keras import keras
@@ -33,7 +33,7 @@ class Added(distributed.Distributed):
             reduced = gradients if how.are_reduced(gradients) else how.reduce(gradients, variables)
             return apply(list(zip(reduced, variables, strict=True)), *args, **kwargs)
         with tf.init_scope():
-            _make_slots(self, variables)
+            keras_lines.give_variables(self, variables)
         how.aggregation.add(gradients, [variable.shape for variable in variables])
 
         def update(sums: list[Any]) -> Any:
@@ -41,14 +41,6 @@ class Added(distributed.Distributed):
             return apply(list(zip(reduced, variables, strict=True)), *args, **kwargs)
 
         return how.aggregation.step(update, lambda: self.iterations.assign_add(1))  # type: ignore[attr-defined]
-
-
-def _make_slots(optimizer: Any, variables: list[Any]) -> None:
-    """Give an optimizer its variables, which a branch of a graph cannot make."""
-    if hasattr(optimizer, "_create_all_weights"):
-        optimizer._create_all_weights(variables)
-    else:
-        optimizer.build(variables)
 
 
 def _scale_losses(wrapped: Any, scaler: Any, args: Any, kwargs: Any) -> Any:

@@ -243,6 +243,31 @@ def sources(kind, **options):
     return result_of(model, history, predicted=predicted)
 
 
+def augmented(tmp):
+    """Pictures that `ImageDataGenerator` changes at random, from arrays and from a tree of files."""
+    from PIL import Image
+
+    keras, random = keras2(), np.random.RandomState(0)
+    x, y = random.randint(0, 255, (30, 8, 8, 3)).astype("float32"), random.randint(0, 3, 30)
+    for number, (picture, kind) in enumerate(zip(x, y, strict=True) if world.current().rank == 0 else ()):
+        folder = Path(tmp) / f"kind{kind}"
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(picture.astype("uint8")).save(folder / f"{number}.png")
+    world.current().barrier("the pictures are there")
+    found = []
+    for source in ("arrays", "files"):
+        keras.utils.set_random_seed(3)
+        made = keras.preprocessing.image.ImageDataGenerator(rescale=1 / 255, horizontal_flip=True, width_shift_range=2)
+        if source == "arrays":
+            flow = made.flow(x, y, batch_size=8)
+        else:
+            flow = made.flow_from_directory(tmp, (8, 8), batch_size=8, class_mode="sparse")
+        layers = [keras.layers.Conv2D(2, 3), keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(3)]
+        model = compiled(keras.Sequential([keras.layers.Input((8, 8, 3)), *layers]))
+        found.append(result_of(model, model.fit(flow, epochs=2, verbose=0)))
+    return found
+
+
 def own_train_step():
     """A `train_step`, a `call` with a branch on a tensor, and a metric that is fed the mean loss of a batch."""
     keras = keras2()
