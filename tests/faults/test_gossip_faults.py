@@ -170,6 +170,7 @@ def test_a_rank_that_is_stuck(tmp_path, server, undisturbed):
     compare(found, undisturbed)
 
 
+@pytest.mark.variants(0)
 def test_rows_of_a_dataset(tmp_path, server):
     """The others read the rows of a dead rank again, so that every row is used once in every epoch."""
     assert read_and_trained(tmp_path, server, "one", "--strategy", "gossip")["sizes"] == [3, 2, 2, 2]

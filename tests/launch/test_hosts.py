@@ -97,7 +97,8 @@ def test_training(hosts, downloads, tmp_path):
     assert left(hosts, job, 10) == []
 
 
-@pytest.mark.parametrize("line", ["raise ValueError('boom')", "sys.exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"])
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("line", ["os.kill(os.getpid(), signal.SIGKILL)", "raise ValueError('boom')", "sys.exit(3)"])
 def test_a_rank_of_the_other_host_fails(hosts, tmp_path, line):
     """Both hosts are empty within ten seconds, and one report says which rank and where."""
     (tmp_path / "script.py").write_text(MEET % (3, line))
