@@ -98,6 +98,7 @@ PATCHES = (
     ("tf_keras.src.callbacks", "fit.batch_logs"),
     ("tf_keras.src.callbacks", "fit.keras_callbacks"),
     ("tf_keras.src.callbacks", "fit.stopping"),
+    ("tf_keras.src.callbacks", "recovery.resume_fit"),
     ("tf_keras.src.callbacks", "saving.agreed_paths"),
     ("tf_keras.src.callbacks", "saving.checkpoint_callbacks"),
     ("tf_keras.src.callbacks", "saving.log_callbacks"),

@@ -5,7 +5,8 @@ they go by those names: what a patch relies on in tf_keras 2.16 to 2.21 is in Ke
 
 Relies on (Keras 3.3 to 3.15; tf_keras 2.16 to 2.21), private: `Metric._variables` of Keras 3; of tf_keras
 `Layer._trainable_weights` and `_non_trainable_weights`, `Model.compiled_loss` and `compiled_metrics`, their `built` and
-`build`, the folder `src/engine`; `tensorflow.python.autograph.core.ag_ctx`.
+`build`, `Optimizer._learning_rate`, `_hyper` of legacy optimizers, the folder `src/engine`; and
+`tensorflow.python.autograph.core.ag_ctx`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import os
 import sys
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 #: How the names of the modules of Keras begin.
 PREFIXES = ("keras.", "tf_keras.")
@@ -127,6 +130,24 @@ def give_variables(optimizer: Any, variables: list[Any]) -> None:
         optimizer._create_all_weights(variables)
     else:
         optimizer.build(variables)
+
+
+def rates(optimizer: Any) -> dict[str, float]:
+    """What an optimizer of Keras 2 has in variables that it does not list: its learning rate, and those of old ones."""
+    if not is_keras_2(optimizer):
+        return {}
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    given = getattr(optimizer, "_hyper", None) or {"learning_rate": getattr(optimizer, "_learning_rate", None)}
+    numbers = (int, float, np.number)
+    found = {name: value.numpy() if hasattr(value, "numpy") else value for name, value in given.items()}
+    return {name: float(value) for name, value in found.items() if isinstance(value, numbers)}
+
+
+def set_rates(optimizer: Any, given: dict[str, float]) -> None:
+    """Let it have these again."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    for name, value in given.items():
+        setattr(optimizer, name, value)
 
 
 def mask(value: Any) -> Any:

@@ -152,6 +152,15 @@ def keras_generator(make: bool) -> Any:
     return seed_generator.global_seed_generator()
 
 
+def keras_2_generator() -> random.Random | None:
+    """What Keras 2 draws the seeds of layers and initializers from, once `set_random_seed` was called; else None."""
+    backend = next(
+        (sys.modules[name] for name in keras_lines.names("tf_keras.src.backend") if name in sys.modules), None
+    )
+    held = getattr(getattr(backend, "_SEED_GENERATOR", None), "generator", None)
+    return held if isinstance(held, random.Random) else None
+
+
 def note_state(state: Any) -> None:
     """Remember a `tf.random.Generator`, or a variable that is the state of one, to put that back and to keep it."""
     _states.append(weakref.ref(state))

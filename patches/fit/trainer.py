@@ -189,7 +189,7 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
     with under_way.having(epochs_asked=asked), source_sharding.paused():
         result = wrapped(*args, **kwargs)
     if training and (this := resume_fit.under_way(fitted)) is not None:
-        this.is_of(iterator)
+        this.is_of(*_draws_of(iterator))
     adapter = iterator.data_adapter
     if type(adapter).__name__ == "ArrayDataAdapter":
         iterator._num_batches = adapter.num_batches
@@ -220,6 +220,15 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
     if training and mark == "source":
         log_once.log("--data source: each rank does its part of the pipeline's work; batches may hold other rows")
     return result
+
+
+def _draws_of(iterator: Any) -> tuple[bool, bool]:
+    """Of the data of an epoch iterator: see `resume_fit.Fit.is_of`."""
+    adapter = iterator.data_adapter
+    arrays = type(adapter).__name__ == "ArrayDataAdapter"
+    counted = arrays or (type(adapter).__name__ == "TFDatasetAdapter" and adapter.num_batches is not None)
+    shuffles_batches = arrays and adapter._shuffle == "batch"
+    return counted, counted and not iterator.steps_per_epoch and not shuffles_batches
 
 
 def _divide(iterator: Any, made: pipeline_ownership.Made, what: str) -> None:

@@ -23,6 +23,10 @@ from matex_tf.patches.common import log_once, model_state, under_way, wrapping
 from matex_tf.patches.data import array_sharding, batches, pipeline_ownership, source_sharding
 from matex_tf.patches.data import batch_ownership as guesses
 from matex_tf.patches.data.array_sharding import LocalBatch
+from matex_tf.patches.recovery import resume_fit
+
+#: Adapters of data that no Python code makes.
+_PLAIN = ("TensorLikeDataAdapter", "CompositeTensorDataAdapter", "DatasetAdapter")
 
 
 def install(module: ModuleType) -> None:
@@ -40,7 +44,11 @@ def install(module: ModuleType) -> None:
         source_sharding.check_batched(given["x"])
         asked = under_way.EpochsAsked(fitted is not None, given, purpose)
         with under_way.having(epochs_asked=asked), source_sharding.paused():
-            return wrapped(*args, **kwargs)
+            result = wrapped(*args, **kwargs)
+        if fitted is not None and (this := resume_fit.under_way(fitted)) is not None:
+            known = type(instance._adapter).__name__ in _PLAIN and instance._inferred_steps is not None
+            this.is_of(counted=known, begin_anew=False)  # one iterator walks over all epochs
+        return result
 
     wrapping.wrap(module, "DataHandler.__init__", handler)
     wrapping.wrap(module, "DataHandler._configure_dataset_and_inferred_steps", _configure)

@@ -21,7 +21,7 @@ from matex_tf.patches.data.batches import BatchSource, fetch
 from matex_tf.patches.fit import predict_function
 from matex_tf.patches.fit.shared_step import SharedStep
 from matex_tf.patches.keras import metrics, weights
-from matex_tf.patches.recovery import step_retry
+from matex_tf.patches.recovery import resume_fit, step_retry
 
 #: While `train_on_batch` and its kin run, whose iterators have one batch.
 _on_batch = ActiveFlag()
@@ -65,12 +65,21 @@ class StepFunction:
         if _on_batch:
             (data,) = fetch(iterator, 1)
             return self._whole(self._run(self.feed.given(data)))
+        this = None if self.kind == "test" else resume_fit.under_way(self.model)
+        if this is not None and this.passes_over(lambda: self._draw(iterator)):
+            return {}
         logs = None
         for batch in self.feed.batches(iterator, steps_of(self.model)):
             logs = self._run(batch)
         if logs is None:
             raise StopIteration
         return logs
+
+    def _draw(self, iterator: Any) -> bool:
+        """Fetch the batches of one execution, and leave them, but for their number; whether there were any."""
+        count = sum(1 for _ in self.feed.batches(iterator, steps_of(self.model)))
+        self.model._train_counter.assign_add(count)
+        return count > 0
 
     def _run(self, batch: Any) -> Any:
         guard = world.current().guard

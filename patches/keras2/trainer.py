@@ -2,8 +2,9 @@
 
 Relies on (tf_keras 2.16 to 2.21): `Model.make_train_function`, `make_test_function`, `make_predict_function`, `fit`,
 `evaluate`, `predict`, `train_on_batch`, `test_on_batch`, `predict_on_batch`, `reset_metrics`, public;
-`Model._validate_and_get_metrics_result(logs)`, which `fit` and `evaluate` call where an epoch's logs are read, and
-`Model._steps_per_execution`, private.
+`Model._validate_and_get_metrics_result(logs)`, which `fit` and `evaluate` call where an epoch's logs are read,
+`Model._maybe_load_initial_counters_from_ckpt(steps_per_epoch, initial_epoch)` and `Model._steps_per_execution`,
+private.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from matex_tf.patches.data import batch_ownership as guesses
 from matex_tf.patches.data import source_sharding
 from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.keras2 import steps
+from matex_tf.patches.recovery import resume_fit
 
 
 def install(module: ModuleType) -> None:
@@ -36,6 +38,7 @@ def install(module: ModuleType) -> None:
         "predict_on_batch": _on_batch,
         "_validate_and_get_metrics_result": _logs_of_all,
         "reset_metrics": _reset_metrics,
+        "_maybe_load_initial_counters_from_ckpt": _initial_counters,
     }.items():
         wrapping.wrap(module, f"Model.{name}", wrapper)
 
@@ -68,8 +71,12 @@ def _refuse() -> None:
 
 def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     _refuse()
-    ranks = world.current()
     sharing_report.shared()
+    return resume_fit.fit(model, lambda: _fit_together(wrapped, model, args, kwargs))
+
+
+def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    ranks = world.current()
     model_state.of(model).begin = True
     ranks.location = f"the start of fit of {model.name}"
     times = ranks.size if settings.current().batch == "per-rank" else 1
@@ -107,7 +114,16 @@ def _steps_per_execution(model: Any, times: int) -> Iterator[None]:
         held.assign(before)
 
 
+def _initial_counters(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    """Where `fit` begins: not where BackupAndRestore would, if there is a checkpoint of the job."""
+    epoch, step = wrapped(*args, **kwargs)
+    asked = args[1] if len(args) > 1 else kwargs["initial_epoch"]
+    return (asked, 0) if resume_fit.replaying(model) else (epoch, step)
+
+
 def _evaluate(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    if resume_fit.replaying(model):
+        return {}  # validation after an epoch that is over
     world.current().location = f"evaluate of {model.name}"
     weights.merge_statistics(model)
     with under_way.having(in_keras=True):
@@ -139,6 +155,8 @@ def _on_batch(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
 
 def _logs_of_all(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     """An epoch's logs, over all ranks; moving statistics are merged at the same point, before validation."""
+    if resume_fit.replaying(model):
+        return {}
     world.current().location = f"the end of an epoch of {model.name}"
     if isinstance(model.train_function, steps.StepFunction):
         model.train_function.feed.end_epoch(model)

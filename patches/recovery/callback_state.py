@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import log_once
+from matex_tf.patches.common import keras_lines, log_once
 from matex_tf.storage import plain_encoder
 
 #: Attributes that belong to the job and not to the training, by the class that has them.
@@ -44,7 +44,7 @@ def take(callbacks: list[Any]) -> bytes:
             refused = plain_encoder.holds(value, f"{kind.__name__}.{name}", _other)
             if not refused:
                 attributes[name] = value
-            elif _may_change(value) and not kind.__module__.startswith("keras."):
+            elif _may_change(value) and not keras_lines.of_keras(kind):
                 lost.append(refused)
         kept.append((kind.__name__, attributes))
     for refused in lost:
@@ -99,7 +99,7 @@ def _may_change(value: Any, depth: int = 0) -> bool:
         return depth > _DEEP or any(_may_change(one, depth + 1) for one in inside)
     if isinstance(value, _STATELESS) or not plain_encoder.holds(value, "it", _other):
         return False
-    return not type(value).__module__.startswith(("keras.", "tensorflow.", "matex_tf."))
+    return not type(value).__module__.startswith(("keras.", "tf_keras.", "tensorflow.", "matex_tf."))
 
 
 def _ops() -> Any:

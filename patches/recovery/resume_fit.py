@@ -4,8 +4,8 @@ A `fit` is known by its place among the calls of `fit`. One that was complete is
 callbacks and History get what they had at its end. One that was under way runs Keras' own loop, in which batches that
 were used already are drawn and left alone, callbacks not called, until the loop has come to the step of the checkpoint.
 
-Relies on (Keras 3.3 to 3.15): methods of `CallbackList` and its `callbacks` (public), `Trainer._initial_epoch`,
-`EpochIterator.data_adapter` and `steps_per_epoch`, `CSVLogger.csv_file` (private).
+Relies on (Keras 3.3 to 3.15, tf_keras 2.16 to 2.21): methods of `CallbackList` and its `callbacks` (public),
+`CSVLogger.csv_file` (private); and on Keras 3's `Trainer._initial_epoch` (private).
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ class Fit:
         self._first = True
         self._quick = self._python_draws = self._generator_made = False
 
-    def is_of(self, data: Any) -> None:
-        """Take note of the data that it trains on, an epoch iterator of Keras."""
-        adapter = type(data.data_adapter).__name__
-        arrays = adapter == "ArrayDataAdapter"
-        counted = arrays or (adapter == "TFDatasetAdapter" and data.data_adapter.num_batches is not None)
-        shuffles_batches = arrays and data.data_adapter._shuffle == "batch"
-        # Every epoch of such data begins anew: of those that were complete, the first batch draws what all of it did.
-        self._quick = counted and not data.steps_per_epoch and not shuffles_batches
-        self._python_draws = counted  # and not in Python code of the data, which draws anew
+    def is_of(self, counted: bool, begin_anew: bool) -> None:
+        """Take note of the data that it trains on.
+
+        Args:
+            counted: whether their batches can be counted beforehand, as no Python code makes them.
+            begin_anew: whether the first batch of an epoch draws all random numbers that the epoch does.
+        """
+        self._quick = begin_anew  # of epochs that were complete one batch is drawn
+        self._python_draws = counted  # or the code of the data draws them anew
 
     def begin(self, callbacks: Any, call: Callable[[], Any]) -> Any:
         """The callbacks are about to hear of the beginning of training."""
@@ -78,10 +78,11 @@ class Fit:
         assert self._place is not None and self._kept is not None
         if self._place.done:
             return None
-        initial = self.model._initial_epoch
+        initial = getattr(self.model, "_initial_epoch", None)
         with _logs_go_on(self._callbacks, self._kept["logs"]):
             result = call()
-        self.model._initial_epoch = initial  # not where BackupAndRestore would begin
+        if initial is not None:  # Keras 2 has it elsewhere, see keras2/trainer.py
+            self.model._initial_epoch = initial  # not where BackupAndRestore would begin
         return result
 
     def begin_epoch(self, epoch: int, call: Callable[[], Any]) -> Any:
@@ -213,10 +214,10 @@ def fits() -> Fits:
 
 
 def install(module: ModuleType) -> None:
-    """Patch keras.src.callbacks.callback_list, in a job that is started again."""
+    """Patch keras.src.callbacks.callback_list or tf_keras.src.callbacks, in a job that is started again."""
     if world.current().checkpoints is None:
         return
-    run_state.current().begin(Fits())  # its clock runs from here
+    fits()  # whose clock runs from here
     for method, hook in (
         ("on_train_begin", lambda this, callbacks, args, call: this.begin(callbacks, call)),
         ("on_epoch_begin", lambda this, callbacks, args, call: this.begin_epoch(args[0], call)),
@@ -263,12 +264,13 @@ def fit(model: Any, run: Callable[[], Any]) -> Any:
         return run()
     known.count += 1
     this = known.under_way = Fit(known, model, store, *_find(known, store))
-    before = model._initial_epoch
+    before = getattr(model, "_initial_epoch", None)
     try:
         history = run()
         this.end()
     except Complete:
-        model._initial_epoch = before
+        if before is not None:
+            model._initial_epoch = before
         history = model.history
     finally:
         known.under_way = None
@@ -299,7 +301,7 @@ def _log_sizes(callbacks: list[Any]) -> dict[int, int]:
     sizes = {}
     for place, callback in enumerate(callbacks):
         file = getattr(callback, "csv_file", None)
-        if file is not None and not file.closed:
+        if file is not None and not getattr(file, "closed", False):  # Keras 2 has a GFile, until it has none
             file.flush()
             sizes[place] = file.tell()
     return sizes

@@ -16,7 +16,7 @@ import numpy as np
 
 from matex_tf.core import world
 from matex_tf.core.mismatch import checksum
-from matex_tf.patches.common import model_state, seeds
+from matex_tf.patches.common import keras_lines, model_state, seeds
 from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.recovery import callback_state, step_retry
 from matex_tf.storage import plain_encoder
@@ -52,6 +52,7 @@ def take(model: Any, callbacks: list[Any], python_draws: bool) -> dict[str, Any]
         "unmerged": remembered.unmerged,
         "stop_training": bool(getattr(model, "stop_training", False)),
         "callbacks": callback_state.take(callbacks),
+        "rates": [keras_lines.rates(optimizer) for optimizer in weights.optimizers_of(model)],
     }
 
 
@@ -69,7 +70,7 @@ def _differing(model: Any, held: list[tuple[Any, Any]], merged: bool) -> dict[in
     ranks = world.current()
     summed = set() if merged else {id(variable) for variable, _ in step_retry.own_metrics(model)}
     may_differ = {id(variable) for variable in model.non_trainable_variables}
-    may_differ.update(id(variable) for metric in metrics.leaves(model) for variable in metric._variables)
+    may_differ.update(id(variable) for metric in metrics.leaves(model) for variable in keras_lines.states(metric))
     places = [i for i, (variable, _) in enumerate(held) if id(variable) in may_differ - summed]
     marks = np.array([checksum(np.asarray(held[i][1])) for i in places], np.int64)
     everyone = np.array(ranks.allgather(marks, "compare what ranks have of their own"))
@@ -92,12 +93,13 @@ def _draws(python_draws: bool) -> dict[str, Any]:
     """The state of random number generators that belong to no layer."""
     from tensorflow.python.eager import context
 
-    made = seeds.keras_generator(make=False)
+    made, of_keras_2 = seeds.keras_generator(make=False), seeds.keras_2_generator()
     eager = getattr(context.context(), "_rng", None)
     return {
         "python": random.getstate() if python_draws else None,
         "numpy": np.random.get_state() if python_draws else None,
         "keras": None if made is None else np.array(made.state.numpy()),
+        "keras 2": None if of_keras_2 is None else of_keras_2.getstate(),
         "tensorflow": eager.getstate() if isinstance(eager, random.Random) else None,
         "generators": [np.array(state.numpy()) for state in seeds.generator_states()],
     }
@@ -111,6 +113,9 @@ def _set_draws(draws: dict[str, Any]) -> None:
         np.random.set_state(draws["numpy"])
     if draws["keras"] is not None:
         seeds.keras_generator(make=True).state.assign(draws["keras"])
+    of_keras_2 = seeds.keras_2_generator()
+    if of_keras_2 is not None and draws.get("keras 2") is not None:
+        of_keras_2.setstate(draws["keras 2"])
     for state, value in zip(seeds.generator_states(), draws.get("generators", ()), strict=False):
         state.assign(value)
     eager = getattr(context.context(), "_rng", None)
@@ -151,9 +156,8 @@ def give_back(model: Any, callbacks: list[Any], kept: dict[str, Any]) -> None:
     ranks, remembered = world.current(), model_state.of(model)
     variables = [variable for variable, _ in step_retry.values(model)]
     for place, variable in enumerate(variables):
-        mine = (
-            kept["values"][place] if ranks.rank == 0 else np.empty(variable.shape, variable.value.dtype.as_numpy_dtype)
-        )
+        dtype = keras_lines.tensor(variable).dtype.as_numpy_dtype
+        mine = kept["values"][place] if ranks.rank == 0 else np.empty(variable.shape, dtype)
         variable.assign(ranks.broadcast_array(np.asarray(mine)))
     remembered.before_merge = None
     _give_metrics(model, kept)
@@ -165,6 +169,8 @@ def give_back(model: Any, callbacks: list[Any], kept: dict[str, Any]) -> None:
     remembered.unmerged = kept["unmerged"]
     remembered.accumulators_whole = True
     model.stop_training = kept["stop_training"]
+    for optimizer, rates in zip(weights.optimizers_of(model), kept.get("rates", ()), strict=False):
+        keras_lines.set_rates(optimizer, rates)
     _set_draws(draws)
     callback_state.give_back(callbacks, kept["callbacks"])
 

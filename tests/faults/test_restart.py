@@ -1,5 +1,6 @@
 """`--faults restart`: when a rank dies the job starts again and ends with the answer of one in which none died."""
 
+import importlib.util
 import json
 import signal
 import sys
@@ -72,6 +73,20 @@ def test_what_is_kept(server, tmp_path, first_of):
     assert "made by one rank, in turn" in ended.err, ended.err  # of a PyDataset, also where training goes on
     for before, found in zip(expected, results(tmp_path), strict=True):
         assert differences(before, found) == []
+
+
+@pytest.mark.variants(0)
+@pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras, which scripts/setup installs")
+def test_keras_2(server, tmp_path):
+    """The same with Keras 2: rank 0 dies in the second fit, on two ranks."""
+    script = restart_scripts.TWO_FITS.replace("np, keras", "np, tf_keras as keras")
+    (tmp_path / "script.py").write_text(script.replace(", seed=1)", ", seed=1, reshuffle_each_iteration=True)"))
+    expected = alone(server, tmp_path / "alone")
+    ended = run(server, tmp_path, 2, dies=[[1, 1, 1, 4], [0, 2, 2, 3]])
+    assert ended.code == 0, ended
+    assert [differences(expected, found) for found in results(tmp_path)] == [[], []]
+    for line in ("restart 2 of 3", " of fit 1, ", "fit 1 was complete", " of fit 2, "):
+        assert line in ended.err, ended.err
 
 
 def test_max_restarts_and_resume(server, tmp_path):

@@ -66,6 +66,7 @@ def alone(tmp_path_factory, server):
     return _bits(tmp_path_factory.mktemp("alone") / "job", False, [LAUNCHER, "run", "-n", "1"], **server.environ)[0]
 
 
+@pytest.mark.variants(0)
 def test_deaths(alone, server, tmp_path):
     """Two of four ranks die."""
     left, said = _bits(tmp_path / "job", True, [LAUNCHER, "run", "-n", "4", "--faults", "shrink"], **server.environ)

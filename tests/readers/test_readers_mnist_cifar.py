@@ -197,4 +197,4 @@ def test_only_what_is_read(tmp_path):
 
 def test_damage(tmp_path):
     """Cuts and flips of bytes end in rows or in a DataError."""
-    check_damage("mnist_cifar", 5, tmp_path)
+    check_damage("mnist_cifar", 2, tmp_path)

@@ -50,6 +50,7 @@ def words(path):
     return path
 
 
+@pytest.mark.variants(0)
 def test_a_file_that_is_never_read(tmp_path):
     """netCDF-4, whose library lets other threads run; HDF5, whose library does not; and without any setting."""
     nc, h5 = endless(netcdf4(tmp_path / "a.nc")), endless(words(tmp_path / "b.h5"))

@@ -346,6 +346,7 @@ SCRIPTS = {
 }
 
 
+@pytest.mark.variants(10)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_once(ranks, name):
     """Whoever is late, every rank gets what one rank gets, and nothing is done twice."""

@@ -64,7 +64,7 @@ def test_sum(ranks, first_of):
 
 def test_loss_sum(ranks, first_of):
     """`--loss sum` gives the answer of one rank, on ragged batches, and then there is no line."""
-    ways = first_of({**SUMS, "eager loop": {"loop": True, "eager": True}}, 2)
+    ways = first_of({**SUMS, "eager loop": {"loop": True, "eager": True}}, 1)
     variants = {name: {**way, "loss": "sum", "options": {"loss": "sum"}} for name, way in ways.items()}
     results = ranks(first_step.several, (1, 3), variants=variants, seconds=SECONDS)
     assert not any(one["lines"] for one in results[3][0].values())
@@ -91,7 +91,7 @@ WAYS = {
 
 def test_rows(ranks, first_of):
     """A loss that compares rows is found in every way to train."""
-    ways = first_of(WAYS, 3)
+    ways = first_of(WAYS, 2)
     found = said(ranks, {name: {**way, "loss": "contrastive"} for name, way in ways.items()})
     assert {name: [ROWS in line for line in lines] for name, lines in found.items()} == dict.fromkeys(ways, [True]), (
         found
@@ -102,7 +102,7 @@ def test_rows(ranks, first_of):
 def test_all_rows(ranks, first_of):
     """With all rows there is no line."""
     names = ("plain", "loop", "accumulated", "pipe", "source", "own rows", "sparse")
-    ways = first_of({name: WAYS[name] for name in names}, 2)
+    ways = first_of({name: WAYS[name] for name in names}, 1)
     found = said(ranks, {name: {**way, "loss": "all rows"} for name, way in ways.items()})
     assert found == dict.fromkeys(ways, [])
 

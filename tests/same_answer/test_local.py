@@ -58,6 +58,7 @@ def test_plain_is_sync(ranks):
     same(ranks(local.plain))
 
 
+@pytest.mark.variants(0)
 def test_goes_on(ranks):
     """Fits, weights that are set, single batches: ranks end alike, to the bit, and learn."""
     found = ranks(local.goes_on, (3,), meets=OUTER)

@@ -84,7 +84,7 @@ def uncoded(any_ranks):
     return results[3][0]
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(0)
 @pytest.mark.parametrize("codec", ["bf16", "int8"])
 @pytest.mark.parametrize("feedback", [False, True])
 def test_with_codecs(ranks, uncoded, codec, feedback):

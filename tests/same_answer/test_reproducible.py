@@ -39,7 +39,7 @@ def test_bits(ranks, model, optimizer):
     same({1: plain[1], 4: [found]}, rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(0)
 @pytest.mark.parametrize("name", OTHERS)
 def test_others(ranks, name):
     """Two optimizers in a step, accumulation, eager steps, losses and metrics over all rows, scaled losses, tf.data."""

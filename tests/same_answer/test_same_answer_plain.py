@@ -38,7 +38,7 @@ def plain(tmp_path_factory):
     return pickle.loads(file.read_bytes())
 
 
-@pytest.mark.variants(4)
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("case", CASES, ids=label)
 def test_one_rank_is_plain_keras(ranks, plain, case):
     """To the bit."""

@@ -39,7 +39,7 @@ SAID_LEGACY = {
 }
 
 
-@pytest.mark.variants(8)
+@pytest.mark.variants(4)
 @pytest.mark.parametrize(
     ("what", "begins"),
     [*SAID.items(), *(pytest.param(*one, marks=LEGACY, id="-".join(one)[:40]) for one in SAID_LEGACY.items())],

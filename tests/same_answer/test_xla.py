@@ -14,7 +14,7 @@ def test_fit(ranks, kind):
     assert reference["xla"] == [True]
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(0)
 @pytest.mark.parametrize("form", ["decorator", "method", "function"])
 def test_loop(ranks, form):
     """A script's own `tf.function(jit_compile=True)`."""

@@ -136,6 +136,7 @@ def test_every_way_of_starting_one(tmp_path):
         assert set(said.values()) == {"[] kept\n"}, said
 
 
+@pytest.mark.variants(0)
 def test_workers_of_a_dataset(tmp_path):
     """`PyDataset` with processes of its own trains as it does on one rank."""
     import sys
