@@ -92,6 +92,7 @@ setup(
             "pytest-timeout",
             "pytest-xdist",
             "tensorboard",
+            "tensorflow-probability",
             "ruff",
             "scikit-learn",
         ],

@@ -98,6 +98,10 @@ def of_element(shape: Any, axis: int) -> tuple[Stretch, ...]:
         if begin is not None and step is not None and step[0] == 1 and begin[0] >= 0:
             first = 0 if op.get_attr("begin_mask") & 1 else int(begin[0])
             return of_element(op.inputs[0], first + axis)
+    if op.type == "BroadcastArgs" and (length := shape.shape[0]) is not None:
+        ends = [(one, axis - length + (one.shape[0] or 0)) for one in op.inputs]
+        found = [of_element(one, place) for one, place in ends if place >= 0]
+        return next((one for one in found if any(stretch.rows for stretch in one)), _OTHER)
     if op.type == "Const":
         return _OTHER
     return _ROWS
@@ -114,11 +118,21 @@ def _of_scalar(value: Any) -> tuple[Stretch, ...]:
             if place < 0:
                 place += vector.shape[0] or 0
             return of_element(vector, place) if place >= 0 else _ROWS
-    if op.type == "Mul":  # rows * steps
-        factors = [_of_scalar(factor) for factor in op.inputs]
+    if op.type in ("Mul", "Prod"):  # rows * steps
+        if op.type == "Mul":
+            factors = [_of_scalar(factor) for factor in op.inputs]
+        elif (length := op.inputs[0].shape[0] if op.inputs[0].shape.rank == 1 else None) is not None:
+            factors = [of_element(op.inputs[0], place) for place in range(length)]
+        else:
+            return _ROWS
         if any(stretch.rows for factor in factors for stretch in factor):
             return (Stretch(several=True),)
         return _OTHER
+    if op.type in ("Maximum", "Minimum"):  # of one or more
+        counted = [one for one in op.inputs if tf.get_static_value(one) is None]
+        return _of_scalar(counted[0]) if len(counted) == 1 else _ROWS
+    if op.type in ("FloorDiv", "RealDiv") and any(stretch.rows for stretch in _of_scalar(op.inputs[1])):
+        return _OTHER  # how many there are for each row
     return _OTHER if op.type == "Const" else _ROWS
 
 

@@ -2,6 +2,7 @@
 
     python tests/support/suites.py horovod PATH_OF_CHECKOUT [-n 2] [-k EXPRESSION] [--file NAME]
     python tests/support/suites.py keras PATH_OF_CHECKOUT
+    python tests/support/suites.py tf_keras PATH_OF_CHECKOUT
 
 A suite is a module suite_NAME beside this file, with
 
@@ -12,6 +13,8 @@ A suite is a module suite_NAME beside this file, with
                 be left out
     EXPECTED    tests that do not pass, "file.py::Class::test", and why, in one line each
     ARGUMENTS   more of them for pytest, in which {checkout} stands for its path; may be left out
+    CHANGES     regular expressions, and what takes the place of what they match in the files of tests, which are copied
+                then; may be left out
     prepare(checkout)   called on each rank before pytest
     meet(name)          called on each rank after each test: returns when all ranks have come
 
@@ -28,11 +31,13 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +145,22 @@ def absent_for(file: str, optional: dict[str, tuple[str, ...]]) -> list[str]:
     return [name for name, files in optional.items() if file in files and importlib.util.find_spec(name) is None]
 
 
+@contextlib.contextmanager
+def checked_out(checkout: Path, files: list[str], changes: tuple[tuple[str, str], ...]) -> Iterator[Path]:
+    """A checkout, or a folder with copies of its files of tests in which something is changed; see CHANGES."""
+    if not changes:
+        yield checkout
+        return
+    with tempfile.TemporaryDirectory(prefix="matex-suite-") as name:
+        for file in files:
+            text, copy = (checkout / file).read_text(), Path(name) / file
+            for pattern, replacement in changes:
+                text = re.sub(pattern, replacement, text)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_text(text)
+        yield Path(name)
+
+
 def report(results: dict[str, Result], expected: dict[str, str], whole: bool) -> int:
     """Print what came of it; the exit code.
 
@@ -191,12 +212,13 @@ def main() -> int:
         if not (options.checkout / file).exists():
             raise SystemExit(f"{options.checkout} has no {file}: it must be a checkout of {options.suite}.")
         jobs.setdefault(str(Path(file).parent) if getattr(suite, "TOGETHER", False) else file, []).append(file)
-    for job in jobs.values():
-        found = run_files(options.suite, options.checkout.resolve(), job, options.ranks, options.expression)
-        results.update(found)
-        for file in job:
-            mine = [r for test, r in found.items() if Path(test.partition("::")[0]).name == Path(file).name]
-            print(f"{file}: {sum(r.outcome == 'passed' for r in mine)} of {len(mine)} passed", flush=True)
+    with checked_out(options.checkout.resolve(), files, getattr(suite, "CHANGES", ())) as checkout:
+        for job in jobs.values():
+            found = run_files(options.suite, checkout, job, options.ranks, options.expression)
+            results.update(found)
+            for file in job:
+                mine = [r for test, r in found.items() if Path(test.partition("::")[0]).name == Path(file).name]
+                print(f"{file}: {sum(r.outcome == 'passed' for r in mine)} of {len(mine)} passed", flush=True)
     return report(results, expected, not options.expression and len(files) == len(suite.FILES))
 
 

@@ -78,7 +78,7 @@ class Worked:
         return tf.ensure_shape(tf.numpy_function(note, [x], x.dtype, stateful=False), x.shape)
 
 
-def records(folder, rows=101):
+def records(folder, rows=405):
     """TFRecord files of an array and a label each; the label is the row."""
     x, _ = table(rows)
     for part in range(4):
@@ -112,7 +112,7 @@ def pipeline(kind, worked, folder):
         files = SLICES(records(folder)).interleave(tf.data.TFRecordDataset, cycle_length=2)
         return files.map(parse).map(work).repeat(2).batch(25, drop_remainder=True)
     if kind == "parallel":
-        data = SLICES((x, y)).shuffle(101).map(work, num_parallel_calls=3)
+        data = SLICES(table(405)).shuffle(101).map(work, num_parallel_calls=3)
         return data.map(lambda x, y: ({"x": x}, y)).batch(25, num_parallel_calls=2)
     if kind == "positions":
         data = tf.data.Dataset.zip((SLICES(x).map(lambda x: work(x)[0]), SLICES(y))).enumerate().skip(3).take(90)
