@@ -184,10 +184,20 @@ def as_tensor(share: RowRange) -> tf.Tensor:
 
 
 def signature(data: Any) -> list[Any]:
-    """What is the same for batches of the same columns, whatever their rows: the dtype and columns of each tensor."""
-    return [
+    """What is the same for batches of the same columns, whatever their rows: how they are nested, and the dtype and
+    columns of each tensor."""
+    leaves = [
         (type(leaf) is tf.SparseTensor, leaf.dtype, leaf.shape[1:])
         if isinstance(leaf, (tf.Tensor, tf.SparseTensor)) and leaf.shape.rank
         else leaf is None
         for leaf in tf.nest.flatten(data)
     ]
+    return [_nesting(data), *leaves]
+
+
+def _nesting(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {name: _nesting(value) for name, value in data.items()}
+    if isinstance(data, (tuple, list)):
+        return [isinstance(data, list), *map(_nesting, data)]
+    return None

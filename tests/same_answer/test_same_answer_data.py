@@ -49,6 +49,11 @@ def test_sparse_batches_build_a_model(ranks, kind, do):
     same(ranks(data.sparse_unbuilt, meets=meets, kind=kind, do=do))
 
 
+def test_nested_otherwise(ranks):
+    """The graph of a step is made for one structure of a batch, and a batch of another one gets its own."""
+    same(ranks(data.nested_otherwise))
+
+
 def test_sparse_batches_eagerly(ranks):
     """Also where no graph shows that a sparse batch looks each column up once."""
     same(ranks(data.sparse_eagerly))

@@ -54,6 +54,17 @@ def lists():
     return finished(model, history, (inputs, y), inputs, batch_size=BATCH)
 
 
+def nested_otherwise():
+    """One model is given the same input by itself, in a list and by its name."""
+    x, y = table(40)
+    keras.utils.set_random_seed(7)
+    inputs = layers.Input((6,), name="left")
+    model = compiled(keras.Model(inputs, layers.Dense(3)(inputs)))
+    ways = [x, [x], {"left": x}]
+    losses = [model.fit(way, y, batch_size=BATCH, epochs=1, verbose=0).history["loss"] for way in ways]
+    return losses, model.get_weights(), [model.predict(way, verbose=0) for way in ways]
+
+
 def tuples():
     """A tuple of two inputs."""
     x, y = table()
