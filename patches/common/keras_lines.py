@@ -5,8 +5,8 @@ they go by those names: what a patch relies on in tf_keras 2.16 to 2.21 is in Ke
 
 Relies on (Keras 3.3 to 3.15; tf_keras 2.16 to 2.21), private: `Metric._variables` of Keras 3; of tf_keras
 `Layer._trainable_weights` and `_non_trainable_weights`, `Model.compiled_loss` and `compiled_metrics`, their `built` and
-`build`, `Optimizer._learning_rate`, `_hyper` of legacy optimizers, the folder `src/engine`; and
-`tensorflow.python.autograph.core.ag_ctx`.
+`build`, `Optimizer._learning_rate`, `optimizer_v1.TFOptimizer`, `_hyper` of legacy optimizers, the folder
+`src/engine`; and `tensorflow.python.autograph.core.ag_ctx`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from matex_tf.errors import MatexError
 
 #: How the names of the modules of Keras begin.
 PREFIXES = ("keras.", "tf_keras.")
@@ -109,6 +111,8 @@ def optimizer_classes() -> tuple[type, ...]:
             holder = getattr(holder, path_of, None)
         if holder is not None and hasattr(holder, "Optimizer"):
             found.append(holder.Optimizer)
+    for name in names("tf_keras.src.optimizers.optimizer_v1"):
+        found += [sys.modules[name].TFOptimizer] if hasattr(sys.modules.get(name), "TFOptimizer") else []
     return tuple(found)
 
 
@@ -119,13 +123,43 @@ def layer_classes() -> tuple[type, ...]:
 
 
 def optimizer_variables(optimizer: Any) -> list[Any]:
-    """The variables of an optimizer: a method of the old optimizers of Keras 2."""
+    """The variables of an optimizer: a method of the old optimizers of Keras 2, and of those of TensorFlow 1."""
+    if of_tensorflow_1(optimizer):
+        return [optimizer.iterations, *optimizer.optimizer.variables()]
     variables = optimizer.variables
     return list(variables() if callable(variables) else variables)
 
 
+def of_tensorflow_1(optimizer: Any) -> bool:
+    """Whether it is what Keras 2 makes of an optimizer of `tf.compat.v1.train`."""
+    return type(optimizer).__name__ == "TFOptimizer"
+
+
+def variables(model: Any, name: str = "variables") -> list[Any]:
+    """The variables of a model; none of one of Keras 2 that has yet to make them.
+
+    Args:
+        name: of the attribute that lists them.
+    """
+    try:
+        return list(getattr(model, name))
+    except ValueError:
+        if not is_keras_2(model):
+            raise
+        return []
+
+
 def give_variables(optimizer: Any, variables: list[Any]) -> None:
-    """Have an optimizer of Keras 2 make its variables for these."""
+    """Have an optimizer of Keras 2 make its variables for these.
+
+    Raises:
+        MatexError: it cannot do so before its first update.
+    """
+    if of_tensorflow_1(optimizer):
+        raise MatexError(
+            f"{type(optimizer.optimizer).__name__} is an optimizer of TensorFlow 1, whose updates cannot wait: take "
+            "one of tf.keras.optimizers, or leave out --strategy pipe and backward_passes_per_step."
+        )
     if hasattr(optimizer, "_create_all_weights"):
         optimizer._create_all_weights(variables)
     else:

@@ -134,10 +134,23 @@ class SharedStep:
         ranks = world.current()
         ranks.barrier("compare the columns of the data", row_slicing.describe(data))
         if self.model.run_eagerly and not self.model.built:
-            _build(self.model, data)
+            self._build(data)
         weights.broadcast(self.model)
         self._look_across_rows(data, slices)
         strategies.current().begin(self.model, *weights.trained_by_steps(self.model))
+
+    def _build(self, data: Any) -> None:
+        """Create the variables of a model that runs eagerly before its first step, where it can be done."""
+        try:
+            self.model._symbolic_build(data_batch=data)
+        except (ValueError, RuntimeError, TypeError, AttributeError, NotImplementedError):
+            self._tell_not_built()
+
+    def _tell_not_built(self) -> None:
+        log_once.log(
+            f"{self.model.name} cannot be built before its first step; its initial weights are alike where they come "
+            "from the seeds, and are compared after the step."
+        )
 
     def _look_across_rows(self, data: Any, slices: tuple[bool, ...]) -> None:
         models.tell(self.model, data, slices)
@@ -296,14 +309,3 @@ def _sources(logs: Any, results: list[tuple[Any, Any]]) -> dict[str, Any]:
         return {}
     made_by = {id(tensor): metric for tensor, metric in results}
     return {key: made_by.get(id(value)) for key, value in metrics.flat(logs).items()}
-
-
-def _build(model: Any, data: Any) -> None:
-    """Create the variables of a model that runs eagerly before its first step, where it can be done."""
-    try:
-        model._symbolic_build(data_batch=data)
-    except (ValueError, RuntimeError, TypeError, AttributeError, NotImplementedError):
-        log_once.log(
-            f"{model.name} cannot be built before its first step; its initial weights are alike where they come from "
-            "the seeds, and are compared after the step."
-        )

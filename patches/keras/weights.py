@@ -22,7 +22,7 @@ from matex_tf.patches.keras import optimizer as optimizer_hook
 def variables_of(model: Any) -> list[Any]:
     """The variables of a model and of the optimizers that it holds, each once; metrics apart."""
     metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
-    found = {id(variable): variable for variable in model.variables}
+    found = {id(variable): variable for variable in keras_lines.variables(model)}
     for optimizer in optimizers_of(model):
         found.update((id(variable), variable) for variable in keras_lines.optimizer_variables(optimizer))
     return [variable for key, variable in found.items() if key not in metrics]
@@ -42,8 +42,11 @@ def trained_by_steps(model: Any) -> tuple[list[Any], list[Any]]:
     left_out = {id(variable) for metric in model.metrics for variable in metric.variables}
     for layer in model._flatten_layers():
         left_out.update(id(variable) for variable in keras_lines.trainable(layer))
-    kept = [variable for variable in model.non_trainable_variables if not seeds.is_generator_state(variable)]
-    return list(model.trainable_variables), [variable for variable in kept if id(variable) not in left_out]
+    others = keras_lines.variables(model, "non_trainable_variables")
+    kept = [variable for variable in others if not seeds.is_generator_state(variable)]
+    return keras_lines.variables(model, "trainable_variables"), [
+        variable for variable in kept if id(variable) not in left_out
+    ]
 
 
 def broadcast(model: Any) -> None:

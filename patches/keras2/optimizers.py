@@ -5,7 +5,7 @@ follows is what one rank does. An optimizer that wraps another (loss scaling) ha
 
 Relies on (tf_keras 2.16 to 2.21): `apply_gradients(grads_and_vars, ...)` of `optimizers.Optimizer`, of
 `optimizers.legacy.Optimizer` and of both `LossScaleOptimizer`s, `Optimizer.build`, public; `_create_all_weights` of
-legacy ones, private.
+legacy ones, and `optimizer_v1.TFOptimizer.apply_gradients(grads_and_vars)`, private.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ CLASSES = {
     "tf_keras.src.optimizers.optimizer": ("_BaseOptimizer", "Optimizer"),
     "tf_keras.src.optimizers.legacy.optimizer_v2": ("OptimizerV2",),
     "tf_keras.src.mixed_precision.loss_scale_optimizer": ("LossScaleOptimizer", "LossScaleOptimizerV3"),
+    "tf_keras.src.optimizers.optimizer_v1": ("TFOptimizer",),
 }
 
 
 def install(module: ModuleType) -> None:
-    """Patch tf_keras.src.optimizers.optimizer, .legacy.optimizer_v2 or .mixed_precision.loss_scale_optimizer."""
+    """Patch a module of `CLASSES`."""
     if module.__name__.endswith("optimizers.optimizer"):
         hook.say_what_changes()
     for name in CLASSES[keras_lines.place(module.__name__)]:

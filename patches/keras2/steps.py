@@ -38,6 +38,15 @@ class Step(SharedStep):
     def _of_model(self) -> Any:
         return keras_lines.converted(super()._of_model(), itself=False)
 
+    def _build(self, data: Any) -> None:
+        """As a step in a graph would: it is traced, and not run."""
+        inputs = data[0] if isinstance(data, tuple) else data
+        look = tf.function(keras_lines.converted(lambda x: self.model(x, training=False), itself=False))
+        try:
+            look.get_concrete_function(tf.nest.map_structure(_any_rows, inputs))
+        except Exception:  # of code that runs eagerly alone
+            self._tell_not_built()
+
     def _counts_early(self) -> bool:
         return False
 
@@ -127,6 +136,12 @@ class PredictFunction(predict_function.PredictFunction):
 
     def _of_model(self) -> Any:
         return keras_lines.converted(super()._of_model(), itself=False)
+
+
+def _any_rows(tensor: Any) -> Any:
+    if not isinstance(tensor, tf.Tensor) or not tensor.shape.rank:
+        return tensor
+    return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
 
 
 def steps_of(model: Any) -> int:

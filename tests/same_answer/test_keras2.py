@@ -50,6 +50,12 @@ def test_augmented(ranks):
     same(ranks(keras2.augmented, meets="exchange gradients"))
 
 
+@pytest.mark.parametrize("optimizer", ["of Keras", "of TensorFlow 1"])
+def test_unbuilt_and_eager(ranks, optimizer):
+    """The first step makes the variables, in a graph or eagerly; `tf.compat.v1.train` has optimizers too."""
+    same(ranks(keras2.unbuilt_and_eager, optimizer=optimizer, meets="exchange gradients"))
+
+
 def test_own_train_step(ranks):
     """AutoGraph is at work in the `call` of the model, and the logs of the step are those of all rows."""
     same(ranks(keras2.own_train_step, meets="exchange gradients"))

@@ -29,7 +29,14 @@ CHANGES = ((r"\bfrom tf_keras\b", "from tf_keras.src"), (r"\bimport tf_keras\.",
 #: The folder of the tests is called tf_keras, and must not be taken for the package.
 ARGUMENTS = ("-p", "matex_tf.pytest_plugin", "--import-mode=prepend", "--rootdir={checkout}", "-W", "ignore")
 
+_SUM = "test_distribution_reduction_method_sum_custom_train_step"
+
 #: Tests that do not pass, and why.
-EXPECTED: dict[str, str] = {}
+EXPECTED = {
+    f"tf_keras/engine/training_test.py::TrainingTest::{_SUM}_v2_{how}": (
+        "asks that logs are added up over replicas of tf.distribute, which ranks are not"
+    )
+    for how in ("eager", "function")
+}
 
 __all__ = ["ARGUMENTS", "CHANGES", "EXPECTED", "FILES", "NEEDS", "TOGETHER", "meet", "prepare"]

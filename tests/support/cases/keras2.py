@@ -51,7 +51,7 @@ def compiled(model, optimizer=None, loss=None, **options):
 
 def result_of(model, history=None, **more):
     """Weights, the state of the optimizer, and the history of a model."""
-    optimizer = model.optimizer
+    optimizer = getattr(model.optimizer, "optimizer", model.optimizer)  # what Keras 2 makes of one of TensorFlow 1
     variables = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
     result = {"weights": model.get_weights(), "optimizer": [np.array(one) for one in variables], **more}
     if history is not None:
@@ -426,3 +426,19 @@ def own_loss_and_metrics():
     masked.compile("adam", "mse", metrics=["mae"])
     of_masked = masked.fit(words, np.ones([23, 4, 4]), batch_size=10, epochs=2, verbose=0)
     return result_of(model, history, masked=numbers(of_masked.history), of_masked=masked.get_weights())
+
+
+def unbuilt_and_eager(optimizer):
+    """A model that has yet to make its variables, in eager steps and in a graph."""
+    keras, found = keras2(), []
+    x, y = table(53)
+    for eager in (True, False):
+        keras.utils.set_random_seed(3)
+        body = [keras.layers.Dense(5, activation="tanh"), keras.layers.BatchNormalization()]
+        model = keras.Sequential([*body, keras.layers.Dense(3)])
+        given = (
+            tf.compat.v1.train.AdamOptimizer(0.01) if optimizer == "of TensorFlow 1" else keras.optimizers.Adam(0.01)
+        )
+        model.compile(given, keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=eager)
+        found.append(result_of(model, model.fit(x, y, batch_size=13, epochs=2, verbose=0)))
+    return found
