@@ -195,6 +195,11 @@ def signature(data: Any) -> list[Any]:
     return [_nesting(data), *leaves]
 
 
+def ranks(data: Any) -> tuple[int | None, ...]:
+    """How many axes each tensor of a batch has; None for what is no tensor."""
+    return tuple(getattr(getattr(leaf, "shape", None), "rank", None) for leaf in tf.nest.flatten(data))
+
+
 def _nesting(data: Any) -> Any:
     if isinstance(data, dict):
         return {name: _nesting(value) for name, value in data.items()}

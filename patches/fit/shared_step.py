@@ -246,10 +246,16 @@ class SharedStep:
             return compiled
         self._functions[slices] = concrete
         usual = row_slicing.signature(data)
+        others: dict[tuple[int | None, ...], Any] = {row_slicing.ranks(data): compiled}
 
         def call(data: Any, numbers: Any) -> Any:
             # What looks for the right graph among several takes longer than a small step.
-            return (concrete if row_slicing.signature(data) == usual else compiled)(data, numbers)
+            if row_slicing.signature(data) == usual:
+                return concrete(data, numbers)
+            ranks = row_slicing.ranks(data)  # one graph for tensors of several ranks would not know where rows are
+            if ranks not in others:
+                others[ranks] = tf.function(step, reduce_retracing=True)
+            return others[ranks](data, numbers)
 
         return call
 

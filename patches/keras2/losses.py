@@ -41,7 +41,10 @@ def install(module: ModuleType) -> None:
         if part is None or part.apart or not scaled or not _of_rows(given["losses"]):
             return result
         valid = tf.reduce_sum(tf.cast(given["mask"], result.dtype))
-        return result * tf.cast(losses.own_to_whole(valid, part, "the loss's mask"), result.dtype)
+        # Where a rank has no valid entry, Keras divides by 0.
+        return tf.math.multiply_no_nan(
+            result, tf.cast(losses.own_to_whole(valid, part, "the loss's mask"), result.dtype)
+        )
 
     def compute_weighted_loss(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         if not keras_losses.is_of_whole_batch(_losses_of(*args, **kwargs)):

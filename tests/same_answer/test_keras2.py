@@ -56,6 +56,11 @@ def test_unbuilt_and_eager(ranks, optimizer):
     same(ranks(keras2.unbuilt_and_eager, optimizer=optimizer, meets="exchange gradients"))
 
 
+def test_odd_batches(ranks):
+    """Rows without an axis, then with one; variables of a metric are no weights, and differ between ranks."""
+    same(ranks(keras2.odd_batches, meets="exchange gradients"))
+
+
 def test_own_train_step(ranks):
     """AutoGraph is at work in the `call` of the model, and the logs of the step are those of all rows."""
     same(ranks(keras2.own_train_step, meets="exchange gradients"))

@@ -416,6 +416,7 @@ def own_loss_and_metrics():
     history = model.fit(x, one_hot, batch_size=13, epochs=2, verbose=0)
     keras.utils.set_random_seed(3)
     words = np.random.RandomState(1).randint(0, 5, (23, 4))
+    words[5:10] = 0  # all that one rank of two has of a batch
     masked = keras.Sequential(
         [
             keras.layers.Input((4,)),
@@ -424,7 +425,7 @@ def own_loss_and_metrics():
         ]
     )
     masked.compile("adam", "mse", metrics=["mae"])
-    of_masked = masked.fit(words, np.ones([23, 4, 4]), batch_size=10, epochs=2, verbose=0)
+    of_masked = masked.fit(words, np.ones([23, 4, 4]), batch_size=10, epochs=2, shuffle=False, verbose=0)
     return result_of(model, history, masked=numbers(of_masked.history), of_masked=masked.get_weights())
 
 
@@ -442,3 +443,38 @@ def unbuilt_and_eager(optimizer):
         model.compile(given, keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=eager)
         found.append(result_of(model, model.fit(x, y, batch_size=13, epochs=2, verbose=0)))
     return found
+
+
+def odd_batches():
+    """Batches of another rank than those before, and a metric that holds variables by itself."""
+    keras = keras2()
+
+    class Count(keras.metrics.Metric):
+        def __init__(self):
+            super().__init__("count")
+            self.count = tf.Variable(0.0)
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            self.count.assign_add(tf.cast(tf.shape(y_pred)[0], tf.float32))
+
+        def result(self):
+            return tf.identity(self.count)
+
+        def reset_state(self):
+            self.count.assign(0)
+
+    class Line(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.slope = self.add_weight("slope", initializer="ones")
+            self.count = Count()
+
+        def call(self, x):
+            return x * self.slope
+
+    model = Line()
+    model.compile("sgd", "mse", metrics=["mae", model.count])
+    x = np.arange(1, 6, dtype="float32")
+    found = [model.evaluate(x, x * 2, verbose=0), model.evaluate(x[:, None], x[:, None] * 2, verbose=0)]
+    history = model.fit(x[:, None], x[:, None] * 2, verbose=0)
+    return result_of(model, history, found=found, predicted=model.predict(x, verbose=0))
