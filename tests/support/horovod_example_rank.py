@@ -38,7 +38,8 @@ def main(script: str, arguments: list[str]) -> None:
     """Run it."""
     keras.datasets.mnist.load_data = tf.keras.datasets.mnist.load_data = made_data
     wrapt.wrap_function_wrapper(tf.data.Dataset, "take", _take)
-    wrapt.wrap_function_wrapper(keras.Model, "fit", _fit)
+    for model in {keras.Model, tf.keras.Model}:  # two where TF_USE_LEGACY_KERAS is set
+        wrapt.wrap_function_wrapper(model, "fit", _fit)
     sys.argv[:] = [script, *arguments]
     runpy.run_path(script, run_name="__main__")
 

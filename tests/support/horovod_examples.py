@@ -18,7 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 LAUNCHER = str(Path(sys.executable).parent / "matex-tf")
-SECONDS = 600
+SECONDS = 300
 
 
 @dataclasses.dataclass(frozen=True)
