@@ -158,8 +158,6 @@ class Devices:
 
 
 def _serve_older_keras(_: ModuleType) -> None:
-    if keras_lines.keras_is_2():  # which has it all
-        return
     importlib.import_module("matex_tf.patches.horovod.core.keras2").install()
 
 

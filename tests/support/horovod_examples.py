@@ -3,7 +3,8 @@
     python tests/support/horovod_examples.py PATH_OF_CHECKOUT [-n 2] [NAME …]
 
 Each example runs as it is; only its data set is made up, and its steps and epochs are cut short. The exit code is 1
-where one does not end as `EXAMPLES` says.
+where one does not end as `EXAMPLES` says. With TF_USE_LEGACY_KERAS=1 they run on tf_keras, as far as they say
+`tf.keras`; with the Python of an environment for Keras 2 (scripts/setup --keras2), on that.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from matex_tf.patches.common import keras_lines
 
 HERE = Path(__file__).resolve().parent
 LAUNCHER = str(Path(sys.executable).parent / "matex-tf")
@@ -28,7 +31,7 @@ class Example:
     Attributes:
         path: in the checkout.
         arguments: which cut it short.
-        replace: what has to be changed in it, from and to; empty where it runs as it is.
+        replace: what has to be changed in it on Keras 3, from and to; empty where it runs as it is.
         fails: words of its error, where it cannot run.
     """
 
@@ -42,6 +45,8 @@ class Example:
 SHORT = ("--model", "MobileNetV2", "--batch-size", "1", "--num-iters", "1", "--num-batches-per-iter", "1")
 #: Keras has it there still, and the example imports it before Horovod.
 TF_KERAS = (("from keras.preprocessing.image import", "from tensorflow.keras.preprocessing.image import"),)
+#: Its data is of tf.keras, its model of `keras`, which then is another one.
+OF_TF_KERAS = (("import keras\n", "import tf_keras as keras\n"), ("from keras", "from tf_keras"))
 
 EXAMPLES = (
     Example("examples/tensorflow2/tensorflow2_mnist.py"),
@@ -57,10 +62,17 @@ EXAMPLES = (
 )
 
 
+def changes(example: Example) -> tuple[tuple[str, str], ...]:
+    """What has to be changed in it for the Keras that is installed."""
+    if keras_lines.keras_is_2() or not example.replace:
+        return ()
+    return OF_TF_KERAS if os.environ.get("TF_USE_LEGACY_KERAS") == "1" else example.replace
+
+
 def run(example: Example, checkout: Path, ranks: int) -> tuple[bool, str]:
     """Whether an example ended with 0, and its last words."""
     source = (checkout / example.path).read_text()
-    for old, new in example.replace:
+    for old, new in changes(example):
         assert old in source, f"{example.path} has no {old!r}: this is not release 0.28.1"
         source = source.replace(old, new)
     with tempfile.TemporaryDirectory(prefix="matex-example-") as name:
@@ -94,7 +106,8 @@ def main() -> int:
         went, words = run(example, options.checkout.resolve(), options.ranks)
         right = not went and example.fails in words if example.fails else went
         wrong += not right
-        how = "as it is" if not example.replace else f"with {len(example.replace)} changes"
+        count = len(changes(example))
+        how = f"with {count} change{'s' * (count > 1)}" if count else "as it is"
         print(f"{'' if right else 'WRONG: '}{name}: {f'runs {how}' if went else f'fails: {words}'}", flush=True)
     return 1 if wrong else 0
 

@@ -27,7 +27,7 @@ import keras
 import tensorflow as tf
 import wrapt
 
-from matex_tf.patches.common import log_once
+from matex_tf.patches.common import keras_lines, log_once
 
 _BASE = "keras.src.optimizers.base_optimizer"
 
@@ -41,7 +41,16 @@ class VariableList(list):
 
 @functools.cache  # once
 def install() -> None:
-    """Serve all this. May be called more than once."""
+    """Serve all this, or of it what Keras 2 has not, where that is the Keras. May be called more than once."""
+    for name in ("ConfigProto", "Session"):
+        _give(tf, name, getattr(tf.compat.v1, name))
+    for package in (keras, tf.keras):
+        _give(package.backend, "set_session", set_session)
+    if not keras_lines.keras_is_2():
+        _serve_on_keras_3()
+
+
+def _serve_on_keras_3() -> None:
     base = importlib.import_module(_BASE).BaseOptimizer
     wrapt.wrap_function_wrapper(_BASE, "BaseOptimizer.__init__", _with_rate)
     inherited = base.variables
@@ -56,11 +65,8 @@ def install() -> None:
     keras.Model.evaluate_generator = _through("evaluate")
     keras.Model.predict_generator = _through("predict")
     keras.Variable.ref = lambda variable: variable.value.ref()
-    for name in ("ConfigProto", "Session"):
-        _give(tf, name, getattr(tf.compat.v1, name))
     legacy = importlib.import_module("keras.src.legacy.preprocessing.image")
     for package in (keras, tf.keras):
-        _give(package.backend, "set_session", set_session)
         _give(package.preprocessing.image, "ImageDataGenerator", legacy.ImageDataGenerator)
         for kind in ("losses", "metrics"):
             for name, value in vars(getattr(keras, kind)).items():
@@ -114,11 +120,11 @@ def _through(name: str) -> Any:
 
 
 def set_session(session: Any) -> None:
-    """Make the GPU that a session's config names the visible one, as Keras 3 has no sessions."""
+    """Make the GPU that a session's config names the visible one, as Keras has no sessions with TensorFlow 2."""
     options = session._config.gpu_options if session._config is not None else None
     gpus = tf.config.list_physical_devices("GPU")
     if options is not None and gpus and options.visible_device_list:
         wanted = [gpus[int(number)] for number in options.visible_device_list.split(",")]
         with contextlib.suppress(RuntimeError):  # TensorFlow has begun with its GPUs: they stay as they are
             tf.config.set_visible_devices(wanted, "GPU")
-    log_once.log("keras.backend.set_session is taken for its GPU alone: Keras 3 has no sessions")
+    log_once.log("keras.backend.set_session is taken for its GPU alone: Keras has no sessions with TensorFlow 2")
