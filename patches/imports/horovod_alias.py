@@ -20,7 +20,7 @@ from typing import Any
 import wrapt
 
 from matex_tf.core import world
-from matex_tf.patches.common import keras_lines, run_state, wrapping
+from matex_tf.patches.common import run_state, wrapping
 
 #: Horovod's modules, and the module of `matex_tf.patches.horovod` that serves each; "" for one that only holds others.
 MODULES = {

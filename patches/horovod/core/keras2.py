@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import sys
 from typing import Any
 
 import keras
@@ -44,7 +45,7 @@ def install() -> None:
     """Serve all this, or of it what Keras 2 has not, where that is the Keras. May be called more than once."""
     for name in ("ConfigProto", "Session"):
         _give(tf, name, getattr(tf.compat.v1, name))
-    for package in (keras, tf.keras):
+    for package in {keras, tf.keras, sys.modules.get("tf_keras", keras)}:
         _give(package.backend, "set_session", set_session)
     if not keras_lines.keras_is_2():
         _serve_on_keras_3()
