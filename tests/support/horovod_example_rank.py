@@ -36,7 +36,8 @@ def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
 
 def main(script: str, arguments: list[str]) -> None:
     """Run it."""
-    keras.datasets.mnist.load_data = tf.keras.datasets.mnist.load_data = made_data
+    for package in {keras, tf.keras, sys.modules.get("tf_keras", keras)}:
+        package.datasets.mnist.load_data = made_data
     wrapt.wrap_function_wrapper(tf.data.Dataset, "take", _take)
     for model in {keras.Model, tf.keras.Model}:  # two where TF_USE_LEGACY_KERAS is set
         wrapt.wrap_function_wrapper(model, "fit", _fit)
