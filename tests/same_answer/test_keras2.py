@@ -38,6 +38,18 @@ def test_on_batches(ranks):
     same(ranks(keras2.on_batches, meets="exchange gradients"))
 
 
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("codec", ["int8", "bf16"])
+def test_coded(ranks, codec):
+    """Ranks of two hosts round what they send: they stay alike, and near the answer without a codec."""
+    found = ranks(keras2.coded, (1, 2), codec=codec, meets="exchange gradients")
+    alike(found)
+    apart = [
+        np.abs(one - other).max() for one, other in zip(found[1][0]["weights"], found[2][0]["weights"], strict=True)
+    ]
+    assert 1e-7 < max(apart) < 0.02, apart
+
+
 @pytest.mark.parametrize("kind", ["tf.data", "generator", "Sequence"])
 def test_sources(ranks, kind):
     """What is not an array."""

@@ -12,6 +12,7 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.patches.common import log_once
 from tests.support.cases.common import numbers, table, weights_for
+from tests.support.cases.pipe import chosen
 
 
 def keras2():
@@ -478,3 +479,9 @@ def odd_batches():
     found = [model.evaluate(x, x * 2, verbose=0), model.evaluate(x[:, None], x[:, None] * 2, verbose=0)]
     history = model.fit(x[:, None], x[:, None] * 2, verbose=0)
     return result_of(model, history, found=found, predicted=model.predict(x, verbose=0))
+
+
+def coded(codec):
+    """A fit whose gradients are rounded between two hosts."""
+    with chosen(hosts="ab", codec=codec):
+        return fit(inner=[("Dense", {"units": 8000})], epochs=1)  # little is sent as it is
