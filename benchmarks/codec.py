@@ -17,7 +17,7 @@ from benchmarks import tables
 from matex_tf.exchange.network import codec
 
 #: How many times a memcpy each may take.
-LIMITS = {"bf16": 3, "int8": 8}
+LIMITS = {"bf16": 3, "int8": 8, "int4": 12}
 
 
 def measure(name: str, nbytes: int, rounds: int) -> list[dict[str, Any]]:

@@ -187,8 +187,9 @@ def set_rates(optimizer: Any, given: dict[str, float]) -> None:
 def mask(value: Any) -> Any:
     """The mask that a layer has left on a tensor, or None."""
     found = getattr(value, "_keras_mask", None)
-    if found is None and "keras.src.backend" in sys.modules and not keras_is_2():
-        found = sys.modules["keras.src.backend"].get_keras_mask(value)
+    if found is None and not keras_is_2():
+        ask = getattr(sys.modules.get("keras.src.backend"), "get_keras_mask", None)  # from Keras 3.5 on
+        found = ask(value) if ask is not None else None
     return found
 
 

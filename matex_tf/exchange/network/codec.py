@@ -1,18 +1,18 @@
-"""What numbers look like on the wire: bfloat16 by truncation, int8 with a scale a block (Pipe-SGD, arXiv 1811.03619,
-the section on compression).
+"""What numbers look like on the wire: bfloat16 by truncation, int8 and int4 with a scale a block (Pipe-SGD, arXiv
+1811.03619, the section on compression).
 
 A codec turns a flat array of floats into bytes and back. Float32 is what it works in; other floats go by way of it.
 It goes through an array in pieces that stay in a core's cache, in memory of its own: so nothing of the array's size is
 allocated on the way, and a codec belongs to one thread at a time.
 
-Both are idempotent: what was decoded once is encoded to the same bytes again. NaN and infinities come out as what they
+All are idempotent: what was decoded once is encoded to the same bytes again. NaN and infinities come out as what they
 were, at their places.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -22,9 +22,6 @@ from matex_tf.errors import SettingError
 #: beyond. In smaller pieces the calls into NumPy take longer than what they do.
 PIECE = 1 << 16
 
-#: Elements of a block of int8, those that share a scale. A scale takes 4 bytes: 0.8 % of the block.
-BLOCK = 512
-
 #: Blocks with nothing at or above this are zero on the wire: their scale's inverse would not be a float32.
 LEAST = 2.0**-118
 
@@ -32,8 +29,6 @@ _ABSOLUTE = np.uint32(0x7FFFFFFF)
 _INFINITY = np.int32(0x7F800000)
 _MARK = np.uint32(0x80000000)  # the sign of a scale: its block holds a NaN or an infinity
 _MANTISSA = np.uint32(0xFFFFFF00)  # 16 bits of a scale, so that a scale times a code of 7 bits is exact
-_CODES = np.float32(127)
-_NAN_CODE, _INFINITE_CODE, _MARKED_CODES = -128, 127, np.float32(126)
 
 
 class Codec(Protocol):
@@ -70,7 +65,7 @@ class Codec(Protocol):
 
 
 class _Pieces:
-    """What both codecs share: an array in pieces, each as float32, and error feedback around a piece."""
+    """What codecs share: an array in pieces, each as float32, and error feedback around a piece."""
 
     name = ""
 
@@ -162,31 +157,44 @@ class BFloat16(_Pieces):
         np.left_shift(bits, 16, out=bits)
 
 
-class Int8(_Pieces):
-    """Whole numbers from -127 to 127, times a scale for each block of `BLOCK`: an error of at most half a scale, which
-    is 1/254 of the largest number of the block. On the wire the scales come first.
+class _Whole(_Pieces):
+    """Whole numbers, times a scale for each block: an error of at most half a scale. On the wire the scales come first.
 
-    A block that holds a NaN or an infinity has a negative scale. There 127 and -127 are the infinities, -128 is NaN,
-    and the others are coded with ±126, by the largest finite number.
+    A block that holds a NaN or an infinity has a negative scale. There the largest code and its negative are the
+    infinities, the one below that is NaN, and the others are coded with one code less, by the largest finite number.
+
+    Attributes:
+        block: elements that share a scale.
+        most: the largest code.
     """
 
-    name = "int8"
+    block: ClassVar[int]
+    most: ClassVar[int]
 
     def __init__(self) -> None:
         super().__init__()
-        self._inverse = np.empty((PIECE // BLOCK, 1), np.float32)
-        self._largest = np.empty(PIECE // BLOCK, np.int32)
+        self._inverse = np.empty((PIECE // self.block, 1), np.float32)
+        self._largest = np.empty(PIECE // self.block, np.int32)
 
-    def nbytes(self, count: int) -> int:
-        return count + 4 * -(-count // BLOCK)
+    def _codes(self, start: int, size: int, wire: np.ndarray, count: int) -> np.ndarray:
+        """int8: where the codes of a piece are put; of `wire`, or of this codec's own memory."""
+        raise NotImplementedError
+
+    def _pack(self, start: int, codes: np.ndarray, wire: np.ndarray, count: int) -> None:
+        """Write codes that are not in `wire` already."""
+
+    def _unpacked(self, start: int, size: int, wire: np.ndarray, count: int) -> np.ndarray:
+        """int8: the codes of a piece."""
+        raise NotImplementedError
 
     def _encode(self, start: int, piece: np.ndarray, wire: np.ndarray, count: int) -> None:
-        scales, codes = self._parts(start, piece.size, wire, count)
-        whole = piece.size // BLOCK
+        scales, codes = self._scales(start, piece.size, wire), self._codes(start, piece.size, wire, count)
+        whole, block = piece.size // self.block, self.block
         if whole:
-            self._encode_blocks(piece[: whole * BLOCK], scales[:whole], codes[: whole * BLOCK])
+            self._encode_blocks(piece[: whole * block], scales[:whole], codes[: whole * block])
         if whole < scales.size:
-            self._encode_blocks(piece[whole * BLOCK :], scales[whole:], codes[whole * BLOCK :])
+            self._encode_blocks(piece[whole * block :], scales[whole:], codes[whole * block :])
+        self._pack(start, codes, wire, count)
 
     def _encode_blocks(self, values: np.ndarray, scales: np.ndarray, codes: np.ndarray) -> None:
         """Blocks of one length."""
@@ -195,57 +203,107 @@ class Int8(_Pieces):
         np.bitwise_and(values.view(np.uint32), _ABSOLUTE, out=work.view(np.uint32))
         # Floats without a sign are in the order of their bits, NaN after infinity.
         np.maximum.reduce(work.view(np.int32).reshape(blocks, -1), axis=1, out=largest)
-        _set_scales(largest.view(np.float32), _CODES, scales, inverse)
+        _set_scales(largest.view(np.float32), self.most, scales, inverse)
         np.multiply(values.reshape(blocks, -1), inverse, out=work.reshape(blocks, -1))
         np.rint(work, out=work)
         np.copyto(codes, work, casting="unsafe")
         if np.maximum.reduce(largest) >= _INFINITY:
             self._encode_marked(np.flatnonzero(largest >= _INFINITY), values, scales, codes)
 
-    @staticmethod
-    def _encode_marked(marked: np.ndarray, values: np.ndarray, scales: np.ndarray, codes: np.ndarray) -> None:
+    def _encode_marked(self, marked: np.ndarray, values: np.ndarray, scales: np.ndarray, codes: np.ndarray) -> None:
         """The same for those that hold a NaN or an infinity. Rare, so in plain numpy."""
         values, codes = values.reshape(scales.size, -1), codes.reshape(scales.size, -1)
         held = values[marked]
         finite = np.isfinite(held)
         inverse, scale = np.empty((marked.size, 1), np.float32), np.empty(marked.size, np.float32)
-        _set_scales(np.where(finite, np.abs(held), np.float32(0)).max(axis=1), _MARKED_CODES, scale, inverse)
+        _set_scales(np.where(finite, np.abs(held), np.float32(0)).max(axis=1), self.most - 1, scale, inverse)
         said = np.rint(np.where(finite, held, np.float32(0)) * inverse)
-        said = np.where(finite, said, np.where(np.isnan(held), _NAN_CODE, np.copysign(_INFINITE_CODE, held)))
+        said = np.where(finite, said, np.where(np.isnan(held), -self.most - 1, np.copysign(self.most, held)))
         codes[marked] = said.astype(np.int8)
         scales[marked] = (scale.view(np.uint32) | _MARK).view(np.float32)
 
     def _decode(self, start: int, wire: np.ndarray, piece: np.ndarray, count: int) -> None:
-        scales, codes = self._parts(start, piece.size, wire, count)
+        scales, codes = self._scales(start, piece.size, wire), self._unpacked(start, piece.size, wire, count)
         np.copyto(piece, codes)
-        whole = piece.size // BLOCK
+        whole = piece.size // self.block
         if whole:
-            part = piece[: whole * BLOCK].reshape(whole, BLOCK)
+            part = piece[: whole * self.block].reshape(whole, self.block)
             np.multiply(part, scales[:whole, None], out=part)
         if whole < scales.size:
-            np.multiply(piece[whole * BLOCK :], scales[whole], out=piece[whole * BLOCK :])
+            np.multiply(piece[whole * self.block :], scales[whole], out=piece[whole * self.block :])
         if np.maximum.reduce(scales.view(np.uint32)) >= _MARK:
             for block in np.flatnonzero(np.signbit(scales)):
-                here = slice(block * BLOCK, (block + 1) * BLOCK)
+                here = slice(block * self.block, (block + 1) * self.block)
                 part, said = piece[here], codes[here]
                 np.negative(part, out=part)
-                part[said == _NAN_CODE] = np.nan
-                part[said == _INFINITE_CODE] = np.inf
-                part[said == -_INFINITE_CODE] = -np.inf
+                part[said == -self.most - 1] = np.nan
+                part[said == self.most] = np.inf
+                part[said == -self.most] = -np.inf
 
-    def _parts(self, start: int, size: int, wire: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """The scales and the codes of a piece; it starts at a block."""
-        first, last = start // BLOCK, -(-(start + size) // BLOCK)
-        codes = 4 * -(-count // BLOCK)
-        return (
-            wire[4 * first : 4 * last].view(np.float32),
-            wire[codes + start : codes + start + size].view(np.int8),
-        )
+    def _scales(self, start: int, size: int, wire: np.ndarray) -> np.ndarray:
+        """float32: the scales of a piece, which starts at a block."""
+        first, last = start // self.block, -(-(start + size) // self.block)
+        return wire[4 * first : 4 * last].view(np.float32)
+
+    def _scale_bytes(self, count: int) -> int:
+        return 4 * -(-count // self.block)
 
 
-def _set_scales(largest: np.ndarray, codes: np.float32, scales: np.ndarray, inverse: np.ndarray) -> None:
-    """Scales so that `largest` is the largest code, and their inverses; both zero where all is too small."""
-    np.divide(largest, codes, out=scales)
+class Int8(_Whole):
+    """8 bits each: whole numbers from -127 to 127, times a scale for 512 of them, which takes 0.8 % of their bytes. An
+    error of at most 1/254 of the largest number of the block."""
+
+    name = "int8"
+    block, most = 512, 127
+
+    def nbytes(self, count: int) -> int:
+        return count + self._scale_bytes(count)
+
+    def _codes(self, start: int, size: int, wire: np.ndarray, count: int) -> np.ndarray:
+        first = self._scale_bytes(count) + start
+        return wire[first : first + size].view(np.int8)
+
+    _unpacked = _codes
+
+
+class Int4(_Whole):
+    """4 bits each, two in a byte: whole numbers from -7 to 7, times a scale for 128 of them, which takes 6 % of their
+    bytes. An error of at most 1/14 of the largest number of the block: made for the outer step of `local`
+    (Streaming DiLoCo, arXiv 2501.18512, sends 4 bits too)."""
+
+    name = "int4"
+    block, most = 128, 7
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._apart = np.empty(PIECE, np.int8)
+
+    def nbytes(self, count: int) -> int:
+        return -(-count // 2) + self._scale_bytes(count)
+
+    def _codes(self, start: int, size: int, wire: np.ndarray, count: int) -> np.ndarray:
+        return self._apart[:size]
+
+    def _pack(self, start: int, codes: np.ndarray, wire: np.ndarray, count: int) -> None:
+        pairs = self._pairs(start, codes.size, wire, count)
+        bits = codes.view(np.uint8)
+        np.bitwise_and(bits[::2], 15, out=pairs)
+        pairs[: codes.size // 2] |= bits[1::2] << np.uint8(4)
+
+    def _unpacked(self, start: int, size: int, wire: np.ndarray, count: int) -> np.ndarray:
+        pairs, codes = self._pairs(start, size, wire, count), self._apart[:size]
+        np.right_shift((pairs << np.uint8(4)).view(np.int8), 4, out=codes[::2])
+        np.right_shift(pairs.view(np.int8)[: size // 2], 4, out=codes[1::2])
+        return codes
+
+    def _pairs(self, start: int, size: int, wire: np.ndarray, count: int) -> np.ndarray:
+        first = self._scale_bytes(count) + start // 2  # a piece starts at an even place
+        return wire[first : first + -(-size // 2)]
+
+
+def _set_scales(largest: np.ndarray, most: int, scales: np.ndarray, inverse: np.ndarray) -> None:
+    """Scales so that `largest` has the code `most`, and their inverses; both zero where all is too small."""
+    np.divide(largest, np.float32(most), out=scales)
     bits = scales.view(np.uint32)
     np.bitwise_and(bits, _MANTISSA, out=bits)  # down, so that the largest code times the scale is not infinity
     scales[~(largest >= LEAST)] = 0
@@ -262,7 +320,7 @@ def _pieces(count: int) -> Iterator[slice]:
 _UPPER = int(np.array([0x3F800000], np.uint32).view(np.uint16)[1] == 0x3F80)
 
 #: By name; "none" of the settings is not a codec and has no class.
-CODECS: dict[str, type[BFloat16] | type[Int8]] = {codec.name: codec for codec in (BFloat16, Int8)}
+CODECS: dict[str, type[_Pieces]] = {codec.name: codec for codec in (BFloat16, Int8, Int4)}
 
 
 def create(name: str) -> Codec:
@@ -272,5 +330,5 @@ def create(name: str) -> Codec:
         SettingError: there is none of this name.
     """
     if name not in CODECS:
-        raise SettingError(f"there is no codec {name!r}; there is {' and '.join(CODECS)}.")
+        raise SettingError(f"there is no codec {name!r}; there is {', '.join(CODECS)}.")
     return CODECS[name]()
