@@ -188,7 +188,7 @@ def mask(value: Any) -> Any:
     """The mask that a layer has left on a tensor, or None."""
     found = getattr(value, "_keras_mask", None)
     if found is None and not keras_is_2():
-        ask = getattr(sys.modules.get("keras.src.backend"), "get_keras_mask", None)  # from Keras 3.5 on
+        ask = getattr(sys.modules.get("keras.src.backend"), "get_keras_mask", None)  # of newer Keras 3
         found = ask(value) if ask is not None else None
     return found
 
