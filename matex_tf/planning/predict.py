@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from matex_tf.exchange.network.codec import CODECS
 from matex_tf.planning import plotting, step_cost
 from matex_tf.planning.cost_model import CodecCost, Machine
 from matex_tf.planning.step_cost import PlannedStep
@@ -90,7 +89,7 @@ def predict(job: Job, machine: Machine, ranks: int, scaling: str = "weak", setti
 
 def compared() -> dict[str, tuple[str, str]]:
     """Strategies and the codec of each, by the name of both: those first that change least of what is computed."""
-    ours = {f"{name} {codec}".strip(): (name, codec) for name in STRATEGIES for codec in ("", *CODECS)}
+    ours = {f"{name} {codec}".strip(): (name, codec) for name in STRATEGIES for codec in ("", *STRATEGIES[name].codecs)}
     return {**ours, SERVER: (SERVER, "")}
 
 

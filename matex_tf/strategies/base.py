@@ -50,6 +50,7 @@ class Strategy:
         settings, options: those of the run, and of them its own.
         changes: what it changes of what is computed, for the advice of `matex-tf plan`; "" if that is nothing.
         note: what it changes of what is computed, in a line that is said when it starts; "" where that is nothing.
+        codecs: those that `matex-tf plan` and the plots show with it; any codec goes with any strategy.
         rounded: what a codec does to what it sends, a sentence without a full stop, for a line when it starts.
         encodes_in_node: whether a codec works between ranks of one node too.
         averages_gradients: whether gradients come weighted by n_r / n, this rank's part of the batch, to be added up
@@ -64,6 +65,7 @@ class Strategy:
     line: ClassVar[Any] = "-"
     Options: ClassVar[type[Any]] = NoOptions
     changes = ""
+    codecs: ClassVar[tuple[str, ...]] = ("bf16", "int8")
     rounded: ClassVar[str] = "gradients are rounded between nodes"
     encodes_in_node = False
     averages_gradients = True

@@ -11,6 +11,8 @@ and begin the next round at a. With rate 1 and mu 0, a is the mean of the ranks'
 H = 1 with rate 1 and mu 0 is sync: gradients are averaged then, which for SGD is the same, and for other optimizers
 gives the answer of one rank.
 
+Streaming DiLoCo (arXiv 2501.18512): the weights are in parts that meet in turn, and ranks go on while a part travels.
+
 Slots of optimizers are each rank's own (DiLoCo, 2.1). Statistics of the data are averaged where the weights are looked
 at.
 """
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from matex_tf.errors import MatexError, SettingError
@@ -30,6 +32,8 @@ from matex_tf.strategies.sync import Sync
 if TYPE_CHECKING:
     import numpy as np
 
+    from matex_tf.exchange.async_allreduce import PendingAllreduce
+    from matex_tf.exchange.bucket_plan import BucketPlan
     from matex_tf.planning.step_cost import PlannedStep, StepCost
 
 WHAT = "take an outer step"
@@ -43,6 +47,23 @@ class LocalOptions:
         16,
         "How many steps ranks make by themselves between two meetings.",
         kind="positive",
+    )
+    local_fragments: int = option(
+        1,
+        "In how many parts ranks meet about the weights. Parts take turns within --local-every steps, so that less "
+        "travels at a time.",
+        kind="positive",
+    )
+    local_overlap: int = option(
+        0,
+        "How many steps ranks go on while what they have moved travels. 0 waits for it.",
+        kind="count",
+    )
+    local_mix: float = option(
+        0.5,
+        "With --local-overlap: the share of the weights that is a rank's own where it takes the outer step; the rest "
+        "is what all have.",
+        kind="number",
     )
     outer_learning_rate: float = option(
         0.7,
@@ -68,6 +89,7 @@ class Local(Sync):
     line = (0, (3, 1, 1, 1))  # dash, dot
     Options = LocalOptions
     options: LocalOptions
+    codecs = ("bf16", "int8", "int4")
     rounded = "what ranks send of how far they have moved is rounded between nodes"
 
     def __init__(self, settings: Settings):
@@ -89,6 +111,18 @@ class Local(Sync):
             )
         if not chosen.outer_learning_rate:
             raise SettingError("--outer-learning-rate is 0; it must be above 0, or ranks stay where they are.")
+        if chosen.local_overlap >= chosen.local_every:
+            raise SettingError(
+                f"--local-overlap is {chosen.local_overlap} and --local-every {chosen.local_every}: what travels must "
+                "have come before ranks meet again. Take fewer steps of overlap."
+            )
+        if chosen.local_mix > 1:
+            raise SettingError(f"--local-mix is {chosen.local_mix:g}; it is a share, from 0 to 1.")
+        if chosen.local_overlap and settings.faults != "abort":
+            raise SettingError(
+                f"--local-overlap and --faults {settings.faults} do not go together: what travels cannot be taken back "
+                "where a rank dies. Take --local-overlap 0, or --faults abort."
+            )
         if settings.faults == "restart":
             raise SettingError(
                 "--strategy local cannot be started again from a checkpoint: that has the weights of one rank, and "
@@ -98,20 +132,27 @@ class Local(Sync):
     def predict(self, step: PlannedStep) -> StepCost:
         if self.plain:
             return step.overlapped()
-        every, exchange = self.options.local_every, step.exchange()
+        every, parts = self.options.local_every, self.options.local_fragments
+        exchange = dataclasses.replace(step, nbytes=step.nbytes / parts).exchange()  # of a part
         outer = 3 * step.nbytes * step.machine.gamma  # the difference, the momentum, the anchor
         own = step.compute + step.update + outer / every
-        return step.takes(own + exchange.seconds / every, exchange * (1 / every), outer / every)
+        waits = max(0.0, exchange.seconds - self.options.local_overlap * own)
+        return step.takes(own + waits * parts / every, exchange * (parts / every), outer / every)
 
     @property
     def note(self) -> str:
         if self.plain:
             return ""
         chosen = self.options
+        meeting = "all ranks take one outer step with the average of what they have moved"
+        if chosen.local_fragments > 1:
+            meeting += f", each of {chosen.local_fragments} parts of the weights at a step of its own"
+        if chosen.local_overlap:
+            meeting += f", {chosen.local_overlap} step{'s' * (chosen.local_overlap > 1)} later"
         rate, momentum = f"{chosen.outer_learning_rate:g}", f"{chosen.outer_momentum:g}"
         return (
-            f"each rank applies the gradients of its own rows; after every {chosen.local_every} steps all ranks take "
-            f"one outer step with the average of what they have moved (rate {rate}, momentum {momentum}). They also do "
+            f"each rank applies the gradients of its own rows; after every {chosen.local_every} steps {meeting} "
+            f"(rate {rate}, momentum {momentum}). They also do "
             "so before validation, evaluate, predict, saving and the end of fit"
         )
 
@@ -142,68 +183,137 @@ class Local(Sync):
 
 
 class _Rounds:
-    """The rounds of one model: the anchor, the momentum, and how many steps there were since ranks have met."""
+    """The rounds of one model: its weights in parts, each with a meeting of its own in the steps of a round."""
 
     def __init__(self, trainable: Sequence[Any], options: LocalOptions):
         """Args: trainable: of Keras; those of floating point take part."""
-        import numpy as np
         import tensorflow as tf
 
-        self._variables = [variable for variable in trainable if tf.as_dtype(variable.dtype).is_floating]
+        floats = [variable for variable in trainable if tf.as_dtype(variable.dtype).is_floating]
         self._options = options
-        self._anchor: list[np.ndarray] = []
-        self._momentum = [np.zeros_like(_value(v)) for v in self._variables] if options.outer_momentum else []
-        self._steps = 0
+        self._fragments = [_Fragment(dealt, options) for dealt in deal(floats, options.local_fragments, path_of)]
+        self._steps = 0  # since all ranks had the same weights
 
     def before_step(self) -> None:
         """A round begins at the weights as they are, also where a callback has set them; all ranks have the same."""
-        if not self._steps:
-            self._anchor = [_value(variable) for variable in self._variables]
+        for fragment in self._fragments:
+            fragment.begin()
 
     def after_step(self) -> None:
-        """Meet, where it is time for it."""
+        """Meet about those parts for which it is time."""
         from matex_tf.core import world
 
         self._steps += 1
         if world.current().guard is not None:  # where a rank may die, all of them have done the same steps
             world.current().barrier("train alone")
-        if self._steps >= self._options.local_every:
-            self.meet()
+        every, overlap = self._options.local_every, self._options.local_overlap
+        for place, fragment in enumerate(self._fragments):
+            ahead = place * every // len(self._fragments)  # so that parts take turns
+            if overlap and (self._steps + ahead - overlap) % every == 0:
+                fragment.receive(self._options.local_mix)
+            if (self._steps + ahead) % every == 0:
+                fragment.send() if overlap else fragment.meet()
 
     def meet(self) -> None:
-        """Take an outer step, unless there was no step since the last one. Collective."""
+        """Take an outer step with all parts, unless there was no step since the last one. Collective."""
+        if not self._steps:
+            return
+        self._steps = 0
+        for fragment in self._fragments:
+            fragment.receive(self._options.local_mix)
+            fragment.meet()
+
+
+class _Fragment:
+    """A part of the weights: the anchor, the momentum, and what is under way."""
+
+    def __init__(self, variables: Sequence[Any], options: LocalOptions):
+        import numpy as np
+
+        self._variables = variables
+        self._options = options
+        self._anchor: list[np.ndarray] = []  # empty where it is the weights
+        self._momentum = [np.zeros_like(_value(v)) for v in variables] if options.outer_momentum else []
+        self._plan: tuple[int, BucketPlan] | None = None  # one for all sums: it has what codecs have left over
+        self._under_way: PendingAllreduce | None = None
+
+    def begin(self) -> None:
+        """Before a step: where ranks have just met, the weights are the anchor."""
+        if not self._anchor:
+            self._anchor = [_value(variable) for variable in self._variables]
+
+    def meet(self) -> None:
+        """Take an outer step; the weights are the new anchor. Collective."""
         from matex_tf.core import world
 
-        if not self._steps:
+        if not self._anchor:
             return
         ranks = world.current()
         if ranks.guard is None:
             moved = self._mean_moves()
         else:  # what is sent to a late rank is the end of a meeting, and not all weights
             moved = ranks.guard.transaction(self._mean_moves, lambda: ranks.barrier("have taken an outer step"))[0]
-        self._steps = 0
         for variable, anchor in zip(self._variables, self._outer_step(moved), strict=True):
             variable.assign(anchor)
+        self._anchor = []
 
-    def _mean_moves(self) -> list[np.ndarray]:
-        """The mean over the ranks of what they have moved since they met, the same bits on each."""
+    def send(self) -> None:
+        """Begin to sum how far the ranks have moved, while they go on. Collective."""
+        from matex_tf.core import world
+        from matex_tf.exchange import async_allreduce
+
+        ranks, moves = world.current(), self._moves()
+        if ranks.is_single:
+            return
+        plan = self._planned(moves)
+        self._under_way = async_allreduce.of(ranks, plan).post(ranks, plan, moves)
+
+    def receive(self, mix: float) -> None:
+        """Take the outer step with what was sent; of the steps since, the weights keep a share `mix`. Collective.
+
+        Streaming DiLoCo, Algorithm 2: w <- mix w + (1 - mix) a.
+        """
+        from matex_tf.core import world
+
+        if self._under_way is None:
+            return
+        sums, self._under_way = self._under_way.get(world.current()), None
+        for variable, anchor in zip(self._variables, self._outer_step(sums), strict=True):
+            held = _value(variable)
+            variable.assign((mix * held + (1 - mix) * anchor).astype(held.dtype))
+
+    def _moves(self) -> list[np.ndarray]:
+        """This rank's part of the mean of what the ranks have moved since they met."""
         import numpy as np
 
         from matex_tf.core import world
-        from matex_tf.exchange import process_group
-        from matex_tf.exchange.bucket_plan import BucketPlan
 
-        ranks = world.current()
-        part = np.float32(1 / ranks.size)
-        moved = [
+        part = np.float32(1 / world.current().size)
+        return [
             ((anchor - _value(variable)).astype(anchor.dtype) * part).astype(anchor.dtype)
             for anchor, variable in zip(self._anchor, self._variables, strict=True)
         ]
+
+    def _mean_moves(self) -> list[np.ndarray]:
+        """The mean, the same bits on each rank."""
+        from matex_tf.core import world
+        from matex_tf.exchange import process_group
+
+        ranks, moves = world.current(), self._moves()
         if ranks.is_single:
-            return moved
-        labels = [f"how far {path_of(variable)} has moved" for variable in self._variables]
-        plan = BucketPlan.of(WHAT, labels, moved, coded=True, at_once=True)
-        return ranks.run_atomically(lambda: process_group.sum_planned(ranks, plan, moved))
+            return moves
+        plan = self._planned(moves)
+        return ranks.run_atomically(lambda: process_group.sum_planned(ranks, plan, moves))
+
+    def _planned(self, moves: Sequence[np.ndarray]) -> BucketPlan:
+        from matex_tf.core import world
+        from matex_tf.exchange.bucket_plan import BucketPlan
+
+        size = world.current().size
+        if self._plan is None or self._plan[0] != size:
+            labels = [f"how far {path_of(variable)} has moved" for variable in self._variables]
+            self._plan = size, BucketPlan.of(WHAT, labels, moves, coded=True, at_once=True)
+        return self._plan[1]
 
     def _outer_step(self, moved: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The next anchor."""
@@ -215,6 +325,22 @@ class _Rounds:
                 step = move + momentum * self._momentum[place]
             self._anchor[place] = (self._anchor[place] - rate * step).astype(self._anchor[place].dtype)
         return self._anchor
+
+
+def deal(variables: Sequence[Any], fragments: int, name: Callable[[Any], str]) -> list[list[Any]]:
+    """Variables in parts: layers are dealt out in turn (Streaming DiLoCo, 2.1, the strided pattern).
+
+    Args:
+        fragments: how many parts at most; there is none without a layer.
+        name: of a variable: that of its layer, a slash, and its own.
+    """
+    layers: dict[str, list[Any]] = {}
+    for variable in variables:
+        layers.setdefault(name(variable).rpartition("/")[0], []).append(variable)
+    parts: list[list[Any]] = [[] for _ in range(max(1, min(fragments, len(layers))))]
+    for place, held in enumerate(layers.values()):
+        parts[place % len(parts)].extend(held)
+    return parts
 
 
 def _value(variable: Any) -> np.ndarray:

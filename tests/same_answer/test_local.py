@@ -6,6 +6,7 @@ from compare import alike, same
 
 from matex_tf.errors import SettingError
 from matex_tf.settings import Settings
+from matex_tf.strategies.local import deal
 from tests.support.cases import local
 
 OUTER = "take an outer step"
@@ -53,6 +54,84 @@ def test_equals_numpy(ranks, every, rate, momentum):
             assert not any("gradients" in what for what in outcome.calls), (size, outcome.output)
 
 
+def stream(size, every, rate, momentum, fragments, overlap, mix, rows=56, batch=8, epochs=2):
+    """The same for two layers, which may be parts of their own, and with meetings whose outer step comes later."""
+    random = np.random.RandomState(0)
+    x, y = random.normal(size=(rows, 3)), random.normal(size=(rows, 1))
+    parts = [slice(0, 6), slice(6, 8)] if fragments == 2 else [slice(0, 8)]
+    weights, seen = [np.full(8, 0.5) for _ in range(size)], [[] for _ in range(size)]
+    anchor, kept, sent, steps = np.full(8, 0.5), np.zeros(8), [None, None], 0
+
+    def outer(part, moved):
+        kept[part] = momentum * kept[part] + moved
+        anchor[part] -= rate * (moved + momentum * kept[part])
+
+    def moves(part):
+        return sum(anchor[part] - held[part] for held in weights) / size
+
+    def receive(place, part):
+        if sent[place] is not None:
+            outer(part, sent[place])
+            sent[place] = None
+            for held in weights:
+                held[part] = mix * held[part] + (1 - mix) * anchor[part]
+
+    def meet(part):
+        outer(part, moves(part))
+        for held in weights:
+            held[part] = anchor[part]
+
+    for _ in range(epochs):
+        for low in range(0, rows, batch):
+            for rank, held in enumerate(weights):
+                own = slice(low + rank * batch // size, low + (rank + 1) * batch // size)
+                first, second = held[:6].reshape(3, 2), held[6:].reshape(2, 1)
+                error = 2 * (x[own] @ first @ second - y[own]) / len(x[own])
+                gradients = x[own].T @ error @ second.T, (x[own] @ first).T @ error
+                held -= 0.05 * np.concatenate([one.reshape(-1) for one in gradients])
+            steps += 1
+            for place, part in enumerate(parts):
+                at = steps + place * every // len(parts)
+                if overlap and (at - overlap) % every == 0:
+                    receive(place, part)
+                if at % every == 0:
+                    if overlap:
+                        sent[place] = moves(part)
+                    else:
+                        meet(part)
+            for rank, held in enumerate(weights):
+                seen[rank].append(held.copy())
+            if low + batch == rows:
+                for place, part in enumerate(parts):
+                    receive(place, part)
+                    meet(part)
+                steps = 0
+    return np.array(seen), anchor
+
+
+@pytest.mark.variants(2)
+@pytest.mark.parametrize(
+    ("every", "fragments", "overlap", "mix"),
+    [(4, 2, 1, 0.5), (3, 2, 0, 0.5), (3, 1, 2, 0.0), (4, 2, 3, 1.0), (2, 1, 1, 0.25)],
+)
+def test_streams(ranks, every, fragments, overlap, mix):
+    """Streaming DiLoCo: layers that meet in turn, and outer steps that come some steps later."""
+    given = {"local_every": every, "local_fragments": fragments, "local_overlap": overlap, "local_mix": mix}
+    for size, values in ranks(local.deep, (2,), meets=OUTER, **given).items():
+        seen, end = stream(size, every, 0.7, 0.9, fragments, overlap, mix)
+        for value, steps in zip(values, seen, strict=True):
+            np.testing.assert_allclose(value["end"], end, rtol=2e-4, atol=1e-6)
+            np.testing.assert_allclose(value["batches"], steps, rtol=2e-4, atol=1e-6)
+
+
+def test_parts():
+    """Layers are dealt out whole and in turn, and no part is empty."""
+    names = ["a/kernel", "a/bias", "b/kernel", "c/kernel", "d/inner/kernel", "d/inner/bias"]
+    assert deal(names, 2, str) == [["a/kernel", "a/bias", "c/kernel"], ["b/kernel", "d/inner/kernel", "d/inner/bias"]]
+    assert deal(names, 9, str) == [names[:2], names[2:3], names[3:4], names[4:]]
+    assert deal([], 2, str) == [[]]
+
+
 def test_plain_is_sync(ranks):
     """A meeting in each step without an outer rate and momentum gives the answer of one rank."""
     same(ranks(local.plain))
@@ -73,6 +152,9 @@ def test_refused():
         ({"outer_momentum": "1"}, "below 1"),
         ({"outer_learning_rate": "0"}, "above 0"),
         ({"faults": "restart"}, "--faults shrink"),
+        ({"local_every": "4", "local_overlap": "4"}, "fewer steps of overlap"),
+        ({"local_overlap": "2", "faults": "shrink"}, "--local-overlap 0"),
+        ({"local_mix": "2"}, "from 0 to 1"),
     ):
         with pytest.raises(SettingError, match=word):
             Settings.read({"strategy": "local", **given}, {})

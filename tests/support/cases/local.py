@@ -46,6 +46,20 @@ def linear(rows=56, batch=8, epochs=2, verbose=0, **chosen):
         return {"batches": np.array(watch.batches), "end": model.get_weights()[0][:, 0]}
 
 
+def deep(rows=56, batch=8, epochs=2, **chosen):
+    """Two linear layers; the weights after each step, those of the first layer before those of the second."""
+    random = np.random.RandomState(0)
+    x, y = random.normal(size=(rows, 3)).astype("float32"), random.normal(size=(rows, 1)).astype("float32")
+    with strategy(**chosen):
+        start = {"use_bias": False, "kernel_initializer": keras.initializers.Constant(0.5)}
+        layers = [keras.Input((3,)), keras.layers.Dense(2, **start), keras.layers.Dense(1, **start)]
+        model = keras.Sequential(layers)
+        model.compile(keras.optimizers.SGD(0.05), "mse")
+        watch = Watch()
+        model.fit(x, y, batch_size=batch, epochs=epochs, shuffle=False, verbose=0, callbacks=[watch])
+        return {"batches": np.array(watch.batches), "end": np.concatenate([w.reshape(-1) for w in model.get_weights()])}
+
+
 def plain():
     """A meeting in each step, and nothing else: sync."""
     x, y = table()
