@@ -86,6 +86,7 @@ PATCHES = (
     ("keras.src.optimizers.base_optimizer", "imports.other_frameworks"),
     ("tf_keras.src.engine.training", "keras2.trainer"),
     ("tf_keras.src.engine.data_adapter", "keras2.data"),
+    ("tf_keras.src.utils.data_utils", "keras2.sequences"),
     ("tf_keras.src.optimizers.optimizer", "keras2.optimizers"),
     ("tf_keras.src.optimizers.legacy.optimizer_v2", "keras2.optimizers"),
     ("tf_keras.src.mixed_precision.loss_scale_optimizer", "keras2.optimizers"),

@@ -136,13 +136,15 @@ def of_tensorflow_1(optimizer: Any) -> bool:
 
 
 def variables(model: Any, name: str = "variables") -> list[Any]:
-    """The variables of a model; none of one of Keras 2 that has yet to make them.
+    """The variables of a model or a layer; none of one of Keras 2 that has yet to make them.
+
+    What Keras 2 lists among them for the vocabulary of a layer such as `TextVectorization` is not one of them.
 
     Args:
         name: of the attribute that lists them.
     """
     try:
-        return list(getattr(model, name))
+        return [variable for variable in getattr(model, name) if hasattr(variable, "assign")]
     except ValueError:
         if not is_keras_2(model):
             raise

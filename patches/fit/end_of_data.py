@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf.patches.common import seeds
+from matex_tf.patches.common import keras_lines, seeds
 
 
 class Counters:
@@ -64,7 +64,7 @@ def _found(model: Any) -> list[Any]:
     """The counters of a model's optimizers, and the states of generators that a step of it may advance."""
     counting = [one for one in _optimizers(model) if _counts_first(one)]
     counters = [one._iterations if hasattr(one, "_iterations") else one.iterations for one in counting]
-    states = [variable for variable in model.variables if seeds.is_generator_state(variable)]
+    states = [variable for variable in keras_lines.variables(model) if seeds.is_generator_state(variable)]
     everywhere = seeds.keras_generator(make=False)
     return [*counters, *states, *([] if everywhere is None else [everywhere.state])]
 

@@ -285,7 +285,8 @@ class SharedStep:
         # Statistics over the rows of all ranks are right on a ghost too, and so is what follows from weights alone.
         right = {id(v) for layer in model._flatten_layers() if batch_norm.over_all_rows(layer) for v in layer.variables}
         right.update(id(layer.vector_u) for layer in model._flatten_layers() if hasattr(layer, "vector_u"))
-        kept = [variable for variable in model.non_trainable_variables if id(variable) not in right]
+        others = keras_lines.variables(model, "non_trainable_variables")
+        kept = [variable for variable in others if id(variable) not in right]
         # Generators draw on a ghost as on every rank.
         return [*found, *(variable for variable in kept if not seeds.is_generator_state(variable))]
 

@@ -23,6 +23,7 @@ from matex_tf.patches.common import log_once, model_state, under_way, wrapping
 from matex_tf.patches.data import array_sharding, batches, pipeline_ownership, source_sharding
 from matex_tf.patches.data import batch_ownership as guesses
 from matex_tf.patches.data.array_sharding import LocalBatch
+from matex_tf.patches.keras2 import sequences
 from matex_tf.patches.recovery import resume_fit
 
 #: Adapters of data that no Python code makes.
@@ -45,6 +46,8 @@ def install(module: ModuleType) -> None:
         asked = under_way.EpochsAsked(fitted is not None, given, purpose)
         with under_way.having(epochs_asked=asked), source_sharding.paused():
             result = wrapped(*args, **kwargs)
+        if type(instance._adapter).__name__ == "KerasSequenceAdapter":
+            sequences.takes(given["x"], instance._inferred_steps)
         if fitted is not None and (this := resume_fit.under_way(fitted)) is not None:
             known = type(instance._adapter).__name__ in _PLAIN and instance._inferred_steps is not None
             this.is_of(counted=known, begin_anew=False)  # one iterator walks over all epochs

@@ -51,7 +51,7 @@ def begin(variables: Sequence[Any], using: Any = None) -> None:
             _trained[id(variable)] = weakref.ref(variable)
         if fresh:
             _optimizers.add(using)
-            new = [*new, *using.variables]
+            new = [*new, *keras_lines.optimizer_variables(using)]
         weights.take_from_rank_0(new, optimizer.paths(new), "share the weights of a loop")
         if any(hasattr(variable, "path") for variable in new):
             _find_layers()
@@ -76,7 +76,9 @@ def _find_layers() -> None:
             _layers.add(found)
     if settings.current().shares_loops:
         return
-    generators = [variable for layer in _layers for variable in layer.variables if seeds.is_generator_state(variable)]
+    generators = [
+        variable for layer in _layers for variable in keras_lines.variables(layer) if seeds.is_generator_state(variable)
+    ]
     fresh = {id(variable): variable for variable in generators if not _among(_parted, variable)}
     seeds.diverge_per_rank(fresh.values())
     _parted.update((key, weakref.ref(variable)) for key, variable in fresh.items())
@@ -97,7 +99,11 @@ def merge_statistics() -> None:
 
 
 def _statistics() -> list[Any]:
-    found = {id(variable): variable for layer in _layers for variable in layer.non_trainable_variables}
+    found = {
+        id(variable): variable
+        for layer in _layers
+        for variable in keras_lines.variables(layer, "non_trainable_variables")
+    }
     kept = [variable for variable in found.values() if not seeds.is_generator_state(variable)]
     return sorted(kept, key=keras_lines.path)
 

@@ -136,6 +136,19 @@ def _of_scalar(value: Any) -> tuple[Stretch, ...]:
     return _OTHER if op.type == "Const" else _ROWS
 
 
+def _is_left_open(shape: Any, axis: int) -> bool:
+    """Whether an element of a shape that is reshaped to is -1: all that the others leave; or cannot be seen."""
+    op = shape.op
+    while op.type in _SAME:
+        op = op.inputs[0].op
+    if op.type == "Pack":
+        return bool(tf.get_static_value(op.inputs[axis]) == -1)
+    if op.type == "ConcatV2" and op.inputs[0].shape.rank == 1 and (op.inputs[0].shape[0] or 0) > axis:
+        return _is_left_open(op.inputs[0], axis)
+    known = tf.get_static_value(shape)
+    return op.type not in ("Shape", "ShapeN") and (known is None or known[axis] == -1)
+
+
 def _of_axis(value: Any, axis: int) -> tuple[Stretch, ...]:
     """What an axis of a tensor runs over."""
     several, asked = False, axis
@@ -160,9 +173,14 @@ def _of_axis(value: Any, axis: int) -> tuple[Stretch, ...]:
         elif kind == "Reshape":
             if axis:
                 break
+            if not _is_left_open(op.inputs[1], 0):
+                found = of_element(op.inputs[1], 0)
+                return tuple(stretch._replace(several=True) for stretch in found) if several else found
             several, value = True, op.inputs[0]
             if not value.shape.rank:
                 break
+            sizes = value.shape.as_list()
+            axis = next((place for place, size in enumerate(sizes) if size != 1), 0)  # those before it add nothing
         elif kind == "Transpose":
             order = tf.get_static_value(op.inputs[1])
             if order is None:

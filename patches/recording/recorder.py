@@ -145,7 +145,7 @@ def _add_model(model: Any) -> None:
     ]
     metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
     known = metrics | {id(variable) for variable in slots}
-    _recorder.add_variables([variable for variable in model.variables if id(variable) not in known], slots)
+    _recorder.add_variables([variable for variable in keras_lines.variables(model) if id(variable) not in known], slots)
 
 
 def _named(variables: Iterable[Any]) -> dict[str, np.ndarray]:

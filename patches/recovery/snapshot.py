@@ -69,7 +69,7 @@ def _differing(model: Any, held: list[tuple[Any, Any]], merged: bool) -> dict[in
     """By their place, the variables of which ranks have values of their own, with those of all ranks."""
     ranks = world.current()
     summed = set() if merged else {id(variable) for variable, _ in step_retry.own_metrics(model)}
-    may_differ = {id(variable) for variable in model.non_trainable_variables}
+    may_differ = {id(variable) for variable in keras_lines.variables(model, "non_trainable_variables")}
     may_differ.update(id(variable) for metric in metrics.leaves(model) for variable in keras_lines.states(metric))
     places = [i for i, (variable, _) in enumerate(held) if id(variable) in may_differ - summed]
     marks = np.array([checksum(np.asarray(held[i][1])) for i in places], np.int64)

@@ -68,6 +68,23 @@ def test_unbuilt_and_eager(ranks, optimizer):
     same(ranks(keras2.unbuilt_and_eager, optimizer=optimizer, meets="exchange gradients"))
 
 
+def test_with_vocabulary(ranks):
+    """The vocabulary of `TextVectorization` is no weight; a row behind `LayerNormalization` draws as on one rank."""
+    same(ranks(keras2.with_vocabulary, meets="exchange gradients"))
+
+
+@pytest.mark.parametrize("steps", [None, 6])
+def test_order_of_batches(ranks, steps):
+    """Batches that two workers make come in one order on all ranks, and a pass ends once."""
+    found = ranks(keras2.order_of_batches, (2,), steps=steps, meets="compare the columns of the data")
+    alike(found)
+    seen, ended = found[2][0]["seen"], found[2][0]["ended"]
+    assert len(seen) == 3 * (steps or 4) and ended >= 3, found[2]
+    passes = [seen[low : low + 4] for low in range(0, len(seen), 4)] if steps is None else [seen[:4]]
+    for one in passes:
+        assert sorted(one) == [0, 1, 2, 3], seen
+
+
 def test_odd_batches(ranks):
     """Rows without an axis, then with one; variables of a metric are no weights, and differ between ranks."""
     same(ranks(keras2.odd_batches, meets="exchange gradients"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import time
 from pathlib import Path
 
 import numpy as np
@@ -485,3 +486,70 @@ def coded(codec):
     """A fit whose gradients are rounded between two hosts."""
     with chosen(hosts="ab", codec=codec):
         return fit(inner=[("Dense", {"units": 8000})], epochs=1)  # little is sent as it is
+
+
+def with_vocabulary():
+    """Words by a vocabulary that a layer has learned, and draws of rows behind a `LayerNormalization`."""
+    keras = keras2()
+    keras.utils.set_random_seed(3)
+    texts = np.array([[f"a{row % 7} b{row % 5} c{row % 3}"] for row in range(53)])
+    words = keras.layers.TextVectorization(20, output_sequence_length=4)
+    words.adapt(texts)
+    start = {"kernel_initializer": keras.initializers.GlorotUniform(1)}
+    model = keras.Sequential(
+        [
+            keras.layers.Input((1,), dtype="string"),
+            words,
+            keras.layers.Embedding(20, 6, embeddings_initializer=keras.initializers.RandomNormal(seed=2)),
+            keras.layers.LayerNormalization(),
+            keras.layers.Dropout(0.3),
+            keras.layers.GlobalAveragePooling1D(),
+            keras.layers.LayerNormalization(),
+            keras.layers.GaussianNoise(0.2),
+            keras.layers.Dense(3, **start),
+        ]
+    )
+    compiled(model)
+    history = model.fit(texts, np.arange(53) % 3, batch_size=13, epochs=2, verbose=0)
+    floats = [np.array(weight) for weight in model.trainable_weights]
+    return {"weights": floats, "history": numbers(history.history)}
+
+
+def order_of_batches(steps):
+    """A `Sequence` with two workers, on ranks of which one is late at the end of an epoch: what it has made, in order.
+
+    Args:
+        steps: of an epoch; None for one pass.
+    """
+    keras = keras2()
+
+    class Numbered(keras.utils.Sequence):
+        def __init__(self):
+            self.ended = 0
+
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, place):
+            return np.full((5, 2), place, "float32"), np.zeros((5, 1), "float32")
+
+        def on_epoch_end(self):
+            self.ended += 1
+
+    class Watch(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if world.rank() and batch == 3:
+                time.sleep(0.4)  # Keras would begin the next pass meanwhile
+
+    class Line(keras.Model):
+        def train_step(self, data):
+            mean = tf.reduce_mean(data[0])
+            return {"place": mean}
+
+    keras.utils.set_random_seed(3)
+    data, model = Numbered(), Line()
+    model.compile()
+    seen = []
+    watch = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(float(logs["place"])))
+    model.fit(data, epochs=3, steps_per_epoch=steps, workers=2, verbose=0, callbacks=[watch, Watch()])
+    return {"seen": seen, "ended": data.ended}

@@ -1,0 +1,54 @@
+"""Threads that make the batches of a `Sequence` of Keras 2 (`workers` above 1) make one pass over it, and no more.
+
+Keras begins the next pass, with `on_epoch_end` and a new order, a tenth of a second after the last batch was taken, if
+the epoch has not ended by then: as time will have it, and so differently on each rank. Where `steps_per_epoch` asks for
+more than one pass, the next one begins where a batch of it is asked for.
+
+Relies on (tf_keras 2.16 to 2.21): `OrderedEnqueuer.get`, public; its `sequence`, `stop_signal` and `_wait_queue`,
+private.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from matex_tf.patches.common import wrapping
+
+_ASKED = "_matex_asked"  # whether somebody waits for the next batch
+
+#: How many batches of a sequence an epoch takes.
+steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+
+def install(module: ModuleType) -> None:
+    """Patch tf_keras.src.utils.data_utils."""
+    wrapping.method(module, "OrderedEnqueuer.get", _get)
+    wrapping.method(module, "OrderedEnqueuer._wait_queue", _wait)
+
+
+def takes(sequence: Any, count: int | None) -> None:
+    """Take note that an epoch takes so many batches of a sequence; None where nobody knows."""
+    steps[sequence] = max(steps.get(sequence, 0), count or 0)
+
+
+def _get(wrapped: Any, enqueuer: Any, args: Any, kwargs: Any) -> Iterator[Any]:
+    batches, one_pass = wrapped(*args, **kwargs), len(enqueuer.sequence)
+    once = steps.get(enqueuer.sequence, one_pass + 1) <= one_pass
+    for _ in itertools.repeat(None, one_pass) if once else itertools.repeat(None):
+        setattr(enqueuer, _ASKED, True)
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        setattr(enqueuer, _ASKED, False)
+        yield batch
+
+
+def _wait(wrapped: Any, enqueuer: Any, args: Any, kwargs: Any) -> None:
+    wrapped(*args, **kwargs)
+    while not getattr(enqueuer, _ASKED, True) and not enqueuer.stop_signal.wait(0.005):
+        pass
