@@ -1,8 +1,8 @@
-"""Threads that make the batches of a `Sequence` of Keras 2 (`workers` above 1) make one pass over it, and no more.
+"""Threads that make the batches of a `Sequence` of Keras 2 (`workers` above 1) make as many as an epoch takes.
 
 Keras begins the next pass, with `on_epoch_end` and a new order, a tenth of a second after the last batch was taken, if
-the epoch has not ended by then: as time will have it, and so differently on each rank. Where `steps_per_epoch` asks for
-more than one pass, the next one begins where a batch of it is asked for.
+the epoch has not ended by then: as time will have it, and so differently on each rank. Here a pass begins where a batch
+of it is asked for.
 
 Relies on (tf_keras 2.16 to 2.21): `OrderedEnqueuer.get`, public; its `sequence`, `stop_signal` and `_wait_queue`,
 private.
@@ -20,7 +20,7 @@ from matex_tf.patches.common import wrapping
 
 _ASKED = "_matex_asked"  # whether somebody waits for the next batch
 
-#: How many batches of a sequence an epoch takes.
+#: How many batches of a sequence an epoch takes; the most of those that are known, 0 where none is.
 steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
@@ -36,9 +36,8 @@ def takes(sequence: Any, count: int | None) -> None:
 
 
 def _get(wrapped: Any, enqueuer: Any, args: Any, kwargs: Any) -> Iterator[Any]:
-    batches, one_pass = wrapped(*args, **kwargs), len(enqueuer.sequence)
-    once = steps.get(enqueuer.sequence, one_pass + 1) <= one_pass
-    for _ in itertools.repeat(None, one_pass) if once else itertools.repeat(None):
+    batches, most = wrapped(*args, **kwargs), steps.get(enqueuer.sequence)
+    for _ in itertools.repeat(None, most) if most else itertools.repeat(None):
         setattr(enqueuer, _ASKED, True)
         try:
             batch = next(batches)

@@ -516,7 +516,7 @@ def with_vocabulary():
 
 
 def order_of_batches(steps):
-    """A `Sequence` with two workers, on ranks of which one is late at the end of an epoch: what it has made, in order.
+    """A `Sequence` with two workers, and epochs that end late: what it has made, in order.
 
     Args:
         steps: of an epoch; None for one pass.
@@ -538,7 +538,7 @@ def order_of_batches(steps):
 
     class Watch(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
-            if world.rank() and batch == 3:
+            if batch % 4 == 3:
                 time.sleep(0.4)  # Keras would begin the next pass meanwhile
 
     class Line(keras.Model):
