@@ -24,6 +24,8 @@ ROOMS: dict[str, str] = {
     "exchange.network": "core core.transport",
     "strategies": "core exchange exchange.network",
     "faults": "core storage",
+    "dynamics": "core exchange dynamics.channels",
+    "dynamics.channels": "",
     "planning": "core storage exchange exchange.network strategies",
     "verifying": "",
     "launch": "core faults",
