@@ -13,7 +13,10 @@ from matex_tf.verifying.record import BATCH, EPOCH, SLOTS, TEST, WEIGHTS, Moment
 KINDS = (BATCH, EPOCH, TEST, WEIGHTS, SLOTS)
 #: Relative differences up to this come of sums that are taken in another order.
 ROUNDING = 1e-5
-_MOMENTUM, _NOTHING = "_momentum", 1e-4
+#: Slots that hold mean gradients (1) and mean squares of gradients (2): their names in Keras 3, in Keras 2 with its new
+#: optimizers ("Adam/m/dense/bias:0") and with its legacy ones ("Adam/dense/bias/m:0").
+_MOMENTS = {"momentum": 1, "m": 1, "velocity": 2, "v": 2, "rms": 2}
+_NOTHING = 1e-4
 _SMALLEST = 1e-4  # an array of smaller entries is held against this
 
 
@@ -54,29 +57,56 @@ class Comparison:
 def without_gradient(training: Iterable[Moment]) -> list[str]:
     """The weights whose gradients are rounding alone, such as a bias before BatchNormalization, which takes it out.
 
-    Adam makes steps of them that are as large as any, in directions that mean nothing. They are known by their
-    momentum: it is never more than 1e-4 of the largest in the model.
+    Adam makes steps of them that are as large as any, in directions that mean nothing. They are known by their mean
+    gradient: it is never more than 1e-4 of the largest in the model.
     """
     weights: set[str] = set()
-    largest: dict[str, float] = {}
+    largest: dict[tuple[str, int], float] = {}
     for moment in training:
         if moment.kind == WEIGHTS:
             weights.update(moment.values)
         elif moment.kind == SLOTS:
             for name, value in moment.values.items():
-                if name.endswith(_MOMENTUM) and value.size:
-                    largest[name] = max(largest.get(name, 0.0), float(np.abs(value).max()))
-    limit = _NOTHING * max(largest.values(), default=0.0)
-    idle = tuple(name.removesuffix(_MOMENTUM) for name, value in largest.items() if value <= limit)
-    found = {name for name in weights if any(one.endswith(f"/{_flat(name)}") for one in idle)}
+                about = _moment(name)
+                if about is not None and value.size:
+                    largest[about] = max(largest.get(about, 0.0), float(np.abs(value).max()))
+    limits = {
+        order: _NOTHING**order * max((found for (_, one), found in largest.items() if one == order), default=0.0)
+        for order in (1, 2)
+    }
+    orders = {order for _, order in largest}
+    idle = {about for (about, order), found in largest.items() if order == min(orders) and found <= limits[order]}
+    found = {name for name in weights if _flat(name) in idle}
     if found:  # what takes such a bias out follows it
-        found.update(name for name in weights if name.endswith("/moving_mean"))
+        found.update(name for name in weights if _plain(name).endswith("/moving_mean"))
     return sorted(found)
 
 
+def _moment(slot: str) -> tuple[str, int] | None:
+    """Whose mean gradient a slot holds, and of which order; None for any other slot."""
+    parts = _plain(slot).split("/")
+    if len(parts) > 2 and parts[1] in _MOMENTS:  # Keras 2: optimizer, slot, the path of the weight
+        return "_".join(parts[2:]), _MOMENTS[parts[1]]
+    if len(parts) > 2 and parts[-1] in _MOMENTS:  # its legacy optimizers
+        return "_".join(parts[1:-1]), _MOMENTS[parts[-1]]
+    about, _, kind = parts[-1].rpartition("_")
+    return (about, _MOMENTS[kind]) if about and kind in _MOMENTS else None
+
+
+def _is_slot_of(slot: str, weights: Iterable[str]) -> bool:
+    """Whether a slot, of whichever kind, belongs to one of these weights, whose names are flat."""
+    rest = _flat(slot.partition("/")[2])
+    return any(rest.startswith(f"{weight}_") or rest.partition("_")[2] == weight for weight in weights)
+
+
+def _plain(name: str) -> str:
+    """Without the number of TensorFlow's output, which names of Keras 2 have."""
+    return name.partition(":")[0]
+
+
 def _flat(name: str) -> str:
-    """The name of a weight as it is a part of the names of its slots."""
-    return name.replace("/", "_")
+    """The name of a weight as it is a part of the names of its slots in Keras 3."""
+    return _plain(name).replace("/", "_")
 
 
 def compare(expected: Iterable[Moment], got: Iterable[Moment], leave_out: Iterable[str] = ()) -> Comparison:
@@ -107,9 +137,9 @@ def _compare(one: Moment, other: Moment, result: Comparison) -> None:
     alone = sorted(set(one.values) ^ set(other.values))
     if alone:
         result.unequal.append(f"{one.kind} after step {one.step}: {', '.join(alone[:4])} not in both")
-    slots = tuple(f"/{_flat(name)}_" for name in result.left_out)
+    left_out = {_flat(name) for name in result.left_out}
     for name in [name for name in one.values if name in other.values]:
-        if name in result.left_out or (one.kind == SLOTS and any(part in name for part in slots)):
+        if name in result.left_out or (one.kind == SLOTS and _is_slot_of(name, left_out)):
             continue
         a, b = one.values[name], other.values[name]
         if a.shape != b.shape or a.dtype != b.dtype:

@@ -120,16 +120,31 @@ def test_compare():
     assert not compare.compare([], []).within(1)
 
 
-def test_weights_without_a_gradient():
+@pytest.mark.parametrize(
+    ("slot", "first", "second", "colon"),
+    [
+        ("adam/net_{}_{}", "momentum", "velocity", ""),  # Keras 3
+        ("Adam/{1}/net/{0}:0", "m", "v", ":0"),  # Keras 2
+        ("Adam/net/{}/{}:0", "m", "v", ":0"),  # its legacy optimizers
+        ("rmsprop/net_{}_{}", "", "velocity", ""),
+        ("RMSprop/{1}/net/{0}:0", "", "velocity", ":0"),
+        ("RMSprop/net/{}/{}:0", "", "rms", ":0"),
+    ],
+)
+def test_weights_without_a_gradient(slot, first, second, colon):
     """They and their slots are left out; the others are compared."""
+    kernel, bias = f"net/kernel{colon}", f"net/bias{colon}"
 
-    def training(bias):
-        yield Moment(WEIGHTS, 1, {"net/kernel": np.ones(2), "net/bias": np.array([bias])})
-        slots = {"kernel_momentum": 0.5, "kernel_velocity": 0.5, "bias_momentum": bias * 1e-9, "bias_velocity": bias}
-        yield Moment(SLOTS, 1, {f"adam/net_{name}": np.array([value]) for name, value in slots.items()})
+    def training(value):
+        yield Moment(WEIGHTS, 1, {kernel: np.ones(2), bias: np.array([value])})
+        slots = {("kernel", second): 0.25, ("bias", second): value * 1e-18}
+        if first:
+            slots |= {("kernel", first): 0.5, ("bias", first): value * 1e-9}
+        yield Moment(SLOTS, 1, {slot.format(*names): np.array([one]) for names, one in slots.items()})
 
-    assert compare.without_gradient(training(0.1)) == ["net/bias"]
-    assert compare.compare(training(0.1), training(0.2), ["net/bias"]).within(1e-9)
+    assert compare.without_gradient(training(0.1)) == [bias]
+    left_out = compare.compare(training(0.1), training(0.2), [bias])
+    assert left_out.within(1e-9) and left_out.found[SLOTS].compared == (2 if first else 1)
     assert not compare.compare(training(0.1), training(0.2)).within(0.1)
 
 
