@@ -18,7 +18,7 @@ model = keras.Sequential(
         layers.Dense(1, activation="sigmoid"),
     ]
 )
-model.compile("adam", "binary_crossentropy", metrics=["accuracy", keras.metrics.AUC(name="auc")])
-model.fit(events.training_data, events.training_labels.astype(np.float32), batch_size=100, epochs=3, verbose=2)
+model.compile(keras.optimizers.Adam(0.003), "binary_crossentropy", metrics=["accuracy", keras.metrics.AUC(name="auc")])
+model.fit(events.training_data, events.training_labels.astype(np.float32), batch_size=100, epochs=5, verbose=2)
 loss, accuracy, auc = model.evaluate(events.validation_data, events.validation_labels, verbose=0)
 print(f"held-out events: accuracy {accuracy:.3f}, AUC {auc:.3f}")
