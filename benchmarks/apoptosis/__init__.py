@@ -1,0 +1,1 @@
+"""Apoptosis and growth, measured: see __main__.py."""

@@ -1,0 +1,58 @@
+"""A peer: magnitude pruning by tensorflow_model_optimization (Zhu and Gupta 2017), in the environment .peers/networks.
+
+    python -m benchmarks.apoptosis.pruning TASK DATA SEED EPOCHS BATCH WIDTH SPARSITY
+
+It puts zeros into kernels that keep their shapes. With SPARSITY 0 the same network is trained without it, in the same
+framework (tf_keras), which is what its seconds are beside.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import numpy as np
+
+from benchmarks.apoptosis import measure, tasks
+
+
+def main() -> None:
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"  # which tensorflow_model_optimization looks at
+    import tf_keras as keras
+
+    name, path, seed, epochs, batch, width, sparsity = sys.argv[1:]
+    task = tasks.TASKS[name]
+    data = np.load(path)
+    keras.utils.set_random_seed(int(seed))
+    model = task.model(keras, float(width))
+    rows = len(data["train_y"])
+    callbacks = [measure.recorder(keras, task.score, rows)]
+    if float(sparsity):
+        import tensorflow_model_optimization as tfmot
+
+        steps = -(-rows // int(batch)) * int(epochs)
+        schedule = tfmot.sparsity.keras.PolynomialDecay(
+            0.0, float(sparsity), steps // 10, steps * 6 // 10, frequency=20
+        )
+        model = tfmot.sparsity.keras.prune_low_magnitude(model, pruning_schedule=schedule)
+        callbacks.insert(0, tfmot.sparsity.keras.UpdatePruningStep())
+    task.compile(keras, model)
+    model.fit(
+        data["train_x"],
+        data["train_y"],
+        batch_size=int(batch),
+        epochs=int(epochs),
+        validation_data=(data["valid_x"], data["valid_y"]),
+        callbacks=callbacks,
+        verbose=0,
+    )
+    test = model.evaluate(data["test_x"], data["test_y"], batch_size=2000, verbose=0)[1]
+    weights = [weight.numpy() for weight in model.trainable_variables]
+    zeros = sum(int((weight == 0).sum()) for weight in weights)
+    found = {"epochs": callbacks[-1].epochs, "test": float(test), "zeros": zeros}
+    print("RESULT " + json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
