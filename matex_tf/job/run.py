@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     except MatexError as error:
         return ending.failed_to_start(error)
     world.restarts = settings.faults == "restart"
-    if world.is_single and not world.restarts and not settings.reproducible:
+    if world.is_single and not world.restarts and not settings.changes_one_rank:
         return run_alone(target, ending, settings)
     world_module.adopt(world)
     output = Output()

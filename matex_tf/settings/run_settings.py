@@ -242,6 +242,42 @@ class Settings:
         kind="positive",
         group="data",
     )
+    prune_samples: float = option(
+        0.0,
+        "The probability, from 0 to less than 1, with which a row of the training data is left out of an epoch if its "
+        "last score is below the mean of all rows. The gradients of those that stay are scaled by 1 / (1 - R), as in "
+        "InfoBatch. With 0 every row is used in every epoch.",
+        kind="number",
+        group="samples",
+    )
+    prune_samples_until: float = option(
+        0.875,
+        "The part of a fit's epochs, from 0 to 1, after which all rows are used again.",
+        kind="number",
+        group="samples",
+    )
+    prune_samples_by: str = option(
+        "loss",
+        "What the score of a row is. `loss`: its last loss, as compiled, without weights. `el2n`: the length of the "
+        "error of its probabilities. `forgetting`: how often its label was forgotten. `uncertainty`: the entropy of "
+        "its probabilities. `random`: leave out as many rows as by loss, but any of them, to compare with.",
+        choices=("loss", "el2n", "forgetting", "uncertainty", "random"),
+        group="samples",
+    )
+    prune_samples_rescale: bool = option(
+        True,
+        "Whether to scale the gradients of rows that stay where others are left out. `off` is to compare with: the "
+        "gradient of an epoch is then another one.",
+        kind="switch",
+        group="samples",
+    )
+    sample_scores: str = option(
+        "",
+        "A CSV file for the score of each row, and how often it was used, at the end of each fit. Beside it, if rows "
+        "are images, a picture of the hardest and the easiest ones. Empty for none.",
+        kind="file",
+        group="samples",
+    )
     steps: int = option(
         0,
         "End the script after so many training steps, as `sys.exit()` would, to measure a few. With 0 it trains to "
@@ -313,6 +349,16 @@ class Settings:
         return {one.name: getattr(group, one.name) for group in groups for one in Option.of(type(group))}
 
     @property
+    def scores_samples(self) -> bool:
+        """Whether rows get scores: to leave some out, or for a file."""
+        return self.prune_samples > 0 or bool(self.sample_scores)
+
+    @property
+    def changes_one_rank(self) -> bool:
+        """Whether a script on one rank does other than Python would have it do."""
+        return self.reproducible > 0 or self.scores_samples
+
+    @property
     def shares_loops(self) -> bool:
         """Whether loops of the script's own are shared out; with virtual ranks every rank walks over whole batches."""
         return self.shard_loops and not self.reproducible
@@ -331,6 +377,7 @@ class Settings:
         STRATEGIES[self.strategy].check(self, ranks)
         self._check_reproducible(ranks)
         self._check_horovod(ranks)
+        self._check_samples()
 
     def _check_reproducible(self, ranks: int) -> None:
         """Refuse what gives other bits on other numbers of ranks."""
@@ -357,6 +404,18 @@ class Settings:
             raise SettingError(
                 f"--reproducible {self.reproducible} is for at most {self.reproducible} ranks, and there are {ranks}: "
                 "give it the largest number of ranks that the script shall ever have."
+            )
+
+    def _check_samples(self) -> None:
+        """Refuse parts of rows, and of epochs, that cannot be."""
+        if not 0 <= self.prune_samples < 1:
+            raise SettingError(
+                f"--prune-samples is {self.prune_samples:g}; it must be less than 1: the probability with which a row "
+                "is left out, such as 0.5."
+            )
+        if self.prune_samples_until > 1:
+            raise SettingError(
+                f"--prune-samples-until is {self.prune_samples_until:g}; it must be from 0 to 1: a part of the epochs."
             )
 
     def _check_horovod(self, ranks: int) -> None:

@@ -17,6 +17,7 @@ from matex_tf.patches.common import under_way
 
 if TYPE_CHECKING:  # for annotations alone
     from matex_tf.patches.keras.deferred_update import DeferredUpdates
+    from matex_tf.patches.samples.row_losses import RowLosses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +32,7 @@ class StepShare:
         gathered: what `gathered_batch` has gathered in this step, so that it does so once.
         apart: whether this rank applies its gradients by itself, so that they are those of its own rows alone.
         updates: the updates of weights that wait for the end of this step; None where they run as Keras has it.
+        row_losses: what measures the rows, and scales their gradients; None where rows have no numbers.
     """
 
     rows: tf.Tensor
@@ -39,6 +41,7 @@ class StepShare:
     first: tf.Tensor
     apart: bool = dataclasses.field(default=False, kw_only=True)
     updates: DeferredUpdates | None = dataclasses.field(default=None, kw_only=True, compare=False, repr=False)
+    row_losses: RowLosses | None = dataclasses.field(default=None, kw_only=True, compare=False, repr=False)
     gathered: dict[Any, Any] = dataclasses.field(default_factory=dict, kw_only=True, compare=False, repr=False)
 
     @property

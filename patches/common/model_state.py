@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from matex_tf.patches.data.batch_ownership import Finding
     from matex_tf.patches.data.pipeline_ownership import Made
     from matex_tf.patches.recovery.step_retry import RecoverableStep
+    from matex_tf.patches.samples.pruning import Pruning
 
 
 @dataclasses.dataclass
@@ -35,6 +36,9 @@ class ModelState:
         rows: rows that this rank has put into metrics since they were reset.
         call: the small call that is under way; see `small_calls`.
         small_calls: what is known of such calls, by what they are made of.
+        samples: the scores of rows in the `fit` that is under way, where there are any.
+        sample_epochs: the iterator over the epochs of that `fit`.
+        sample_factors: float32 (2,), for the graphs of steps; see `Pruning`.
         rows_apart: the ranks have given rows of their own to a call, so that none is a small one any more.
     """
 
@@ -55,6 +59,9 @@ class ModelState:
     call: Any = None
     small_calls: dict[Any, Any] = dataclasses.field(default_factory=dict)
     rows_apart: bool = False
+    samples: Pruning | None = None
+    sample_epochs: Any = None
+    sample_factors: Any = None
 
 
 _states: weakref.WeakKeyDictionary[Any, ModelState] = weakref.WeakKeyDictionary()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:  # for annotations alone
     from matex_tf.patches.common.batch_share import StepShare
+    from matex_tf.patches.samples.pruning import Pruning
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,11 +71,13 @@ class EpochsAsked(NamedTuple):
         training: whether it is for training.
         arguments: what Keras makes it with.
         purpose: "fit", "evaluate" or "predict".
+        pruning: says which rows an epoch uses; None: all.
     """
 
     training: bool
     arguments: dict[str, Any]
     purpose: str
+    pruning: Pruning | None = None
 
 
 def making_epochs(kind: str, model: Any) -> contextlib.AbstractContextManager[None]:

@@ -68,7 +68,7 @@ def alone() -> bool:
     With virtual ranks one rank does what several would.
     """
     ranks = world.current()
-    return ranks.is_single and not ranks.survives_failures and not settings.current().reproducible
+    return ranks.is_single and not ranks.survives_failures and not settings.current().changes_one_rank
 
 
 def wrap(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:

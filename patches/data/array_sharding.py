@@ -27,6 +27,9 @@ from matex_tf.patches.common import log_once
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import array_fingerprint, batch_indices, batch_origins, ring_shuffle
 from matex_tf.patches.data.lost_rows import Orphans, found
+from matex_tf.patches.samples import tagged_rows
+from matex_tf.patches.samples.pruning import Pruning
+from matex_tf.patches.samples.tagged_rows import TaggedRows
 
 
 class LocalBatch(NamedTuple):
@@ -82,8 +85,9 @@ class LocalBatch(NamedTuple):
 class Gatherer:
     """Arrays from which any rows of a batch can be had."""
 
-    def __init__(self, elements: Any):
+    def __init__(self, elements: Any, tagged: bool = False):
         self.elements = elements
+        self._tagged = tagged
 
     def reshard(self, own: LocalBatch) -> LocalBatch:
         """A batch, shared out anew."""
@@ -95,13 +99,15 @@ class Gatherer:
 
     def take(self, indices: np.ndarray) -> Any:
         """Rows of all arrays, as tensors."""
+        tags, indices = indices, tagged_rows.numbers_of(indices) if self._tagged else indices
 
         def rows(leaf: Any) -> Any:
             if leaf is None:
                 return None
             return tf.gather(leaf, indices) if tf.is_tensor(leaf) else tf.convert_to_tensor(np.asarray(leaf)[indices])
 
-        return tf.nest.map_structure(rows, self.elements)
+        taken = tf.nest.map_structure(rows, self.elements)
+        return TaggedRows(tf.constant(tags), taken) if self._tagged else taken
 
 
 class DataLayout(NamedTuple):
@@ -117,7 +123,12 @@ class DataLayout(NamedTuple):
 
 
 def pipeline(
-    adapter: Any, original: Callable[[], Any], training: bool, asked: dict[str, Any], elements: Any = None
+    adapter: Any,
+    original: Callable[[], Any],
+    training: bool,
+    asked: dict[str, Any],
+    elements: Any = None,
+    pruning: Pruning | None = None,
 ) -> Any:
     """The tf.data pipeline of an ArrayDataAdapter: of `LocalBatch` rows, or of whole batches where arrays are sparse.
 
@@ -127,10 +138,12 @@ def pipeline(
         training: whether the data are those that `fit` trains on.
         asked: the arguments of the epoch iterator: the data, batch_size and steps_per_epoch.
         elements: the arrays as they go into the pipeline; None: as Keras 3 gives them to tf.data.
+        pruning: says which rows an epoch uses; None: all.
 
     Raises:
         RanksDisagree: the columns differ between ranks.
-        MatexError: sparse arrays differ between ranks, or there are fewer rows that go round than ranks.
+        MatexError: sparse arrays differ between ranks, or there are fewer rows that go round than ranks; arrays whose
+            rows cannot be left out.
     """
     ranks = world.current()
     leaves = [leaf for leaf in tf.nest.flatten(adapter._inputs) if leaf is not None]
@@ -155,31 +168,51 @@ def pipeline(
             "the ranks hold different rows of sparse arrays: give every rank the whole, or make the arrays dense."
         )
     if not dense:
+        if pruning is not None:
+            raise MatexError("--prune-samples leaves out rows of dense arrays, and these are sparse: make them dense.")
         return original()
     adapter._size = math.ceil(holding.total / size)
     adapter._partial_batch_size = holding.total % size
     # The arrays go in as elements: what a function of a pipeline captures of NumPy becomes part of a graph, up to 2 GB.
     if elements is None:
         elements = _as_elements(adapter._inputs)
-    if training and ring_shuffle.wanted(elements, holding.sharded):
+    if pruning is not None:
+        own = ranks.rank if holding.sharded else 0
+        counts = holding.counts if holding.sharded else [holding.total]
+        pruning.over(counts, own, size, global_size, tf.nest.flatten(elements)[0])
+        if orphans is not None and holding.sharded:
+            raise MatexError(
+                "--prune-samples and --faults shrink go together where every rank holds all rows, and here each has "
+                "rows of its own: take --faults restart, or leave out --prune-samples."
+            )
+    if training and ring_shuffle.wanted(elements, holding.sharded, pruning is not None):
         return _going_round(adapter, elements, holding, global_size)
     own_rows: Callable[[Any], tuple[Any, Any, Any]] | None = None
     if holding.sharded:
-        batches = batch_indices.of_shards(adapter, Interleaving(holding.counts), global_size, orphans)
+        batches = (
+            batch_indices.of_shards(adapter, Interleaving(holding.counts), global_size, orphans)
+            if pruning is None
+            else batch_indices.of_pruned_shards(adapter, holding.counts, global_size, pruning)
+        )
     else:
-        batches, own_rows = batch_indices.of_whole(adapter, original, global_size, size if per_rank else 0)
+        batches, own_rows = batch_indices.of_whole(adapter, original, global_size, size if per_rank else 0, pruning)
     data = tf.data.Dataset.from_tensors(elements).repeat()
     origin = [0, ranks.generation]
     if orphans is not None and holding.sharded:
         adapter._matex_source = orphans  # lives as long as the data are walked over
         origin = [batch_origins.remember(orphans), orphans.generation]
     elif ranks.guard is not None and not holding.sharded:
-        adapter._matex_source = Gatherer(elements)
+        adapter._matex_source = Gatherer(elements, tagged=pruning is not None)
         origin = [batch_origins.remember(adapter._matex_source), ranks.generation]
 
     def gather(found: Any, data: Any) -> LocalBatch:
         indices, share, batch = found if own_rows is None else own_rows(*found)
+        tags = indices
+        if pruning is not None:
+            indices = tagged_rows.numbers_of(tags) - pruning.offset
         mine = tf.nest.map_structure(lambda leaf: tf.gather(leaf, indices) if tf.is_tensor(leaf) else leaf, data)
+        if pruning is not None:
+            mine = TaggedRows(tags, mine)
         return LocalBatch(share, tf.constant(not holding.sharded), mine, tf.constant(origin, tf.int64), batch)
 
     options = tf.data.Options()

@@ -17,10 +17,12 @@ from matex_tf.core import world
 from matex_tf.core.row_partition import Interleaving, own_span
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data.lost_rows import Orphans
+from matex_tf.patches.samples import tagged_rows
+from matex_tf.patches.samples.pruning import Pruning
 
 
 def of_whole(
-    adapter: Any, original: Callable[[], Any], global_size: int, per_rank: int
+    adapter: Any, original: Callable[[], Any], global_size: int, per_rank: int, pruning: Pruning | None = None
 ) -> tuple[Any, Callable[[Any], tuple[Any, Any, Any]]]:
     """The batches of data that every rank holds, and how a rank finds its own rows in each.
 
@@ -28,6 +30,7 @@ def of_whole(
 
     Args:
         per_rank: the rows of a rank where the global batch is one batch of the script for each rank; 0 otherwise.
+        pruning: says which rows an epoch uses; their indices are tags then.
 
     Returns:
         A pipeline of the indices of whole batches, and a function from those to this rank's indices, its share, and
@@ -42,6 +45,8 @@ def of_whole(
         indices = original()
     finally:
         adapter._inputs, adapter._batch_size, adapter._partial_batch_size = kept
+    if pruning is not None:
+        indices = pruned(indices, pruning, global_size)
 
     guarded, virtual = ranks.guard is not None, settings.current().reproducible
 
@@ -65,16 +70,7 @@ def of_shards(
     """
     rank = world.current().rank if orphans is None else orphans.rank
     mine, shuffle = int(turns.counts[rank]), adapter._shuffle
-    places = [turns.spans(batch, global_size) for batch in range(turns.batches(global_size))]
-    counts = [place[:, 1] - place[:, 0] for place in places]
-    last = len(places) - 1
-    spans = np.array(
-        [
-            [*place[rank], count.sum(), count.min(), i == last, RowRange.own(count.tolist(), rank).first]
-            for i, (place, count) in enumerate(zip(places, counts, strict=True))
-        ],
-        np.int32,
-    )
+    spans = _spans(turns, global_size, rank)
 
     if orphans is not None:
         orphans.begin(global_size, bool(shuffle) and shuffle != "batch")
@@ -104,6 +100,72 @@ def of_shards(
         return tf.data.Dataset.from_tensor_slices(spans).enumerate().map(take)
 
     return tf.data.Dataset.range(1).map(permutation).prefetch(1).flat_map(own)
+
+
+def pruned(batches: Any, pruning: Pruning, size: int) -> Any:
+    """The batches of an epoch without the rows that it leaves out, each full again; of tags.
+
+    Args:
+        batches: a pipeline of row numbers, each epoch those of all rows.
+        size: rows of a batch.
+    """
+
+    @tf.autograph.experimental.do_not_convert
+    def codes(_: Any) -> Any:
+        return tf.ensure_shape(tf.numpy_function(pruning.codes, [], tf.int8), [None])
+
+    @tf.autograph.experimental.do_not_convert
+    def used(found: Any, codes: Any) -> Any:
+        numbers = tf.nest.flatten(found)[0]
+        return (tagged_rows.used(tf.cast(numbers, tf.int64), codes),)
+
+    of_epoch = tf.data.Dataset.range(1).map(codes).flat_map(lambda one: tf.data.Dataset.from_tensors(one).repeat())
+    return tf.data.Dataset.zip((batches, of_epoch)).map(used).rebatch(size)
+
+
+def of_pruned_shards(adapter: Any, counts: list[int], global_size: int, pruning: Pruning) -> Any:
+    """Tags and share of this rank in each batch, of rows that only this rank holds; see `of_shards`."""
+    rank, shuffle = world.current().rank, adapter._shuffle
+    starts = np.concatenate([[0], np.cumsum(counts)])
+
+    def epoch() -> tuple[np.ndarray, np.ndarray]:
+        codes = pruning.codes()
+        left = [int((codes[low:high] != 0).sum()) for low, high in zip(starts[:-1], starts[1:], strict=True)]
+        return codes, _spans(Interleaving(left), global_size, rank)
+
+    @tf.autograph.experimental.do_not_convert
+    def begin(_: Any) -> Any:
+        codes, spans = tf.numpy_function(epoch, [], (tf.int8, tf.int32))
+        numbers = pruning.offset + tf.range(counts[rank], dtype=tf.int64)
+        mixed = tf.random.shuffle(numbers) if shuffle and shuffle != "batch" else numbers
+        tags = tagged_rows.used(mixed, tf.ensure_shape(codes, [None]))
+        ghost = tf.fill([tf.maximum(1 - tf.shape(tags)[0], 0)], tf.constant(pruning.offset, tf.int64))
+        return tf.concat([tags, ghost], 0), tf.ensure_shape(spans, [None, 6])
+
+    @tf.autograph.experimental.do_not_convert
+    def own(tags: Any, spans: Any) -> Any:
+        def take(span: Any) -> tuple[Any, Any, Any]:
+            taken, share = _slice(tags, span[0], span[1], span[2], span[5])
+            return tf.random.shuffle(taken) if shuffle == "batch" else taken, share, tags[:0]
+
+        return tf.data.Dataset.from_tensor_slices(spans).map(take)
+
+    return tf.data.Dataset.range(1).map(begin).prefetch(1).flat_map(own)
+
+
+def _spans(turns: Interleaving, global_size: int, rank: int) -> np.ndarray:
+    """For each batch: this rank's rows of it, low and high; the rows of all ranks, and of the rank with the fewest;
+    whether it is the last; where this rank's begin in it. int32 (batches, 6)."""
+    places = [turns.spans(batch, global_size) for batch in range(turns.batches(global_size))]
+    counts = [place[:, 1] - place[:, 0] for place in places]
+    last = len(places) - 1
+    return np.array(
+        [
+            [*place[rank], count.sum(), count.min(), i == last, RowRange.own(count.tolist(), rank).first]
+            for i, (place, count) in enumerate(zip(places, counts, strict=True))
+        ],
+        np.int32,
+    )
 
 
 def _slice(indices: Any, low: Any, high: Any, total: Any, first: Any = None) -> tuple[Any, Any]:

@@ -29,6 +29,9 @@ from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.fit import first_step, one_rank_shapes, virtual_steps
 from matex_tf.patches.keras import batch_norm, deferred_update, metrics, metrics_along, sum_loss, weights
 from matex_tf.patches.recovery import resume_fit, step_retry
+from matex_tf.patches.samples import tagged_rows
+from matex_tf.patches.samples.row_losses import RowLosses
+from matex_tf.patches.samples.tagged_rows import TaggedRows
 from matex_tf.strategies.sync import takes_along
 
 
@@ -79,6 +82,9 @@ class SharedStep:
         numbers = tf.constant(virtual_steps.shares(share)) if virtual else row_slicing.as_tensor(share)
         before = _values(self._put_back()) if share.rows == 0 and not virtual else None
         strategy = strategies.current()
+        tagged = isinstance(data, TaggedRows) and remembered.samples is not None
+        if tagged:
+            remembered.samples.before_step()  # type: ignore[union-attr]
         if first and not self._checked and not going_on and not virtual:
             self._checked = True
             self._check = self._begin_check(data, slices, share)
@@ -88,7 +94,7 @@ class SharedStep:
                 strategy.before_step(model)
             begun = time.perf_counter()
             remembered.carried = None
-            logs, self.trained, carried = step(data, numbers)
+            logs, self.trained, carried, scores = step(data, numbers)
             remembered.carried = None if carried is None else np.asarray(carried, np.float64)
             remembered.sources = self._sources[slices]
             if remembered.call is not None:
@@ -97,7 +103,7 @@ class SharedStep:
                 metrics.put_back(model, before)
             if self.kind == "train":
                 strategy.after_step(model)
-            self._unfinished = logs, share
+            self._unfinished = logs, share, scores
         logs = self.finish()
         if going_on and going_on.replaying:  # with what an optimizer has made in a first, eager step
             going_on.restore(last=True)
@@ -110,8 +116,10 @@ class SharedStep:
 
     def finish(self) -> Any:
         """Take note of a step that has run; its logs, also where an error of its exchange has been raised since."""
-        (logs, share), self._unfinished = self._unfinished, None
+        (logs, share, scores), self._unfinished = self._unfinished, None
         remembered = model_state.of(self.model)
+        if scores is not None and remembered.samples is not None:
+            remembered.samples.note(scores)
         remembered.rows += share.rows
         remembered.weight = share.rows / share.total if share.total else 0.0
         if self.kind == "train":
@@ -142,7 +150,7 @@ class SharedStep:
     def _build(self, data: Any) -> None:
         """Create the variables of a model that runs eagerly before its first step, where it can be done."""
         try:
-            self.model._symbolic_build(data_batch=data)
+            self.model._symbolic_build(data_batch=tagged_rows.untagged(data))
         except (ValueError, RuntimeError, TypeError, AttributeError, NotImplementedError):
             self._tell_not_built()
 
@@ -153,7 +161,7 @@ class SharedStep:
         )
 
     def _look_across_rows(self, data: Any, slices: tuple[bool, ...]) -> None:
-        models.tell(self.model, data, slices)
+        models.tell(self.model, *tagged_rows.without_tags(data, slices))
 
     def _begin_check(self, data: Any, slices: tuple[bool, ...], share: RowRange) -> one_rank.Check | None:
         return first_step.begin(self.model, self._functions.get(slices), data, slices, share)
@@ -192,10 +200,10 @@ class SharedStep:
             low, high, rows, of_all, first = tf.unstack(tf.convert_to_tensor(numbers))
             mine = row_slicing.take(data, slices, low, high)
             apart = self.kind == "train" and not strategies.current().averages_gradients
+            of_rows = self._row_losses(mine, rows)
+            share = batch_share.StepShare(rows, of_all, high - low, first, apart=apart, row_losses=of_rows)
             with contextlib.ExitStack() as inside:
-                inside.enter_context(
-                    batch_share.within(batch_share.StepShare(rows, of_all, high - low, first, apart=apart))
-                )
+                inside.enter_context(batch_share.within(share))
                 results = inside.enter_context(metrics.watching(model, along.note if along else None))
                 inside.enter_context(xla.compiled(model.jit_compile))  # the updates that wait for the end too
                 if counts_early:
@@ -207,10 +215,11 @@ class SharedStep:
                 if not model.run_eagerly:
                     inside.enter_context(one_rank_shapes.tracing(mine, built_with))
                 inside.enter_context(sum_loss.computed_by(model, self.kind == "train"))
-                logs = sum_loss.in_logs(model_step(mine))
+                logs = sum_loss.in_logs(model_step(tagged_rows.untagged(mine)))
             self._sources[slices] = _sources(logs, results)
             trained = step_retry.read_trained(model) if counts_early else None
-            return logs, trained, along.total if along is not None else None
+            scores = None if of_rows is None else of_rows.found(model)
+            return logs, trained, along.total if along is not None else None, scores
 
         @tf.autograph.experimental.do_not_convert
         def step_of_parts(data: Any, numbers: Any) -> Any:
@@ -223,14 +232,18 @@ class SharedStep:
                     if not model.run_eagerly:
                         inside.enter_context(one_rank_shapes.tracing(own, built_with))
 
+                every = [self._row_losses(own, own_share[2]) for own, own_share in zip(mine, shares, strict=True)]
+
                 def work(place: int) -> Any:
                     low, high, rows, of_all, first = shares[place]
-                    with batch_share.within(batch_share.StepShare(rows, of_all, high - low, first)):
-                        return model_step(mine[place])
+                    share = batch_share.StepShare(rows, of_all, high - low, first, row_losses=every[place])
+                    with batch_share.within(share):
+                        return model_step(tagged_rows.untagged(mine[place]))
 
                 logs, self._known = virtual_steps.run(model, numbers, work, results)
             self._sources[slices] = _sources(logs, results)
-            return logs, None, None
+            scores = [of_rows.found(model) for of_rows in every if of_rows is not None]
+            return logs, None, None, tuple(tf.concat(parts, 0) for parts in zip(*scores, strict=True)) or None
 
         if parts:
             step = step_of_parts
@@ -258,6 +271,11 @@ class SharedStep:
             return others[ranks](data, numbers)
 
         return call
+
+    def _row_losses(self, mine: Any, rows: Any) -> RowLosses | None:
+        """What measures these rows, where they have numbers."""
+        pruning = model_state.of(self.model).samples
+        return pruning.row_losses(mine.tags, rows) if pruning and isinstance(mine, TaggedRows) else None
 
     def _counts_early(self) -> bool:
         """Whether the metrics' states may be summed after the gradients, for ranks that die; see `step_retry`."""

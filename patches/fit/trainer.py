@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -24,6 +25,7 @@ from matex_tf.patches.division import in_turn, pydatasets, shared_work
 from matex_tf.patches.fit import one_rank_shapes, predict_function, small_calls, steps
 from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.recovery import resume_fit
+from matex_tf.patches.samples import epochs
 
 
 def install(module: ModuleType) -> None:
@@ -87,6 +89,7 @@ def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         model.train_function.feed.begin_fit()
     model_state.of(model).batches_in_step = ranks.size if per_rank else 1
     more = _steps_per_execution(model, ranks.size if per_rank else 1)
+    epochs.begin(model, _epochs(wrapped, args, kwargs))
     with in_turn.within_call(), more, under_way.making_epochs("fit", model):
         try:
             history = wrapped(*args, **kwargs)
@@ -102,9 +105,17 @@ def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         ).unmerged = True  # Keras has put each rank's own moving averages in the place of its weights
     weights.merge_statistics(model)
     strategies.current().end(model)
+    epochs.end(model)
     ranks.location = f"the end of fit of {model.name}"
     ranks.barrier("end a fit")
     return history
+
+
+def _epochs(fit: Any, args: Any, kwargs: Any) -> int:
+    """The epoch at which a fit ends."""
+    given = inspect.signature(fit).bind(*args, **kwargs)
+    given.apply_defaults()
+    return int(given.arguments["epochs"])
 
 
 @contextlib.contextmanager
@@ -185,11 +196,13 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
     source_sharding.check_batched(kwargs.get("x"))
     what = "fit" if training else "evaluate" if predicting is None else "predict"
-    asked = under_way.EpochsAsked(training, kwargs, what)
+    asked = under_way.EpochsAsked(training, kwargs, what, model_state.of(fitted).samples if training else None)
     with under_way.having(epochs_asked=asked), source_sharding.paused():
         result = wrapped(*args, **kwargs)
     if training and (this := resume_fit.under_way(fitted)) is not None:
         this.is_of(*_draws_of(iterator))
+    if training:
+        epochs.walks(fitted, iterator)
     adapter = iterator.data_adapter
     if type(adapter).__name__ == "ArrayDataAdapter":
         iterator._num_batches = adapter.num_batches
@@ -260,7 +273,9 @@ def _array_pipeline(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
     asked = under_way.now().epochs_asked
     if asked is None:
         return wrapped(*args, **kwargs)
-    return array_sharding.pipeline(adapter, lambda: wrapped(*args, **kwargs), asked.training, asked.arguments)
+    return array_sharding.pipeline(
+        adapter, lambda: wrapped(*args, **kwargs), asked.training, asked.arguments, pruning=asked.pruning
+    )
 
 
 def _batches_in_turn(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:

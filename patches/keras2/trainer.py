@@ -67,6 +67,11 @@ def _refuse() -> None:
             "--reproducible is for models of Keras 3, and this one is of tf_keras (Keras 2): leave it out "
             "(docs/keras2.md)."
         )
+    if settings.current().scores_samples:
+        raise MatexError(
+            "--prune-samples and --sample-scores are for models of Keras 3, and this one is of tf_keras (Keras 2): "
+            "leave them out (docs/keras2.md)."
+        )
 
 
 def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:

@@ -23,7 +23,7 @@ from matex_tf.errors import MatexError
 from matex_tf.faults import checkpoints
 from matex_tf.faults.checkpoint_files import Place
 from matex_tf.faults.checkpoints import Checkpoints
-from matex_tf.patches.common import log_once, run_state, wrapping
+from matex_tf.patches.common import log_once, model_state, run_state, wrapping
 from matex_tf.patches.recovery import snapshot
 from matex_tf.patches.recovery.checkpoint_timer import Clock
 
@@ -69,6 +69,13 @@ class Fit:
         """
         self._quick = begin_anew  # of epochs that were complete one batch is drawn
         self._python_draws = counted  # or the code of the data draws them anew
+
+    def kept_of_samples(self, epoch: int) -> dict[str, Any] | None:
+        """What the checkpoint has of the scores of rows, if this is the epoch that it was taken in."""
+        if not self.replaying or self._kept is None or self._of().done or epoch != self._of().epoch:
+            return None
+        kept: dict[str, Any] | None = self._kept.get("samples")
+        return kept
 
     def begin(self, callbacks: Any, call: Callable[[], Any]) -> Any:
         """The callbacks are about to hear of the beginning of training."""
@@ -178,7 +185,10 @@ class Fit:
 
     def _save(self, place: Place) -> None:
         taken = snapshot.take(self.model, self._callbacks, self._python_draws or place.done)
+        pruning = model_state.of(self.model).samples
+        of_rows = None if pruning is None or place.done else pruning.state()
         if taken is not None:
+            taken["samples"] = of_rows
             taken["per_rank"] = settings.current().batch == "per-rank"
             taken["logs"] = _log_sizes(self._callbacks)
             self._store.save(place, lambda: snapshot.settled(taken))

@@ -1,0 +1,230 @@
+"""Rows that wait, in one `fit`: what of its data an epoch uses, what steps find out about rows, what is left in the end.
+
+A pipeline says how many rows there are (`over`) and asks which are used (`codes`); a step gives its rows' scores
+(`note`); between two epochs the ranks merge them and choose the rows of the next one, each for itself, and all the
+same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf import settings
+from matex_tf.core import world
+from matex_tf.dynamics import sample_files, samples
+from matex_tf.errors import MatexError
+from matex_tf.patches.common import log_once, run_state
+from matex_tf.patches.samples.row_losses import RowLosses
+from matex_tf.patches.samples.schedules import Ahead
+
+#: Steps whose scores are held as tensors: to look into one that a device has yet to compute would wait for it.
+_HELD = 32
+LOG = "rows_used"
+
+
+class Count:
+    """How many fits of the script have had scores."""
+
+    def __init__(self) -> None:
+        self.fits = 0
+
+
+class Pruning:
+    """The rows of one `fit`.
+
+    Attributes:
+        number: of this fit, from 1.
+        batches: of the script's size, that the epoch has; None before there is one.
+        scores: of all rows; None before the data are known.
+        epoch: which of them are used now.
+        factors: float32 (2,), for the graph of a step: the scale of gradients and the factor of logs.
+    """
+
+    def __init__(self, epochs: int, factors: tf.Variable, ahead: Ahead):
+        """Args: epochs: at which the fit ends. Collective."""
+        from tensorflow.python.eager import context
+
+        count = run_state.current().part(Count)
+        count.fits += 1
+        chosen, self.number = settings.current(), count.fits
+        self.rate, self.by, self._rescale = (
+            chosen.prune_samples,
+            chosen.prune_samples_by,
+            chosen.prune_samples_rescale,
+        )
+        self._until = chosen.prune_samples_until * epochs
+        self._seed = world.current().broadcast((context.global_seed() or 0) + self.number, "share a seed")
+        self.factors, self._ahead = factors, ahead
+        self.scores: samples.SampleScores | None = None
+        self.epoch = samples.Epoch.whole(0)
+        self.batches: int | None = None
+        self._size = self._global_size = 1
+        self._held: list[tuple[Any, Any]] = []
+        self._images: Any = None
+        self._offset = 0
+        self._used = self._offered = 0
+        self._epochs = epochs
+
+    def over(self, counts: Sequence[int], own: int, size: int, global_size: int, images: Any = None) -> None:
+        """The data are known.
+
+        Args:
+            counts: rows of each rank that has some of its own; of one where all have the same.
+            own: which of these this rank is.
+            size: rows of a batch of the script.
+            global_size: rows of a step of all ranks.
+            images: what has the rows of this rank, from the first; None where they cannot be had again.
+        """
+        self.scores = samples.SampleScores(sum(counts), self.by == "forgetting")
+        self._offset = sum(counts[:own])
+        self.counts = list(counts)
+        self._size, self._global_size, self._images = size, global_size, images
+        self.epoch = samples.Epoch.whole(len(self.scores))
+        if self.rate and self.number == 1:
+            log_once.log(
+                f"--prune-samples {self.rate:g}: rows whose {self.by} is below the mean are left out of an epoch with "
+                f"that probability, until {100 * settings.current().prune_samples_until:g} % of the epochs are over"
+                if self.by != "random"
+                else f"--prune-samples {self.rate:g}: rows are left out at random, as many as by loss"
+            )
+
+    @property
+    def known(self) -> samples.SampleScores:
+        """The scores of all rows."""
+        assert self.scores is not None, "no pipeline has said what the data are"
+        return self.scores
+
+    @property
+    def offset(self) -> int:
+        """The number of this rank's first row."""
+        return self._offset
+
+    def codes(self) -> np.ndarray:
+        """Of all rows, which are used in this epoch; see `samples.Epoch`."""
+        return self.epoch.codes
+
+    def begin_epoch(self, epoch: int, whole: bool = False) -> None:
+        """Choose the rows of an epoch. Every rank chooses the same.
+
+        Args:
+            whole: whether all are used.
+        """
+        scores = self.known
+        self.epoch = samples.Epoch.whole(len(scores))
+        if self.rate and epoch < self._until and not whole:
+            self.epoch = samples.choose(scores.scores, self.rate, self._seed, epoch, self.by == "random")
+            if not self._rescale:
+                self.epoch = self.epoch._replace(scale=1.0, log_factor=1.0)
+        self.batches = math.ceil(self.epoch.used / self._size)
+        self.factors.assign([self.epoch.scale, self.epoch.log_factor])
+        self._ahead.begin_epoch(
+            math.ceil(len(scores) / self._global_size), math.ceil(self.epoch.used / self._global_size)
+        )
+
+    def before_step(self) -> None:
+        """A step is about to run."""
+        self._ahead.before_step()
+
+    def note(self, found: tuple[Any, Any]) -> None:
+        """A step has run: numbers and scores of this rank's rows, see `RowLosses.found`."""
+        self._ahead.after_step()
+        self._held.append(found)
+        if len(self._held) > _HELD:
+            self._settle()
+
+    def _settle(self) -> None:
+        for numbers, values in self._held:
+            self.known.note(np.asarray(numbers), np.asarray(values))
+        self._held = []
+
+    def end_epoch(self) -> int:
+        """Merge what the ranks have found; gives the rows that were used. Collective."""
+        self._settle()
+        self.known.merge(world.current())
+        self._ahead.end_epoch()
+        self._used += self.epoch.used
+        self._offered += len(self.known)
+        return self.epoch.used
+
+    def row_losses(self, tags: tf.Tensor, rows: tf.Tensor) -> RowLosses:
+        """What measures the rows of a step, in its graph."""
+        return RowLosses(tags, rows, self.by, self.factors)
+
+    def state(self) -> dict[str, Any]:
+        """What a job that is started again goes on with, on rank 0. Collective."""
+        self._settle()
+        self.known.gather(world.current())
+        return {
+            **self.known.state(),
+            "codes": self.epoch.codes.copy(),
+            "factors": np.array([self.epoch.scale, self.epoch.log_factor]),
+            "seed": self._seed,
+            "ahead": self._ahead.state(),
+            "sums": [self._used, self._offered],
+        }
+
+    def restore(self, kept: dict[str, Any]) -> None:
+        """Go on where `state` was taken, in an epoch that has begun.
+
+        Raises:
+            MatexError: the data have another number of rows.
+        """
+        if len(kept["scores"]) != len(self.known):
+            raise MatexError(
+                f"the checkpoint has scores of {len(kept['scores'])} rows, and the data have {len(self.known)}: a "
+                "script must do the same when it is run again."
+            )
+        self.known.restore(kept, world.current().rank == 0)
+        scale, log_factor = map(float, kept["factors"])
+        codes = kept["codes"]
+        self.epoch = samples.Epoch(codes, int((codes != samples.LEFT_OUT).sum()), scale, log_factor)
+        self.batches = math.ceil(self.epoch.used / self._size)
+        self.factors.assign([scale, log_factor])
+        self._seed = kept["seed"]
+        self._ahead.restore(kept["ahead"])
+        self._used, self._offered = kept["sums"]
+
+    def end(self) -> None:
+        """The fit is over: say what was left out, and write the file of scores. Collective."""
+        if self.scores is None or not self._offered:
+            return
+        if self.rate:
+            left = 1 - self._used / self._offered
+            log_once.log(
+                f"fit {self.number}: {self._used:,} of {self._offered:,} rows were used in {self._epochs} epochs, "
+                f"{100 * left:.1f} % were left out (--prune-samples)"
+            )
+        if path := settings.current().sample_scores:
+            self._write(sample_files.numbered(path, self.number))
+
+    def _write(self, path: str) -> None:
+        ranks, scores = world.current(), self.known
+        shown = sample_files.extremes(scores.scores)
+        everyone = ranks.allgather(self._pictures(shown), "gather the rows of a picture")
+        error = ""
+        if ranks.rank == 0:
+            try:
+                sample_files.write_table(path, scores.scores, scores.used)
+                images = {number: image for own in everyone for number, image in own.items()}
+                picture = sample_files.draw(path, shown, scores.scores, images, self.by)
+                log_once.log(f"the scores of {len(scores):,} rows are in {path}" + (f", {picture}" if picture else ""))
+            except OSError as problem:
+                error = f"--sample-scores {path} cannot be written: {problem}"
+        if error := ranks.broadcast(error, "write the scores of rows"):
+            raise MatexError(error)
+
+    def _pictures(self, shown: Sequence[np.ndarray]) -> dict[int, np.ndarray]:
+        """Of these rows, the images that this rank has."""
+        held = self._images
+        if held is None or not sample_files.is_image(tuple(held.shape[1:])):
+            return {}
+        if len(self.counts) == 1 and world.current().rank:
+            return {}  # rank 0 has all of them
+        wanted = [int(number) for numbers in shown for number in numbers]
+        there = [number for number in wanted if 0 <= number - self._offset < held.shape[0]]
+        return {number: np.asarray(held[number - self._offset]) for number in there}

@@ -1,0 +1,55 @@
+"""Rows that know their numbers: a batch whose first column is the tag of each row.
+
+A tag is the global row number n, or -1 - n for a row whose gradient is scaled. It is a column like any other, so
+whatever takes, gathers or passes on rows of a batch takes their tags along.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf.dynamics import samples
+
+
+class TaggedRows(NamedTuple):
+    """Rows of a batch.
+
+    Attributes:
+        tags: int64 (rows,).
+        data: the batch, as Keras structures it.
+    """
+
+    tags: Any
+    data: Any
+
+
+def untagged(data: Any) -> Any:
+    """A batch as Keras knows it."""
+    return data.data if isinstance(data, TaggedRows) else data
+
+
+def without_tags(data: Any, slices: tuple[bool, ...]) -> tuple[Any, tuple[bool, ...]]:
+    """The same, with what `row_slicing.sliceable` says of its leaves."""
+    return (data.data, slices[1:]) if isinstance(data, TaggedRows) else (data, slices)
+
+
+def used(numbers: tf.Tensor, codes: tf.Tensor) -> tf.Tensor:
+    """The tags of those rows that are used in an epoch.
+
+    Args:
+        numbers: int64 (n,), rows.
+        codes: int8 (rows,), see `samples.Epoch`.
+    """
+    code = tf.gather(codes, numbers)
+    tags = tf.where(code == samples.SCALED, -1 - numbers, numbers)
+    return tf.boolean_mask(tags, code != samples.LEFT_OUT)
+
+
+def numbers_of(tags: Any) -> Any:
+    """Row numbers from tags; of a tensor or an array."""
+    if isinstance(tags, np.ndarray):
+        return np.where(tags < 0, -1 - tags, tags)
+    return tf.where(tags < 0, -1 - tags, tags)
