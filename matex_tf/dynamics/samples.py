@@ -127,8 +127,7 @@ class SampleScores:
 
     def state(self) -> dict[str, Any]:
         """Everything, as plain arrays; after `gather`, on rank 0."""
-        kept = {"scores": self.scores, "used": self.used, "fresh": self._fresh}
-        kept = {name: array.copy() for name, array in kept.items()}
+        kept = {"scores": self.scores.copy(), "used": self.used.copy(), "fresh": self._fresh.copy()}
         return kept if self._right is None else {**kept, "right": self._right.copy()}
 
     def restore(self, kept: dict[str, Any], fresh: bool) -> None:

@@ -9,6 +9,7 @@ Relies on (Keras 3.3 to 3.15): `TensorFlowTrainer.make_train_function`, `make_te
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import inspect
 from collections.abc import Iterator
@@ -89,7 +90,8 @@ def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         model.train_function.feed.begin_fit()
     model_state.of(model).batches_in_step = ranks.size if per_rank else 1
     more = _steps_per_execution(model, ranks.size if per_rank else 1)
-    epochs.begin(model, _epochs(wrapped, args, kwargs))
+    resumed = functools.partial(resume_fit.scores_in, model)
+    epochs.begin(model, _epochs(wrapped, args, kwargs), weights.optimizers_of(model), resumed)
     with in_turn.within_call(), more, under_way.making_epochs("fit", model):
         try:
             history = wrapped(*args, **kwargs)

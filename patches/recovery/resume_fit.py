@@ -70,12 +70,11 @@ class Fit:
         self._quick = begin_anew  # of epochs that were complete one batch is drawn
         self._python_draws = counted  # or the code of the data draws them anew
 
-    def kept_of_samples(self, epoch: int) -> dict[str, Any] | None:
+    def scores_in(self, epoch: int) -> Any:
         """What the checkpoint has of the scores of rows, if this is the epoch that it was taken in."""
         if not self.replaying or self._kept is None or self._of().done or epoch != self._of().epoch:
             return None
-        kept: dict[str, Any] | None = self._kept.get("samples")
-        return kept
+        return self._kept.get("samples")
 
     def begin(self, callbacks: Any, call: Callable[[], Any]) -> Any:
         """The callbacks are about to hear of the beginning of training."""
@@ -252,6 +251,12 @@ def under_way(model: Any) -> Fit | None:
     """The `fit` that trains this model; None where none does, or where the job is not started again."""
     this = fits().under_way
     return this if this is not None and this.model is model else None
+
+
+def scores_in(model: Any, epoch: int) -> tuple[bool, Any]:
+    """Whether this model is on its way to where it was; and the scores of rows of a checkpoint in this epoch."""
+    this = under_way(model)
+    return (False, None) if this is None else (this.replaying, this.scores_in(epoch))
 
 
 def replaying(model: Any) -> bool:

@@ -6,6 +6,7 @@ Relies on (Keras 3.3 to 3.15): `CallbackList.on_epoch_begin(epoch)` and `on_epoc
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -14,8 +15,6 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import model_state, wrapping
-from matex_tf.patches.keras import weights
-from matex_tf.patches.recovery import resume_fit
 from matex_tf.patches.samples.pruning import LOG, Pruning
 from matex_tf.patches.samples.schedules import Ahead
 
@@ -26,7 +25,11 @@ def install(module: ModuleType) -> None:
     wrapping.wrap(module, "CallbackList.on_epoch_end", _end_epoch)
 
 
-def begin(model: Any, epochs: int) -> None:
+#: Of an epoch: whether it was trained in a job before this one, and the scores of the checkpoint if it was begun there.
+Resumed = Callable[[int], tuple[bool, Any]]
+
+
+def begin(model: Any, epochs: int, optimizers: Sequence[Any], resumed: Resumed) -> None:
     """A `fit` of a model begins. All ranks come here.
 
     Args:
@@ -38,7 +41,8 @@ def begin(model: Any, epochs: int) -> None:
         return
     if notes.sample_factors is None:
         notes.sample_factors = tf.Variable([1.0, 1.0], trainable=False)
-    notes.samples = Pruning(epochs, notes.sample_factors, Ahead(weights.optimizers_of(model)))
+    notes.samples = Pruning(epochs, notes.sample_factors, Ahead(optimizers))
+    notes.samples.resumed = resumed
 
 
 def end(model: Any) -> None:
@@ -63,6 +67,12 @@ def walks(model: Any, iterator: Any) -> None:
             "--prune-samples: with steps_per_epoch an epoch is no walk over all rows, so none can be left out of it: "
             "leave out steps_per_epoch (and repeat()), or --prune-samples and --sample-scores (docs/samples.md)."
         )
+    if notes.samples.scores is None:
+        kind = type(iterator.data_adapter).__name__.removesuffix("Adapter")
+        raise MatexError(
+            f"--prune-samples: nobody can say which row is which in these data ({kind}): give fit arrays, or leave out "
+            "--prune-samples and --sample-scores (docs/samples.md)."
+        )
     notes.sample_epochs = iterator
 
 
@@ -71,12 +81,11 @@ def _begin_epoch(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
     pruning: Pruning | None = notes.samples
     if pruning is not None and notes.sample_epochs is not None:
         epoch = args[0] if args else kwargs["epoch"]
-        before = resume_fit.under_way(callbacks.model)
-        kept = None if before is None else before.kept_of_samples(epoch)
+        replaying, kept = pruning.resumed(epoch)
         if kept is not None:
             pruning.restore(kept)
         else:
-            pruning.begin_epoch(epoch, whole=before is not None and before.replaying)
+            pruning.begin_epoch(epoch, whole=replaying)
         notes.sample_epochs._num_batches = pruning.batches
         _tell(callbacks, pruning.batches)
     return wrapped(*args, **kwargs)
@@ -85,8 +94,8 @@ def _begin_epoch(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
 def _end_epoch(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
     notes = model_state.of(callbacks.model)
     pruning: Pruning | None = notes.samples
-    before = resume_fit.under_way(callbacks.model)
-    if pruning is not None and notes.sample_epochs is not None and not (before is not None and before.replaying):
+    epoch = args[0] if args else kwargs["epoch"]
+    if pruning is not None and notes.sample_epochs is not None and not pruning.resumed(epoch)[0]:
         used = pruning.end_epoch()
         logs = args[1] if len(args) > 1 else kwargs.get("logs")
         if pruning.rate and isinstance(logs, dict):

@@ -1,4 +1,4 @@
-"""Rows that wait, in one `fit`: what of its data an epoch uses, what steps find out about rows, what is left in the end.
+"""Rows that wait, in one `fit`: which of them an epoch uses, what steps find out about them, what is left in the end.
 
 A pipeline says how many rows there are (`over`) and asks which are used (`codes`); a step gives its rows' scores
 (`note`); between two epochs the ranks merge them and choose the rows of the next one, each for itself, and all the
@@ -8,7 +8,7 @@ same.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.dynamics import sample_files, samples
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import log_once, run_state
+from matex_tf.patches.common import active_flag, log_once, run_state
 from matex_tf.patches.samples.row_losses import RowLosses
 from matex_tf.patches.samples.schedules import Ahead
 
@@ -43,6 +43,7 @@ class Pruning:
         scores: of all rows; None before the data are known.
         epoch: which of them are used now.
         factors: float32 (2,), for the graph of a step: the scale of gradients and the factor of logs.
+        resumed: see `epochs.Resumed`.
     """
 
     def __init__(self, epochs: int, factors: tf.Variable, ahead: Ahead):
@@ -57,7 +58,7 @@ class Pruning:
             chosen.prune_samples_by,
             chosen.prune_samples_rescale,
         )
-        self._until = chosen.prune_samples_until * epochs
+        self._until = math.floor(chosen.prune_samples_until * epochs)  # so that the last one is whole, if any is
         self._seed = world.current().broadcast((context.global_seed() or 0) + self.number, "share a seed")
         self.factors, self._ahead = factors, ahead
         self.scores: samples.SampleScores | None = None
@@ -69,6 +70,7 @@ class Pruning:
         self._offset = 0
         self._used = self._offered = 0
         self._epochs = epochs
+        self.resumed: Callable[[int], tuple[bool, Any]] = lambda epoch: (False, None)
 
     def over(self, counts: Sequence[int], own: int, size: int, global_size: int, images: Any = None) -> None:
         """The data are known.
@@ -208,10 +210,11 @@ class Pruning:
         everyone = ranks.allgather(self._pictures(shown), "gather the rows of a picture")
         error = ""
         if ranks.rank == 0:
+            images = {number: image for own in everyone for number, image in own.items()}
             try:
-                sample_files.write_table(path, scores.scores, scores.used)
-                images = {number: image for own in everyone for number, image in own.items()}
-                picture = sample_files.draw(path, shown, scores.scores, images, self.by)
+                with active_flag.alone():
+                    sample_files.write_table(path, scores.scores, scores.used)
+                    picture = sample_files.draw(path, shown, scores.scores, images, self.by)
                 log_once.log(f"the scores of {len(scores):,} rows are in {path}" + (f", {picture}" if picture else ""))
             except OSError as problem:
                 error = f"--sample-scores {path} cannot be written: {problem}"

@@ -126,9 +126,9 @@ def _loss_weights(compiled: Any) -> dict[int, float]:
     """The weight of each loss of a model, by its id; of those that have one."""
     flat = getattr(compiled, "_flat_losses", None)
     if flat is None:
-        pairs = zip(compiled.flat_losses, compiled.flat_loss_weights, strict=False)
+        pairs = [*zip(compiled.flat_losses, compiled.flat_loss_weights, strict=False)]
     else:
-        pairs = ((one.loss, one.loss_weights) for one in flat)
+        pairs = [(one.loss, one.loss_weights) for one in flat]
     return {id(loss): weight for loss, weight in pairs if loss is not None and weight is not None}
 
 
@@ -169,6 +169,12 @@ def _reduce(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _reduced(
-    of_rows: RowLosses, wrapped: Any, values: Any, sample_weight: Any = None, mask: Any = None, *args: Any, **kwargs: Any
+    of_rows: RowLosses,
+    wrapped: Any,
+    values: Any,
+    sample_weight: Any = None,
+    mask: Any = None,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
     return wrapped(of_rows.scaled(values, mask), sample_weight, mask, *args, **kwargs)

@@ -30,7 +30,9 @@ class Ahead:
         """Args: optimizers: of Keras; those without a schedule are left alone."""
         from keras.src.optimizers.schedules.learning_rate_schedule import LearningRateSchedule
 
-        scheduled = [one for one in optimizers if isinstance(getattr(one, "_learning_rate", None), LearningRateSchedule)]
+        scheduled = [
+            one for one in optimizers if isinstance(getattr(one, "_learning_rate", None), LearningRateSchedule)
+        ]
         for one in scheduled:
             if one not in _ahead:
                 _ahead[one] = tf.Variable(0, dtype=tf.int64, trainable=False)

@@ -24,7 +24,7 @@ ROOMS: dict[str, str] = {
     "exchange.network": "core core.transport",
     "strategies": "core exchange exchange.network",
     "faults": "core storage",
-    "dynamics": "core exchange dynamics.channels",
+    "dynamics": "core storage exchange dynamics.channels",
     "dynamics.channels": "",
     "planning": "core storage exchange exchange.network strategies",
     "verifying": "",
@@ -42,12 +42,13 @@ ROOMS: dict[str, str] = {
     "patches.across_rows": "core exchange patches.common",
     "patches.checking": "core exchange strategies patches.common",
     "patches.keras": "core exchange strategies patches.common patches.across_rows",
-    "patches.data": "core exchange exchange.network strategies readers patches.common",
+    "patches.samples": "core dynamics patches.common patches.across_rows",
+    "patches.data": "core exchange exchange.network strategies readers patches.common patches.samples",
     "patches.division": "core exchange.network patches.common patches.data",
     "patches.recovery": "core storage faults exchange patches.common patches.data patches.keras",
     "patches.fit": (
         "core exchange strategies patches.common patches.across_rows patches.checking patches.data patches.division"
-        " patches.keras patches.recovery patches.random"
+        " patches.keras patches.recovery patches.random patches.samples"
         " patches patches.files"  # whether the script is recorded, and whether it asks for its rank
     ),
     "patches.keras2": (

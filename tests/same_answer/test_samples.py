@@ -1,0 +1,96 @@
+"""`--prune-samples`: the same rows are left out on any number of ranks, and the same weights come of it."""
+
+import numpy as np
+import pytest
+from compare import same
+
+from tests.support.cases import samples
+
+FORMS = [
+    {"form": "split", "rule": "schedule"},
+    {"form": "weights"},
+    {"form": "class_weight"},
+    {"form": "in order"},
+    {"form": "batches"},
+    {"model": "own step"},
+    {"model": "two outputs"},
+    {"model": "layers"},
+    {"model": "xla"},
+    {"model": "eager"},
+    {"rule": "accumulation"},
+    {"rule": "scaled"},
+    {"by": "el2n"},
+    {"by": "forgetting"},
+    {"by": "uncertainty"},
+    {"by": "random"},
+    {"prune_samples_rescale": False},
+    {"reproducible": 4},
+    {"more": {"steps_per_epoch": None, "validation_freq": 2}},
+]
+
+
+def named(how):
+    return " ".join(map(str, how.values()))
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("how", FORMS, ids=named)
+def test_same_rows(ranks, how):
+    """Weights, `History`, scores, and how often each row was used."""
+    result = same(ranks(samples.trained, (1, 4), **how))
+    rows = len(result["count"])
+    assert result["used"][0] == result["used"][-1] == rows and max(result["used"][1:-1]) < rows
+    assert sum(result["used"]) == result["count"].sum() and np.isfinite(result["scores"]).all()
+
+
+@pytest.mark.parametrize("rate", [0.5])
+def test_equals_numpy(ranks, rate):
+    """Which rows, with which gradients, and the loss in the logs: InfoBatch in NumPy."""
+    for found, expected in ranks(samples.linear, (2,), rate=rate)[2]:
+        assert found["used"] == expected["used"] and len(set(found["used"])) > 2
+        np.testing.assert_allclose(found["weights"], expected["weights"], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-4)
+
+
+def test_shards(ranks):
+    """Rows of all ranks are numbered in the order of ranks; each is used or left out by the rank that has it."""
+    first, *others = ranks(samples.sharded, (2,))[2]
+    assert len(first["count"]) == 60 + 80 and sum(first["count"]) == sum(first["used"])
+    assert first["used"][0] == first["used"][-1] == 140 > max(first["used"][1:-1])
+    assert all(other["used"] == first["used"] for other in others)
+    np.testing.assert_array_equal(first["weights"][0], others[0]["weights"][0])
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("strategy", ["gossip", "pipe", "local"])
+def test_strategies(ranks, strategy):
+    """Ranks that train apart leave out the same rows; with `pipe` they have the same weights."""
+    first, *others = ranks(samples.trained, (2,), strategy=strategy, meets="")[2]
+    assert first["used"][0] == first["used"][-1] > max(first["used"][1:-1])
+    for other in others:
+        np.testing.assert_array_equal(other["count"], first["count"])
+        assert other["used"] == first["used"]
+
+
+@pytest.mark.variants(0)
+def test_per_rank(ranks):
+    """With `--batch per-rank` too, a batch is full, and every row that is used is used once."""
+    for result in ranks(samples.trained, (2,), batch="per-rank")[2]:
+        assert sum(result["used"]) == result["count"].sum() and result["used"][1] < result["used"][0]
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("mean", "mean_of_batch has no value for each row"),
+        ("steps", "leave out steps_per_epoch"),
+        ("generator", "nobody can say which row is which"),
+        ("step", "let it call self.compute_loss"),
+        ("measure", "needs a crossentropy of classes"),
+    ],
+)
+@pytest.mark.variants(3)
+def test_refused(ranks, what, message):
+    """In words, on every rank."""
+    for said in ranks.refused(samples.refused, (2,), what=what)[2]:
+        assert message in said, said

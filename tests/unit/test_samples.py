@@ -1,0 +1,105 @@
+"""Scores of rows, and who is left out, without ranks and without TensorFlow."""
+
+import numpy as np
+import pytest
+
+from matex_tf.core.world import World
+from matex_tf.dynamics import sample_files, samples
+from matex_tf.errors import SettingError
+from matex_tf.settings import Settings
+
+
+def test_who_is_left_out():
+    """Of rows below the mean so many, of others none; the sum of weights stays what it was, in expectation."""
+    scores = np.random.RandomState(0).exponential(size=200_000).astype("float32")
+    for rate in (0.3, 0.75):
+        epoch = samples.choose(scores, rate, seed=1, epoch=2)
+        below = scores < scores.mean()
+        assert (epoch.codes[~below] == samples.USED).all()
+        assert abs((epoch.codes[below] == samples.LEFT_OUT).mean() - rate) < 0.005
+        weights = np.array([0, 1, epoch.scale])[epoch.codes]
+        assert abs(weights.sum() / len(scores) - 1) < 0.005
+        assert epoch.used == (weights > 0).sum() and epoch.log_factor == pytest.approx(epoch.used / weights.sum())
+
+
+def test_at_random():
+    """As many, but any of them."""
+    scores = np.random.RandomState(0).exponential(size=200_000).astype("float32")
+    by_loss, at_random = (samples.choose(scores, 0.5, 1, 2, at_random=so) for so in (False, True))
+    assert abs(by_loss.used - at_random.used) < 0.005 * len(scores)
+    hard = scores > scores.mean()
+    assert (at_random.codes[hard] == samples.LEFT_OUT).mean() == pytest.approx(
+        1 - at_random.used / len(scores), abs=0.01
+    )
+
+
+def test_draws():
+    """Even, other ones in each epoch and for each seed, and the same for the same."""
+    rows = np.arange(100_000, dtype=np.uint64)
+    first = samples.uniform(rows, 3, 1)
+    np.testing.assert_array_equal(first, samples.uniform(rows, 3, 1))
+    assert first.min() >= 0 and first.max() < 1 and abs(first.mean() - 0.5) < 0.005
+    for other in (samples.uniform(rows, 3, 2), samples.uniform(rows, 4, 1), first[::-1]):
+        assert abs(np.corrcoef(first, other)[0, 1]) < 0.02
+
+
+def test_rows_without_scores_are_used():
+    scores = np.array([np.nan, 0.0, 0.0, 9.0], np.float32)
+    for epoch in range(50):
+        codes = samples.choose(scores, 0.9, 0, epoch).codes
+        assert codes[0] == codes[3] == samples.USED
+    assert samples.choose(np.full(4, np.nan, np.float32), 0.9, 0, 0).used == 4
+
+
+def test_scores():
+    """The last one counts; a row that was not seen, or whose loss is not finite, keeps its own."""
+    table = samples.SampleScores(5)
+    table.note(np.array([0, 1, 2]), np.array([1.0, 2.0, np.inf]))
+    table.merge(World())
+    table.note(np.array([1, 4]), np.array([7.0, 0.5]))
+    kept = table.state()
+    table.merge(World())
+    np.testing.assert_array_equal(table.scores, np.array([1, 7, np.nan, np.nan, 0.5], np.float32))
+    np.testing.assert_array_equal(table.used, [1, 2, 0, 0, 1])
+    again = samples.SampleScores(5)
+    again.restore(kept, fresh=True)
+    again.merge(World())
+    np.testing.assert_array_equal(again.scores, table.scores)
+
+
+def test_forgetting():
+    """Right and then wrong counts; so does each time for a row that was never right."""
+    table = samples.SampleScores(4, forgetting=True)
+    for right in ([1, 0, 1, 0], [1, 0, 0, 1], [1, 0, 1, 1], [1, 0, 0, 0]):
+        table.note(np.arange(4), np.array(right, np.float32))
+        table.merge(World())
+    np.testing.assert_array_equal(table.scores, [0, 4, 2, 2])
+
+
+def test_memory():
+    """At most 20 bytes a row, with what an epoch has."""
+    table = samples.SampleScores(1_000_000, forgetting=True)
+    table.note(np.arange(1_000_000), np.random.RandomState(0).rand(1_000_000))
+    table.merge(World())
+    epoch = samples.choose(table.scores, 0.5, 0, 1)
+    assert table.nbytes + epoch.codes.nbytes <= 12_000_000
+
+
+def test_files(tmp_path):
+    """A line for each row; a picture where rows are images."""
+    path, scores = tmp_path / "deep" / "scores.csv", np.array([0.5, np.nan, 2, 1], np.float32)
+    sample_files.write_table(str(path), scores, np.array([3, 0, 4, 1]))
+    assert path.read_text().split() == ["row,score,used", "0,0.5,3", "1,,0", "2,2,4", "3,1,1"]
+    hard, easy = sample_files.extremes(scores)
+    assert [*hard] == [2, 3, 0] and [*easy] == [0, 3, 2]
+    images = {row: np.random.RandomState(row).rand(8, 8, 3) for row in range(4)}
+    assert sample_files.draw(str(path), (hard, easy), scores, images, "loss") == str(path.with_suffix(".png"))
+    assert path.with_suffix(".png").stat().st_size > 1000
+    assert sample_files.is_image((8, 8)) and not sample_files.is_image((6,)) and not sample_files.is_image((8, 8, 5))
+    assert [sample_files.numbered("a.csv", fit) for fit in (1, 2)] == ["a.csv", "a-2.csv"]
+
+
+@pytest.mark.parametrize(("name", "value"), [("prune_samples", "1"), ("prune_samples_until", "1.5")])
+def test_settings(name, value):
+    with pytest.raises(SettingError, match="--prune-samples"):
+        Settings.read({name: value}, {})
