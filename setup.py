@@ -14,6 +14,7 @@ from setuptools.command.editable_wheel import editable_wheel
 
 HERE = Path(__file__).resolve().parent
 PLOTS = ["matplotlib"]
+YAML = ["pyyaml"]  # blueprints of `matex-tf grow`
 KERAS = "keras>=2.13,!=3.0.*,!=3.1.*,!=3.2.*"  # TensorFlow before 2.16 brings Keras 2
 DATA = ["h5py", "netCDF4", "pandas", "pyarrow>=14"]  # what files are read with
 PTH = "matex_tf.pth"  # lets MATEX_TF=1 start matex_tf in `mpirun -n N python SCRIPT`
@@ -85,6 +86,7 @@ setup(
         "test": [
             *DATA,
             *PLOTS,
+            *YAML,
             "hypothesis",
             "mypy",
             "psutil",
@@ -97,6 +99,7 @@ setup(
             "scikit-learn",
         ],
         "plots": PLOTS,
+        "yaml": YAML,
         "docs": ["mkdocs-material", "mkdocstrings[python]"],
     },
     entry_points={"console_scripts": ["matex-tf = matex_tf.cli.main:main"]},

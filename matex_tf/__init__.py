@@ -5,14 +5,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matex_tf.core.world import init, local_rank, rank, size
     from matex_tf.patches.across_rows.all_rows import all_rows
+    from matex_tf.patches.candidates.blueprint import Blueprint
     from matex_tf.patches.loops.gradient_updates import average
     from matex_tf.readers import DataSet
 
 __version__ = "0.1.0"
-__all__ = ["DataSet", "all_rows", "average", "init", "local_rank", "rank", "size"]
+__all__ = ["Blueprint", "DataSet", "all_rows", "average", "init", "local_rank", "rank", "size"]
 
 #: Where the names come from: numpy is imported when it is needed, not before the threads are set.
 _FROM = {
+    "Blueprint": "matex_tf.patches.candidates.blueprint",
     "DataSet": "matex_tf.readers",
     "all_rows": "matex_tf.patches.across_rows.all_rows",
     "average": "matex_tf.patches.loops.gradient_updates",

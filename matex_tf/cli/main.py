@@ -16,11 +16,12 @@ COMMANDS = {
     "trace": "say where the time of a step went: matex-tf trace FILE.json",
     "verify": "compare a training on N ranks with that on one: matex-tf verify -n 4 train.py",
     "plan": "predict a step's time with each strategy and on more ranks: matex-tf plan -n 4 train.py",
+    "grow": "find a network among candidates, and train it: matex-tf grow net.yaml train.py",
     "bench": "measure the exchange on this machine or cluster: matex-tf bench allreduce",
     "horovodrun": "run a Horovod script: matex-tf horovodrun -np 4 python train.py",
 }
 #: Commands that need words, and without any print their help.
-_NEED_WORDS = ("trace", "verify", "plan", "bench", "horovodrun")
+_NEED_WORDS = ("trace", "verify", "plan", "grow", "bench", "horovodrun")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,7 +14,7 @@ MOST = 13  # modules of a room, beside its `__init__`
 #: Every room, and the rooms that its modules may import, lazily or not.
 ROOMS: dict[str, str] = {
     # The public names, and `python -m matex_tf`.
-    "matex_tf": "core job readers patches.loops",
+    "matex_tf": "core job readers patches.loops patches.candidates",
     "settings": "strategies",  # lazily: the registry has the names, the rules and the options of strategies
     "storage": "",
     "core": "storage core.transport",
@@ -26,6 +26,7 @@ ROOMS: dict[str, str] = {
     "faults": "core storage",
     "dynamics": "core storage exchange dynamics.channels",
     "dynamics.channels": "",
+    "blueprints": "planning",
     "planning": "core storage exchange exchange.network strategies",
     "verifying": "",
     "launch": "core faults",
@@ -38,6 +39,7 @@ ROOMS: dict[str, str] = {
     "readers.formats.netcdf": "core readers.tables readers.safety",
     "patches": "verifying patches.common patches.files patches.imports patches.loops",
     "patches.common": "core patches",
+    "patches.candidates": "core storage blueprints patches.common",
     "patches.random": "exchange patches.common patches.across_rows",
     "patches.across_rows": "core exchange patches.common",
     "patches.checking": "core exchange strategies patches.common",
@@ -74,8 +76,8 @@ ROOMS: dict[str, str] = {
         "core storage faults exchange exchange.node patches patches.common patches.imports patches.recovery"
     ),
     "patches.horovod.optimizers": "patches.common patches.horovod.core",
-    "job": "core launch faults patches patches.common patches.files patches.imports",
-    "cli": "matex_tf core storage exchange planning verifying launch job",
+    "job": "core launch faults patches patches.common patches.candidates patches.files patches.imports",
+    "cli": "matex_tf core storage exchange planning blueprints verifying launch job",
 }  # fmt: skip
 FOR_ALL = {"errors", "settings"}  # modules
 
