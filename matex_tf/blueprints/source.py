@@ -2,7 +2,7 @@
 
     units: 32..512              read by the script: matex_tf.Blueprint("net.yaml").values
     dense_1.units: 32..512      an argument of the layer of that name, in a script that stays as it is
-    conv2d*.filters: 8..64      of each layer whose name fits; * and ? as in the shell
+    conv2d*.filters: 8..64      of each layer whose name fits, as in the shell; commas list several names
 
 In a config a value that is a range takes its place. A list with `repeat` beside it stands for its layers several times:
 {repeat: 1..4, layers: [...]}.

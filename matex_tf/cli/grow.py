@@ -154,9 +154,11 @@ class Search:
     def _task(self, one: Candidate, part: float) -> Task:
         """What the ranks are handed: the fields of `patches.candidates.candidate.Candidate`."""
         rung = len(one.scores)
+        if part >= 1 and one.epochs and one.epochs[-1] >= self.epochs:  # one epoch in all, which its rung has had
+            rung, one.epochs = 0, []
         if not one.values:
             one.values = ranges.drawn(self.ranges, one.number, self.given.candidates, self.seed)
-        path = os.path.join(self.folder, f"candidate-{one.number}-{rung}")
+        path = os.path.join(self.folder, f"candidate-{one.number}-{rung}" + "-best" * (part >= 1))
         state = os.path.join(self.folder, f"candidate-{one.number}-{rung - 1}.npz") if rung else ""
         handed = {
             "number": one.number, "of": self.given.candidates, "seed": self.seed, "values": one.values, "part": part,
@@ -191,8 +193,6 @@ class Search:
             code = job.end()
         if not task.found or "failed" in task.found:
             return code or 1
-        if self.epochs and best.epochs and task.found["done"] <= best.epochs[-1]:
-            return code  # one epoch in all: the rung had it
         self._take(best, task.found)
         return code
 

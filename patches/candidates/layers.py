@@ -42,7 +42,7 @@ class _Init:
         wanted: dict[str, Any] = {}
         for key, value in now.values.items():
             pattern, dot, argument = key.rpartition(".")
-            if dot and argument != "repeat" and fnmatch.fnmatchcase(name, pattern):
+            if dot and any(fnmatch.fnmatchcase(name, one.strip()) for one in pattern.split(",")):
                 wanted[argument] = value
                 candidate.ask(key)
         if wanted:
