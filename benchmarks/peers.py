@@ -98,6 +98,7 @@ NETWORKS = Peer(
             "tf_keras==2.21.*",
             "tensorflow-model-optimization==0.8.*",
             "keras-tuner==1.4.*",
+            "tensorboard",
             "scikit-learn",
         )
     ],
