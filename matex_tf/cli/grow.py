@@ -55,7 +55,7 @@ def parser() -> Parser:
     parser.add(out, "--png", metavar="FILE", default="", help="Draw the tree of candidates")
     parser.add(out, "--json", metavar="FILE", default="", help="Write all that was found to a file")
     parser.add(out, "--keep", metavar="FILE", default="", help="Write the values of the best candidate to a JSON file")
-    parser.add_settings(shown=False)
+    parser.add_settings(leave_out=("groups",), shown=False)  # of a strategy; here each group is a job
     return parser
 
 
