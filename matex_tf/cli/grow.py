@@ -99,9 +99,11 @@ class Search:
         folder: str,
     ):
         self.given, self.target, self.ranges, self.total, self.folder = given, target, found, total, folder
+        self.settings = settings
         self.seed = settings.seed if settings.seed >= 0 else int.from_bytes(os.urandom(3), "little")
         self.mpirun = mpirun_command.find_mpirun() if total > 1 or given.hosts else None
-        self.threads = settings.threads
+        # Of each rank while groups share the cores of this machine; the best one's ranks divide them by themselves.
+        self._threads = settings.threads or (0 if given.hosts else max(1, resources.cores().threads // total))
         self.epochs = 0
         self.objective, self.more = given.objective, True
         self._side: SideBySide | None = None
@@ -137,7 +139,7 @@ class Search:
         if count != self._groups:
             if self._side is not None:
                 self._side.end()
-            self._side = SideBySide(self._lines(count), os.path.join(self._new_folder(count)))
+            self._side = SideBySide(self._lines(count), self._new_folder(count), threads=self._threads)
             self._groups = count
         assert self._side is not None
         tasks = [self._task(one, part) for one in alive]
@@ -206,7 +208,8 @@ class Search:
         def line(size: int, where: str) -> Callable[[str], list[str]]:
             start: list[str] = []
             if self.mpirun is not None and (size > 1 or where):
-                start = mpirun_command.mpirun_line(self.mpirun, size, where, self.threads or 1)
+                threads = (self._threads or 1) if hushed else self.settings.threads
+                start = mpirun_command.mpirun_line(self.mpirun, size, where, threads)
             return lambda folder: [*start, *words, folder, *self.target.words]
 
         return [line(size, where) for size, where in zip(shares, hosts, strict=True)]

@@ -18,6 +18,7 @@ from matex_tf.launch import lifetime
 
 _PAUSE = 0.02  # seconds between looks at the jobs
 _SECONDS_TO_END = 10.0
+_THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 _SHOWN = 1500  # characters of what a job has printed that has failed
 
 
@@ -45,10 +46,18 @@ class SideBySide:
         lines: the command line of each job, of the folder that it reads.
         folder: for the jobs' own folders and for what they print.
         shown: whether what a job prints goes to this process's output, and not into a file.
+        threads: for each rank, where the environment does not say; 0 leaves that to the job, which knows no other.
     """
 
-    def __init__(self, lines: Sequence[Callable[[str], list[str]]], folder: str, shown: bool = False):
-        self._jobs = [_Job(line, os.path.join(folder, f"group-{number}"), shown) for number, line in enumerate(lines)]
+    def __init__(self, lines: Sequence[Callable[[str], list[str]]], folder: str, shown: bool = False, threads: int = 0):
+        environ = {name: value for name, value in os.environ.items() if name != "MATEX_TF"}
+        starting.settle_hashes(environ)
+        if threads:
+            for name, count in zip(_THREADS, (threads, threads, max(2, threads)), strict=True):
+                environ.setdefault(name, str(count))
+        self._jobs = [
+            _Job(line, os.path.join(folder, f"group-{number}"), shown, environ) for number, line in enumerate(lines)
+        ]
 
     def run(self, tasks: Sequence[Task]) -> None:
         """Have the tasks done, each by the first job that is free."""
@@ -80,8 +89,8 @@ class SideBySide:
 class _Job:
     """A job, with the task that it is at."""
 
-    def __init__(self, line: Callable[[str], list[str]], folder: str, shown: bool):
-        self._line, self._base, self._shown = line, folder, shown
+    def __init__(self, line: Callable[[str], list[str]], folder: str, shown: bool, environ: dict[str, str]):
+        self._line, self._base, self._shown, self._environ = line, folder, shown, environ
         self._process: subprocess.Popen[bytes] | None = None
         self._starts = self._tasks = 0
         self._folder = self._log = ""
@@ -94,13 +103,11 @@ class _Job:
             self._log = f"{self._folder}.log"
             self._starts += 1
             os.mkdir(self._folder)
-            environ = {name: value for name, value in os.environ.items() if name != "MATEX_TF"}
-            starting.settle_hashes(environ)
             with open(self._log, "wb") as log:
                 output = None if self._shown else log
                 # In a session of its own, a Ctrl-C at the terminal reaches this process alone, which ends the jobs.
                 self._process = lifetime.start(
-                    self._line(self._folder), stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ,
+                    self._line(self._folder), stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=self._environ,
                     start_new_session=True,
                 )  # fmt: skip
         self.task = task
