@@ -18,6 +18,21 @@ class MissingPackage(MatexError):
     """TensorFlow, mpi4py or an MPI library is not there, or not the right one."""
 
 
+class EndsToResume(SystemExit):
+    """A checkpoint was asked for and is saved: the job ends, on all ranks, and is to be resumed.
+
+    Args:
+        where: what the checkpoint is of, such as "step 3 of epoch 2 of fit 1".
+    """
+
+    #: The exit code of such a job: "try again later" (EX_TEMPFAIL of sysexits.h).
+    CODE = 75
+
+    def __init__(self, where: str):
+        super().__init__(self.CODE)
+        self.where = where
+
+
 class RanksDisagree(MatexError):
     """Ranks came to the same point with different things in hand.
 

@@ -12,6 +12,7 @@ from matex_tf.job import command_line, suggestions
 #: Each command is a module of this room with `parser()` and `command(given)`, and is told so in the help.
 COMMANDS = {
     "run": "run a script on many ranks: matex-tf run -n 4 train.py",
+    "sbatch": "write a job script for Slurm, and hand it in: matex-tf sbatch -n 16 --submit train.py",
     "doctor": "look at this machine, say what is amiss and what to do about it",
     "trace": "say where the time of a step went: matex-tf trace FILE.json",
     "verify": "compare a training on N ranks with that on one: matex-tf verify -n 4 train.py",
@@ -21,7 +22,7 @@ COMMANDS = {
     "horovodrun": "run a Horovod script: matex-tf horovodrun -np 4 python train.py",
 }
 #: Commands that need words, and without any print their help.
-_NEED_WORDS = ("trace", "verify", "plan", "grow", "bench", "horovodrun")
+_NEED_WORDS = ("sbatch", "trace", "verify", "plan", "grow", "bench", "horovodrun")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

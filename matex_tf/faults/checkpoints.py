@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,7 @@ class Checkpoints:
         path: the directory.
         resumed: whether to go on from what is there.
         say: prints a line for the user.
+        asked_to_end: whether SIGUSR1 has asked this rank for a checkpoint, with which the job ends.
     """
 
     def __init__(self, base: Path, script: str, resumed: bool, say: Callable[[str], None]):
@@ -48,6 +51,7 @@ class Checkpoints:
         self.path = base.joinpath(*self._names)
         self.resumed = resumed
         self.say = say
+        self.asked_to_end = False
         self._opened: Folder | None = None
         self._writer = BackgroundWriter("checkpoints", self._not_written)
 
@@ -182,6 +186,12 @@ class Checkpoints:
         why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}".rstrip(": ")
         self.say(f"the checkpoint of {place} could not be written to {self.path}: {why}")
 
+    def hear(self) -> None:
+        """From now on SIGUSR1 asks for a checkpoint with which the job ends: batch systems send it before their time
+        limit. A script that has a use of its own for the signal takes it over."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGUSR1, lambda *_: setattr(self, "asked_to_end", True))
+
     def finish(self) -> None:
         """Wait until all checkpoints are written."""
         self._writer.finish()
@@ -213,6 +223,7 @@ def join(world: World, settings: Settings, script: str) -> Checkpoints:
     """
     store = Checkpoints(directory(settings.checkpoint_dir), script, settings.resume, lambda line: world.log(line))
     world.checkpoints = store
+    store.hear()
     failure = None
     if world.rank == 0:
         try:

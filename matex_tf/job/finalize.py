@@ -91,6 +91,9 @@ class Finalizer:
         here = f"matex_tf: rank {self._world.rank} of {self._world.size} on {self._world.host}"
         if isinstance(error, KeyboardInterrupt):
             return 130, ""
+        if isinstance(error, errors.EndsToResume):
+            saved = f"matex_tf: the checkpoint of {error.where} is saved"
+            return error.CODE, f"{saved}, and the job ends, as SIGUSR1 asks\n"
         if isinstance(error, SystemExit):
             code = error.code if isinstance(error.code, int) else 1
             text = f"{error.code}\n" if not isinstance(error.code, int) else ""

@@ -231,13 +231,15 @@ def set_threads(world: World, wanted: int, reproducible: bool = False) -> int:
 
     Args:
         wanted: cores for each rank; 0 divides them evenly. A rank that the launcher has bound to cores of its own
-            keeps them all.
+            keeps them all, and a rank under Slurm has no more than `--cpus-per-task`.
         reproducible: whether an op has as many threads wherever it runs: kernels cut their work by them, and add up
             what the pieces give.
     """
     mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
     sharing = world.allgather((world.host, mine), "share the cores of a node").count((world.host, mine))
-    threads = wanted or max(1, len(mine) // sharing)
+    asked = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    most = int(asked) if asked.isdigit() and int(asked) else len(mine)
+    threads = wanted or max(1, min(most, len(mine) // sharing))
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(wanted or 1 if reproducible else threads))
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(max(2, threads)))  # one may wait for other ranks
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))

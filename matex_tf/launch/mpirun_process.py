@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 
 from matex_tf.core import starting
@@ -19,6 +20,7 @@ from matex_tf.launch.monitor import MpirunMonitor, kill, remove_session
 STDIN = "MATEX_STDIN"
 
 _SECONDS_TO_STOP = 6.0
+_SECONDS_TO_SAVE = 60.0
 _SSH_LOST = 255
 
 #: What to say where `run` has missed the sign.
@@ -40,6 +42,7 @@ def run(
     survive: bool = False,
     watch: MpirunMonitor | None = None,
     sign: Sign | None = None,
+    saves: bool = False,
 ) -> int:
     """Run mpirun to its end, with this process's stdin, passing signals on; returns the exit code.
 
@@ -55,6 +58,8 @@ def run(
         watch: looks at what mpirun says; one is made where it is needed and not given.
         sign: what rank 0 gives at the end of the script; without it code 0 becomes 1, and `missed` is set. None
             where mpirun's own code is enough.
+        saves: whether SIGUSR1 is for the ranks, which then save a checkpoint and end; ranks that have not ended
+            after a minute (mpirun has not passed it on, or they are not in a `fit`) get SIGTERM.
     """
     environ = {name: value for name, value in os.environ.items() if name not in ("MATEX_TF", STDIN)}
     starting.settle_hashes(environ)
@@ -64,7 +69,8 @@ def run(
     if watch is None and (survive or not local or sign):
         watch = MpirunMonitor(survive, sign)
     stops = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, stops | {signal.SIGCHLD})
+    heard = stops | {signal.SIGCHLD} | ({signal.SIGUSR1} if saves else set())
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, heard)
     try:
         job = subprocess.Popen(
             command,
@@ -78,14 +84,21 @@ def run(
             loopback.narrow_when_up(job.pid)
         if watch:
             os.close(watch.source)
-        stopped, waited, over = 0, 0.0, False
+        stopped, waited, over, saving = 0, 0.0, False, 0.0
         while job.poll() is None:
-            info = signal.sigtimedwait(stops | {signal.SIGCHLD}, 0.5)
+            info = signal.sigtimedwait(heard, 0.5)
+            if saving and not stopped and time.monotonic() > saving + _SECONDS_TO_SAVE:
+                stopped = signal.SIGUSR1
+                job.terminate()
             if info is None:
                 over = survive and sign is not None and sign.given  # mpirun may wait for ranks of a lost host
                 waited += 0.5 if stopped or over or (watch and watch.seconds >= 0) else 0.0
                 if waited >= _SECONDS_TO_STOP:
                     kill(job.pid)  # its daemons on other hosts end the ranks there, and themselves
+            elif info.si_signo == signal.SIGUSR1 and not saving:
+                saving = time.monotonic()
+                with contextlib.suppress(ProcessLookupError):
+                    job.send_signal(signal.SIGUSR1)
             elif info.si_signo in stops:
                 from_terminal = info.si_code > 0
                 if not stopped and not from_terminal:
@@ -98,7 +111,7 @@ def run(
         remove_session(job.pid)
     if watch:
         watch.close()
-        watch.stopped = stopped
+        watch.stopped = stopped or (signal.SIGUSR1 if saving else 0)
     if stopped:
         return 128 + stopped
     # Where the ssh to the daemon ends before its connection does, mpirun says so on stdout, and has the code of ssh.

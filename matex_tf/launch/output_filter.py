@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-_REPORT = re.compile(rb"matex_tf: (?:error: |rank \d+ of \d+ on \S+(?: failed:|: sys\.exit\())")
+_REPORT = re.compile(rb"matex_tf: (?:error: |rank \d+ of \d+ on \S+(?: failed:|: sys\.exit\()|the checkpoint of )")
 _FRAME = b"-" * 74
 _TOLD = b"matex_tf: "
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from matex_tf.core.sign import Sign
-from matex_tf.errors import MatexError
+from matex_tf.errors import EndsToResume, MatexError
 from matex_tf.faults import checkpoints
 from matex_tf.faults.checkpoints import Checkpoints
 from matex_tf.launch import lifetime, mpirun_command, mpirun_process, resources, slurm
@@ -56,7 +57,9 @@ def run(line: Line, ranks: int, hosts: str, settings: Settings, script: str, mpi
             local = not hosts and not resources.in_batch_system()
             with Sign() as sign:
                 watch = MpirunMonitor(sign=sign)
-                code = mpirun_process.run(line(ranks, hosts, flags), local=local, watch=watch, sign=sign)
+                code = mpirun_process.run(line(ranks, hosts, flags), local=local, watch=watch, sign=sign, saves=True)
+            if watch.stopped == signal.SIGUSR1 and code:
+                return _to_resume(code, kept, settings)
             if not _died(code, watch, kept):
                 if sign.missed:
                     print(f"matex_tf: error: {mpirun_process.NO_SIGN}", file=sys.stderr, flush=True)
@@ -81,6 +84,15 @@ def run(line: Line, ranks: int, hosts: str, settings: Settings, script: str, mpi
         if code == 0 or kept.empty:
             kept.remove()
     return code
+
+
+def _to_resume(code: int, kept: Checkpoints, settings: Settings) -> int:
+    """The exit code of a job that SIGUSR1 has ended: whether there is a checkpoint to go on from."""
+    if kept.empty:
+        _say(settings, "SIGUSR1 has ended the job, and there is no checkpoint: nothing can be resumed")
+        return code
+    _say(settings, f"the same command with --resume on goes on from the checkpoints in {kept.path}")
+    return EndsToResume.CODE
 
 
 def _died(code: int, watch: MpirunMonitor, kept: Checkpoints) -> bool:

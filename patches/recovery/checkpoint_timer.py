@@ -1,12 +1,25 @@
-"""When a checkpoint is due: the clock of rank 0 decides, and all ranks ask it before the same steps."""
+"""When a checkpoint is due: rank 0 decides by its clock, and by SIGUSR1; all ranks ask it before the same steps."""
 
 from __future__ import annotations
 
+import enum
+import math
 import time
 
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.faults.checkpoints import Checkpoints
+
+#: The longest that SIGUSR1 waits for the next question: Slurm sends it shortly before the time limit.
+_SECONDS_BETWEEN_QUESTIONS = 5.0
+
+
+class Due(enum.Enum):
+    """What is to be done before a step."""
+
+    NOTHING = enum.auto()
+    SAVE = enum.auto()
+    SAVE_AND_END = enum.auto()  # the whole job
 
 
 class Clock:
@@ -22,7 +35,7 @@ class Clock:
         self._asked, self._asked_at = 0, time.monotonic()
         self._saved_at = time.monotonic()
 
-    def due(self, new_epoch: bool, store: Checkpoints) -> bool:
+    def due(self, new_epoch: bool, store: Checkpoints) -> Due:
         """Whether a checkpoint is to be taken now, the same on every rank.
 
         Args:
@@ -30,26 +43,27 @@ class Clock:
             store: where it would go.
         """
         self._steps += 1
-        seconds = settings.current().checkpoint_seconds
-        if not new_epoch and (not seconds or self._steps < self._ask):
-            return False
+        if not new_epoch and self._steps < self._ask:
+            return Due.NOTHING
         ranks, answer = world.current(), None
         if ranks.rank == 0:
-            answer = self._answer(new_epoch, seconds, store)
+            answer = self._answer(new_epoch, settings.current().checkpoint_seconds, store)
         now, wait = ranks.broadcast(answer, "ask whether a checkpoint is due")
         self._asked, self._asked_at = self._steps, time.monotonic()
         self._ask = self._steps + wait
-        return bool(now)
+        return Due(now)
 
-    def _answer(self, new_epoch: bool, seconds: float, store: Checkpoints) -> tuple[bool, int]:
-        """Whether one is due, and the steps until the next question."""
+    def _answer(self, new_epoch: bool, seconds: float, store: Checkpoints) -> tuple[int, int]:
+        """What is due, and the steps until the next question."""
         now = time.monotonic()
-        since = now - self._saved_at
+        since = now - self._saved_at if seconds else 0.0
+        seconds = seconds or math.inf  # with 0 only new epochs have one
         due = (new_epoch or since >= seconds) and not store.busy
-        remaining = seconds if due else max(0.0, seconds - since)
+        remaining = min(_SECONDS_BETWEEN_QUESTIONS, seconds if due else max(0.0, seconds - since))
         steps = self._steps - self._asked
         each = max(1e-6, (now - self._asked_at) / max(1, steps))
-        return due, max(1, min(int(remaining / each), 2 * steps))
+        what = Due.SAVE_AND_END if store.asked_to_end else Due.SAVE if due else Due.NOTHING
+        return what.value, max(1, min(int(remaining / each), 2 * steps))
 
     def saved(self) -> None:
         """One has been taken, or gone on from."""

@@ -19,13 +19,13 @@ from typing import Any
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.errors import MatexError
+from matex_tf.errors import EndsToResume, MatexError
 from matex_tf.faults import checkpoints
 from matex_tf.faults.checkpoint_files import Place
 from matex_tf.faults.checkpoints import Checkpoints
 from matex_tf.patches.common import log_once, model_state, run_state, wrapping
 from matex_tf.patches.recovery import snapshot
-from matex_tf.patches.recovery.checkpoint_timer import Clock
+from matex_tf.patches.recovery.checkpoint_timer import Clock, Due
 
 
 class Complete(Exception):
@@ -129,8 +129,12 @@ class Fit:
             StopIteration: there are none left.
         """
         if not self.replaying:
-            if not self._first and self._fits.clock.due(self._step == 0, self._store):
-                self._save(Place(self.number, self._epoch, self._step))
+            due = Due.NOTHING if self._first else self._fits.clock.due(self._step == 0, self._store)
+            if due is not Due.NOTHING:
+                place = Place(self.number, self._epoch, self._step)
+                self._save(place, last=due is Due.SAVE_AND_END)
+                if due is Due.SAVE_AND_END:
+                    raise EndsToResume(str(place))
             self._first = False
             return False
         if self._of().done or not self._before():
@@ -182,7 +186,10 @@ class Fit:
         elif not self._of().done:  # a fit of no epochs is complete without a step
             raise self._differs(f"it ends before {self._of()}")
 
-    def _save(self, place: Place) -> None:
+    def _save(self, place: Place, last: bool = False) -> None:
+        """Args: last: whether the job ends once it is written."""
+        if last:
+            self._store.finish()  # what is being written
         taken = snapshot.take(self.model, self._callbacks, self._python_draws or place.done)
         pruning = model_state.of(self.model).samples
         of_rows = None if pruning is None or place.done else pruning.state()
@@ -192,6 +199,9 @@ class Fit:
             taken["logs"] = _log_sizes(self._callbacks)
             self._store.save(place, lambda: snapshot.settled(taken))
         self._fits.clock.saved()
+        if last:
+            self._store.finish()
+            world.current().barrier("write the last checkpoint")
 
 
 class Fits:

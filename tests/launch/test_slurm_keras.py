@@ -1,0 +1,149 @@
+"""Trainings with Keras in an emulated Slurm cluster: time limits, requeues, job arrays, the script of the docs."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import slurm_cluster
+from jobs import LAUNCHER
+from slurm_jobs import Batch, needs_slurm
+
+pytestmark = pytest.mark.timeout(400)
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+#: Trains; the answer depends on the number in the job array. In the first run of a job under Slurm each step takes a
+#: while from the second epoch on, so that the job is not over before Slurm or the test has ended it.
+TRAIN = """
+import json, os, time
+from pathlib import Path
+import keras, numpy as np
+number, rank = os.environ.get("SLURM_ARRAY_TASK_ID", ""), os.environ.get("SLURM_PROCID", "0")
+first = "SLURM_JOB_ID" in os.environ and not os.path.exists(f"again{number}")
+keras.utils.set_random_seed(1 + int(number or 0))
+x = np.random.RandomState(0).rand(400, 8).astype("float32")
+y = (x @ np.arange(8) > 14).astype("int32")
+model = keras.Sequential([keras.layers.Dense(16, activation="relu"), keras.layers.Dropout(0.2), keras.layers.Dense(2)])
+model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+class Slow(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+    def on_train_batch_end(self, batch, logs=None):
+        if self.epoch >= 1 and first:
+            Path(f"ready{number}.{os.getpid()}").touch()
+            time.sleep(0.5)
+history = model.fit(x, y, batch_size=2, epochs=3, verbose=0, callbacks=[Slow()]).history
+Path(f"result{number}.json").write_text(json.dumps(history["loss"]))
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with slurm_cluster.Cluster(2, cpus=2) as made:
+        yield made
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "train.py").write_text(TRAIN)
+    return tmp_path
+
+
+def alone(folder: Path, number: str = "") -> list[float]:
+    """The losses of one process, by Python alone."""
+    line = ["env", "-u", "SLURM_JOB_ID", f"SLURM_ARRAY_TASK_ID={number}", "PYTHONHASHSEED=0", sys.executable]
+    subprocess.run([*line, str(folder / "train.py")], cwd=folder, check=True, capture_output=True)
+    return losses(folder, number)
+
+
+def losses(folder: Path, number: str = "") -> list[float]:
+    """Those that a job has left."""
+    return json.loads((folder / f"result{number}.json").read_text())
+
+
+def expect(folder: Path, number: str = "") -> None:
+    """The losses are those of one process."""
+    found = losses(folder, number)
+    assert found == pytest.approx(alone(folder, number), rel=1e-5)
+
+
+def submit(cluster: slurm_cluster.Cluster, folder: Path, *words: str) -> Batch:
+    line = [LAUNCHER, "sbatch", "--nodes=2", "--ntasks-per-node=1", "--log", "out", *words, "--submit"]
+    return Batch(cluster, folder, [*line, "--seed", "4", "--checkpoint-seconds", "1", "train.py"])
+
+
+@needs_slurm
+def test_time_limit(cluster, folder):
+    """At the limit of a minute the job saves a checkpoint, is queued again, and ends with the losses of one process."""
+    batch = submit(cluster, folder, "--time", "1", "--seconds-to-save", "10")
+    said = batch.await_words("and the job ends, as SIGUSR1 asks", 100)
+    (folder / "again").touch()
+    state = batch.end(150)
+    said = batch.said()
+    assert state["JobState"] == "COMPLETED" and state["Restarts"] == "1", (state, said)
+    saved = re.search(r"the checkpoint of (step \d+ of epoch \d of fit 1) is saved", said)
+    assert saved and f"training goes on at {saved[1]}" in said, said
+    expect(folder)
+    assert not list(folder.glob("checkpoints-*")), said
+
+
+@needs_slurm
+def test_array(cluster, folder):
+    """Each job of an array has checkpoints, a log and a requeue of its own."""
+    (folder / "again0").touch()
+    batch = submit(cluster, folder, "--array", "0-1", "--log", "out.%a")
+    batch.await_files("ready1.*", 2)
+    number, batch.number, batch.log = batch.number, f"{batch.number}_1", folder / "out.1"
+    cluster.ask("scancel", "--signal=USR1", "--batch", batch.number)
+    batch.await_words("and the job ends, as SIGUSR1 asks")
+    (folder / "again1").touch()
+    batch.end(150)
+    batch.number = f"{number}_0"
+    batch.end(150)
+    assert "training goes on at step" in batch.said() and "SIGUSR1" not in (folder / "out.0").read_text()
+    first, second = losses(folder, "0"), losses(folder, "1")
+    assert first != second
+    expect(folder, "0"), expect(folder, "1")
+
+
+@needs_slurm
+def test_the_first_node_is_lost(cluster, folder):
+    """With the node of the job script the job fails; handed in again by `scontrol requeue`, it goes on."""
+    batch = submit(cluster, folder)
+    batch.await_files("checkpoints-*/.matex-checkpoints/train/fit-*", 2)
+    (folder / "again").touch()
+    cluster.down("h1")
+    state = batch.end(60)
+    assert state["JobState"] != "COMPLETED" and not (folder / "result.json").exists(), (state, batch.said())
+    cluster.idle()
+    cluster.ask("scontrol", "requeue", batch.number)
+    state = batch.end(150)
+    said = batch.said()
+    assert state["JobState"] == "COMPLETED" and state["Restarts"] == "1" and "training goes on at step" in said, said
+    expect(folder)
+
+
+@needs_slurm
+def test_the_script_of_the_docs(cluster, folder):
+    """The loop in docs/faults.md: a rank is killed, then the job queued again; the losses are those of one process."""
+    page = (DOCS / "faults.md").read_text()
+    script = next(block for block in re.findall(r"```\n(.*?)```", page, re.DOTALL) if "for attempt in" in block)
+    script = script.replace("--nodes=4 --ntasks-per-node=8", "--nodes=2 --ntasks-per-node=1").replace(
+        "python", sys.executable
+    )
+    assert "--nodes=2" in script and sys.executable in script
+    (folder / "job.sh").write_text(script.replace("--resume on", "--resume on --seed 4 --checkpoint-seconds 1"))
+    batch = Batch(cluster, folder, ["sbatch", "--parsable", "--output=out", "job.sh"])
+    batch.await_files("checkpoints-*/.matex-checkpoints/train/fit-*", 2)
+    batch.kill_rank("h2")
+    batch.await_words("training goes on at step")
+    (folder / "again").touch()
+    cluster.ask("scontrol", "requeue", batch.number)
+    state = batch.end(150)
+    said = batch.said()
+    assert state["JobState"] == "COMPLETED" and state["Restarts"] == "1", (state, said)
+    assert said.count("training goes on at step") == 2, said
+    expect(folder)
