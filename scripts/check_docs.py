@@ -30,7 +30,7 @@ GENERATED = {"docs/images/rooms.svg", "docs/images/patches.svg"}
 #: Flags of mpirun, sbatch, docker, pytest and Horovod's launcher.
 FOREIGN = (
     *("--allow-run-as-root", "--autotune", "--cycle-time-ms", "--gloo", "--host-discovery-script", "--log-level"),
-    *("--max-np", "--mca", "--mpi", "--no-kill", "--oversubscribe", "--prefix", "--prtemca", "--requeue"),
+    *("--max-np", "--mca", "--mpi", "--no-kill", "--oversubscribe", "--prefix", "--prtemca", "--requeue", "--signal"),
     *("--shm-size", "--with-ft", "--junitxml", "--flag"),  # the last stands for any
 )
 

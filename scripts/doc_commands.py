@@ -97,7 +97,7 @@ def wrong_matex(words: Sequence[str]) -> str:
         return f"matex-tf has no command {words[0]}"
     if words[0] == "horovodrun":
         return wrong_flags(words[1:], known_flags("horovodrun"), "matex-tf horovodrun", stop="python")
-    if words[0] in ("run", "plan"):
+    if words[0] in ("run", "plan", "sbatch"):
         return wrong_run(words[1:], words[0])
     return wrong_flags(words[1:], known_flags(words[0]), f"matex-tf {words[0]}")
 
@@ -113,7 +113,7 @@ def wrong_run(words: Sequence[str], command: str) -> str:
         flag, equals, value = rest.pop(0).partition("=")
         if flag not in names and flag not in known_flags(command):
             return f"matex-tf {command} has no flag {flag}"
-        if not equals and flag not in ("--dry-run", "--help") and rest:
+        if not equals and flag not in ("--dry-run", "--help", "--submit") and rest:
             value = rest.pop(0)
         if flag in names and value and not value.isupper():  # FILE or N stands for a value
             given[names[flag]] = value

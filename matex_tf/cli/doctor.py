@@ -18,7 +18,7 @@ from typing import Any
 from matex_tf.errors import MissingPackage, SettingError
 from matex_tf.job import suggestions
 from matex_tf.job.command_line import Parser
-from matex_tf.launch import lifetime, mpirun_command, resources
+from matex_tf.launch import lifetime, mpi_abilities, mpirun_command, resources
 
 _OLDEST_TENSORFLOW = (2, 13)
 _SMALL_SHARED_MEMORY = 1 << 30
@@ -73,14 +73,16 @@ class Finding:
 
 def parser() -> Parser:
     """The command line."""
-    return Parser(
+    parser = Parser(
         "matex-tf doctor",
-        "",
+        "[--mpi]",
         "Look at this machine: Python, TensorFlow, MPI, cores, GPUs and shared memory. Exit code 1 if training could "
         "not work.",
         "docs/running.md",
         refusal=_REFUSAL,
     )
+    parser.add("what to print (docs/running.md)", "--mpi", action="store_true", help="Only what each MPI can do")
+    return parser
 
 
 def command(given: argparse.Namespace) -> int:
@@ -88,7 +90,29 @@ def command(given: argparse.Namespace) -> int:
     if given.rest:
         near = suggestions.nearest(given.rest[0], ["--help"])
         raise SettingError(_REFUSAL.format(word=given.rest[0], near=near))
-    return examine()
+    return compare_mpis() if given.mpi else examine()
+
+
+def compare_mpis() -> int:
+    """Print what each MPI can do, and which one this is; returns 0."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="What each MPI can do")
+    table.add_column("", overflow="fold")
+    for name, version in mpi_abilities.TRIED.items():
+        table.add_column(f"{name} ({version})", overflow="fold")
+    for what, cells in mpi_abilities.ABILITIES.items():
+        table.add_row(what, *cells)
+    console = Console(highlight=False)
+    console.print(table)
+    for number, note in enumerate(mpi_abilities.NOTES, 1):
+        console.print(f"note {number}: {note}", markup=False)
+    try:
+        console.print(f"Here: {mpirun_command.find_mpirun()}.", markup=False)
+    except MissingPackage as error:
+        console.print(f"Here: {error}", markup=False)
+    return 0
 
 
 def examine() -> int:

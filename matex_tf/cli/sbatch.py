@@ -42,7 +42,7 @@ _HEAD = """#!/bin/bash
 
 #: Bash waits for a program in the background, or it would not hear a signal before the program ends.
 _RESUMES = """
-# Checkpoints of this job alone, where all nodes see them. They stay until the training has come to its end.
+# {whose}, where all nodes see them. They stay until the training has come to its end.
 checkpoints={checkpoints}
 mkdir -p "$checkpoints"
 
@@ -61,11 +61,13 @@ if [[ $code -eq 138 ]]; then  # the signal has ended this wait, not the job
 fi
 
 if [[ $code -eq {resume} ]]; then  # there is a checkpoint: again from there, in the same queue
-    scontrol requeue {id}
-elif [[ $code -eq 0 ]]; then
-    rmdir "$checkpoints" 2>/dev/null
-fi
+    scontrol requeue {id} && sleep 60  # in which Slurm ends this script
+{tidy}fi
 exit $code
+"""
+
+_TIDY = """elif [[ $code -eq 0 ]]; then
+    rmdir "$checkpoints" 2>/dev/null
 """
 
 _ONCE = """
@@ -86,7 +88,7 @@ def parser() -> Parser:
     title = "of sbatch (docs/running.md)"
     for flags, value, text in _OPTIONS:
         convert = {"convert": whole(1, "a whole number")} if _WHOLE.fullmatch(value) else {}
-        parser.add(title, *flags, dest=_name(flags), metavar=value, default="", help=text, **convert)  # type: ignore[arg-type]
+        parser.add(title, *flags, dest=_name(flags[-1]), metavar=value, default="", help=text, **convert)
     parser.add(
         title, "--slurm", action="append", dest="more", metavar="TEXT", default=[],
         help="Any other option of sbatch, such as --slurm=--constraint=ib; may be repeated",
@@ -94,8 +96,8 @@ def parser() -> Parser:
     title = "job script (docs/running.md)"
     parser.add(title, "--log", metavar="FILE", default="", help="What the job prints (default: NAME-JOB.log)")
     parser.add(
-        title, "--seconds-to-save", metavar="SECONDS", default=120, convert=whole(1, "seconds"),
-        help="How long before the time limit the job saves a checkpoint and ends (default: 120)",
+        title, "--seconds-to-save", metavar="N", default=120, convert=whole(1, "seconds"),
+        help="How many seconds before the time limit the job saves a checkpoint and ends (default: 120)",
     )  # fmt: skip
     parser.add(title, "--file", metavar="FILE", default="", help="Where to write it (default: NAME.sbatch)")
     parser.add(title, "--submit", action="store_true", help="Hand it in too, by sbatch")
@@ -132,10 +134,9 @@ def script(given: argparse.Namespace, target: Target, faults: str, file: str) ->
     name = given.job_name or _stem(target)
     each = "%A_%a" if given.array else "%j"
     options = [f"--job-name={name}"]
-    for flags, _, _ in _OPTIONS:
-        value = getattr(given, _name(flags))
-        if value and flags != ("--job-name",):
-            options.append(f"{flags[-1]}={value}")
+    for option in [names[-1] for names, _, _ in _OPTIONS if names != ("--job-name",)]:
+        if value := getattr(given, _name(option)):
+            options.append(f"{option}={value}")
     options += [f"--output={given.log or f'{name}-{each}.log'}", "--open-mode=append"]
     resumes = faults == "restart"
     # A job that goes on without a node must not be ended with it; one without checkpoints would begin anew.
@@ -148,13 +149,18 @@ def script(given: argparse.Namespace, target: Target, faults: str, file: str) ->
         run = shlex.join([_launcher(), "run", *settings_module.as_flags(flags), *target.words])
         body = _ONCE.format(faults=faults, command=run)
     else:
-        base = flags.pop("checkpoint_dir", "")
-        under = f"{shlex.quote(os.path.abspath(base))}/" if base else '"$SLURM_SUBMIT_DIR"/'
+        given_dir = flags.pop("checkpoint_dir", "")
+        if given_dir:  # the job goes on from there as well where it is handed in once more
+            checkpoints = shlex.quote(os.path.abspath(given_dir)) + ("/$SLURM_ARRAY_TASK_ID" if given.array else "")
+        else:
+            checkpoints = f'"$SLURM_SUBMIT_DIR"/checkpoints-{ident}'
         flags["resume"] = "on"
         words = [_launcher(), "run", *settings_module.as_flags(flags)]
         run = f'{shlex.join(words)} --checkpoint-dir "$checkpoints" {shlex.join(target.words)}'
         body = _RESUMES.format(
-            checkpoints=f"{under}checkpoints-{ident}",
+            checkpoints=checkpoints,
+            whose="Checkpoints" if given_dir else "Checkpoints of this job alone",
+            tidy="" if given_dir else _TIDY,
             command=run,
             seconds=given.seconds_to_save,
             resume=EndsToResume.CODE,
@@ -164,8 +170,8 @@ def script(given: argparse.Namespace, target: Target, faults: str, file: str) ->
     return _HEAD.format(options=lines, written_by=_WRITTEN_BY, version=__version__, faults=faults, file=file) + body
 
 
-def _name(flags: tuple[str, ...]) -> str:
-    return flags[-1].strip("-").replace("-", "_")
+def _name(flag: str) -> str:
+    return flag.strip("-").replace("-", "_")
 
 
 def _stem(target: Target) -> str:

@@ -16,6 +16,7 @@ from matex_tf.core.output import Output
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError
 from matex_tf.faults import transactions
+from matex_tf.launch import lifetime
 
 _FIRST_WAIT = 0.5  # seconds in which rank 0 may report the error that this rank has too
 _WAIT_PER_RANK = 0.2
@@ -83,6 +84,7 @@ class Finalizer:
 
     def _abort(self, code: int) -> NoReturn:
         assert self._world is not None
+        lifetime.remove_own_segments()
         self._world.abort(code)
         os._exit(code)
 
@@ -120,7 +122,7 @@ def own_traceback(tb: TracebackType | None) -> TracebackType | None:
 
 
 def _is_runner(filename: str) -> bool:
-    return os.path.dirname(filename) == _OURS or "runpy" in os.path.basename(filename)
+    return os.path.dirname(filename) in (_OURS, os.path.dirname(__file__)) or "runpy" in os.path.basename(filename)
 
 
 def _own_error(error: BaseException) -> MatexError | None:

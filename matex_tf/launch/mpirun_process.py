@@ -109,6 +109,8 @@ def run(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if job.returncode == -signal.SIGKILL:
         remove_session(job.pid)
+    if local and job.returncode:
+        lifetime.remove_unused_segments()
     if watch:
         watch.close()
         watch.stopped = stopped or (signal.SIGUSR1 if saving else 0)

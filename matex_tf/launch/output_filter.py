@@ -1,6 +1,7 @@
 """Takes out of what mpirun says what follows from an error that a rank has reported in words already.
 
-Where a rank ends the job with MPI_Abort, Open MPI adds fifteen lines, of which none says why, and mpirun names "PID 0".
+Where a rank ends the job with MPI_Abort, Open MPI adds fifteen lines, of which none says why, and mpirun names "PID 0";
+MPICH and Intel MPI add one.
 The last lines of a job shall be the reason. Where no rank has reported one, all is left.
 """
 
@@ -14,7 +15,7 @@ _TOLD = b"matex_tf: "
 
 #: The first line of a notice, which stands between two frames (Open MPI 4 and 5).
 _FIRST = re.compile(
-    rb'MPI_ABORT was invoked on rank |(?:prterun|mpirun) has exited due to process rank \d+ .*(?:calling|"abort")'
+    rb'MPI_ABORT was invoked on rank |(?:prterun|mpirun\S*) has exited due to process rank \d+ .*(?:calling|"abort")'
 )
 #: The others. What ranks print at the same time may stand between them, and is none of it.
 _REST = re.compile(
@@ -23,7 +24,11 @@ _REST = re.compile(
     rb'|"abort"\. This may have caused other processes in the application to be|terminated by signals sent by .*'
     rb"|You can avoid this message by specifying -quiet .*)"
 )
-_MORE = re.compile(rb"\[.*\] .*help message help-mpi-api\.txt / mpi.abort|\[.*\] .*help-mpi-api\.txt.*mpi-abort")
+_MORE = re.compile(
+    rb"\[.*\] ORTE_ERROR_LOG: .* in file \S*/show_help\.c at line \d+"  # Open MPI 4 cannot even show its notice
+    rb"|Abort\(\d+\) on node \d+ \(rank .*: application called MPI_Abort\(.*"  # of MPICH and Intel MPI, a single line
+    rb"|\[.*\] .*help message help-mpi-api\.txt / mpi.abort|\[.*\] .*help-mpi-api\.txt.*mpi-abort"
+)
 
 
 class OutputFilter:
@@ -60,7 +65,7 @@ class OutputFilter:
 
     def _undecided(self, line: bytes) -> bool:
         """Whether the beginning of a line may be that of one to leave out, or to remember."""
-        if self._framed or self._inside or (self._reported and line[:1] in (b"[", b"\0")):
+        if self._framed or self._inside or (self._reported and line[:1] in (b"[", b"\0", b"A")):
             return True
         return any(whole.startswith(line[: len(whole)]) for whole in (_FRAME, _TOLD))
 

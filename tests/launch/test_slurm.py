@@ -183,7 +183,7 @@ def test_job_script(tmp_path):
         *("--no-kill", "--requeue", "--signal=B:USR1@120", "--open-mode=append"),
     ):
         assert f"#SBATCH {line}\n" in text, text
-    assert f"checkpoints='{tmp_path}/my dir'/checkpoints-${{SLURM_ARRAY_JOB_ID}}_${{SLURM_ARRAY_TASK_ID}}\n" in text
+    assert f"checkpoints='{tmp_path}/my dir'/$SLURM_ARRAY_TASK_ID\n" in text and "rmdir" not in text
     assert "run --seed 4 --faults restart --resume on --checkpoint-dir \"$checkpoints\" 'a b.py' --epochs 3 &" in text
     shrink = written("--faults", "shrink")
     assert (

@@ -76,6 +76,9 @@ class Batch:
             state = self.state()
             if state["JobState"] not in ("PENDING", "RUNNING", "COMPLETING", "REQUEUED", "CONFIGURING"):
                 return state
+            if state["JobState"] == "PENDING" and state["Restarts"] != "0":  # Slurm waits two minutes by itself
+                with contextlib.suppress(subprocess.SubprocessError):
+                    self.cluster.ask("scontrol", "update", f"jobid={self.number}", "starttime=now")
             if time.monotonic() > limit:
                 self.cluster.ask("scancel", self.number)
                 raise AssertionError(f"not over after {seconds} s\n{state}\n{self.said()}\n{self.cluster.logs()}")

@@ -1,0 +1,31 @@
+"""What each MPI cannot do, as `tests/launch/test_mpis.py` and the tests of faults have found it.
+
+`matex-tf doctor --mpi` prints it, and docs/running.md has the same table, which a test compares.
+"""
+
+from __future__ import annotations
+
+#: The columns: flavour, and the version that was tried.
+TRIED = {"Open MPI 5": "5.0.11", "Open MPI 4": "4.1.4", "MPICH": "5.0.2", "Intel MPI": "2021.18"}
+
+#: What is wanted, and for each MPI whether and how it does it.
+ABILITIES: dict[str, tuple[str, str, str, str]] = {
+    "the answer of one rank": ("yes", "yes", "yes", "yes"),
+    "ranks that srun starts": ("--mpi=pmix", "--mpi=pmix", "--mpi=pmi2", "--mpi=pmi2 (note 1)"),
+    "matex-tf run in a Slurm job": ("yes", "yes", "yes", "yes"),
+    "--faults shrink": ("yes", "no", "no", "no"),
+    "--faults restart": ("yes", "yes", "yes", "yes"),
+    "a checkpoint at SIGUSR1": ("yes", "yes", "yes", "yes"),
+    "exit code of the script": ("yes", "yes", "yes", "not always (note 5)"),
+    "exit code, a host lost": ("0 (note 2)", "not tried", "not tried", "not tried"),
+    "end of standard input": ("no (note 3)", "yes", "yes", "yes"),
+    "no shared memory left": ("yes", "yes", "no (note 4)", "yes"),
+}
+
+NOTES = (
+    "set I_MPI_PMI_LIBRARY to the libpmi2.so of Slurm.",
+    "from mpirun alone; matex-tf run ends with another code than 0.",
+    "under mpirun alone; matex-tf run reads the input itself on one machine.",
+    "MPICH leaves /dev/shm/mpich_shm_* behind when a rank is killed or ends the job; matex-tf run removes it.",
+    "now and then it is 255, with lines about ranks that mpiexec has killed; never 0.",
+)
