@@ -17,6 +17,7 @@ PLOTS = ["matplotlib"]
 YAML = ["pyyaml"]  # blueprints of `matex-tf grow`
 KERAS = "keras>=2.13,!=3.0.*,!=3.1.*,!=3.2.*"  # TensorFlow before 2.16 brings Keras 2
 DATA = ["h5py", "netCDF4", "pandas", "pyarrow>=14"]  # what files are read with
+METRICS = ["prometheus_client"]  # for --metrics
 PTH = "matex_tf.pth"  # lets MATEX_TF=1 start matex_tf in `mpirun -n N python SCRIPT`
 
 
@@ -76,6 +77,7 @@ setup(
     python_requires=">=3.10",
     package_dir={"matex_tf": "matex_tf", "matex_tf.readers": "readers", "matex_tf.patches": "patches"},
     packages=[*packages_in("matex_tf"), *packages_in("readers", "matex_tf"), *packages_in("patches", "matex_tf")],
+    package_data={"matex_tf.watching": ["*.html", "*.json"]},
     # No TensorFlow and no MPI: a cluster has its own. mpi4py brings neither.
     install_requires=["mpi4py>=4", "numpy", "rich", "wrapt"],
     extras_require={
@@ -87,6 +89,7 @@ setup(
             *DATA,
             *PLOTS,
             *YAML,
+            *METRICS,
             "hypothesis",
             "mypy",
             "psutil",
@@ -100,6 +103,7 @@ setup(
         ],
         "plots": PLOTS,
         "yaml": YAML,
+        "metrics": METRICS,
         "docs": ["mkdocs-material", "mkdocstrings[python]"],
     },
     entry_points={"console_scripts": ["matex-tf = matex_tf.cli.main:main"]},

@@ -14,6 +14,7 @@ COMMANDS = {
     "run": "run a script on many ranks: matex-tf run -n 4 train.py",
     "sbatch": "write a job script for Slurm, and hand it in: matex-tf sbatch -n 16 --submit train.py",
     "doctor": "look at this machine, say what is amiss and what to do about it",
+    "top": "show a running job, live: matex-tf top",
     "trace": "say where the time of a step went: matex-tf trace FILE.json",
     "verify": "compare a training on N ranks with that on one: matex-tf verify -n 4 train.py",
     "plan": "predict a step's time with each strategy and on more ranks: matex-tf plan -n 4 train.py",

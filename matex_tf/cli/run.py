@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
 import sys
 
 from matex_tf import settings as settings_module
 from matex_tf.cli import launching
+from matex_tf.core.output import TERMINAL
 from matex_tf.core.sign import Sign
 from matex_tf.errors import SettingError
 from matex_tf.job import suggestions
@@ -59,6 +61,8 @@ def command(given: argparse.Namespace) -> int:
     if given.dry_run:
         print(shlex.join(line(ranks, hosts, {})))
         return 0
+    if sys.stderr.isatty():
+        os.environ[TERMINAL] = str(shutil.get_terminal_size().columns)
     local = not hosts and not resources.in_batch_system()
     if settings.faults == "restart":
         from matex_tf.launch import restart  # which needs numpy

@@ -14,6 +14,8 @@ from typing import Any
 from matex_tf.errors import DataError, SettingError
 from matex_tf.job.command_line import Parser
 from matex_tf.planning import plotting
+from matex_tf.storage import atomic_file
+from matex_tf.watching import timeline_page
 
 #: Parts of a step, in the order in which they are shown; their colours in the picture.
 PARTS = {
@@ -34,14 +36,15 @@ def parser() -> Parser:
     """The command line."""
     parser = Parser(
         "matex-tf trace",
-        "FILE.json [--png FILE.png]",
+        "FILE.json [--png FILE.png] [--html FILE.html]",
         "Say where the time of a step went, in a run that was started with --trace FILE.json, and draw the step in the "
-        "middle of the run, one row a rank.",
-        "docs/performance.md",
+        "middle of the run, one row a rank. With --html a page instead, with the steps around it and what to try.",
+        "docs/watching.md",
         refusal=_REFUSAL,
         mixed=True,
     )
     parser.add("output", "--png", metavar="FILE.png", default="", help="Where to draw it (default: FILE.png)")
+    parser.add("output", "--html", metavar="FILE.html", default="", help="Write a page that any browser opens")
     return parser
 
 
@@ -54,6 +57,14 @@ def command(given: argparse.Namespace) -> int:
         raise SettingError(_REFUSAL.format(words=" ".join(more), near=""))
     steps = read(path)
     show(steps)
+    if given.html:
+        atomic_file.require(given.html, "--html")
+        own = {rank: usual([step for step in steps if step.rank == rank]) for rank in sorted({s.rank for s in steps})}
+        page = timeline_page.render(steps, own, PARTS, Path(path).name)
+        atomic_file.put(given.html, lambda draft: Path(draft).write_text(page, encoding="utf-8"))
+        print(f"the steps in the middle of the run: {given.html}")
+        if not given.png:
+            return 0
     png = given.png or f"{path.removesuffix('.json')}.png"
     draw(steps, png)
     print(f"the step in the middle of the run: {png}")

@@ -15,6 +15,9 @@ from pathlib import Path
 
 from matex_tf.errors import SettingError
 
+#: In the environment of the ranks where the user's stderr is a terminal: how many columns it has.
+TERMINAL = "MATEX_TERMINAL"
+
 _PUMP_SECONDS = 5.0
 #: Who can write to the directory could make a link of a log, to a file of this user.
 _LOG = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW

@@ -24,6 +24,9 @@ _Recorded = tuple[str, str, int, int, int, int, int]
 # timeline.
 _spans: list[_Recorded] | None = None
 _zero = 0  # of its clock, which is the process' own
+# Seconds spent in spans of some names so far, see `add_up`; of the process, for the same reason.
+_totals: dict[str, float] = {}
+_adding = threading.Lock()
 
 
 class _Span:
@@ -41,6 +44,38 @@ class _Span:
             length = time.monotonic_ns() - self._begin
             work = time.thread_time_ns() - self._thread, time.process_time_ns() - self._process
             _spans.append((self._name, self._what, threading.get_ident(), self._begin, length, *work))
+            if self._name in _totals:
+                _add(self._name, length)
+
+
+class _Counted:
+    """A span that is added up alone."""
+
+    __slots__ = ("_name", "_begin")
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._begin = time.monotonic_ns()
+
+    def __exit__(self, *exception: object) -> None:
+        _add(self._name, time.monotonic_ns() - self._begin)
+
+
+def _add(name: str, nanoseconds: int) -> None:
+    with _adding:
+        _totals[name] += nanoseconds / 1e9
+
+
+def add_up(*names: str) -> None:
+    """Add up the time that is spent in spans of these names from now on, also without a timeline."""
+    _totals.update(dict.fromkeys(names, 0.0))
+
+
+def totals() -> dict[str, float]:
+    """Seconds spent so far in spans of the names that are added up, all threads together."""
+    return dict(_totals)
 
 
 def span(name: str, what: str = "") -> Any:
@@ -50,7 +85,9 @@ def span(name: str, what: str = "") -> Any:
         name: the kind of work: "pack", "wait", "reduce", "network", …
         what: what it is done to, such as a bucket.
     """
-    return _nothing if _spans is None else _Span(name, what)
+    if _spans is None:
+        return _Counted(name) if name in _totals else _nothing
+    return _Span(name, what)
 
 
 def start(world: World, path: str) -> None:

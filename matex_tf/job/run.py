@@ -22,11 +22,12 @@ from matex_tf.core.output import Output
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError, MissingPackage, SettingError
 from matex_tf.faults import checkpoints, transactions
-from matex_tf.job import child_processes, command_line, suggestions
+from matex_tf.job import child_processes, command_line, suggestions, watched
 from matex_tf.job.finalize import Finalizer, own_traceback, rank_in_environment
 from matex_tf.job.target import Target
 from matex_tf.launch import lifetime, loopback
 from matex_tf.settings import Settings
+from matex_tf.watching.meter import Meter
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -62,14 +63,17 @@ def main(arguments: Sequence[str]) -> int:
         return run_alone(target, ending, settings)
     world_module.adopt(world)
     output = Output()
+    reporter = None
     ending = Finalizer(world, output)
     trace_path = os.path.abspath(settings.trace)  # the script may go to another directory
     try:
+        from matex_tf.patches.common import run_state
         from matex_tf.patches.files import callers
 
         if world.restarts:
             checkpoints.join(world, settings, target.name)
         prepare(world, settings, output)
+        reporter = watched.begin(world, settings, os.path.basename(target.name), run_state.current().part(Meter))
         callers.use(target.name, target.is_module)
         target.run()
     except BaseException as error:
@@ -80,6 +84,8 @@ def main(arguments: Sequence[str]) -> int:
         patches.finish()
         if settings.trace:
             trace.write(world, trace_path)
+        if reporter is not None:
+            reporter.stop()
     except BaseException as error:
         ending.failed(error)
     ending.finished()

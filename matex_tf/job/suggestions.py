@@ -8,10 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from matex_tf.settings import Settings, options
 
 #: Variables of the runtime that are not settings, and beginnings of those of its tests.
-_OWN = ("MATEX_TF", "MATEX_STDIN", "MATEX_RESTARTS", "MATEX_DIED", "MATEX_END", "MATEX_RECORD", "MATEX_RECORD_STEPS")
+_OWN = (
+    *("MATEX_TF", "MATEX_STDIN", "MATEX_RESTARTS", "MATEX_DIED", "MATEX_END", "MATEX_RECORD", "MATEX_RECORD_STEPS"),
+    "MATEX_TERMINAL",
+)
 _TESTS = ("MATEX_TEST_",)
 #: Settings whose names scripts have for flags of their own.
-_COMMON = ("batch", "data", "output", "threads", "seed", "schedule", "steps", "files", "notes", "trace", "resume")
+_COMMON = (
+    *("batch", "data", "output", "threads", "seed", "schedule", "steps", "files", "notes", "trace", "resume"),
+    *("progress", "watch", "metrics"),
+)
 
 
 def settings_flags() -> list[str]:
@@ -32,6 +38,8 @@ def without_effect_alone(settings: Settings) -> str:
         for flag, asked in (
             (f"--trace {settings.trace}", settings.trace),
             (f"--steps {settings.steps}", settings.steps),
+            (f"--metrics {settings.metrics}", settings.metrics),
+            ("--progress on", settings.progress == "on"),
             (f"--output {settings.output}", settings.output not in ("first", "all")),
         )
         if asked

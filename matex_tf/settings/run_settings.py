@@ -292,6 +292,35 @@ class Settings:
         kind="file",
         group="files and output",
     )
+    progress: str = option(
+        "auto",
+        "Whether to say how far a training is. That is: epoch, steps and rows a second, the part of the time that "
+        "exchange and input take, ranks alive, time left. `auto`: a line that stays in its place on a terminal, if "
+        "Keras draws no progress bar there, and a line of the log at most every 10 s elsewhere. `on`: beside a "
+        "progress bar too.",
+        choices=("auto", "on", "off"),
+        group="files and output",
+    )
+    watch: bool = option(
+        True,
+        "Whether ranks report once a second how far they are, for `matex-tf top`, `--progress` and `--metrics`. They "
+        "do so by TCP to the first of them, with a token; on one machine through its loopback.",
+        kind="switch",
+        group="files and output",
+    )
+    watch_dir: str = option(
+        "",
+        "A directory in which `matex-tf top` finds the job. Empty for `$XDG_STATE_HOME`, or `~/.local/state`.",
+        kind="dir",
+        group="files and output",
+    )
+    metrics: str = option(
+        "",
+        "A port, or an address and a port, at which the first rank serves what ranks report in the format of "
+        "Prometheus. Without an address it is open to its own host alone. Empty for none.",
+        kind="text",
+        group="files and output",
+    )
     notes: bool = option(
         True,
         "Whether rank 0 prints the lines that start with `matex_tf:`.",
@@ -378,6 +407,15 @@ class Settings:
         self._check_reproducible(ranks)
         self._check_horovod(ranks)
         self._check_samples()
+        self._check_watch()
+
+    def _check_watch(self) -> None:
+        """Refuse what needs the reports of ranks that do not report."""
+        for name, asked in (("progress", self.progress == "on"), ("metrics", bool(self.metrics))):
+            if asked and not self.watch:
+                raise SettingError(
+                    f"{flag_name(name)} shows what ranks report, and with --watch off they do not: leave out one."
+                )
 
     def _check_reproducible(self, ranks: int) -> None:
         """Refuse what gives other bits on other numbers of ranks."""

@@ -22,7 +22,7 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import log_once, row_slicing
+from matex_tf.patches.common import log_once, row_slicing, run_state
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import batch_origins, ring_shuffle
 from matex_tf.patches.data import batch_ownership as guesses
@@ -30,6 +30,7 @@ from matex_tf.patches.data.array_sharding import LocalBatch, at_least_one_row
 from matex_tf.patches.data.batch_shapes import BatchShapes
 from matex_tf.patches.data.counted_rows import CountedRows
 from matex_tf.patches.data.pipeline_ownership import Made
+from matex_tf.watching.meter import Meter
 
 _PARTS = ("_iterator_resource", "_flat_output_types", "_flat_output_shapes")
 
@@ -94,7 +95,8 @@ class BatchSource:
                 batch = functools.partial(_one_of, fetched + fetch(iterator, self._ranks - 1))
             else:
                 batch = functools.partial(_part_of, fetched[0]) if fetched else None
-            self._waited += time.perf_counter() - begin
+            self._waited += (waited := time.perf_counter() - begin)
+            run_state.current().part(Meter).waited_for_input(waited)
             self._fetched += 1
             if batch is None:
                 return

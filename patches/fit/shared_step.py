@@ -33,6 +33,7 @@ from matex_tf.patches.samples import tagged_rows
 from matex_tf.patches.samples.row_losses import RowLosses
 from matex_tf.patches.samples.tagged_rows import TaggedRows
 from matex_tf.strategies.sync import takes_along
+from matex_tf.watching.meter import Meter
 
 
 class SharedStep:
@@ -111,6 +112,7 @@ class SharedStep:
         if first and strategy.replicas_identical:
             weights.check_alike(model)
         if self.kind == "train":
+            run_state.current().part(Meter).count(share.total)
             _count_step(model)
         return logs
 

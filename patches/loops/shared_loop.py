@@ -10,6 +10,7 @@ counted once.
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -20,11 +21,12 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.core.row_partition import OWN_ROWS
 from matex_tf.patches.checking import one_rank
-from matex_tf.patches.common import log_once, row_slicing, sharing_report
+from matex_tf.patches.common import log_once, row_slicing, run_state, sharing_report
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import batch_ownership, pipeline_ownership, source_sharding
 from matex_tf.patches.data.counted_rows import CountedRows
 from matex_tf.patches.loops import first_step, position, replica_sync
+from matex_tf.watching.meter import Meter
 
 _LOOKING, _SHARED, _OWN_BATCHES = "looking", "shared", "own"
 #: For each pipeline, the loops over it that are to be shared out.
@@ -71,6 +73,7 @@ class SharedLoop:
             self._before = position.read()
             self._touched = position.touches()
             replica_sync.merge_statistics()
+        meter, begin = run_state.current().part(Meter), time.perf_counter()
         try:
             data = fetch()
         except tf.errors.OutOfRangeError:
@@ -80,6 +83,7 @@ class SharedLoop:
             if data is None:
                 raise
             return data
+        meter.waited_for_input(time.perf_counter() - begin)
         self._batches += 1
         tensors = row_slicing.to_tensors(data)
         if first and not self._mode:
@@ -99,6 +103,7 @@ class SharedLoop:
             if not self._checked:
                 self.given = first_step.GivenBatch(self, f"the loop at {self._place()}", data)
             return data
+        meter.count(rows, "loop")
         log_once.log(f"{self._place()}: each batch of this loop is shared out among {ranks.size} ranks (--shard-loops)")
         sharing_report.uncovered("a loop of the script's own")
         sharing_report.shared(training=False)
@@ -121,6 +126,7 @@ class SharedLoop:
         if not self._ended:
             self._ended = True
             self._done_with()
+            run_state.current().part(Meter).end_training()
             world.current().step_signature = ()
             position.leave(self, self._before)
 

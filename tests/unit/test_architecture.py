@@ -24,6 +24,7 @@ ROOMS: dict[str, str] = {
     "exchange.network": "core core.transport",
     "strategies": "core exchange exchange.network",
     "faults": "core storage",
+    "watching": "core storage faults",
     "dynamics": "core storage exchange dynamics.channels",
     "dynamics.channels": "",
     "blueprints": "planning",
@@ -45,26 +46,26 @@ ROOMS: dict[str, str] = {
     "patches.checking": "core exchange strategies patches.common",
     "patches.keras": "core exchange strategies patches.common patches.across_rows",
     "patches.samples": "core dynamics patches.common patches.across_rows",
-    "patches.data": "core exchange exchange.network strategies readers patches.common patches.samples",
+    "patches.data": "core exchange exchange.network strategies watching readers patches.common patches.samples",
     "patches.division": "core exchange.network patches.common patches.data",
     "patches.recovery": "core storage faults exchange patches.common patches.data patches.keras",
     "patches.fit": (
-        "core exchange strategies patches.common patches.across_rows patches.checking patches.data patches.division"
-        " patches.keras patches.recovery patches.random patches.samples"
+        "core exchange strategies watching patches.common patches.across_rows patches.checking patches.data"
+        " patches.division patches.keras patches.recovery patches.random patches.samples"
         " patches patches.files"  # whether the script is recorded, and whether it asks for its rank
     ),
     "patches.keras2": (
         "core exchange strategies patches.common patches.across_rows patches.data patches.keras patches.fit"
         " patches.saving patches.recovery"
     ),
-    "patches.recording": "core verifying patches.common patches.keras2",
+    "patches.recording": "core verifying watching patches.common patches.keras2",
     "patches.saving": "core storage patches.common patches.keras patches.fit",
     "patches.files": "core patches patches.common",
     "patches.files.handles": "core patches.common patches.files",
     "patches.imports": "core readers patches patches.common",
     "patches.loops": (
-        "core exchange strategies patches.common patches.across_rows patches.checking patches.data patches.keras"
-        " patches.saving"
+        "core exchange strategies watching patches.common patches.across_rows patches.checking patches.data"
+        " patches.keras patches.saving"
     ),
     "patches.sessions": (
         "core exchange patches.common patches.data patches.keras patches.loops patches.saving"
@@ -76,8 +77,8 @@ ROOMS: dict[str, str] = {
         "core storage faults exchange exchange.node patches patches.common patches.imports patches.recovery"
     ),
     "patches.horovod.optimizers": "patches.common patches.horovod.core",
-    "job": "core launch faults patches patches.common patches.candidates patches.files patches.imports",
-    "cli": "matex_tf core storage exchange planning blueprints verifying launch job",
+    "job": "core launch faults watching patches patches.common patches.candidates patches.files patches.imports",
+    "cli": "matex_tf core storage exchange planning watching blueprints verifying launch job",
 }  # fmt: skip
 FOR_ALL = {"errors", "settings"}  # modules
 

@@ -1,0 +1,51 @@
+"""A job that can be watched: what its ranks count is reported, and shown where that is asked for."""
+
+from __future__ import annotations
+
+import os
+
+from matex_tf.core import trace
+from matex_tf.core.output import TERMINAL
+from matex_tf.core.world import World
+from matex_tf.errors import MatexError, SettingError
+from matex_tf.launch import resources
+from matex_tf.settings import Settings
+from matex_tf.watching import meter
+from matex_tf.watching.progress import Progress
+from matex_tf.watching.prometheus import Metrics
+from matex_tf.watching.reporter import Reporter, Show
+
+
+def begin(world: World, settings: Settings, script: str, counts: meter.Meter) -> Reporter | None:
+    """Report from now on. Collective; None where that is not wanted.
+
+    Args:
+        script: the name of what the job runs.
+        counts: what is reported.
+
+    Raises:
+        MissingPackage, SettingError: --metrics cannot be served; on every rank.
+    """
+    if not settings.watch:
+        return None
+    trace.add_up(meter.EXCHANGE, meter.WAIT)
+    shown: list[Show] = []
+    if settings.metrics:
+        metrics, failure = None, ""
+        try:
+            metrics = Metrics(settings.metrics)
+            if world.rank == 0:
+                metrics.listen()
+        except MatexError as error:
+            failure = str(error)
+        failures = [one for one in world.allgather(failure, "serve metrics") if one]
+        if failures:
+            raise SettingError(failures[0])
+        assert metrics is not None
+        shown.append(metrics.show)
+    if settings.progress == "on" or (settings.progress == "auto" and settings.notes):
+        columns = os.environ.get(TERMINAL, "0")
+        progress = Progress(world.log_to, int(columns) if columns.isdigit() else 0, settings.progress == "on")
+        counts.before_output(progress.erase)
+        shown.append(progress.show)
+    return Reporter(world, counts, script, settings, resources.in_batch_system(), shown)

@@ -1,0 +1,109 @@
+"""What a job reports, in the format of Prometheus, at a port of its first rank."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+from matex_tf.errors import MissingPackage, SettingError
+from matex_tf.watching.job_state import RUNS, JobState
+from matex_tf.watching.meter import Meter
+
+#: Of each rank: the name here and its unit, the name among what ranks report, what it is.
+OF_RANKS = (
+    ("steps", "step", "Training steps so far"),
+    ("steps_per_second", "steps_per_second", "Training steps a second, over the last ten seconds"),
+    ("exchange_ratio", "exchange", "Part of the time that exchanges take, waiting for other ranks among it"),
+    ("wait_ratio", "wait", "Part of the time in which a rank waits for other ranks"),
+    ("input_ratio", "input", "Part of the time in which a rank waits for batches"),
+    ("busy_cores", "cpu", "Cores that are at work for a rank"),
+    ("memory_bytes", "memory", "Memory that a rank has"),
+)
+#: Of the job.
+OF_JOB = (
+    ("ranks", "size", "Ranks that the job began with"),
+    ("ranks_alive", "alive", "Ranks that report"),
+    ("epoch", "epoch", "The epoch that runs, from 1"),
+    ("rows_per_second", "rows_per_second", "Rows a second, of all ranks together"),
+    ("events", "events", "Deaths and recoveries so far"),
+)
+
+
+def address(text: str) -> tuple[str, int]:
+    """`9400` or `0.0.0.0:9400` as host and port.
+
+    Raises:
+        SettingError: it is neither.
+    """
+    host, _, port = text.rpartition(":")
+    if not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise SettingError(f"--metrics is {text!r}; it must be a port from 1 to 65535, or an address and a port.")
+    return host or "127.0.0.1", int(port)
+
+
+class Metrics:
+    """A server for Prometheus, on the rank that the others report to."""
+
+    def __init__(self, text: str):
+        """Args: text: see `address`.
+
+        Raises:
+            SettingError: see `address`.
+            MissingPackage: prometheus_client is not installed.
+        """
+        self._text = text
+        self._address = address(text)
+        self._job: JobState | None = None
+        self._listens = False
+        try:
+            import prometheus_client  # noqa: F401
+        except ImportError:
+            raise MissingPackage("--metrics needs prometheus_client: pip install 'matex_tf[metrics]'.") from None
+
+    def listen(self) -> None:
+        """Serve from now on.
+
+        Raises:
+            SettingError: the port is taken, or the address is not one of this host.
+        """
+        from prometheus_client import CollectorRegistry, start_http_server
+
+        self._listens = True
+        registry = CollectorRegistry()
+        host, port = self._address
+        try:
+            start_http_server(port, host, registry=registry)
+        except OSError as error:
+            raise SettingError(f"--metrics {self._text} on {socket.gethostname()}: {error.strerror}.") from None
+        registry.register(self)
+
+    def show(self, job: JobState, meter: Meter) -> None:
+        """Serve what is known of a job; where another rank did so before it died, here from now on.
+
+        Raises:
+            SettingError: see `listen`.
+        """
+        self._job = job
+        if not self._listens:
+            self.listen()
+
+    def collect(self) -> Iterator[Any]:
+        """What Prometheus' client asks for."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        if self._job is None:
+            return
+        job = self._job.public()
+        labels = [job["script"]]
+        for name, key, what in OF_JOB:
+            value = len(job[key]) if key == "events" else job[key]
+            family = GaugeMetricFamily(f"matex_tf_{name}", what, labels=["script"])
+            family.add_metric(labels, value)
+            yield family
+        for name, key, what in OF_RANKS:
+            family = GaugeMetricFamily(f"matex_tf_rank_{name}", what, labels=["script", "rank", "host"])
+            for rank in job["ranks"]:
+                if rank["status"] == RUNS:
+                    family.add_metric([*labels, str(rank["rank"]), rank["host"]], rank[key])
+            yield family

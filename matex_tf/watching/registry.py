@@ -1,0 +1,140 @@
+"""The jobs of this user that can be watched: a file for each, in a directory that hosts may share.
+
+Who can read such a file can watch the job, so nobody else can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from matex_tf.errors import MatexError
+from matex_tf.storage.private_directory import Folder
+
+_SECONDS = 3.0
+_MOST = 64 << 20  # bytes of an answer
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A job that can be watched.
+
+    Attributes:
+        name: what `matex-tf top` calls it: the number of the batch job, or that of the process of its first rank.
+        script, ranks, started: what it runs, on how many ranks, and since when, in seconds since 1970.
+        host, pid: of the rank that answers.
+        addresses, port: where it does.
+        token: what has to be said first.
+    """
+
+    name: str
+    script: str
+    ranks: int
+    started: float
+    host: str
+    pid: int
+    addresses: tuple[str, ...]
+    port: int
+    token: str
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its process has ended, as far as this host can tell."""
+        return self.host == socket.gethostname() and not os.path.exists(f"/proc/{self.pid}")
+
+
+def directory(base: str = "") -> Folder:
+    """The directory of entries, open.
+
+    Args:
+        base: that of the setting `watch_dir`; empty for the one of the user's state.
+
+    Raises:
+        MatexError: others could change what is in it.
+        OSError: it cannot be made.
+    """
+    state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return Folder(Path(base or state), ["matex_tf", "jobs"], "--watch-dir")
+
+
+def add(entry: Entry, base: str) -> None:
+    """Write down a job, in place of what stood there of it.
+
+    Raises:
+        MatexError, OSError: see `directory`.
+    """
+    with directory(base) as folder:
+        draft = f"{entry.name}.{entry.pid}.draft"
+        folder.remove(draft)
+        with folder.create(draft) as file:
+            file.write(json.dumps(dataclasses.asdict(entry)).encode())
+        folder.replace(f"{entry.name}.json", by=draft)
+
+
+def remove(name: str, pid: int, base: str) -> None:
+    """Forget a job, if this process is the one that answers for it."""
+    with contextlib.suppress(OSError, MatexError), directory(base) as folder:
+        found = _read(folder, f"{name}.json")
+        if found is not None and found.pid == pid:
+            folder.remove(f"{name}.json")
+
+
+def entries(base: str = "") -> Iterator[Entry]:
+    """The jobs, the newest first; those whose process has ended are forgotten.
+
+    Raises:
+        MatexError, OSError: see `directory`.
+    """
+    found = []
+    with directory(base) as folder:
+        for name in folder.names():
+            entry = _read(folder, name) if name.endswith(".json") else None
+            if entry is None:
+                continue
+            if entry.is_gone:
+                folder.remove(name)
+            else:
+                found.append(entry)
+    yield from sorted(found, key=lambda entry: -entry.started)
+
+
+def _read(folder: Folder, name: str) -> Entry | None:
+    try:
+        with folder.open(name) as file:
+            values = json.loads(file.read(1 << 20))
+        return Entry(**{**values, "addresses": tuple(values["addresses"])})
+    except (OSError, ValueError, TypeError, KeyError, MatexError):
+        return None
+
+
+def ask(entry: Entry) -> dict[str, object]:
+    """What a job says of itself, see `JobState.public`.
+
+    Raises:
+        OSError: it does not answer.
+        ValueError: it answers something else.
+    """
+    failure: OSError = OSError("has no address")
+    for address in entry.addresses:
+        try:
+            with socket.create_connection((address, entry.port), timeout=_SECONDS) as line:
+                line.sendall(json.dumps({"token": entry.token, "ask": "state"}).encode() + b"\n")
+                answer = bytearray()
+                while part := line.recv(1 << 16):
+                    answer += part
+                    if len(answer) > _MOST:
+                        raise ValueError("too long an answer")
+            if not answer:
+                raise OSError("closed the connection")
+            found = json.loads(answer)
+            if not isinstance(found, dict):
+                raise ValueError("no job state")
+            return found
+        except OSError as error:
+            failure = error
+    raise failure

@@ -1,0 +1,214 @@
+"""The thread in which a rank reports what it has counted, and in which the first rank gathers that and answers.
+
+The ranks report to the first of those that are left, by TCP. Every rank has a port from the start, so that another one
+can take over with no word between them where the first has died. On one machine the ports are those of its loopback;
+elsewhere, and in a batch job, they are open to the network. Nothing is taken or told without the token of the job,
+which the ranks have by the transport, and the user by a file that nobody else can read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matex_tf.core.world import World
+from matex_tf.errors import MatexError
+from matex_tf.faults import liveness
+from matex_tf.settings import Settings
+from matex_tf.watching import registry
+from matex_tf.watching.job_state import JobState
+from matex_tf.watching.meter import Meter
+
+#: Seconds between two reports of a rank, at the least; many ranks take longer, or the first would get too many.
+INTERVAL = 1.0
+_RANKS_PER_SECOND = 500
+
+_SECONDS_TO_GREET = 5.0
+_SECONDS_TO_STOP = 2.0
+_MOST_BYTES = 1 << 16  # of a line
+
+Show = Callable[[JobState, Meter], None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank can be reached. Attributes: name: of the job, if this is its first rank."""
+
+    name: str
+    host: str
+    addresses: tuple[str, ...]
+    port: int
+    token: str
+
+
+class Reporter:
+    """The thread of this rank."""
+
+    def __init__(
+        self, world: World, meter: Meter, script: str, settings: Settings, in_batch: bool, shown: Sequence[Show]
+    ):
+        """Collective.
+
+        Args:
+            meter: what is reported.
+            script: what the job runs, for those who watch.
+            in_batch: whether the job may be watched from another host even where all ranks are on one.
+            shown: called by the first rank after each report of its own.
+        """
+        self._world, self._meter = world, meter
+        self._settings = settings
+        self._shown = shown
+        self._interval = max(INTERVAL, world.size / _RANKS_PER_SECOND)
+        local = len(world.nodes) == 1 and not in_batch
+        addresses = ["127.0.0.1"] if local else liveness.addresses() or ["127.0.0.1"]
+        self._listener = socket.create_server(("127.0.0.1" if local else "", 0), backlog=min(world.size + 8, 1024))
+        self._listener.setblocking(False)
+        _held.add(self._listener)
+        name = os.environ.get("SLURM_JOB_ID") or str(os.getpid())
+        mine = Place(name, world.host, tuple(addresses), self._listener.getsockname()[1], secrets.token_hex(16))
+        self._places: list[Place] = world.allgather(mine, "tell where ranks report")
+        self._me = world.rank
+        self._token = self._places[0].token
+        self._state = JobState(script, world.size, time.time())
+        self._line: asyncio.StreamWriter | None = None
+        self._leads_to = -1
+        self._server: asyncio.Server | None = None
+        self._entry: registry.Entry | None = None
+        self._stopping = threading.Event()
+        self._wake: Callable[[], object] = lambda: None
+        self._thread = threading.Thread(target=self._main, name="matex_tf report", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Say that this rank has ended, and end the thread."""
+        self._stopping.set()
+        with contextlib.suppress(RuntimeError):  # its loop has ended
+            self._wake()
+        self._thread.join(_SECONDS_TO_STOP)
+
+    def _main(self) -> None:
+        with contextlib.suppress(Exception):  # a report that is missing must not end a training
+            asyncio.run(self._report())
+
+    async def _report(self) -> None:
+        loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+        self._wake = lambda: loop.call_soon_threadsafe(stopping.set)
+        try:
+            while not self._stopping.is_set():
+                with contextlib.suppress(OSError, IndexError):  # of a world that changes right now
+                    await self._once()
+                with contextlib.suppress(TimeoutError, asyncio.TimeoutError):
+                    await asyncio.wait_for(stopping.wait(), self._interval)
+            with contextlib.suppress(OSError):
+                await self._send({"bye": True})
+        finally:
+            if self._entry is not None:
+                registry.remove(self._entry.name, self._entry.pid, self._settings.watch_dir)
+            if self._server is not None:
+                self._server.close()
+            if self._line is not None:
+                self._line.close()
+
+    async def _once(self) -> None:
+        left = list(self._world.first_ranks)
+        first = left[0]
+        counts = self._meter.snapshot(self._world)
+        if first != self._me:
+            if first != self._leads_to:
+                await self._connect(first)
+            await self._send(counts)
+            return
+        if self._server is None:
+            await self._lead(left)
+        self._state.heard(counts)
+        for number in range(self._world_size):
+            if number not in left:
+                self._state.left(number, ended=False, host=self._places[number].host)
+        for show in self._shown:
+            show(self._state, self._meter)
+
+    @property
+    def _world_size(self) -> int:
+        return len(self._places)
+
+    async def _connect(self, first: int) -> None:
+        place = self._places[first]
+        for address in place.addresses:
+            with contextlib.suppress(OSError, TimeoutError, asyncio.TimeoutError):
+                opening = asyncio.open_connection(address, place.port)
+                _, self._line = await asyncio.wait_for(opening, _SECONDS_TO_GREET)
+                self._leads_to = first
+                await self._send({"token": self._token, "rank": self._me})
+                return
+        raise ConnectionError
+
+    async def _send(self, values: dict[str, Any]) -> None:
+        if self._line is None:
+            return
+        try:
+            self._line.write(json.dumps(values).encode() + b"\n")
+            await asyncio.wait_for(self._line.drain(), _SECONDS_TO_GREET)
+        except (OSError, TimeoutError, asyncio.TimeoutError):
+            self._leads_to = -1  # tried again with the next report
+            raise ConnectionError from None
+
+    async def _lead(self, left: Sequence[int]) -> None:
+        """From now on the others report to this rank."""
+        self._server = await asyncio.start_server(self._hear, sock=self._listener, limit=_MOST_BYTES)
+        place = self._places[self._me]
+        entry = registry.Entry(
+            self._places[0].name, self._state.script, self._state.size, self._state.started, place.host, os.getpid(),
+            place.addresses, place.port, self._token,
+        )  # fmt: skip
+        try:
+            registry.add(entry, self._settings.watch_dir)
+            self._entry = entry
+        except (OSError, MatexError) as error:
+            if self._settings.notes:
+                self._world.log(f"matex-tf top cannot find this job: {error}")
+
+    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number, ended = -1, False
+        try:
+            line = await asyncio.wait_for(reader.readline(), _SECONDS_TO_GREET)
+            said = json.loads(line) if line else {}
+            if not isinstance(said, dict) or not hmac.compare_digest(str(said.get("token", "")), self._token):
+                return
+            if said.get("ask") == "state":
+                writer.write(json.dumps(self._state.public()).encode())
+                await asyncio.wait_for(writer.drain(), _SECONDS_TO_GREET)
+                return
+            number = int(said["rank"])
+            while line := await reader.readline():
+                said = json.loads(line)
+                if said.get("bye"):
+                    ended = True
+                    return
+                self._state.heard(said)
+        except (OSError, ValueError, KeyError, TypeError, TimeoutError, asyncio.TimeoutError, asyncio.CancelledError):
+            pass  # whoever it was is gone, or was none of ours; or this rank ends
+        finally:
+            if number >= 0 and not self._stopping.is_set():
+                self._state.left(number, ended, self._places[number].host if number < self._world_size else "")
+            writer.close()
+
+
+_held: set[socket.socket] = set()  # of the process: a child that is forked must not hold them
+
+
+def _close_in_child() -> None:
+    for one in _held:
+        one.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

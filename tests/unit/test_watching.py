@@ -1,0 +1,264 @@
+"""What a running job says of itself: the state that is gathered, who may ask for it, and what shows it."""
+
+import contextlib
+import json
+import os
+import socket
+import time
+import urllib.request
+
+import pytest
+
+from matex_tf import settings
+from matex_tf.cli.main import main
+from matex_tf.cli.trace import PARTS, Step
+from matex_tf.core.world import World
+from matex_tf.errors import SettingError
+from matex_tf.watching import job_state, progress, prometheus, registry, timeline_page, view
+from matex_tf.watching.meter import Meter
+from matex_tf.watching.progress import Progress
+from matex_tf.watching.reporter import Reporter
+
+
+def counts(rank, seconds, step=0, *, wait=0.0, exchange=0.0, feed=0.0, generation=0, size=3, **more):
+    """What a rank reports after some seconds."""
+    return {
+        **{"rank": rank, "host": "node1", "pid": 7, "generation": generation, "size": size},
+        **{"step": step, "rows": 32 * step, "epoch": 2, "epochs": 3, "in_epoch": step % 10, "of_epoch": 10},
+        **{"phase": "train", "time": 100.0 + seconds, "input": feed, "exchange": exchange, "wait": wait},
+        **{"cpu": seconds / 2, "cores": 1, "memory": 10**8},
+        **more,
+    }
+
+
+def job(*everyone):
+    """A job whose ranks have reported."""
+    found = job_state.JobState("train.py", 3, time.time())
+    for one in everyone:
+        found.heard(one)
+    return found
+
+
+def test_speeds_and_shares():
+    """Differences over the last seconds, and the time that is left from them."""
+    both = [counts(rank, seconds, 2 * seconds, exchange=0.5 * seconds, feed=0.1 * seconds * rank)
+            for rank in (0, 1) for seconds in range(15)]  # fmt: skip
+    found = job(*both).public()
+    assert found["steps_per_second"] == pytest.approx(2) and found["rows_per_second"] == pytest.approx(64)
+    assert found["exchange"] == pytest.approx(0.5) and found["input"] == pytest.approx(0.1)
+    assert found["alive"] == 2 and found["ranks"][1]["cpu"] == pytest.approx(0.5)
+    # The second of three epochs of 10 steps, 8 of which are done: 12 are left, at two a second.
+    assert (found["in_epoch"], found["seconds_left"]) == (8, pytest.approx(6))
+    assert len(job(*both).ranks[0].history) < 15
+    text = progress.text(found)
+    assert text == "epoch 2/3, step 8/10, 0:06 left, 2/3 ranks, 2 steps/s, 64 rows/s, exchange 50%, input 10%"
+    assert progress.text(job(counts(0, 1)).public()) == ""  # of a training that has not begun
+    assert progress.duration(3723) == "1:02:03"
+
+
+def test_stragglers():
+    """A rank for which the others wait, where they wait much."""
+    for much, expected in ((0.5, [False, False, True]), (0.05, [False] * 3)):
+        waits = (much, much, 0.0)
+        found = job(*(counts(r, s, s, wait=s * waits[r]) for r in range(3) for s in range(5))).public()
+        assert [rank["straggler"] for rank in found["ranks"]] == expected
+
+
+def test_deaths():
+    """A rank that ends says so; one that does not has died, also where nobody has heard of it."""
+    found = job(counts(0, 1), counts(1, 1))
+    found.left(1, ended=True, host="node1")
+    found.left(2, ended=False, host="node2")
+    found.left(2, ended=False, host="node2")
+    found.heard(counts(0, 2, generation=1, size=1))
+    public = found.public()
+    assert [rank["status"] for rank in public["ranks"]] == ["runs", "ended", "died"]
+    assert [what for _, what in public["events"]] == [
+        "rank 2 on node2 died, or cannot be reached",
+        "the others went on: 1 rank",
+    ]
+    from rich.console import Console
+
+    console = Console(width=120, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    console.print(view.render("12", public))
+    shown = console.export_text()
+    assert "train.py, job 12: 1 of 3 ranks" in shown and "rank 2 on node2 died" in shown
+
+
+def read(descriptor):
+    """What was written to a pipe so far."""
+    os.set_blocking(descriptor, False)
+    try:
+        return os.read(descriptor, 1 << 16).decode()
+    except BlockingIOError:
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("columns", "bar", "always", "lines"),
+    [(0, False, False, 1), (0, True, False, 1), (60, False, False, 3), (60, True, False, 0), (60, True, True, 1)],
+)
+def test_progress(monkeypatch, columns, bar, always, lines):
+    """Live on a terminal, if Keras draws no bar there; in a log a line at most every ten seconds."""
+    clock = [1000.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    there, here = os.pipe()
+    shown = Progress(here, columns, always)
+    meter = Meter()
+    meter.begin_training(3, 10, bar)
+    state = job(*(counts(0, second, second) for second in range(3)))
+    for _ in range(3):
+        clock[0] += 6
+        shown.show(state, meter)
+    text = read(there)
+    live = columns > 0 and not bar
+    assert text.count("epoch 2/3") == lines
+    assert text.count("\r\x1b[K") == (3 if live else 0) and text.count("\nmatex_tf: ") + text.startswith(
+        "matex_tf: "
+    ) == (0 if live else lines)
+    if live:
+        assert all(len(line) < columns + 4 for line in text.split("\r") if line)
+    shown.erase()
+    shown.erase()
+    assert read(there) == ("\r\x1b[K" if live else "")
+
+
+@pytest.fixture
+def reporter(tmp_path):
+    """A job of one rank that reports."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    chosen = settings.Settings(watch_dir=str(tmp_path), metrics=str(port))
+    metrics = prometheus.Metrics(chosen.metrics)
+    metrics.listen()
+    meter = Meter()
+    meter.count(32)
+    found = Reporter(World(), meter, "train.py", chosen, False, [metrics.show])
+    yield found, chosen, meter
+    found.stop()
+
+
+def entry_of(chosen):
+    """The job, as soon as it has written itself down."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        for entry in registry.entries(chosen.watch_dir):
+            return entry
+        time.sleep(0.02)
+    raise AssertionError("no job was written down")
+
+
+def test_who_may_ask(reporter, capsys):
+    """Whoever can read the user's file; without its token nothing is told, and what is no report changes nothing."""
+    found, chosen, meter = reporter
+    entry = entry_of(chosen)
+    path = os.path.join(chosen.watch_dir, "matex_tf", "jobs", f"{entry.name}.json")
+    assert os.stat(path).st_mode & 0o077 == 0 and entry.addresses == ("127.0.0.1",)
+    state = registry.ask(entry)
+    assert state["script"] == "train.py" and state["ranks"][0]["step"] == 1
+    for said in (
+        {"token": "0" * 32, "ask": "state"},
+        {"ask": "state"},
+        ["token"],
+        {"token": entry.token, "rank": "none"},
+    ):
+        with socket.create_connection((entry.addresses[0], entry.port), timeout=10) as line:
+            line.sendall(json.dumps(said).encode() + b"\n")
+            assert line.recv(100) == b""
+    with socket.create_connection((entry.addresses[0], entry.port), timeout=10) as line:
+        line.sendall(b"x" * (1 << 18))
+        line.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionResetError):  # it was closed with bytes unread
+            assert line.recv(100) == b""
+    assert len(registry.ask(entry)["ranks"]) == 1
+    assert main(["top", "--once", "--watch-dir", chosen.watch_dir]) == 0
+    assert "train.py, job" in capsys.readouterr().out
+    assert main(["top", "--list", "--watch-dir", chosen.watch_dir]) == 0
+    assert entry.name in capsys.readouterr().out
+    assert main(["top", "nothing", "--watch-dir", chosen.watch_dir]) == 2
+    assert entry.name in capsys.readouterr().err
+    found.stop()
+    assert not list(registry.entries(chosen.watch_dir))
+    assert main(["top", "--watch-dir", chosen.watch_dir]) == 1
+    assert "no job of yours is running" in capsys.readouterr().err
+
+
+def test_ranks_that_report(reporter):
+    """A rank that connects is part of the job, and has died where its line breaks off."""
+    _, chosen, _ = reporter
+    entry = entry_of(chosen)
+    with socket.create_connection((entry.addresses[0], entry.port), timeout=10) as line:
+        for said in ({"token": entry.token, "rank": 1}, counts(1, 1), counts(1, 2)):
+            line.sendall(json.dumps(said).encode() + b"\n")
+        _until(lambda: registry.ask(entry)["alive"] == 2)
+    _until(lambda: [rank["status"] for rank in registry.ask(entry)["ranks"]] == ["runs", "died"])
+
+
+def _until(there):
+    end = time.monotonic() + 10
+    while not there():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_prometheus(reporter):
+    """The same figures, in Prometheus' format; the dashboard asks for no others."""
+    _, chosen, _ = reporter
+    entry_of(chosen)
+
+    def page():
+        with urllib.request.urlopen(f"http://127.0.0.1:{chosen.metrics}/metrics", timeout=10) as answer:
+            return answer.read().decode()
+
+    _until(lambda: 'matex_tf_rank_steps{host="' in page())
+    text = page()
+    assert 'matex_tf_ranks_alive{script="train.py"} 1.0' in text
+    names = {line.split("{")[0] for line in text.splitlines() if not line.startswith("#")}
+    dashboard = json.loads((registry.Path(prometheus.__file__).parent / "grafana.json").read_text())
+    asked = {target["expr"].partition("{")[0] for panel in dashboard["panels"] for target in panel["targets"]}
+    assert asked <= names and len(asked) >= 8
+
+
+def test_metrics_that_cannot_be_served():
+    """A port that is none, and one that is taken."""
+    for text in ("x", "0", "70000", "host:"):
+        with pytest.raises(SettingError, match="--metrics"):
+            prometheus.Metrics(text)
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SettingError, match="in use"):
+        prometheus.Metrics(str(taken.getsockname()[1])).listen()
+    with pytest.raises(SettingError, match="--watch off"):
+        settings.Settings(watch=False, metrics="9400").refuse_conflicts()
+
+
+def steps(parts, gap=0.0, length=10_000.0):
+    """Ten steps of each rank, whose parts are shares of it."""
+    return [
+        Step(rank, f"train step {number} of </script>", number * length * (1 + gap), length,
+             parts={name: share * length for name, share in own.items()},
+             spans=[("wait", number * length * (1 + gap) + 5, 10.0, "<b>")])
+        for rank, own in enumerate(parts) for number in range(10)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("parts", "gap", "length", "expected"),
+    [
+        ([{"compute": 0.9}] * 2, 0.0, 1e4, "More ranks will pay"),
+        ([{"compute": 0.9}] * 2, 1.0, 1e4, "46% of the time lies between steps"),
+        ([{"wait": 0.5}, {"wait": 0.05}], 0.0, 1e4, "The others wait for rank 1"),
+        ([{"wait": 0.5}, {"wait": 0.4}], 0.0, 1e4, "they share cores"),
+        ([{"network": 0.5}, {"network": 0.4}], 0.0, 1e4, "The network takes 50% of a step"),
+        ([{"reduce": 0.6}] * 2, 0.0, 1e3, "batches are small for so many ranks"),
+    ],
+)
+def test_page(parts, gap, length, expected):
+    """What to try follows from where time goes. Names of the run cannot be taken for HTML."""
+    all_steps = steps(parts, gap, length)
+    usual = {rank: [step for step in all_steps if step.rank == rank] for rank in range(2)}
+    advice = timeline_page.advice(all_steps, usual)
+    assert expected in " ".join(advice), advice
+    page = timeline_page.render(all_steps, usual, PARTS, "<img src=x>")
+    assert "@" not in page.replace("@media", "") and "<img" not in page and page.count("</script>") == 2
+    data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    assert [len(lane["steps"]) for lane in data["lanes"]] == [10, 10]
