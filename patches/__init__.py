@@ -45,6 +45,7 @@ PATCHES = (
     ("tensorflow", "sessions.session_run"),
     ("tensorflow", "sessions.files"),
     ("keras.src.backend.tensorflow.trainer", "fit.trainer"),
+    ("keras.src.backend.tensorflow.trainer", "dynamics.changing_fit"),
     ("keras.src.backend.tensorflow.trainer", "loops.keras_loops"),
     ("keras.src.optimizers.base_optimizer", "keras.optimizer"),
     ("keras.src.optimizers.base_optimizer", "loops.gradient_updates"),

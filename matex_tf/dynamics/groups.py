@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from matex_tf.dynamics.channels import trace
-from matex_tf.dynamics.channels.analysis import MAKES, READS, Analysis, Part
+from matex_tf.dynamics.channels.analysis import MAKES, OWN, READS, Analysis, Part
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,6 +75,12 @@ class Groups:
                 return group
         known = ", ".join(one.name for one in self.found) or "none"
         raise KeyError(f"{self.model.name} has no channels named {name} that could change; those that could: {known}")
+
+
+def can_change(group: Group) -> bool:
+    """Whether channels of a group may come and go in a training: nothing normalizes over them, no weight is frozen."""
+    trained = all(part.variable.trainable for part in group.parts if part.role != OWN)
+    return trained and not group.together and group.count > 1
 
 
 def channel_groups(model: Any, inputs: Sequence[Any] | None = None) -> Groups:

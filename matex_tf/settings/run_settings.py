@@ -142,6 +142,38 @@ class Settings:
         "What ranks exchange, with whom and when.",  # the registry of strategies adds the choices, see `options`
         group="strategy",
     )
+    apoptosis: bool = option(
+        False,
+        "Whether redundant neurons are taken out of a model while `fit` trains it, at times that adapt to the progress "
+        "of the loss. Steps become smaller and faster, and the answer is that of a smaller network.",
+        kind="switch",
+        group="dynamics",
+    )
+    apoptosis_tolerance: float = option(
+        0.01,
+        "With `--apoptosis on`: what removals may add to the loss, as a part of it, on validation rows or rows of "
+        "training batches. A removal that adds more is taken back.",
+        kind="number",
+        group="dynamics",
+    )
+    grow: bool = option(
+        False,
+        "Whether `fit` begins with a part of the widths of the script's model, which grow when the loss stops falling.",
+        kind="switch",
+        group="dynamics",
+    )
+    grow_from: float = option(
+        0.25,
+        "With `--grow on`: the part of its widths that a model begins with.",
+        kind="number",
+        group="dynamics",
+    )
+    grow_to: float = option(
+        1.0,
+        "With `--grow on`: the part of the widths that a model may reach; above 1 it only grows while that pays.",
+        kind="number",
+        group="dynamics",
+    )
     transport: str = option(
         "mpi",
         "What adds up the gradients of all ranks. `mpi`: memory that the ranks of a node share, and MPI between nodes. "
@@ -385,7 +417,7 @@ class Settings:
     @property
     def changes_one_rank(self) -> bool:
         """Whether a script on one rank does other than Python would have it do."""
-        return self.reproducible > 0 or self.scores_samples
+        return self.reproducible > 0 or self.scores_samples or self.changes_networks
 
     @property
     def shares_loops(self) -> bool:
@@ -408,6 +440,7 @@ class Settings:
         self._check_horovod(ranks)
         self._check_samples()
         self._check_watch()
+        self._check_dynamics()
 
     def _check_watch(self) -> None:
         """Refuse what needs the reports of ranks that do not report."""
@@ -416,6 +449,33 @@ class Settings:
                 raise SettingError(
                     f"{flag_name(name)} shows what ranks report, and with --watch off they do not: leave out one."
                 )
+
+    @property
+    def changes_networks(self) -> bool:
+        """Whether models change while they train."""
+        return self.apoptosis or self.grow
+
+    def _check_dynamics(self) -> None:
+        """Refuse what cannot follow a model that changes while it trains."""
+        if not self.changes_networks:
+            return
+        flag = "--apoptosis" if self.apoptosis else "--grow"
+        others = {
+            "strategy": ("sync", "its ranks have weights of their own, or gradients that are under way"),
+            "faults": (("abort", "shrink"), "a checkpoint of another network cannot be read into the script's model"),
+            "transport": ("mpi", "Horovod remembers the shapes of gradients"),
+            "reproducible": (0, "neurons are judged by sums over the rows of each rank"),
+        }
+        for name, (allowed, why) in others.items():
+            if (value := getattr(self, name)) not in (allowed if isinstance(allowed, tuple) else (allowed,)):
+                raise SettingError(
+                    f"{flag} and {flag_name(name)} {value} do not go together: {why}. Leave out {flag_name(name)}, or "
+                    f"{flag}."
+                )
+        if self.grow and not 0 < self.grow_from <= 1:
+            raise SettingError(f"--grow-from is {self.grow_from:g}; it must be above 0 and at most 1.")
+        if self.grow and self.grow_to < self.grow_from:
+            raise SettingError(f"--grow-to is {self.grow_to:g}, below --grow-from, which is {self.grow_from:g}.")
 
     def _check_reproducible(self, ranks: int) -> None:
         """Refuse what gives other bits on other numbers of ranks."""

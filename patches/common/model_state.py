@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from matex_tf.dynamics.changes import Changes
     from matex_tf.patches.data.batch_ownership import Finding
     from matex_tf.patches.data.pipeline_ownership import Made
     from matex_tf.patches.recovery.step_retry import RecoverableStep
@@ -39,6 +40,7 @@ class ModelState:
         samples: the scores of rows in the `fit` that is under way, where there are any.
         sample_epochs: the iterator over the epochs of that `fit`.
         sample_factors: float32 (2,), for the graphs of steps; see `Pruning`.
+        changes: what takes neurons out of the model, or puts them in, in the `fit` that is under way; None for nothing.
         rows_apart: the ranks have given rows of their own to a call, so that none is a small one any more.
     """
 
@@ -62,6 +64,7 @@ class ModelState:
     samples: Pruning | None = None
     sample_epochs: Any = None
     sample_factors: Any = None
+    changes: Changes | None = None
 
 
 _states: weakref.WeakKeyDictionary[Any, ModelState] = weakref.WeakKeyDictionary()

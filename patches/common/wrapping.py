@@ -65,7 +65,7 @@ def require(module: ModuleType, path: str) -> Any:
 def alone() -> bool:
     """Whether this rank has never had others: one whose others have died goes on as it began.
 
-    With virtual ranks one rank does what several would.
+    With virtual ranks one rank does what several would. A model that changes while it trains does so on one rank too.
     """
     ranks = world.current()
     return ranks.is_single and not ranks.survives_failures and not settings.current().changes_one_rank

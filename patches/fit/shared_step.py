@@ -61,6 +61,12 @@ class SharedStep:
         self._checked = False
         self._known: list[Any] = []  # see `virtual_steps.known`
 
+    def anew(self) -> SharedStep:
+        """The same step, of a model whose variables have got other shapes."""
+        step = SharedStep(self.model, self.kind)
+        step.steps, step._checked, step.promised = self.steps, True, self.promised
+        return step
+
     def __call__(self, data: Any, share: RowRange) -> Any:
         """Run the step on rows `share` of an eager batch; returns its logs, those of this rank."""
         model, remembered = self.model, model_state.of(self.model)

@@ -14,6 +14,7 @@ from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import model_state
 from matex_tf.patches.data.batches import Batch, BatchSource, fetch
+from matex_tf.patches.dynamics import rows_seen
 from matex_tf.patches.fit import end_of_data, one_rank_shapes, small_calls
 from matex_tf.patches.fit.shared_step import SharedStep
 from matex_tf.patches.keras import metrics, weights
@@ -64,6 +65,12 @@ class StepFunction:
             raise StopIteration
         return logs
 
+    def compile_anew(self) -> None:
+        """The model has changed: its next step has another graph."""
+        self.step = self.step.anew()
+        self._whole_test = small_calls.WholeTest(self.model)
+        model_state.of(self.model).small_calls.clear()
+
     def _on_batch(self, data: Any, call: small_calls.Call | None = None) -> Any:
         batch = self.feed.given(data, call)
         if self.feed.own_on_batch:
@@ -92,9 +99,15 @@ class StepFunction:
         return any([True for _ in self.feed.batches(iterator, self.model.steps_per_execution)])
 
     def _run(self, batch: Batch) -> Any:
-        guard = world.current().guard
+        guard, changes = world.current().guard, model_state.of(self.model).changes
+        if self.kind == "test":
+            changes = None
+        if changes is not None and changes.wants_rows:
+            changes.see(*rows_seen.of(*batch()))
         logs = self.step(*batch()) if guard is None else step_retry.step(self.model, batch, self.step, guard)
         self.step.tell()
+        if changes is not None:
+            changes.after_step()
         return logs
 
     def _whole(self, logs: Any) -> Any:

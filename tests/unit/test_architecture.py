@@ -49,9 +49,10 @@ ROOMS: dict[str, str] = {
     "patches.data": "core exchange exchange.network strategies watching readers patches.common patches.samples",
     "patches.division": "core exchange.network patches.common patches.data",
     "patches.recovery": "core storage faults exchange patches.common patches.data patches.keras",
+    "patches.dynamics": "core dynamics patches.common patches.data",
     "patches.fit": (
         "core exchange strategies watching patches.common patches.across_rows patches.checking patches.data"
-        " patches.division patches.keras patches.recovery patches.random patches.samples"
+        " patches.division patches.keras patches.recovery patches.random patches.samples patches.dynamics"
         " patches patches.files"  # whether the script is recorded, and whether it asks for its rank
     ),
     "patches.keras2": (

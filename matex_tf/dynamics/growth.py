@@ -1,0 +1,85 @@
+"""Networks that begin small and grow (neurogenesis): the script's model is the blueprint.
+
+Neurons are split such that no output changes (Net2Net, arXiv 1511.05641), so the training goes on where it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from matex_tf.dynamics import surgery
+from matex_tf.dynamics.groups import can_change
+
+_FEWEST = 4  # channels that a group begins with
+_TIMES = 2.0  # by which widths grow at a time
+
+
+@dataclasses.dataclass
+class Growth:
+    """The growth of one model.
+
+    Attributes:
+        blueprint: the widths of the script's model, by group.
+        rng: the same on every rank.
+    """
+
+    blueprint: dict[str, int]
+    rng: np.random.Generator
+
+    @classmethod
+    def begin(cls, model: Any, part: float, inputs: Sequence[Any] | None = None, seed: int = 0) -> Growth:
+        """Let a model begin with a part of its widths.
+
+        What reads fewer channels is scaled by the square root of how many there were for each, so that sums stay as
+        large as initializers have made them.
+
+        Args:
+            model: of Keras 3, built.
+            part: of the widths, above 0 and at most 1.
+            inputs: see `channel_groups`.
+        """
+        groups = [group for group in surgery.channel_groups(model, inputs) if can_change(group)]
+        blueprint = {group.name: group.count for group in groups}
+        gone, scales = {}, []
+        for group in groups:
+            left = min(group.count, max(_FEWEST, math.ceil(group.count * part)))
+            if left < group.count:
+                gone[group.name] = range(left, group.count)
+                scales += [(one.variable, math.sqrt(group.count / left)) for one in group.read_by()]
+        surgery.remove(model, gone, inputs)
+        for variable, scale in scales:
+            variable.assign(np.asarray(variable) * np.asarray(scale, np.asarray(variable).dtype))
+        return cls(blueprint, np.random.default_rng(seed))
+
+    def has_enough(self, model: Any, groups: Iterable[str]) -> None:
+        """Some of these groups' neurons were redundant: they grow no further."""
+        for group in surgery.channel_groups(model):
+            if group.name in set(groups):
+                self.blueprint[group.name] = 0
+
+    def grow(self, model: Any, beyond: float = 1.0, inputs: Sequence[Any] | None = None, paid: bool = True) -> str:
+        """Let all groups grow, up to the blueprint.
+
+        Args:
+            beyond: how many times the widths of the blueprint they may have.
+            paid: whether the loss has fallen at all of late; beyond the blueprint nothing grows where it has not.
+
+        Returns:
+            What has grown, in words; "" where nothing can any more.
+        """
+        more = {}
+        for group in surgery.channel_groups(model, inputs):
+            most = math.ceil(self.blueprint.get(group.name, 0) * (beyond if paid else min(beyond, 1.0)))
+            wanted = min(most, math.ceil(group.count * _TIMES))
+            if can_change(group) and wanted > group.count:
+                more[group.name] = wanted - group.count
+        if not more:
+            return ""
+        before = int(model.count_params())
+        surgery.add(model, more, self.rng, inputs=inputs)
+        return f"{sum(more.values())} neurons put in: {before:,} parameters are now {int(model.count_params()):,}"

@@ -1,0 +1,240 @@
+"""What a model does on some rows: how its channels move together, and how much the loss minds.
+
+For a layer that reads channels x (n of them, with a 1 appended) and computes z = xW before its activation, three things
+are summed over rows and positions: x xᵀ, the squares of the loss' gradient by z, and how many there were. For other
+readers (recurrent kernels, very wide ones) the first-order estimate has to do: w · ∂L/∂w summed over what reads a
+channel is what the loss changes by when the channel is set to 0 (Molchanov et al., arXiv 1611.06440, eq. 7).
+
+Relies on (Keras 3.3 to 3.15): `Model.compute_loss`, `Layer._flatten_layers`, and that layers look up `call` and
+`activation` on themselves when they are called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from matex_tf.dynamics.channels.analysis import Part
+from matex_tf.dynamics.groups import Groups, can_change
+
+#: Readers of more rows than this are only looked at by first order: what follows takes n³.
+WIDEST = 1100
+_CHUNKS = 4
+
+#: Sums an array over all ranks.
+Sum = Callable[[np.ndarray, str], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Rows that this rank looks at: some of a batch.
+
+    Attributes:
+        count: how many count; 0 for rows that are there only so that there are any.
+    """
+
+    x: Any
+    y: Any
+    sample_weight: Any
+    count: int
+
+
+@dataclasses.dataclass
+class Reader:
+    """A reader whose inputs and outputs can be seen.
+
+    Attributes:
+        part: whose channels it reads.
+        layer: that holds its kernel.
+        inputs: axes of the kernel that are summed over, without those of a window.
+        gram: (n + 1, n + 1), the sum of x xᵀ; the last is that of a 1.
+        squares: (outputs,), the sum of the squares of the loss' gradients by z.
+    """
+
+    part: Part
+    layer: Any
+    inputs: tuple[int, ...]
+    gram: np.ndarray
+    squares: np.ndarray
+
+
+@dataclasses.dataclass
+class Measured:
+    """What was found out, over the rows of all ranks.
+
+    Attributes:
+        rows: how many.
+        loss: the mean loss.
+        readers: by the number of a part.
+        first_order: by the number of a part (places,): half the mean square of what the loss would change by.
+    """
+
+    rows: float
+    loss: float
+    readers: dict[int, Reader]
+    first_order: dict[int, np.ndarray]
+
+
+def loss_of(model: Any, batches: Sequence[Rows], total: Sum) -> float:
+    """The mean loss over the rows of all ranks, without dropout; infinite where it is not a number.
+
+    Raises:
+        ValueError: the model has no loss that can be computed by itself.
+    """
+    with _metrics_put_back(model):
+        losses = [float(_loss(model, batch)) * batch.count for batch in batches if batch.count]
+    own = np.array([sum(losses), sum(batch.count for batch in batches)], np.float64)
+    summed, rows = total(own, "watch the loss")
+    return float(summed / max(rows, 1)) if np.isfinite(summed) else float("inf")
+
+
+def measure(groups: Groups, batches: Sequence[Rows], total: Sum) -> Measured:
+    """Look at a model while it computes some rows.
+
+    Args:
+        groups: of the model.
+        batches: of this rank, as many as every other rank has.
+        total: sums over ranks.
+    """
+    model, parts = groups.model, groups.analysis.parts
+    read = {id(part) for group in groups if can_change(group) for part in group.read_by()}
+    wanted = {number for number, part in enumerate(parts) if id(part) in read}
+    readers = {number: found for number in sorted(wanted) if (found := _reader(model, parts[number])) is not None}
+    first = {number: np.zeros(len(parts[number].channels)) for number in sorted(wanted - set(readers))}
+    rows = loss = 0.0
+    with _metrics_put_back(model):
+        for batch in batches:
+            if batch.count:
+                rows += batch.count
+                loss += batch.count * _look(model, batch, readers)
+                if first:
+                    _look_first_order(model, batch, {number: parts[number] for number in first}, first)
+    arrays = [
+        np.array([rows, loss]),
+        *(a for one in readers.values() for a in (one.gram, one.squares)),
+        *first.values(),
+    ]
+    flat = total(np.concatenate([array.reshape(-1) for array in arrays]), "measure the channels of the model")
+    pieces = np.split(flat, np.cumsum([array.size for array in arrays])[:-1])
+    shaped = iter([piece.reshape(array.shape) for piece, array in zip(pieces, arrays, strict=True)])
+    rows, loss = next(shaped)
+    for reader in readers.values():
+        reader.gram, reader.squares = next(shaped), next(shaped)
+    first = {number: next(shaped) / max(rows, 1.0) for number in first}
+    return Measured(float(rows), float(loss / max(rows, 1.0)), readers, first)
+
+
+def _reader(model: Any, part: Part) -> Reader | None:
+    """How a part reads, where its layer shows it."""
+    holder = next((one for one in model._flatten_layers() if getattr(one, "_kernel", None) is part.variable), None)
+    kind, shape = type(holder).__name__, tuple(part.variable.shape)
+    if kind == "Dense" or (kind == "EinsumDense" and len(shape) == 2):
+        inputs: tuple[int, ...] = (0,)
+    elif kind == "EinsumDense" and len(shape) == 3 and _sums_over_two(holder):  # heads: (H, v, d)
+        inputs = (0, 1)
+    elif kind in ("Conv1D", "Conv2D", "Conv3D") and holder.data_format == "channels_last":  # type: ignore[union-attr]
+        inputs = (len(shape) - 2,)
+    else:
+        return None
+    width = int(np.prod([shape[axis] for axis in inputs]))
+    if width > WIDEST:
+        return None
+    return Reader(part, holder, inputs, np.zeros((width + 1, width + 1)), np.zeros(shape[-1]))
+
+
+def _sums_over_two(layer: Any) -> bool:
+    """Whether an EinsumDense sums over the last two axes of its input, the first two of its kernel."""
+    reads, kernel, _ = layer.equation.replace("->", ",").split(",")
+    return bool(reads[-2:] == kernel[:2])
+
+
+def _look(model: Any, batch: Rows, readers: dict[int, Reader]) -> float:
+    """Add up what readers see of some rows; the mean loss."""
+    import tensorflow as tf
+
+    seen: dict[int, list[tuple[Any, Any]]] = {}
+    with tf.GradientTape() as tape, contextlib.ExitStack() as shown:
+        for reader in readers.values():
+            shown.enter_context(_showing(reader.layer, seen.setdefault(id(reader.layer), [])))
+        loss = _loss(model, batch)
+    outputs = [z for calls in seen.values() for _, z in calls]
+    gradients = dict(zip(map(id, outputs), tape.gradient(loss, outputs), strict=True))
+    for reader in readers.values():
+        width = len(reader.gram) - 1
+        for inputs, outputs in seen[id(reader.layer)]:
+            x = np.asarray(inputs, np.float64).reshape(-1, width)
+            x = np.concatenate([x, np.ones((len(x), 1))], 1)
+            reader.gram += x.T @ x
+            if (gradient := gradients[id(outputs)]) is not None:
+                by_output = np.asarray(gradient, np.float64).reshape(-1, len(reader.squares))
+                reader.squares += (by_output**2).sum(
+                    0
+                ) * batch.count**2  # of the mean's gradient: each row's is n times it
+    return float(loss)
+
+
+@contextlib.contextmanager
+def _showing(layer: Any, seen: list[tuple[Any, Any]]) -> Iterator[None]:
+    """Take note of what a layer reads, and of what it computes before its activation."""
+    if "call" in vars(layer):  # two parts of one layer
+        yield
+        return
+    call, activation = layer.call, layer.activation
+    inputs: list[Any] = []
+
+    def noting_call(x: Any, *args: Any, **kwargs: Any) -> Any:
+        inputs.append(x)
+        return call(x, *args, **kwargs)
+
+    def noting_activation(z: Any) -> Any:
+        seen.append((inputs.pop(), z))
+        return z if activation is None else activation(z)
+
+    vars(layer)["call"], vars(layer)["activation"] = noting_call, noting_activation
+    try:
+        yield
+    finally:
+        del vars(layer)["call"]
+        vars(layer)["activation"] = activation
+
+
+def _look_first_order(model: Any, batch: Rows, parts: dict[int, Part], sums: dict[int, np.ndarray]) -> None:
+    """Add up half of n (w · ∂L/∂w)² for chunks of n rows: over rows, the mean square of a mean is 1/n of their own."""
+    import tensorflow as tf
+
+    cuts = np.linspace(0, batch.count, min(_CHUNKS, batch.count) + 1, dtype=int)
+    for begin, end in itertools.pairwise(cuts):
+        some = tf.nest.map_structure(operator.itemgetter(slice(begin, end)), (batch.x, batch.y, batch.sample_weight))
+        with tf.GradientTape() as tape:
+            loss = _loss(model, Rows(some[0], some[1], some[2], int(end - begin)))
+        variables = [part.variable.value for part in parts.values()]
+        for (number, part), gradient in zip(parts.items(), tape.gradient(loss, variables), strict=True):
+            if gradient is not None:
+                product = np.asarray(part.variable, np.float64) * np.asarray(tf.convert_to_tensor(gradient), np.float64)
+                axes = tuple(axis for axis in range(product.ndim) if axis != part.axis)
+                sums[number] += 0.5 * (end - begin) ** 2 * product.sum(axes) ** 2
+
+
+def _loss(model: Any, batch: Rows) -> Any:
+    outputs = model(batch.x, training=False)
+    loss = model.compute_loss(x=batch.x, y=batch.y, y_pred=outputs, sample_weight=batch.sample_weight, training=False)
+    if loss is None:
+        raise ValueError(f"{model.name} has no loss that can be computed by itself")
+    return loss
+
+
+@contextlib.contextmanager
+def _metrics_put_back(model: Any) -> Iterator[None]:
+    """Let losses be computed without a trace in the metrics."""
+    kept = [(variable, np.array(np.asarray(variable))) for metric in model.metrics for variable in metric.variables]
+    try:
+        yield
+    finally:
+        for variable, value in kept:
+            variable.assign(value)

@@ -1,0 +1,33 @@
+"""Networks that change while they train: the same neurons at the same steps on any number of ranks."""
+
+import pytest
+from compare import same
+
+from tests.support.cases import dynamics
+
+FORMS = [
+    {},
+    {"apoptosis": False, "grow": True},
+    {"model": "attention"},
+    {"grow": True, "validation": False},
+    {"model": "convolutions"},
+    {"model": "recurrent"},
+    {"validation": False},
+    {"rule": "average"},
+    {"rule": "accumulation"},
+    {"rule": "scaled"},
+    {"rule": "clipped"},
+    {"jit": True},
+    {"codec": "bf16", "bucket_mb": 1},
+    {"batch": 23},
+]
+
+
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("how", FORMS, ids=lambda how: " ".join(map(str, how.values())) or "apoptosis")
+def test_same_neurons(ranks, how):
+    """Shapes, weights, optimizer and `History`; with apoptosis the network has become smaller."""
+    result = same(ranks(dynamics.changed, (1, 4), **how), rtol=1e-4, atol=1e-5)
+    if how.get("apoptosis", True):
+        assert result["after"] < 0.9 * result["before"]
+    assert result["history"]["val_loss" if how.get("validation", True) else "loss"][-1] < 0.62
