@@ -19,7 +19,7 @@ from matex_tf.strategies import STRATEGIES
 
 #: What is compared; a strategy that this matex_tf does not have is left out.
 COMPARED = (
-    "server",
+    SERVER,
     "sync",
     "sync bf16",
     "sync int8",

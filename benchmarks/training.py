@@ -20,7 +20,7 @@ from benchmarks.step import models
 #: Ranks that compute and update, and exchange nothing.
 COMPUTE = "compute"
 #: A parameter server on rank 0, which is a yardstick and no strategy of matex_tf.
-SERVER = "server"
+SERVER = "one-server"
 #: Steps between two looks at the accuracy, and the most steps that there may be.
 LOOK, MOST = 10, 600
 

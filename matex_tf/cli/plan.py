@@ -52,6 +52,11 @@ def parser() -> Parser:
     add(now, "--network", "RATE,TIME", None,
         "Instead of the measured links: Kbit, Mbit or Gbit a second, and the latency in ns, us or ms",
         _network)  # fmt: skip
+    add(now, "--between", "RATE,TIME", None,
+        "The links between groups of ranks, as for --network; a group's ranks share one",
+        _network)  # fmt: skip
+    add(now, "--per-group", "N", 1, "Ranks of a group, which train as one with local, elastic and server (default: 1)",
+        whole(1))  # fmt: skip
     add(what, "--steps", "N", _STEPS,
         f"Steps that the script trains, of which the first three are not counted (default: {_STEPS})",
         whole(_LEAST_STEPS))  # fmt: skip
@@ -147,9 +152,12 @@ def command(asked: argparse.Namespace) -> int:
         machine = predict.with_network(machine, alpha, beta, asked.per_node)
     busy, cores, crowd = asked.cores
     machine = replace(machine, busy=busy, cores=cores, crowd=crowd)
+    if asked.between is not None:
+        alpha, beta = asked.between
+        machine = replace(machine, far_alpha=alpha, far_beta=beta)
     known = linked or asked.network is not None
     rows = [
-        predict.predict(job, machine, size, asked.scaling, settings)
+        predict.predict(job, machine, size, asked.scaling, settings, asked.per_group)
         for size in predict.sizes(job.ranks, asked.most, 0 if known else job.ranks)
     ]
     predict.show(job, machine, rows, asked.scaling, settings)

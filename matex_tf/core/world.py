@@ -65,6 +65,10 @@ class World:
         first_ranks: the rank that each had before any was left behind.
         location: where this rank is in its script, such as "train step 3 of cnn"; shown where ranks disagree.
         step_signature: what the next `barrier` compares besides its own details, such as "a batch of 32 rows".
+        groups: what `matex_tf.core.groups` has made of this world; None until it is asked for.
+        part_of: the world of which this is a group; None for others.
+        center: what `matex_tf.center` keeps of this world; None until it is asked for.
+        on_wait: called before this rank waits for all others, where others may be held up by what it has not said yet.
     """
 
     def __init__(self, comm: Communicator | None = None, host: str = ""):
@@ -83,6 +87,10 @@ class World:
         self.restarts = False
         self.checkpoints: Checkpoints | None = None
         self.holds_shard = False
+        self.groups: tuple[str, Any] | None = None
+        self.part_of: World | None = None
+        self.center: Any = None
+        self.on_wait: Callable[[], None] = lambda: None
         self.log: Callable[[str], None] = lambda line: print(f"matex_tf: {line}", file=sys.stderr, flush=True)
         self.log_to = 2
         self.generation = 0
@@ -166,6 +174,7 @@ class World:
 
     def _agree(self, what: int, detail: int) -> bool:
         """Wait until every rank is here; whether all have these checksums."""
+        self.on_wait()
         if self.exchange is not None:  # they may be waiting there, in shared memory
             return self.exchange.checked_barrier(what, detail)
         said = np.array([what, detail, -what, -detail], np.int64)
@@ -390,13 +399,21 @@ class World:
 
     def free(self) -> None:
         """Give the communicators back; for worlds that came from `subset`. Collective."""
-        if self.exchange is not None:
-            self.exchange.close()
-            self.exchange = None
+        self.close_exchange()
+        if self.center is not None:
+            self.center.close()
         if self._comm is not None:
+            if self.groups is not None:
+                self.groups[1].world.close_exchange()
             for comm in (*self._split, self._comm):
                 comm.free()
             self._split, self._comm = [], None
+
+    def close_exchange(self) -> None:
+        """Give back what moves gradients. Collective."""
+        if self.exchange is not None:
+            self.exchange.close()
+            self.exchange = None
 
     def abort(self, code: int) -> None:
         """End every rank of the job at once with this exit code. Does not return under MPI."""

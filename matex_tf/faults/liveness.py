@@ -18,7 +18,6 @@ job reach one another, and take nobody who does not know a number that is drawn 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import selectors
 import socket
@@ -26,13 +25,12 @@ import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
+from matex_tf.core.addresses import addresses
 from matex_tf.core.world import World
 from matex_tf.faults.peer_sockets import PeerSocket, connect
 
 #: Seconds in which the news of an end arrive from a host that can be reached.
 ANSWER_SECONDS = 2.0
-
-_SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 
 
 class LivenessProbe:
@@ -113,17 +111,6 @@ def wins_split(here: Sequence[int], elsewhere: Sequence[int]) -> bool:
     if len(here) != len(elsewhere):
         return len(here) > len(elsewhere)
     return min(here) < min(elsewhere)
-
-
-def addresses() -> list[str]:
-    """The IPv4 addresses of this host, without those that mean this host everywhere."""
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):
-                request = struct.pack("256s", name.encode()[:15])
-                found.append(socket.inet_ntoa(fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, request)[20:24]))
-    return [address for address in found if not address.startswith("127.")]
 
 
 def _own(host: str, known: list[str], everyone: Sequence[tuple[str, list[str]]]) -> list[str]:

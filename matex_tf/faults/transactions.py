@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from matex_tf import errors
 from matex_tf.core import namespaces, sign, trace
 from matex_tf.core.mismatch import name_ranks
 from matex_tf.core.output import Output
@@ -246,6 +247,18 @@ class TransactionGuard:
 def is_rank_failure(error: BaseException) -> bool:
     """Whether an error may mean that a rank has died. A transport does not always say it in so many words."""
     return isinstance(error, (RankLost, CommunicationError))
+
+
+def comes_from_a_death(error: BaseException) -> bool:
+    """Whether this rank has an error because another one has died, be it in TensorFlow's wrapping."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if is_rank_failure(seen):
+            return True
+        seen = seen.__cause__
+    return type(error).__module__.startswith("tensorflow") and (
+        (last := errors.remembered()) is not None and is_rank_failure(last)
+    )
 
 
 def install(world: World, settings: Settings) -> TransactionGuard | None:

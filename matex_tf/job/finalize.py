@@ -69,7 +69,7 @@ class Finalizer:
             return
         assert self._world is not None and self._output is not None
         code, report = self._report(error)
-        if self._world.checkpoints is not None and not _comes_from_a_death(error):
+        if self._world.checkpoints is not None and not transactions.comes_from_a_death(error):
             self._world.checkpoints.end()
         elif self._world.checkpoints is not None:
             time.sleep(_FOR_THE_LAUNCHER)  # which names the rank that has died, and ends this one
@@ -101,7 +101,7 @@ class Finalizer:
             text = f"{error.code}\n" if not isinstance(error.code, int) else ""
             return code if 0 < code < 256 else 1, f"{text}{here}: sys.exit({error.code!r}) at {_place(error)}\n"
         uncovered = ""
-        if self._world.guard is not None and _comes_from_a_death(error):
+        if self._world.guard is not None and transactions.comes_from_a_death(error):
             uncovered = f"{here}: {_NOT_COVERED}\n"
         ours = _own_error(error)
         if ours is not None:
@@ -136,18 +136,6 @@ def _own_error(error: BaseException) -> MatexError | None:
     if type(error).__module__.startswith("tensorflow") and isinstance(last := errors.remembered(), MatexError):
         return last
     return None
-
-
-def _comes_from_a_death(error: BaseException) -> bool:
-    """Whether this rank has an error because another one has died."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if transactions.is_rank_failure(seen):
-            return True
-        seen = seen.__cause__
-    return type(error).__module__.startswith("tensorflow") and (
-        (last := errors.remembered()) is not None and transactions.is_rank_failure(last)
-    )
 
 
 def _place(error: SystemExit) -> str:

@@ -62,6 +62,17 @@ def main(arguments: Sequence[str]) -> int:
     if world.is_single and not world.restarts and not settings.changes_one_rank:
         return run_alone(target, ending, settings)
     world_module.adopt(world)
+    if settings.servers and not world.is_single:
+        from matex_tf.center import serving
+
+        try:
+            training = serving.ranks_that_train(world, settings)
+        except MatexError as error:
+            return ending.failed_to_start(error)
+        if training is None:
+            return 0
+        world = training
+        world_module.adopt(world)
     output = Output()
     reporter = None
     ending = Finalizer(world, output)

@@ -48,6 +48,8 @@ class Machine:
         alpha_work, beta_work: seconds that a rank's core is at work for a message that it sends and one that it
             receives, and for a byte of each.
         busy: whether ranks have no core to spare, so that the work of an exchange takes its time from computing.
+        far_alpha, far_beta: the same as alpha and beta between groups; beta is that of all that a group sends, whatever
+            the number of its ranks. 0 and 0 where groups have the links that nodes have.
         cores, crowd: so many cores are what so many ranks have between them; 0 for as many as they want.
         codecs: by name.
     """
@@ -64,9 +66,16 @@ class Machine:
     alpha_work: float = 0.0
     beta_work: float = 0.0
     busy: bool = False
+    far_alpha: float = 0.0
+    far_beta: float = 0.0
     cores: int = 0
     crowd: int = 1
     codecs: Mapping[str, CodecCost] = field(default_factory=dict)
+
+    @property
+    def far(self) -> Machine:
+        """The machine with the links between groups for those between nodes."""
+        return replace(self, alpha=self.far_alpha, beta=self.far_beta) if self.far_beta else self
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from matex_tf.planning.step_cost import PlannedStep
 from matex_tf.settings import Settings
 from matex_tf.strategies import BASELINE, STRATEGIES
 
-#: A parameter server, to compare with; matex_tf has none.
-SERVER = "server"
+#: All of the center on one of the ranks, to compare with; matex_tf has it in pieces.
+SERVER = "one-server"
 
 #: A strategy that changes less is named the best if it is slower by no more than this.
 AS_GOOD = 1.02
@@ -65,7 +65,9 @@ def sizes(now: int, most: int = LARGEST, limit: int = 0) -> list[int]:
     return sorted(size for size in wanted if size <= (limit or max(most, now)))
 
 
-def predict(job: Job, machine: Machine, ranks: int, scaling: str = "weak", settings: Settings | None = None) -> Row:
+def predict(
+    job: Job, machine: Machine, ranks: int, scaling: str = "weak", settings: Settings | None = None, near: int = 1
+) -> Row:
     """What a step takes.
 
     Args:
@@ -74,12 +76,13 @@ def predict(job: Job, machine: Machine, ranks: int, scaling: str = "weak", setti
         ranks: how many there shall be.
         scaling: "weak", each rank keeps its rows, so the global batch grows; "strong", the global batch stays, so a
             rank computes less.
-        settings: those of the run, with the options of strategies; the defaults where it is None.
+        settings: those of the run, with servers and the options of strategies; the defaults where it is None.
+        near: ranks of a group, see `PlannedStep.group_ranks`.
     """
     settings = Settings() if settings is None else settings
     compute = job.compute * (job.ranks / ranks if scaling == "strong" else 1)
     seconds = {
-        name: _step(strategy, settings, job, compute, machine, ranks, machine.codecs[codec] if codec else None)
+        name: _step(strategy, settings, job, compute, machine, ranks, machine.codecs[codec] if codec else None, near)
         for name, (strategy, codec) in compared().items()
         if not codec or codec in machine.codecs
     }
@@ -94,13 +97,17 @@ def compared() -> dict[str, tuple[str, str]]:
 
 
 def _step(
-    strategy: str, settings: Settings, job: Job, compute: float, machine: Machine, ranks: int, codec: CodecCost | None
-) -> float:
+    strategy: str, settings: Settings, job: Job, compute: float, machine: Machine, ranks: int, codec: CodecCost | None,
+    near: int = 1,
+) -> float:  # fmt: skip
     if ranks == 1:
         return compute + job.update
     if strategy == SERVER:
-        return step_cost.parameter_server(ranks, job.nbytes, compute, job.update, machine)
-    step = PlannedStep(compute, job.update, job.nbytes, job.buckets, ranks, machine, codec)
+        return step_cost.parameter_server(ranks, job.nbytes, compute, job.update, machine.far)
+    near = min(near, ranks)
+    step = PlannedStep(
+        compute, job.update, job.nbytes, job.buckets, ranks, machine, codec, group_ranks=near, servers=settings.servers
+    )
     cost = STRATEGIES[strategy](settings).predict(step)
     return step_cost.crowded(cost.seconds, cost.own, job.work, cost.exchange_work, machine.cores, machine.crowd)
 
@@ -149,6 +156,8 @@ def show(job: Job, machine: Machine, rows: Sequence[Row], scaling: str, settings
         f"{job.nbytes / 1e6:.2f} MB of gradients in {job.buckets} bucket{'s' * (job.buckets > 1)}"
     )
     inside = f"; in a node of {machine.node_ranks} ranks {_rate(machine.node_beta)}" if machine.node_ranks > 1 else ""
+    if machine.far_beta:
+        inside += f"; between groups {_rate(machine.far_beta)}, {1e6 * machine.far_alpha:.1f} µs"
     between = f"links {_rate(machine.beta)}, {1e6 * machine.alpha:.1f} µs" if machine.beta else "no links"
     console.print(f"{between}{inside}; adding {_rate(machine.gamma)}")
     each = "each rank keeps its rows" if scaling == "weak" else "the global batch stays"
@@ -168,7 +177,7 @@ def show(job: Job, machine: Machine, rows: Sequence[Row], scaling: str, settings
     for row in rows:
         if row.ranks == job.ranks:
             console.print(advice(row, settings), soft_wrap=True)
-    console.print("server: a parameter server on one of the ranks, to compare with; matex_tf has none")
+    console.print(f"{SERVER}: a parameter server on one of the ranks, to compare with; matex_tf has it in pieces")
 
 
 def draw(job: Job, rows: Sequence[Row], path: str) -> None:

@@ -4,9 +4,9 @@ strategy's file.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from matex_tf.planning.cost_model import CodecCost, Cost, Machine, hierarchical, message
+from matex_tf.planning.cost_model import NOTHING, CodecCost, Cost, Machine, hierarchical, message, transfers
 
 
 def overlapped(
@@ -51,6 +51,8 @@ class PlannedStep:
         buckets: in how many parts gradients are exchanged.
         ranks: 2 or more.
         machine, codec: where, and what encodes.
+        group_ranks: how many ranks are near each other, or train as one.
+        servers: ranks that keep the center and train nothing; 0 where it lies on those that train.
     """
 
     compute: float
@@ -60,14 +62,45 @@ class PlannedStep:
     ranks: int
     machine: Machine
     codec: CodecCost | None = None
+    group_ranks: int = 1
+    servers: int = 0
+
+    @property
+    def groups(self) -> int:
+        """How many groups there are."""
+        return -(-self.ranks // self.group_ranks)
 
     def exchange(self) -> Cost:
         """Of all gradients among all ranks, bucket by bucket."""
-        return hierarchical(self.ranks, self.nbytes / self.buckets, self.machine, self.codec) * self.buckets
+        machine = self.machine.far if self.groups > 1 else self.machine
+        return hierarchical(self.ranks, self.nbytes / self.buckets, machine, self.codec) * self.buckets
 
     def message(self) -> Cost:
-        """Of as many bytes as the weights have, to one other rank, while those of another come."""
-        return message(self.nbytes, self.machine, self.codec)
+        """Of as many bytes as the weights have, to one other rank, while those of another come. Of the ranks of a group
+        nearly all may send to other groups, over one link."""
+        if not self.machine.far_beta or self.groups == 1:
+            return message(self.nbytes, self.machine, self.codec)
+        crossing = self.group_ranks * (1 - 1 / self.groups)
+        return message(self.nbytes * max(1.0, crossing), self.machine.far, self.codec)
+
+    def inside(self) -> StepCost:
+        """A step of a group by itself."""
+        if self.group_ranks == 1:
+            return self.takes(self.compute + self.update, NOTHING)
+        return replace(self, ranks=self.group_ranks, machine=replace(self.machine, far_beta=0.0)).overlapped()
+
+    def center(self) -> Cost:
+        """A group meets the center: all numbers to the servers, and as many back, while the other groups do the same.
+
+        2 alpha + 2 n beta for a group's link; where the ranks themselves keep the center n is less by what lies in the
+        group, and the link carries as much again of what others ask for, in the other half of the time. S servers of
+        their own have g n / S each way for g groups.
+        """
+        ratio, machine = self.codec.ratio if self.codec else 1.0, self.machine.far
+        away = 1.0 if self.servers else 1 - 1 / self.groups
+        through = max(away, self.groups / self.servers if self.servers else 0.0) * self.nbytes * ratio
+        work = self.nbytes / self.group_ranks * (self.codec.encode + self.codec.add if self.codec else machine.gamma)
+        return Cost(2 * work, 2 * work) + transfers(2, 2 * through, machine)
 
     def overlapped(self) -> StepCost:
         """With an exchange while backward continues: what a strategy takes that averages gradients in every step."""

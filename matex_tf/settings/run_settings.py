@@ -174,6 +174,27 @@ class Settings:
         kind="number",
         group="dynamics",
     )
+    groups: str = option(
+        "",
+        "Which ranks train as one with `--strategy elastic`, `server` or `local`: a number of groups, `host`, or lists "
+        "of ranks such as `0-3/4-7`. Inside a group all is as with sync; groups meet as the strategy has it. Empty: "
+        "each rank is a group.",
+        group="strategy",
+    )
+    servers: int = option(
+        0,
+        "How many ranks, the last ones, train nothing and keep the center of `--strategy elastic` and `server`. With 0 "
+        "each rank that trains keeps a piece of it.",
+        kind="count",
+        group="strategy",
+    )
+    center_network: str = option(
+        "",
+        "The network on which servers of a center listen, such as `10.0.0.0/8`, a private one: what travels is not "
+        "encrypted. Empty: loopback if all ranks are on one host, otherwise the first private address that each host "
+        "has for itself.",
+        group="strategy",
+    )
     transport: str = option(
         "mpi",
         "What adds up the gradients of all ranks. `mpi`: memory that the ranks of a node share, and MPI between nodes. "
@@ -435,7 +456,9 @@ class Settings:
         """
         from matex_tf.strategies import STRATEGIES
 
-        STRATEGIES[self.strategy].check(self, ranks)
+        strategy = STRATEGIES[self.strategy]
+        strategy.check(self, ranks)
+        strategy.check_groups(self, ranks)
         self._check_reproducible(ranks)
         self._check_horovod(ranks)
         self._check_samples()

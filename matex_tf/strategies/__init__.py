@@ -2,7 +2,7 @@
 
 The choices of `--strategy` and their help, the options of each, and what `matex-tf plan` shows follow from it.
 
-It may import core and exchange. Start reading in base.py.
+It may import core, exchange and center. Start reading in base.py.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ STRATEGIES = Registry(
         "pipe": "matex_tf.strategies.pipe:Pipe",
         "gossip": "matex_tf.strategies.gossip:Gossip",
         "local": "matex_tf.strategies.local:Local",
+        "elastic": "matex_tf.strategies.elastic:Elastic",
+        "server": "matex_tf.strategies.server:Server",
     }
 )
 

@@ -10,11 +10,14 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from matex_tf.errors import SettingError
 from matex_tf.settings import Settings
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from matex_tf.core.groups import Groups
+    from matex_tf.core.world import World
     from matex_tf.planning.step_cost import PlannedStep, StepCost
 
 Gradient: TypeAlias = "tf.Tensor | tf.IndexedSlices | None"
@@ -58,6 +61,10 @@ class Strategy:
         delays_updates: whether `delay` is called in place of `exchange`.
         replicas_identical: whether all ranks have the same weights after each step; else they have after `flush`.
         only_in_fit: whether it needs to know when the weights are looked at.
+        in_groups: whether `--groups` may let several ranks train as one.
+        has_center: whether what all groups have in common lies on servers, see `matex_tf.center`.
+        apart: whether groups of ranks train apart, each on its part of a batch; see `groups_of`.
+        deals_parts: whether the parts of batches are dealt out to whichever group is ready, see `next_part`.
     """
 
     name: ClassVar[str] = ""
@@ -72,6 +79,10 @@ class Strategy:
     delays_updates = False
     replicas_identical = True
     only_in_fit = False
+    in_groups: ClassVar[bool] = False
+    has_center: ClassVar[bool] = False
+    apart = False
+    deals_parts = False
 
     def __init__(self, settings: Settings):
         """Args: settings: those of the run."""
@@ -88,6 +99,43 @@ class Strategy:
         Raises:
             SettingError: what does not go together, and what to take instead.
         """
+
+    @classmethod
+    def check_groups(cls, settings: Settings, ranks: int) -> None:
+        """Refuse groups and servers where the strategy has none; arguments and errors as for `check`."""
+        if settings.groups:  # commands read settings, and need no more than that
+            from matex_tf.core import groups
+
+            groups.check(settings.groups)
+        if settings.groups and not cls.in_groups:
+            raise SettingError(
+                f"--groups is for strategies whose ranks train apart, and --strategy {cls.name} has no groups: take "
+                "--strategy elastic, server or local, or leave out --groups."
+            )
+        if settings.servers and not cls.has_center:
+            raise SettingError(
+                f"--servers is for strategies with a center, and --strategy {cls.name} has none: take --strategy "
+                "elastic or server, or leave out --servers."
+            )
+        if (cls.has_center or settings.groups) and settings.batch == "per-rank":
+            raise SettingError(
+                f"--batch per-rank and --strategy {cls.name}{' --groups' * bool(settings.groups)} do not go together: "
+                "groups share out each batch of the script. Take --batch global and a larger batch size."
+            )
+        if (cls.has_center or settings.groups) and (settings.apoptosis or settings.grow):
+            raise SettingError(
+                f"--{'apoptosis' if settings.apoptosis else 'grow'} changes the model while it trains, and groups that "
+                f"train apart (--strategy {cls.name}) would part ways: take --strategy sync."
+            )
+        if settings.center_network:
+            import ipaddress
+
+            try:
+                ipaddress.ip_network(settings.center_network)
+            except ValueError as error:
+                raise SettingError(f"--center-network: {error}; it must look like 10.0.0.0/8.") from None
+        if ranks and settings.servers >= ranks:
+            raise SettingError(f"--servers {settings.servers} leaves none of {ranks} ranks to train: take fewer.")
 
     def predict(self, step: PlannedStep) -> StepCost:
         """What a step takes with this strategy and its options, for `matex-tf plan`.
@@ -149,6 +197,24 @@ class Strategy:
         When this returns nothing is under way, all that was computed has been applied, and every rank has the same
         weights. `state` of `begin` is averaged by the caller. May be called when nothing has happened since.
         """
+
+    def groups_of(self, ranks: World) -> Groups:
+        """The groups of a world that train apart. Collective where it is asked for first."""
+        from matex_tf.core import groups
+
+        return groups.of(ranks, self.settings.groups)
+
+    def begin_epoch(self, model: Any) -> None:
+        """Where parts of batches are dealt out: they are dealt out anew. May be called before `begin`."""
+
+    def next_part(self, model: Any) -> int:
+        """Where parts of batches are dealt out, after `begin`: what this group trains on next, as the number of the
+        batch in its epoch, times the number of groups, plus the number of the part."""
+        raise NotImplementedError
+
+    def take_part(self, model: Any) -> None:
+        """That part is about to be trained on: let `next_part` be the one after it."""
+        raise NotImplementedError
 
     def passes_rows(self, own_rows: bool) -> bool:
         """Whether rows of arrays that a rank has trained on go to the next rank while it computes.

@@ -90,13 +90,16 @@ class Local(Sync):
     Options = LocalOptions
     options: LocalOptions
     codecs = ("bf16", "int8", "int4")
+    in_groups = True
     rounded = "what ranks send of how far they have moved is rounded between nodes"
 
     def __init__(self, settings: Settings):
         super().__init__(settings)
         chosen = self.options
         self.plain = (chosen.local_every, chosen.outer_learning_rate, chosen.outer_momentum) == (1, 1, 0)
-        self.averages_gradients = self.replicas_identical = self.plain
+        self.replicas_identical = self.plain
+        self.apart = bool(settings.groups) and not self.plain
+        self.averages_gradients = self.plain or self.apart  # in a group
         self.only_in_fit = not self.plain
         self.changes = "" if self.plain else "each rank trains alone between meetings"
         self._rounds: weakref.WeakKeyDictionary[Any, _Rounds] = weakref.WeakKeyDictionary()
@@ -135,7 +138,7 @@ class Local(Sync):
         every, parts = self.options.local_every, self.options.local_fragments
         exchange = dataclasses.replace(step, nbytes=step.nbytes / parts).exchange()  # of a part
         outer = 3 * step.nbytes * step.machine.gamma  # the difference, the momentum, the anchor
-        own = step.compute + step.update + outer / every
+        own = step.inside().seconds + outer / every
         waits = max(0.0, exchange.seconds - self.options.local_overlap * own)
         return step.takes(own + waits * parts / every, exchange * (parts / every), outer / every)
 
@@ -157,7 +160,10 @@ class Local(Sync):
         )
 
     def exchange(self, gradients: Sequence[Gradient], names: Sequence[str]) -> list[Gradient]:
-        return super().exchange(gradients, names) if self.plain else list(gradients)
+        from matex_tf.core import world
+
+        alone = world.current().is_single or not (self.plain or self.apart)
+        return list(gradients) if alone else super().exchange(gradients, names)
 
     def begin(self, model: Any, trainable: Sequence[Any], state: Sequence[Any]) -> None:
         if self.plain:

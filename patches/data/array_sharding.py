@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from matex_tf import settings
+from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.core.row_partition import Interleaving, span
 from matex_tf.errors import MatexError
@@ -167,9 +167,11 @@ def pipeline(
         raise MatexError(
             "the ranks hold different rows of sparse arrays: give every rank the whole, or make the arrays dense."
         )
-    if not dense:
+    apart = training and not holding.sharded and strategies.current().apart
+    if not dense or apart:
         if pruning is not None:
-            raise MatexError("--prune-samples leaves out rows of dense arrays, and these are sparse: make them dense.")
+            why = "and groups train apart: take --strategy sync" if apart else "and these are sparse: make them dense"
+            raise MatexError(f"--prune-samples leaves out rows of dense arrays, {why}.")
         return original()
     adapter._size = math.ceil(holding.total / size)
     adapter._partial_batch_size = holding.total % size
@@ -300,6 +302,8 @@ def _tell(holding: DataLayout) -> None:
     if not holding.sharded:
         if settings.current().batch == "per-rank":
             shared = f"of every {size} batches each rank takes one"
+        elif strategies.current().deals_parts:
+            shared = "parts of each batch are dealt out to the group that is ready for one"
         else:
             shared = f"each batch is shared out among {size} ranks"
         log_once.log(f"{holding.total} rows on every rank: {shared}")

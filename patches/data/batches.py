@@ -251,6 +251,11 @@ def own_rows(own: LocalBatch) -> tuple[Any, RowRange]:
     return tf.nest.map_structure(at_least_one_row, own.data), RowRange.own([rows], 0)
 
 
+def whole(batch: Batch) -> Any:
+    """A batch that every rank has, as it is; None for rows of the rank's own."""
+    return batch.args[0] if isinstance(batch, functools.partial) and batch.func is _part_of else None
+
+
 def _part_of(data: Any) -> tuple[Any, RowRange]:
     """A batch that every rank has."""
     ranks = world.current()

@@ -43,6 +43,7 @@ class SharedStep:
         trained: the values of `step_retry.trained_by_gradients` after the last step, where its graph has read them.
         changing: what `step_retry` has found out that steps change, once.
         promised: the rows that one rank's pipeline would promise; None where a batch is given by itself.
+        group: the ranks that make this step, where groups train apart; None where all do.
     """
 
     def __init__(self, model: Any, kind: str):
@@ -56,6 +57,7 @@ class SharedStep:
         self.trained: list[Any] | None = None
         self.changing: list[Any] | None = None
         self.promised: one_rank_shapes.Rows | None = None
+        self.group: world.World | None = None
         self._functions: dict[tuple[bool, ...], Any] = {}  # the compiled ones of `_compiled`
         self._check: one_rank.Check | None = None  # of the step that runs
         self._checked = False
@@ -72,11 +74,13 @@ class SharedStep:
         model, remembered = self.model, model_state.of(self.model)
         slices = row_slicing.sliceable(data)
         self.steps += 1
-        world.current().location = f"{self.kind} step {self.steps} of {model.name}"
-        world.current().step_signature = (f"a batch of {share.total} rows",)
+        together = self.group or world.current()
+        together.location = f"{self.kind} step {self.steps} of {model.name}"
+        together.step_signature = (f"a batch of {share.total} rows",)
         if remembered.before_merge is not None:
             metrics.restore_local(model)
-        step = self._step(slices, data, share.total)
+        with world.use(together):
+            step = self._step(slices, data, share.total)
         first = self.kind == "train" and remembered.begin
         if first:
             self._begin(data, slices, share)
@@ -92,16 +96,17 @@ class SharedStep:
         tagged = isinstance(data, TaggedRows) and remembered.samples is not None
         if tagged:
             remembered.samples.before_step()  # type: ignore[union-attr]
-        if first and not self._checked and not going_on and not virtual:
+        if first and not self._checked and not going_on and not virtual and self.group is None:
             self._checked = True
             self._check = self._begin_check(data, slices, share)
         watching = self._check.watching() if self._check else contextlib.nullcontext()
-        with trace.span("step", world.current().location), tf_op.collecting(), watching:
+        with trace.span("step", together.location), tf_op.collecting(), watching:
             if self.kind == "train":
                 strategy.before_step(model)
             begun = time.perf_counter()
             remembered.carried = None
-            logs, self.trained, carried, scores = step(data, numbers)
+            with world.use(together):
+                logs, self.trained, carried, scores = step(data, numbers)
             remembered.carried = None if carried is None else np.asarray(carried, np.float64)
             remembered.sources = self._sources[slices]
             if remembered.call is not None:
@@ -119,7 +124,8 @@ class SharedStep:
             weights.check_alike(model)
         if self.kind == "train":
             run_state.current().part(Meter).count(share.total)
-            _count_step(model)
+        if self.kind == "train" and self.group is None:
+            self.count()
         return logs
 
     def finish(self) -> Any:
@@ -140,9 +146,22 @@ class SharedStep:
         if check is not None and (reason := check.tell()):
             one_rank.say_why_not(check.name, reason)
 
+    def count(self) -> None:
+        """Count a training step of all ranks, or of all groups on one batch; may end the script."""
+        _count_step(self.model)
+
     def trace(self, data: Any) -> None:
         """Have the graph for batches of these columns."""
         self._step(row_slicing.sliceable(data), data, row_slicing.rows_of(data))
+
+    def begin(self, data: Any) -> None:
+        """Before the first step of a training on which groups take parts of batches. All ranks come here.
+
+        Args:
+            data: a batch that they all have, or rows of the rank's own.
+        """
+        slices = row_slicing.sliceable(data)
+        self._begin(data, slices, RowRange(0, 1, 1, 1, 0))
 
     def _begin(self, data: Any, slices: tuple[bool, ...], share: RowRange) -> None:
         """Before the first step: the ranks compare batches and models, and take rank 0's weights."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from matex_tf import strategies
 from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import model_state
@@ -17,6 +18,7 @@ from matex_tf.patches.data.batches import Batch, BatchSource, fetch
 from matex_tf.patches.dynamics import rows_seen
 from matex_tf.patches.fit import end_of_data, one_rank_shapes, small_calls
 from matex_tf.patches.fit.shared_step import SharedStep
+from matex_tf.patches.groups.steps import GroupSteps
 from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.recovery import resume_fit, step_retry
 
@@ -32,6 +34,7 @@ class StepFunction:
         self.kind = kind
         self._whole_test = small_calls.WholeTest(model)
         self._counters = end_of_data.Counters(model) if kind == "train" else None
+        self._groups = GroupSteps(self.step)
         if model.distribute_strategy.num_replicas_in_sync > 1:
             raise MatexError(
                 f"{model.name} was built in the scope of a tf.distribute strategy of "
@@ -75,7 +78,7 @@ class StepFunction:
         batch = self.feed.given(data, call)
         if self.feed.own_on_batch:
             small_calls.rows_are_apart(self.model)
-        return self._whole(self._run(batch))
+        return self._whole(self._run(batch, single=True))
 
     def _test_on_batch(self, data: Any) -> Any:
         call = small_calls.begin(self.model, "test_on_batch", data)
@@ -98,7 +101,14 @@ class StepFunction:
         """Fetch the batches of one execution, and leave them; whether there were any."""
         return any([True for _ in self.feed.batches(iterator, self.model.steps_per_execution)])
 
-    def _run(self, batch: Batch) -> Any:
+    def begin_epoch(self) -> None:
+        """An epoch begins; all ranks come here."""
+        self.feed.begin_epoch()
+        self._groups.begin_epoch()
+
+    def _run(self, batch: Batch, single: bool = False) -> Any:
+        if self.kind == "train" and strategies.current().apart:
+            return self._groups(batch, single)
         guard, changes = world.current().guard, model_state.of(self.model).changes
         if self.kind == "test":
             changes = None

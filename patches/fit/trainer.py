@@ -186,7 +186,7 @@ def _reset_metrics(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
                 f"among ranks: give it a {name}_step, in place of make_{name}_function."
             )
     if isinstance(model.train_function, steps.StepFunction):
-        model.train_function.feed.begin_epoch()
+        model.train_function.begin_epoch()
     return wrapped(*args, **kwargs)
 
 
@@ -230,7 +230,7 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
         batches.made_of[iterator._distributed_dataset] = made
         if predicting is not None:
             model_state.of(predicting).predicts = made
-        if type(adapter).__name__ == "TFDatasetAdapter":
+        if type(adapter).__name__ == "TFDatasetAdapter" and not (training and strategies.current().apart):
             _divide(iterator, made, what)
     if training and mark == "source":
         log_once.log("--data source: each rank does its part of the pipeline's work; batches may hold other rows")
@@ -282,6 +282,6 @@ def _array_pipeline(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
 
 def _batches_in_turn(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
     asked = under_way.now().epochs_asked
-    if asked is None:
+    if asked is None or (asked.training and strategies.current().apart):
         return wrapped(*args, **kwargs)
     return pydatasets.pipeline(adapter, lambda: wrapped(*args, **kwargs), asked.purpose)

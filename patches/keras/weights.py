@@ -86,6 +86,7 @@ def own_accumulators(model: Any) -> list[Any]:
     if (
         not accumulating
         or not strategies.current().averages_gradients
+        or not strategies.current().replicas_identical
         or not optimizer_hook.accumulates_own_part()
         or world.current().guard is not None
         or settings.current().reproducible

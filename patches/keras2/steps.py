@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from matex_tf import strategies
 from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import keras_lines, model_state
@@ -60,6 +61,11 @@ class StepFunction:
     def __init__(self, model: Any, kind: str):
         """Args: kind: "train" or "test"."""
         refuse(model)
+        if kind == "train" and strategies.current().apart:
+            raise MatexError(
+                f"groups that train apart (--strategy {strategies.current().name}) need Keras 3, and {model.name} is "
+                "of Keras 2: take --strategy local without --groups."
+            )
         self.step = Step(model, kind)
         self.feed = BatchSource(kind)
         self.model = model

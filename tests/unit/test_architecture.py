@@ -22,7 +22,8 @@ ROOMS: dict[str, str] = {
     "exchange": "core core.transport exchange.node exchange.network",
     "exchange.node": "core exchange.network",
     "exchange.network": "core core.transport",
-    "strategies": "core exchange exchange.network",
+    "center": "core exchange.network",
+    "strategies": "core exchange exchange.network center",
     "faults": "core storage",
     "watching": "core storage faults",
     "dynamics": "core storage exchange dynamics.channels",
@@ -50,9 +51,11 @@ ROOMS: dict[str, str] = {
     "patches.division": "core exchange.network patches.common patches.data",
     "patches.recovery": "core storage faults exchange patches.common patches.data patches.keras",
     "patches.dynamics": "core dynamics patches.common patches.data",
+    "patches.groups": "core faults strategies patches.common patches.data",
     "patches.fit": (
         "core exchange strategies watching patches.common patches.across_rows patches.checking patches.data"
         " patches.division patches.keras patches.recovery patches.random patches.samples patches.dynamics"
+        " patches.groups"
         " patches patches.files"  # whether the script is recorded, and whether it asks for its rank
     ),
     "patches.keras2": (
@@ -78,7 +81,7 @@ ROOMS: dict[str, str] = {
         "core storage faults exchange exchange.node patches patches.common patches.imports patches.recovery"
     ),
     "patches.horovod.optimizers": "patches.common patches.horovod.core",
-    "job": "core launch faults watching patches patches.common patches.candidates patches.files patches.imports",
+    "job": "core center launch faults watching patches patches.common patches.candidates patches.files patches.imports",
     "cli": "matex_tf core storage exchange planning watching blueprints verifying launch job",
 }  # fmt: skip
 FOR_ALL = {"errors", "settings"}  # modules

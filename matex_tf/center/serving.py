@@ -1,0 +1,49 @@
+"""Which ranks train, and which serve alone: `--servers`. The last ranks of a job serve; the others are its world."""
+
+from __future__ import annotations
+
+import os
+
+from matex_tf.center import wire
+from matex_tf.center.client import Servers
+from matex_tf.center.member import TOKEN_BYTES, Center
+from matex_tf.center.service import Service
+from matex_tf.core.addresses import addresses
+from matex_tf.core.world import World
+from matex_tf.settings import Settings
+
+
+def ranks_that_train(everyone: World, settings: Settings) -> World | None:
+    """The world of the ranks that train. Collective over all ranks.
+
+    Returns:
+        None on a rank that serves, once all that train have ended.
+
+    Raises:
+        SettingError: more servers than ranks, or a host without an address for one.
+    """
+    if not settings.servers:
+        return everyone
+    settings.refuse_conflicts(everyone.size)
+    training = everyone.size - settings.servers
+    token = everyone.broadcast(os.urandom(TOKEN_BYTES), "draw a token for the center")
+    known = addresses()
+    on = everyone.allgather(known, "tell on which networks they are")
+    service = None
+    if everyone.rank >= training:
+        service = Service(wire.address_of(known, on, settings.center_network, len(everyone.nodes) == 1), token)
+    where = everyone.allgather(service and service.address, "tell where the center is")
+    world = everyone.subset(range(training))
+    servers = Servers([address for address in where if address], token)
+    # A rank that trains is connected to each server from here to its end, so that servers know when to end.
+    lines = [] if world is None else [wire.connect(address, token) for address in servers.addresses]
+    everyone.barrier("begin to train")
+    if world is not None:
+        world.center = Center(servers, None, lines)
+        return world
+    assert service is not None
+    service.wait(training)
+    service.close()
+    if settings.faults == "shrink":
+        os._exit(0)  # MPI_Finalize may wait for ranks that have died
+    return None

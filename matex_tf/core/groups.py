@@ -1,0 +1,132 @@
+"""Which ranks train, and which of them train as one: groups (`--groups`) and the ranks that only serve (`--servers`).
+
+A group is a world of its own inside the world: what is exchanged in a step goes over its ranks alone. All else, such as
+evaluation, metrics and saving, goes over the world.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from matex_tf.core.world import World
+from matex_tf.errors import SettingError
+
+
+class Groups:
+    """The groups of a world, as one of its ranks sees them.
+
+    Attributes:
+        members: the ranks of each group, by the numbers that they had before any has died.
+        number: the group of this rank.
+        world: the ranks of this group; its `part_of` is the world.
+    """
+
+    def __init__(self, whole: World, members: Sequence[Sequence[int]]):
+        """Make the worlds of all groups. Collective over the world.
+
+        Args:
+            members: each rank once.
+        """
+        self.members = [list(ranks) for ranks in members]
+        self._whole = whole
+        self.number = next(number for number, ranks in enumerate(members) if whole.rank in ranks)
+        ranks = self.members[self.number]
+        comm = None if whole.is_single else whole.split(self.number, ranks.index(whole.rank))
+        self.world = World(comm, whole.host)
+        self.world.part_of = whole
+        self.world.log, self.world.log_to = whole.log, whole.log_to
+
+    @property
+    def count(self) -> int:
+        """How many groups there were at first."""
+        return len(self.members)
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks of this group, by the numbers that they have now."""
+        first = self._whole.first_ranks
+        return [first.index(rank) for rank in self.members[self.number] if rank in first]
+
+    def rows(self, total: int) -> list[tuple[int, int]]:
+        """For each group its part of a batch, in proportion to its ranks: first row and one past the last.
+
+        Args:
+            total: rows of the batch.
+        """
+        ranks, before, parts = sum(map(len, self.members)), 0, []
+        for members in self.members:
+            parts.append((before * total // ranks, (before + len(members)) * total // ranks))
+            before += len(members)
+        return parts
+
+
+def of(world: World, text: str) -> Groups:
+    """The groups of a world, made where it is asked for them first. Collective.
+
+    Args:
+        text: as `--groups` has it.
+    """
+    if world.groups is None or world.groups[0] != text:
+        world.groups = text, Groups(world, parse(text, world.hosts))
+    found: Groups = world.groups[1]
+    return found
+
+
+def parse(text: str, hosts: Sequence[str]) -> list[list[int]]:
+    """The ranks of each group.
+
+    Args:
+        text: empty for groups of one rank; a number of groups; `host`; or lists of ranks such as `0-3/4,6/5,7`.
+        hosts: the host of each rank.
+
+    Raises:
+        SettingError: the text is something else, or does not name each rank once.
+    """
+    size = len(hosts)
+    if not text:
+        return [[rank] for rank in range(size)]
+    if text == "host":
+        return [[rank for rank in range(size) if hosts[rank] == host] for host in dict.fromkeys(hosts)]
+    if text.isdigit() and int(text):
+        count = int(text)
+        if count > size:
+            raise SettingError(f"--groups asks for {count} groups, and there are {size} ranks: take at most {size}.")
+        return [list(range(group * size // count, (group + 1) * size // count)) for group in range(count)]
+    groups = [_listed(part) for part in text.split("/")]
+    if None in groups:
+        raise SettingError(f"--groups is {text!r}; it can be a number, host, or ranks as in 0-3/4-7.")
+    found = [group for group in groups if group is not None]
+    flat = [rank for group in found for rank in group]
+    if sorted(flat) != list(range(size)):
+        twice = sorted({rank for rank in flat if flat.count(rank) > 1})
+        wrong = [rank for rank in flat if rank >= size]
+        missing = [rank for rank in range(size) if rank not in flat]
+        what = f"{twice[0]} is in it twice" if twice else f"there is no {wrong[0]}" if wrong else f"{missing[0]} is not"
+        raise SettingError(f"--groups {text} must name each of ranks 0 to {size - 1} once: {what}.")
+    return found
+
+
+def check(text: str) -> None:
+    """Refuse a text that names no groups whatever the ranks are.
+
+    Raises:
+        SettingError: it is no number, not `host`, and no list of ranks.
+    """
+    known = not text or text == "host" or (text.isdigit() and int(text) > 0)
+    if not known and any(_listed(part) is None for part in text.split("/")):
+        raise SettingError(f"--groups is {text!r}; it can be a number, host, or ranks as in 0-3/4-7.")
+
+
+def _listed(part: str) -> list[int] | None:
+    """The ranks of `0-3,6`; None for what is no such list."""
+    ranks: list[int] = []
+    for piece in part.split(","):
+        found = re.fullmatch(r"(\d+)(?:-(\d+))?", piece.strip())
+        if found is None:
+            return None
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last < first:
+            return None
+        ranks += range(first, last + 1)
+    return ranks

@@ -1,0 +1,118 @@
+"""Groups of ranks that train apart: what they hold and what the center is, against numpy."""
+
+import numpy as np
+import pytest
+from compare import alike, same
+
+from matex_tf.errors import SettingError
+from matex_tf.settings import Settings
+from tests.same_answer.test_local import simulate
+from tests.support.cases import groups
+
+CENTER = "meet at the center"
+
+
+def elastic(every, alpha, mu, rows=56, batch=8, epochs=2, center=None):
+    """One group and a center: the weights after each step, and the center after each epoch (EASGD and EAMSGD)."""
+    random = np.random.RandomState(0)
+    x, y = random.normal(size=(rows, 3)), random.normal(size=(rows, 1))
+    w, c, m, seen, shown, last, steps = np.full(3, 0.5), np.full(3, 0.5), np.zeros(3), [], [], 0, 0
+    for epoch in range(epochs):
+        for low in range(0, rows, batch):
+            here = slice(low, low + batch)
+            gradient = 2 * x[here].T @ (x[here] @ w - y[here, 0]) / batch
+            m = mu * m + gradient
+            w = w - 0.05 * (gradient + mu * m)
+            steps += 1
+            if steps - last >= every:
+                last, d = steps, alpha * (w - c)
+                w, c = w - d, c + d
+            seen.append(w)
+        if steps > last:  # before the script sees the center
+            last, d = steps, alpha * (w - c)
+            w, c = w - d, c + d
+        shown.append(c)
+        if center is not None and epoch == 0:
+            w = c = np.full(3, center)
+    return np.array(seen), shown
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize(("every", "alpha", "mu", "center"), [(3, 0.4, 0.0, None), (2, 0.9, 0.5, 0.1)])
+def test_elastic_equals_numpy(ranks, every, alpha, mu, center):
+    """One group of two ranks: what it does with the center is what the paper's formulas say, to the last step."""
+    given = {"elastic_every": every, "elastic_alpha": alpha, "elastic_momentum": mu, "elastic_overlap": False}
+    found = ranks(groups.linear, (2,), strategy="elastic", groups="1", center=center, **given)
+    seen, shown = elastic(every, alpha, mu, center=center)
+    for value in found[2]:
+        np.testing.assert_allclose(value["batches"], seen, rtol=2e-4, atol=1e-6)
+        np.testing.assert_allclose(value["shown"], shown, rtol=2e-4, atol=1e-6)
+        np.testing.assert_allclose(value["end"], shown[-1], rtol=2e-4, atol=1e-6)
+
+
+def test_local_by_groups(ranks):
+    """Two groups of two ranks are as two ranks: inside a group all is as in sync."""
+    given = {"strategy": "local", "groups": "2", "local_every": 3}
+    seen, end = simulate(2, 3, 0.7, 0.9)
+    found = ranks(groups.linear, (4,), meets="take an outer step", **given)[4]
+    for rank, value in enumerate(found):
+        np.testing.assert_allclose(value["batches"], seen[rank // 2], rtol=2e-4, atol=1e-6)
+        np.testing.assert_allclose(value["end"], end, rtol=2e-4, atol=1e-6)
+
+
+def test_server_without_staleness_is_sync(ranks):
+    """With --staleness 0 the answer is that of one rank."""
+    same(ranks(groups.synchronous, strategy="server", staleness=0))
+
+
+FORMS = {
+    "elastic": {"strategy": "elastic", "elastic_every": 2},
+    "server": {"strategy": "server", "staleness": 1},
+    "groups": {"strategy": "elastic", "elastic_every": 2, "groups": "2"},
+    "codec": {"strategy": "elastic", "elastic_every": 2, "codec": "int8"},
+    "server codec": {"strategy": "server", "codec": "int8", "error_feedback": True},
+}
+
+
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("form", FORMS)
+def test_each_row_once(ranks, form):
+    """Parts of batches are dealt out, and all groups together take each row once an epoch."""
+    found = ranks(groups.rows_once, (3 if form == "groups" else 2,), meets=CENTER, **FORMS[form])
+    for values in found.values():
+        for value in values:
+            np.testing.assert_allclose(value["mean"], value["wanted"], rtol=1e-5)
+
+
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("form", FORMS)
+def test_goes_on(ranks, form):
+    """Fits, weights that are set, single batches: all ranks end with the center, to the bit, and learn."""
+    found = ranks(groups.goes_on, (3,), meets=CENTER, **FORMS[form])
+    alike(found, rtol=0, atol=0)
+    for losses in (found[3][0]["losses"], found[3][0]["again"]):
+        assert losses[-1] < 0.8 * losses[0], losses
+
+
+def test_own_rows(ranks):
+    """A group of one rank trains on rows that only it has."""
+    found = ranks(groups.own_rows, (2,), strategy="elastic", elastic_every=2, meets=CENTER)
+    alike(found, rtol=1e-6)
+    assert found[2][0]["losses"][-1] < found[2][0]["losses"][0]
+
+
+def test_refused():
+    """Settings that mean nothing."""
+    for given, word in (
+        ({"strategy": "sync", "groups": "2"}, "has no groups"),
+        ({"strategy": "local", "servers": "1"}, "has none"),
+        ({"strategy": "elastic", "groups": "some"}, "a number, host, or ranks"),
+        ({"strategy": "elastic", "batch": "per-rank"}, "--batch global"),
+        ({"strategy": "elastic", "faults": "restart"}, "--faults shrink"),
+        ({"strategy": "elastic", "elastic_alpha": "1"}, "below 1"),
+        ({"strategy": "elastic", "elastic_momentum": "1"}, "below 1"),
+    ):
+        with pytest.raises(SettingError, match=word):
+            Settings.read(given, {})
+    with pytest.raises(SettingError, match="leaves none of 2 ranks to train"):
+        Settings().changed(strategy="elastic", servers=2).refuse_conflicts(2)
