@@ -21,9 +21,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from matex_tf.core import addresses as own
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError
-from matex_tf.faults import liveness
 from matex_tf.settings import Settings
 from matex_tf.watching import registry
 from matex_tf.watching.job_state import JobState
@@ -70,7 +70,7 @@ class Reporter:
         self._shown = shown
         self._interval = max(INTERVAL, world.size / _RANKS_PER_SECOND)
         local = len(world.nodes) == 1 and not in_batch
-        addresses = ["127.0.0.1"] if local else liveness.addresses() or ["127.0.0.1"]
+        addresses = ["127.0.0.1"] if local else own.addresses() or ["127.0.0.1"]
         self._listener = socket.create_server(("127.0.0.1" if local else "", 0), backlog=min(world.size + 8, 1024))
         self._listener.setblocking(False)
         _held.add(self._listener)
