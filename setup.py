@@ -18,6 +18,7 @@ YAML = ["pyyaml"]  # blueprints of `matex-tf grow`
 KERAS = "keras>=2.13,!=3.0.*,!=3.1.*,!=3.2.*"  # TensorFlow before 2.16 brings Keras 2
 DATA = ["h5py", "netCDF4", "pandas", "pyarrow>=14"]  # what files are read with
 METRICS = ["prometheus_client"]  # for --metrics
+LABEL = ["h5py", "pandas", "pillow", "starlette", "uvicorn"]  # the page on which people label images
 PTH = "matex_tf.pth"  # lets MATEX_TF=1 start matex_tf in `mpirun -n N python SCRIPT`
 
 
@@ -77,7 +78,7 @@ setup(
     python_requires=">=3.10",
     package_dir={"matex_tf": "matex_tf", "matex_tf.readers": "readers", "matex_tf.patches": "patches"},
     packages=[*packages_in("matex_tf"), *packages_in("readers", "matex_tf"), *packages_in("patches", "matex_tf")],
-    package_data={"matex_tf.watching": ["*.html", "*.json"]},
+    package_data={"matex_tf.label": ["page/*"], "matex_tf.watching": ["*.html", "*.json"]},
     # No TensorFlow and no MPI: a cluster has its own. mpi4py brings neither.
     install_requires=["mpi4py>=4", "numpy", "rich", "wrapt"],
     extras_require={
@@ -90,6 +91,9 @@ setup(
             *PLOTS,
             *YAML,
             *METRICS,
+            *LABEL,
+            "axe-playwright-python",  # brings Playwright, and the rules of accessibility of axe-core (MPL-2.0)
+            "httpx2",
             "hypothesis",
             "mypy",
             "psutil",
@@ -101,6 +105,7 @@ setup(
             "ruff",
             "scikit-learn",
         ],
+        "label": LABEL,
         "plots": PLOTS,
         "yaml": YAML,
         "metrics": METRICS,

@@ -20,10 +20,11 @@ COMMANDS = {
     "plan": "predict a step's time with each strategy and on more ranks: matex-tf plan -n 4 train.py",
     "grow": "find a network among candidates, and train it: matex-tf grow net.yaml train.py",
     "bench": "measure the exchange on this machine or cluster: matex-tf bench allreduce",
+    "label": "name some images on a page, a network names the rest: matex-tf label IMAGES",
     "horovodrun": "run a Horovod script: matex-tf horovodrun -np 4 python train.py",
 }
 #: Commands that need words, and without any print their help.
-_NEED_WORDS = ("sbatch", "trace", "verify", "plan", "grow", "bench", "horovodrun")
+_NEED_WORDS = ("sbatch", "trace", "verify", "plan", "grow", "bench", "label", "horovodrun")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

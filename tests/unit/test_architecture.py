@@ -81,8 +81,9 @@ ROOMS: dict[str, str] = {
         "core storage faults exchange exchange.node patches patches.common patches.imports patches.recovery"
     ),
     "patches.horovod.optimizers": "patches.common patches.horovod.core",
+    "label": "core storage launch",  # and Keras, in the script that it trains with
     "job": "core center launch faults watching patches patches.common patches.candidates patches.files patches.imports",
-    "cli": "matex_tf core storage exchange planning watching blueprints verifying launch job",
+    "cli": "matex_tf core storage exchange planning watching blueprints verifying launch job label",
 }  # fmt: skip
 FOR_ALL = {"errors", "settings"}  # modules
 

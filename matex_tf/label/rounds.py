@@ -1,0 +1,101 @@
+"""Rounds of training: what a page hands to a training script, and what it takes back, all by plain files.
+
+A round is a directory. The script finds in it what people have labelled, and writes there what it makes of the rest:
+
+    task.json        classes, and how to train
+    images.npy       (images, height, width, channels) of uint8, or (images, columns) of float32
+    labels.npy       (images,) of int64: the number of the class, -1 without a label
+    held_out.npy     (images,) of bool: labels to measure with, not to train on
+    log.csv          written by the script, a row an epoch, as by keras.callbacks.CSVLogger
+    suggestions.npy  written by the script: probabilities (images, classes)
+    features.npy     the same, if it likes: (images, width), for the map and for what to ask
+    disagreement.npy the same, if it likes: (images,), how far answers for augmented images are apart
+
+A script may end after a round; it is then started anew for the next one. Or it takes one round after the other from
+`rounds`, and starts only once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+#: The variable that names the directory of the round with which a script begins.
+DIRECTORY = "LABEL_ROUND"
+DONE, STOP = "done", "stop"
+_PAUSE = 0.05  # between looks for the next round
+_NAME = re.compile(r"round-(\d{5})")
+
+
+@dataclass
+class Task:
+    """What a page asks of a script.
+
+    Attributes:
+        classes: names of the groups.
+        semi: whether to learn from images without a label (FixMatch), and threshold, how sure to be of one for that.
+        steps, batch: of training.
+        augment: what does not change what an image shows: none, shift, flip or rotate.
+        model, weights: a network, and a file of weights for it.
+        fresh: whether to forget the weights of the round before.
+        seed: of all that is drawn.
+    """
+
+    classes: list[str]
+    semi: bool = True
+    threshold: float = 0.95
+    steps: int = 150
+    batch: int = 32
+    augment: str = "flip"
+    model: str = "small"
+    weights: str = ""
+    fresh: bool = False
+    seed: int = 0
+    folder: str = field(default="", repr=False)
+
+    def load(self, name: str) -> np.ndarray:
+        """An array of the round, by the name of its file."""
+        return np.load(Path(self.folder, f"{name}.npy"), allow_pickle=False)
+
+
+def begin(folder: Path, number: int, task: Task, labels: np.ndarray, held_out: np.ndarray) -> Path:
+    """Make the directory of a round; a script sees all of it, or nothing."""
+    draft, place = folder / f"draft-{number:05}", folder / f"round-{number:05}"
+    draft.mkdir()
+    (draft / "task.json").write_text(json.dumps({**asdict(task), "folder": ""}))
+    np.save(draft / "labels.npy", labels.astype(np.int64))
+    np.save(draft / "held_out.npy", held_out.astype(bool))
+    os.symlink(folder / "images.npy", draft / "images.npy")
+    draft.rename(place)
+    return place
+
+
+def read(folder: str | os.PathLike[str]) -> Task:
+    """The task of a round."""
+    return Task(**{**json.loads(Path(folder, "task.json").read_text()), "folder": os.fspath(folder)})
+
+
+def rounds() -> Iterator[Task]:
+    """The rounds, one after the other, for a script that stays: the first, and each next one once it is there.
+
+    A round counts as done when the next is asked for. Each rank waits by itself, for files that do not change: no
+    collective, no message, hardly any of a core.
+    """
+    place = Path(os.environ[DIRECTORY])
+    while True:
+        yield read(place)
+        (place / DONE).touch()
+        found = _NAME.fullmatch(place.name)
+        assert found is not None
+        place = place.with_name(f"round-{int(found[1]) + 1:05}")
+        while not place.exists():
+            if (place.parent / STOP).exists():
+                return
+            time.sleep(_PAUSE)

@@ -1,0 +1,313 @@
+"""Training behind the page: a thread starts `matex-tf run`, hands over what is labelled, and takes back suggestions.
+
+It never holds anything that the page waits for. A script that fails is said, with the end of what it printed, and tried
+again when labels have changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from matex_tf.errors import DataError
+from matex_tf.label import rounds
+from matex_tf.label.images import Images
+from matex_tf.launch import lifetime
+
+_LOOK = 0.1  # seconds between looks at what a script has written
+_FEWEST = 2  # labels of each of two classes before a script is started
+_TAIL = 4000  # characters of what a script has printed
+_WAIT_FOR_END = 5.0  # seconds for ranks to end, before they are killed
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to train: what `matex-tf label` was given.
+
+    Attributes:
+        run: options of matex-tf run, such as -n 4.
+        target: what runs: a script and its arguments, or -m and a module.
+        size: pixels across of the images that a network learns from.
+        held_out: the share of labels that is kept for measuring.
+        task: for every round; classes and folder are set for each.
+    """
+
+    run: list[str]
+    target: list[str]
+    size: int = 64
+    held_out: float = 0.2
+    task: rounds.Task = field(default_factory=lambda: rounds.Task([]))
+
+
+@dataclass
+class Result:
+    """What a round has given. Arrays as in `rounds`; `groups` are the ids of the classes."""
+
+    number: int
+    groups: list[int]
+    suggestions: np.ndarray
+    features: np.ndarray | None
+    disagreement: np.ndarray | None
+    semi: bool
+
+
+#: What the page says of labels: groups by id with their names, and the group of each image, None without.
+Labels = tuple[list[tuple[int, str]], dict[int, int]]
+
+
+class Training:
+    """Trains as long as labels change.
+
+    Args:
+        labels: says what is labelled now.
+        say: told of each change of state, for the page: `state` (off, waiting, reading, starting, training, failed),
+            `text`, and `log`, rows of what the script has logged.
+        done: told of each result.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        plan: Plan,
+        labels: Callable[[], Labels],
+        say: Callable[[dict[str, Any]], None],
+        done: Callable[[Result], None],
+    ):
+        self.plan, self.on = plan, True
+        self._images, self._labels, self._say, self._done = images, labels, say, done
+        self._folder = Path(tempfile.mkdtemp(prefix=".matex-label-", dir=os.getcwd()))  # hosts must share it
+        self._process: subprocess.Popen[bytes] | None = None
+        self._number, self._changed, self._over = 0, threading.Event(), False
+        self._trained_on: Any = None
+        self.state: dict[str, Any] = {"state": "waiting", "text": "", "log": [], "round": 0}
+        self._thread = threading.Thread(target=self._run, name="matex_tf label training", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def look(self) -> None:
+        """Labels have changed, or what was asked for."""
+        self._changed.set()
+
+    def switch(self, *, on: bool | None = None, semi: bool | None = None) -> None:
+        """Train or not, with or without images that have no label."""
+        if on is not None:
+            self.on = on
+        if semi is not None:
+            self.plan = replace(self.plan, task=replace(self.plan.task, semi=semi))
+        self.look()
+
+    def stop(self) -> None:
+        """End the script and its ranks, and remove what was handed over."""
+        self._over = True
+        self._changed.set()
+        if self._thread.is_alive():
+            self._thread.join(2 * _WAIT_FOR_END)
+        self._end_script()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _run(self) -> None:
+        while not self._over:
+            self._changed.wait()
+            self._changed.clear()
+            try:
+                while not self._over and (asked := self._next()) is not None:
+                    self._round(*asked)
+            except Exception as error:  # whatever a script has written; the page goes on
+                self._end_script()
+                self._tell("failed", str(error))
+                print(f"matex-tf label: training failed: {error}", file=sys.stderr, flush=True)
+
+    def _tell(self, state: str, text: str = "", **more: Any) -> None:
+        self.state = {**self.state, "state": state, "text": text, **more}
+        self._say(self.state)
+
+    def _next(self) -> tuple[rounds.Task, list[int], np.ndarray, np.ndarray] | None:
+        """What to train on now; None where there is nothing new, or too little."""
+        if not self.on:
+            self._end_script()
+            self._tell("off")
+            return None
+        groups, labelled = self._labels()
+        labels = np.full(len(self._images.names), -1, np.int64)
+        members: dict[int, list[int]] = {group: [] for group, _ in groups}
+        for image, group in labelled.items():
+            if group in members:
+                members[group].append(image)
+        some = [(group, name) for group, name in groups if len(members[group]) >= _FEWEST]
+        if len(some) < 2:
+            self._tell("waiting", f"{_FEWEST} images in each of two groups, and training begins")
+            return None
+        for place, (group, _) in enumerate(some):
+            labels[members[group]] = place
+        task = replace(self.plan.task, classes=[name for _, name in some], seed=self._number)
+        state = ([group for group, _ in some], labels.tobytes(), task.semi)
+        if state == self._trained_on:
+            self._tell("waiting", "all that was labelled is trained on")
+            return None
+        self._trained_on = state
+        return task, state[0], labels, held_out(labels, self.plan.held_out)
+
+    def _round(self, task: rounds.Task, groups: list[int], labels: np.ndarray, held: np.ndarray) -> None:
+        if not (self._folder / "images.npy").exists():
+            self._write_images()
+        number = self._number = self._number + 1
+        place = rounds.begin(self._folder, number, task, labels, held)
+        log: list[dict[str, float]] = []
+        counts: dict[str, Any] = {"labelled": int((labels >= 0).sum()), "held_out": int(held.sum())}
+        if self._process is None or self._process.poll() is not None:
+            self._start_script(place)
+            self._tell("starting", "ranks start", log=log, round=number, **counts)
+        else:
+            self._tell("training", log=log, round=number, **counts)
+        while not self._over and self.on:
+            ended = self._process is not None and self._process.poll() is not None
+            if (found := read_log(place / "log.csv")) != log:
+                log = found
+                self._tell("training", log=log)
+            if (place / rounds.DONE).exists() or ended:
+                break
+            time.sleep(_LOOK)
+        if self._over or not self.on:
+            return
+        code = self._process.poll() if self._process else None
+        if code or not (place / "suggestions.npy").exists():
+            raise DataError(f"the script ended with exit code {code} and without suggestions.npy.\n{self._printed()}")
+        result = self._read(place, number, groups, task.semi)
+        for old in self._folder.glob("round-*"):
+            if old != place:
+                shutil.rmtree(old, ignore_errors=True)
+        self._done(result)
+
+    def _read(self, place: Path, number: int, groups: list[int], semi: bool) -> Result:
+        count = len(self._images.names)
+        suggestions = read_array(place / "suggestions.npy", (count, len(groups)))
+        assert suggestions is not None
+        features = read_array(place / "features.npy", (count, None))
+        return Result(number, groups, suggestions, features, read_array(place / "disagreement.npy", (count,)), semi)
+
+    def _write_images(self) -> None:
+        """All images in the size in which they are learned from, in one file."""
+        count, draft = len(self._images.names), self._folder / "draft.npy"
+        first = self._images.numbers(0, self.plan.size)
+        shape = (
+            first.shape
+            if first.ndim == 1
+            else (*first.shape[:2], 3 if self._images.kind == "files" else first.shape[2])
+        )
+        array = np.lib.format.open_memmap(draft, "w+", first.dtype, (count, *shape))
+        last, grey = 0.0, first.ndim == 3
+        for number in range(count):
+            if self._over:
+                return
+            try:
+                row = self._images.numbers(number, self.plan.size)
+            except DataError:  # the page shows which
+                row = np.zeros_like(first)
+            grey = grey and row.ndim == 3 and (row.shape[2] == 1 or not np.ptp(row, axis=2).any())
+            array[number] = row
+            if time.monotonic() - last > 0.5:
+                last = time.monotonic()
+                self._tell("reading", f"{number + 1:,} of {count:,} images are read")
+        if grey and shape[-1] == 3:  # files of shades of grey, as most of science has
+            np.save(draft, array[..., :1])
+        array.flush()
+        draft.rename(self._folder / "images.npy")
+
+    def _start_script(self, place: Path) -> None:
+        main = "import sys; from matex_tf.cli.main import main; sys.exit(main(sys.argv[1:]))"
+        line = [sys.executable, "-c", main, "run", *self.plan.run, "-x", rounds.DIRECTORY, *self.plan.target]
+        with open(self._folder / "printed", "wb") as printed:
+            self._process = lifetime.start(
+                line,
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, rounds.DIRECTORY: str(place)},
+            )
+
+    def _end_script(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        (self._folder / rounds.STOP).touch()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(_WAIT_FOR_END)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        with contextlib.suppress(OSError):
+            (self._folder / rounds.STOP).unlink()
+        self._trained_on = None
+
+    def _printed(self) -> str:
+        with contextlib.suppress(OSError):
+            return (self._folder / "printed").read_bytes()[-_TAIL:].decode(errors="replace").strip()
+        return ""
+
+
+def held_out(labels: np.ndarray, share: float) -> np.ndarray:
+    """Which labels are kept for measuring: of each class the same share, always the same images.
+
+    An image that is held out stays so when others get labels, or it would be measured on what it was trained on.
+    """
+    place = np.random.default_rng(0).random(len(labels)) < share
+    held = place & (labels >= 0)
+    for label in np.unique(labels[labels >= 0]):
+        members = np.flatnonzero(labels == label)
+        if held[members].all():  # a class must have something to learn from
+            held[members] = False
+    return held
+
+
+def read_log(path: Path) -> list[dict[str, float]]:
+    """The rows of a CSVLogger that are complete; numbers alone."""
+    try:
+        text = path.read_text()
+    except OSError:
+        return []
+    rows = []
+    for row in csv.DictReader(text[: text.rfind("\n") + 1].splitlines()):
+        with contextlib.suppress(TypeError, ValueError):
+            rows.append({name: float(value) for name, value in row.items() if name and value not in ("", "NA")})
+    return rows
+
+
+def read_array(path: Path, shape: tuple[int | None, ...]) -> np.ndarray | None:
+    """An array that a script has written, float32; None where it has not.
+
+    Raises:
+        DataError: it has another shape, or is not of numbers.
+    """
+    if not path.exists():
+        return None
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path.name} of the script cannot be read ({error}).") from None
+    fits = array.ndim == len(shape) and all(
+        want in (None, have) for want, have in zip(shape, array.shape, strict=False)
+    )
+    if not fits or array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+        wanted = " x ".join("any" if want is None else str(want) for want in shape)
+        raise DataError(f"{path.name} of the script is {array.dtype} {array.shape}; it must be {wanted} numbers.")
+    return array.astype(np.float32)
