@@ -86,7 +86,6 @@ def of_each(*ends: float) -> np.ndarray:
 
 
 if options.crystals:
-    random = np.random.RandomState(7)  # the same images whatever else is written
     # Particles of a cloud as a probe sees them, in shades of grey: drops of water are round, ice has corners, arms or
     # is long. Where a particle is small, out of focus, or a drop that has just frozen, the two look alike.
     count, size = options.crystals, 64
@@ -119,7 +118,7 @@ if options.crystals:
         file["labels"].attrs["classes"] = ["water", "ice"]
 
 if options.things:
-    random = np.random.RandomState(7)
+    random = np.random.RandomState(7)  # the same with crystals and without
     # Small colour images in the form of CIFAR-10: a thing of one of ten shapes, anywhere, of any size, turn and colour.
     count, size = options.things, 32
     things = random.randint(0, 10, count)
