@@ -75,10 +75,24 @@ setup(
     long_description=readme.read_text() if readme.exists() else "",
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    license_files=["LICENSE"],
+    classifiers=[
+        "Environment :: Console",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in (10, 11, 12, 13)),
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: System :: Distributed Computing",
+        "Typing :: Typed",
+    ],
     python_requires=">=3.10",
     package_dir={"matex_tf": "matex_tf", "matex_tf.readers": "readers", "matex_tf.patches": "patches"},
     packages=[*packages_in("matex_tf"), *packages_in("readers", "matex_tf"), *packages_in("patches", "matex_tf")],
-    package_data={"matex_tf.label": ["page/*"], "matex_tf.watching": ["*.html", "*.json"]},
+    package_data={
+        "matex_tf": ["py.typed"],
+        "matex_tf.label": ["page/*"],
+        "matex_tf.watching": ["*.html", "*.json"],
+    },
     # No TensorFlow and no MPI: a cluster has its own. mpi4py brings neither.
     install_requires=["mpi4py>=4", "numpy", "rich", "wrapt"],
     extras_require={
