@@ -8,17 +8,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from typing import Any
 
+from matex_tf.cli.checks import gpus, mpi_table
+from matex_tf.cli.checks.finding import Finding
 from matex_tf.errors import MissingPackage, SettingError
 from matex_tf.job import suggestions
 from matex_tf.job.command_line import Parser
-from matex_tf.launch import lifetime, mpi_abilities, mpirun_command, resources
+from matex_tf.launch import lifetime, mpirun_command, resources
 
 _OLDEST_TENSORFLOW = (2, 13)
 _SMALL_SHARED_MEMORY = 1 << 30
@@ -61,16 +61,6 @@ assert (total == 3).all(), "the sum is wrong"
 """
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A line of the table: what, what was found, how good that is ("ok", "so so", "bad"), and what to do."""
-
-    what: str
-    found: str
-    state: str = "ok"
-    advice: str = ""
-
-
 def parser() -> Parser:
     """The command line."""
     parser = Parser(
@@ -90,29 +80,7 @@ def command(given: argparse.Namespace) -> int:
     if given.rest:
         near = suggestions.nearest(given.rest[0], ["--help"])
         raise SettingError(_REFUSAL.format(word=given.rest[0], near=near))
-    return compare_mpis() if given.mpi else examine()
-
-
-def compare_mpis() -> int:
-    """Print what each MPI can do, and which one this is; returns 0."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title="What each MPI can do")
-    table.add_column("", overflow="fold")
-    for name, version in mpi_abilities.TRIED.items():
-        table.add_column(f"{name} ({version})", overflow="fold")
-    for what, cells in mpi_abilities.ABILITIES.items():
-        table.add_row(what, *cells)
-    console = Console(highlight=False)
-    console.print(table)
-    for number, note in enumerate(mpi_abilities.NOTES, 1):
-        console.print(f"note {number}: {note}", markup=False)
-    try:
-        console.print(f"Here: {mpirun_command.find_mpirun()}.", markup=False)
-    except MissingPackage as error:
-        console.print(f"Here: {error}", markup=False)
-    return 0
+    return mpi_table.show() if given.mpi else examine()
 
 
 def examine() -> int:
@@ -158,7 +126,7 @@ def tensorflow() -> list[Finding]:
     if backend != "tensorflow":
         advice = 'set KERAS_BACKEND=tensorflow, or "backend" in ~/.keras/keras.json.'
         findings.append(Finding("Keras backend", backend, "bad", advice))
-    return [*findings, _gpus(answer["gpus"])]
+    return [*findings, *gpus.findings(answer["gpus"], gpus.listed(), resources.cores().physical)]
 
 
 def _version(what: str, version: str, oldest: tuple[int, ...]) -> Finding:
@@ -167,17 +135,6 @@ def _version(what: str, version: str, oldest: tuple[int, ...]) -> Finding:
         advice = f"{what} {'.'.join(map(str, oldest))} or newer is needed: pip install -U 'matex_tf[cpu]'."
         return Finding(what, version, "bad", advice)
     return Finding(what, version)
-
-
-def _gpus(usable: int) -> Finding:
-    there = 0
-    if shutil.which("nvidia-smi"):
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=_SECONDS)
-        there = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
-    if there > usable:
-        advice = "TensorFlow cannot use the GPUs that nvidia-smi lists: pip install 'matex_tf[gpu]'."
-        return Finding("GPUs", f"{usable} of {there}", "so so", advice)
-    return Finding("GPUs", str(usable) if usable else "none")
 
 
 def mpi() -> list[Finding]:

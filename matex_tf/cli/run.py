@@ -10,6 +10,7 @@ import sys
 
 from matex_tf import settings as settings_module
 from matex_tf.cli import launching
+from matex_tf.cli.checks import gpus
 from matex_tf.core.output import TERMINAL
 from matex_tf.core.sign import Sign
 from matex_tf.errors import SettingError
@@ -60,6 +61,9 @@ def command(given: argparse.Namespace) -> int:
 
     if given.dry_run:
         print(shlex.join(line(ranks, hosts, {})))
+        most = max(resources.counts(hosts)) if hosts else ranks
+        for words in gpus.shared_out(min(ranks, most), resources.gpus()):
+            print(f"matex_tf: {words}", file=sys.stderr, flush=True)
         return 0
     if sys.stderr.isatty():
         os.environ[TERMINAL] = str(shutil.get_terminal_size().columns)

@@ -12,7 +12,6 @@ import os
 import random
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from matex_tf import settings as settings_module
 from matex_tf.core import sign, starting, trace
@@ -25,7 +24,7 @@ from matex_tf.faults import checkpoints, transactions
 from matex_tf.job import child_processes, command_line, suggestions, watched
 from matex_tf.job.finalize import Finalizer, own_traceback, rank_in_environment
 from matex_tf.job.target import Target
-from matex_tf.launch import lifetime, loopback
+from matex_tf.launch import lifetime, loopback, resources
 from matex_tf.settings import Settings
 from matex_tf.watching.meter import Meter
 
@@ -272,14 +271,10 @@ def set_gpus(world: World) -> str:
     Returns:
         The device, as CUDA_VISIBLE_DEVICES names it; empty where nothing was shared out.
     """
-    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if listed is None:
-        devices = sorted(path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
-    else:
-        devices = [device for device in listed.split(",") if device not in ("", "-1")]
+    devices = resources.gpus()
     if len(devices) < 2:
         return ""
-    os.environ["CUDA_VISIBLE_DEVICES"] = devices[world.local_rank % len(devices)]
+    os.environ["CUDA_VISIBLE_DEVICES"] = resources.gpu_of(world.local_rank, devices)
     return os.environ["CUDA_VISIBLE_DEVICES"]
 
 

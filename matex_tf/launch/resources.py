@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +38,25 @@ def cores() -> Cores:
         path = Path(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
         siblings.add(path.read_text().strip() if path.exists() else str(number))
     return Cores(len(mine), len(siblings), len(mine) == os.cpu_count())
+
+
+def gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """The GPUs that the ranks of a node share out, as CUDA_VISIBLE_DEVICES names them: those that it lists where it is
+    set, or else all of this machine."""
+    listed = environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        return sorted(path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
+    return [device for device in listed.split(",") if device not in ("", "-1")]
+
+
+def gpu_of(local_rank: int, devices: Sequence[str]) -> str:
+    """The GPU of a rank: those of a node are dealt out in turn.
+
+    Args:
+        local_rank: its number among the ranks of its node.
+        devices: of the node, one at least.
+    """
+    return devices[local_rank % len(devices)]
 
 
 #: What the name of a host may look like. One that begins with a hyphen would be an option of ssh.

@@ -16,7 +16,8 @@ import slurm_cluster
 from jobs import LAUNCHER, Job
 from slurm_jobs import Batch, needs_slurm, sbatch
 
-from matex_tf.launch import lifetime, mpi_abilities
+from matex_tf.cli.checks import mpi_table
+from matex_tf.launch import lifetime
 from tests.faults.test_faults_hosts import STEPS, survived
 
 pytestmark = pytest.mark.timeout(300)
@@ -175,9 +176,9 @@ def test_table():
         text=True,
         env={**os.environ, "COLUMNS": "160"},
     ).stdout
-    for what, cells in mpi_abilities.ABILITIES.items():
+    for what, cells in mpi_table.ABILITIES.items():
         assert [what, *cells] in rows, what
         line = next(line for line in printed.splitlines() if f" {what} " in line)
         assert all(cell in line for cell in cells), line
-    for note in mpi_abilities.NOTES:
+    for note in mpi_table.NOTES:
         assert note.partition(";")[0].rstrip(".") in page.replace("`", "").replace("\n", " "), note

@@ -83,7 +83,8 @@ ROOMS: dict[str, str] = {
     "patches.horovod.optimizers": "patches.common patches.horovod.core",
     "label": "core storage launch",  # and Keras, in the script that it trains with
     "job": "core center launch faults watching patches patches.common patches.candidates patches.files patches.imports",
-    "cli": "matex_tf core storage exchange planning watching blueprints verifying launch job label",
+    "cli.checks": "launch",
+    "cli": "cli.checks matex_tf core storage exchange planning watching blueprints verifying launch job label",
 }  # fmt: skip
 FOR_ALL = {"errors", "settings"}  # modules
 

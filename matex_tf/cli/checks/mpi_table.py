@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+from matex_tf.errors import MissingPackage
+from matex_tf.launch import mpirun_command
+
 #: The columns: flavour, and the version that was tried.
 TRIED = {"Open MPI 5": "5.0.11", "Open MPI 4": "4.1.4", "MPICH": "5.0.2", "Intel MPI": "2021.18"}
 
@@ -29,3 +32,25 @@ NOTES = (
     "MPICH leaves /dev/shm/mpich_shm_* behind when a rank is killed or ends the job; matex-tf run removes it.",
     "now and then it is 255, with lines about ranks that mpiexec has killed; never 0.",
 )
+
+
+def show() -> int:
+    """Print what each MPI can do, and which one this is; returns 0."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="What each MPI can do")
+    table.add_column("", overflow="fold")
+    for name, version in TRIED.items():
+        table.add_column(f"{name} ({version})", overflow="fold")
+    for what, cells in ABILITIES.items():
+        table.add_row(what, *cells)
+    console = Console(highlight=False)
+    console.print(table)
+    for number, note in enumerate(NOTES, 1):
+        console.print(f"note {number}: {note}", markup=False)
+    try:
+        console.print(f"Here: {mpirun_command.find_mpirun()}.", markup=False)
+    except MissingPackage as error:
+        console.print(f"Here: {error}", markup=False)
+    return 0
