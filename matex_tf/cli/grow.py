@@ -15,12 +15,12 @@ from typing import Any
 from matex_tf import settings as settings_module
 from matex_tf.blueprints import halving, ranges, source
 from matex_tf.blueprints.halving import Candidate, Rung
+from matex_tf.blueprints.side_by_side import SideBySide, Task
 from matex_tf.cli import launching
 from matex_tf.errors import SettingError
 from matex_tf.job.command_line import SETTING_PAGES, Parser, whole
 from matex_tf.job.target import Target
 from matex_tf.launch import mpirun_command, resources
-from matex_tf.launch.side_by_side import SideBySide, Task
 from matex_tf.settings import Settings
 from matex_tf.storage import atomic_file
 

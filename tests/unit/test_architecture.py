@@ -28,7 +28,7 @@ ROOMS: dict[str, str] = {
     "watching": "core storage faults",
     "dynamics": "core storage exchange dynamics.channels",
     "dynamics.channels": "",
-    "blueprints": "planning",
+    "blueprints": "core launch planning",
     "planning": "core storage exchange exchange.network strategies",
     "verifying": "",
     "launch": "core faults",
