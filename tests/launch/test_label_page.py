@@ -260,7 +260,7 @@ def test_training_while_labelling(browser, served, tmp_path):
     window.until(lambda: "loss" in page.locator("#figures").text_content(), "the loss")
     window.keys("w")
     window.until(lambda: page.locator(".tile .tag b").count() > 10, "suggestions with their confidence")
-    sure = [int(text.split()[0]) for text in page.locator(".tile .tag b").all_text_contents()]
+    sure = [int(text.rstrip("%")) for text in page.locator(".tile .tag b").all_text_contents()]
     assert sure == sorted(sure, reverse=True)
     page.locator("#semi").uncheck()
     running.until(lambda shown: shown["news"]["round"] >= 2 and shown["news"]["semi"] is False)

@@ -77,7 +77,7 @@ function dress(tile, place, image) { // label, suggestion, selection and focus
     mark.style.background = colourOf(named ? label : guess);
     name.textContent = named ? nameOf(label) : `${nameOf(guess)}?`;
     tag.append(mark, name);
-    if (!named) { const much = document.createElement("b"); much.textContent = `${sure} %`; tag.append(much); }
+    if (!named) { const much = document.createElement("b"); much.textContent = `${sure}%`; tag.append(much); }
   }
   tag.hidden = !tag.childNodes.length;
   tile.classList.toggle("labelled", named);
