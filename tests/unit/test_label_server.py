@@ -213,17 +213,10 @@ def test_command_line(tmp_path, capsys):
     assert "1,water,people,1.00,ann: water" in (tmp_path / "out" / "labels.csv").read_text()
 
 
-OWN = """
-# A script of somebody's own: plain files in, plain files out.
-import os, keras, numpy as np
-here = os.environ["LABEL_ROUND"]
-images, labels = np.load(f"{here}/images.npy"), np.load(f"{here}/labels.npy")
-model = keras.Sequential([keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), keras.layers.Dense(2, "softmax")])
-model.compile("adam", "sparse_categorical_crossentropy", ["accuracy"])
-use = labels >= 0
-model.fit(images[use], labels[use], epochs=2, verbose=0, callbacks=[keras.callbacks.CSVLogger(f"{here}/log.csv")])
-np.save(f"{here}/suggestions.npy", model.predict(images, verbose=0))
-"""
+def own_script():
+    """The script that docs/label.md shows."""
+    page = (Path(server.__file__).parents[2] / "docs" / "label.md").read_text()
+    return page.partition("### Your own script")[2].partition("```python\n")[2].partition("```")[0]
 
 
 @pytest.mark.variants(1)
@@ -235,7 +228,7 @@ def test_training_on_ranks(tmp_path, script):
     np.save(tmp_path / "x.npy", images)
     words = ["x.npy", "--classes", "disc,square", "-n", "2", "--steps", "20", "--size", "12", "--augment", "shift"]
     if script == "own":
-        (tmp_path / "own.py").write_text(OWN)
+        (tmp_path / "own.py").write_text(own_script())
         words += ["--script", "own.py"]
     running = Running(tmp_path, words)
     for group in (0, 1):
