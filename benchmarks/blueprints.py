@@ -95,7 +95,7 @@ def tune(path: str, epochs: int, batch: int, seed: int, budget: int) -> None:
 def main() -> None:
     parser = tables.parser("blueprints", __doc__)
     for name, default, what in (
-        ("ranks", 2, "of this package"), ("candidates", 16, "drawn"), ("rows", 60_000, "of all data"),
+        ("ranks", 2, "of this package"), ("candidates", 8, ""), ("brackets", 3, "of them"), ("rows", 60_000, "all"),
         ("epochs", 8, "of a whole training"), ("batch", 500, "size"), ("seeds", 3, "searches of each kind"),
     ):  # fmt: skip
         parser.add_argument(f"--{name}", type=int, default=default, help=f"{what} (default {default})")
@@ -127,7 +127,18 @@ def main() -> None:
 
 def grow(folder: str, data: Path, seed: int, options: argparse.Namespace, more: Sequence[str]) -> dict[str, Any]:
     """One search of `matex-tf grow`."""
-    words = ["grow", "-n", str(options.ranks), "--candidates", str(options.candidates), "--seed", str(seed), *more]
+    words = [
+        "grow",
+        "-n",
+        str(options.ranks),
+        "--candidates",
+        str(options.candidates),
+        "--brackets",
+        str(options.brackets),
+        "--seed",
+        str(seed),
+        *more,
+    ]
     words += ["--json", "found.json", "net.json", "train.py", str(data), str(options.epochs), str(options.batch)]
     result, printed = timed([str(Path(sys.executable).parent / "matex-tf"), *words], folder)
     told = json.loads((Path(folder) / "found.json").read_text())

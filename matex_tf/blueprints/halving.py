@@ -59,11 +59,18 @@ def until(epochs: int, rung: int, rungs: int) -> int:
     return max(1, math.ceil(epochs / 2 ** (rungs - rung)))
 
 
+def sizes(count: int, brackets: int = 1) -> list[int]:
+    """How many candidates each bracket begins with: half as many as the one before, and two at least."""
+    every = [math.ceil(count / 2**bracket) for bracket in range(brackets)]
+    return [every[0], *(size for size in every[1:] if size > 1)]
+
+
 def halve(
     count: int,
     train: Callable[[Sequence[Candidate], float], float],
     epochs: Callable[[], int],
     say: Callable[[int, int, Rung, Sequence[Candidate]], None] = lambda *_: None,
+    brackets: int = 1,
 ) -> tuple[list[Candidate], list[Rung]]:
     """Let the worse half stop until one is left.
 
@@ -73,6 +80,8 @@ def halve(
             seconds.
         epochs: of the whole training, once `train` has been called.
         say: is told of each rung: its number from 1, how many there are, what was done, all candidates.
+        brackets: how often; each has half as many candidates as the one before, and trains them for twice as long
+            before the first of them stop (Hyperband, Li et al., JMLR 2018).
 
     Returns:
         All candidates, the best first, and what was done in each rung. The best was trained as far as the last rung
@@ -81,24 +90,36 @@ def halve(
     Raises:
         MatexError: no candidate came to a score.
     """
-    rungs = math.ceil(math.log2(count)) if count > 1 else 0
-    everyone = [Candidate(number) for number in range(count)]
-    alive, done = list(everyone), list[Rung]()
-    for rung in range(rungs):
-        seconds, before = 0.0, done[-1].until if done else 0
-        if not done or until(epochs(), rung, rungs) > before:  # few epochs: the next budget may be this one
-            seconds = train(alive, 1 / 2 ** (rungs - rung))
-        trained = [one.number for one in alive]
-        alive = better_half(alive)
-        if not alive:
-            raise MatexError(f"no candidate came to a score. The first of them: {everyone[0].failed}")
-        done.append(Rung(until(epochs(), rung, rungs), trained, [one.number for one in alive], seconds))
-        say(rung + 1, rungs, done[-1], everyone)
-        if len(alive) == 1:
-            break
-    left = {one.number for one in alive}
-    order = sorted(everyone, key=lambda one: (one.number not in left, -len(one.scores), -one.score, one.number))
+    everyone: list[Candidate] = []
+    done: list[Rung] = []
+    winners: list[Candidate] = []
+    every = sizes(count, brackets)
+    total = sum(_rungs(size) for size in every)
+    for size in every:
+        alive = [Candidate(len(everyone) + number) for number in range(size)]
+        everyone += alive
+        rungs, before = _rungs(size), 0
+        for rung in range(rungs):
+            seconds = 0.0
+            if not before or until(epochs(), rung, rungs) > before:  # few epochs: the next budget may be this one
+                seconds = train(alive, 1 / 2 ** (rungs - rung))
+            before = until(epochs(), rung, rungs)
+            trained = [one.number for one in alive]
+            alive = better_half(alive)
+            done.append(Rung(before, trained, [one.number for one in alive], seconds))
+            say(len(done), total, done[-1], everyone)
+            if not alive:
+                break  # all of them failed
+        winners += alive
+    if not winners:
+        raise MatexError(f"no candidate came to a score. The first of them: {everyone[0].failed}")
+    best = min(winners, key=lambda one: (-one.score, one.number))
+    order = sorted(everyone, key=lambda one: (one is not best, -(one.epochs or [0])[-1], -one.score, one.number))
     return order, done
+
+
+def _rungs(count: int) -> int:
+    return math.ceil(math.log2(count)) if count > 1 else 0
 
 
 def better_half(candidates: Sequence[Candidate]) -> list[Candidate]:

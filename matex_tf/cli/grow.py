@@ -49,6 +49,11 @@ def parser() -> Parser:
         help=f"How many; with powers of two all rungs halve evenly (default: {_CANDIDATES})",
     )  # fmt: skip
     parser.add(
+        drawn, "--brackets", metavar="N", default=1, convert=whole(1),
+        help="Search so often, each time with half as many candidates, which train twice as long before some stop "
+        "(Hyperband; default: 1)",
+    )  # fmt: skip
+    parser.add(
         drawn, "--objective", metavar="NAME", default="",
         help="The score, a name in the logs of fit (default: the first metric on held-out rows, else val_loss)",
     )  # fmt: skip
@@ -100,6 +105,7 @@ class Search:
     ):
         self.given, self.target, self.ranges, self.total, self.folder = given, target, found, total, folder
         self.settings = settings
+        self._of = sum(halving.sizes(given.candidates, given.brackets))  # candidates in all
         self.seed = settings.seed if settings.seed >= 0 else int.from_bytes(os.urandom(3), "little")
         self.mpirun = mpirun_command.find_mpirun() if total > 1 or given.hosts else None
         # Of each rank while groups share the cores of this machine; the best one's ranks divide them by themselves.
@@ -113,7 +119,9 @@ class Search:
         """Find the best candidate and train it; the exit code of its job."""
         begin = time.perf_counter()
         try:
-            order, rungs = halving.halve(self.given.candidates, self._train, lambda: self.epochs, self._say)
+            order, rungs = halving.halve(
+                self.given.candidates, self._train, lambda: self.epochs, self._say, self.given.brackets
+            )
         finally:
             if self._side is not None:
                 self._side.__exit__(*sys.exc_info())
@@ -159,11 +167,11 @@ class Search:
         if part >= 1 and one.epochs and one.epochs[-1] >= self.epochs:  # one epoch in all, which its rung has had
             rung, one.epochs = 0, []
         if not one.values:
-            one.values = ranges.drawn(self.ranges, one.number, self.given.candidates, self.seed)
+            one.values = ranges.drawn(self.ranges, one.number, self._of, self.seed)
         path = os.path.join(self.folder, f"candidate-{one.number}-{rung}" + "-best" * (part >= 1))
         state = os.path.join(self.folder, f"candidate-{one.number}-{rung - 1}.npz") if rung else ""
         handed = {
-            "number": one.number, "of": self.given.candidates, "seed": self.seed, "values": one.values, "part": part,
+            "number": one.number, "of": self._of, "seed": self.seed, "values": one.values, "part": part,
             "objective": self.objective, "state": state, "done": one.epochs[-1] if one.epochs else 0,
             "keep": f"{path}.npz" if part < 1 else "", "result": f"{path}.result",
         }  # fmt: skip

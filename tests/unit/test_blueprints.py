@@ -153,7 +153,7 @@ def test_an_hp_that_is_wrong_is_named():
         Blueprint(lambda hp: hp.Float("rate", 2, 1)).model()
 
 
-def halved(count, epochs, quality, fails=()):
+def halved(count, epochs, quality, fails=(), brackets=1):
     """Halve candidates of which each has a quality; what each was trained."""
     trained = {}
 
@@ -168,7 +168,7 @@ def halved(count, epochs, quality, fails=()):
             one.scores.append(quality[one.number])
         return 1.0
 
-    order, rungs = halving.halve(count, train, lambda: epochs)
+    order, rungs = halving.halve(count, train, lambda: epochs, brackets=brackets)
     return order, rungs, trained
 
 
@@ -195,6 +195,15 @@ def test_the_best_is_found_whatever_the_numbers(count, epochs, random):
     assert count == 1 or quality[order[0].number] == count - 1
     assert sorted(one.number for one in order) == list(range(count))
     assert all(len(rung.kept) == math.ceil(len(rung.trained) / 2) for rung in rungs)
+
+
+def test_brackets_have_half_as_many_that_train_twice_as_long():
+    """Hyperband with 8 candidates: brackets of 8, 4 and 2, which all end at half of the epochs."""
+    assert halving.sizes(8, 5) == [8, 4, 2] and halving.sizes(1, 3) == [1]
+    quality = [*range(8), 100, 9, 10, 11, 12, 13]  # the best is in the second bracket
+    order, rungs, _ = halved(8, 16, quality, brackets=3)
+    assert [(rung.until, len(rung.trained)) for rung in rungs] == [(2, 8), (4, 4), (8, 2), (4, 4), (8, 2), (8, 2)]
+    assert order[0].number == 8 and len(order) == 14
 
 
 def test_candidates_that_fail_never_go_on():
