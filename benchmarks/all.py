@@ -92,6 +92,10 @@ PARTS = (
         "faults",
         [Level(1.5, "--models lenet --rounds 3 --deaths 1"), Level(5.0)],
     ),
+    Part(
+        "label",
+        [Level(0.8, "--data digits --seeds 1"), Level(4.0, "--data digits"), Level(25.0, "--data digits,water/ice")],
+    ),
     Part("scale", [Level(1.0, "--ranks 2,4 --hosts none --rounds 3"), Level(2.5, "--ranks 2,4,8"), Level(5.0)]),
     Part(
         "cluster",

@@ -194,6 +194,7 @@ def _serve(board: Any, given: argparse.Namespace, title: str, person: str) -> in
             board.labels,
             lambda state: board.publish({"type": "training", "training": state}),
             board.suggest,
+            os.path.basename(board.store.path),
         )
     listening = _listen(given.address, given.port, board.store.about("port"))
     port = listening.getsockname()[1]
@@ -212,7 +213,8 @@ def _serve(board: Any, given: argparse.Namespace, title: str, person: str) -> in
     config = uvicorn.Config(
         application, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1
     )
-    signal.signal(signal.SIGHUP, signal.default_int_handler)  # a terminal that is closed
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # uvicorn raises it again when all is answered
+    signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))  # a terminal that is closed
     if training is not None:
         training.start()
         training.look()

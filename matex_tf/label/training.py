@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import glob
 import os
 import shutil
 import signal
@@ -77,6 +78,7 @@ class Training:
         say: told of each change of state, for the page: `state` (off, waiting, reading, starting, training, failed),
             `text`, and `log`, rows of what the script has logged.
         done: told of each result.
+        name: of the labels; what a server with the same ones has left behind, which was killed, is removed.
     """
 
     def __init__(
@@ -86,10 +88,14 @@ class Training:
         labels: Callable[[], Labels],
         say: Callable[[dict[str, Any]], None],
         done: Callable[[Result], None],
+        name: str = "",
     ):
         self.plan, self.on = plan, True
         self._images, self._labels, self._say, self._done = images, labels, say, done
-        self._folder = Path(tempfile.mkdtemp(prefix=".matex-label-", dir=os.getcwd()))  # hosts must share it
+        prefix = f".matex-label-{name}-"
+        for left in Path.cwd().glob(f"{glob.escape(prefix)}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        self._folder = Path(tempfile.mkdtemp(prefix=prefix, dir=os.getcwd()))  # hosts must share it
         self._process: subprocess.Popen[bytes] | None = None
         self._number, self._changed, self._over = 0, threading.Event(), False
         self._trained_on: Any = None
@@ -167,6 +173,7 @@ class Training:
         if not (self._folder / "images.npy").exists():
             self._write_images()
         number = self._number = self._number + 1
+        begin = time.monotonic()
         place = rounds.begin(self._folder, number, task, labels, held)
         log: list[dict[str, float]] = []
         counts: dict[str, Any] = {"labelled": int((labels >= 0).sum()), "held_out": int(held.sum())}
@@ -193,6 +200,7 @@ class Training:
             if old != place:
                 shutil.rmtree(old, ignore_errors=True)
         self._done(result)
+        self._tell("training", seconds=round(time.monotonic() - begin, 1))
 
     def _read(self, place: Path, number: int, groups: list[int], semi: bool) -> Result:
         count = len(self._images.names)
@@ -204,7 +212,7 @@ class Training:
     def _write_images(self) -> None:
         """All images in the size in which they are learned from, in one file."""
         count, draft = len(self._images.names), self._folder / "draft.npy"
-        first = self._images.numbers(0, self.plan.size)
+        first = self._first_readable()
         shape = (
             first.shape
             if first.ndim == 1
@@ -224,10 +232,22 @@ class Training:
             if time.monotonic() - last > 0.5:
                 last = time.monotonic()
                 self._tell("reading", f"{number + 1:,} of {count:,} images are read")
-        if grey and shape[-1] == 3:  # files of shades of grey, as most of science has
-            np.save(draft, array[..., :1])
         array.flush()
+        if grey and shape[-1] == 3:  # files of shades of grey, as most of science has
+            small = self._folder / "draft-grey.npy"  # not in the place of what is mapped
+            np.save(small, array[..., :1])
+            del array
+            small.replace(draft)
         draft.rename(self._folder / "images.npy")
+
+    def _first_readable(self) -> np.ndarray:
+        reason = DataError("there are no images.")
+        for number in range(len(self._images.names)):
+            try:
+                return self._images.numbers(number, self.plan.size)
+            except DataError as error:
+                reason = error
+        raise reason
 
     def _start_script(self, place: Path) -> None:
         main = "import sys; from matex_tf.cli.main import main; sys.exit(main(sys.argv[1:]))"

@@ -15,8 +15,9 @@ from matex_tf.errors import DataError
 from matex_tf.label import boundary, export, pixels
 from matex_tf.label.board import Board
 from matex_tf.label.images import open_images
+from matex_tf.label.rounds import Task, begin, read
 from matex_tf.label.store import Store
-from matex_tf.label.training import Result, held_out, read_array, read_log
+from matex_tf.label.training import Plan, Result, Training, held_out, read_array, read_log
 from matex_tf.readers import DataSet
 
 RANDOM = np.random.default_rng(0)
@@ -284,6 +285,34 @@ def test_held_out():
     few = np.full(1000, -1)
     few[np.flatnonzero(first)[:2]] = [0, 1]
     assert not held_out(few, 0.2).any()
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_what_is_handed_to_a_script(tmp_path, monkeypatch, mode):
+    """All images in one size, grey ones with one channel, whatever their files say; those that are damaged as zeros."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    for number in range(5):
+        picture(tmp_path / "in" / f"{number}.png", (12, 10 + number), "L" if number else mode)
+    (tmp_path / "in" / "00.png").write_bytes(b"damaged")
+    (tmp_path / ".matex-label-l.sqlite-left").mkdir()
+    said: list[dict] = []
+    images = open_images(str(tmp_path / "in"))
+    task = Task(["a", "b"])
+    training = Training(images, Plan([], [], 8, 0.2, task), lambda: ([], {}), said.append, lambda _: None, "l.sqlite")
+    folder = next(tmp_path.glob(".matex-label-*"))
+    training._write_images()
+    array = np.load(folder / "images.npy", allow_pickle=False)
+    assert array.shape == (6, 8, 8, 1 if mode == "L" else 3) and array.dtype == np.uint8
+    assert not array[1].any() and array[2].any()
+    assert np.array_equal(array[2][..., :1], images.numbers(2, 8))
+    assert said[0]["state"] == "reading"
+    place = begin(folder, 1, task, np.array([0, 1, -1, -1, 0, 1]), np.zeros(6, bool))
+    handed = read(place)
+    assert handed.classes == ["a", "b"] and handed.load("images").shape == array.shape
+    assert handed.load("labels").tolist() == [0, 1, -1, -1, 0, 1]
+    training.stop()
+    assert not list(tmp_path.glob(".matex-label-*"))
 
 
 def test_what_a_script_writes(tmp_path):

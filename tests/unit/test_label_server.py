@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import signal
 import socket
 import time
 from pathlib import Path
@@ -292,7 +293,7 @@ def test_a_script_that_fails(tmp_path):
         time.sleep(0.05)
     assert "a reason that is shown" in state["text"]
     assert running.ask("/api/act", {"kind": "undo", "person": "ann"})["labels"] == [-2, -2]
-    assert running.stop() == 0
+    assert running.stop(signal.SIGTERM) == 0
     assert not list(tmp_path.glob(".matex-label-*"))
 
 
