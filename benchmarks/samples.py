@@ -1,0 +1,211 @@
+"""Rows that wait (`--prune-samples`): rows left out, CPU seconds saved and accuracy, beside all rows and random ones.
+
+Each network is trained with each seed in each way, in turn: plain Keras on all rows; InfoBatch (`loss`); rows left out
+by loss without scaled gradients; as many rows left out at random; and all rows, with scores. CPU seconds are those from
+the beginning of the first epoch to the end of the last one; the graph of a step has been traced before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from benchmarks import jobs, tables
+from benchmarks.apoptosis import tasks
+
+WAYS: dict[str, dict[str, Any]] = {
+    "all rows": {"prune_samples": 0.0, "sample_scores": ""},
+    "InfoBatch": {},
+    "not scaled": {"prune_samples_rescale": False},
+    "at random": {"prune_samples_by": "random"},
+    "all, scored": {"prune_samples": 0.0},
+}
+_FIRST = "all rows"
+
+
+@dataclass(frozen=True)
+class Task:
+    """Something to train.
+
+    Attributes:
+        make_data: of a number of rows: inputs and labels; the last fifth of them is for the test.
+        model: of a width.
+        loss: of Keras.
+    """
+
+    title: str
+    make_data: Callable[[int], tuple[np.ndarray, np.ndarray]]
+    model: Callable[[Any, float], Any]
+    loss: str
+    rows: int
+    epochs: int
+    batch: int
+    width: float
+    learning_rate: float
+
+
+def digits(rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """scikit-learn's handwritten digits, 8 x 8."""
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(7).permutation(len(labels))[:rows]
+    return (images[order].reshape(-1, 8, 8, 1) / 16).astype(np.float32), labels[order].astype(np.int32)
+
+
+def convnet(keras: Any, width: float) -> Any:
+    """Two convolutions and a layer of neurons."""
+    layers = keras.layers
+    convolutions = [layers.Conv2D(int(width * times), 3, activation="relu", padding="same") for times in (1, 2)]
+    head = [layers.MaxPooling2D(2), layers.Flatten(), layers.Dense(64, activation="relu"), layers.Dropout(0.3)]
+    return keras.Sequential([layers.Input((8, 8, 1)), *convolutions, *head, layers.Dense(10, activation="softmax")])
+
+
+_SUBJECTS = ["film", "plot", "music", "actor", "ending", "camera", "cast", "scene", "joke", "story"]
+_GOOD = ["good", "great", "moving", "funny", "brilliant", "fresh", "clever", "warm"]
+_BAD = ["bad", "dull", "boring", "flat", "awful", "stale", "clumsy", "cold"]
+_FILLERS = ["rather", "very", "really", "quite", "indeed", "somehow"]
+_WORDS = ["", "the", "was", "not", "never", "but", "and", *_SUBJECTS, *_GOOD, *_BAD, *_FILLERS]
+
+
+def reviews(rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Reviews of up to four clauses: what follows the last "but" is the verdict, "not" and "never" turn it round."""
+    random, number = np.random.default_rng(7), {word: place for place, word in enumerate(_WORDS)}
+    text, labels = np.zeros((rows, 32), np.int32), np.zeros(rows, np.int32)
+    for row in range(rows):
+        words: list[str] = []
+        verdict = 0
+        for clause in range(random.integers(1, 5)):
+            if clause:
+                words.append(("and", "but")[random.integers(2)])
+                verdict = 0 if words[-1] == "but" else verdict
+            good, turned = bool(random.integers(2)), random.random() < 0.4
+            words += ["the", random.choice(_SUBJECTS), "was"]
+            words += [("not", "never")[random.integers(2)]] * turned
+            words += [random.choice(_FILLERS)] * int(random.random() < 0.5)
+            words.append(random.choice(_GOOD if good else _BAD))
+            verdict += 1 if good != turned else -1
+        if not verdict:
+            verdict = 1 if good != turned else -1
+        text[row, : len(words)] = [number[word] for word in words]
+        labels[row] = verdict > 0
+    wrong = random.random(rows) < 0.02
+    return text, np.where(wrong, 1 - labels, labels)
+
+
+def lstm(keras: Any, width: float) -> Any:
+    """Embedding, LSTM over what is no padding, and a neuron for each class."""
+    layers = keras.layers
+    embedding = layers.Embedding(len(_WORDS), 16, mask_zero=True)
+    return keras.Sequential(
+        [layers.Input((32,), dtype="int32"), embedding, layers.LSTM(int(width)), layers.Dense(2, activation="softmax")]
+    )
+
+
+_CLASSES = "sparse_categorical_crossentropy"
+TASKS = {
+    "digits": Task("digits, convnet", digits, convnet, _CLASSES, 1797, 40, 32, 16, 1e-3),
+    "higgs": Task(
+        "collisions, MLP", tasks.higgs_data, tasks.higgs_model, "binary_crossentropy", 40000, 16, 256, 64, 1e-3
+    ),
+    "resnet": Task("images, ResNet", tasks.images_data, tasks.resnet, _CLASSES, 2500, 16, 64, 0.5, 2e-3),
+    "lstm": Task("reviews, LSTM", reviews, lstm, _CLASSES, 5000, 16, 64, 32, 4e-3),
+}
+
+
+class Clock:
+    """The CPU seconds of the process at the ends of epochs."""
+
+    def __init__(self) -> None:
+        import keras
+
+        self.times: list[float] = []
+        self.callback = keras.callbacks.LambdaCallback(on_epoch_begin=self._note, on_epoch_end=self._note)
+
+    def _note(self, epoch: int, logs: Any) -> None:
+        self.times.append(time.process_time())
+
+
+def measure(task: Task, seeds: int, rate: float) -> None:
+    """On a rank: of each way and seed CPU seconds, accuracy of the test, and rows used."""
+    import keras
+
+    from matex_tf import settings
+
+    x, y = task.make_data(task.rows)
+    held = len(y) // 5
+    (x, y), test = (x[:-held], y[:-held]), (x[-held:], y[-held:])
+    chosen = settings.current()
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    for seed in range(seeds):
+        ways = [*WAYS.items()]
+        for way, changes in ways[seed % len(ways) :] + ways[: seed % len(ways)]:
+            settings.use(chosen.changed(**{"prune_samples": rate, **changes}))
+            keras.backend.clear_session()
+            keras.utils.set_random_seed(100 + seed)
+            model = task.model(keras, task.width)
+            model.compile(keras.optimizers.Adam(task.learning_rate), task.loss, metrics=["accuracy"])
+            model.optimizer.build(model.trainable_variables)
+            begin = [np.array(variable) for variable in model.variables + model.optimizer.variables]
+            model.fit(x[: 2 * task.batch], y[: 2 * task.batch], batch_size=task.batch, verbose=0)  # traces the step
+            for variable, value in zip(model.variables + model.optimizer.variables, begin, strict=True):
+                variable.assign(value)
+            keras.utils.set_random_seed(200 + seed)
+            clock = Clock()
+            history = model.fit(x, y, batch_size=task.batch, epochs=task.epochs, verbose=0, callbacks=[clock.callback])
+            seconds = clock.times[-1] - clock.times[0]
+            accuracy = model.evaluate(*test, batch_size=500, verbose=0)[1]
+            used = sum(history.history.get("rows_used", [len(y)] * task.epochs)) / (len(y) * task.epochs)
+            found[way].append({"seconds": seconds, "accuracy": accuracy, "used": used})
+            print(f"{task.title} seed {seed} {way}: {found[way][-1]}", file=sys.stderr, flush=True)
+    jobs.tell(found)
+
+
+def main() -> int:
+    parser = tables.parser("samples", __doc__)
+    parser.add_argument("--tasks", default=",".join(TASKS), help="with commas between: " + ", ".join(TASKS))
+    parser.add_argument("--seeds", type=int, default=5, help="trainings of each way (default 5)")
+    parser.add_argument("--rate", type=float, default=0.75, help="of --prune-samples (default 0.75)")
+    parser.add_argument("--rank", default="", help=argparse.SUPPRESS)
+    options = tables.parse(parser)
+    if options.rank:
+        measure(TASKS[options.rank], options.seeds, options.rate)
+        return 0
+    figures: dict[str, Any] = {}
+    rows = []
+    for name in options.tasks.split(","):
+        words = ["-m", "matex_tf", "-m", "benchmarks.samples", "--rank", name]
+        words += ["--seeds", str(options.seeds), "--rate", str(options.rate)]
+        with tempfile.TemporaryDirectory() as folder:
+            given = {"MATEX_SAMPLE_SCORES": os.path.join(folder, "scores.csv"), "TF_CPP_MIN_LOG_LEVEL": "3"}
+            figures[name] = found = jobs.on_ranks(1, words, environ=given)
+        rows += [line(TASKS[name].title, way, found) for way in WAYS]
+        tables.keep({"rate": options.rate, "seeds": options.seeds, "tasks": figures})
+    columns = ["network", "rows", "left out", "CPU seconds", "of all rows", "accuracy %", "spread", "difference"]
+    note = f"R {options.rate:g}, {options.seeds} seeds; spread: the standard deviation among seeds"
+    tables.show("training on fewer rows", columns, rows, labels=2, less=["CPU seconds", "of all rows"], note=note)
+    return 0
+
+
+def line(title: str, way: str, found: dict[str, list[dict[str, float]]]) -> list[str]:
+    """A line of the table. Times are ratios of what was measured in turn, so what else the machine does cancels."""
+    own, whole = found[way], found[_FIRST]
+    ratio = np.median([a["seconds"] / b["seconds"] for a, b in zip(own, whole, strict=True)])
+    accuracy, of_all = (100 * np.array([one["accuracy"] for one in each]) for each in (own, whole))
+    spread = accuracy.std(ddof=1) if len(accuracy) > 1 else 0.0
+    left = 100 * (1 - np.mean([one["used"] for one in own]))
+    seconds = np.median([one["seconds"] for one in own])
+    numbers = [f"{left:.1f} %", f"{seconds:.1f}", f"{ratio:.2f}", f"{accuracy.mean():.2f}", f"{spread:.2f}"]
+    return [title, way, *numbers, f"{accuracy.mean() - of_all.mean():+.2f}"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
