@@ -112,9 +112,9 @@ def lstm(keras: Any, width: float) -> Any:
 
 _CLASSES = "sparse_categorical_crossentropy"
 TASKS = {
-    "digits": Task("digits, convnet", digits, convnet, _CLASSES, 1797, 40, 32, 16, 1e-3),
+    "digits": Task("digits, convnet", digits, convnet, _CLASSES, 1797, 32, 64, 32, 1e-3),
     "higgs": Task(
-        "collisions, MLP", tasks.higgs_data, tasks.higgs_model, "binary_crossentropy", 40000, 16, 256, 64, 1e-3
+        "collisions, MLP", tasks.higgs_data, tasks.higgs_model, "binary_crossentropy", 60000, 16, 1000, 128, 1e-3
     ),
     "resnet": Task("images, ResNet", tasks.images_data, tasks.resnet, _CLASSES, 2500, 16, 64, 0.5, 2e-3),
     "lstm": Task("reviews, LSTM", reviews, lstm, _CLASSES, 5000, 16, 64, 32, 4e-3),

@@ -46,7 +46,7 @@ def of_whole(
     finally:
         adapter._inputs, adapter._batch_size, adapter._partial_batch_size = kept
     if pruning is not None:
-        indices = pruned(indices, pruning, global_size)
+        indices = pruned(indices, rows, pruning, global_size)
 
     guarded, virtual = ranks.guard is not None, settings.current().reproducible
 
@@ -102,25 +102,23 @@ def of_shards(
     return tf.data.Dataset.range(1).map(permutation).prefetch(1).flat_map(own)
 
 
-def pruned(batches: Any, pruning: Pruning, size: int) -> Any:
+def pruned(batches: Any, rows: int, pruning: Pruning, size: int) -> Any:
     """The batches of an epoch without the rows that it leaves out, each full again; of tags.
 
     Args:
         batches: a pipeline of row numbers, each epoch those of all rows.
+        rows: how many those are.
         size: rows of a batch.
     """
 
     @tf.autograph.experimental.do_not_convert
-    def codes(_: Any) -> Any:
-        return tf.ensure_shape(tf.numpy_function(pruning.codes, [], tf.int8), [None])
-
-    @tf.autograph.experimental.do_not_convert
     def used(found: Any, codes: Any) -> Any:
         numbers = tf.nest.flatten(found)[0]
-        return (tagged_rows.used(tf.cast(numbers, tf.int64), codes),)
+        return tagged_rows.used(tf.cast(numbers, tf.int64), codes)
 
-    of_epoch = tf.data.Dataset.range(1).map(codes).flat_map(lambda one: tf.data.Dataset.from_tensors(one).repeat())
-    return tf.data.Dataset.zip((batches, of_epoch)).map(used).rebatch(size)
+    # All rows of an epoch at once: each map of a pipeline takes its time in every batch.
+    epochs = tf.data.Dataset.zip((batches.rebatch(rows), pruning.codes_of_epoch())).map(used)
+    return epochs.flat_map(lambda tags: tf.data.Dataset.from_tensors((tags,)).rebatch(size))
 
 
 def of_pruned_shards(adapter: Any, counts: list[int], global_size: int, pruning: Pruning) -> Any:

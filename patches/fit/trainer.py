@@ -22,11 +22,12 @@ from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once, model_state, sharing_report, under_way, wrapping
 from matex_tf.patches.data import array_sharding, batches, pipeline_ownership, source_sharding
 from matex_tf.patches.data import batch_ownership as guesses
-from matex_tf.patches.division import in_turn, pydatasets, shared_work
+from matex_tf.patches.division import in_turn, numbered_rows, pydatasets, shared_work
 from matex_tf.patches.fit import one_rank_shapes, predict_function, small_calls, steps
 from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.recovery import resume_fit
 from matex_tf.patches.samples import epochs
+from matex_tf.patches.samples.pruning import Pruning
 
 
 def install(module: ModuleType) -> None:
@@ -203,10 +204,10 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)
     if training and (this := resume_fit.under_way(fitted)) is not None:
         this.is_of(*_draws_of(iterator))
-    if training:
-        epochs.walks(fitted, iterator)
     adapter = iterator.data_adapter
     if type(adapter).__name__ == "ArrayDataAdapter":
+        if training:
+            epochs.walks(fitted, iterator)
         iterator._num_batches = adapter.num_batches
         one_rank_shapes.note(iterator)
         return result
@@ -216,6 +217,10 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
         made = pipeline_ownership.look(kwargs["x"])
     counts = world.current().allgather(iterator._num_batches, "count the batches of the data")
     own = mark or settings.current().rows == "own" or made.source is pipeline_ownership.Source.OWN
+    if asked.pruning is not None:
+        _number(iterator, asked.pruning, bool(own) or len(set(counts)) > 1)
+        epochs.walks(fitted, iterator)
+        return result
     if own or (len(set(counts)) > 1 and settings.current().rows == "auto"):
         with source_sharding.paused():
             iterator._distributed_dataset = iterator._distributed_dataset.map(array_sharding.LocalBatch.unknown)
@@ -235,6 +240,26 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
     if training and mark == "source":
         log_once.log("--data source: each rank does its part of the pipeline's work; batches may hold other rows")
     return result
+
+
+def _number(iterator: Any, pruning: Pruning, own: bool) -> None:
+    """Let the rows of a tf.data pipeline have numbers; those of a PyDataset have theirs.
+
+    Raises:
+        MatexError: each rank has rows of its own.
+    """
+    if own:
+        raise MatexError(
+            "--prune-samples: each rank has rows of its own in these data, and nobody can say which row is which: give "
+            "fit the arrays of a DataSet, or leave out --prune-samples and --sample-scores (docs/samples.md)."
+        )
+    if type(iterator.data_adapter).__name__ == "TFDatasetAdapter" and not iterator.steps_per_epoch:
+        data = iterator._distributed_dataset
+        iterator._distributed_dataset = numbered_rows.of_tf_data(data, pruning, _batches_of_a_step())
+
+
+def _batches_of_a_step() -> int:
+    return world.current().size if settings.current().batch == "per-rank" else 1
 
 
 def _draws_of(iterator: Any) -> tuple[bool, bool]:
@@ -284,4 +309,6 @@ def _batches_in_turn(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
     asked = under_way.now().epochs_asked
     if asked is None or (asked.training and strategies.current().apart):
         return wrapped(*args, **kwargs)
+    if asked.pruning is not None:
+        return numbered_rows.of_pydataset(adapter, asked.pruning, _batches_of_a_step())
     return pydatasets.pipeline(adapter, lambda: wrapped(*args, **kwargs), asked.purpose)

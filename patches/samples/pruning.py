@@ -65,6 +65,7 @@ class Pruning:
         self.epoch = samples.Epoch.whole(0)
         self.batches: int | None = None
         self._size = self._global_size = 1
+        self._drop = False
         self._held: list[tuple[Any, Any]] = []
         self._images: Any = None
         self._offset = 0
@@ -72,7 +73,9 @@ class Pruning:
         self._epochs = epochs
         self.resumed: Callable[[int], tuple[bool, Any]] = lambda epoch: (False, None)
 
-    def over(self, counts: Sequence[int], own: int, size: int, global_size: int, images: Any = None) -> None:
+    def over(
+        self, counts: Sequence[int], own: int, size: int, global_size: int, images: Any = None, drop: bool = False
+    ) -> None:
         """The data are known.
 
         Args:
@@ -81,11 +84,12 @@ class Pruning:
             size: rows of a batch of the script.
             global_size: rows of a step of all ranks.
             images: what has the rows of this rank, from the first; None where they cannot be had again.
+            drop: whether a last batch that is not full is left out.
         """
         self.scores = samples.SampleScores(sum(counts), self.by == "forgetting")
         self._offset = sum(counts[:own])
         self.counts = list(counts)
-        self._size, self._global_size, self._images = size, global_size, images
+        self._size, self._global_size, self._images, self._drop = size, global_size, images, drop
         self.epoch = samples.Epoch.whole(len(self.scores))
         if self.rate and self.number == 1:
             log_once.log(
@@ -122,11 +126,25 @@ class Pruning:
             self.epoch = samples.choose(scores.scores, self.rate, self._seed, epoch, self.by == "random")
             if not self._rescale:
                 self.epoch = self.epoch._replace(scale=1.0, log_factor=1.0)
-        self.batches = math.ceil(self.epoch.used / self._size)
+        if self._drop and self.epoch.used < self._size:
+            self.epoch = samples.Epoch.whole(len(scores))
+        self.batches = self._in_batches(self.epoch.used, self._size)
         self.factors.assign([self.epoch.scale, self.epoch.log_factor])
-        self._ahead.begin_epoch(
-            math.ceil(len(scores) / self._global_size), math.ceil(self.epoch.used / self._global_size)
-        )
+        full, short = (self._in_batches(rows, self._global_size) for rows in (len(scores), self.epoch.used))
+        self._ahead.begin_epoch(max(full, 1), max(short, 1))
+
+    def _in_batches(self, rows: int, size: int) -> int:
+        return rows // size if self._drop else math.ceil(rows / size)
+
+    def codes_of_epoch(self) -> Any:
+        """A pipeline that gives `codes` again and again: those of the epoch in which it is first asked."""
+
+        @tf.autograph.experimental.do_not_convert
+        def now(_: Any) -> Any:
+            return tf.ensure_shape(tf.numpy_function(self.codes, [], tf.int8), [None])
+
+        once = tf.data.Dataset.range(1).map(now)
+        return once.flat_map(lambda codes: tf.data.Dataset.from_tensors(codes).repeat())
 
     def before_step(self) -> None:
         """A step is about to run."""
@@ -155,7 +173,7 @@ class Pruning:
 
     def row_losses(self, tags: tf.Tensor, rows: tf.Tensor) -> RowLosses:
         """What measures the rows of a step, in its graph."""
-        return RowLosses(tags, rows, self.by, self.factors)
+        return RowLosses(tags, rows, self.by, self.factors if self.rate and self._rescale else None)
 
     def state(self) -> dict[str, Any]:
         """What a job that is started again goes on with, on rank 0. Collective."""
@@ -185,7 +203,7 @@ class Pruning:
         scale, log_factor = map(float, kept["factors"])
         codes = kept["codes"]
         self.epoch = samples.Epoch(codes, int((codes != samples.LEFT_OUT).sum()), scale, log_factor)
-        self.batches = math.ceil(self.epoch.used / self._size)
+        self.batches = self._in_batches(self.epoch.used, self._size)
         self.factors.assign([scale, log_factor])
         self._seed = kept["seed"]
         self._ahead.restore(kept["ahead"])

@@ -29,12 +29,13 @@ class RowLosses:
 
     Args:
         tags: int64 (n,), see `tagged_rows`.
-        share: the part of the batch that they are.
+        rows: int32 scalar, how many of them count; 0 of a ghost.
         by: how rows are measured.
-        factors: float32 (2,), the scale of gradients and the factor of logs, see `samples.Epoch`.
+        factors: float32 (2,), the scale of gradients and the factor of logs, see `samples.Epoch`; None where gradients
+            are never scaled.
     """
 
-    def __init__(self, tags: tf.Tensor, rows: tf.Tensor, by: str, factors: tf.Tensor):
+    def __init__(self, tags: tf.Tensor, rows: tf.Tensor, by: str, factors: Any):
         self._tags, self._rows, self._by = tags, rows, by
         self._factors = factors
         self._measured: list[tuple[Any, tf.Tensor]] = []
@@ -111,6 +112,8 @@ class RowLosses:
         with tf.control_dependencies([] if check is None else [check]):
             values = tf.identity(values)
         self._measured.append((loss, MEASURES[self._by](Outputs(values, mask, loss, truth, predicted))))
+        if self._factors is None:
+            return values
         shape = tf.concat([[expected], tf.ones([values.shape.rank - 1], tf.int32)], 0)
         one = tf.ones([], values.dtype)
         scale, of_logs = tf.unstack(tf.cast(self._factors, values.dtype))

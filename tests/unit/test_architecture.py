@@ -48,7 +48,7 @@ ROOMS: dict[str, str] = {
     "patches.keras": "core exchange strategies patches.common patches.across_rows",
     "patches.samples": "core dynamics patches.common patches.across_rows",
     "patches.data": "core exchange exchange.network strategies watching readers patches.common patches.samples",
-    "patches.division": "core exchange.network patches.common patches.data",
+    "patches.division": "core dynamics exchange.network patches.common patches.data patches.samples",
     "patches.recovery": "core storage faults exchange patches.common patches.data patches.keras",
     "patches.dynamics": "core dynamics patches.common patches.data",
     "patches.groups": "core faults strategies patches.common patches.data",

@@ -62,8 +62,6 @@ def data_of(form, x, y):
     if form == "tf.data":
         data = tf.data.Dataset.from_tensor_slices((x, y)).map(lambda x, y: (x * 1.0, y))
         return (data.shuffle(300).batch(BATCH).prefetch(2),), {}
-    if form == "tf.data of batches":
-        return (tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH, drop_remainder=True).cache(),), {}
     if form == "PyDataset":
         return (Batches(x, y),), {}
     if form == "workers":

@@ -1,0 +1,232 @@
+"""Pipelines whose rows have numbers, for `--prune-samples`: of tf.data, and of a `PyDataset`.
+
+Elements of a tf.data pipeline are counted where they begin, before anything shuffles; those that an epoch leaves out
+are taken away there, so that no map is done for them. What follows is done again with the number beside each element.
+A `PyDataset` has rows by the numbers of its batches; a batch of which no row is used is not made.
+
+Every rank makes all rows that are used.
+
+Relies on (TensorFlow 2.16 to 2.21, private): see `deferred` and `own_rows`; `_buffer_size`, `_seed`, `_seed2` and
+`_reshuffle_each_iteration` of `_ShuffleDataset`. (Keras 3.3 to 3.15, private): see `pydatasets`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf.core import world
+from matex_tf.dynamics import samples
+from matex_tf.errors import MatexError
+from matex_tf.patches.data import source_sharding
+from matex_tf.patches.division import deferred, own_rows, pydatasets
+from matex_tf.patches.division.in_turn import flat
+from matex_tf.patches.samples.pruning import Pruning
+from matex_tf.patches.samples.tagged_rows import TaggedRows
+
+_THROUGH = ("_PrefetchDataset", "_OptionsDataset", "_VariantDataset")
+_MIXING = ("Shuffle", "Random", "Generator", "Sample")
+
+
+def of_tf_data(dataset: Any, pruning: Pruning, ranks: int) -> Any:
+    """A pipeline of `TaggedRows`.
+
+    Args:
+        dataset: batches, the same on every rank.
+        ranks: how many batches a step of all ranks has.
+
+    Raises:
+        MatexError: nobody can say which row is which.
+    """
+    try:
+        with source_sharding.paused():
+            return _of_tf_data(deferred.unwrapped(dataset), pruning, ranks)
+    except (AttributeError, TypeError) as error:
+        raise _refused(f"it is unlike what is known of datasets ({error})") from error
+
+
+def _refused(why: str) -> MatexError:
+    return MatexError(
+        f"--prune-samples: nobody can say which row of this tf.data pipeline is which: {why}. Let it be a source of "
+        "known length, such as from_tensor_slices, then shuffle, map and batch; or give fit arrays; or leave out "
+        "--prune-samples and --sample-scores (docs/samples.md)."
+    )
+
+
+def _of_tf_data(dataset: Any, pruning: Pruning, ranks: int) -> Any:
+    behind, batched = _peeled(dataset)
+    if type(batched).__name__ not in own_rows._BATCHES:
+        raise _refused(f"{_name(batched)} stands behind batch, or there is none")
+    if any(isinstance(one, deferred.Stage) is False for one in behind):
+        raise _refused("it shuffles whole batches")
+    before, base = _peeled(batched._input_dataset)
+    if why := _unfit(base):
+        raise _refused(why)
+    size, drop = int(batched._batch_size), bool(batched._drop_remainder)
+    pruning.over([int(base.cardinality())], 0, size, size * ranks, drop=drop)
+    data = _used(deferred.flat(base), pruning)
+    for one in reversed(before):
+        data = _again(data, one)
+    data = _batched(data, batched, size, drop)
+    for one in reversed(behind):
+        data = _again(data, one)
+    spec = TaggedRows(tf.TensorSpec([None], tf.int64), tf.nest.map_structure(own_rows._any_rows, dataset.element_spec))
+    data = deferred.restructured(data, spec, data)
+    options = tf.data.Options().merge(dataset.options())
+    options.deterministic = True
+    return data.with_options(options).prefetch(2)
+
+
+def _peeled(dataset: Any) -> tuple[list[Any], Any]:
+    """The maps and shuffles at the end of a pipeline, the last one first, and what stands in front of them."""
+    ops, one = [], deferred.unwrapped(dataset)
+    while True:
+        kind = type(one).__name__
+        if kind in deferred.MAPS:
+            ops.append(deferred.stage_of(one))
+        elif kind == "_ShuffleDataset":
+            ops.append(one)
+        elif kind not in _THROUGH:
+            return ops, one
+        one = deferred.unwrapped(one._inputs()[0])
+
+
+def _unfit(base: Any) -> str:
+    """Why elements cannot be counted here, in words; empty where they can."""
+    if int(base.cardinality()) < 0:
+        return f"nobody knows how many elements {_name(base)} has"
+    pending = [base]
+    while pending:
+        one = deferred.unwrapped(pending.pop())
+        if any(part in type(one).__name__ for part in _MIXING):
+            return f"{_name(one)} stands in front of {_name(base)}"
+        if getattr(one, "_deterministic", None) == "false":
+            return "deterministic=False lets its elements come in any order"
+        pending += one._inputs()
+    return ""
+
+
+def _name(dataset: Any) -> str:
+    return type(dataset).__name__.strip("_").removesuffix("Dataset").removeprefix("Parallel").lower()
+
+
+def _used(base: Any, pruning: Pruning) -> Any:
+    """The elements that an epoch uses, each behind its tag; tuples of tensors."""
+
+    @tf.autograph.experimental.do_not_convert
+    def is_used(row: Any, codes: Any) -> Any:
+        return codes[row[0]] != samples.LEFT_OUT
+
+    @tf.autograph.experimental.do_not_convert
+    def tagged(row: Any, codes: Any) -> Any:
+        number, element = row
+        return (tf.where(codes[number] == samples.SCALED, -1 - number, number), *element)
+
+    return tf.data.Dataset.zip((base.enumerate(), pruning.codes_of_epoch())).filter(is_used).map(tagged)
+
+
+def _again(data: Any, one: Any) -> Any:
+    """Do a map or a shuffle with elements that have a tag in front."""
+    if isinstance(one, deferred.Stage):
+        return deferred.apply(data, [one], 1)
+    seed = int(one._seed2) if int(one._seed) or int(one._seed2) else None
+    return data.shuffle(int(one._buffer_size), seed, bool(one._reshuffle_each_iteration))
+
+
+def _batched(rows: Any, batched: Any, size: int, drop: bool) -> Any:
+    if type(batched).__name__ == "_PaddedBatchDataset":
+        shapes = (tf.constant([], tf.int64), *tf.nest.flatten(batched._padded_shapes))
+        zeros = (tf.constant(0, tf.int64), *tf.nest.flatten(batched._padding_values))
+        return rows.padded_batch(size, shapes, zeros, drop_remainder=drop)
+    return rows.batch(size, drop_remainder=drop)
+
+
+class _All(pydatasets.MyTurns):
+    """The batches of which an epoch uses a row, made by every rank."""
+
+    def __init__(self, data: Any, shuffle: bool, used: Callable[[int], bool]):
+        super().__init__(data, shuffle)
+        self._used = used
+
+    def draw(self) -> None:
+        places = list(range(self._data.num_batches))
+        if self._shuffle:
+            random.shuffle(places)
+        self._places = self.places = [place for place in places if self._used(place)]
+
+
+def of_pydataset(adapter: Any, pruning: Pruning, ranks: int) -> Any:
+    """A pipeline of `TaggedRows` from a PyDatasetAdapter. Args: ranks: batches that a step of all ranks has.
+
+    Raises:
+        MatexError: nobody can say which row is which.
+    """
+    import keras
+
+    data, enqueuer = adapter.py_dataset, adapter.enqueuer
+    kind = type(data)
+    why = ""
+    if data.num_batches is None:
+        why = "has no length"
+    elif any(getattr(kind, name, None) is not getattr(keras.utils.PyDataset, name, None) for name in (
+        "on_epoch_begin", "on_epoch_end")):  # fmt: skip
+        why = "does something of its own between epochs, and may put its rows in another order"
+    if why:
+        raise MatexError(
+            f"--prune-samples: nobody can say which row of {kind.__name__} is which: it {why}. Let __getitem__ depend "
+            "on the number of the batch alone (fit shuffles the order of batches), or leave out --prune-samples and "
+            "--sample-scores (docs/samples.md)."
+        )
+    first = pydatasets._first(adapter)[0]
+    specs, structure = tf.nest.flatten(adapter._output_signature), adapter._output_signature
+    size = len(tf.nest.flatten(first)[0])
+    last = len(tf.nest.flatten(adapter._standardize_batch(data[data.num_batches - 1]))[0])
+    pruning.over([(data.num_batches - 1) * size + last], 0, size, size * ranks)
+
+    def codes_of(place: int) -> np.ndarray:
+        return pruning.codes()[place * size : (place + 1) * size]
+
+    mine = _All(data, adapter.shuffle, lambda place: bool((codes_of(place) != samples.LEFT_OUT).any()))
+    if enqueuer is not None:
+        begin, (enqueuer.py_dataset, enqueuer.shuffle) = enqueuer.start, (mine, False)
+
+        def start() -> None:
+            if not enqueuer.is_running():
+                mine.draw()
+            begin()
+
+        enqueuer.start = start
+
+    def walk() -> Iterator[Any]:
+        if enqueuer is None:
+            mine.draw()
+        else:
+            enqueuer.start()
+        held: list[list[np.ndarray]] = []
+        for place, batch in zip(list(mine.places), mine.batches(enqueuer), strict=False):
+            code = codes_of(place)
+            there = np.flatnonzero(code != samples.LEFT_OUT)
+            numbers = place * size + there
+            tags = np.where(code[there] == samples.SCALED, -1 - numbers, numbers)
+            leaves = [np.asarray(leaf)[there] for leaf in flat(adapter._standardize_batch(batch), specs)]
+            held.append([tags, *leaves])
+            if sum(len(one[0]) for one in held) >= size:
+                joined = [np.concatenate(parts) for parts in zip(*held, strict=True)]
+                yield packed([part[:size] for part in joined])
+                held = [[part[size:] for part in joined]]
+        if held and sum(len(one[0]) for one in held):
+            yield packed([np.concatenate(parts) for parts in zip(*held, strict=True)])
+
+    def packed(parts: list[np.ndarray]) -> TaggedRows:
+        return TaggedRows(parts[0], tf.nest.pack_sequence_as(structure, parts[1:]))
+
+    open_rows = tf.nest.map_structure(own_rows._any_rows, structure)
+    made = tf.data.Dataset.from_generator(walk, output_signature=TaggedRows(tf.TensorSpec([None], tf.int64), open_rows))
+    world.current().barrier("number the rows of the data", [f"{data.num_batches} batches of {size} rows"])
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return made.with_options(options)
