@@ -73,6 +73,7 @@ PARTS = (
         [Level(0.3, "--models convnet --ranks 2 --rounds 3"), Level(1.0, "--models convnet"), Level(4.0)],
     ),
     Part("random", [Level(0.4, "--models convnet --ranks 2 --rounds 5"), Level(2.5, "--ranks 2"), Level(7.0)]),
+    Part("samples", [Level(1.5, "--tasks digits --seeds 1"), Level(6.0, "--seeds 1"), Level(25.0)]),
     Part("reproducible", [Level(0.6, "--models convnet --ranks 1,2 --rounds 3"), Level(4.0)]),
     Part("busy", [Level(0.8, "--ranks 4 --loops 0 --rounds 1"), Level(3.0, "--ranks 2,4 --rounds 1"), Level(15.0)]),
     Part("codec", [Level(0.1, "--megabytes 1,32 --rounds 7"), Level(0.5)]),

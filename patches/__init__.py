@@ -209,6 +209,10 @@ def finish() -> None:
         replica_sync.check()
     if wanted := settings.current().steps:
         _say_steps(wanted)
+    if settings.current().scores_samples and not run_state.current().scored_fits:
+        from matex_tf.patches.common import log_once
+
+        log_once.log("--prune-samples and --sample-scores had no effect: the script has called no fit of Keras 3")
     sharing_report.finish()
 
 

@@ -21,6 +21,8 @@ from matex_tf.verifying import compare, record
 _TOLERANCE, _STEPS = 1e-3, 20
 #: Settings on which the bits of a run with --reproducible depend.
 _FOR_BITS = ("reproducible", "threads", "batch_norm")
+#: Those that change what one rank computes.
+_OF_ROWS = ("prune_samples", "prune_samples_until", "prune_samples_by", "prune_samples_rescale")
 
 
 def parser() -> Parser:
@@ -62,8 +64,8 @@ def command(asked: argparse.Namespace) -> int:
         os.mkdir(several)
         _say("one rank")
         words = [sys.executable, "-m", "matex_tf", "--seed", seed]
-        if settings.reproducible:  # then the one rank shall have the very bits
-            words += settings_module.as_flags({name: asked.flags[name] for name in _FOR_BITS if name in asked.flags})
+        shared = (*(_FOR_BITS if settings.reproducible else ()), *(_OF_ROWS if settings.scores_samples else ()))
+        words += settings_module.as_flags({name: asked.flags[name] for name in shared if name in asked.flags})
         environ = {name: value for name, value in os.environ.items() if name != "MATEX_TF"}
         code = subprocess.run([*words, *target.words], env=environ | _recorded(one, asked.steps)).returncode
         _require(code, one, "one rank", target)

@@ -21,6 +21,7 @@ from matex_tf.patches.fit.shared_step import SharedStep
 from matex_tf.patches.groups.steps import GroupSteps
 from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.recovery import resume_fit, step_retry
+from matex_tf.patches.samples import tagged_rows
 
 
 class StepFunction:
@@ -113,7 +114,8 @@ class StepFunction:
         if self.kind == "test":
             changes = None
         if changes is not None and changes.wants_rows:
-            changes.see(*rows_seen.of(*batch()))
+            rows, share = batch()
+            changes.see(*rows_seen.of(tagged_rows.untagged(rows), share))
         logs = self.step(*batch()) if guard is None else step_retry.step(self.model, batch, self.step, guard)
         self.step.tell()
         if changes is not None:

@@ -27,13 +27,6 @@ _HELD = 32
 LOG = "rows_used"
 
 
-class Count:
-    """How many fits of the script have had scores."""
-
-    def __init__(self) -> None:
-        self.fits = 0
-
-
 class Pruning:
     """The rows of one `fit`.
 
@@ -50,9 +43,9 @@ class Pruning:
         """Args: epochs: at which the fit ends. Collective."""
         from tensorflow.python.eager import context
 
-        count = run_state.current().part(Count)
-        count.fits += 1
-        chosen, self.number = settings.current(), count.fits
+        run = run_state.current()
+        run.scored_fits += 1
+        chosen, self.number = settings.current(), run.scored_fits
         self.rate, self.by, self._rescale = (
             chosen.prune_samples,
             chosen.prune_samples_by,

@@ -65,7 +65,7 @@ def test_shards(ranks):
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("strategy", ["gossip", "pipe", "local"])
+@pytest.mark.parametrize("strategy", ["gossip", "pipe", "local", "elastic"])
 def test_strategies(ranks, strategy):
     """Ranks that train apart leave out the same rows; with `pipe` they have the same weights."""
     first, *others = ranks(samples.trained, (2,), strategy=strategy, meets="")[2]
@@ -73,6 +73,14 @@ def test_strategies(ranks, strategy):
     for other in others:
         np.testing.assert_array_equal(other["count"], first["count"])
         assert other["used"] == first["used"]
+
+
+@pytest.mark.variants(0)
+@pytest.mark.parametrize("change", [{"apoptosis": True}, {"grow": True}], ids=lambda change: next(iter(change)))
+def test_networks_that_change(ranks, change):
+    """Neurons go and come while rows are left out: the same on one rank and on two."""
+    result = same(ranks(samples.trained, (1, 2), model="wide", epochs=8, **change), rtol=1e-3, atol=1e-4)
+    assert sum(result["used"]) == result["count"].sum() < 8 * len(result["count"])
 
 
 @pytest.mark.variants(0)

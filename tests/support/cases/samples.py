@@ -12,7 +12,6 @@ from keras import layers
 from matex_tf.core import world
 from matex_tf.dynamics.samples import uniform
 from matex_tf.patches.common import run_state
-from matex_tf.patches.samples import pruning
 from tests.support.cases.common import classifier, compiled, crossentropy, momentum, result_of, table
 from tests.support.cases.pipe import chosen
 
@@ -74,7 +73,7 @@ def trained(form="", rule="", by="loss", rate=0.6, rows=ROWS, epochs=EPOCHS, tmp
     x, y = table(rows=rows)
     y = np.where(np.arange(rows) % 11 == 0, (y + 1) % 3, y).astype("int32")  # some labels are wrong
     path = f"{tmp}/scores.csv"
-    run_state.current().begin(pruning.Count())  # as in a script of its own
+    run_state.current().scored_fits = 0  # as in a script of its own
     with chosen(prune_samples=rate, prune_samples_by=by, sample_scores=path, **changes):
         net = made(model)
         compiled(net, optimizer=optimizer_of(rule), **options_of(model))
@@ -103,6 +102,9 @@ def made(kind):
         inputs = keras.Input((6,))
         hidden = layers.Dense(8, activation="tanh")(inputs)
         return keras.Model(inputs, {"a": layers.Dense(3, name="a")(hidden), "b": layers.Dense(1, name="b")(hidden)})
+    if kind == "wide":
+        hidden = [layers.Dense(32, activation="relu") for _ in range(2)]
+        return keras.Sequential([keras.Input((6,)), *hidden, layers.Dense(3)])
     if kind == "layers":
         parts = [layers.Dense(16), layers.BatchNormalization(), layers.Activation("relu"), layers.Dropout(0.3)]
         return keras.Sequential([keras.Input((6,)), *parts, layers.Dense(3)])
@@ -135,7 +137,7 @@ def linear(rate, rows=90, batch=8, epochs=5):
     x = random.normal(size=(rows, 4)).astype("float32")
     y = (x @ random.normal(size=(4, 1)) + 0.3 * random.normal(size=(rows, 1)) ** 3).astype("float32")
     keras.utils.set_random_seed(11)
-    run_state.current().begin(pruning.Count())
+    run_state.current().scored_fits = 0
     model = keras.Sequential([keras.Input((4,)), layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
     model.compile(keras.optimizers.SGD(0.05), "mse")
     with chosen(prune_samples=rate):
@@ -165,7 +167,7 @@ def sharded(tmp, **changes):
     ranks = world.current()
     rows = 60 + 20 * ranks.rank
     x, y = table(rows=rows, seed=ranks.rank)
-    run_state.current().begin(pruning.Count())
+    run_state.current().scored_fits = 0
     with chosen(prune_samples=0.6, sample_scores=f"{tmp}/scores.csv", **changes):
         net = compiled(made(""), optimizer=momentum(0.05))
         history = net.fit(x, y, epochs=5, batch_size=16, verbose=0)
