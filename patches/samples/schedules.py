@@ -6,7 +6,7 @@ all rows: step k of an epoch of n steps, which would have N, is step k N / n of 
 the number of updates.
 
 Relies on (Keras 3.3 to 3.15, private): `BaseOptimizer._get_current_learning_rate`, its `_learning_rate` and
-`_iterations`.
+`_iterations`, or `iterations` in older ones.
 """
 
 from __future__ import annotations
@@ -82,5 +82,6 @@ def _learning_rate(wrapped: Any, optimizer: Any, args: Any, kwargs: Any) -> Any:
     ahead = _ahead.get(optimizer)
     if ahead is None:
         return wrapped(*args, **kwargs)
-    step = tf.convert_to_tensor(optimizer._iterations)
+    counter = optimizer._iterations if hasattr(optimizer, "_iterations") else optimizer.iterations
+    step = tf.convert_to_tensor(counter)
     return optimizer._learning_rate(step + tf.cast(ahead, step.dtype))

@@ -100,7 +100,7 @@ def test_per_rank(ranks):
         ("measure", "needs a crossentropy of classes"),
     ],
 )
-@pytest.mark.variants(3)
+@pytest.mark.variants(1)
 def test_refused(ranks, what, message):
     """In words, on every rank."""
     for said in ranks.refused(samples.refused, (2,), what=what)[2]:
