@@ -92,22 +92,36 @@ class Hosts:
         gbit: rate of each host's link, in 10^9 bits a second and for each direction; 0 leaves it as fast as it gets.
         private: existing directories of which each host has one of its own, empty at first, besides /dev/shm and /run.
         cores: cores for each host, no two hosts sharing one; 0 lets every host use all.
+        clusters: how many clusters the hosts are in, in their order, each as large as the others or one host smaller.
+        between: rate of the link of each cluster to the others, in 10^9 bits a second and for each direction; 0 leaves
+            it as fast as it gets.
 
     Attributes:
         names: of the hosts.
+        clusters: the number of the cluster of each host, in the order of the names.
         environ: variables with which an mpirun on `head` finds the hosts.
 
     Raises:
         HostsError: this machine cannot.
     """
 
-    def __init__(self, count: int, gbit: float = 0, private: Sequence[str | os.PathLike[str]] = (), cores: int = 0):
+    def __init__(
+        self,
+        count: int,
+        gbit: float = 0,
+        private: Sequence[str | os.PathLike[str]] = (),
+        cores: int = 0,
+        clusters: int = 1,
+        between: float = 0,
+    ):
         if not 1 <= count <= 200:
             raise HostsError(f"{count} hosts were asked for; there can be 1 to 200")
         usable = sorted(os.sched_getaffinity(0))
         if cores * count > len(usable):
             raise HostsError(f"{count} hosts of {cores} cores need {count * cores} cores, and there are {len(usable)}")
         self.names = [f"h{number}" for number in range(1, count + 1)]
+        self.clusters = [number * clusters // count for number in range(count)]
+        self._between = between
         self._gbit = gbit
         self._private = [os.path.abspath(folder) for folder in private]
         self._cores = {name: usable[i * cores : (i + 1) * cores] for i, name in enumerate(self.names) if cores}
@@ -165,6 +179,11 @@ class Hosts:
             fields = next(line.split(":")[1].split() for line in lines if line.strip().startswith("eth0:"))
             counted[name] = Traffic(sent=int(fields[8]), received=int(fields[0]))
         return counted
+
+    def between(self) -> int:
+        """Bytes that clusters have sent to one another so far, with all headers; 0 where there is one cluster."""
+        lines = Path(f"/proc/{self._pids[HEAD]}/net/dev").read_text().splitlines()
+        return sum(int(line.split(":")[1].split()[8]) for line in lines if line.strip().startswith("up"))
 
     def processes(self, name: str) -> dict[int, str]:
         """What runs on a host besides its first process: process ids as the machine counts them, and command lines."""
@@ -232,10 +251,21 @@ class Hosts:
             f"addr add {self.address(HEAD)}/24 dev br0",
             "link set br0 up",
         ]
-        for name in self.names:
+        several = len(set(self.clusters)) > 1
+        for number in (
+            sorted(set(self.clusters)) if several else []
+        ):  # a bridge of its own, and a link to that of `head`
+            links += [f"link add cluster{number} type bridge", f"link set cluster{number} up"]
+            links += [f"link add up{number} type veth peer name down{number}"]
+            links += [f"link set up{number} master cluster{number} up", f"link set down{number} master br0 up"]
+        for name, cluster in zip(self.names, self.clusters, strict=True):
             links += [f"link add {name} type veth peer name eth0 netns {self._pids[name]}"]
-            links += [f"link set {name} master br0 up"]
+            links += [f"link set {name} master {f'cluster{cluster}' if several else 'br0'} up"]
         self._do(HEAD, "ip", links)
+        if several and self._between:
+            slow = f"root tbf rate {self._between * 1e9:.0f}bit burst {1 << 17} latency 200ms"
+            ends = [f"{end}{number}" for number in sorted(set(self.clusters)) for end in ("up", "down")]
+            self._do(HEAD, "tc", [f"qdisc add dev {end} {slow}" for end in ends])
         for name in self.names:
             self._do(name, "ip", [f"addr add {self.address(name)}/24 dev eth0", "link set eth0 up"])
         if self._gbit:

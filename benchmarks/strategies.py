@@ -11,8 +11,8 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks import groups, jobs, tables, training
 from benchmarks import hosts as emulated
-from benchmarks import jobs, tables, training
 from benchmarks.training import COMPUTE, SERVER
 from matex_tf.planning import plotting
 from matex_tf.strategies import STRATEGIES
@@ -92,11 +92,19 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(COMPARED), help="strategies and codecs (default all)")
     parser.add_argument("--until", default="lenet", help="models that train to an accuracy (default lenet)")
     parser.add_argument("--accuracy", type=float, default=0.9, help="which accuracy (default 0.9)")
+    parser.add_argument(
+        "--groups", action="store_true", help="on two clusters of hosts with a slow link between them, see below"
+    )
+    parser.add_argument("--between", type=float, default=0.05, help="rate of that link, in Gbit/s (default 0.05)")
+    parser.add_argument("--seconds", type=float, default=60, help="the most that one training takes there (default 60)")
     parser.add_argument("--picture", metavar="FILE", help="draw step times to this file (needs matplotlib)")
     options = tables.parse(parser)
     names = [name for name in options.only.split(",") if name.split()[0] in (*STRATEGIES, SERVER)]
     if reason := emulated.unavailable():
         print(f"scripts/bench strategies: skipped, {reason}.")
+        return
+    if options.groups:
+        tables.keep(groups.measure(options))
         return
     found = {}
     for model in options.models.split(","):
