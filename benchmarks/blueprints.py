@@ -94,11 +94,13 @@ def tune(path: str, epochs: int, batch: int, seed: int, budget: int) -> None:
 
 def main() -> None:
     parser = tables.parser("blueprints", __doc__)
-    for name, default, what in (
-        ("ranks", 2, "of this package"), ("candidates", 8, ""), ("brackets", 3, "of them"), ("rows", 60_000, "all"),
-        ("epochs", 8, "of a whole training"), ("batch", 500, "size"), ("seeds", 3, "searches of each kind"),
-    ):  # fmt: skip
-        parser.add_argument(f"--{name}", type=int, default=default, help=f"{what} (default {default})")
+    parser.add_argument("--ranks", type=int, default=2, help="of this package (default 2)")
+    parser.add_argument("--candidates", type=int, default=8, help="of the first bracket (default 8)")
+    parser.add_argument("--brackets", type=int, default=3, help="of candidates (default 3)")
+    parser.add_argument("--rows", type=int, default=60_000, help="of which four fifths are trained (default 60000)")
+    parser.add_argument("--epochs", type=int, default=8, help="of a whole training (default 8)")
+    parser.add_argument("--batch", type=int, default=500, help="size of a batch (default 500)")
+    parser.add_argument("--seeds", type=int, default=3, help="searches of each kind (default 3)")
     parser.add_argument("--draw", metavar="FILE", help="a PNG file: the tree of candidates of the first seed")
     parser.add_argument("--tune", metavar="DATA,SEED,BUDGET", help=argparse.SUPPRESS)
     options = tables.parse(parser)

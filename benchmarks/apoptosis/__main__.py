@@ -48,9 +48,10 @@ def main() -> None:
     parser.add_argument("--peers", default="", help=f"of {','.join(PEERS)} (default none)")
     parser.add_argument("--ranks", type=int, default=4, help="of each training that is no peer's (default 4)")
     parser.add_argument("--seeds", type=int, default=5, help="trainings of each kind (default 5)")
-    for name, what in (("rows", "all, of which a tenth is for validation and a tenth for the test"),
-                       ("epochs", ""), ("batch", "global batch")):  # fmt: skip
-        parser.add_argument(f"--{name}", type=int, default=0, help=f"{what or name} (default: the task's)")
+    rows = "of which a tenth is for validation and a tenth for the test (default: the task's)"
+    parser.add_argument("--rows", type=int, default=0, help=rows)
+    parser.add_argument("--epochs", type=int, default=0, help="of each training (default: the task's)")
+    parser.add_argument("--batch", type=int, default=0, help="global batch (default: the task's)")
     parser.add_argument("--width", type=float, default=0, help="of hidden layers, or a multiple of the task's widths")
     parser.add_argument("--flags", default="", help="more flags for trainings that change, such as '--seed 3'")
     parser.add_argument("--draw", metavar="FILE", help="a PNG file: score against seconds, FLOPs and parameters")
