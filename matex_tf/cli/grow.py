@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -78,8 +79,11 @@ def command(given: argparse.Namespace) -> int:
     if resources.in_batch_system() and not given.hosts:
         raise SettingError("in a batch job matex-tf grow needs --hosts, to give each group of ranks its own.")
     with launching.folder(given.hosts, "grow") as folder:
-        search = Search(given, settings, target, found, total, folder)
-        return search.run()
+        try:
+            return Search(given, settings, target, found, total, folder).run()
+        except KeyboardInterrupt:  # the jobs are in sessions of their own, and were ended by this process
+            print("matex-tf grow: interrupted", file=sys.stderr, flush=True)
+            return 128 + signal.SIGINT
 
 
 class Search:
