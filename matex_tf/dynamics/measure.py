@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -210,7 +209,10 @@ def _look_first_order(model: Any, batch: Rows, parts: dict[int, Part], sums: dic
 
     cuts = np.linspace(0, batch.count, min(_CHUNKS, batch.count) + 1, dtype=int)
     for begin, end in itertools.pairwise(cuts):
-        some = tf.nest.map_structure(operator.itemgetter(slice(begin, end)), (batch.x, batch.y, batch.sample_weight))
+        some = tf.nest.map_structure(
+            lambda leaf: None if leaf is None else leaf[begin:end],  # noqa: B023
+            (batch.x, batch.y, batch.sample_weight),
+        )
         with tf.GradientTape() as tape:
             loss = _loss(model, Rows(some[0], some[1], some[2], int(end - begin)))
         variables = [part.variable.value for part in parts.values()]
