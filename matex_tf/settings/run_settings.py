@@ -491,7 +491,10 @@ class Settings:
         flag = "--apoptosis" if self.apoptosis else "--grow"
         others = {
             "strategy": ("sync", "its ranks have weights of their own, or gradients that are under way"),
-            "faults": (("abort", "shrink"), "a checkpoint of another network cannot be read into the script's model"),
+            "faults": (
+                "abort",
+                "what a rank or a checkpoint has kept of another network does not fit the script's model",
+            ),
             "transport": ("mpi", "Horovod remembers the shapes of gradients"),
             "reproducible": (0, "neurons are judged by sums over the rows of each rank"),
         }

@@ -117,7 +117,14 @@ def test_looks_come_later_where_the_loss_is_flat():
 
 @pytest.mark.parametrize(
     "given",
-    [{"strategy": "local"}, {"strategy": "pipe"}, {"strategy": "gossip"}, {"faults": "restart"}, {"reproducible": "4"}],
+    [
+        {"strategy": "local"},
+        {"strategy": "pipe"},
+        {"strategy": "gossip"},
+        {"faults": "restart"},
+        {"faults": "shrink"},
+        {"reproducible": "4"},
+    ],
 )
 def test_what_does_not_go_together(given):
     with pytest.raises(SettingError, match="--apoptosis and --.* do not go together"):
