@@ -1,11 +1,10 @@
 """Which neurons are redundant, and that the others take over for them."""
 
-import networks
 import numpy as np
 import pytest
 
 from matex_tf.core import world
-from matex_tf.dynamics import apoptosis, choose, depth, schedule, surgery
+from matex_tf.dynamics import apoptosis, choose, schedule, surgery
 from matex_tf.dynamics.growth import Growth
 from matex_tf.dynamics.measure import Rows, loss_of, measure
 from matex_tf.settings import SettingError, Settings
@@ -136,25 +135,3 @@ def test_what_does_not_go_together(given):
 def test_widths_to_grow_from():
     with pytest.raises(SettingError, match="--grow-from is 2; it must be above 0 and at most 1"):
         Settings.read({"grow": "on", "grow_from": "2"}, {})
-
-
-def test_blocks_begin_later():
-    """The second block of a transformer rests: it adds nothing, and costs next to nothing, until the network grows."""
-    model = networks.weathered(networks.transformer())
-    blocks = depth.repeated(surgery.channel_groups(model))
-    assert [len(names) for names in blocks] == [1, 1]  # heads, and hidden units
-    whole = model.count_params()
-    growth = Growth.begin(model, 0.5, by_depth=True)
-    assert [group.count for group in surgery.channel_groups(model) if not group.together] == [4, 16, 2, 2]
-    rows = networks.rows_for(model)
-    before = np.asarray(model(rows))
-    while text := growth.grow(model):
-        np.testing.assert_allclose(model(rows), before, atol=1e-5)
-        assert "neurons put in" in text
-    assert model.count_params() == whole
-
-
-def test_blocks_of_a_resnet():
-    """The first block of each stage makes its stream, the second is the first to add to it, and others repeat that."""
-    blocks = depth.repeated(surgery.channel_groups(networks.resnet()))
-    assert [len(names) for names in blocks] == [2] * (1 + 2 + 4 + 1)
