@@ -179,12 +179,14 @@ class Learner(keras.Model):
         """Images by their numbers, float32 around 0."""
         return (tf.cast(tf.gather(self.images, numbers), tf.float32) - self.mean) * self.scale
 
-    def change(self, classes: int, semi: bool, threshold: float) -> None:
-        """Go on otherwise: with another number of classes a new head begins. What the body has learned stays."""
-        if classes != self.head.units:
-            self.head = keras.layers.Dense(classes, name="head")
+    def change(self, semi: bool, threshold: float) -> None:
+        """Go on with other options: steps are compiled anew."""
         self.semi, self.threshold = semi, threshold
         self._begin = True
+
+    def go_on_from(self, other: Learner) -> None:
+        """Begin with what the body of another one has learned, for other classes."""
+        self.body.set_weights(other.body.get_weights())
 
     def call(self, numbers: Any, training: bool = False) -> Any:
         """Probabilities (rows, classes) of images by their numbers, (rows, 1)."""

@@ -24,7 +24,8 @@ class Trainer:
     def __init__(self) -> None:
         self._learner: network.Learner | None = None
         self._made_with: tuple[object, ...] = ()
-        self._said: tuple[list[str], bool, float] = ([], False, 0.0)
+        self._classes: list[str] = []
+        self._options = (False, 0.0)
 
     def round(self, task: rounds.Task) -> None:
         """Train, and write what comes of it."""
@@ -41,22 +42,29 @@ class Trainer:
 
     def _prepare(self, task: rounds.Task) -> network.Learner:
         made_with = (task.model, task.weights, task.augment)
-        if self._learner is None or task.fresh or made_with != self._made_with:
-            self._learner = network.Learner(
-                task.load("images"),
-                len(task.classes),
-                task.augment,
-                task.semi,
-                task.threshold,
-                task.seed,
-                task.model,
-                task.weights,
-            )
-            self._made_with = made_with
-        elif (task.classes, task.semi, task.threshold) != self._said:
-            self._learner.change(len(task.classes), task.semi, task.threshold)
-        self._said = (task.classes, task.semi, task.threshold)
-        return self._learner
+        before, classes, others = self._learner, self._classes, self._options
+        self._classes, self._options = task.classes, (task.semi, task.threshold)
+        if before is not None and made_with == self._made_with and not task.fresh:
+            if task.classes == classes:
+                if others != self._options:
+                    before.change(task.semi, task.threshold)
+                return before
+        else:
+            before = None
+        self._made_with = made_with
+        made = self._learner = network.Learner(
+            task.load("images"),
+            len(task.classes),
+            task.augment,
+            task.semi,
+            task.threshold,
+            task.seed,
+            task.model,
+            task.weights,
+        )
+        if before is not None:
+            made.go_on_from(before)
+        return made
 
 
 def write(folder: str, name: str, array: np.ndarray) -> None:

@@ -105,9 +105,32 @@ def test_images_are_learned(network, semi):
     assert said.shape == (3, 400, 2) and features.shape == (400, network.FEATURES)
     assert np.allclose(said.sum(axis=2), 1, atol=1e-3)
     assert (said.mean(axis=0).argmax(axis=1) == kind)[40:].mean() > 0.85
-    one.change(3, not semi, 0.9)
-    one.learn(np.where(np.arange(400) < 3, np.arange(400), -1), np.arange(3), held[:0], 2, 4, 1, 0, "")
-    assert one.answers()[0].shape == (3, 400, 3)
+    one.change(not semi, 0.9)
+    one.learn(labels, use, held[:0], 2, 4, 1, 0, "")
+    assert (one.answers()[0].mean(axis=0).argmax(axis=1) == kind)[40:].mean() > 0.85
+
+
+def test_other_classes(network, tmp_path):
+    """From a round to the next the body goes on: with the same classes, with others, and with FixMatch switched."""
+    from matex_tf.label import rounds, train
+
+    images, kind = discs(60)
+    np.save(tmp_path / "images.npy", images[..., None])
+    trainer, bodies = train.Trainer(), []
+    forms = [(["disc", "square"], True), (["disc", "square"], False), (["disc", "square", "ring"], False)]
+    for number, (classes, semi) in enumerate(forms, 1):
+        labels = np.where(np.arange(60) < 20, kind, -1)
+        labels[:2] = len(classes) - 1
+        task = rounds.Task(classes, semi=semi, steps=5, batch=4, augment="shift", seed=number)
+        place = rounds.begin(tmp_path, number, task, labels, np.zeros(60, bool))
+        learner = trainer._prepare(rounds.read(place))
+        bodies.append([weight.copy() for weight in learner.body.get_weights()])
+        if number > 1:
+            assert all(np.array_equal(a, b) for a, b in zip(bodies[-1], after, strict=True))  # noqa: F821
+        trainer.round(rounds.read(place))
+        after = trainer._learner.body.get_weights()
+        assert np.load(place / "suggestions.npy").shape == (60, len(classes))
+        assert not np.array_equal(after[0], bodies[-1][0])
 
 
 def test_a_table_and_a_backbone(network):
