@@ -106,7 +106,7 @@ def test_images_are_learned(network, semi):
     assert np.allclose(said.sum(axis=2), 1, atol=1e-3)
     assert (said.mean(axis=0).argmax(axis=1) == kind)[40:].mean() > 0.85
     one.change(not semi, 0.9)
-    one.learn(labels, use, held[:0], 2, 4, 1, 0, "")
+    one.learn(labels, use, held[:0], 60, 16, 1, 3, "")
     assert (one.answers()[0].mean(axis=0).argmax(axis=1) == kind)[40:].mean() > 0.85
 
 
