@@ -42,22 +42,17 @@ class Groups:
         """How many groups there were at first."""
         return len(self.members)
 
-    @property
-    def ranks(self) -> list[int]:
-        """The ranks of this group, by the numbers that they have now."""
-        first = self._whole.first_ranks
-        return [first.index(rank) for rank in self.members[self.number] if rank in first]
-
     def rows(self, total: int) -> list[tuple[int, int]]:
-        """For each group its part of a batch, in proportion to its ranks: first row and one past the last.
+        """For each group its part of a batch, in proportion to its ranks that are left: first row, one past the last.
 
         Args:
             total: rows of the batch.
         """
-        ranks, before, parts = sum(map(len, self.members)), 0, []
-        for members in self.members:
-            parts.append((before * total // ranks, (before + len(members)) * total // ranks))
-            before += len(members)
+        left = [sum(rank in self._whole.first_ranks for rank in members) for members in self.members]
+        before, parts = 0, []
+        for ranks in left:
+            parts.append((before * total // sum(left), (before + ranks) * total // sum(left)))
+            before += ranks
         return parts
 
 
