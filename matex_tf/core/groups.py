@@ -32,10 +32,7 @@ class Groups:
         self._whole = whole
         self.number = next(number for number, ranks in enumerate(members) if whole.rank in ranks)
         ranks = self.members[self.number]
-        comm = None if whole.is_single else whole.split(self.number, ranks.index(whole.rank))
-        self.world = World(comm, whole.host)
-        self.world.part_of = whole
-        self.world.log, self.world.log_to = whole.log, whole.log_to
+        self.world = whole.part(self.number, ranks.index(whole.rank))
 
     @property
     def count(self) -> int:

@@ -397,6 +397,17 @@ class World:
         comm = self._comm.split(0 if member else None, ranks.index(self.rank) if member else 0)
         return None if comm is None else World(comm, host)
 
+    def part(self, color: int, key: int) -> World:
+        """A world of the ranks that give the same color, as `split` has it. Every rank must call it.
+
+        It is a part of this one, and goes on as it is where ranks of other colors die.
+        """
+        comm = None if self._comm is None else self._comm.split(color, key)
+        world = World(comm, self.host)
+        world.part_of = self
+        world.log, world.log_to = self.log, self.log_to
+        return world
+
     def free(self) -> None:
         """Give the communicators back; for worlds that came from `subset`. Collective."""
         self.close_exchange()
@@ -404,7 +415,7 @@ class World:
             self.center.close()
         if self._comm is not None:
             if self.groups is not None:
-                self.groups[1].world.close_exchange()
+                self.groups[1].world.free()
             for comm in (*self._split, self._comm):
                 comm.free()
             self._split, self._comm = [], None

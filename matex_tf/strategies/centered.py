@@ -95,6 +95,9 @@ class Centered(Sync):
                 "model.build(…) with the shape of its inputs before fit."
             )
         self._close(model)
+        guard = world.current().guard
+        if guard is not None:
+            guard.shares_batches = False  # parts of batches are dealt out to those that are left
         floats = [variable for variable in trainable if tf.as_dtype(variable.dtype).is_floating]
         self._rounds[model] = self.rounds(Member(world.current(), self.settings, floats))
         self._rounds[model].member.begin_epoch()
