@@ -548,6 +548,13 @@ class Settings:
                 f"--prune-samples-until is {self.prune_samples_until:g}; it must be from 0 to 1: a part of the epochs."
             )
 
+        if self.scores_samples and (self.groups or self.strategy in ("elastic", "server")):
+            raise SettingError(
+                f"--prune-samples and --sample-scores do not go together with --strategy {self.strategy}"
+                f"{' --groups' if self.groups else ''}: groups that train apart take the rows of a batch when they are "
+                "ready, and nobody would know whose scores a row has. Take --strategy sync, pipe, gossip or local."
+            )
+
     def _check_horovod(self, ranks: int) -> None:
         """Refuse what Horovod cannot do, and Horovod where several ranks are about to run and it is not installed."""
         if self.transport != "horovod":

@@ -65,7 +65,7 @@ def test_shards(ranks):
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("strategy", ["gossip", "pipe", "local", "elastic"])
+@pytest.mark.parametrize("strategy", ["gossip", "pipe", "local"])
 def test_strategies(ranks, strategy):
     """Ranks that train apart leave out the same rows; with `pipe` they have the same weights."""
     first, *others = ranks(samples.trained, (2,), strategy=strategy, meets="")[2]

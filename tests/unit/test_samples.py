@@ -99,7 +99,15 @@ def test_files(tmp_path):
     assert [sample_files.numbered("a.csv", fit) for fit in (1, 2)] == ["a.csv", "a-2.csv"]
 
 
-@pytest.mark.parametrize(("name", "value"), [("prune_samples", "1"), ("prune_samples_until", "1.5")])
-def test_settings(name, value):
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"prune_samples": "1"},
+        {"prune_samples_until": "1.5"},
+        {"prune_samples": "0.5", "strategy": "elastic"},
+        {"sample_scores": "scores.csv", "strategy": "local", "groups": "2"},
+    ],
+)
+def test_settings(given):
     with pytest.raises(SettingError, match="--prune-samples"):
-        Settings.read({name: value}, {})
+        Settings.read(given, {})
