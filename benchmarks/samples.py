@@ -26,7 +26,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "InfoBatch": {},
     "not scaled": {"prune_samples_rescale": False},
     "at random": {"prune_samples_by": "random"},
-    "all, scored": {"prune_samples": 0.0},
+    "all rows scored": {"prune_samples": 0.0},
 }
 _FIRST = "all rows"
 
