@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import signal
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import restart_scripts
 import warm
 from chaos import differences
-from jobs import Ended, Job
+from jobs import LAUNCHER, Ended, Job
 
 from matex_tf.faults.checkpoints import Checkpoints
 
@@ -126,6 +127,47 @@ def test_errors_are_not_restarted(server, tmp_path):
     assert foreign.found(tmp_path / "results").items() > theirs.items()
     assert ended.code == 1 and "kernel float32 (8, 3) where the checkpoint has kernel float32 (8, 2)" in ended.err
     assert "restart 1" not in ended.err, ended
+
+
+#: Trains, slowly until `go` is there.
+PACED = """
+import json, os, time
+from pathlib import Path
+import keras, numpy as np
+keras.utils.set_random_seed(3)
+x = np.random.RandomState(0).rand(40, 4).astype("float32")
+model = keras.Sequential([keras.layers.Dense(8, activation="relu"), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+class Paced(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        Path("trains").write_text("yes")
+        if not os.path.exists("go"):
+            time.sleep(0.1)  # the signal comes in one of the next steps
+history = model.fit(x, x.sum(1), batch_size=2, epochs=40, verbose=0, callbacks=[Paced()]).history
+Path("loss").write_text(json.dumps(history["loss"]))
+"""
+
+
+def test_sigusr1(tmp_path):
+    """A checkpoint is saved and all ranks end, with code 75; the job goes on from that very step, to the answer of one
+    process. A second signal changes nothing."""
+    (tmp_path / "script.py").write_text(PACED)
+    line = [LAUNCHER, "run", "-n", "2", "--seed", "5", "--faults", "restart", "--checkpoint-seconds", "0"]
+    job = Job([*line, "script.py"], tmp_path)
+    job.await_file(tmp_path / "trains", 120)
+    job.process.send_signal(signal.SIGUSR1)
+    job.process.send_signal(signal.SIGUSR1)
+    ended = job.end(100)
+    saved = re.search(r"the checkpoint of (step \d+ of epoch \d+ of fit 1) is saved, and the job ends", ended.err)
+    assert ended.code == 75 and saved and "--resume on" in ended.err.splitlines()[-1], ended
+    assert job.left() == [] and not (tmp_path / "loss").exists()
+    (tmp_path / "go").touch()
+    ended = Job([*line, "--resume", "on", "script.py"], tmp_path).end(150)
+    assert ended.code == 0 and f"training goes on at {saved[1]}" in ended.err, ended
+    found = json.loads((tmp_path / "loss").read_text())
+    alone = Job([sys.executable, "-m", "matex_tf", "--seed", "5", "script.py"], tmp_path).end(150)
+    assert alone.code == 0, alone
+    assert found == pytest.approx(json.loads((tmp_path / "loss").read_text()), rel=1e-5)
 
 
 WAITS = """
