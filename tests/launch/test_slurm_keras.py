@@ -81,6 +81,7 @@ def test_time_limit(cluster, folder):
     batch = submit(cluster, folder, "--time", "1", "--seconds-to-save", "10")
     said = batch.await_words("and the job ends, as SIGUSR1 asks", 100)
     (folder / "again").touch()
+    batch.await_requeue()
     state = batch.end(150)
     said = batch.said()
     assert state["JobState"] == "COMPLETED" and state["Restarts"] == "1", (state, said)
@@ -100,6 +101,7 @@ def test_array(cluster, folder):
     cluster.ask("scancel", "--signal=USR1", "--batch", batch.number)
     batch.await_words("and the job ends, as SIGUSR1 asks")
     (folder / "again1").touch()
+    batch.await_requeue()
     batch.end(150)
     batch.number = f"{number}_0"
     batch.end(150)
@@ -141,6 +143,7 @@ def test_the_script_of_the_docs(cluster, folder):
     batch.await_words("training goes on at step")
     (folder / "again").touch()
     cluster.ask("scontrol", "requeue", batch.number)
+    batch.await_requeue()
     state = batch.end(150)
     said = batch.said()
     assert state["JobState"] == "COMPLETED" and state["Restarts"] == "1", (state, said)

@@ -84,6 +84,13 @@ class Batch:
                 raise AssertionError(f"not over after {seconds} s\n{state}\n{self.said()}\n{self.cluster.logs()}")
             time.sleep(0.2)
 
+    def await_requeue(self, seconds: float = 60) -> None:
+        """Wait until Slurm has queued the job again; for a moment before that it says that the job has failed."""
+        limit = time.monotonic() + seconds
+        while self.state()["Restarts"] == "0":
+            assert time.monotonic() < limit, f"{self.state()}\n{self.said()}\n{self.cluster.logs()}"
+            time.sleep(0.1)
+
     def kill_rank(self, host: str) -> None:
         """SIGKILL for a rank on a host."""
         ranks = [
