@@ -148,6 +148,7 @@ Path("loss").write_text(json.dumps(history["loss"]))
 """
 
 
+@pytest.mark.variants(0)
 def test_sigusr1(tmp_path):
     """A checkpoint is saved and all ranks end, with code 75; the job goes on from that very step, to the answer of one
     process. A second signal changes nothing."""
