@@ -72,6 +72,11 @@ def _refuse() -> None:
             "--prune-samples and --sample-scores are for models of Keras 3, and this one is of tf_keras (Keras 2): "
             "leave them out (docs/keras2.md)."
         )
+    if settings.current().changes_networks:
+        raise MatexError(
+            "--apoptosis and --grow are for models of Keras 3, and this one is of tf_keras (Keras 2): leave them out "
+            "(docs/dynamics.md)."
+        )
 
 
 def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
