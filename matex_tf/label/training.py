@@ -164,7 +164,7 @@ class Training:
         task = replace(self.plan.task, classes=[name for _, name in some], seed=self._number)
         state = ([group for group, _ in some], labels.tobytes(), task.semi)
         if state == self._trained_on:
-            self._tell("waiting", "all that was labelled is trained on")
+            self._tell("waiting", "all labels are learned")
             return None
         self._trained_on = state
         return task, state[0], labels, held_out(labels, self.plan.held_out)

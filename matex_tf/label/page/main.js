@@ -100,7 +100,7 @@ async function askPerson() {
 }
 
 function key(event) {
-  if (event.target.closest?.("dialog, input, select, textarea") || event.altKey) return;
+  if (event.target.closest?.("dialog, select, textarea, input:not([type=checkbox], [type=range])") || event.altKey) return;
   const name = event.key, control = event.ctrlKey || event.metaKey, low = name.toLowerCase();
   const onGrid = event.target === document.body || event.target.id === "grid" || event.target.id === "images";
   let done = true;
