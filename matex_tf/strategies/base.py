@@ -134,8 +134,6 @@ class Strategy:
                 ipaddress.ip_network(settings.center_network)
             except ValueError as error:
                 raise SettingError(f"--center-network: {error}; it must look like 10.0.0.0/8.") from None
-        if ranks and settings.servers >= ranks:
-            raise SettingError(f"--servers {settings.servers} leaves none of {ranks} ranks to train: take fewer.")
 
     def predict(self, step: PlannedStep) -> StepCost:
         """What a step takes with this strategy and its options, for `matex-tf plan`.

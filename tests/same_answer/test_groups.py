@@ -114,5 +114,3 @@ def test_refused():
     ):
         with pytest.raises(SettingError, match=word):
             Settings.read(given, {})
-    with pytest.raises(SettingError, match="leaves none of 2 ranks to train"):
-        Settings().changed(strategy="elastic", servers=2).refuse_conflicts(2)
