@@ -2,8 +2,8 @@
 
 The digits, a small convolutional network, on 1, 2 and 4 ranks, alone on the machine and beside four busy loops. Own
 work is what as many plain TensorFlow processes need at the same time, each with its part of each batch and no exchange:
-what ranks need beyond that is what the exchange, and the sharing of cores, cost. Horovod does the same, where
-`scripts/bench peers` has made its environment.
+what ranks need beyond that is what the exchange, and the sharing of cores, cost. Horovod does the same where
+`scripts/bench peers` has made its environment, beside the own work of its TensorFlow 2.15 and Keras 2.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from benchmarks import jobs, peers, tables
 
 ROWS, BATCH = 1437, 48
 OUT = "BUSY_OUT"  # a directory, into which each rank writes what it took
-WAYS = {"plain": "plain processes", "ranks": "matex_tf", "horovod": "Horovod"}
+WAYS = {"plain": "plain processes", "ranks": "matex_tf", "plain2": "plain processes, TF 2.15", "horovod": "Horovod"}
+#: What each way is compared with.
+OWN = {"plain": "plain", "ranks": "plain", "plain2": "plain2", "horovod": "plain2"}
 
 
 def measure(way: str, count: int, epochs: int) -> None:
@@ -72,7 +74,7 @@ def busy(loops: int) -> Iterator[None]:
 def run(way: str, count: int, epochs: int) -> dict[str, float]:
     """CPU seconds of all ranks together, and seconds of the slowest."""
     words = ["-m", "benchmarks.busy", "--rank", way, "--count", str(count), "--epochs", str(epochs)]
-    python = str(peers.TENSORFLOW.python) if way == "horovod" else sys.executable
+    python = str(peers.TENSORFLOW.python) if OWN[way] == "plain2" else sys.executable
     with tempfile.TemporaryDirectory() as folder:
         before = ["-m", "matex_tf"] if way == "ranks" else []
         jobs.start(count, [*before, *words], environ={OUT: folder}, python=python)
@@ -94,7 +96,7 @@ def main() -> int:
     if options.rank:
         measure(options.rank, options.count, options.epochs)
         return 0
-    ways = [way for way in WAYS if way != "horovod" or peers.TENSORFLOW.ready]
+    ways = [way for way in WAYS if OWN[way] == "plain" or peers.TENSORFLOW.ready]
     rows = []
     for loops in map(int, options.loops.split(",")):
         for count in map(int, options.ranks.split(",")):
@@ -105,7 +107,7 @@ def main() -> int:
                         taken[way].append(run(way, count, options.epochs))
             least = {way: {name: min(one[name] for one in all_) for name in all_[0]} for way, all_ in taken.items()}
             for way in ways:
-                cpu, seconds, own = least[way]["cpu"], least[way]["seconds"], least["plain"]
+                cpu, seconds, own = least[way]["cpu"], least[way]["seconds"], least[OWN[way]]
                 ratios = [f"{cpu / own['cpu']:.2f}", f"{seconds / own['seconds']:.2f}"]
                 rows.append([str(loops), str(count), WAYS[way], f"{cpu:.2f}", ratios[0], f"{seconds:.2f}", ratios[1]])
     columns = ["busy loops", "ranks", "", "CPU s", "CPU / own work", "seconds", "seconds / own work"]

@@ -23,6 +23,7 @@ from matex_tf.verifying import record
 
 #: Names of modules, and the file that patches each. Keras 2 is `tf_keras` here, also where it is installed as `keras`.
 PATCHES = (
+    ("tensorflow", "imports.thread_pools"),
     ("tensorflow", "common.seeds"),
     ("tensorflow", "fit.tf_distribute"),
     ("tensorflow", "saving.autograph_files"),

@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import peers, tables
@@ -119,12 +119,20 @@ def measure(model: str, options: argparse.Namespace, jobs: Sequence[Kind]) -> li
         return report.figures(model, weights, options.ranks, batch, [seconds for _, seconds in measured])
 
 
+def refuse_unknown(parser: argparse.ArgumentParser, given: Sequence[str], known: Iterable[str]) -> None:
+    """End where a word that was given is not known."""
+    if unknown := set(given) - set(known):
+        parser.error(f"{', '.join(sorted(unknown))} is none of {', '.join(sorted(known))}")
+
+
 def main() -> None:
     parser = tables.parser("step", __doc__)
     parser.add_argument("-n", "--ranks", type=int, default=2, help="ranks (default 2)")
     parser.add_argument("--hosts", default="", help="as for matex-tf run, on hosts emulated by benchmarks/hosts.py")
     parser.add_argument(
-        "--models", default="small,lenet,mlp", help=f"of {','.join(models.BATCH)} (default all but one)"
+        "--models",
+        default="",
+        help=f"of {','.join(models.BATCH)} (default small,lenet,mlp); with --xla of {','.join(xla.MODELS)} (all)",
     )
     parser.add_argument(
         "--configurations",
@@ -144,7 +152,7 @@ def main() -> None:
     parser.add_argument(
         "--xla",
         action="store_true",
-        help="with jit_compile=True, beside Keras' own XLA step plus the exchange: dense, lenet and transformer",
+        help="with jit_compile=True, beside Keras' own XLA step plus the exchange",
     )
     parser.add_argument("--plot", metavar="FILE.png", help="draw the figures to this file")
     parser.add_argument("--read", metavar="FILE,…", help="measure nothing: show and plot the JSON of earlier runs")
@@ -155,13 +163,14 @@ def main() -> None:
         if options.plot:
             report.plot(figures, options.plot)
         return
+    known = xla.MODELS if options.xla else models.BATCH
+    options.models = options.models or ",".join(xla.MODELS if options.xla else ("small", "lenet", "mlp"))
+    refuse_unknown(parser, options.models.split(","), known)
     if options.xla:
         xla.run(options, Kind)
         return
     wanted = [name for name in options.peers.split(",") if name not in ("", "none")]
-    for known, given in (({"horovod", "mirrored", "ddp"}, wanted), (set(models.BATCH), options.models.split(","))):
-        if unknown := set(given) - known:
-            parser.error(f"{', '.join(sorted(unknown))} is none of {', '.join(sorted(known))}")
+    refuse_unknown(parser, wanted, ("horovod", "mirrored", "ddp"))
     if options.compute and wanted:
         parser.error("--compute is for this package alone: add --peers none")
     if {"horovod", "mirrored"} & set(wanted):

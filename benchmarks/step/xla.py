@@ -29,7 +29,8 @@ def run(options: argparse.Namespace, kind: Any) -> None:
         kind("matex", "", Path(sys.executable), "matex", [OURS, ALONE]),
     ]
     rows, figures = [], []
-    for model, batch in MODELS.items():
+    for model in options.models.split(","):
+        batch = MODELS[model]
         rounds = measure(model, options, kinds, options.batch or batch)
         middle = {name: 1e3 * statistics.median(seconds) for name, seconds in rounds.items()}
         limit = [plain + alone for plain, alone in zip(rounds[LOCK_STEP], rounds[ALONE], strict=True)]

@@ -6,14 +6,19 @@ those that XLA can compile into clusters around those that it cannot: the exchan
 compile anew, as in Keras' own XLA step. The rows of a batch are taken in front of the marked ops, or their numbers
 would be constants of a cluster.
 
+Grappler's remapper runs before the clusters are made, and turns a product, its bias and its activation into an op that
+XLA does not know. So the step is called without it. The update is compiled as a whole: what is compiled as a whole may
+overwrite variables in their place, and a cluster may not.
+
 Relies on (TensorFlow 2.16 to 2.21): `tf.xla.experimental.jit_scope`, public; ops of a graph within another have no mark
-of their own.
+of their own; `function_call_options` and `config` of the context of tensorflow.python.eager.context, private.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -41,9 +46,46 @@ def compiled(wanted: bool = True) -> Iterator[None]:
         log_once.log("jit_compile: XLA compiles what lies around the loop of a recurrent layer, and not the loop.")
 
 
+@contextlib.contextmanager
+def called() -> Iterator[None]:
+    """Call a graph whose ops are marked inside of this block."""
+    module = importlib.import_module("tensorflow.python.eager.context")
+    context = module.context()
+    before = context.function_call_options
+    config = _without_remapper(before.config_proto_serialized)
+    context.function_call_options = module.FunctionCallOptions(before.executor_type, config)
+    try:
+        yield
+    finally:
+        context.function_call_options = before
+
+
+@functools.lru_cache(maxsize=8)
+def _without_remapper(serialized: bytes) -> Any:
+    config = tf.compat.v1.ConfigProto.FromString(serialized)
+    config.graph_options.rewrite_options.remapping = 2  # off, which has no public name
+    return config
+
+
 def active() -> bool:
     """Whether ops that are traced now are compiled by XLA, where it can."""
     return bool(_compiling) and not tf.executing_eagerly()
+
+
+def as_one(update: Callable[[Any], Any], given: Any) -> None:
+    """Have XLA compile a function of tensors as a whole; it may write to variables, which then change in their place.
+
+    Args:
+        update: of the graph that is traced; what it gives is dropped. As in Keras' own XLA step all of its ops must be
+            such that XLA can compile them.
+        given: tensors whose shapes are known.
+    """
+
+    @tf.function(jit_compile=True, autograph=False)
+    def whole(given: Any) -> None:
+        update(given)
+
+    whole(given)
 
 
 def function(wrapped: Callable[..., Any]) -> Callable[..., Any]:

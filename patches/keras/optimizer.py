@@ -25,7 +25,7 @@ from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.exchange import virtual_ranks
-from matex_tf.patches.common import batch_share, log_once, under_way, wrapping
+from matex_tf.patches.common import batch_share, log_once, under_way, wrapping, xla
 from matex_tf.patches.keras import deferred_update
 from matex_tf.strategies.sync import Sync, exchange_parts
 
@@ -95,18 +95,23 @@ def delay(instance: Any, grads: Sequence[Any], variables: Sequence[Any], apply: 
         instance: the optimizer, which gets its variables here: an update that may be skipped cannot make them.
         apply: applies averaged gradients, which are dense.
     """
-    if not instance.built:
-        import keras
-
-        with keras.name_scope(instance.name, caller=instance):
-            instance.build(variables)
-        instance.built = True
+    _build(instance, variables)
 
     def apply_exchanged(averaged: list[Any]) -> None:
         with under_way.having(exchanged=True):
             apply(averaged)
 
     strategy().delay(instance, shaped(weighted(grads), variables), paths(variables), apply_exchanged)
+
+
+def _build(instance: Any, variables: Sequence[Any]) -> None:
+    """Have an optimizer make its variables, where it has not."""
+    if not instance.built:
+        import keras
+
+        with keras.name_scope(instance.name, caller=instance):
+            instance.build(variables)
+        instance.built = True
 
 
 def apply_once(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
@@ -142,14 +147,37 @@ def _apply(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     """The whole update of an optimizer, where a strategy delays it; its counter of updates then counts those."""
     if settings.current().reproducible and not under_way.now().exchanged:
         return apply_once(wrapped, instance, args, kwargs)
-    if deferred_update.defer_update(instance, lambda: wrapped(*args, **kwargs)):
+    if deferred_update.defer_update(instance, lambda: _update(wrapped, instance, args, kwargs)):
         return None
     if under_way.now().exchanged or not strategy().delays_updates:
-        return wrapped(*args, **kwargs)
+        return _update(wrapped, instance, args, kwargs)
     grads, variables = apply_arguments(*args, **kwargs)
     known = list(instance._trainable_variables if variables is None else variables)
     delay(instance, dense(grads), known, lambda averaged: wrapped(averaged, known))
     return None
+
+
+def _update(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """An update that does not wait: where XLA compiles the step, the exchange first, and then all the rest as one.
+
+    What is compiled as one overwrites variables in their place; what TensorFlow gathers from marked ops does not.
+    """
+    grads, variables = apply_arguments(*args, **kwargs)
+    grads = list(grads)
+    if not xla.active() or under_way.now().exchanged or not _is_plain(instance, grads):
+        return wrapped(*args, **kwargs)
+    known = list(instance._trainable_variables if variables is None else variables)
+    _build(instance, known)
+    averaged = grads if all(map(is_marked, grads)) else average(grads, known)
+    with under_way.having(exchanged=True):
+        xla.as_one(lambda given: wrapped(given, known), averaged)
+    return instance.iterations
+
+
+def _is_plain(instance: Any, grads: Sequence[Any]) -> bool:
+    """Whether an update exchanges all of its gradients, as they are given, in every step."""
+    apart = instance.gradient_accumulation_steps or instance.loss_scale_factor or not strategy().averages_gradients
+    return not apart and all(tf.is_tensor(grad) and not isinstance(grad, tf.IndexedSlices) for grad in grads)
 
 
 def apply_arguments(grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> tuple[Any, Any]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
 from tensorflow.python import pywrap_tfe
+from tensorflow.python.eager import context
 
 from tests.support.cases.common import classifier, compiled, table
 
@@ -31,3 +34,9 @@ def eager_ops():
         return [(ops(30, work) - ops(10, work)) / 20 for work in (model.fit, model.evaluate)]
     finally:
         pywrap_tfe.TFE_Py_FastPathExecute = execute
+
+
+def threads():
+    """Threads of TensorFlow's for an op, and whether those that have nothing to do spin."""
+    config = context.context().config
+    return int(os.environ["TF_NUM_INTRAOP_THREADS"]), not config.experimental.disable_thread_spinning
