@@ -11,6 +11,6 @@ def test_a_step_runs_one_graph(ranks):
 
 def test_threads_spin_where_there_are_cores_for_them(ranks):
     """Not where a rank has one core: they would take it from the ranks that compute."""
-    for size, found in ranks(hot_path.threads, (2,)).items():
+    for size, found in ranks(hot_path.threads, (2,), apart="they look at themselves").items():
         assert [spin for _, spin in found] == [threads > 1 for threads, _ in found]
         assert len(found) == size
