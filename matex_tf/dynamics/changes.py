@@ -24,7 +24,6 @@ class Wanted:
     grow: bool = False
     grow_from: float = 0.25
     grow_to: float = 1.0
-    grow_depth: bool = False
 
 
 class Changes:
@@ -69,7 +68,7 @@ class Changes:
             self._on = False
         elif wanted.grow:
             before = int(model.count_params())
-            self._growth = Growth.begin(model, wanted.grow_from, by_depth=wanted.grow_depth)
+            self._growth = Growth.begin(model, wanted.grow_from)
             self._say(
                 f"--grow: {model.name} begins with {int(model.count_params()):,} of the {before:,} parameters of its "
                 "blueprint"
