@@ -2,10 +2,11 @@
 
 Each kind of data is given to a plain `fit` of a model whose step does nothing, on 1, 2 and 4 ranks. Images of
 64 × 64 × 3 bytes; the tf.data pipeline enlarges and standardizes each, the PyDataset scales whole batches. `records`
-(TFRecord, parse, decode JPEG, augment, batch), `directory` (`image_dataset_from_directory`), `csv` (`make_csv_dataset`)
-and `augmented` (a PyDataset) are files of a quarter as many rows, larger images among them. With `-whole`, `-source`
-and `-shard` each rank runs the whole pipeline, has it dealt out by `--data source`, or by `shard` in the script. A
-first epoch, which is not measured, shows whether the batches are those of one rank, bit for bit.
+(TFRecord, parse, decode JPEG, augment, batch), `loop` (the same in a loop of the script's own), `directory`
+(`image_dataset_from_directory`), `csv` (`make_csv_dataset`) and `augmented` (a PyDataset) are files of a quarter as
+many rows, larger images among them. With `-whole`, `-source` and `-shard` each rank runs the whole pipeline, has it
+dealt out by `--data source`, or by `shard` in the script. A first epoch, which is not measured, shows whether the
+batches are those of one rank, bit for bit.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import jobs, tables
+from benchmarks import input_loop, jobs, tables
 
 KINDS = (
     "arrays", "shard", "pydataset", "exact", "exact-whole", "exact-source", "records", "records-whole",
-    "records-source", "records-shard", "directory", "directory-whole", "csv", "augmented", "augmented-whole",
+    "records-source", "records-shard", "loop", "loop-whole", "directory", "directory-whole", "csv", "augmented",
+    "augmented-whole",
 )  # fmt: skip
 TITLES = {
     "arrays": "arrays",
@@ -34,6 +36,7 @@ TITLES = {
     "pydataset": "PyDataset",
     "exact": "tf.data over arrays",
     "records": "TFRecord, JPEG, augment",
+    "loop": "TFRecord, JPEG, augment, own loop",
     "directory": "image_dataset_from_directory",
     "csv": "make_csv_dataset",
     "augmented": "PyDataset that augments",
@@ -120,7 +123,7 @@ def data_of(kind: str, folder: Path) -> dict[str, Any]:
     import tensorflow as tf
 
     kind, _, way = kind.partition("-")
-    if kind in ("records", "directory", "csv"):
+    if kind in ("records", "loop", "directory", "csv"):
         return {"x": of_files(kind, way, folder)}
     if kind == "shard":
         from matex_tf import DataSet
@@ -251,6 +254,9 @@ def rank_main(kind: str, folder: Path, epochs: int) -> None:
 
     ranks = world.current()
     keras.utils.set_random_seed(1)
+    if kind.startswith("loop"):
+        _tell(*input_loop.epochs(data_of(kind, folder)["x"], epochs + 1))
+        return
     digest = digest_of(kind, folder)
     keras.utils.set_random_seed(1)
     fetched = Fetched() if not ranks.is_single else None
@@ -268,6 +274,14 @@ def rank_main(kind: str, folder: Path, epochs: int) -> None:
             taken.append(tuple(after - before for after, before in zip(end, begin, strict=True)))  # type: ignore[arg-type]
 
     model.fit(**given, epochs=epochs + 1, callbacks=[Clock()], verbose=0)
+    _tell(taken, digest)
+
+
+def _tell(taken: list[tuple[float, float, int, int]], digest: int) -> None:
+    """Let rank 0 say what the epochs took on all ranks, but for the first one."""
+    from matex_tf.core import world
+
+    ranks = world.current()
     everyone = np.array(ranks.allgather(taken[1:], "compare epochs"))  # ranks × epochs × 4
     if ranks.rank == 0:
         seconds = everyone[:, :, 0].max(axis=0)

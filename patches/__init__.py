@@ -29,6 +29,7 @@ PATCHES = (
     ("tensorflow", "saving.autograph_files"),
     ("tensorflow", "data.source_sharding"),
     ("tensorflow", "division.shuffle_first"),
+    ("tensorflow", "division.csv_lines"),
     ("tensorflow", "keras.distinct_indices"),
     ("tensorflow", "random.stateless_ops"),
     ("tensorflow", "random.stateful_ops"),

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.python.data.util import structure
 
-from matex_tf.patches.division import purity
+from matex_tf.patches.division import csv_lines, purity
 
 MAPS = ("_MapDataset", "_ParallelMapDataset")
 #: What a dataset that is made here has been made from: its deferred form.
@@ -34,12 +34,14 @@ class Stage(NamedTuple):
         first: the place in the element from which on it takes tensors.
         takes: how many.
         parallel: `num_parallel_calls`; None without.
+        of_vectors: the same function of elements that are one tensor, many in a vector; None where there is none.
     """
 
     function: Any
     first: int
     takes: int
     parallel: int | None
+    of_vectors: Any = None
 
 
 class Deferred(NamedTuple):
@@ -148,12 +150,16 @@ def _split(dataset: Any) -> Deferred:
         return before if before.stages else Deferred(flat(dataset), (), before.kept)
     if kind == "_ZipDataset":
         return _of_zip(dataset)
+    if kind == "CsvDatasetV2":
+        lines, why = csv_lines.lines_of(dataset)
+        return Deferred(flat(dataset), (), why) if lines is None else _of_map(lines)
     if kind in SAME_ELEMENTS:
         before = _split(unwrapped(dataset._input_dataset))
         if not before.stages:
             return Deferred(flat(dataset), (), before.kept)
         return before._replace(source=SAME_ELEMENTS[kind](before.source, dataset))
-    kept = next((before.kept for one in _inputs(dataset) if (before := _split(one)).kept), "")
+    kept = getattr(dataset, csv_lines.KEPT, "")
+    kept = kept or next((before.kept for one in _inputs(dataset) if (before := _split(one)).kept), "")
     return Deferred(flat(dataset), (), kept)
 
 
@@ -182,7 +188,8 @@ def stage_of(dataset: Any) -> Stage:
     """What a map does."""
     takes = len(structure.get_flat_tensor_specs(dataset._input_dataset.element_spec))
     parallel = int(dataset._num_parallel_calls) if type(dataset).__name__ == "_ParallelMapDataset" else None
-    return Stage(dataset._map_func.function, 0, takes, parallel)
+    of_vectors = getattr(dataset, csv_lines.OF_VECTORS, None)
+    return Stage(dataset._map_func.function, 0, takes, parallel, of_vectors)
 
 
 def _of_zip(dataset: Any) -> Deferred:

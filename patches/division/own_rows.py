@@ -1,8 +1,8 @@
 """A tf.data pipeline that makes the rows of one rank: of every batch those that the rank would have kept of it.
 
 The elements in front of the maps are cut into windows of the size of a batch. Of each window a rank keeps the elements
-of its rows, does the maps with them, and makes its part of the batch. How many rows the whole batch has travels with
-each element. A batch is thus what it was, and a rank does 1/p of the work on it.
+of its rows (`window_rows`), does the maps with them, and makes its part of the batch. How many rows the whole batch has
+travels with each element. A batch is thus what it was, and a rank does 1/p of the work on it.
 
 A rank's part of a full batch has as many rows as that of the rank that has most: where it has one row less, a
 neighbour's row is made too, and left out afterwards. So `batch` finds the ends of the parts by counting.
@@ -25,7 +25,7 @@ from matex_tf.core import world
 from matex_tf.patches.data import batch_origins
 from matex_tf.patches.data.array_sharding import LocalBatch
 from matex_tf.patches.data.batch_shapes import BatchShapes
-from matex_tf.patches.division import deferred, purity, row_wise
+from matex_tf.patches.division import deferred, purity, row_wise, window_rows
 
 _BATCHES = ("_BatchDataset", "_ParallelBatchDataset", "_PaddedBatchDataset")
 #: What may stand behind `batch`, by class: how to do the same to parts of batches.
@@ -55,15 +55,20 @@ class Divided(NamedTuple):
     kept: str
 
 
-def divide(dataset: Any) -> Divided:
-    """The pipeline of this rank's rows."""
+def divide(dataset: Any, whole: Any = None) -> Divided:
+    """The pipeline of this rank's rows.
+
+    Args:
+        dataset: the script's.
+        whole: see `window_rows.parts`.
+    """
     try:
-        return _divide(deferred.unwrapped(dataset))
+        return _divide(deferred.unwrapped(dataset), whole)
     except (AttributeError, TypeError, ValueError) as error:
         return Divided(None, [], 0, f"it is unlike what is known of datasets ({type(error).__name__}: {error})")
 
 
-def _divide(dataset: Any) -> Divided:
+def _divide(dataset: Any, whole: Any) -> Divided:
     behind: list[Any] = []
     batched = dataset
     while _may_follow(batched):
@@ -79,7 +84,12 @@ def _divide(dataset: Any) -> Divided:
     if why:
         return Divided(None, [], 0, why)
     shapes = _shapes(batched, behind, dataset)
-    data = _parts(batched, form, 0 if shapes is None else batch_origins.remember(shapes))
+    if whole is not None:
+        specs = tf.nest.flatten(dataset.element_spec)
+        if shapes is not None or not all(isinstance(spec, tf.TensorSpec) for spec in specs):
+            return Divided(None, [], 0, "the shapes of its rows are not known before they are made")
+        form = _in_front(form, behind, int(batched._batch_size))
+    data = _parts(batched, form, 0 if shapes is None else batch_origins.remember(shapes), whole)
     for one in reversed(behind):
         data = _BEHIND[type(one).__name__](data, one)
     specs = dataset.element_spec
@@ -99,6 +109,28 @@ def _divide(dataset: Any) -> Divided:
     result = result.with_options(options)
     result._matex_shapes = shapes  # lives as long as the data are walked over
     return Divided(result, promised, maps, form.kept)
+
+
+def _in_front(form: deferred.Deferred, behind: list[Any], size: int) -> deferred.Deferred:
+    """Do in front of `batch` what counts batches, so that pieces of batches may stand behind it.
+
+    Args:
+        behind: what stands behind `batch`, the last one first; loses what is done in front.
+
+    Raises:
+        ValueError: batches of several rounds are counted.
+    """
+    counting = [one for one in behind if type(one).__name__ in ("_TakeDataset", "_SkipDataset")]
+    rounds = [place for place, one in enumerate(behind) if type(one).__name__ == "_RepeatDataset"]
+    if any(behind.index(one) < place for one in counting for place in rounds):
+        raise ValueError("take or skip behind repeat")
+    source = form.source
+    for one in reversed(counting):
+        behind.remove(one)
+        count = int(one._count)
+        count = count if count < 0 else count * size
+        source = source.take(count) if type(one).__name__ == "_TakeDataset" else source.skip(count)
+    return form._replace(source=source)
 
 
 def _may_follow(dataset: Any) -> bool:
@@ -180,37 +212,25 @@ def _any_rows(spec: Any) -> Any:
     return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
 
 
-def _parts(batched: Any, form: deferred.Deferred, number: int) -> Any:
+def _parts(batched: Any, form: deferred.Deferred, number: int, whole: Any) -> Any:
     """This rank's part of each batch, the flat tensors of `LocalBatch`, whose origin has this number."""
     ranks = world.current()
     size = int(batched._batch_size)
-    most = -(-size // ranks.size)
+    most = window_rows.most_rows(size)
     uneven = size % ranks.size != 0
-
-    @tf.autograph.experimental.do_not_convert
-    def elements(*window: Any) -> Any:
-        """The elements of this rank's rows, each with its share of the batch."""
-        total = tf.cast(window[0].cardinality(), tf.int32)
-        low, high = ranks.rank * total // ranks.size, (ranks.rank + 1) * total // ranks.size
-        begin = tf.minimum(low, total - 1)
-        taken = tf.maximum(high - low, 1)
-        share = tf.stack([0, taken, high - low, total, begin])
-        count = tf.where(total < size, taken, most)
-        own = tf.data.Dataset.zip(window).skip(tf.cast(begin, tf.int64)).take(tf.cast(count, tf.int64))
-        return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(share).repeat(), own))
-
-    windows = form.source.window(size, drop_remainder=bool(batched._drop_remainder))
-    rows = windows.flat_map(elements)
-    specs = (tf.TensorSpec([5], tf.int32), *form.source.element_spec)
-    rows = deferred.apply(deferred.restructured(rows, specs, rows), form.stages, 1)
-    parts = _batched(rows, batched, most)
+    parts, stages = window_rows.parts(batched, form, whole)
+    if stages is not None:
+        parts = _batched(deferred.apply(parts, stages, 1), batched, most)
     origin = [number, ranks.generation]
 
     @tf.autograph.experimental.do_not_convert
     def finish(share: Any, *tensors: Any) -> Any:
+        if stages is not None:
+            share = share[0]
         if uneven:
-            tensors = tuple(tensor[: share[0, 1]] for tensor in tensors)
-        return (share[0], tf.constant(True), *tensors, tf.constant(origin, tf.int64), tf.constant([], tf.int64))
+            taken = tf.where(share[0] > 0, most, share[1])
+            tensors = tuple(tensor[:taken] for tensor in tensors)
+        return (share, tf.constant(True), *tensors, tf.constant(origin, tf.int64), tf.constant([], tf.int64))
 
     return parts.map(finish)
 

@@ -20,9 +20,10 @@ import tensorflow as tf
 from tensorflow.python.data.ops import iterator_ops as _iterators
 
 from matex_tf.core import row_partition, world
+from matex_tf.errors import MatexError
 from matex_tf.exchange import tf_op
 from matex_tf.patches.common import batch_share, row_slicing, sharing_report, wrapping
-from matex_tf.patches.loops import batched, first_step, position, shared_loop
+from matex_tf.patches.loops import batched, divided, first_step, position, shared_loop
 
 
 def install(module: ModuleType) -> None:
@@ -41,12 +42,33 @@ def install(module: ModuleType) -> None:
         if not shared_loop.shares_out(dataset, batched.is_batched(dataset)) or batched.caller() is None:
             return original(dataset, extra_test, body, *rest, **options)
         first_step.inside(batched.caller())
-        rows_of = counted_rows if shared_loop.is_own(dataset) else own_rows
-        result = original(dataset, extra_test, lambda batch: body(rows_of(batch)), *rest, **options)
+        own = shared_loop.is_own(dataset)
+        parts = None if own else divided.in_graph(dataset)
+        rows_of = counted_rows if own else own_rows if parts is None else _own_part
+        data = dataset if parts is None else parts
+        result = original(data, extra_test, lambda batch: body(rows_of(batch)), *rest, **options)
         position.leave_in_graph()
         return result
 
     registry[module.data.Dataset] = loop_over_dataset
+    wrapping.method(module, "train.Checkpoint.__init__", _saving)
+
+
+def _saving(wrapped: Any, checkpoint: Any, args: Any, kwargs: Any) -> Any:
+    """A script saves its iterators: any rank must be able to go on with what one has saved."""
+    for one in kwargs.values():
+        if isinstance(one, DividedIterator) and one.division is not None:
+            one.division.saved = True
+            one.division.ask(own=False)
+    return wrapped(*args, **kwargs)
+
+
+def _own_part(piece: Any, drop: Any = None) -> Any:
+    """This rank's rows, in a graph; the position is set to them."""
+    data, share = divided.own_piece(piece, drop)
+    sharing_report.shared(training=False)
+    position.enter_in_graph(share[2], tf.maximum(share[3], 1), share[1], share[4])
+    return data
 
 
 def own_rows(data: Any) -> Any:
@@ -132,6 +154,51 @@ class OwnIterator(SharedIterator):
     _take = staticmethod(counted_rows)
 
 
+class DividedIterator(SharedIterator):
+    """The same over a pipeline that makes pieces of batches, or this rank's rows alone."""
+
+    division: divided.Division | None = None  # in a graph there is none
+
+    def _take(self, piece: Any) -> Any:
+        return _own_part(piece, _iterators.OwnedIterator._next_internal.__get__(self))
+
+    def _next_internal(self) -> Any:
+        if self.division is None or threading.current_thread() is threading.main_thread():
+            return super()._next_internal()
+        return self._unshared(self.division)
+
+    def get_next_as_optional(self) -> Any:
+        if self.division is None or not tf.executing_eagerly():
+            return super().get_next_as_optional()
+        try:
+            return tf.experimental.Optional.from_value(self._unshared(self.division))
+        except tf.errors.OutOfRangeError:
+            return tf.experimental.Optional.empty(self.division.spec)
+
+    def _unshared(self, division: divided.Division) -> Any:
+        """The next batch, where nobody shares it out: whole."""
+        batch = division.batch(_iterators.OwnedIterator._next_internal.__get__(self))
+        return batch.whole if batch.share is None else batch.own
+
+    @property
+    def element_spec(self) -> Any:
+        return self._element_spec.data if self.division is None else self.division.spec
+
+    @property
+    def _type_spec(self) -> Any:
+        if self.division is not None:  # a tf.function gets this rank's rows of every batch
+            self.division.ask(own=True)
+        return DividedIteratorSpec(self._element_spec)
+
+    def _serialize_to_tensors(self) -> Any:
+        if self.division is not None and self.division.gives_own:
+            raise MatexError(
+                "an iterator over a tf.data pipeline cannot be saved while each rank makes its own rows of each batch: "
+                "give it to tf.train.Checkpoint before its first batch is taken, or take --data whole (docs/data.md)."
+            )
+        return super()._serialize_to_tensors()
+
+
 class _TakenRows:
     """An optional batch, of which this rank gets its rows."""
 
@@ -158,6 +225,21 @@ class SharedIteratorSpec(_iterators.IteratorSpec):
         return SharedIteratorSpec(value.element_spec)
 
 
+class DividedIteratorSpec(SharedIteratorSpec):
+    """What TensorFlow knows of a `DividedIterator` that is passed to a tf.function."""
+
+    @property
+    def value_type(self) -> Any:
+        return DividedIterator
+
+    def _from_components(self, components: Any) -> Any:
+        return DividedIterator(components=components, element_spec=self._element_spec)
+
+    @staticmethod
+    def from_value(value: Any) -> Any:
+        return DividedIteratorSpec(value._element_spec)
+
+
 class OwnIteratorSpec(SharedIteratorSpec):
     """The same for batches of the rank's own rows."""
 
@@ -182,7 +264,12 @@ def _iterate(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
     site = batched.caller()
     if site is None:
         return wrapped()
-    iterator = SharedIterator(dataset)
+    division = None if inside else divided.of(dataset, site)
+    if division is None:
+        iterator = SharedIterator(dataset)
+    else:
+        iterator = DividedIterator(division.dataset)
+        iterator.division = division
     if not inside:
-        iterator._walk = shared_loop.SharedLoop(dataset, site)
+        iterator._walk = shared_loop.SharedLoop(dataset, site, division)
     return iterator

@@ -25,7 +25,7 @@ from matex_tf.patches.common import log_once, row_slicing, run_state, sharing_re
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import batch_ownership, pipeline_ownership, source_sharding
 from matex_tf.patches.data.counted_rows import CountedRows
-from matex_tf.patches.loops import first_step, position, replica_sync
+from matex_tf.patches.loops import divided, first_step, position, replica_sync
 from matex_tf.watching.meter import Meter
 
 _LOOKING, _SHARED, _OWN_BATCHES = "looking", "shared", "own"
@@ -42,14 +42,18 @@ class SharedLoop:
     Args:
         dataset: the pipeline; its elements are batches.
         site: file and line of the loop.
+        division: what makes its batches, where ranks divide the work on them.
     """
 
-    def __init__(self, dataset: Any, site: tuple[str, int]):
+    def __init__(self, dataset: Any, site: tuple[str, int], division: divided.Division | None = None):
         self._site = site
+        self._division = division
         self._shared_sites = _known.setdefault(dataset, set())
         self._batches = 0
         self._dataset = dataset
         self._mode = _OWN_BATCHES if source_sharding.found(dataset, OWN_ROWS) else ""
+        if division is not None and division.agreed:
+            self._mode = _SHARED
         self._before = position.BEGINNING
         self._touched = 0
         self._spec = dataset.element_spec
@@ -75,7 +79,7 @@ class SharedLoop:
             replica_sync.merge_statistics()
         meter, begin = run_state.current().part(Meter), time.perf_counter()
         try:
-            data = fetch()
+            batch = divided.Batch(fetch()) if self._division is None else self._division.batch(fetch)
         except tf.errors.OutOfRangeError:
             if first and not self._mode:
                 self._mode = self._look(None)
@@ -85,14 +89,14 @@ class SharedLoop:
             return data
         meter.waited_for_input(time.perf_counter() - begin)
         self._batches += 1
-        tensors = row_slicing.to_tensors(data)
-        if first and not self._mode:
-            self._mode = self._look(tensors)
+        data = batch.whole
+        if first and not self._mode and batch.share is None:
+            self._mode = self._look(row_slicing.to_tensors(data))
             self._touched = position.touches()
-        elif self._mode == _LOOKING and position.touches() != self._touched:
+        elif batch.share is not None or (self._mode == _LOOKING and position.touches() != self._touched):
             self._mode = _SHARED
             self._shared_sites.add(self._site)
-        rows = row_slicing.rows_of(tensors)
+        rows = row_slicing.rows_of(row_slicing.to_tensors(data)) if batch.share is None else batch.share.total
         place = f"batch {self._batches} of the loop at {self._place()}"
         if self._mode == _OWN_BATCHES:
             ranks.step_signature, ranks.location = (), place
@@ -107,8 +111,11 @@ class SharedLoop:
         log_once.log(f"{self._place()}: each batch of this loop is shared out among {ranks.size} ranks (--shard-loops)")
         sharing_report.uncovered("a loop of the script's own")
         sharing_report.shared(training=False)
-        share = RowRange.of(rows, ranks.rank, ranks.size)
+        share = batch.share or RowRange.of(rows, ranks.rank, ranks.size)
         position.enter(position.SPLIT, share.rows, share.total, share.high - share.low, share.first, self)
+        divided.agree(self._dataset, self._site, self._division, self._place())
+        if batch.share is not None:
+            return batch.own
         own = row_slicing.take(data, row_slicing.sliceable(data), share.low, share.high)
         if not self._checked:
             self._checked = True

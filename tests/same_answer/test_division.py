@@ -22,7 +22,7 @@ DIVIDED = [
 ]
 #: Rows that ranks compare before they divide, rows of neighbours that are left out, and rows made ahead of what is
 #: used: as many as buffers hold, however many rows there are.
-MORE = {"records": 200, "parallel": 200}
+MORE = dict.fromkeys(["records", "parallel", "open shapes", "map behind"], 200)
 
 
 @pytest.mark.variants(3)
@@ -34,6 +34,43 @@ def test_divided(ranks, kind):
     more = MORE.get(kind, 90)
     assert calls[1] > 0 and all(most <= calls[1] / size + more for size, most in calls.items()), calls
     same(results, rtol=0, atol=0)
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("kind", ["loop", "iterator", "counted", "in graph", "iterator in graph", "saved"])
+def test_loop(ranks, kind):
+    """A loop of the script's own: each rank does the maps for its rows, once the loop is known to be shared out."""
+    results = ranks(division.looped, kind=kind)
+    calls = {size: max(value.pop("calls") for value in values) for size, values in results.items()}
+    assert calls[1] >= 1200 * (kind != "counted"), calls
+    whole = 300 if kind != "saved" else calls[1]  # what is made before it is known, and ahead of what is used
+    assert all(most <= calls[1] / size + whole for size, most in calls.items()), calls
+    same(results)
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("csv", (2, "")),
+        ("csv of some columns", (2, "")),
+        ("csv of two files", (2, "")),
+        (
+            "csv of line ends in quotes",
+            (0, "make_csv_dataset parses where it reads, since /0.csv has line ends inside"),
+        ),
+        ("csv with errors ignored", (0, "make_csv_dataset parses where it reads, since it leaves out lines")),
+    ],
+)
+def test_csv(ranks, kind, said):
+    """Lines of CSV files are parsed for a rank's own rows; by every rank where a record may be more than a line."""
+    results = ranks(division.table_read, meets="merge metrics", kind=kind)
+    for values in list(results.values())[1:]:
+        ((maps, kept),) = values[0].pop("said")
+        assert maps == said[0] and kept.startswith(said[1]), (maps, kept)
+    same(
+        {size: [{"batches": value["batches"]} for value in values] for size, values in results.items()}, rtol=0, atol=0
+    )
 
 
 def test_rows_of_two_shapes(ranks):

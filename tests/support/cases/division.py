@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf.patches.data import batches as fed
+from matex_tf.patches.division import shared_work
 from tests.support.cases.common import KERAS, classifier, compiled, numbers, result_of, table
 
 SLICES = tf.data.Dataset.from_tensor_slices
@@ -92,6 +93,29 @@ def records(folder, rows=405):
     return sorted(f"{folder}/{part}.tfrecord" for part in range(4))
 
 
+#: Tables, and how they are read.
+CSVS = {
+    "csv": {"num_parallel_reads": 2},
+    "csv of some columns": {"select_columns": ["label", "word", "a"], "na_value": "-"},
+    "csv of line ends in quotes": {},
+    "csv with errors ignored": {"ignore_errors": True, "num_rows_for_inference": 20},
+}
+
+
+def csvs(folder, kind):
+    """Two CSV files, of numbers, of words in quotes, and of fields that are missing."""
+    random = np.random.RandomState(0)
+    words = ["plain", '"in, quotes"', '"of ""two"" quotes"', ""] + ['"of\ntwo lines"'] * ("line ends" in kind)
+    for part in range(2):
+        with open(f"{folder}/{part}.csv", "w", newline="") as file:
+            file.write("a,b,word,label\r\n")
+            for row in range(70):
+                number = "" if row % 9 == 0 else "-" if row % 11 == 0 and "some" in kind else repr(random.normal())
+                number = "1.5.5" if "ignored" in kind and row == 30 else number
+                file.write(f"{number},{random.normal():.3e},{words[row % len(words)]},{2 * row + part}\r\n")
+    return f"{folder}/*.csv"
+
+
 def parse(record):
     features = {"x": tf.io.FixedLenFeature([6], tf.float32), "y": tf.io.FixedLenFeature([], tf.int64)}
     parsed = tf.io.parse_single_example(record, features)
@@ -131,10 +155,11 @@ def pipeline(kind, worked, folder):
         data = SLICES((x, y)).map(work).map(lambda x, y: (tf.repeat(x, 2)[: 4 * y + 1], y)).padded_batch(7)
         return data.map(lambda x, y: (x + 1, y))
     if kind == "open shapes":
-        data = SLICES((x, y)).map(work).map(lambda x, y: (tf.gather(x, tf.range(0 * y + 4)), y))
+        data = SLICES(table(405)).map(work).map(lambda x, y: (tf.gather(x, tf.range(0 * y + 4)), y))
         return data.batch(25).map(lambda x, y: (tf.cast(x, tf.float64) * 2, y))
     if kind == "map behind":
-        data = SLICES((x, y)).map(work).batch(25).map(lambda x, y: (tf.cast(x, tf.float64) / 255 - [1.0] * 6, y))
+        data = SLICES(table(405)).map(work).batch(25)
+        data = data.map(lambda x, y: (tf.cast(x, tf.float64) * 2 - [1.0] * 6, y))
         return data.map(lambda x, y: (x, y, tf.gather([1.0, 2.0, 0.5], y)), num_parallel_calls=2).prefetch(2)
     if kind == "few":
         return SLICES((x[:2], y[:2])).map(work).batch(25)
@@ -178,6 +203,32 @@ def walked(kind):
         calls = worked.calls
         model.evaluate(data, verbose=0)
     return {"first": first, "batches": joined(list(model.kept)), "calls": calls}
+
+
+def table_read(kind):
+    """The rows of each batch of two epochs over CSV files, and what was said of who parses them."""
+    keras.utils.set_random_seed(7)
+    found, model = [], Rows()
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(shared_work, "tell", found.append):
+        if kind == "csv of two files":
+            csvs(folder, kind)
+            files, types = [f"{folder}/0.csv", f"{folder}/1.csv"], [[0.5], tf.float64, [""], tf.int32]
+            data = tf.data.experimental.CsvDataset(files, types, header=True)
+            data = data.map(lambda a, b, word, label: ({"a": a, "b": b, "word": word}, label))
+            data = data.shuffle(60, seed=3).batch(25)
+        else:
+            data = tf.data.experimental.make_csv_dataset(
+                csvs(folder, kind),
+                25,
+                label_name="label",
+                num_epochs=1,
+                shuffle_buffer_size=60,
+                shuffle_seed=3,
+                **CSVS[kind],
+            )
+        model.fit(data, epochs=2, verbose=0)
+    said = [(one.maps, one.kept.replace(folder, "")) for one in found]
+    return {"batches": joined(list(model.kept)), "said": said}
 
 
 class Augmented(keras.utils.PyDataset):
@@ -258,6 +309,63 @@ def trained(kind):
     result["evaluate"] = numbers(model.evaluate(plain, verbose=0))
     result["predict"] = model.predict(plain.map(lambda x, y: x) if kind == "steps" else plain, verbose=0)
     return result
+
+
+def looped(kind):
+    """Weights after a loop of the script's own, labels that another loop has gathered, and the maps of this rank."""
+    keras.utils.set_random_seed(7)
+    worked, (x, y) = Worked(), table(405)
+    data = SLICES((x, y)).shuffle(101, seed=3).map(lambda x, y: (worked(tf.sin(x)), y), num_parallel_calls=2).batch(25)
+    if kind == "counted":
+        data = data.skip(1).take(12).repeat(2).prefetch(1)
+    if kind in ("iterator", "saved", "iterator in graph"):
+        data = data.repeat()
+    labels = [] if data.cardinality() < 0 else [label for _, batch in data for label in batch.numpy().tolist()]
+    worked.calls = 0
+    model, optimizer = classifier(), keras.optimizers.SGD(0.1)
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer.build(model.trainable_variables)
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    if kind == "in graph":
+
+        @tf.function
+        def train():
+            for x, y in data:
+                step(x, y)
+
+        for _ in range(3):
+            train()
+    elif kind == "iterator in graph":
+        iterator = iter(data)
+
+        @tf.function
+        def train(iterator):
+            for _ in tf.range(10):
+                step(*next(iterator))
+
+        for _ in range(5):
+            train(iterator)
+    elif kind in ("iterator", "saved"):
+        iterator, compiled_step = iter(data), tf.function(step)
+        saved = kind == "saved" and tf.train.Checkpoint(iterator=iterator)
+        for number in range(50):
+            compiled_step(*next(iterator))
+            if saved and number == 20:
+                with tempfile.TemporaryDirectory() as folder:
+                    saved.restore(saved.save(f"{folder}/state"))
+    else:
+        compiled_step = tf.function(step)
+        for _ in range(3):
+            for x, y in data:
+                compiled_step(x, y)
+    return {"weights": [np.array(one) for one in model.weights], "labels": labels, "calls": worked.calls}
 
 
 def differing():

@@ -1,0 +1,165 @@
+"""The work on a pipeline that a script iterates by itself: each rank does the maps for its rows of each batch.
+
+Whether a loop is to be shared out is known when it has used its first batch, and the pipeline is on its way by then. So
+that gives whole batches, in pieces, until the ranks have shared out a batch; a rank makes its own rows alone from there
+on, and whenever the loop walks over the pipeline again. What had been made ahead is whole, and gets sliced.
+
+Relies on (TensorFlow 2.16 to 2.21): `tf.data.Options.experimental_external_state_policy`, public.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from matex_tf import settings
+from matex_tf.core import world
+from matex_tf.core.row_partition import OWN_ROWS
+from matex_tf.patches.common import log_once
+from matex_tf.patches.common.row_slicing import RowRange
+from matex_tf.patches.data import source_sharding
+from matex_tf.patches.data.array_sharding import LocalBatch
+from matex_tf.patches.division import own_rows
+
+Site = tuple[str, int]
+
+
+class Batch(NamedTuple):
+    """What a pipeline gives: a batch as a whole, or this rank's rows of it and their share."""
+
+    whole: Any
+    own: Any = None
+    share: RowRange | None = None
+
+
+class Division:
+    """A pipeline that gives one loop pieces of whole batches, or this rank's rows.
+
+    Attributes:
+        dataset: of `LocalBatch`.
+        spec: of a batch of the script's.
+        agreed: whether all ranks make their own rows alone.
+        saved: whether the script saves its iterator, and so wants batches that any rank can go on with.
+    """
+
+    def __init__(self, divided: own_rows.Divided, spec: Any, whole: tf.Variable):
+        self.spec, self.agreed, self.saved = spec, False, False
+        self.maps = divided.maps
+        self._whole = whole
+        options = tf.data.Options()
+        options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+        self.dataset = divided.dataset.with_options(options)
+
+    def begin(self) -> None:
+        """A walk begins."""
+        self.ask(self.agreed)
+
+    def ask(self, own: bool) -> None:
+        """Ask for this rank's rows alone, or for whole batches, from where the pipeline is now."""
+        self._whole.assign(not own or self.saved)
+
+    @property
+    def gives_own(self) -> bool:
+        """Whether it makes this rank's rows alone."""
+        return not bool(self._whole.numpy())
+
+    def batch(self, next_piece: Callable[[], LocalBatch]) -> Batch:
+        """The next batch.
+
+        Raises:
+            tf.errors.OutOfRangeError: there is none.
+        """
+        piece = next_piece()
+        pieces, taken, rows, total, first = map(int, piece.share.numpy())
+        if not pieces:
+            return Batch(None, piece.data, RowRange(0, taken, rows, total, first))
+        parts = [piece.data, *(next_piece().data for _ in range(pieces - 1))]
+
+        def join(*leaves: Any) -> Any:
+            rows = tf.concat(leaves, 0)[:total]
+            return tf.concat([rows[total - first :], rows[: total - first]], 0) if first else rows
+
+        return Batch(tf.nest.map_structure(join, *parts))
+
+
+#: For each pipeline and loop: its division, None where there is none; and whether the ranks have agreed on it.
+_divisions: weakref.WeakKeyDictionary[Any, dict[Site, Division | None]] = weakref.WeakKeyDictionary()
+_looked_at: weakref.WeakKeyDictionary[Any, set[Site]] = weakref.WeakKeyDictionary()
+
+
+def of(dataset: Any, site: Site) -> Division | None:
+    """The division for a loop, ready for a walk."""
+    known = _divisions.setdefault(dataset, {})
+    if site not in known:
+        known[site] = _make(dataset) if _may(dataset) else None
+    division = known[site]
+    if division is not None:
+        division.begin()
+    return division
+
+
+def in_graph(dataset: Any) -> Any:
+    """A pipeline of this rank's rows, for a loop inside a tf.function; None where there is none."""
+    if not _may(dataset) or tf.is_symbolic_tensor(dataset._variant_tensor):
+        return None
+    with tf.init_scope(), source_sharding.paused():
+        divided = own_rows.divide(dataset).dataset
+    return None if divided is None or divided._matex_shapes is not None else divided
+
+
+def agree(dataset: Any, site: Site, division: Division | None, place: str) -> None:
+    """A loop is shared out: from here on a rank makes its own rows, if all ranks can. All ranks come here."""
+    known = _looked_at.setdefault(dataset, set())
+    if site not in known:
+        known.add(site)
+        everyone = world.current().allgather(division is not None, "divide the work on the data of a loop")
+        if division is not None and all(everyone):
+            division.agreed = True
+            log_once.log(
+                f"{place}: each rank runs {division.maps} map{'s' * (division.maps > 1)} of the tf.data pipeline for "
+                "its rows of each batch (--data exact)"
+            )
+    if division is not None and division.agreed:
+        division.ask(own=True)
+
+
+def own_piece(piece: LocalBatch, drop: Callable[[], Any] | None = None) -> tuple[Any, tf.Tensor]:
+    """In a graph: this rank's rows, and their share.
+
+    Args:
+        piece: the first of a batch.
+        drop: takes another one from the pipeline, of which no rows are wanted.
+    """
+    share = piece.share
+    if drop is None:
+        return piece.data, share
+
+    def step(number: tf.Tensor) -> tf.Tensor:
+        with tf.control_dependencies(tf.nest.flatten(drop(), expand_composites=True)):
+            return number + 1
+
+    ranks = world.current()
+    mine = tf.minimum(ranks.rank * share[3] // ranks.size, share[3] - 1)
+    said = "an iterator that another rank has saved goes on inside a tf.function: take --data whole (docs/data.md)"
+    with tf.control_dependencies([tf.debugging.assert_equal(share[4], mine, said)]):
+        done = tf.while_loop(lambda number: number < share[0] - 1, lambda number: (step(number),), [tf.constant(0)])
+    with tf.control_dependencies(tf.nest.flatten(done)):
+        return tf.nest.map_structure(lambda leaf: leaf[: share[1]], piece.data), tf.identity(share)
+
+
+def _may(dataset: Any) -> bool:
+    chosen = settings.current()
+    exact = chosen.data == "exact" and chosen.batch != "per-rank" and not chosen.reproducible and chosen.rows != "own"
+    fixed = dataset.options().deterministic is not False and world.current().guard is None
+    return exact and fixed and not source_sharding.found(dataset, OWN_ROWS)
+
+
+def _make(dataset: Any) -> Division | None:
+    with tf.device("CPU:0"):
+        whole = tf.Variable(True, trainable=False, name="matex_tf_whole")
+    with source_sharding.paused():
+        divided = own_rows.divide(dataset, whole)
+    return None if divided.dataset is None else Division(divided, dataset.element_spec, whole)
