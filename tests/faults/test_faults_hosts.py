@@ -289,11 +289,11 @@ def test_a_stranger_gets_no_line():
 @pytest.mark.skipif(not shutil.which("iptables"), reason="needs iptables (Debian: apt-get install iptables)")
 def test_a_firewall_refuses(three, tmp_path):
     """A firewall that resets every connection of a host's ranks does not make the others look dead to them: they end,
-    and do not go on beside the others. While ranks run, they wait for nobody but MPI's connections."""
+    and do not go on beside the others. While ranks run, they wait for nobody but MPI's connections, and for reports."""
     job = start(three, tmp_path)
     listening = subprocess.check_output([*three.on("h1"), "ss", "-ltnpH"], text=True).splitlines()
     of_ranks = [line for line in listening if '"python' in line]
-    assert len(of_ranks) == 4, "of each rank one of IPv4, one of IPv6: those of Open MPI"
+    assert len(of_ranks) == 6, "of each rank one of IPv4 and one of IPv6, those of Open MPI, and the one for reports"
     rule = ["-p", "tcp", "-s", three.address("h2"), "-j", "REJECT", "--reject-with", "tcp-reset"]
     try:
         for name in ("h1", "h3"):

@@ -22,7 +22,7 @@ DIVIDED = [
 ]
 #: Rows that ranks compare before they divide, rows of neighbours that are left out, and rows made ahead of what is
 #: used: as many as buffers hold, however many rows there are.
-MORE = dict.fromkeys(["records", "parallel", "open shapes", "map behind"], 200)
+MORE = dict.fromkeys(["records", "parallel", "open shapes", "map behind", "interleave"], 200)
 
 
 @pytest.mark.variants(3)

@@ -15,11 +15,11 @@ FORMS = [
     {"validation": False},
     {"rule": "average"},
     {"rule": "accumulation"},
-    {"rule": "scaled"},
+    {"rule": "scaled", "apoptosis_tolerance": 0.3},
     {"rule": "clipped"},
     {"jit": True},
     {"codec": "bf16", "bucket_mb": 1},
-    {"batch": 23},
+    {"batch": 23, "apoptosis_tolerance": 0.3},
 ]
 
 
