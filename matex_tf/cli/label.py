@@ -209,7 +209,6 @@ def _serve(board: Any, given: argparse.Namespace, title: str, person: str) -> in
     if local and "SSH_CONNECTION" in os.environ:
         host = socket.getfqdn()
         print(f"From your own machine:  ssh -N -L {port}:localhost:{port} {_user()}@{host}")
-    print("Ctrl-C ends it; every label is on disk already.", flush=True)
     config = uvicorn.Config(
         application, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1
     )
@@ -219,6 +218,7 @@ def _serve(board: Any, given: argparse.Namespace, title: str, person: str) -> in
         training.start()
         training.look()
     try:
+        print("Ctrl-C ends it; every label is on disk already.", flush=True)
         uvicorn.Server(config).run(sockets=[listening])
     except KeyboardInterrupt:
         pass
