@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +78,24 @@ def on_ranks(count: int, words: Sequence[str], *args: Any, **kwargs: Any) -> Any
 def listed(hosts: emulated.Hosts, each: int = 1) -> str:
     """Hosts as `--hosts` wants them, with so many ranks on each."""
     return ",".join(f"{name}:{each}" for name in hosts.names)
+
+
+@contextlib.contextmanager
+def busy(loops: int) -> Iterator[None]:
+    """Other programs that want the cores."""
+    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
+    try:
+        yield
+    finally:
+        for one in running:
+            one.kill()
+            one.wait()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]

@@ -2,8 +2,10 @@
 
 Ranks of a tiny training, on this machine and on emulated hosts with a rank each (root), where all share the cores of
 this machine. Plain TensorFlow is the same script in as many processes that mpirun starts and that know nothing of one
-another. Memory is the proportional set size, in which a page that k processes share counts 1/k in each, and the private
-part of it, both from /proc/PID/smaps_rollup after the first steps.
+another. On this machine ranks are started in both ways, with imports of their own and with `--warm-imports on`. Memory
+is the proportional set size, in which a page that k processes share counts 1/k in each, and the private part of it,
+both from /proc/PID/smaps_rollup after the first steps. A rank that a server has forked is counted with its part of the
+server, and with what stands in for it.
 
 A meeting of p ranks should take a + b log2 p; the two are fitted, and carried to ranks that this machine has no room
 for. Where ranks share cores they also wait for their turn on a core, and the fit has that in it: it says more than a
@@ -32,8 +34,10 @@ from benchmarks.step.turns import Barrier
 
 #: To so many ranks the cost of a meeting is carried.
 CARRIED = 4096
-#: GiB that a rank may take, and that are left to others: of what is free before a size is begun.
-EACH_GIB, SPARE_GIB = 0.45, 2.0
+#: How ranks begin: as plain TensorFlow, with imports of their own, or forked by the server of their node.
+PLAIN, OWN, WARM = "plain TensorFlow", "matex_tf", "--warm-imports on"
+#: GiB that a rank may take, by how it begins, and that are left to others: of what is free before a size is begun.
+EACH_GIB, SPARE_GIB = {PLAIN: 0.45, OWN: 0.45, WARM: 0.15}, 2.0
 _ROUND_SECONDS = 0.2
 
 
@@ -48,13 +52,25 @@ def free_gib() -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")) / 2**20
 
 
-def memory() -> tuple[float, float]:
-    """Of this process, megabytes: the proportional set size, and what is private."""
+def memory(process: int | str = "self") -> np.ndarray:
+    """Of a process, megabytes: the proportional set size, and what is private."""
     fields = {}
-    for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]:
+    for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]:
         name, _, rest = line.partition(":")
         fields[name] = int(rest.split()[0]) * 1024 / 1e6
-    return fields["Pss"], fields["Private_Clean"] + fields["Private_Dirty"]
+    return np.array([fields["Pss"], fields["Private_Clean"] + fields["Private_Dirty"]])
+
+
+def beside(launcher: str) -> np.ndarray:
+    """The same of all processes of this node that are no ranks: the server, and what stands in for ranks.
+
+    Args:
+        launcher: the process that has started the ranks.
+    """
+    found = [os.getppid()]
+    for task in os.listdir(f"/proc/{launcher}/task"):
+        found += map(int, Path(f"/proc/{launcher}/task/{task}/children").read_text().split())
+    return sum((memory(process) for process in found), np.zeros(2))
 
 
 def rank_main(folder: Path, plain: bool, rounds: int) -> None:
@@ -76,7 +92,9 @@ def rank_main(folder: Path, plain: bool, rounds: int) -> None:
 
         rank, meet = world.current().rank, lambda: world.current().barrier("measure memory")
     meet()  # all are there, and share what they share
-    found["pss"], found["private"] = memory()
+    found["memory"] = memory().tolist()
+    if rank == 0 and (launcher := os.environ.get("MATEX_PARENT")):
+        found["beside"] = beside(launcher).tolist()
     meet()
     if not plain:
         found["meetings"] = meetings(rounds)
@@ -108,19 +126,22 @@ def meetings(rounds: int) -> dict[str, list[float]]:
     return spent
 
 
-def measure(count: int, rounds: int, hosts: emulated.Hosts | None = None, plain: bool = False) -> dict[str, Any]:
+def measure(count: int, rounds: int, how: str, hosts: emulated.Hosts | None = None) -> dict[str, Any]:
     """Figures of a job of `count` ranks, one on each host where there are hosts."""
+    plain = how == PLAIN
     with tempfile.TemporaryDirectory() as name:
         words = ["-m", "benchmarks.scale", "--as-rank", name, "--rounds", str(rounds)]
-        words = [*words, "--plain"] if plain else ["-m", "matex_tf", "--notes", "off", *words]
+        warm = ["--warm-imports", "on"] if how == WARM else []
+        words = [*words, "--plain"] if plain else ["-m", "matex_tf", "--notes", "off", *warm, *words]
         begin = now()
         jobs.start(count, words, hosts, environ={"TF_CPP_MIN_LOG_LEVEL": "3"})
         found = [json.loads((Path(name) / f"{rank}.json").read_text()) for rank in range(count)]
-    result: dict[str, Any] = {"ranks": count, "hosts": len(hosts.names) if hosts else 1, "plain": plain}
+    result: dict[str, Any] = {"ranks": count, "hosts": len(hosts.names) if hosts else 1, "how": how}
+    result["forked"] = "beside" in found[0]
     for moment in ("began", "stepped"):
         result[moment] = max(one[moment] for one in found) - begin
-    for kind in ("pss", "private"):
-        result[kind] = statistics.mean(one[kind] for one in found)
+    each = np.mean([one["memory"] for one in found], axis=0) + np.array(found[0].get("beside", [0.0, 0.0])) / count
+    result["pss"], result["private"] = each.tolist()
     if not plain:
         by_round = {way: zip(*(one["meetings"][way] for one in found), strict=True) for way in ("barrier", "sum")}
         result["meetings"] = {way: [max(times) for times in rounds_] for way, rounds_ in by_round.items()}
@@ -138,16 +159,22 @@ def fit(ranks: Sequence[int], cost: Sequence[float]) -> tuple[float, float, floa
 def show_ranks(found: Sequence[dict[str, Any]]) -> None:
     """Time to start, and memory."""
     rows = []
-    for one in (figure for figure in found if figure["hosts"] == 1 and not figure["plain"]):
-        plain = next(other for other in found if other["plain"] and other["ranks"] == one["ranks"])
-        times = [one["began"], plain["began"], one["stepped"], plain["stepped"]]
-        sizes = [one["pss"], plain["pss"], one["pss"] - plain["pss"], one["private"] - plain["private"]]
-        rows.append([str(one["ranks"]), *(f"{each:.1f}" for each in times), *(f"{each:.0f}" for each in sizes)])
-    columns = ["ranks", "imported, s", "plain", "first steps, s", "plain, s", "PSS, MB", "plain, MB"]
-    columns += ["beyond plain, MB", "private beyond, MB"]
-    less = ["imported, s", "first steps, s", "PSS, MB"]
+    for one in (figure for figure in found if figure["hosts"] == 1):
+        plain = next((other for other in found if other["how"] == PLAIN and other["ranks"] == one["ranks"]), None)
+        cells = [str(one["ranks"]), one["how"], f"{one['began']:.1f}", f"{one['stepped']:.1f}"]
+        cells += [f"{one['pss']:.0f}", f"{one['private']:.0f}"]
+        if one["how"] == PLAIN or plain is None:
+            cells += ["", "", ""]
+        else:
+            cells += [f"{one['stepped'] / plain['began']:.2f}", f"{one['pss'] - plain['pss']:.0f}"]
+            cells += [f"{one['private'] - plain['private']:.0f}"]
+        rows.append(cells)
+    columns = ["ranks", "how", "imported, s", "first steps, s", "PSS, MB", "private, MB"]
+    columns += ["first steps / plain imports", "PSS beyond plain, MB", "private beyond, MB"]
+    less = ["imported, s", "first steps, s", "PSS, MB", "private, MB"]
     if rows:
-        tables.show("a rank on this machine: until all are there, and its memory", columns, rows, less=less)
+        title = "a rank on this machine: until all are there, and its memory"
+        tables.show(title, columns, rows, labels=2, less=less)
 
 
 def show_meetings(found: Sequence[dict[str, Any]]) -> None:
@@ -155,7 +182,11 @@ def show_meetings(found: Sequence[dict[str, Any]]) -> None:
     cores = len(os.sched_getaffinity(0))
     rows, fits = [], []
     for apart in (False, True):
-        mine = [one for one in found if not one["plain"] and (one["hosts"] > 1) == apart]
+        by_size: dict[int, dict[str, Any]] = {}  # however ranks began, they meet alike
+        for one in found:
+            if "meetings" in one and (one["hosts"] > 1) == apart:
+                by_size.setdefault(one["ranks"], one)
+        mine = list(by_size.values())
         where = "emulated hosts" if apart else "this machine"
         for one in mine:
             cells = [where, str(one["ranks"]), f"{one['ranks'] / cores:g}"]
@@ -181,10 +212,12 @@ def show_meetings(found: Sequence[dict[str, Any]]) -> None:
         tables.show("a + b log2 p", columns, fits, labels=2)
 
 
-def no_room(count: int) -> str:
+def no_room(count: int, how: str) -> str:
     """Why so many ranks are not started, in a line; empty where there is room."""
-    need, free = count * EACH_GIB + SPARE_GIB, free_gib()
-    return f"{count} ranks are left out: they need {need:.0f} GiB, and {free:.0f} are free" if need > free else ""
+    need, free = count * EACH_GIB[how] + SPARE_GIB, free_gib()
+    if need <= free:
+        return ""
+    return f"{count} ranks are left out ({how}): they need {need:.0f} GiB, and {free:.0f} are free"
 
 
 def main() -> int:
@@ -192,6 +225,9 @@ def main() -> int:
     parser.add_argument("--ranks", default="2,4,8,16", help="on this machine (default 2,4,8,16)")
     parser.add_argument("--hosts", default="2,4,8", help="emulated, with a rank each (root); none (default 2,4,8)")
     parser.add_argument("--rounds", type=int, default=7, help="of meetings, of which the median counts (default 7)")
+    parser.add_argument(
+        "--ways", default="plain,own,warm", help="how ranks of this machine begin (default plain,own,warm)"
+    )
     parser.add_argument("--as-rank", metavar="FOLDER", help=argparse.SUPPRESS)
     parser.add_argument("--plain", action="store_true", help=argparse.SUPPRESS)
     options = tables.parse(parser)
@@ -204,15 +240,17 @@ def main() -> int:
     if on_hosts and (reason := emulated.unavailable()):
         print(f"scripts/bench scale: hosts skipped, {reason}.")
         on_hosts = []
-    for count, apart in [*((count, False) for count in sizes), *((count, True) for count in on_hosts)]:
-        if reason := no_room(count):
+    ways = [how for name, how in {"plain": PLAIN, "own": OWN, "warm": WARM}.items() if name in options.ways.split(",")]
+    wanted = [(count, how, False) for count in sizes for how in ways]
+    for count, how, apart in [*wanted, *((count, OWN, True) for count in on_hosts)]:
+        if reason := no_room(count, how):
             print(f"scripts/bench scale: {reason}.", flush=True)
             continue
         with emulated.Hosts(count) if apart else contextlib.nullcontext() as hosts:
-            found.append(measure(count, options.rounds, hosts))
-        if not apart:
-            found.append(measure(count, options.rounds, plain=True))
-        print(f"  {count} {'hosts' if apart else 'ranks'} are measured", file=sys.stderr, flush=True)
+            found.append(measure(count, options.rounds, how, hosts))
+        if how == WARM and not found[-1]["forked"]:
+            sys.exit(f"scripts/bench scale: of {count} ranks with {WARM} the first has imported for itself.")
+        print(f"  {count} {'hosts' if apart else 'ranks'} are measured, {how}", file=sys.stderr, flush=True)
         tables.keep(found)
     show_ranks(found)
     show_meetings(found)

@@ -6,6 +6,7 @@ patches; when processes began is read from /proc, to 10 ms. Figures are of rank 
 
     launcher     from the command to the start of mpirun
     mpirun       from there to the start of the rank's process
+    server       the same with `--warm-imports on`: in it one process of the node starts, and imports all
     Python       from there to the script, or to matex_tf, which may start it again, to hash alike on all ranks
     matex_tf     its own imports, and what it prepares before the script
     world        MPI_Init, and what ranks tell one another
@@ -33,7 +34,18 @@ from benchmarks import jobs, tables
 from matex_tf.launch import mpirun_command
 
 #: In this order; the times of a process add up to the whole.
-PHASES = ("launcher", "mpirun", "Python", "matex_tf", "world", "TensorFlow", "patches", "script", "first step")
+PHASES = (
+    "launcher",
+    "mpirun",
+    "server",
+    "Python",
+    "matex_tf",
+    "world",
+    "TensorFlow",
+    "patches",
+    "script",
+    "first step",
+)
 
 #: Notes the time; runs in every Python of the job before anything else. A phase is the sum of what was spent in it.
 MARKS = """
@@ -107,7 +119,9 @@ if os.environ.get("OMPI_COMM_WORLD_RANK", "0") == "0":
         return int(fields[19]) / os.sysconf("SC_CLK_TCK"), int(fields[1])
 
     process, parent = start_of(os.getpid())
-    spent = {**before, "patches": patched - before["patches"]}
+    forked = int(os.environ.get("MATEX_PARENT", "0"))
+    spent = {**before, "patches": patched - before["patches"], "forked": forked}
+    parent = forked or parent
     with open(sys.argv[1], "w") as file:
         json.dump({"began": began, "spent": spent, "process": process, "parent": start_of(parent)[0]}, file)
 """
@@ -126,6 +140,9 @@ def phases(command: float, marks: dict[str, Any], launched: bool) -> dict[str, f
     if launched:
         found["launcher"] = max(0.0, marks["parent"] - command)
         found["mpirun"] = marks["process"] - max(command, marks["parent"])
+    if spent.get("forked"):
+        found["server"] = found.pop("mpirun")
+        began["matex_tf"] = marks["process"]  # what came before is the server's
     at = began.get("matex_tf", began["script"])
     found["Python"] = at - (marks["process"] if launched else command)
     if "matex_tf" in began:
@@ -148,6 +165,8 @@ def ways(ranks: Sequence[int]) -> dict[str, tuple[list[str], bool, bool]]:
         found[f"mpirun -n {count} python import.py"] = ([*line, sys.executable], False, True)
         run = [str(Path(sys.executable).with_name("matex-tf")), "run", "-n", str(count), "--notes", "off"]
         found[f"matex-tf run -n {count} train.py"] = (run, True, True)
+        if count > 1:
+            found[f"matex-tf run -n {count} --warm-imports on train.py"] = ([*run, "--warm-imports", "on"], True, True)
     return found
 
 

@@ -17,8 +17,8 @@ from matex_tf import settings as settings_module
 from matex_tf.blueprints import halving, ranges, source
 from matex_tf.blueprints.halving import Candidate, Rung
 from matex_tf.blueprints.side_by_side import SideBySide, Task
-from matex_tf.cli import launching
 from matex_tf.errors import SettingError
+from matex_tf.job import launching
 from matex_tf.job.command_line import SETTING_PAGES, Parser, whole
 from matex_tf.job.target import Target
 from matex_tf.launch import mpirun_command, resources

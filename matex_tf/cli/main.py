@@ -15,6 +15,7 @@ COMMANDS = {
     "sbatch": "write a job script for Slurm, and hand it in: matex-tf sbatch -n 16 --submit train.py",
     "doctor": "look at this machine, say what is amiss and what to do about it",
     "top": "show a running job, live: matex-tf top",
+    "join": "let ranks train in a running job as one more group: matex-tf join JOB -n 2",
     "trace": "say where the time of a step went: matex-tf trace FILE.json",
     "verify": "compare a training on N ranks with that on one: matex-tf verify -n 4 train.py",
     "plan": "predict a step's time with each strategy and on more ranks: matex-tf plan -n 4 train.py",

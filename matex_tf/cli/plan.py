@@ -12,11 +12,11 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from matex_tf import settings as settings_module
-from matex_tf.cli import launching
 from matex_tf.cli import trace as timeline
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError, SettingError
 from matex_tf.exchange.bucket_plan import MEGABYTE
+from matex_tf.job import launching
 from matex_tf.job.command_line import SETTING_PAGES, Convert, Parser, one_of, text, whole
 from matex_tf.job.target import Target
 from matex_tf.launch import mpirun_command, mpirun_process, resources

@@ -9,12 +9,11 @@ import shutil
 import sys
 
 from matex_tf import settings as settings_module
-from matex_tf.cli import launching
 from matex_tf.cli.checks import gpus
 from matex_tf.core.output import TERMINAL
 from matex_tf.core.sign import Sign
 from matex_tf.errors import SettingError
-from matex_tf.job import suggestions
+from matex_tf.job import launching, suggestions
 from matex_tf.job.command_line import SETTING_PAGES, Parser, whole
 from matex_tf.job.target import Target
 from matex_tf.launch import mpirun_command, mpirun_process, resources

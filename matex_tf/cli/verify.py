@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 
 from matex_tf import settings as settings_module
-from matex_tf.cli import launching
 from matex_tf.errors import MatexError, SettingError
+from matex_tf.job import launching
 from matex_tf.job.command_line import SETTING_PAGES, Parser, whole
 from matex_tf.job.target import Target
 from matex_tf.launch import mpirun_command, mpirun_process, resources

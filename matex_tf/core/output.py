@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from matex_tf.core import starting
 from matex_tf.errors import SettingError
 
 #: In the environment of the ranks where the user's stderr is a terminal: how many columns it has.
@@ -132,7 +133,7 @@ def _only_seems_a_terminal() -> bool:
     """Whether Open MPI's terminal stands where the user has a file or a pipe; False where that cannot be seen."""
     if not os.isatty(1):
         return False
-    parent = Path(f"/proc/{os.getppid()}")
+    parent = Path(f"/proc/{starting.parent()}")
     try:
         name = (parent / "comm").read_text().strip()
         theirs = os.stat(parent / "fd" / "1")

@@ -17,6 +17,9 @@ HASH_SEED = "PYTHONHASHSEED"
 #: The same for all jobs, so that ranks need not ask one another, and a job that goes on from a checkpoint has it too.
 OUR_HASH_SEED = "0"
 
+#: In the environment of a rank that a server has forked (`launch.warm`): the parent of what stands in for it.
+PARENT = "MATEX_PARENT"
+
 #: Text whose hash shows whether two processes hash alike.
 _PROBE = "the order of a set"
 
@@ -26,12 +29,25 @@ def started_by_mpi(environ: Mapping[str, str] = os.environ) -> bool:
     return any(name in environ for name in MPI_VARIABLES)
 
 
+def parent(environ: Mapping[str, str] = os.environ) -> int:
+    """The process that started this rank. Its own parent may be the server that has forked it."""
+    return int(environ.get(PARENT, "") or os.getppid())
+
+
 def size_in(environ: Mapping[str, str]) -> int:
     """The number of ranks that the launcher says it started; 1 where it does not say."""
     for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
         if environ.get(name, "").isdigit():
             return int(environ[name])
     return 1
+
+
+def local_size_in(environ: Mapping[str, str]) -> int:
+    """The number of ranks of this node that mpirun says it started; 0 where it does not say."""
+    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
+        if environ.get(name, "").isdigit():
+            return int(environ[name])
+    return 0
 
 
 def alone_in(environ: Mapping[str, str]) -> bool:

@@ -82,8 +82,12 @@ def main(arguments: Sequence[str]) -> int:
 
         if world.restarts:
             checkpoints.join(world, settings, target.name)
-        prepare(world, settings, output)
-        reporter = watched.begin(world, settings, os.path.basename(target.name), run_state.current().part(Meter))
+        seed = prepare(world, settings, output)
+        reporter = watched.begin(world, settings, target, seed, run_state.current().part(Meter))
+        if settings.join:
+            from matex_tf.center import joining
+
+            joining.begin(world, settings.join)
         callers.use(target.name, target.is_module)
         target.run()
     except BaseException as error:
@@ -162,8 +166,8 @@ def run_alone(target: Target, ending: Finalizer, settings: Settings) -> int:
     return 0
 
 
-def prepare(world: World, settings: Settings, output: Output) -> None:
-    """Make this process ready to be one rank of many: packages, threads, seeds, output, patches."""
+def prepare(world: World, settings: Settings, output: Output) -> int:
+    """Make this process ready to be one rank of many: packages, threads, seeds, output, patches. Returns the seed."""
     settings.refuse_conflicts(world.size)
     output.redirect(settings.output, world.rank)
     world.log, world.log_to = output.say, output.stderr
@@ -195,6 +199,7 @@ def prepare(world: World, settings: Settings, output: Output) -> None:
     if shared_out:
         run_state.current().begin(horovod_alias.Devices(listed, shared_out=True))
     patches.install(seed=seed)
+    return seed
 
 
 def check_packages() -> None:
@@ -282,10 +287,13 @@ def set_seeds(world: World, wanted: int) -> int:
     """Seed Python and NumPy alike on all ranks; returns the seed, for TensorFlow and Keras."""
     import numpy as np
 
+    from matex_tf.patches.common import run_state
+
     seed = wanted if wanted >= 0 else int.from_bytes(os.urandom(4), "little") >> 1
     if world.checkpoints is not None and world.rank == 0:
         seed = world.checkpoints.seed(seed)  # a job that is started again draws what it drew before
     seed = world.broadcast(seed, "share the seed")
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
+    if run_state.current().prepared != seed:  # or they are seeded, and what was imported since has drawn from them
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
     return seed

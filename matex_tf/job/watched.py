@@ -8,19 +8,21 @@ from matex_tf.core import trace
 from matex_tf.core.output import TERMINAL
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError, SettingError
+from matex_tf.job.target import Target
 from matex_tf.launch import resources
-from matex_tf.settings import Settings
+from matex_tf.settings import Settings, options
 from matex_tf.watching import meter
 from matex_tf.watching.progress import Progress
 from matex_tf.watching.prometheus import Metrics
 from matex_tf.watching.reporter import Reporter, Show
 
 
-def begin(world: World, settings: Settings, script: str, counts: meter.Meter) -> Reporter | None:
+def begin(world: World, settings: Settings, target: Target, seed: int, counts: meter.Meter) -> Reporter | None:
     """Report from now on. Collective; None where that is not wanted.
 
     Args:
-        script: the name of what the job runs.
+        target: what the job runs.
+        seed: which all of it was given.
         counts: what is reported.
 
     Raises:
@@ -48,4 +50,8 @@ def begin(world: World, settings: Settings, script: str, counts: meter.Meter) ->
         progress = Progress(world.log_to, int(columns) if columns.isdigit() else 0, settings.progress == "on")
         counts.before_output(progress.erase)
         shown.append(progress.show)
-    return Reporter(world, counts, script, settings, resources.in_batch_system(), shown)
+    values = settings.values()
+    given = {one.name: one.as_text(values[one.name]) for one in options() if values[one.name] != one.default}
+    run = {"words": target.words, "directory": os.getcwd(), "settings": given, "seed": seed}
+    script = os.path.basename(target.name)
+    return Reporter(world, counts, script, settings, resources.in_batch_system(), shown, run)

@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from matex_tf.core import starting
+
 _PR_SET_PDEATHSIG = 1
 _SHARED = "/dev/shm"
 _OPEN_MPI, _MPICH = f"{_SHARED}/sm_segment.", f"{_SHARED}/mpich_shm_"  # seen in Open MPI 5.0.11 and MPICH 5.0.2
@@ -25,24 +27,35 @@ _PAUSE = 0.5  # between looks at the parent, where the kernel has no better way
 _OWN = ("PMIX_NAMESPACE", "PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
 
 
-def begin_tied(before: Callable[[], object] = lambda: None) -> Callable[[], None]:
-    """What a child of this thread does before it becomes another program, for `preexec_fn` of subprocess: it gets
-    SIGTERM when this thread ends, be it by SIGKILL. Without effect where the kernel is not Linux.
+def begin_tied(
+    before: Callable[[], object] = lambda: None, number: int = signal.SIGTERM, parent: int = 0
+) -> Callable[[], None]:
+    """What a child of this thread does first, for `preexec_fn` of subprocess: it gets SIGTERM when this thread ends, be
+    it by SIGKILL. Without effect where the kernel is not Linux.
 
     Args:
         before: what it does first.
+        number: another signal that it gets.
+        parent: this process, where the child is the one that calls.
     """
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    parent = os.getpid()
+    parent = parent or os.getpid()
 
     def tie() -> None:
         before()
         if prctl is not None:
-            prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGTERM))
+            prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(number))
             if os.getppid() != parent:  # it has ended before the kernel was asked
-                os._exit(128 + signal.SIGTERM)
+                os._exit(128 + number)
 
     return tie
+
+
+def untie() -> None:
+    """This process no longer ends with its parent."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(0))
 
 
 def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
@@ -53,16 +66,22 @@ def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
 def end_with_launcher() -> None:
     """From now on this rank ends, by SIGKILL, once the process that started it is gone; with it what it has started
     in its process group, such as workers that read data."""
-    parent = os.getppid()
+    parent = starting.parent()
     launcher, own = _launcher(parent)
     descriptor = -1
     if hasattr(os, "pidfd_open"):
         try:
             descriptor = os.pidfd_open(launcher)
+        except ProcessLookupError:
+            _end(own)
         except OSError:
-            if os.getppid() != parent:
-                _end(own)
+            pass  # the parent is looked at instead
     threading.Thread(target=_watch, args=(descriptor, parent, own), name="matex_tf launcher", daemon=True).start()
+
+
+def launcher() -> int:
+    """The process of the launcher that started this rank, on this machine."""
+    return _launcher(os.getppid())[0]
 
 
 def _watch(descriptor: int, parent: int, own: list[int]) -> None:
@@ -72,7 +91,7 @@ def _watch(descriptor: int, parent: int, own: list[int]) -> None:
         while not select.select([descriptor], [], [])[0]:
             continue
     else:
-        while os.getppid() == parent:
+        while starting.parent() == parent and os.path.exists(f"/proc/{parent}"):
             time.sleep(_PAUSE)
     _end(own)
 

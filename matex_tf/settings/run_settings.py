@@ -123,6 +123,14 @@ class Settings:
         kind="count",
         group="the run",
     )
+    warm_imports: bool = option(
+        False,
+        "Whether TensorFlow and Keras are imported once on each node, by a process that then forks the ranks of the "
+        "node. Start-up takes about as long as that of one rank, and ranks share the memory of what is imported. A "
+        "rank that cannot be forked imports for itself, and a line says why.",
+        kind="switch",
+        group="the run",
+    )
     seed: int = option(
         -1,
         "The seed that Python, NumPy, TensorFlow and Keras get on every rank before the script starts. The script's "
@@ -158,7 +166,8 @@ class Settings:
     )
     grow: bool = option(
         False,
-        "Whether `fit` begins with a part of the widths of the script's model, which grow when the loss stops falling.",
+        "Whether `fit` begins with a part of the widths of the script's model, which grow when the loss stops falling, "
+        "and in the first half of the training.",
         kind="switch",
         group="dynamics",
     )
@@ -193,6 +202,13 @@ class Settings:
         "The network on which servers of a center listen, such as `10.0.0.0/8`, a private one: what travels is not "
         "encrypted. Empty: loopback if all ranks are on one host, otherwise the first private address that each host "
         "has for itself.",
+        group="strategy",
+    )
+    join: str = option(
+        "",
+        "The job file of a running job of `--strategy elastic` or `server`: the ranks train in it as one more group. "
+        "`matex-tf join` sets it. Empty for a job by itself.",
+        kind="text",
         group="strategy",
     )
     transport: str = option(
@@ -438,7 +454,7 @@ class Settings:
     @property
     def changes_one_rank(self) -> bool:
         """Whether a script on one rank does other than Python would have it do."""
-        return self.reproducible > 0 or self.scores_samples or self.changes_networks
+        return self.reproducible > 0 or self.scores_samples or self.changes_networks or bool(self.join)
 
     @property
     def shares_loops(self) -> bool:
@@ -559,6 +575,8 @@ class Settings:
             "faults": (("abort", "restart"), "Horovod cannot go on without a rank that has died"),
             "schedule": (("chained",), "Horovod has a thread of its own, and sends what is there"),
             "reproducible": ((0,), "the order in which Horovod adds up depends on the number of ranks"),
+            "prune_samples": ((0,), no_rows := "Horovod is built for Keras 2 alone, whose rows have no scores here"),
+            "sample_scores": (("",), no_rows),
         }
         for name, (allowed, why) in others.items():
             if (value := getattr(self, name)) not in allowed:

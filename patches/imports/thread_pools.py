@@ -20,14 +20,13 @@ from matex_tf.patches.common import wrapping
 
 def install(module: ModuleType) -> None:
     """Patch tensorflow."""
-    if wrapping.alone() or os.environ.get("TF_NUM_INTRAOP_THREADS") != "1":
-        return
     context = importlib.import_module("tensorflow.python.eager.context")
     original = wrapping.require(context, "Context.config")
 
     def config(self: Any) -> Any:
         found = original.fget(self)
-        found.experimental.disable_thread_spinning = True
+        if os.environ.get("TF_NUM_INTRAOP_THREADS") == "1" and not wrapping.alone():
+            found.experimental.disable_thread_spinning = True
         return found
 
     context.Context.config = property(config)
