@@ -3,32 +3,39 @@
 Each kind of data is given to a plain `fit` of a model whose step does nothing, on 1, 2 and 4 ranks. Images of
 64 × 64 × 3 bytes; the tf.data pipeline enlarges and standardizes each, the PyDataset scales whole batches. `records`
 (TFRecord, parse, decode JPEG, augment, batch), `loop` (the same in a loop of the script's own), `directory`
-(`image_dataset_from_directory`), `csv` (`make_csv_dataset`) and `augmented` (a PyDataset) are files of a quarter as
-many rows, larger images among them. With `-whole`, `-source` and `-shard` each rank runs the whole pipeline, has it
-dealt out by `--data source`, or by `shard` in the script. A first epoch, which is not measured, shows whether the
-batches are those of one rank, bit for bit.
+(`image_dataset_from_directory`), `csv` (`make_csv_dataset`) and `augmented` (a PyDataset) are half as many rows. Of
+those the JPEGs are as large as ImageNet's and made 224 × 224, and the CSV has 32 lines for each. With `-whole`,
+`-source`, `-shard` and `-autoshard` each rank runs the whole pipeline, has it dealt out by `--data source`, by `shard`
+in the script, or by MultiWorkerMirroredStrategy. A first epoch, which is not measured, shows whether the batches are
+those of one rank, bit for bit.
+
+CPU time is compared with that of one rank while as many jobs of one rank run side by side as there are ranks: so both
+share cores and caches with as many others.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 import sys
 import tempfile
 import time
 import zlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import input_loop, jobs, tables
+from benchmarks import input_loop, input_peer, jobs, peers, tables
+from benchmarks.input_data import BATCH, data_of, write
 
 KINDS = (
     "arrays", "shard", "pydataset", "exact", "exact-whole", "exact-source", "records", "records-whole",
-    "records-source", "records-shard", "loop", "loop-whole", "directory", "directory-whole", "csv", "augmented",
-    "augmented-whole",
+    "records-source", "records-shard", "records-autoshard", "loop", "loop-whole", "directory", "directory-whole",
+    "csv", "csv-whole", "augmented", "augmented-whole",
 )  # fmt: skip
 TITLES = {
     "arrays": "arrays",
@@ -42,127 +49,7 @@ TITLES = {
     "augmented": "PyDataset that augments",
 }
 WAYS = {"whole": ", --data whole", "source": ", --data source", "shard": ", shard() in the script"}
-SHAPE = (64, 64, 3)
-JPEG = (384, 384, 3)
-BATCH = 128
-SMALL = 64  # rows of a batch of files
-COLUMNS = 40
-
-
-def write(folder: Path, rows: int) -> None:
-    """Images and labels, as files."""
-    random = np.random.RandomState(0)
-    np.save(folder / "x.npy", random.randint(0, 256, (rows, *SHAPE)).astype(np.uint8))
-    np.save(folder / "y.npy", random.randint(0, 10, rows))
-    write_files(folder, rows // 4, random)
-
-
-def write_files(folder: Path, rows: int, random: Any) -> None:
-    """JPEG images as TFRecords and in directories, and a CSV."""
-    import tensorflow as tf
-
-    for label in range(4):
-        (folder / "images" / str(label)).mkdir(parents=True)
-    with tf.io.TFRecordWriter(str(folder / "images.tfrecord")) as file:
-        for row in range(rows):
-            coarse = tf.constant(random.randint(0, 256, (96, 96, 3)).astype(np.float32))
-            jpeg = tf.io.encode_jpeg(tf.cast(tf.image.resize(coarse, JPEG[:2]), tf.uint8)).numpy()
-            (folder / "images" / str(row % 4) / f"{row}.jpg").write_bytes(jpeg)
-            features = {
-                "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[jpeg])),
-                "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[row % 4])),
-            }
-            file.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
-    numbers = random.normal(size=(16 * rows, COLUMNS))
-    names = ",".join([*(f"c{column}" for column in range(COLUMNS)), "label"])
-    lines = [",".join([*(f"{number:.6f}" for number in line), str(place % 4)]) for place, line in enumerate(numbers)]
-    (folder / "table.csv").write_text("\n".join([names, *lines]) + "\n")
-
-
-def of_files(kind: str, way: str, folder: Path) -> Any:
-    """The data sets that read what `write_files` has written."""
-    import keras
-    import tensorflow as tf
-
-    if kind == "directory":
-        size = JPEG[:2]
-        return keras.utils.image_dataset_from_directory(
-            str(folder / "images"), image_size=(size[0] // 3, size[1] // 3), batch_size=SMALL, seed=1, verbose=False
-        )
-    if kind == "csv":
-        path = str(folder / "table.csv")
-        return tf.data.experimental.make_csv_dataset(path, 4 * SMALL, label_name="label", num_epochs=1, shuffle_seed=1)
-    spec = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
-
-    def parse(record: Any) -> Any:
-        parsed = tf.io.parse_single_example(record, spec)
-        return parsed["image"], parsed["label"]
-
-    def decode(number: Any, example: Any) -> Any:
-        image = tf.image.resize(tf.io.decode_jpeg(example[0], channels=3), (128, 128))
-        seed = tf.stack([number, 7])
-        image = tf.image.stateless_random_flip_left_right(image, seed)
-        image = tf.image.stateless_random_crop(
-            tf.image.stateless_random_brightness(image, 0.2, seed), (112, 112, 3), seed
-        )
-        return tf.image.per_image_standardization(image), example[1]
-
-    data, batch = tf.data.TFRecordDataset(str(folder / "images.tfrecord")), SMALL
-    if way == "shard":
-        from matex_tf.core import world
-
-        ranks = world.current()
-        data, batch = data.shard(ranks.size, ranks.rank), SMALL // ranks.size
-    examples = data.shuffle(256, seed=1).map(parse, num_parallel_calls=tf.data.AUTOTUNE).enumerate()
-    return examples.map(decode, num_parallel_calls=tf.data.AUTOTUNE).batch(batch).prefetch(tf.data.AUTOTUNE)
-
-
-def data_of(kind: str, folder: Path) -> dict[str, Any]:
-    """The arguments of `fit`, as a script would give them."""
-    import keras
-    import tensorflow as tf
-
-    kind, _, way = kind.partition("-")
-    if kind in ("records", "loop", "directory", "csv"):
-        return {"x": of_files(kind, way, folder)}
-    if kind == "shard":
-        from matex_tf import DataSet
-
-        shard = DataSet.open(str(folder / "x.npy"), y="y.npy")
-        return {"x": shard.data.astype("float32"), "y": shard.labels, "batch_size": BATCH}
-    x, y = np.load(folder / "x.npy"), np.load(folder / "y.npy")
-    if kind == "arrays":
-        return {"x": x.astype("float32"), "y": y, "batch_size": BATCH}
-    if kind == "pydataset":
-
-        class Scaled(keras.utils.PyDataset):
-            def __len__(self) -> int:
-                return -(-len(x) // BATCH)
-
-            def __getitem__(self, number: int) -> Any:
-                here = slice(number * BATCH, (number + 1) * BATCH)
-                return x[here].astype("float32") / 255, y[here]
-
-        return {"x": Scaled()}
-    if kind == "augmented":
-
-        class Augmented(keras.utils.PyDataset):
-            def __len__(self) -> int:
-                return len(x) // 4 // SMALL
-
-            def __getitem__(self, number: int) -> Any:
-                here, random = slice(number * SMALL, (number + 1) * SMALL), np.random.RandomState(number)
-                images = x[here].astype("float32") / 255
-                images = np.where(random.rand(len(images), 1, 1, 1) < 0.5, images[:, :, ::-1], images)
-                noise = random.normal(0, 0.1, images.shape).astype("float32")
-                return np.clip(np.sqrt(images) + noise, 0, 1), y[here]
-
-        return {"x": Augmented()}
-
-    def enlarge(image: Any, label: Any) -> Any:
-        return tf.image.per_image_standardization(tf.image.resize(image, (96, 96))), label
-
-    return {"x": tf.data.Dataset.from_tensor_slices((x, y)).map(enlarge).batch(BATCH).prefetch(2)}
+WAYS["autoshard"] = ", MultiWorkerMirrored's autoshard (TF 2.15)"
 
 
 def idle_model() -> Any:
@@ -179,8 +66,8 @@ def idle_model() -> Any:
             return x
 
         def train_step(self, data: Any) -> dict[str, Any]:
-            for leaf in tf.nest.flatten(data[0]):
-                self.seen.assign_add(tf.size(leaf, out_type=tf.int64) * leaf.dtype.size)
+            leaves = tf.nest.flatten(data[0])
+            self.seen.assign_add(tf.add_n([tf.size(leaf, out_type=tf.int64) * leaf.dtype.size for leaf in leaves]))
             return {"loss": tf.constant(0.0)}
 
     model = Idle()
@@ -309,6 +196,8 @@ def title_of(kind: str) -> str:
 
 def measure(kind: str, folder: Path, ranks: int, epochs: int) -> dict[str, Any]:
     """Train on some ranks; returns what rank 0 printed."""
+    if kind.endswith("-autoshard"):
+        return input_peer.measure(folder, ranks, epochs)
     words = ["-m", "matex_tf", "--notes", "off", "--seed", "1", *_options(kind)]
     words += [__file__, "--as-rank", kind, str(folder), "--epochs", str(epochs)]
     return dict(jobs.on_ranks(ranks, words, environ={"TF_CPP_MIN_LOG_LEVEL": "3"}))
@@ -316,19 +205,16 @@ def measure(kind: str, folder: Path, ranks: int, epochs: int) -> dict[str, Any]:
 
 def show(figures: Sequence[dict[str, Any]], title: str, note: str) -> None:
     """Print the table."""
-    columns = ["data", "ranks", "MB fetched", "of one rank's", "CPU s", "of one rank's", "seconds", "spread", "batches"]
-    less, spreads = ["MB fetched", "CPU s", "seconds"], {"seconds": "spread"}
+    columns = ["data", "ranks", "MB fetched", "CPU s", "one rank's", "ratio", "× ranks", "seconds", "spread", "batches"]
+    less, spreads = ["MB fetched", "CPU s", "ratio", "seconds"], {"seconds": "spread"}
     rows = []
-    one: dict[str, Any] = {}
     for figure in figures:
-        one = figure if figure["ranks"] == 1 else one
-        parts = [f"{figure[name] / one[name]:.3f}" if one else "" for name in ("fetched", "cpu")]
-        low, high = figure["spread"]
+        ranks, ratio, (low, high) = figure["ranks"], figure["cpu"] / figure["one_rank"], figure["spread"]
         rows.append(
             (
-                title_of(figure["kind"]), str(figure["ranks"]), f"{figure['fetched'] / 1e6:.1f}", parts[0],
-                f"{figure['cpu']:.2f}", parts[1], f"{figure['seconds']:.2f}", f"{low:.2f} to {high:.2f}",
-                "" if not one else "the same" if figure["digest"] == one["digest"] else "other rows",
+                title_of(figure["kind"]), str(ranks), f"{figure['fetched'] / 1e6:.1f}", f"{figure['cpu']:.2f}",
+                f"{figure['one_rank']:.2f}", f"{ratio:.3f}", f"{ratio * ranks:.2f}", f"{figure['seconds']:.2f}",
+                f"{low:.2f} to {high:.2f}", "the same" if figure["same"] else "other rows",
             )
         )  # fmt: skip
     tables.show(title, columns, rows, labels=2, less=less, spreads=spreads, note=note)
@@ -337,7 +223,7 @@ def show(figures: Sequence[dict[str, Any]], title: str, note: str) -> None:
 def main() -> None:
     parser = tables.parser("input", __doc__)
     parser.add_argument("--rows", type=int, default=4096, help="images (default 4096)")
-    parser.add_argument("--epochs", type=int, default=7, help="of which the median counts (default 7), after one more")
+    parser.add_argument("--epochs", type=int, default=3, help="of which the median counts (default 3), after one more")
     parser.add_argument("--kinds", default=",".join(KINDS), help=f"of {','.join(KINDS)} (default all)")
     parser.add_argument("--ranks", default="1,2,4", help="numbers of ranks (default 1,2,4)")
     parser.add_argument("--as-rank", nargs=2, help=argparse.SUPPRESS)
@@ -346,15 +232,25 @@ def main() -> None:
         rank_main(options.as_rank[0], Path(options.as_rank[1]), options.epochs)
         return
     figures: list[dict[str, Any]] = []
+    measured = functools.partial(measure, epochs=options.epochs)
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), options.rows)
         for kind in options.kinds.split(","):
+            if kind.endswith("-autoshard") and not peers.TENSORFLOW.ready:
+                print(f"{kind} is left out: scripts/bench peers makes its environment")
+                continue
             for ranks in map(int, options.ranks.split(",")):
-                figure = measure(kind, Path(folder), ranks, options.epochs)
+                figure = measured(kind, Path(folder), ranks)
+                with ThreadPoolExecutor(ranks) as side_by_side:
+                    jobs_of_one = [
+                        side_by_side.submit(measured, kind, Path(folder), 1) for _ in range(ranks if ranks > 1 else 0)
+                    ]
+                    alone = [figure] if ranks == 1 else [job.result() for job in jobs_of_one]
                 figures.append({"kind": kind, "ranks": ranks, "rows": options.rows, **figure})
-                alone = next((one for one in figures if one["kind"] == kind and one["ranks"] == 1), figure)
-                if ranks > 1 and "source" not in kind and sum(figure["used"]) != sum(alone["used"]):
-                    sys.exit(f"{kind}: {ranks} ranks use {figure['used']} bytes, one rank uses {alone['used']}")
+                figures[-1]["one_rank"] = statistics.median([one["cpu"] for one in alone])
+                figures[-1]["same"] = figure["digest"] == alone[0]["digest"]
+                if "source" not in kind and sum(figure["used"]) != sum(alone[0]["used"]):
+                    sys.exit(f"{kind}: {ranks} ranks use {figure['used']} bytes, one rank uses {alone[0]['used']}")
     note = f"median of {options.epochs}"
     show(figures, f"an epoch of {options.rows} images, batches of {BATCH}: the rank that took most", note)
     tables.keep(figures)

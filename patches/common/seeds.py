@@ -24,7 +24,7 @@ import numpy as np
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import NameMoved
-from matex_tf.patches.common import keras_lines, wrapping
+from matex_tf.patches.common import keras_lines, run_state, wrapping
 
 # Of the process, as the generators of Python, NumPy and TensorFlow are that they seed.
 _seed: int | None = None
@@ -42,12 +42,19 @@ def use(seed: int | None) -> None:
 
 
 def install(tensorflow: ModuleType) -> None:
-    """Seed TensorFlow when it is imported; with virtual ranks let its ops give the same bits each time."""
+    """Seed TensorFlow when it is imported; where that is to be forked, the rank does it later."""
+    run = run_state.current()
+    if run.prepared is None or run.patched:
+        seed_tensorflow(tensorflow)
+    wrapping.wrap(tensorflow, "random.Generator.from_non_deterministic_state", _alike)
+
+
+def seed_tensorflow(tensorflow: ModuleType) -> None:
+    """Give TensorFlow the seed of the job; with virtual ranks let its ops give the same bits each time."""
     if _seed is not None:
         tensorflow.random.set_seed(_seed)
         if settings.current().reproducible:
             tensorflow.config.experimental.enable_op_determinism()
-    wrapping.wrap(tensorflow, "random.Generator.from_non_deterministic_state", _alike)
 
 
 def own_seeds() -> None:

@@ -39,14 +39,15 @@ def of_whole(
     ranks = world.current()
     kept = adapter._inputs, adapter._batch_size, adapter._partial_batch_size
     rows = adapter._num_samples
+    own_order = pruning is not None and pruning.rate and adapter._shuffle != "batch"
     adapter._inputs = (np.arange(rows),)
     adapter._batch_size, adapter._partial_batch_size = global_size, rows % global_size
     try:
-        indices = original()
+        indices = None if own_order else original()
     finally:
         adapter._inputs, adapter._batch_size, adapter._partial_batch_size = kept
     if pruning is not None:
-        indices = pruned(indices, rows, pruning, global_size)
+        indices = pruned(indices, rows, pruning, global_size, bool(adapter._shuffle))
 
     guarded, virtual = ranks.guard is not None, settings.current().reproducible
 
@@ -102,23 +103,27 @@ def of_shards(
     return tf.data.Dataset.range(1).map(permutation).prefetch(1).flat_map(own)
 
 
-def pruned(batches: Any, rows: int, pruning: Pruning, size: int) -> Any:
+def pruned(batches: Any, rows: int, pruning: Pruning, size: int, shuffle: bool) -> Any:
     """The batches of an epoch without the rows that it leaves out, each full again; of tags.
 
+    Each function of a pipeline takes milliseconds when an epoch begins, so all rows go through one of them at once.
+
     Args:
-        batches: a pipeline of row numbers, each epoch those of all rows.
+        batches: a pipeline of row numbers, each epoch those of all rows; None for an order that `pruning` draws.
         rows: how many those are.
         size: rows of a batch.
+        shuffle: whether `pruning` draws one.
     """
 
     @tf.autograph.experimental.do_not_convert
-    def used(found: Any, codes: Any) -> Any:
-        numbers = tf.nest.flatten(found)[0]
-        return tagged_rows.used(tf.cast(numbers, tf.int64), codes)
+    def used(*found: Any) -> Any:
+        if batches is None:
+            return (tf.ensure_shape(tf.numpy_function(lambda: pruning.tags(shuffle), [], tf.int64), [None]),)
+        codes = tf.ensure_shape(tf.numpy_function(pruning.codes, [], tf.int8), [None])
+        return (tagged_rows.used(tf.cast(tf.nest.flatten(found)[0], tf.int64), codes),)
 
-    # All rows of an epoch at once: each map of a pipeline takes its time in every batch.
-    epochs = tf.data.Dataset.zip((batches.rebatch(rows), pruning.codes_of_epoch())).map(used)
-    return epochs.flat_map(lambda tags: tf.data.Dataset.from_tensors((tags,)).rebatch(size))
+    epochs = tf.data.Dataset.range(1) if batches is None else batches.rebatch(rows)
+    return epochs.map(used).rebatch(size)
 
 
 def of_pruned_shards(adapter: Any, counts: list[int], global_size: int, pruning: Pruning) -> Any:

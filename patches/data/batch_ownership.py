@@ -44,6 +44,7 @@ class Finding:
         differs: names of the parts that differ, for a line; empty where the ranks have the same.
         why: what the decision rests on, for a line.
         same: whether every rank has the same, to the bit.
+        of_first_rank: whether all ranks take the batches of rank 0, see `first_rank`.
     """
 
     own: bool
@@ -51,6 +52,7 @@ class Finding:
     differs: str = ""
     why: str = ""
     same: bool = False
+    of_first_rank: bool = False
 
 
 def look(data: Any, made: Made, what: str, known_as_own: bool = False, rows: int | None = None) -> Finding:
@@ -180,8 +182,9 @@ def tell(finding: Finding, what: str) -> None:
             f"{log_once.LIKELY}."
         )
     elif finding.differs:
+        how = "each batch of rank 0" if finding.of_first_rank else "each batch"
         log_once.log(
-            f"{what}: {finding.differs} differs between ranks, and each batch is shared out among them all the same, "
+            f"{what}: {finding.differs} differs between ranks, and {how} is shared out among them all the same, "
             f"since {finding.why}: random ops that run in parallel, or an order that is not fixed, do that. "
             "--rows own says that each rank has rows of its own (docs/data.md)."
         )

@@ -11,6 +11,7 @@ Relies on (TensorFlow 2.16 to 2.21, private, done without where they are gone): 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 import weakref
@@ -24,7 +25,7 @@ from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once, row_slicing, run_state
 from matex_tf.patches.common.row_slicing import RowRange
-from matex_tf.patches.data import batch_origins, ring_shuffle
+from matex_tf.patches.data import batch_origins, first_rank, ring_shuffle
 from matex_tf.patches.data import batch_ownership as guesses
 from matex_tf.patches.data.array_sharding import LocalBatch, at_least_one_row
 from matex_tf.patches.data.batch_shapes import BatchShapes
@@ -88,9 +89,12 @@ class BatchSource:
                 self._owned = True
                 self._go_round(fetched)
                 batch = self._own(fetched, spec)
-            elif self._find(iterator, fetched).own:
+            elif (finding := self._find(iterator, fetched)).own:
                 self._owned = True
                 batch = self._counted(fetched[0] if fetched else None, spec)
+            elif finding.of_first_rank and not per_rank:
+                data = first_rank.batch(fetched, spec)
+                batch = None if data is None else functools.partial(_part_of, data)
             elif fetched and per_rank:
                 batch = functools.partial(_one_of, fetched + fetch(iterator, self._ranks - 1))
             else:
@@ -115,7 +119,10 @@ class BatchSource:
         if dataset not in _findings:
             purpose = {"train": "fit", "test": "evaluate"}[self.kind]
             data = fetched[0] if fetched else None
-            found = guesses.look(data, made_of.get(dataset, guesses.UNKNOWN), f"compare the first batch of {purpose}")
+            made = made_of.get(dataset, guesses.UNKNOWN)
+            found = guesses.look(data, made, f"compare the first batch of {purpose}")
+            if first_rank.has_the_say(found, made, getattr(iterator, "element_spec", None)):
+                found = dataclasses.replace(found, of_first_rank=True)
             guesses.tell(found, f"the data of {purpose}")
             _findings[dataset] = found
         return _findings[dataset]
@@ -182,7 +189,7 @@ class BatchSource:
         mine = self._waited, time.perf_counter() - self._since
         everyone = ranks.allgather(mine, "compare the time spent on input")
         (waited, spent), worst = max((seconds, rank) for rank, seconds in enumerate(everyone))
-        if waited > max(_MUCH_SECONDS, _MUCH * spent):  # the same on every rank
+        if is_much(waited, spent):  # the same on every rank
             self._said = True
             hint = "" if self._owned else _HINT
             if self._by_all is not None:
@@ -192,6 +199,11 @@ class BatchSource:
                 f"rank {worst} waited {waited:.1f} of {spent:.1f} s of an epoch for it{hint}"
             )
         self._fetched = 0
+
+
+def is_much(waited: float, spent: float) -> bool:
+    """Whether so many seconds of waiting for input, of those spent, are worth a line."""
+    return waited > max(_MUCH_SECONDS, _MUCH * spent)
 
 
 def fetch(iterator: Any, count: int) -> list[Any]:

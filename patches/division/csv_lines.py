@@ -1,8 +1,9 @@
-"""A CSV as its lines, and a map that parses them: every rank reads the lines, and parses those of its own rows.
+"""A CSV as numbers of its lines, and a map that reads and parses them: a rank does that for its own rows.
 
 `tf.io.decode_csv` makes of a line what `CsvDataset` makes of it, to the bit, where a record is a line: no line end
-lies inside quotes, and no line is blank or ends with CR alone. So files are looked through once, as bytes. A damaged
-field is the same error, raised at the batch that it is in and not where the shuffle reads it.
+lies inside quotes, and no line is blank or ends with CR alone. So files are looked through once (`line_index`). Where
+they have very many lines every rank reads all of them, and parses its own. A damaged field is the same error, raised
+at the batch that it is in and not where the shuffle reads it.
 
 Relies on (TensorFlow 2.16 to 2.21, private): of `tensorflow.python.data.experimental.ops.readers` the names
 `CsvDataset`, `core_readers`, `_maybe_shuffle_and_repeat` and `_get_file_names`, which `make_csv_dataset_v2` looks up
@@ -14,8 +15,6 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import mmap
-import os
 from collections.abc import Callable, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -27,6 +26,7 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.patches.common import wrapping
 from matex_tf.patches.data import source_sharding
+from matex_tf.patches.division.line_index import LineIndex, NotLines
 
 #: On a dataset: why its elements are not lines, in words; on a map: the same function of a vector of elements.
 KEPT, OF_VECTORS = "_matex_kept", "_matex_of_vectors"
@@ -35,8 +35,6 @@ _AS_LINES = "_matex_as_lines"
 
 _NAMES = ("CsvDataset", "core_readers", "_maybe_shuffle_and_repeat", "_get_file_names", "make_csv_dataset_v2")
 _READERS = "tensorflow.python.data.experimental.ops.readers"
-_BLOCK_BYTES = 8 << 20
-_LF, _QUOTE = b'\n"'
 
 
 def install(module: ModuleType) -> None:
@@ -69,6 +67,7 @@ def _make(readers: Any, original: Callable[..., Any], args: Any, kwargs: Any) ->
         files = readers._get_file_names(given["file_pattern"], False)
     except (TypeError, ValueError):
         return original(*args, **kwargs)  # which says what is wrong
+    why, index = "", None
     if given["ignore_errors"]:
         why = "it leaves out lines that it cannot parse (ignore_errors), and so has to parse all of them"
     elif given["sloppy"]:
@@ -76,22 +75,24 @@ def _make(readers: Any, original: Callable[..., Any], args: Any, kwargs: Any) ->
     elif given["compression_type"]:
         why = "its files are compressed"
     else:
-        why = not_lines(files, given["use_quote_delim"], given["header"])
+        try:
+            index = LineIndex(files, given["use_quote_delim"], given["header"])
+        except NotLines as error:
+            why = str(error)
     parsing = readers._maybe_shuffle_and_repeat
     decoders: list[Callable[[Any], Any]] = []
 
     def lines(filename: Any, **options: Any) -> Any:
         options.pop("compression_type", None)
-        read = tf.data.TextLineDataset(filename)
-        read = read.skip(1) if options.pop("header") else read
+        header = options.pop("header")
         decoders.append(decoder(**options))
-        return read
+        return _of_file(index, filename, header)
 
     def parsed(dataset: Any, *rest: Any) -> Any:
         if why:
             setattr(dataset, KEPT, f"make_csv_dataset parses where it reads, since {why}")
             return parsing(dataset, *rest)
-        return parsing(mapped(dataset, decoders[-1]), *rest)
+        return parsing(mapped(dataset, decoders[-1], index), *rest)
 
     interleaved = readers.core_readers.ParallelInterleaveDataset
 
@@ -123,20 +124,34 @@ def lines_of(dataset: Any) -> tuple[Any, str]:
 def _as_lines(dataset: Any) -> tuple[Any, str]:
     header, quoted = bool(dataset._header.numpy()), bool(dataset._use_quote_delim.numpy())
     files = np.ravel(dataset._filenames.numpy()).tolist()
+    why, index = "", None
     if dataset._compression_type.numpy():
         why = "its files are compressed"
     elif dataset._exclude_cols.numpy().size:
         why = "columns are left out (exclude_cols)"
     else:
-        why = not_lines(files, quoted, header)
-    if why:
+        try:
+            index = LineIndex(files, quoted, header)
+        except NotLines as error:
+            why = str(error)
+    if index is None:
         return None, f"CsvDataset parses where it reads, since {why}"
     columns = dataset._select_cols.numpy().tolist() or None
     delimiter, missing = dataset._field_delim.numpy().decode(), dataset._na_value.numpy().decode()
-    read = tf.autograph.experimental.do_not_convert(lambda file: tf.data.TextLineDataset(file).skip(int(header)))
     with source_sharding.paused():
-        lines = tf.data.Dataset.from_tensor_slices(files).flat_map(read)
-        return mapped(lines, decoder(dataset._record_defaults, delimiter, quoted, missing, columns)), ""
+        if index.is_kept:
+            lines = index.numbers()
+        else:
+            read = tf.autograph.experimental.do_not_convert(lambda file: _of_file(index, file, header))
+            lines = tf.data.Dataset.from_tensor_slices(files).flat_map(read)
+        return mapped(lines, decoder(dataset._record_defaults, delimiter, quoted, missing, columns), index), ""
+
+
+def _of_file(index: LineIndex | None, file: Any, header: bool) -> Any:
+    """The lines of a file, or their numbers where it is remembered where they begin."""
+    if index is not None and index.is_kept:
+        return index.numbers(file)
+    return tf.data.TextLineDataset(file).skip(int(header))
 
 
 def decoder(
@@ -152,64 +167,23 @@ def decoder(
     return decode
 
 
-def mapped(lines: Any, decode: Callable[[Any], Any]) -> Any:
-    """Columns of lines; a map that can be done with many elements at once."""
-    result = lines.map(decode)
-    of_vectors = tf.function(decode, autograph=False).get_concrete_function(tf.TensorSpec([None], tf.string))
+def mapped(lines: Any, decode: Callable[[Any], Any], index: LineIndex | None) -> Any:
+    """Columns of lines, or of numbers of lines; a map that can be done with many elements at once."""
+    many, one = decode, decode
+    if index is not None and index.is_kept:
+        of_lines, decoded = index.lines, decode
+
+        @tf.autograph.experimental.do_not_convert
+        def many(numbers: Any) -> Any:
+            return decoded(of_lines(numbers))
+
+        @tf.autograph.experimental.do_not_convert
+        def one(number: Any) -> Any:
+            return decoded(of_lines(number[None])[0])
+
+    result = lines.map(one)
+    of_vectors = tf.function(many, autograph=False).get_concrete_function(
+        tf.TensorSpec([None], lines.element_spec.dtype)
+    )
     setattr(result, OF_VECTORS, of_vectors)
     return result
-
-
-def not_lines(files: Sequence[Any], quoted: bool, header: bool) -> str:
-    """Why the records of CSV files are not just their lines, in words; empty where they are.
-
-    Args:
-        files: names of them.
-        quoted: whether fields may be in quotes.
-        header: whether they begin with names.
-    """
-    for file in files:
-        path = os.fsdecode(file)
-        if not os.path.isfile(path):
-            return f"{path} is no file of a file system that is mounted here"
-        try:
-            why = _look_through(path, quoted, header)
-        except OSError as error:
-            why = f"cannot be read ({error.strerror})"
-        if why:
-            return f"{path} {why}"
-    return ""
-
-
-def _look_through(path: str, quoted: bool, header: bool) -> str:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        size = os.fstat(handle).st_size
-        if not size:
-            return "is empty" if header else ""
-        with mmap.mmap(handle, size, access=mmap.ACCESS_READ) as text:
-            return _of_text(text, size, quoted)
-    finally:
-        os.close(handle)
-
-
-def _of_text(text: mmap.mmap, size: int, quoted: bool) -> str:
-    quotes, low, before = 0, 0, b"\n"
-    while low < size:
-        high = min(low + _BLOCK_BYTES, size)
-        while high < size and text[high - 1 : high] in (b"\r", b"\n"):
-            high += 1
-        block = text[low:high]
-        ends = before + block[:2]
-        if b"\n\n" in block or b"\n\r\n" in block or ends.startswith((b"\n\n", b"\n\r\n")):
-            return "has blank lines"
-        if b"\r" in block and block.count(b"\r") != block.count(b"\r\n"):
-            return "has lines that end with CR alone"
-        if quoted and (quotes or b'"' in block):
-            data = np.frombuffer(block, np.uint8)
-            places = np.flatnonzero(data == _QUOTE)
-            if ((np.searchsorted(places, np.flatnonzero(data == _LF)) + quotes) % 2).any():
-                return "has line ends inside of quotes"
-            quotes = (quotes + len(places)) % 2
-        before, low = block[-1:], high
-    return ""

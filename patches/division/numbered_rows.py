@@ -23,10 +23,11 @@ from matex_tf.core import world
 from matex_tf.dynamics import samples
 from matex_tf.errors import MatexError
 from matex_tf.patches.data import source_sharding
-from matex_tf.patches.division import deferred, own_rows, pydatasets
-from matex_tf.patches.division.in_turn import flat
+from matex_tf.patches.division import deferred, own_rows
 from matex_tf.patches.samples.pruning import Pruning
 from matex_tf.patches.samples.tagged_rows import TaggedRows
+from matex_tf.patches.turns import pydatasets
+from matex_tf.patches.turns.in_turn import flat
 
 _THROUGH = ("_PrefetchDataset", "_OptionsDataset", "_VariantDataset")
 _MIXING = ("Shuffle", "Random", "Generator", "Sample")

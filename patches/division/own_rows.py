@@ -28,6 +28,7 @@ from matex_tf.patches.data.batch_shapes import BatchShapes
 from matex_tf.patches.division import deferred, purity, row_wise, window_rows
 
 _BATCHES = ("_BatchDataset", "_ParallelBatchDataset", "_PaddedBatchDataset")
+NO_MAP = "no map stands in front of batch"
 #: What may stand behind `batch`, by class: how to do the same to parts of batches.
 _BEHIND: dict[str, Callable[[Any, Any], Any]] = {
     "_PrefetchDataset": lambda data, one: data.prefetch(int(one._buffer_size)),
@@ -79,7 +80,7 @@ def _divide(dataset: Any, whole: Any) -> Divided:
         return Divided(None, [], 0, f"{kind} stands behind batch, and may look at several rows")
     form = deferred.split(batched._input_dataset)
     if not form.stages:
-        return Divided(None, [], 0, form.kept or "no map stands in front of batch")
+        return Divided(None, [], 0, form.kept or NO_MAP)
     why = _unfit(batched, behind) or _unordered(form.source)
     if why:
         return Divided(None, [], 0, why)

@@ -22,7 +22,7 @@ from matex_tf.patches.common import log_once
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import source_sharding
 from matex_tf.patches.data.array_sharding import LocalBatch
-from matex_tf.patches.division import own_rows
+from matex_tf.patches.division import own_rows, shared_work
 
 Site = tuple[str, int]
 
@@ -41,6 +41,7 @@ class Division:
     Attributes:
         dataset: of `LocalBatch`.
         spec: of a batch of the script's.
+        kept: what of the work every rank does, and why; in words, empty without a reason.
         agreed: whether all ranks make their own rows alone.
         saved: whether the script saves its iterator, and so wants batches that any rank can go on with.
     """
@@ -48,6 +49,7 @@ class Division:
     def __init__(self, divided: own_rows.Divided, spec: Any, whole: tf.Variable):
         self.spec, self.agreed, self.saved = spec, False, False
         self.maps = divided.maps
+        self.kept = shared_work.done_by_all(divided) if divided.kept else ""
         self._whole = whole
         options = tf.data.Options()
         options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
@@ -88,26 +90,41 @@ class Division:
 #: For each pipeline and loop: its division, None where there is none; and whether the ranks have agreed on it.
 _divisions: weakref.WeakKeyDictionary[Any, dict[Site, Division | None]] = weakref.WeakKeyDictionary()
 _looked_at: weakref.WeakKeyDictionary[Any, set[Site]] = weakref.WeakKeyDictionary()
+#: For each pipeline of which every rank does all of the work: why, in words; empty without a reason.
+_whole: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 def of(dataset: Any, site: Site) -> Division | None:
     """The division for a loop, ready for a walk."""
     known = _divisions.setdefault(dataset, {})
     if site not in known:
-        known[site] = _make(dataset) if _may(dataset) else None
+        known[site] = _make(dataset)
     division = known[site]
     if division is not None:
         division.begin()
     return division
 
 
-def in_graph(dataset: Any) -> Any:
-    """A pipeline of this rank's rows, for a loop inside a tf.function; None where there is none."""
-    if not _may(dataset) or tf.is_symbolic_tensor(dataset._variant_tensor):
-        return None
-    with tf.init_scope(), source_sharding.paused():
-        divided = own_rows.divide(dataset).dataset
-    return None if divided is None or divided._matex_shapes is not None else divided
+def in_graph(dataset: Any, place: str) -> Any:
+    """A pipeline of this rank's rows, for a loop inside a tf.function; None where there is none.
+
+    Args:
+        place: of the loop, in words.
+    """
+    why = _why_not(dataset)
+    if not why and tf.is_symbolic_tensor(dataset._variant_tensor):
+        why = "it is made inside a tf.function"
+    divided = own_rows.Divided(None, [], 0, why)
+    if not why:
+        with tf.init_scope(), source_sharding.paused():
+            divided = own_rows.divide(dataset)
+        if divided.dataset is not None and divided.dataset._matex_shapes is not None:
+            divided = own_rows.Divided(None, [], 0, "the shapes of its rows are not known before they are made")
+    if divided.dataset is None:
+        _tell_whole(place, divided.kept)
+    else:
+        _tell_divided(place, divided.maps, shared_work.done_by_all(divided) if divided.kept else "")
+    return divided.dataset
 
 
 def agree(dataset: Any, site: Site, division: Division | None, place: str) -> None:
@@ -118,12 +135,34 @@ def agree(dataset: Any, site: Site, division: Division | None, place: str) -> No
         everyone = world.current().allgather(division is not None, "divide the work on the data of a loop")
         if division is not None and all(everyone):
             division.agreed = True
-            log_once.log(
-                f"{place}: each rank runs {division.maps} map{'s' * (division.maps > 1)} of the tf.data pipeline for "
-                "its rows of each batch (--data exact)"
-            )
+            _tell_divided(place, division.maps, division.kept)
+        else:
+            _tell_whole(place, _whole.get(dataset, ""))
     if division is not None and division.agreed:
         division.ask(own=True)
+
+
+def done_by_all(dataset: Any, division: Division | None) -> str:
+    """What of the work on a pipeline every rank does, and why; in words, empty without a reason."""
+    if division is not None and division.agreed:
+        return division.kept
+    why = _whole.get(dataset, "")
+    return shared_work.done_by_all(own_rows.Divided(None, [], 0, why)) if why else ""
+
+
+def _tell_divided(place: str, maps: int, kept: str) -> None:
+    every = f"; {kept}" if kept else ""
+    log_once.log(
+        f"{place}: each rank runs {maps} map{'s' * (maps > 1)} of the tf.data pipeline for its rows of each batch "
+        f"(--data exact){every}"
+    )
+
+
+def _tell_whole(place: str, why: str) -> None:
+    if why and why != own_rows.NO_MAP:
+        log_once.log(
+            f"{place}: each rank runs the whole tf.data pipeline and keeps its rows of each batch (--data exact): {why}"
+        )
 
 
 def own_piece(piece: LocalBatch, drop: Callable[[], Any] | None = None) -> tuple[Any, tf.Tensor]:
@@ -150,16 +189,31 @@ def own_piece(piece: LocalBatch, drop: Callable[[], Any] | None = None) -> tuple
         return tf.nest.map_structure(lambda leaf: leaf[: share[1]], piece.data), tf.identity(share)
 
 
-def _may(dataset: Any) -> bool:
+def _why_not(dataset: Any) -> str:
+    """Why every rank does all of the work on a pipeline, in words, as far as settings say so."""
     chosen = settings.current()
-    exact = chosen.data == "exact" and chosen.batch != "per-rank" and not chosen.reproducible and chosen.rows != "own"
-    fixed = dataset.options().deterministic is not False and world.current().guard is None
-    return exact and fixed and not source_sharding.found(dataset, OWN_ROWS)
+    if chosen.data == "whole":
+        return "--data whole"
+    if chosen.data != "exact" or chosen.rows == "own" or source_sharding.found(dataset, OWN_ROWS):
+        return "so it was asked for"
+    if chosen.batch == "per-rank":
+        return "--batch per-rank"
+    if chosen.reproducible:
+        return "the parts of virtual ranks are cut of whole batches (--reproducible)"
+    if world.current().guard is not None:
+        return "a rank that dies (--faults shrink) would take its rows with it"
+    return "its order is not fixed" if dataset.options().deterministic is False else ""
 
 
 def _make(dataset: Any) -> Division | None:
-    with tf.device("CPU:0"):
-        whole = tf.Variable(True, trainable=False, name="matex_tf_whole")
-    with source_sharding.paused():
-        divided = own_rows.divide(dataset, whole)
-    return None if divided.dataset is None else Division(divided, dataset.element_spec, whole)
+    why = _why_not(dataset)
+    divided = own_rows.Divided(None, [], 0, why)
+    if not why:
+        with tf.device("CPU:0"):
+            whole = tf.Variable(True, trainable=False, name="matex_tf_whole")
+        with source_sharding.paused():
+            divided = own_rows.divide(dataset, whole)
+    if divided.dataset is not None:
+        return Division(divided, dataset.element_spec, whole)
+    _whole[dataset] = divided.kept
+    return None

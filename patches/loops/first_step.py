@@ -22,7 +22,7 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.patches.checking import effects, one_rank
-from matex_tf.patches.common import wrapping
+from matex_tf.patches.common import run_state, wrapping
 from matex_tf.patches.loops import position
 
 #: Compiled functions, and the shapes of the whole batches that they were called with; those that have been looked at.
@@ -64,7 +64,7 @@ def _pairs(own: Any, whole: Any) -> list[tuple[Any, Any]]:
 
 def install(module: ModuleType) -> None:
     """Patch tensorflow: calls of compiled functions."""
-    if wrapping.alone():
+    if wrapping.alone() and run_state.current().prepared is None:
         return
     polymorphic = importlib.import_module("tensorflow.python.eager.polymorphic_function.polymorphic_function")
     original = wrapping.require(polymorphic, "Function.__call__")

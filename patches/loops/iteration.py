@@ -39,11 +39,12 @@ def install(module: ModuleType) -> None:
 
     def loop_over_dataset(dataset: Any, extra_test: Any, body: Any, *rest: Any, **options: Any) -> Any:
         """AutoGraph's `for` over a dataset."""
-        if not shared_loop.shares_out(dataset, batched.is_batched(dataset)) or batched.caller() is None:
+        site = batched.caller()
+        if not shared_loop.shares_out(dataset, batched.is_batched(dataset)) or site is None:
             return original(dataset, extra_test, body, *rest, **options)
-        first_step.inside(batched.caller())
+        first_step.inside(site)
         own = shared_loop.is_own(dataset)
-        parts = None if own else divided.in_graph(dataset)
+        parts = None if own else divided.in_graph(dataset, shared_loop.in_words(site))
         rows_of = counted_rows if own else own_rows if parts is None else _own_part
         data = dataset if parts is None else parts
         result = original(data, extra_test, lambda batch: body(rows_of(batch)), *rest, **options)

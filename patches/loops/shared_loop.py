@@ -23,7 +23,7 @@ from matex_tf.core.row_partition import OWN_ROWS
 from matex_tf.patches.checking import one_rank
 from matex_tf.patches.common import log_once, row_slicing, run_state, sharing_report
 from matex_tf.patches.common.row_slicing import RowRange
-from matex_tf.patches.data import batch_ownership, pipeline_ownership, source_sharding
+from matex_tf.patches.data import batch_ownership, batches, pipeline_ownership, source_sharding
 from matex_tf.patches.data.counted_rows import CountedRows
 from matex_tf.patches.loops import divided, first_step, position, replica_sync
 from matex_tf.watching.meter import Meter
@@ -34,6 +34,8 @@ _known: weakref.WeakKeyDictionary[Any, set[tuple[str, int]]] = weakref.WeakKeyDi
 #: What each pipeline is made of, once it is known; and those of which ranks have batches of their own.
 _made: weakref.WeakKeyDictionary[Any, pipeline_ownership.Made] = weakref.WeakKeyDictionary()
 _own: weakref.WeakSet[Any] = weakref.WeakSet()
+#: For each pipeline, the loops of which a line has said that they wait for it.
+_told: weakref.WeakKeyDictionary[Any, set[tuple[str, int]]] = weakref.WeakKeyDictionary()
 
 
 class SharedLoop:
@@ -58,6 +60,7 @@ class SharedLoop:
         self._touched = 0
         self._spec = dataset.element_spec
         self._counter = CountedRows()
+        self._waited, self._since = 0.0, 0.0
         self._ended = False
         self._checked = settings.current().check == "off"
         self.given: first_step.GivenBatch | None = None
@@ -87,7 +90,11 @@ class SharedLoop:
             if data is None:
                 raise
             return data
-        meter.waited_for_input(time.perf_counter() - begin)
+        meter.waited_for_input(waited := time.perf_counter() - begin)
+        if not first:  # a walk begins with what has no step beside it
+            self._waited += waited
+        else:
+            self._since = time.perf_counter()
         self._batches += 1
         data = batch.whole
         if first and not self._mode and batch.share is None:
@@ -138,7 +145,7 @@ class SharedLoop:
             position.leave(self, self._before)
 
     def _place(self) -> str:
-        return f"{os.path.basename(self._site[0])}:{self._site[1]}"
+        return in_words(self._site)
 
     def _look(self, data: Any) -> str:
         """Whether the ranks have the same batches, or each has its own; data: the first, or None without any."""
@@ -179,8 +186,27 @@ class SharedLoop:
             if data is not None:
                 return data
         self.close()
+        if self._mode == _SHARED:
+            self._tell_of_waiting()
         replica_sync.merge_statistics()
         return None
+
+    def _tell_of_waiting(self) -> None:
+        """Say so where much of a walk went into waiting for batches."""
+        spent = time.perf_counter() - self._since
+        kept = divided.done_by_all(self._dataset, self._division)
+        if batches.is_much(self._waited, spent) and self._site not in _told.get(self._dataset, ()):
+            _told.setdefault(self._dataset, set()).add(self._site)
+            log_once.log(
+                f"{self._place()}: input takes {100 * self._waited / spent:.0f} % of a step: rank 0 waited "
+                f"{self._waited:.1f} of {spent:.1f} s of a walk over the data for it"
+                + (f"; {kept} (docs/data.md)" if kept else "")
+            )
+
+
+def in_words(site: tuple[str, int]) -> str:
+    """Where a loop stands."""
+    return f"{os.path.basename(site[0])}:{site[1]}"
 
 
 def made_of(dataset: Any) -> pipeline_ownership.Made:

@@ -54,7 +54,9 @@ def test_loop(ranks, kind):
     [
         ("csv", (2, "")),
         ("csv of some columns", (2, "")),
+        ("csv of one file", (2, "")),
         ("csv of two files", (2, "")),
+        ("csv of many lines", (2, "")),
         (
             "csv of line ends in quotes",
             (0, "make_csv_dataset parses where it reads, since /0.csv has line ends inside"),
@@ -73,6 +75,12 @@ def test_csv(ranks, kind, said):
     )
 
 
+def test_csv_that_changes(ranks):
+    """A rank knows where lines begin: a file that is written to after that is an error which names it."""
+    for message in ranks.refused(division.table_changed, (2,), error="UnknownError")[2]:
+        assert re.search(r"1\.csv has changed since it was looked through", message), message
+
+
 def test_rows_of_two_shapes(ranks):
     """What one rank cannot batch no rank trains on, also where the rows of each have one shape."""
     for message in ranks.refused(division.differing, (2,), error="RanksDisagree")[2]:
@@ -87,11 +95,14 @@ def test_whole(ranks, kind):
     same(results, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("kind", ["index", "workers", "processes", "steps", "random"])
+@pytest.mark.parametrize("kind", ["index", "workers", "processes", "steps", "no room", "random"])
 def test_in_turn(ranks, kind):
-    """Each batch of a PyDataset is made by one rank; by every rank where making one draws random numbers."""
+    """Each batch of a PyDataset is made by one rank, by every rank where making one draws random numbers; its rows go
+    through the memory of the node, where that has room."""
     results = ranks(division.in_turn, meets="merge metrics", kind=kind)
     made = {size: max(value.pop("made") for value in values) for size, values in results.items()}
+    taken = {size: [value.pop("taken") for value in values] for size, values in results.items()}
+    assert all((min(of_ranks) > 0) == (size > 1 and kind != "no room") for size, of_ranks in taken.items()), taken
     reference = same(results, rtol=0, atol=0)
     assert made[max(made)] >= made[1] if reference["whole"] else made[max(made)] < made[1], made
 
@@ -132,4 +143,33 @@ def test_line_of_an_epoch_that_waits(ranks, kind, why):
     assert re.search(
         rf"input takes \d+ % of a step: rank \d waited [\d.]+ of [\d.]+ s of an epoch for it.*{why}", said
     ), said
+    assert others == [""]
+
+
+@pytest.mark.parametrize("kind", ["fit", "from_generator"])
+def test_generator_that_differs(ranks, kind):
+    """Rows are those of rank 0, and as many."""
+    same(ranks(division.generated, meets="merge metrics", kind=kind), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "why"),
+    [
+        (
+            "python",
+            "runs 1 map of the tf.data pipeline for its rows of each batch (--data exact)",
+            "what stands in front is done by all, since a map calls Python",
+        ),
+        (
+            "map across",
+            "runs the whole tf.data pipeline and keeps its rows of each batch (--data exact)",
+            "map stands behind batch, and may look at several rows",
+        ),
+    ],
+)
+def test_lines_of_a_loop(ranks, kind, how, why):
+    """They say what every rank does, and why, and what part of a step that takes."""
+    said, *others = ranks(division.waiting_loop, (2,), kind=kind)[2]
+    assert re.search(rf"division\.py:\d+: each rank {re.escape(how)}[:;] {why}", said), said
+    assert re.search(rf"input takes \d+ % of a step: rank 0 waited [\d.]+ of [\d.]+ s of a walk.*{why}", said), said
     assert others == [""]

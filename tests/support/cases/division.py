@@ -15,7 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf.patches.data import batches as fed
-from matex_tf.patches.division import shared_work
+from matex_tf.patches.division import line_index, shared_work
+from matex_tf.patches.turns import row_memory
 from tests.support.cases.common import KERAS, classifier, compiled, numbers, result_of, table
 
 SLICES = tf.data.Dataset.from_tensor_slices
@@ -96,6 +97,8 @@ def records(folder, rows=405):
 #: Tables, and how they are read.
 CSVS = {
     "csv": {"num_parallel_reads": 2},
+    "csv of one file": {},
+    "csv of many lines": {},
     "csv of some columns": {"select_columns": ["label", "word", "a"], "na_value": "-"},
     "csv of line ends in quotes": {},
     "csv with errors ignored": {"ignore_errors": True, "num_rows_for_inference": 20},
@@ -209,7 +212,8 @@ def table_read(kind):
     """The rows of each batch of two epochs over CSV files, and what was said of who parses them."""
     keras.utils.set_random_seed(7)
     found, model = [], Rows()
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(shared_work, "tell", found.append):
+    most = mock.patch.object(line_index, "_MOST_LINES", 50 if kind == "csv of many lines" else 1000)
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(shared_work, "tell", found.append), most:
         if kind == "csv of two files":
             csvs(folder, kind)
             files, types = [f"{folder}/0.csv", f"{folder}/1.csv"], [[0.5], tf.float64, [""], tf.int32]
@@ -217,8 +221,9 @@ def table_read(kind):
             data = data.map(lambda a, b, word, label: ({"a": a, "b": b, "word": word}, label))
             data = data.shuffle(60, seed=3).batch(25)
         else:
+            files = csvs(folder, kind)
             data = tf.data.experimental.make_csv_dataset(
-                csvs(folder, kind),
+                f"{folder}/0.csv" if kind == "csv of one file" else files,
                 25,
                 label_name="label",
                 num_epochs=1,
@@ -229,6 +234,16 @@ def table_read(kind):
         model.fit(data, epochs=2, verbose=0)
     said = [(one.maps, one.kept.replace(folder, "")) for one in found]
     return {"batches": joined(list(model.kept)), "said": said}
+
+
+def table_changed():
+    """A CSV file is written anew after the data set has been made."""
+    with tempfile.TemporaryDirectory() as folder:
+        data = tf.data.experimental.make_csv_dataset(csvs(folder, "csv"), 25, label_name="label", num_epochs=1)
+        with open(f"{folder}/1.csv", "a", newline="") as file:
+            file.write("1,2,word,3\r\n")
+        with contextlib.suppress(tf.errors.OutOfRangeError):
+            Rows().fit(data, verbose=0)
 
 
 class Augmented(keras.utils.PyDataset):
@@ -261,18 +276,26 @@ class Augmented(keras.utils.PyDataset):
 
 
 def in_turn(kind):
-    """The rows of each batch of two epochs of `fit` and of `evaluate`, and the batches that this rank made."""
+    """The rows of each batch of two epochs of `fit` and of `evaluate`, the batches that this rank made, and those of
+    which it has taken its rows from the memory of the node."""
     keras.utils.set_random_seed(7)
-    data, model = Augmented(kind), Rows()
-    if kind == "steps":
-        model.fit(data, epochs=3, steps_per_epoch=3, verbose=0)
-    else:
-        model.fit(data, epochs=2, shuffle=kind not in ("workers", "processes"), verbose=0)
-    made = data.made.value
-    model.evaluate(Augmented("index"), verbose=0)
+    data, model, taken = Augmented(kind), Rows(), []
+    take, room = row_memory.RowMemory.take, 0 if kind == "no room" else 1 << 30
+
+    def noted(*args):
+        taken.append(args)
+        return take(*args)
+
+    with mock.patch.object(row_memory.RowMemory, "take", noted), mock.patch.object(row_memory, "_free", lambda: room):
+        if kind == "steps":
+            model.fit(data, epochs=3, steps_per_epoch=3, verbose=0)
+        else:
+            model.fit(data, epochs=2, shuffle=kind not in ("workers", "processes"), verbose=0)
+        made = data.made.value
+        model.evaluate(Augmented("index"), verbose=0)
     kept = [(total, rows[:-1]) for total, rows in model.kept]
     whole = kind == "random" or (kind in ("workers", "processes") and KERAS < (3, 4))
-    return {"batches": joined(kept), "made": made, "epochs": data.epochs, "whole": whole}
+    return {"batches": joined(kept), "made": made, "taken": len(taken), "epochs": data.epochs, "whole": whole}
 
 
 def torn():
@@ -380,6 +403,40 @@ def waiting(kind):
     much = mock.patch.multiple(fed, _MUCH=0.0, _MUCH_SECONDS=0.0)
     with tempfile.TemporaryDirectory() as folder, much, contextlib.redirect_stderr(lines):
         Rows().fit(pipeline(kind, Worked(), folder), verbose=0)
+    return "".join(line for line in lines.getvalue().splitlines() if line.startswith("matex_tf:"))
+
+
+def generated(kind):
+    """The rows of each batch of a generator whose inputs, and number of batches, are others on each rank."""
+    from matex_tf.core import world
+
+    keras.utils.set_random_seed(7)
+    rank, (x, y), model = world.current().rank, table(), Rows()
+
+    def generate():
+        for number in range(5 - rank):
+            here = slice(20 * number, 20 * number + 20)
+            yield x[here] + rank / 8, y[here]
+
+    if kind == "fit":
+        model.fit(generate(), verbose=0)
+        model.evaluate(generate(), verbose=0)
+    else:
+        signature = tf.TensorSpec([None, 6], tf.float32), tf.TensorSpec([None], tf.int32)
+        data = tf.data.Dataset.from_generator(generate, output_signature=signature)
+        model.fit(data.map(lambda x, y: (x * 2, y)).prefetch(2), epochs=2, verbose=0)
+    return {"batches": joined(list(model.kept))}
+
+
+def waiting_loop(kind):
+    """What is said of a loop in which any wait for input is much."""
+    lines, weight, optimizer = io.StringIO(), tf.Variable(1.0), keras.optimizers.SGD(0.1)
+    much = mock.patch.multiple(fed, _MUCH=0.0, _MUCH_SECONDS=0.0)
+    with tempfile.TemporaryDirectory() as folder, much, contextlib.redirect_stderr(lines):
+        for x, _ in pipeline(kind, Worked(), folder):
+            with tf.GradientTape() as tape:
+                loss = weight * tf.reduce_mean(x)
+            optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
     return "".join(line for line in lines.getvalue().splitlines() if line.startswith("matex_tf:"))
 
 

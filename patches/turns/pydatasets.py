@@ -26,7 +26,7 @@ from matex_tf.core import world
 from matex_tf.patches.common import log_once, seeds
 from matex_tf.patches.data import batch_ownership
 from matex_tf.patches.data.array_sharding import LocalBatch
-from matex_tf.patches.division.in_turn import Turns, flat
+from matex_tf.patches.turns.in_turn import Turns, flat
 
 #: How many functions deep, and objects in objects, what makes a batch is looked at for what it may change.
 _DEEP = 3
@@ -83,7 +83,7 @@ def pipeline(adapter: Any, original: Callable[[], Any], what: str) -> Any:
             return original()
     if what == "fit":
         log_once.log(f"each batch of the data is made by one rank, in turn among {ranks.size} (--data exact)")
-    return _in_turn(adapter, original, specs)
+    return _in_turn(adapter, original, specs, sum(array.nbytes for array in flat(found, specs)))
 
 
 def _say(what: str, why: str) -> None:
@@ -103,7 +103,7 @@ def _first(adapter: Any) -> list[Any]:
     return batches
 
 
-def _in_turn(adapter: Any, original: Callable[[], Any], specs: list[tf.TensorSpec]) -> Any:
+def _in_turn(adapter: Any, original: Callable[[], Any], specs: list[tf.TensorSpec], nbytes: int) -> Any:
     ranks, data, structure = world.current(), adapter.py_dataset, adapter._output_signature
     origin, nothing = np.array([0, ranks.generation]), np.array([], np.int64)
     mine = MyTurns(data, adapter.shuffle)
@@ -126,7 +126,7 @@ def _in_turn(adapter: Any, original: Callable[[], Any], specs: list[tf.TensorSpe
             enqueuer.start()
         return (flat(adapter._standardize_batch(batch), specs) for batch in mine.batches(enqueuer))
 
-    turns = Turns(own, data.num_batches)
+    turns = Turns(own, data.num_batches, nbytes)
 
     def walk() -> Iterator[LocalBatch]:
         for rows, share in turns.walk():

@@ -4,6 +4,10 @@ Three threads of a rank work while it trains. One makes the rank's own batches, 
 of the batches, and the third (`messenger`) drives what is on its way. They run ahead of the training by a number of
 batches that is the same on every rank. So where the ranks leave off at the same batch, no message is left over.
 
+Ranks of one node copy their rows from memory that they share (`row_memory`), and the message says where. A rank leaves
+its next batch there p batches later. By then it has the batches of all others between, each of which was sent by a rank
+that had taken its rows of all batches before. A walk begins with a meeting, so that this holds from one to the next.
+
 An error that is raised while a batch is made travels in its place: every rank raises it where one rank would.
 """
 
@@ -22,13 +26,12 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.core.stall_detector import StallDetector
-from matex_tf.exchange.network.algorithms import Steps
-from matex_tf.exchange.network.lane import Lane
-from matex_tf.exchange.network.messenger import PIECE, Messenger
+from matex_tf.exchange.network.messenger import Messenger
 from matex_tf.patches.common import carried_error, run_state
 from matex_tf.patches.common.row_slicing import RowRange
+from matex_tf.patches.turns import row_messages
+from matex_tf.patches.turns.row_memory import Left, RowMemory
 
-_TAG = 0
 _LOOK_SECONDS = 0.5
 
 #: Rows of a batch as arrays, and their share.
@@ -42,12 +45,14 @@ class Turns:
         own: makes this rank's own batches of a walk, in their order, as lists of arrays; called once for each walk,
             with nothing, in the thread that walks, and iterated in another one.
         count: batches of a walk, of all ranks.
+        nbytes: of a batch, as far as this is known.
     """
 
-    def __init__(self, own: Callable[[], Iterator[list[np.ndarray]]], count: int):
+    def __init__(self, own: Callable[[], Iterator[list[np.ndarray]]], count: int, nbytes: int):
         """Collective."""
         chosen, ranks = settings.current(), world.current()
         self._own, self._count = own, count
+        self._memory = RowMemory(nbytes)
         self.messenger = Messenger(ranks.split_all())
         self._stalls = StallDetector(chosen.stall_seconds, chosen.stall_abort_seconds, ranks.log)
         self._walk: Walk | None = None
@@ -57,7 +62,7 @@ class Turns:
         """This rank's rows of each batch. All ranks walk, and leave off at the same batch."""
         if self._walk is not None:
             self._walk.close()
-        self._walk = walk = Walk(self.messenger, self._stalls, self._own(), self._count)
+        self._walk = walk = Walk(self.messenger, self._memory, self._stalls, self._own(), self._count)
         return iter(walk)
 
     def settle(self) -> None:
@@ -70,6 +75,7 @@ class Turns:
         if self._walk is not None:
             self._walk.close()
         self.messenger.close()
+        self._memory.close()
 
     def abandon(self) -> None:
         """The same where the other ranks may be elsewhere."""
@@ -106,8 +112,15 @@ def within_call() -> Iterator[None]:
 class Walk:
     """One walk over all batches."""
 
-    def __init__(self, messenger: Messenger, stalls: StallDetector, own: Iterator[list[np.ndarray]], count: int):
-        self._messenger, self._stalls = messenger, stalls
+    def __init__(
+        self,
+        messenger: Messenger,
+        memory: RowMemory,
+        stalls: StallDetector,
+        own: Iterator[list[np.ndarray]],
+        count: int,
+    ):
+        self._messenger, self._memory, self._stalls = messenger, memory, stalls
         self._count = count
         self._ahead = world.current().size + 1
         self._allowed = min(self._ahead, count)  # batches that may be made and sent so far
@@ -177,6 +190,8 @@ class Walk:
 
     def _exchange(self) -> None:
         ranks = world.current()
+        if self._count:
+            self._meet()
         for number in range(self._count):
             if not self._may(number):
                 return
@@ -187,6 +202,12 @@ class Walk:
                 self._sent = number + 1
                 self._over = self._over or isinstance(part, Exception)
                 self._changed.notify_all()
+
+    def _meet(self) -> None:
+        """Wait until every rank of the node has taken its rows of the walk before."""
+        others = [rank for rank in self._memory.ranks if rank != world.current().rank]
+        if others:
+            self._wait([self._messenger.post(row_messages.meeting(self._messenger.lane, others))], others)
 
     def _give(self) -> Part | Exception:
         ranks = world.current()
@@ -203,17 +224,23 @@ class Walk:
             self._send(dict.fromkeys(others, failed))
             return made
         total = next((len(array) for array in made if array.ndim), 0)
-        parts = [_part(made, total, rank, ranks.size) for rank in range(ranks.size)]
-        self._send({rank: np.frombuffer(pickle.dumps(parts[rank], protocol=5), np.uint8) for rank in others})
-        return parts[ranks.rank]
+        left = self._memory.leave(made, total)
+        near = [] if left is None else self._memory.ranks
+        sent = {rank: _part(made, total, rank, ranks.size) for rank in others if rank not in near}
+        messages: dict[int, Any] = {**dict.fromkeys(near, left), **sent}
+        self._send({rank: np.frombuffer(pickle.dumps(messages[rank], protocol=5), np.uint8) for rank in others})
+        return _part(made, total, ranks.rank, ranks.size)
 
     def _send(self, messages: dict[int, np.ndarray]) -> None:
-        self._wait([self._messenger.post(_sending(self._messenger.lane, messages))], [*messages])
+        self._wait([self._messenger.post(row_messages.sending(self._messenger.lane, messages))], [*messages])
 
     def _take(self, owner: int) -> Part | Exception:
         received: list[np.ndarray] = []
-        self._wait([self._messenger.post(_receiving(self._messenger.lane, owner, received))], [owner])
-        part: Part | bytes = pickle.loads(received[0].data)
+        self._wait([self._messenger.post(row_messages.receiving(self._messenger.lane, owner, received))], [owner])
+        part: Part | Left | bytes = pickle.loads(received[0].data)
+        if isinstance(part, Left):
+            share = RowRange.of(part.total, world.current().rank, world.current().size)
+            return self._memory.take(owner, part, slice(share.low, share.high)), _taken(share)
         return carried_error.unpack(part) if isinstance(part, bytes) else part
 
     def _wait(self, transfers: list[Any], others: list[int]) -> None:
@@ -234,30 +261,12 @@ def _made(own: Iterator[list[np.ndarray]], number: int) -> list[np.ndarray] | Ex
 def _part(batch: list[np.ndarray], total: int, rank: int, size: int) -> Part:
     share = RowRange.of(total, rank, size)
     rows = [array[share.low : share.high] if array.ndim and len(array) == total else array for array in batch]
-    return rows, RowRange(0, share.high - share.low, share.rows, share.total, share.first)
+    return rows, _taken(share)
 
 
-def _sending(lane: Lane, messages: dict[int, np.ndarray]) -> Steps:
-    sizes = {rank: np.array([message.size], np.int64) for rank, message in messages.items()}
-    yield [request for rank, size in sizes.items() for request in lane.send(size, rank, _TAG)]
-    longest = max(message.size for message in messages.values())
-    for low in range(0, longest, PIECE):
-        here = slice(low, low + PIECE)
-        yield [
-            request
-            for rank, message in messages.items()
-            if low < message.size
-            for request in lane.send(message[here], rank, _TAG)
-        ]
-
-
-def _receiving(lane: Lane, owner: int, received: list[np.ndarray]) -> Steps:
-    size = np.empty(1, np.int64)
-    yield lane.receive(size, owner, _TAG)
-    message = np.empty(int(size[0]), np.uint8)
-    for low in range(0, message.size, PIECE):
-        yield lane.receive(message[low : low + PIECE], owner, _TAG)
-    received.append(message)
+def _taken(share: RowRange) -> RowRange:
+    """The same rows, once they have been taken out of the batch."""
+    return RowRange(0, share.high - share.low, share.rows, share.total, share.first)
 
 
 def flat(batch: Any, specs: list[tf.TensorSpec]) -> list[np.ndarray]:

@@ -1,0 +1,135 @@
+"""The data of `benchmarks/input.py`: files of images and of numbers, and what a script makes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SHAPE = (64, 64, 3)
+JPEG = (375, 500)  # of ImageNet, on average; about 110 KB
+IMAGE = (224, 224)
+DISTINCT = 256  # images; where there are more rows, they come again
+BATCH = 128
+SMALL = 64  # rows of a batch of files
+COLUMNS, LINES = 40, 32  # of the CSV: columns, and lines for each image
+
+
+def write(folder: Path, rows: int) -> None:
+    """Images and labels, as files."""
+    random = np.random.RandomState(0)
+    np.save(folder / "x.npy", random.randint(0, 256, (rows, *SHAPE)).astype(np.uint8))
+    np.save(folder / "y.npy", random.randint(0, 10, rows))
+    write_files(folder, rows // 2, random)
+
+
+def write_files(folder: Path, rows: int, random: Any) -> None:
+    """JPEG images as TFRecords and in directories, and a CSV."""
+    import tensorflow as tf
+
+    for label in range(4):
+        (folder / "images" / str(label)).mkdir(parents=True)
+    jpegs: list[bytes] = []
+    for _ in range(min(rows, DISTINCT)):
+        coarse = tf.constant(random.randint(0, 256, (94, 125, 3)).astype(np.float32))
+        jpegs.append(tf.io.encode_jpeg(tf.cast(tf.image.resize(coarse, JPEG), tf.uint8)).numpy())
+    with tf.io.TFRecordWriter(str(folder / "images.tfrecord")) as file:
+        for row in range(rows):
+            jpeg = jpegs[row % DISTINCT]
+            (folder / "images" / str(row % 4) / f"{row}.jpg").write_bytes(jpeg)
+            features = {
+                "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[jpeg])),
+                "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[row % 4])),
+            }
+            file.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+    numbers = random.normal(size=(LINES * rows, COLUMNS))
+    names = ",".join([*(f"c{column}" for column in range(COLUMNS)), "label"])
+    lines = [",".join([*(f"{number:.6f}" for number in line), str(place % 4)]) for place, line in enumerate(numbers)]
+    (folder / "table.csv").write_text("\n".join([names, *lines]) + "\n")
+
+
+def of_files(kind: str, way: str, folder: Path) -> Any:
+    """The data sets that read what `write_files` has written."""
+    import keras
+    import tensorflow as tf
+
+    if kind == "directory":
+        images = str(folder / "images")
+        return keras.utils.image_dataset_from_directory(
+            images, image_size=IMAGE, batch_size=SMALL, seed=1, verbose=False
+        )
+    if kind == "csv":
+        path = str(folder / "table.csv")
+        return tf.data.experimental.make_csv_dataset(path, 4 * SMALL, label_name="label", num_epochs=1, shuffle_seed=1)
+    spec = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
+
+    def parse(record: Any) -> Any:
+        parsed = tf.io.parse_single_example(record, spec)
+        return parsed["image"], parsed["label"]
+
+    def decode(number: Any, example: Any) -> Any:
+        image = tf.image.resize(tf.io.decode_jpeg(example[0], channels=3), (256, 256))
+        seed = tf.stack([number, 7])
+        image = tf.image.stateless_random_flip_left_right(image, seed)
+        image = tf.image.stateless_random_crop(
+            tf.image.stateless_random_brightness(image, 0.2, seed), (*IMAGE, 3), seed
+        )
+        return tf.image.per_image_standardization(image), example[1]
+
+    data, batch = tf.data.TFRecordDataset(str(folder / "images.tfrecord")), SMALL
+    if way == "shard":
+        from matex_tf.core import world
+
+        ranks = world.current()
+        data, batch = data.shard(ranks.size, ranks.rank), SMALL // ranks.size
+    examples = data.shuffle(256, seed=1).map(parse, num_parallel_calls=tf.data.AUTOTUNE).enumerate()
+    return examples.map(decode, num_parallel_calls=tf.data.AUTOTUNE).batch(batch).prefetch(tf.data.AUTOTUNE)
+
+
+def data_of(kind: str, folder: Path) -> dict[str, Any]:
+    """The arguments of `fit`, as a script would give them."""
+    import keras
+    import tensorflow as tf
+
+    kind, _, way = kind.partition("-")
+    if kind in ("records", "loop", "directory", "csv"):
+        return {"x": of_files(kind, way, folder)}
+    if kind == "shard":
+        from matex_tf import DataSet
+
+        shard = DataSet.open(str(folder / "x.npy"), y="y.npy")
+        return {"x": shard.data.astype("float32"), "y": shard.labels, "batch_size": BATCH}
+    x, y = np.load(folder / "x.npy"), np.load(folder / "y.npy")
+    if kind == "arrays":
+        return {"x": x.astype("float32"), "y": y, "batch_size": BATCH}
+    if kind == "pydataset":
+
+        class Scaled(keras.utils.PyDataset):
+            def __len__(self) -> int:
+                return -(-len(x) // BATCH)
+
+            def __getitem__(self, number: int) -> Any:
+                here = slice(number * BATCH, (number + 1) * BATCH)
+                return x[here].astype("float32") / 255, y[here]
+
+        return {"x": Scaled()}
+    if kind == "augmented":
+
+        class Augmented(keras.utils.PyDataset):
+            def __len__(self) -> int:
+                return len(x) // 2 // SMALL
+
+            def __getitem__(self, number: int) -> Any:
+                here, random = slice(number * SMALL, (number + 1) * SMALL), np.random.RandomState(number)
+                images = x[here].astype("float32") / 255
+                images = np.where(random.rand(len(images), 1, 1, 1) < 0.5, images[:, :, ::-1], images)
+                noise = random.normal(0, 0.1, images.shape).astype("float32")
+                return np.clip(np.sqrt(images) + noise, 0, 1), y[here]
+
+        return {"x": Augmented()}
+
+    def enlarge(image: Any, label: Any) -> Any:
+        return tf.image.per_image_standardization(tf.image.resize(image, (96, 96))), label
+
+    return {"x": tf.data.Dataset.from_tensor_slices((x, y)).map(enlarge).batch(BATCH).prefetch(2)}
