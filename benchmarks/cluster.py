@@ -31,13 +31,14 @@ def sums(count: int, each: int, gbit: float, sizes: str, repeats: int) -> list[d
 
 
 def steps(count: int, gbit: float, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Steps of the MLP on `count` hosts of a rank each; see `benchmarks.step`. A core each where there are enough."""
+    """Steps of a model on `count` hosts of a rank each; see `benchmarks.step`. A core each where there are enough."""
     cores = 1 if count <= len(os.sched_getaffinity(0)) else 0
     with tempfile.TemporaryDirectory() as folder, emulated.Hosts(count, gbit, cores=cores) as hosts:
         file = Path(folder) / "steps.json"
         words = [sys.executable, "-m", "benchmarks.step", "-n", str(count), "--hosts", jobs.listed(hosts)]
-        words += ["--peers", "none", "--models", "mlp", "--configurations", options.configurations]
-        words += ["--compute", str(options.compute), "--batch", str(options.batch), "--steps", "2"]
+        words += ["--peers", "none", "--models", options.model, "--configurations", options.configurations]
+        words += ["--compute", str(options.compute), "--batch", str(options.batch)]
+        words += ["--steps", "2"] if options.model == "mlp" else []
         jobs.run([*words, "--rounds", str(options.rounds), "--json", str(file)], hosts)
         return list(json.loads(file.read_text())["figures"])
 
@@ -76,27 +77,12 @@ def show_steps(figures: Sequence[dict[str, Any]], sum_seconds: float, title: str
     tables.show(title, columns, rows, less=["ms a step"], spreads={"ms a step": "spread"}, note=note)
 
 
-def main() -> None:
-    parser = tables.parser("cluster", __doc__)
-    parser.add_argument("--gbit", type=float, default=1, help="rate of each link, in Gbit/s (default 1)")
-    parser.add_argument("--sizes", default="1M,10M,100M", help="bytes of the sums (default 1M,10M,100M)")
-    parser.add_argument("--rounds", type=int, default=7, help="of which the median counts (default 7)")
-    parser.add_argument("--parts", default="sums,steps,pairs", help="of sums,steps,pairs (default all)")
-    parser.add_argument(
-        "--configurations",
-        default="chained 32,funneled 16",
-        help="as for scripts/bench step (default chained 32,funneled 16)",
-    )
-    parser.add_argument("--compute", type=float, default=0, metavar="MS", help="emulate so much computing a step")
-    parser.add_argument("--batch", type=int, default=0, help="rows of a rank in a step (default: the model's)")
-    parser.add_argument("--step-hosts", type=int, default=4, help="hosts of a rank each, for steps (default 4)")
-    options = tables.parse(parser)
-    parts = options.parts.split(",")
-    if reason := emulated.unavailable():
-        print(f"scripts/bench cluster: skipped, {reason}.")
-        return
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """The parts that are wanted."""
     found: dict[str, Any] = {}
-    rate, note = f"links of {options.gbit:g} Gbit/s", f"median of {options.rounds}"
+    parts, note = options.parts.split(","), f"median of {options.rounds}"
+    beside = f", beside {options.busy_loops} busy loops" if options.busy_loops else ""
+    rate = f"links of {options.gbit:g} Gbit/s{beside}"
     if "sums" in parts:
         found["sums"] = sums(4, 1, options.gbit, options.sizes, options.rounds)
         show_sums(found["sums"], f"allreduce on 4 hosts, {rate}", note)
@@ -115,8 +101,32 @@ def main() -> None:
         alone = sums(options.step_hosts, 1, options.gbit, str(weights), 3)[0]["matex_tf"]["seconds"]
         found["sum_of_a_step"] = alone
         print(f"the {weights:,} bytes of a step's gradients alone take {1e3 * alone:.0f} ms")
-        show_steps(found["steps"], alone, f"a step of the 25 M MLP on {options.step_hosts} hosts, {rate}", note)
-    tables.keep(found)
+        show_steps(found["steps"], alone, f"a step of {options.model} on {options.step_hosts} hosts, {rate}", note)
+    return found
+
+
+def main() -> None:
+    parser = tables.parser("cluster", __doc__)
+    parser.add_argument("--gbit", type=float, default=1, help="rate of each link, in Gbit/s (default 1)")
+    parser.add_argument("--sizes", default="1M,10M,100M", help="bytes of the sums (default 1M,10M,100M)")
+    parser.add_argument("--rounds", type=int, default=7, help="of which the median counts (default 7)")
+    parser.add_argument("--parts", default="sums,steps,pairs", help="of sums,steps,pairs (default all)")
+    parser.add_argument(
+        "--configurations",
+        default="chained 32,funneled 16",
+        help="as for scripts/bench step (default chained 32,funneled 16)",
+    )
+    parser.add_argument("--compute", type=float, default=0, metavar="MS", help="emulate so much computing a step")
+    parser.add_argument("--batch", type=int, default=0, help="rows of a rank in a step (default: the model's)")
+    parser.add_argument("--step-hosts", type=int, default=4, help="hosts of a rank each, for steps (default 4)")
+    parser.add_argument("--model", default="mlp", help="of the steps: small, lenet, mlp or resnet (default mlp)")
+    parser.add_argument("--busy-loops", type=int, default=0, metavar="N", help="so many busy loops beside (default 0)")
+    options = tables.parse(parser)
+    if reason := emulated.unavailable():
+        print(f"scripts/bench cluster: skipped, {reason}.")
+        return
+    with jobs.busy(options.busy_loops):
+        tables.keep(measure(options))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import hosts as emulated
-from benchmarks import jobs, tables, training
+from benchmarks import jobs, plan_groups, tables, training
 from benchmarks.training import SERVER
 from matex_tf.planning.predict import best, compared
 
@@ -58,12 +58,18 @@ def compare(count: int, gbit: float, options: argparse.Namespace) -> dict[str, A
 def main() -> None:
     parser = tables.parser("plan", __doc__)
     parser.add_argument("--hosts", default="2,3,4,8", help="numbers of hosts (default 2,3,4,8)")
-    parser.add_argument("--gbit", default="0.25,0.5,1", help="rates of the links, in Gbit/s (default 0.25,0.5,1)")
+    parser.add_argument(
+        "--gbit", help="rates of the links, in Gbit/s (default 0.25,0.5,1; with --groups 0.05,0.1,0.25)"
+    )
     parser.add_argument("--model", default="wide", help="of benchmarks/step/models.py (default wide)")
     parser.add_argument("--rows", type=int, default=1, help="of a rank in each batch (default 1)")
     parser.add_argument("--compute", type=float, default=100, metavar="MS", help="of a step (default 100)")
     parser.add_argument("--rounds", type=int, default=2, help="in which strategies take turns (default 2)")
     parser.add_argument("--steps", type=int, default=5, help="of a turn (default 5)")
+    parser.add_argument(
+        "--groups", action="store_true", help="groups of two hosts in place of --hosts, links between them of --gbit"
+    )
+    parser.add_argument("--inside", type=float, default=1, help="with --groups: rate in a group, in Gbit/s (default 1)")
     parser.add_argument("--rank", nargs=3, metavar=("MODEL", "ROWS", "COMPUTE"), help=argparse.SUPPRESS)
     options = tables.parse(parser)
     if options.rank:
@@ -73,15 +79,16 @@ def main() -> None:
         print(f"scripts/bench plan: skipped, {reason}.")
         return
     figures: list[dict[str, Any]] = []
-    for gbit in map(float, options.gbit.split(",")):
-        for count in map(int, options.hosts.split(",")):
-            figures.append(compare(count, gbit, options))
+    rates = options.gbit or ("0.05,0.1,0.25" if options.groups else "0.25,0.5,1")
+    for gbit in map(float, rates.split(",")):
+        for count in [plan_groups.HOSTS] if options.groups else map(int, options.hosts.split(",")):
+            figures.append(plan_groups.compare(gbit, options) if options.groups else compare(count, gbit, options))
             print(f"  {count} hosts at {gbit:g} Gbit/s are measured", file=sys.stderr, flush=True)
             tables.keep(figures)
-    show(figures, options.compute)
+    show(figures, options)
 
 
-def show(figures: list[dict[str, Any]], compute: float) -> None:
+def show(figures: list[dict[str, Any]], options: argparse.Namespace) -> None:
     """A table, the median error, and whether the best was named."""
     names = list(figures[0]["measured"])
     rows, errors, losses = [], [], []
@@ -93,7 +100,10 @@ def show(figures: list[dict[str, Any]], compute: float) -> None:
         cells = (f"{1e3 * predicted[name]:.0f} / {1e3 * measured[name]:.0f}" for name in names)
         rows.append((f"{figure['hosts']} {figure['gbit']:g}", *cells, named, f"{100 * losses[-1]:.0f} %"))
     columns = ["hosts, Gbit/s", *names, "named", "slower than best"]
-    tables.show(f"ms a step, predicted / measured; {compute:g} ms of computing", columns, rows)
+    title = f"ms a step, predicted / measured; {options.compute:g} ms of computing"
+    if options.groups:
+        title += f"; groups of {plan_groups.GROUP} hosts, {options.inside:g} Gbit/s in a group"
+    tables.show(title, columns, rows)
     error, worst = 100 * statistics.median(errors), 100 * max(errors)
     print(f"error of {len(errors)} predictions: median {error:.1f} %, worst {worst:.0f} %")
     print(f"the strategy that is named is slower than the best by {100 * max(losses):.0f} % at most")

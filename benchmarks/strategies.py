@@ -89,18 +89,21 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=16, help="rows of a rank in each batch (default 16)")
     parser.add_argument("--compute", type=float, default=0, metavar="MS", help="emulate so much computing a step")
     parser.add_argument("--rounds", type=int, default=5, help="in which strategies take turns (default 5)")
-    parser.add_argument("--only", default=",".join(COMPARED), help="strategies and codecs (default all)")
+    parser.add_argument("--only", help="strategies and codecs (default all)")
     parser.add_argument("--until", default="lenet", help="models that train to an accuracy (default lenet)")
     parser.add_argument("--accuracy", type=float, default=0.9, help="which accuracy (default 0.9)")
     parser.add_argument(
         "--groups", action="store_true", help="on two clusters of hosts with a slow link between them, see below"
     )
     parser.add_argument("--between", type=float, default=0.05, help="rate of that link, in Gbit/s (default 0.05)")
-    parser.add_argument("--seconds", type=float, default=60, help="the most that one training takes there (default 60)")
+    parser.add_argument("--seconds", type=float, default=150, help="the most of a training there (default 150)")
+    parser.add_argument("--seeds", type=int, default=0, help="with --groups: compare accuracies over so many seeds")
+    parser.add_argument("--epochs", type=int, default=20, help="of each training with --seeds (default 20)")
     parser.add_argument("--picture", metavar="FILE", help="draw step times to this file (needs matplotlib)")
     options = tables.parse(parser)
-    names = [name for name in options.only.split(",") if name.split()[0] in (*STRATEGIES, SERVER)]
-    if reason := emulated.unavailable():
+    wanted = options.only.split(",") if options.only else COMPARED
+    names = [name for name in wanted if name.split()[0] in (*STRATEGIES, SERVER)]
+    if not (options.groups and options.seeds) and (reason := emulated.unavailable()):
         print(f"scripts/bench strategies: skipped, {reason}.")
         return
     if options.groups:

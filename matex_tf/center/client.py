@@ -8,8 +8,8 @@ last.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 from typing import Any
@@ -17,20 +17,12 @@ from typing import Any
 import numpy as np
 
 from matex_tf.center import wire
-from matex_tf.center.piece import spans
+from matex_tf.center.schedule import Range, ranges
 from matex_tf.errors import MatexError
 from matex_tf.exchange.network import codec as codecs
 
-
-@dataclass
-class _Range:
-    """Numbers that one server keeps: `low` to `high` of its piece, which are `here` of this rank's part."""
-
-    piece: int
-    size: int
-    low: int
-    high: int
-    here: slice
+#: Seconds from one question to the next for numbers that nobody has given to a server yet.
+_PAUSE = 0.1
 
 
 class Servers:
@@ -116,7 +108,15 @@ class Client:
     """
 
     def __init__(
-        self, servers: Servers, training: int, name: str, values: np.ndarray, part: tuple[int, int], codec: str = "none"
+        self,
+        servers: Servers,
+        training: int,
+        name: str,
+        values: np.ndarray,
+        part: tuple[int, int],
+        codec: str = "none",
+        clock: float = 0,
+        offers: bool = True,
     ):
         """Offer the numbers with which training begins.
 
@@ -126,7 +126,10 @@ class Client:
             values: all numbers of the center, float32 and flat.
             part: first and one past the last of those of this rank.
             codec: what encodes what travels.
+            clock: how many steps its group has made; infinite where nobody shall wait for it yet.
+            offers: whether it has numbers to offer; else it may ask for those that are known alone.
         """
+        self._clock, self._offers = clock, offers
         self._servers, self._of, self._name, self._codec_name = servers, f"{training}.", name, codec
         self._codec = None if codec == "none" else codecs.create(codec)
         self._lines = Lines(servers)
@@ -134,24 +137,19 @@ class Client:
         self._told = self.copy.copy()  # with a codec: what this rank and the servers both know
         self._residual = np.zeros_like(self.copy)
         self.sent = self.received = self.replaced = self._resets = 0
-        self._ranges = []
-        for piece, (low, high) in enumerate(spans(values.size, len(servers.addresses))):
-            first, last = max(low, part[0]), min(high, part[1])
-            if first < last:
-                here = slice(first - part[0], last - part[0])
-                self._ranges.append(_Range(piece, high - low, first - low, last - low, here))
-        for one in self._ranges:
+        self._ranges = ranges(values.size, len(servers.addresses), part)
+        for one in self._ranges if offers else ():
             self._offer(one)
 
     def elastic(self, weights: np.ndarray, alpha: float) -> np.ndarray:
         """Meet the center: this rank's part of d, by which the group moves towards it (see `Piece.elastic`)."""
         moves = np.empty_like(weights)
 
-        def ask(one: _Range) -> tuple[dict[str, Any], bytes]:
+        def ask(one: Range) -> tuple[dict[str, Any], bytes]:
             head, own, told = {"ask": "elastic", "alpha": alpha}, weights[one.here], self._told[one.here]
             return head, own.tobytes() if self._codec is None else self._encode(own - told, told)
 
-        def take(one: _Range, body: bytes) -> None:
+        def take(one: Range, body: bytes) -> None:
             d, told = moves[one.here], weights[one.here] if self._codec is None else self._told[one.here]
             self._decode(body, d)
             # c before was w - d / alpha, and is d more now: the copy costs no byte.
@@ -164,7 +162,7 @@ class Client:
         """Add this rank's part of how far the group has moved; its part of the center, once no group is more than
         `staleness` steps behind `clock`."""
 
-        def ask(one: _Range) -> tuple[dict[str, Any], bytes]:
+        def ask(one: Range) -> tuple[dict[str, Any], bytes]:
             head = {"ask": "push", "clock": clock, "staleness": staleness}
             own = moved[one.here]
             if self._codec is None:
@@ -173,7 +171,7 @@ class Client:
             self._codec.encode(own, said, self._residual[one.here])
             return head, said.tobytes()
 
-        def take(one: _Range, body: bytes) -> None:
+        def take(one: Range, body: bytes) -> None:
             if self._codec is None:
                 self.copy[one.here] = np.frombuffer(body, np.float32)
             else:
@@ -186,7 +184,7 @@ class Client:
     def pull(self) -> np.ndarray:
         """This rank's part of the center, to the bit."""
 
-        def take(one: _Range, body: bytes) -> None:
+        def take(one: Range, body: bytes) -> None:
             self.copy[one.here] = np.frombuffer(body, np.float32)
 
         self._ask_all(lambda one: ({"ask": "pull"}, b""), take)
@@ -231,16 +229,19 @@ class Client:
         for one in again:
             while True:
                 self.replaced += 1
-                self._offer(one)
+                if self._offers:
+                    self._offer(one)
+                else:  # until a group of the job has given them to the server that has taken the place of another
+                    time.sleep(_PAUSE)
                 answer = self._answer(self._send(one, *ask(one)))
                 if answer is not None and not answer[0].get("unknown"):
                     break
             take(one, answer[1])
 
-    def _offer(self, one: _Range) -> None:
+    def _offer(self, one: Range) -> None:
         """Give the server of a range the copy that this rank has, until one takes it."""
         self._told[one.here] = self.copy[one.here]
-        head = {"ask": "offer", "size": one.size, "reset": self._resets}
+        head = {"ask": "offer", "size": one.size, "reset": self._resets, "clock": self._clock}
         while self._answer(self._send(one, head, self.copy[one.here].tobytes())) is None:
             pass
 
@@ -251,7 +252,7 @@ class Client:
         for one in self._ranges:
             self._offer(one)
 
-    def _send(self, one: _Range, head: dict[str, Any], body: bytes) -> int | None:
+    def _send(self, one: Range, head: dict[str, Any], body: bytes) -> int | None:
         """Send to the server that keeps a range; which that is, None where it has just died."""
         words = {"of": self._of, "client": self._name, "piece": one.piece, "low": one.low, "high": one.high}
         return self._lines.send(one.piece, {**head, **words, "codec": self._codec_name}, body)
@@ -264,17 +265,17 @@ class Dealer:
     """Asks which part of which batch a group shall train on next. For one thread at a time.
 
     Args:
-        group: the number of the group.
+        group: the name of the group.
     """
 
-    def __init__(self, servers: Servers, training: int, group: int):
+    def __init__(self, servers: Servers, training: int, group: str):
         self._lines = Lines(servers)
         self._training, self._group = training, group
         self._epoch = self._number = self._seen = 0
 
-    def begin_epoch(self, epoch: int) -> None:
-        """Parts are dealt out anew."""
-        self._epoch, self._number, self._seen = epoch, 0, 0
+    def begin_epoch(self, epoch: int, seen: int = 0) -> None:
+        """Parts are dealt out anew; the first `seen` of them are not."""
+        self._epoch, self._number, self._seen = epoch, 0, seen
 
     def next_part(self) -> int:
         """A number: the batch of the epoch times the parts of a batch, and the part of it."""

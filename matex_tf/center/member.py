@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from matex_tf.center import wire
-from matex_tf.center.client import Client, Dealer, Servers
+from matex_tf.center import terms, wire
+from matex_tf.center.client import Client, Dealer, Lines, Servers
 from matex_tf.center.service import Service
 from matex_tf.core import groups
 from matex_tf.core.addresses import addresses
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from matex_tf.core.groups import Groups
 
 TOKEN_BYTES = 32
+_Answer = TypeVar("_Answer")
+
+#: For how long groups that have joined are waited for at the end of an epoch, where --stall-seconds says nothing.
+SECONDS = 60
 
 
 class Center:
@@ -37,6 +41,10 @@ class Center:
         """Args: lines: connections that are open as long as this rank trains."""
         self.servers, self.service, self.trainings = servers, service, 0
         self._lines = lines
+
+    def entry(self) -> dict[str, Any]:
+        """What a job file says of it, for groups that join: where the servers are, and their token."""
+        return {"addresses": [list(one) for one in self.servers.addresses], "token": self.servers.token.hex()}
 
     def close(self) -> None:
         """Serve no more, and be served no more."""
@@ -68,43 +76,56 @@ def serve(world: World, token: bytes, network: str) -> Service:
     """Begin to serve on this rank. Collective."""
     known = addresses()
     everyone = world.allgather(known, "tell on which networks they are")
-    return Service(wire.address_of(known, everyone, network, len(world.nodes) == 1), token)
+    return Service(wire.address_of(known, everyone, network, len(world.nodes) == 1), token, log=world.log)
 
 
 class Member:
     """What a rank of a group does with the center in one training.
 
     Attributes:
-        groups: those that train.
+        groups: those of this world that train.
+        count: how many train in this epoch, with those that have joined; each batch has so many parts.
+        ahead: how many steps of this epoch the slowest other group had made when a group that joins began it.
         client: for the thread that meets the center.
         size: of the numbers.
         epochs: how many have begun, counted alike on all ranks.
         shown: the center where the model has it in place of the group's weights, so that the script sees it; else None.
     """
 
-    def __init__(self, world: World, settings: Settings, variables: Sequence[Any]):
+    #: More steps than an epoch has: groups begin each epoch side by side, whatever each has done of the one before.
+    EPOCH = 1 << 32
+
+    def __init__(self, world: World, settings: Settings, variables: Sequence[Any], state: Sequence[Any] = ()):
         """Begin a training at the weights as they are, the same on all ranks. Collective.
 
         Args:
             variables: of floating point, of Keras or TensorFlow.
+            state: other variables of which a group that joins gets the values of the first rank.
         """
-        self._world = world
-        self._variables = list(variables)
+        self._world, self._settings = world, settings
+        self._variables, self._state = list(variables), list(state)
         center = center_of(world, settings.center_network)
         center.trainings += 1
+        self._training = center.trainings
         self.groups: Groups = groups.of(world, settings.groups)
+        self.count, self.ahead = self.groups.count, 0
         values = self.values()
         self.size = values.size
         ranks = self.groups.world
         self._part = ranks.rank * self.size // ranks.size, (ranks.rank + 1) * self.size // ranks.size
-        name = f"{self.groups.number}.{ranks.rank}"
-        self.client = Client(center.servers, center.trainings, name, values, self._part, settings.codec)
-        self._dealer = Dealer(center.servers, center.trainings, self.groups.number)
         self._threads = ThreadPoolExecutor(1, "matex_tf center"), ThreadPoolExecutor(1, "matex_tf parts")
         self._next: Future[int] | None = None
         self.epochs = 0
         self._own: np.ndarray | None = None
         self.shown: np.ndarray | None = None
+        self._enter(center, settings.codec)
+
+    def _enter(self, center: Center, codec: str) -> None:
+        """Offer the weights, where nobody has yet."""
+        name = f"{self.groups.number}.{self.groups.world.rank}"
+        self._lines = Lines(center.servers)
+        self.client = Client(center.servers, self._training, name, self.values(), self._part, codec)
+        self._dealer = Dealer(center.servers, self._training, str(self.groups.number))
 
     def values(self) -> np.ndarray:
         """The weights of the group, float32 and flat."""
@@ -141,27 +162,72 @@ class Member:
     def begin_epoch(self) -> None:
         """The parts of batches are dealt out anew. On all ranks."""
         if self._next is not None:
-            self._next.result()  # its answer is of the epoch before
+            self.answer_of(self._next.result)  # it is of the epoch before
         self.epochs += 1
-        self._dealer.begin_epoch(self.epochs)
         self._next = None
+        self._open_epoch()
+        # Of the first batch of a training each group takes a part by itself.
+        self._dealer.begin_epoch(self.epochs, self.count if self.epochs == 1 else 0)
+
+    def _open_epoch(self) -> None:
+        """Tell the roster that an epoch begins, and hear how many groups train in it. Collective."""
+        state = [np.asarray(one.numpy(), np.float64).reshape(-1) for one in self._state]
+        body = np.concatenate(state).tobytes() if state else b""
+        known = terms.of(self._settings, self._variables)
+        self.count = self._of_roster("begin", body, groups=self.groups.count, terms=known)["count"]
+
+    def end_epoch(self, batches: int) -> None:
+        """All parts of this epoch have been taken. Groups that have joined and are at one are waited for. Collective.
+
+        Args:
+            batches: of the epoch.
+        """
+        epoch, limit = f"{self._training}.{self.epochs}", float(self._settings.stall_seconds or SECONDS)
+        if self._settings.stall_abort_seconds:  # after which a rank that waits here would count as dead
+            limit = min(limit, self._settings.stall_abort_seconds / 2)
+        self._of_roster("used_up", of=epoch, parts=batches * self.count, limit=limit)
+
+    def goes_on(self) -> bool:
+        """Whether the training goes on after this epoch, where that is for another job to say. Collective there."""
+        return True
+
+    def end(self) -> None:
+        """The training has ended. Collective."""
+        self._of_roster("end")
+
+    def _of_roster(self, what: str, body: bytes = b"", **words: Any) -> dict[str, Any]:
+        """What the roster answers the first rank, on all ranks; a rank that takes its place asks again."""
+        head = {"ask": "roster", "what": what, "training": self._training, "epoch": self.epochs, **words}
+
+        def ask() -> dict[str, Any]:
+            answer = None
+            while self._world.rank == 0 and answer is None:
+                answer = self._lines.answer(self._lines.send(0, head, body))
+            found: dict[str, Any] = self._world.broadcast(answer and answer[0], "ask which groups train")
+            return found
+
+        return self._world.run_atomically(ask)
 
     def part_at_hand(self) -> int:
         """The part that this group trains on next: its batch times the parts of a batch, and which of these it is."""
         if self._next is None:
             self._next = self._threads[1].submit(self._dealer.next_part)
-        return self._next.result()
+        return self.answer_of(self._next.result)
 
     def take_part(self) -> None:
         """Ask for the next one, while this one is trained on."""
         self._next = self._threads[1].submit(self._dealer.next_part)
+
+    def answer_of(self, call: Callable[[], _Answer]) -> _Answer:
+        """What this rank gets from the servers, where each rank of the group asks them something."""
+        return call()
 
     def show(self) -> None:
         """Let the model have the center, the same on all ranks. Collective over the world; nothing may be under way."""
         if self.shown is None:
             self._own = self.values()
         self._world.barrier("meet at the center")
-        center = self.gather(self.client.pull().copy())
+        center = self.gather(self.answer_of(self.client.pull).copy())
         self.assign(center)
         self.shown = self.values()  # as variables of short floats have them
         self._world.barrier("have the center")
@@ -178,7 +244,7 @@ class Member:
             return
         now = self.values()
         if not np.array_equal(now, shown, equal_nan=True):
-            self.client.reset(self.part(now))
+            self.answer_of(lambda: self.client.reset(self.part(now)))
         elif own:
             assert self._own is not None
             self.assign(self._own)
@@ -194,3 +260,4 @@ class Member:
             threads.shutdown()
         self.client.close()
         self._dealer.close()
+        self._lines.close()

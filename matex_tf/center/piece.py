@@ -98,8 +98,3 @@ class Piece:
         codec.encode(self.values[low:high] - told, said)
         codec.add(said, told)
         return said.tobytes()
-
-
-def spans(total: int, parts: int) -> list[tuple[int, int]]:
-    """`total` numbers in so many contiguous parts, first and one past the last; some may be empty."""
-    return [(part * total // parts, (part + 1) * total // parts) for part in range(parts)]

@@ -8,6 +8,7 @@ There is a thread for each connection. What it is asked:
     pull     the center as it is
     part     which part of which batch a group shall train on next
     over     a group has no more parts this epoch: nobody waits for it
+    roster   which groups train, see `Roster`
 """
 
 from __future__ import annotations
@@ -16,19 +17,24 @@ import contextlib
 import threading
 from collections.abc import Callable
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, Listener
+from multiprocessing.connection import Connection, Listener, answer_challenge, deliver_challenge
 from typing import Any
 
 import numpy as np
 
 from matex_tf.center import wire
 from matex_tf.center.piece import Piece
+from matex_tf.center.roster import Roster
+from matex_tf.center.schedule import answered_at
 from matex_tf.exchange.network import codec as codecs
 
 Answer = tuple[dict[str, Any], bytes]
 
 #: What a server answers that does not have what it is asked for: it has taken the place of one that has died.
 UNKNOWN: Answer = ({"unknown": True}, b"")
+
+#: The part that a group gets of an epoch that is over: none.
+NO_PART = 1 << 60
 
 
 class Service:
@@ -39,9 +45,10 @@ class Service:
         serving: the connections that are open.
     """
 
-    def __init__(self, host: str, token: bytes, port: int = 0):
-        """Args: host: the address to listen on; token: what clients must know; port: 0 for any."""
-        self._listener: Listener = wire.listen(host, token, port)
+    def __init__(self, host: str, token: bytes, port: int = 0, log: Callable[[str], None] = lambda line: None):
+        """Args: host: the address to listen on; token: what clients must know; port: 0 for any; log: prints a line."""
+        self._listener: Listener = wire.listen(host, port)
+        self._token, self._log = token, log
         self.address: wire.Address = self._listener.address
         self.serving: set[Connection] = set()
         self.served = 0  # how many connections there have been
@@ -49,6 +56,7 @@ class Service:
         self._pieces: dict[str, Piece] = {}
         self._clocks: dict[str, dict[str, float]] = {}  # of each training, by client
         self._parts: dict[str, _Parts] = {}
+        self.roster = Roster(self._changed, log, self._holds, self._slowest)
         self._closed = False
         threading.Thread(target=self._accept, name="matex_tf center", daemon=True).start()
 
@@ -67,26 +75,39 @@ class Service:
         while not self._closed:
             try:
                 connection = self._listener.accept()
-            except (AuthenticationError, EOFError, ConnectionError):
-                continue  # of somebody else
+            except ConnectionError:
+                continue
             except OSError:
                 return
-            wire.at_once(connection)
-            with self._changed:
-                self.serving.add(connection)
-                self.served += 1
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: Connection) -> None:
+        try:
+            wire.prepare(connection)
+            deliver_challenge(connection, self._token)
+            answer_challenge(connection, self._token)
+        except AuthenticationError:
+            self._log(f"a connection to the center from {wire.peer(connection)} was refused: it has another token")
+            connection.close()
+            return
+        except (EOFError, OSError):
+            connection.close()
+            return
+        with self._changed:
+            self.serving.add(connection)
+            self.served += 1
         held: dict[str, codecs.Codec] = {}  # a codec is one thread's own
         clients: set[tuple[str, str]] = set()
+        joined = ""
         try:
             while True:
                 head, body = wire.receive(connection)
                 name = head.get("codec", "none")
                 if name != "none" and name not in held:
                     held[name] = codecs.create(name)
-                if "client" in head:
+                if head["ask"] == "roster":
+                    joined = joined or head.get("client", "")
+                elif "client" in head:
                     clients.add((head["of"], head["client"]))
                 ask: Callable[..., Answer] = getattr(self, f"_{head['ask']}")
                 wire.send(connection, *ask(head, body, held.get(name)))
@@ -100,6 +121,7 @@ class Service:
                     for key, piece in self._pieces.items():
                         if key.startswith(f"{of}/"):
                             piece.forget(client)
+                self.roster.left(joined)
                 self._changed.notify_all()
             connection.close()
 
@@ -116,7 +138,7 @@ class Service:
             piece.offer(head["low"], values, head["reset"])
             if codec is not None:
                 piece.remember(head["client"], head["low"], values)
-            self._clocks.setdefault(head["of"], {}).setdefault(head["client"], 0)
+            self._clocks.setdefault(head["of"], {}).setdefault(head["client"], head.get("clock", 0))
         return {}, b""
 
     def _elastic(self, head: dict[str, Any], body: bytes, codec: codecs.Codec | None) -> Answer:
@@ -135,7 +157,7 @@ class Service:
             clocks = self._clocks.setdefault(head["of"], {})
             clocks[head["client"]] = head["clock"]
             self._changed.notify_all()
-            behind = head["clock"] - head["staleness"]
+            behind = answered_at(head["clock"], head["staleness"])
             self._changed.wait_for(lambda: all(clock >= behind for clock in clocks.values()))
             return {}, piece.tell(head["low"], head["high"], codec, head["client"])
 
@@ -152,10 +174,24 @@ class Service:
 
     def _part(self, head: dict[str, Any], body: bytes, codec: codecs.Codec | None) -> Answer:
         with self._changed:
-            for key in [key for key in self._parts if key != head["epoch"] and _is_before(key, head["epoch"])]:
+            for key in [key for key in self._parts if _is_before(key, head["epoch"])]:
                 del self._parts[key]
+            if any(_is_before(head["epoch"], key) for key in self._parts):
+                return {"part": NO_PART}, b""
             parts = self._parts.setdefault(head["epoch"], _Parts())
             return {"part": parts.of(head["group"], head["number"], head["seen"])}, b""
+
+    def _roster(self, head: dict[str, Any], body: bytes, codec: codecs.Codec | None) -> Answer:
+        with self._changed:
+            return self.roster.answer(head, body)
+
+    def _holds(self, epoch: str, group: str, below: int) -> bool:
+        parts = self._parts.get(epoch)
+        return parts is not None and parts.holds(group, below)
+
+    def _slowest(self, training: int) -> float:
+        clocks = [clock for clock in self._clocks.get(f"{training}.", {}).values() if np.isfinite(clock)]
+        return min(clocks, default=0)
 
 
 class _Parts:
@@ -163,9 +199,13 @@ class _Parts:
 
     def __init__(self) -> None:
         self._next = 0
-        self._dealt: dict[tuple[int, int], int] = {}
+        self._dealt: dict[tuple[str, int], int] = {}
 
-    def of(self, group: int, number: int, seen: int) -> int:
+    def holds(self, group: str, below: int) -> bool:
+        """Whether a group has got one of the parts that come before this one."""
+        return any(own == group and part < below for (own, _), part in self._dealt.items())
+
+    def of(self, group: str, number: int, seen: int) -> int:
         """What a group gets when it asks for the `number`-th time; the same for each of its ranks.
 
         Args:

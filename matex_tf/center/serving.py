@@ -33,7 +33,9 @@ def ranks_that_train(everyone: World, settings: Settings) -> World | None:
     on = everyone.allgather(known, "tell on which networks they are")
     service = None
     if everyone.rank >= training:
-        service = Service(wire.address_of(known, on, settings.center_network, len(everyone.nodes) == 1), token)
+        service = Service(
+            wire.address_of(known, on, settings.center_network, len(everyone.nodes) == 1), token, log=everyone.log
+        )
     where = everyone.allgather(service and service.address, "tell where the center is")
     world = everyone.subset(range(training))
     servers = Servers([address for address in where if address], token)

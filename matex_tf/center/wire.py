@@ -18,6 +18,7 @@ from matex_tf.errors import MatexError, SettingError
 Address = tuple[str, int]
 
 _BACKLOG = 64
+_SILENT = 20  # seconds after which a host is asked whether it is still there
 
 
 def send(connection: Connection, head: dict[str, Any], body: bytes | memoryview = b"") -> None:
@@ -37,8 +38,8 @@ def receive(connection: Connection) -> tuple[dict[str, Any], bytes]:
     return head, connection.recv_bytes() if head["bytes"] else b""
 
 
-def listen(host: str, token: bytes, port: int = 0) -> Listener:
-    """Listen on an address of this machine.
+def listen(host: str, port: int = 0) -> Listener:
+    """Listen on an address of this machine. Whoever accepts a connection has to ask it for the token.
 
     Raises:
         SettingError: the address is one that others than this machine's private network may reach.
@@ -50,7 +51,7 @@ def listen(host: str, token: bytes, port: int = 0) -> Listener:
             "travels is not encrypted. Name a private network with --center-network, such as 10.0.0.0/8."
         )
     try:
-        return Listener((host, port), backlog=_BACKLOG, authkey=token)
+        return Listener((host, port), backlog=_BACKLOG)
     except OSError as error:
         raise MatexError(f"a server of the center cannot listen on {host}:{port}: {error}.") from error
 
@@ -63,14 +64,28 @@ def connect(address: Address, token: bytes) -> Connection:
         multiprocessing.AuthenticationError: it has another token.
     """
     connection = Client((address[0], address[1]), authkey=token)
-    at_once(connection)
+    prepare(connection)
     return connection
 
 
-def at_once(connection: Connection) -> None:
-    """Let no message wait for the next one (TCP_NODELAY)."""
+def prepare(connection: Connection) -> None:
+    """Let no message wait for the next one, and a connection end whose other host is gone (TCP, seconds below)."""
     with socket.socket(fileno=socket.dup(connection.fileno())) as own:
         own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENT)
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _SILENT // 2)
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 3000 * _SILENT)
+
+
+def peer(connection: Connection) -> str:
+    """The address of the other side."""
+    with socket.socket(fileno=socket.dup(connection.fileno())) as own:
+        try:
+            return str(own.getpeername()[0])
+        except OSError:
+            return "somewhere"
 
 
 def shut(connection: Connection) -> None:

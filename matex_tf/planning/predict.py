@@ -135,7 +135,9 @@ def advice(row: Row, settings: Settings | None = None) -> str:
     if row.best != BASELINE:
         gain = ours[BASELINE] / ours[row.best]
         changes = _changes(row.best, settings)
-        return f"{text}, {gain:.2f} times as fast a step as {BASELINE}; it changes the answer: {changes}"
+        told = f"{text}, {gain:.2f} times as fast a step as {BASELINE}; it changes the answer: {changes}"
+        price = STRATEGIES[compared()[row.best][0]].price
+        return f"{told}. This compares steps, not what a step teaches: {price}" if price else told
     fastest = min(ours, key=lambda name: ours[name])
     gain = ours[BASELINE] / ours[fastest]
     if f"{gain:.2f}" == "1.00":

@@ -1,12 +1,12 @@
 """Groups that train apart, event by event: what formulas cannot say of unequal groups, and of thousands of them.
 
 A group computes for a time of its own, drawn for each step. It has one link, which sends and receives at the same time
-and one message after the other; a message arrives some latency after it was sent. The center lies in pieces on all
-groups: a meeting sends a group's numbers to servers and gets as many back, as `matex_tf.center.client` does, and each
-server answers as `matex_tf.center.service` does, `server` once the staleness allows it. Of the servers that a
-meeting asks, few are drawn for each meeting, with more bytes each: so the load of all links is right, and ten thousand
-groups need no 10^8 events. What all groups do together (sync, local) takes as long as the slowest, and an exchange by
-`cost_model`.
+and one message after the other; a message arrives some latency after it was sent. What training decides is decided by
+the same functions here: when a group meets the center, which server it asks for how many numbers, and when a push is
+answered (`matex_tf.center.schedule`); and at which steps all groups meet about which part of the weights (`turns` of
+`matex_tf.strategies.local`). The center lies in pieces on all groups. Of the servers that a meeting of a thousand
+groups asks, few are drawn, with more numbers each: so the load of all links is right, and ten thousand groups need no
+10^8 events. An exchange of all groups takes as long as `cost_model` says.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from functools import partial
 
 import numpy as np
 
+from matex_tf.center.schedule import Meetings, answered_at, ranges
 from matex_tf.planning.cost_model import Machine, hierarchical
+from matex_tf.strategies.local import LocalOptions, turns
 
-#: How many servers a meeting asks here.
+#: How many servers a meeting asks here at most.
 ASKED = 4
 
 
@@ -52,16 +54,32 @@ class Cluster:
         drawn[: round(self.slow * self.groups)] *= 3
         return drawn
 
-    def exchange(self) -> float:
-        """Seconds of a sum over all groups."""
-        return hierarchical(self.groups, self.nbytes, Machine(self.alpha, self.beta, 0.0)).seconds
+    def exchange(self, part: float = 1.0) -> float:
+        """Seconds of a sum of a part of the weights over all groups."""
+        return hierarchical(self.groups, self.nbytes * part, Machine(self.alpha, self.beta, 0.0)).seconds
+
+    def messages(self, group: int) -> list[tuple[int, float]]:
+        """What a group asks at a meeting: servers, which are the groups, and the bytes there and back; not itself."""
+        numbers = round(self.nbytes / 4)
+        asked = ranges(numbers, self.groups, (0, numbers))
+        return [(one.piece, 4.0 * (one.high - one.low)) for one in asked if one.piece != group]
 
 
-def together(cluster: Cluster, steps: int, every: int = 1) -> float:
-    """Steps a second of all groups, where they meet after every so many: sync, or local."""
-    times = cluster.times(steps)
-    rounds = times.reshape(cluster.groups, -1, every).sum(axis=2)
-    return cluster.groups * steps / float((rounds.max(axis=0) + cluster.exchange()).sum())
+def together(cluster: Cluster, steps: int, options: LocalOptions) -> float:
+    """Steps a second of all groups, where they meet as local does; sync is a meeting in each step."""
+    times, parts = cluster.times(steps), options.local_fragments
+    clocks, arrives = np.zeros(cluster.groups), [0.0] * parts
+    seconds = cluster.exchange(1 / parts)
+    for step in range(steps):
+        clocks += times[:, step]
+        for place, turn in turns(step + 1, options, parts):
+            if turn == "receive":
+                clocks = np.maximum(clocks, arrives[place])
+            elif turn == "send":
+                arrives[place] = float(clocks.max()) + seconds
+            else:
+                clocks[:] = clocks.max() + seconds
+    return cluster.groups * steps / float(clocks.max())
 
 
 class Simulation:
@@ -74,8 +92,10 @@ class Simulation:
     """
 
     def __init__(self, cluster: Cluster, steps: int, every: int, overlap: bool, staleness: int | None = None):
-        self._cluster, self._every, self._overlap, self._staleness = cluster, every, overlap, staleness
+        self._cluster, self._overlap, self._staleness = cluster, overlap, staleness
+        self._meetings = [Meetings(every) for _ in range(cluster.groups)]
         self._times = cluster.times(steps)
+        self._away = sum(nbytes for _, nbytes in cluster.messages(0))
         self._steps = steps
         self._random = np.random.default_rng(1)
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
@@ -106,7 +126,7 @@ class Simulation:
         self._done[group] += 1
         if self._staleness is not None:
             self._tick(int(self._done[group]), now)
-        if self._done[group] % self._every == 0:
+        if self._meetings[group].due(int(self._done[group])):
             if self._open[group]:  # the last meeting has yet to end
                 self._waiting[group] = True
                 return
@@ -120,14 +140,21 @@ class Simulation:
             self._at(now + took, lambda then: self._stepped(group, then))
 
     def _meet(self, group: int, now: float) -> None:
-        cluster = self._cluster
-        part = cluster.nbytes * (1 - 1 / cluster.groups) / ASKED * cluster.beta
-        self._open[group] = ASKED
-        for server in self._random.integers(0, cluster.groups, ASKED):
+        asked = self._drawn(group)
+        self._open[group] = len(asked)
+        for server, nbytes in asked:
+            part = nbytes * self._cluster.beta
             sent = self._up[group] = max(now, self._up[group]) + part
-            self._at(sent + cluster.alpha, partial(self._asked, group, int(server), part))
+            self._at(sent + self._cluster.alpha, partial(self._asked, group, server, part))
         if self._overlap:
             self._compute(group, now)
+
+    def _drawn(self, group: int) -> list[tuple[int, float]]:
+        """The messages of a meeting: all, or a few in their place that have as many bytes together."""
+        if self._cluster.groups <= ASKED + 1:
+            return self._cluster.messages(group)
+        drawn = self._random.integers(0, self._cluster.groups - 1, ASKED)
+        return [(int(one) + (one >= group), self._away / ASKED) for one in drawn]
 
     def _asked(self, group: int, server: int, part: float, now: float) -> None:
         """A message has come to a server, whose link takes in one after the other."""
@@ -138,8 +165,9 @@ class Simulation:
             sent = self._up[server] = max(then, self._up[server]) + part
             self._at(sent + self._cluster.alpha, lambda later: self._answered(group, part, later))
 
-        if self._staleness is not None and clock - self._staleness > self._slowest:
-            self._held.setdefault(clock - self._staleness, []).append(answer)
+        needed = 0 if self._staleness is None else int(answered_at(clock, self._staleness))
+        if needed > self._slowest:
+            self._held.setdefault(needed, []).append(answer)
         else:
             self._at(got, answer)
 
@@ -169,9 +197,9 @@ def efficiencies(cluster: Cluster, every: int = 16, staleness: int = 4) -> dict[
     alone = cluster.groups / cluster.compute * (1 - round(cluster.slow * cluster.groups) / cluster.groups * 2 / 3)
     steps = 4 * every
     found = {
-        "sync": together(cluster, 16),
+        "sync": together(cluster, 16, LocalOptions(local_every=1)),
         "server": Simulation(cluster, 12, 1, overlap=False, staleness=staleness).run(),
-        "local": together(cluster, steps, every),
+        "local": together(cluster, steps, LocalOptions(local_every=every)),
         "elastic": Simulation(cluster, steps, every, overlap=True).run(),
     }
     return {name: rate / alone for name, rate in found.items()}

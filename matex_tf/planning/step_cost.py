@@ -76,12 +76,13 @@ class PlannedStep:
         return hierarchical(self.ranks, self.nbytes / self.buckets, machine, self.codec) * self.buckets
 
     def message(self) -> Cost:
-        """Of as many bytes as the weights have, to one other rank, while those of another come. Of the ranks of a group
-        nearly all may send to other groups, over one link."""
+        """Of as many bytes as the weights have, to one other rank, while those of another come.
+
+        In some steps all ranks of a group send to other groups over one link, and others wait for these.
+        """
         if not self.machine.far_beta or self.groups == 1:
             return message(self.nbytes, self.machine, self.codec)
-        crossing = self.group_ranks * (1 - 1 / self.groups)
-        return message(self.nbytes * max(1.0, crossing), self.machine.far, self.codec)
+        return message(self.nbytes * self.group_ranks, self.machine.far, self.codec)
 
     def inside(self) -> StepCost:
         """A step of a group by itself."""

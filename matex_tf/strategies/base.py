@@ -52,6 +52,7 @@ class Strategy:
         Options: a frozen dataclass of the settings that it alone has, each declared with `settings.option`.
         settings, options: those of the run, and of them its own.
         changes: what it changes of what is computed, for the advice of `matex-tf plan`; "" if that is nothing.
+        price: what that costs in steps, for the same advice, a clause without a full stop; "" if nothing is known.
         note: what it changes of what is computed, in a line that is said when it starts; "" where that is nothing.
         codecs: those that `matex-tf plan` and the plots show with it; any codec goes with any strategy.
         rounded: what a codec does to what it sends, a sentence without a full stop, for a line when it starts.
@@ -72,6 +73,7 @@ class Strategy:
     line: ClassVar[Any] = "-"
     Options: ClassVar[type[Any]] = NoOptions
     changes = ""
+    price: ClassVar[str] = ""
     codecs: ClassVar[tuple[str, ...]] = ("bf16", "int8")
     rounded: ClassVar[str] = "gradients are rounded between nodes"
     encodes_in_node = False
@@ -116,6 +118,15 @@ class Strategy:
             raise SettingError(
                 f"--servers is for strategies with a center, and --strategy {cls.name} has none: take --strategy "
                 "elastic or server, or leave out --servers."
+            )
+        if settings.join and not cls.has_center:
+            raise SettingError(
+                f"--join is for strategies with a center, and --strategy {cls.name} has none: take that of the job."
+            )
+        if settings.join and (settings.groups != "1" or settings.servers or settings.faults != "abort"):
+            raise SettingError(
+                "--join lets ranks train in another job as one group of it: take --groups 1, --servers 0 and --faults "
+                "abort, as matex-tf join does."
             )
         if (cls.has_center or settings.groups) and settings.batch == "per-rank":
             raise SettingError(
@@ -205,9 +216,27 @@ class Strategy:
     def begin_epoch(self, model: Any) -> None:
         """Where parts of batches are dealt out: they are dealt out anew. May be called before `begin`."""
 
+    def end_epoch(self, model: Any, batches: int) -> None:
+        """Where parts of batches are dealt out: all of an epoch have been taken.
+
+        Args:
+            batches: how many the epoch had.
+        """
+
+    def goes_on(self, model: Any) -> bool:
+        """Whether the training goes on after this epoch, where the job that this group has joined says that."""
+        return True
+
+    def note_progress(self, model: Any, variables: Sequence[Any]) -> None:
+        """Before `begin`: variables of which a group that joins later shall have the first rank's values."""
+
+    def parts_of_batch(self, model: Any, ranks: World) -> int:
+        """Into how many parts each batch is cut in this epoch, where groups train apart."""
+        return self.groups_of(ranks).count
+
     def next_part(self, model: Any) -> int:
         """Where parts of batches are dealt out, after `begin`: what this group trains on next, as the number of the
-        batch in its epoch, times the number of groups, plus the number of the part."""
+        batch in its epoch, times the parts of a batch, plus the number of the part."""
         raise NotImplementedError
 
     def take_part(self, model: Any) -> None:

@@ -1,6 +1,7 @@
 """What elastic and server have in common: groups that train apart, each as sync does, around a center.
 
-A strategy has one `Rounds` for each model that trains. What it does after a step stands in the strategy's own file.
+A strategy has one `CenterRounds` for each model that trains. What it does after a step stands in the strategy's own
+file.
 """
 
 from __future__ import annotations
@@ -9,16 +10,15 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from matex_tf.errors import MatexError, SettingError
 from matex_tf.settings import Settings
-from matex_tf.strategies.base import Gradient
-from matex_tf.strategies.sync import Sync
+from matex_tf.strategies.apart import Apart
 
 if TYPE_CHECKING:
     from matex_tf.center.member import Member
+    from matex_tf.core.world import World
 
 
-class Rounds:
+class CenterRounds:
     """One model in one training: its weights and the center.
 
     Attributes:
@@ -42,73 +42,37 @@ class Rounds:
         """Let nothing be under way."""
 
 
-class Centered(Sync):
-    """Groups that train apart around a center.
-
-    Attributes:
-        synchronous: whether it is sync with these options, with no groups and no center.
-    """
+class Centered(Apart):
+    """Groups that train apart around a center."""
 
     codecs = ("int8",)
-    in_groups = True
     has_center = True
 
     def __init__(self, settings: Settings):
         super().__init__(settings)
-        self.synchronous = self.is_synchronous()
-        self.replicas_identical = self.synchronous
-        self.only_in_fit = self.apart = self.deals_parts = not self.synchronous
-        self._rounds: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self.apart = self.deals_parts = not self.synchronous
+        self._progress: weakref.WeakKeyDictionary[Any, Sequence[Any]] = weakref.WeakKeyDictionary()
 
-    def is_synchronous(self) -> bool:
-        """Whether it is sync with these options."""
-        return False
-
-    def rounds(self, member: Member) -> Rounds:
+    def of_member(self, member: Member) -> CenterRounds:
         """The rounds of a model that begins to train."""
         raise NotImplementedError
 
-    @classmethod
-    def check(cls, settings: Settings, ranks: int) -> None:
-        if settings.faults == "restart":
-            raise SettingError(
-                f"--strategy {cls.name} cannot be started again from a checkpoint: that has the weights of one group, "
-                "and each has its own. Take --faults shrink, --faults abort, or --strategy sync."
-            )
+    def note_progress(self, model: Any, variables: Sequence[Any]) -> None:
+        self._progress[model] = list(variables)
 
-    def exchange(self, gradients: Sequence[Gradient], names: Sequence[str]) -> list[Gradient]:
-        from matex_tf.core import world
-
-        return list(gradients) if world.current().is_single else super().exchange(gradients, names)
-
-    def begin(self, model: Any, trainable: Sequence[Any], state: Sequence[Any]) -> None:
-        import tensorflow as tf
-
+    def rounds(self, model: Any, trainable: Sequence[Any]) -> CenterRounds:
+        from matex_tf.center.joining import Visitor
         from matex_tf.center.member import Member
         from matex_tf.core import world
 
-        if self.synchronous:
-            return
-        if not trainable:
-            raise MatexError(
-                f"{model.name} has no weights before its first step, and there could be no center of them: call "
-                "model.build(…) with the shape of its inputs before fit."
-            )
         self._close(model)
         guard = world.current().guard
         if guard is not None:
             guard.shares_batches = False  # parts of batches are dealt out to those that are left
-        floats = [variable for variable in trainable if tf.as_dtype(variable.dtype).is_floating]
-        self._rounds[model] = self.rounds(Member(world.current(), self.settings, floats))
-        self._rounds[model].member.begin_epoch()
-
-    def before_step(self, model: Any) -> None:
-        if model in self._rounds:
-            self._rounds[model].before_step()
-
-    def after_step(self, model: Any) -> None:
-        if model in self._rounds:
-            self._rounds[model].after_step()
+        kind = Visitor if self.settings.join else Member
+        member = kind(world.current(), self.settings, trainable, self._progress.get(model, ()))
+        member.begin_epoch()
+        return self.of_member(member)
 
     def flush(self, model: Any) -> None:
         if model in self._rounds:
@@ -119,6 +83,20 @@ class Centered(Sync):
         if model in self._rounds:
             self._rounds[model].member.begin_epoch()
 
+    def end_epoch(self, model: Any, batches: int) -> None:
+        if model in self._rounds:
+            self._rounds[model].settle()
+            self._rounds[model].member.end_epoch(batches)
+
+    def goes_on(self, model: Any) -> bool:
+        return model not in self._rounds or self._rounds[model].member.goes_on()
+
+    def parts_of_batch(self, model: Any, ranks: World) -> int:
+        if model in self._rounds:
+            parts: int = self._rounds[model].member.count
+            return parts
+        return super().parts_of_batch(model, ranks)
+
     def next_part(self, model: Any) -> int:
         part: int = self._rounds[model].member.part_at_hand()
         return part
@@ -127,6 +105,8 @@ class Centered(Sync):
         self._rounds[model].member.take_part()
 
     def end(self, model: Any) -> None:
+        if model in self._rounds:
+            self._rounds[model].member.end()
         self._close(model)
 
     def _close(self, model: Any) -> None:

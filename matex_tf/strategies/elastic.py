@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from matex_tf.errors import SettingError
 from matex_tf.settings import Settings, option
 from matex_tf.strategies.base import Gradient
-from matex_tf.strategies.centered import Centered, Rounds
+from matex_tf.strategies.centered import Centered, CenterRounds
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -71,6 +71,10 @@ class Elastic(Centered):
 
     name = "elastic"
     text = "groups train apart around a center, which each of them meets now and then without waiting for another"
+    price = (
+        "a group learns from its own rows and the center follows, so that more steps may be needed, "
+        "more so with more groups"
+    )
     line = (0, (1, 1))  # dots, dense
     Options = ElasticOptions
     options: ElasticOptions
@@ -124,7 +128,7 @@ class Elastic(Centered):
         super().begin(model, trainable, state)
         self._model = weakref.ref(model)
 
-    def rounds(self, member: Member) -> Rounds:
+    def of_member(self, member: Member) -> CenterRounds:
         return ElasticRounds(member, self.options)
 
     def _with_momentum(self, gradients: Sequence[Gradient], names: Sequence[str]) -> list[Gradient]:
@@ -147,39 +151,40 @@ class Elastic(Centered):
         return result
 
 
-class ElasticRounds(Rounds):
+class ElasticRounds(CenterRounds):
     """Meets the center every so many steps."""
 
     def __init__(self, member: Member, options: ElasticOptions):
+        from matex_tf.center.schedule import Meetings
+
         super().__init__(member)
         self._options = options
-        self._alpha = self._options.elastic_alpha or BETA / member.groups.count
         self._under_way: Future[np.ndarray] | None = None
-        self._last = 0  # the step of the last meeting
+        self._meetings = Meetings(options.elastic_every)
 
     def after_step(self) -> None:
         super().after_step()
         if self._under_way is not None and self.member.all_have(self._under_way.done()):
             self._move()
-        if self.steps - self._last >= self._options.elastic_every:
+        if self._meetings.due(self.steps):
             self._meet()
             if not self._options.elastic_overlap:
                 self._move()
 
     def settle(self) -> None:
         """A last meeting, so that the center has what the group has learned."""
-        if self.steps > self._last:
+        if self._meetings.left_over(self.steps):
             self._meet()
         self._move()
 
     def _meet(self) -> None:
         self._move()
-        self._last = self.steps
         weights = self.member.part(self.member.values())
-        self._under_way = self.member.later(self.member.client.elastic, weights, self._alpha)
+        alpha = self._options.elastic_alpha or BETA / self.member.count
+        self._under_way = self.member.later(self.member.client.elastic, weights, alpha)
 
     def _move(self) -> None:
         """Move towards the center by what it has answered, if anything is under way."""
         if self._under_way is not None:
-            moves, self._under_way = self.member.gather(self._under_way.result()), None
+            moves, self._under_way = self.member.gather(self.member.answer_of(self._under_way.result)), None
             self.member.assign(self.member.values() - moves)

@@ -70,6 +70,7 @@ class Gossip(Strategy):
 
     name = "gossip"
     text = "each rank applies its own gradients, and averages its weights with those of one other rank"
+    price = "ranks learn from their own rows, and may need more steps to the same accuracy"
     changes = "each rank applies its own gradients, and averages its weights with one other rank's"
     line = "-."
     Options = GossipOptions

@@ -20,14 +20,13 @@ at.
 from __future__ import annotations
 
 import dataclasses
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from matex_tf.errors import MatexError, SettingError
+from matex_tf.errors import SettingError
 from matex_tf.settings import Settings, option
-from matex_tf.strategies.base import Gradient, path_of
-from matex_tf.strategies.sync import Sync
+from matex_tf.strategies.apart import Apart
+from matex_tf.strategies.base import path_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,35 +76,37 @@ class LocalOptions:
     )
 
 
-class Local(Sync):
+class Local(Apart):
     """Each rank applies its own gradients for some steps; then all take one outer step.
 
-    Attributes:
-        plain: whether it is sync: a meeting in each step, without an outer rate and momentum.
+    It is sync where it meets in each step, without an outer rate and momentum.
     """
 
     name = "local"
     text = "each rank trains alone for some steps, then all apply the average of what they have moved"
+    price = (
+        "between meetings ranks learn from their own rows alone, and may need more steps to the same "
+        "accuracy, more so with more ranks"
+    )
     line = (0, (3, 1, 1, 1))  # dash, dot
     Options = LocalOptions
     options: LocalOptions
     codecs = ("bf16", "int8", "int4")
-    in_groups = True
     rounded = "what ranks send of how far they have moved is rounded between nodes"
 
     def __init__(self, settings: Settings):
         super().__init__(settings)
+        self.apart = bool(settings.groups) and not self.synchronous
+        self.averages_gradients = self.synchronous or self.apart  # in a group
+        self.changes = "" if self.synchronous else "each rank trains alone between meetings"
+
+    def is_synchronous(self) -> bool:
         chosen = self.options
-        self.plain = (chosen.local_every, chosen.outer_learning_rate, chosen.outer_momentum) == (1, 1, 0)
-        self.replicas_identical = self.plain
-        self.apart = bool(settings.groups) and not self.plain
-        self.averages_gradients = self.plain or self.apart  # in a group
-        self.only_in_fit = not self.plain
-        self.changes = "" if self.plain else "each rank trains alone between meetings"
-        self._rounds: weakref.WeakKeyDictionary[Any, _Rounds] = weakref.WeakKeyDictionary()
+        return (chosen.local_every, chosen.outer_learning_rate, chosen.outer_momentum) == (1, 1, 0)
 
     @classmethod
     def check(cls, settings: Settings, ranks: int) -> None:
+        super().check(settings, ranks)
         chosen = settings.of(LocalOptions)
         if chosen.outer_momentum >= 1:
             raise SettingError(
@@ -126,14 +127,9 @@ class Local(Sync):
                 f"--local-overlap and --faults {settings.faults} do not go together: what travels cannot be taken back "
                 "where a rank dies. Take --local-overlap 0, or --faults abort."
             )
-        if settings.faults == "restart":
-            raise SettingError(
-                "--strategy local cannot be started again from a checkpoint: that has the weights of one rank, and "
-                "each has its own. Take --faults shrink, --faults abort, or --strategy sync."
-            )
 
     def predict(self, step: PlannedStep) -> StepCost:
-        if self.plain:
+        if self.synchronous:
             return step.overlapped()
         every, parts = self.options.local_every, self.options.local_fragments
         exchange = dataclasses.replace(step, nbytes=step.nbytes / parts).exchange()  # of a part
@@ -144,7 +140,7 @@ class Local(Sync):
 
     @property
     def note(self) -> str:
-        if self.plain:
+        if self.synchronous:
             return ""
         chosen = self.options
         meeting = "all ranks take one outer step with the average of what they have moved"
@@ -159,29 +155,8 @@ class Local(Sync):
             "so before validation, evaluate, predict, saving and the end of fit"
         )
 
-    def exchange(self, gradients: Sequence[Gradient], names: Sequence[str]) -> list[Gradient]:
-        from matex_tf.core import world
-
-        alone = world.current().is_single or not (self.plain or self.apart)
-        return list(gradients) if alone else super().exchange(gradients, names)
-
-    def begin(self, model: Any, trainable: Sequence[Any], state: Sequence[Any]) -> None:
-        if self.plain:
-            return
-        if not trainable:
-            raise MatexError(
-                f"{model.name} has no weights before its first step, and ranks could not meet about them: call "
-                "model.build(…) with the shape of its inputs before fit."
-            )
-        self._rounds[model] = _Rounds(trainable, self.options)
-
-    def before_step(self, model: Any) -> None:
-        if model in self._rounds:
-            self._rounds[model].before_step()
-
-    def after_step(self, model: Any) -> None:
-        if model in self._rounds:
-            self._rounds[model].after_step()
+    def rounds(self, model: Any, trainable: Sequence[Any]) -> _Rounds:
+        return _Rounds(trainable, self.options)
 
     def flush(self, model: Any) -> None:
         if model in self._rounds:
@@ -192,12 +167,9 @@ class _Rounds:
     """The rounds of one model: its weights in parts, each with a meeting of its own in the steps of a round."""
 
     def __init__(self, trainable: Sequence[Any], options: LocalOptions):
-        """Args: trainable: of Keras; those of floating point take part."""
-        import tensorflow as tf
-
-        floats = [variable for variable in trainable if tf.as_dtype(variable.dtype).is_floating]
+        """Args: trainable: of Keras, of floating point."""
         self._options = options
-        self._fragments = [_Fragment(dealt, options) for dealt in deal(floats, options.local_fragments, path_of)]
+        self._fragments = [_Fragment(dealt, options) for dealt in deal(trainable, options.local_fragments, path_of)]
         self._steps = 0  # since all ranks had the same weights
 
     def before_step(self) -> None:
@@ -212,13 +184,12 @@ class _Rounds:
         self._steps += 1
         if world.current().guard is not None:  # where a rank may die, all of them have done the same steps
             world.current().barrier("train alone")
-        every, overlap = self._options.local_every, self._options.local_overlap
-        for place, fragment in enumerate(self._fragments):
-            ahead = place * every // len(self._fragments)  # so that parts take turns
-            if overlap and (self._steps + ahead - overlap) % every == 0:
+        for place, turn in turns(self._steps, self._options, len(self._fragments)):
+            fragment = self._fragments[place]
+            if turn == "receive":
                 fragment.receive(self._options.local_mix)
-            if (self._steps + ahead) % every == 0:
-                fragment.send() if overlap else fragment.meet()
+            else:
+                fragment.send() if turn == "send" else fragment.meet()
 
     def meet(self) -> None:
         """Take an outer step with all parts, unless there was no step since the last one. Collective."""
@@ -228,6 +199,24 @@ class _Rounds:
         for fragment in self._fragments:
             fragment.receive(self._options.local_mix)
             fragment.meet()
+
+
+def turns(steps: int, options: LocalOptions, parts: int) -> Iterator[tuple[int, str]]:
+    """What all ranks do about which part of the weights, once they have made so many steps since they began alike.
+
+    Args:
+        parts: of the weights, each of which takes its turn.
+
+    Yields:
+        The number of a part, and "send", "receive" or "meet", which is both at once.
+    """
+    every, overlap = options.local_every, options.local_overlap
+    for place in range(parts):
+        ahead = place * every // parts  # so that parts take turns
+        if overlap and (steps + ahead - overlap) % every == 0:
+            yield place, "receive"
+        if (steps + ahead) % every == 0:
+            yield place, "send" if overlap else "meet"
 
 
 class _Fragment:

@@ -62,6 +62,7 @@ class Pipe(Sync):
 
     name = "pipe"
     text = "a step applies the gradients of an earlier step, which travel while it computes"
+    price = "gradients of earlier steps want a smaller learning rate, and then more steps"
     line = "--"
     Options = PipeOptions
     options: PipeOptions

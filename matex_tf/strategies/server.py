@@ -18,17 +18,13 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from matex_tf.settings import option
-from matex_tf.strategies.centered import Centered, Rounds
+from matex_tf.strategies.centered import Centered, CenterRounds
 
 if TYPE_CHECKING:
     import numpy as np
 
     from matex_tf.center.member import Member
     from matex_tf.planning.step_cost import PlannedStep, StepCost
-
-
-#: More steps than an epoch has: groups begin each epoch side by side, whatever each has done of the one before.
-EPOCH = 1 << 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +43,7 @@ class Server(Centered):
 
     name = "server"
     text = "groups add each step to a center on parameter servers, and go on with the center, up to some steps ahead"
+    price = "gradients of weights that have moved on want a smaller learning rate, or more steps"
     line = ":"
     Options = ServerOptions
     options: ServerOptions
@@ -72,7 +69,7 @@ class Server(Centered):
             "predict, saving and the end of fit see the center"
         )
 
-    def rounds(self, member: Member) -> Rounds:
+    def of_member(self, member: Member) -> CenterRounds:
         return ServerRounds(member, self.options.staleness)
 
     def predict(self, step: PlannedStep) -> StepCost:
@@ -83,7 +80,7 @@ class Server(Centered):
         return step.takes(step.inside().seconds + between.seconds + own, between, own)
 
 
-class ServerRounds(Rounds):
+class ServerRounds(CenterRounds):
     """Adds each step to the center, and takes it."""
 
     def __init__(self, member: Member, staleness: int):
@@ -97,15 +94,17 @@ class ServerRounds(Rounds):
         self.member.hide(own=False)
         if self._base is None:
             self._base = self.member.values()
+            self.steps = max(self.steps, self.member.ahead)  # a group that joins begins beside the slowest
 
     def after_step(self) -> None:
         import numpy as np
 
         super().after_step()
         member, self._counts = self.member, True
-        moved = (member.values() - self._base) * np.float32(1 / member.groups.count)
-        clock = member.epochs * EPOCH + self.steps
-        self._base = member.gather(member.client.push_and_pull(member.part(moved), clock, self._staleness).copy())
+        moved = (member.values() - self._base) * np.float32(1 / member.count)
+        clock = member.epochs * member.EPOCH + self.steps
+        answer = member.answer_of(lambda: member.client.push_and_pull(member.part(moved), clock, self._staleness))
+        self._base = member.gather(answer.copy())
         member.assign(self._base)
 
     def _over(self) -> None:

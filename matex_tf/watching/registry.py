@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from matex_tf.errors import MatexError
 from matex_tf.storage.private_directory import Folder
@@ -30,6 +31,9 @@ class Entry:
         host, pid: of the rank that answers.
         addresses, port: where it does.
         token: what has to be said first.
+        run: what it runs, for a group that joins: the words of the script and its arguments, the directory, the
+            settings that are not the defaults, as texts by name, and the seed.
+        center: where its center is, see `matex_tf.center`; None where it has none (yet).
     """
 
     name: str
@@ -41,6 +45,8 @@ class Entry:
     addresses: tuple[str, ...]
     port: int
     token: str
+    run: dict[str, Any] = dataclasses.field(default_factory=dict)
+    center: dict[str, Any] | None = None
 
     @property
     def is_gone(self) -> bool:
@@ -106,10 +112,19 @@ def entries(base: str = "") -> Iterator[Entry]:
 def _read(folder: Folder, name: str) -> Entry | None:
     try:
         with folder.open(name) as file:
-            values = json.loads(file.read(1 << 20))
-        return Entry(**{**values, "addresses": tuple(values["addresses"])})
+            return of_text(file.read(1 << 20))
     except (OSError, ValueError, TypeError, KeyError, MatexError):
         return None
+
+
+def of_text(text: str | bytes) -> Entry:
+    """The job of a job file.
+
+    Raises:
+        ValueError, TypeError, KeyError: it is none.
+    """
+    values = json.loads(text)
+    return Entry(**{**values, "addresses": tuple(values["addresses"])})
 
 
 def ask(entry: Entry) -> dict[str, object]:

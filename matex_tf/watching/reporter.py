@@ -55,7 +55,14 @@ class Reporter:
     """The thread of this rank."""
 
     def __init__(
-        self, world: World, meter: Meter, script: str, settings: Settings, in_batch: bool, shown: Sequence[Show]
+        self,
+        world: World,
+        meter: Meter,
+        script: str,
+        settings: Settings,
+        in_batch: bool,
+        shown: Sequence[Show],
+        run: dict[str, Any],
     ):
         """Collective.
 
@@ -64,10 +71,11 @@ class Reporter:
             script: what the job runs, for those who watch.
             in_batch: whether the job may be watched from another host even where all ranks are on one.
             shown: called by the first rank after each report of its own.
+            run: what a group that joins has to know, see `registry.Entry`.
         """
         self._world, self._meter = world, meter
         self._settings = settings
-        self._shown = shown
+        self._shown, self._run = shown, run
         self._interval = max(INTERVAL, world.size / _RANKS_PER_SECOND)
         local = len(world.nodes) == 1 and not in_batch
         addresses = ["127.0.0.1"] if local else own.addresses() or ["127.0.0.1"]
@@ -129,7 +137,9 @@ class Reporter:
             await self._send(counts)
             return
         if self._server is None:
-            await self._lead(left)
+            await self._lead()
+        elif self._entry is not None and self._entry.center is None and self._world.center is not None:
+            self._write_down()  # from now on groups can join
         self._state.heard(counts)
         for number in range(self._world_size):
             if number not in left:
@@ -162,13 +172,17 @@ class Reporter:
             self._leads_to = -1  # tried again with the next report
             raise ConnectionError from None
 
-    async def _lead(self, left: Sequence[int]) -> None:
+    async def _lead(self) -> None:
         """From now on the others report to this rank."""
         self._server = await asyncio.start_server(self._hear, sock=self._listener, limit=_MOST_BYTES)
-        place = self._places[self._me]
+        self._write_down()
+
+    def _write_down(self) -> None:
+        """Let those who watch, and those who join, find this job."""
+        place, center = self._places[self._me], self._world.center
         entry = registry.Entry(
             self._places[0].name, self._state.script, self._state.size, self._state.started, place.host, os.getpid(),
-            place.addresses, place.port, self._token,
+            place.addresses, place.port, self._token, self._run, center and center.entry(),
         )  # fmt: skip
         try:
             registry.add(entry, self._settings.watch_dir)

@@ -1,4 +1,5 @@
 """Groups of ranks that train apart: which group takes which rows of a batch.
 
-It may import core, faults, strategies, patches.common and patches.data. Start reading in steps.py.
+It may import core, center, faults, strategies, patches.common, patches.data and patches.recovery.
+Start reading in steps.py.
 """

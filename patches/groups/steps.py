@@ -12,7 +12,7 @@ import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from matex_tf import strategies
+from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.core.groups import Groups
 from matex_tf.errors import MatexError
@@ -43,6 +43,19 @@ class GroupSteps:
         self._batch = 0
         strategies.current().begin_epoch(self._step.model)
 
+    @property
+    def made_no_step(self) -> bool:
+        """Whether this group has trained on no part of a batch yet."""
+        return self._logs is None
+
+    def pass_over(self, executions: int) -> None:
+        """So many batches of the epoch were drawn and left."""
+        self._batch += executions
+
+    def end_epoch(self) -> None:
+        """No batch of the epoch is left. All ranks come here."""
+        strategies.current().end_epoch(self._step.model, self._batch)
+
     def __call__(self, batch: Batch, single: bool = False) -> Any:
         """Make the steps of this group on a batch.
 
@@ -65,7 +78,8 @@ class GroupSteps:
                 self._logs = self._run(*_own(batch, groups))
             else:
                 # Of the first batch each group takes a part, so that all have made a step when the epoch ends.
-                for part in self._parts(groups, row_slicing.rows_of(whole), single or begins):
+                own = single or (begins and not settings.current().join)
+                for part in self._parts(groups, row_slicing.rows_of(whole), own):
                     self._logs = self._run(whole, _share(groups, part))
         finally:
             self._step.group = None
@@ -85,10 +99,11 @@ class GroupSteps:
             if low < high:
                 yield low, high
             return
-        while (at_hand := strategy.next_part(model)) // groups.count <= self._batch:
-            batch, part = divmod(at_hand, groups.count)
+        parts = strategy.parts_of_batch(model, world.current())
+        while (at_hand := strategy.next_part(model)) // parts <= self._batch:
+            batch, part = divmod(at_hand, parts)
             strategy.take_part(model)
-            low, high = part * rows // groups.count, (part + 1) * rows // groups.count
+            low, high = part * rows // parts, (part + 1) * rows // parts
             if batch == self._batch and low < high:
                 yield low, high
 

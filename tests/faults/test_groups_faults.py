@@ -139,3 +139,18 @@ def test_a_slow_group(tmp_path, server):
     assert sum(steps) == 3 * EPOCHS * 20
     assert steps[1] < 0.7 * min(steps[0], steps[2]), steps
     assert found[0]["number"] == pytest.approx([299.5] * EPOCHS)
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize(("ranks", "groups"), [(4, "2"), (3, "0/1/2")])
+def test_local_without_a_group(tmp_path, server, ranks, groups):
+    """With local the groups that are left take all rows of the batches that come, and their mean is over them."""
+    death = {"rank": ranks - 1, "by": ranks - 1, "at": 27}
+    options = ["--strategy", "local", "--groups", groups, "--local-every", "4"]
+    found, said = train(tmp_path, server, ranks, death, *options)
+    assert set(found) == {0, 1}
+    for one in found.values():
+        assert one["size"] == 2
+        assert one["number"][2:] == pytest.approx([299.5] * 2)
+        assert one["loss"][-1] < 0.5 * one["loss"][0]
+    assert f"rank {ranks - 1} of {ranks}" in said

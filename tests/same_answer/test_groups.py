@@ -110,6 +110,8 @@ def test_refused():
         ({"strategy": "elastic", "batch": "per-rank"}, "--batch global"),
         ({"strategy": "elastic", "faults": "restart"}, "--faults shrink"),
         ({"strategy": "elastic", "elastic_alpha": "1"}, "below 1"),
+        ({"strategy": "local", "groups": "1", "join": "29465.json"}, "take that of the job"),
+        ({"strategy": "elastic", "join": "29465.json"}, "--groups 1"),
         ({"strategy": "elastic", "elastic_momentum": "1"}, "below 1"),
     ):
         with pytest.raises(SettingError, match=word):

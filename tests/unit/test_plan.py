@@ -66,7 +66,7 @@ def test_options_of_strategies():
 
     plain, sent = predicted()[0], cost_model.message(1e8, MACHINE).seconds
     assert predicted(pipe_width=1)[0]["pipe"] == plain["sync"] != plain["pipe"]
-    assert predicted(pipe_width=4)[1].endswith("a step applies the gradients of 3 steps before")
+    assert "a step applies the gradients of 3 steps before." in predicted(pipe_width=4)[1]
     assert predicted(gossip_sync=True)[0]["gossip"] == pytest.approx(0.32 + 1e8 * MACHINE.gamma + sent)
     assert predicted(gossip_every=4, gossip_sync=True)[0]["gossip"] == pytest.approx(
         0.32 + (1e8 * MACHINE.gamma + sent) / 4
@@ -107,8 +107,11 @@ def test_advice():
     assert said(sync=1.0, pipe=1.0) == f"{begin}sync"
     assert said(sync=1.5, pipe=1.0) == (
         f"{begin}pipe, 1.50 times as fast a step as sync; it changes the answer: a step applies the gradients of the "
-        "step before"
+        "step before. This compares steps, not what a step teaches: gradients of earlier steps want a smaller learning "
+        "rate, and then more steps"
     )
+    for best in ("pipe", "gossip", "local", "elastic int8", "server"):
+        assert "not what a step teaches: " in said(**{"sync": 2.0, best: 1.0})
     int8 = predict.Row(4, {"sync": 2.0, "sync int8": 1.0}, {}, "sync int8")
     assert predict.advice(int8).endswith("changes the answer: what travels between nodes is rounded")
 

@@ -7,6 +7,7 @@ from matex_tf.planning.simulation import Cluster, Simulation, efficiencies, toge
 from matex_tf.planning.step_cost import PlannedStep
 from matex_tf.settings import Settings
 from matex_tf.strategies import STRATEGIES
+from matex_tf.strategies.local import LocalOptions
 
 
 def planned(cluster, name, **options):
@@ -26,7 +27,9 @@ def test_equal_groups(groups, mbit):
     assert elastic == pytest.approx(planned(cluster, "elastic", elastic_every=4), rel=0.25)
     server = groups / Simulation(cluster, 32, 1, overlap=False, staleness=4).run()
     assert server == pytest.approx(planned(cluster, "server"), rel=0.25)
-    assert groups / together(cluster, 4) == pytest.approx(planned(cluster, "sync"), rel=0.05)
+    assert groups / together(cluster, 4, LocalOptions(local_every=1)) == pytest.approx(
+        planned(cluster, "sync"), rel=0.05
+    )
 
 
 def test_a_slow_group_holds_nobody_up():

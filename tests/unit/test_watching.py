@@ -134,7 +134,7 @@ def reporter(tmp_path):
     metrics.listen()
     meter = Meter()
     meter.count(32)
-    found = Reporter(World(), meter, "train.py", chosen, False, [metrics.show])
+    found = Reporter(World(), meter, "train.py", chosen, False, [metrics.show], {"words": ["train.py"]})
     yield found, chosen, meter
     found.stop()
 

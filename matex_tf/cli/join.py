@@ -1,0 +1,109 @@
+"""`matex-tf join`: start ranks that train in a running job, as one more of its groups."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from matex_tf.center import terms
+from matex_tf.cli import run
+from matex_tf.errors import DataError, SettingError
+from matex_tf.job import launching
+from matex_tf.job.command_line import SETTING_PAGES, Parser, whole
+from matex_tf.watching import registry
+
+
+class _Parser(Parser):
+    """The first word is the job; options come after it, and then the script."""
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace | None:
+        job = [] if not words or words[0].startswith("-") else [words[0]]
+        given = super().parse(words[len(job) :])
+        if given is not None:
+            given.job = job[0] if job else ""
+        return given
+
+
+def parser() -> Parser:
+    """The command line."""
+    parser = _Parser(
+        "matex-tf join",
+        "JOB [-n N] [options] [--setting VALUE ...] [(SCRIPT | -m MODULE) [ARGS ...]]",
+        "Let N ranks train in a running job of --strategy elastic or server, as one more group. JOB is its number, as "
+        "matex-tf top --list has it, or a copy of its job file. The ranks take the center and their share of the rows, "
+        "and end with the training. Without SCRIPT they run what the job runs, in the same directory. They write no "
+        "checkpoints and logs of Keras. What travels is not encrypted: for private networks.",
+        f"docs/strategies.md; {SETTING_PAGES}",
+    )
+    title = "ranks (docs/running.md)"
+    launching.add_ranks(parser, title, whole(1, "a number of ranks"), "-np")
+    parser.add(
+        title, "-x", action="append", dest="names", metavar="NAME", default=[],
+        help="Give other hosts this variable too, as for matex-tf run; may be repeated",
+    )  # fmt: skip
+    parser.add(title, "--dry-run", action="store_true", help="Print the mpirun line instead of running it")
+    parser.add_settings(leave_out=("join", "groups", "servers", "faults"), shown=False)
+    return parser
+
+
+def command(given: argparse.Namespace) -> int:
+    """Start the ranks; returns the exit code.
+
+    Raises:
+        SettingError: there is no such job, or none that can be joined.
+    """
+    path, entry = find(given.job, given.flags.get("watch_dir", ""))
+    if entry.center is None:
+        strategy = entry.run.get("settings", {}).get("strategy", "sync")
+        raise SettingError(
+            f"job {entry.name} has no center that a group could join (--strategy {strategy}): --strategy elastic and "
+            "server have one, from the first step of a fit on several ranks."
+        )
+    job = {name: text for name, text in entry.run["settings"].items() if name not in terms.OWN}
+    own = {"seed": str(entry.run["seed"]), "groups": "1", "servers": "0", "faults": "abort", "join": str(path)}
+    given.flags = {**job, **given.flags, **own}
+    if not given.rest:
+        given.rest = list(entry.run["words"])
+        try:
+            os.chdir(entry.run["directory"])
+        except OSError as error:
+            raise SettingError(
+                f"the job runs in {entry.run['directory']}, which is not there ({error.strerror}): give the script, "
+                "and start it where it finds its files."
+            ) from None
+    return run.command(given)
+
+
+def find(job: str, base: str) -> tuple[Path, registry.Entry]:
+    """A running job, and its file.
+
+    Args:
+        job: its number, or the path of a job file.
+        base: that of the setting `watch_dir`.
+
+    Raises:
+        SettingError: there is none, or the file is none.
+        DataError: the directory of jobs cannot be read.
+    """
+    if os.sep in job or job.endswith(".json"):
+        path = Path(job).absolute()
+        try:
+            if stat.S_IMODE(path.stat().st_mode) & 0o077:
+                raise SettingError(f"others can read {job}, and whoever can may join the job: chmod 600 {job}.")
+            return path, registry.of_text(path.read_text())
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise SettingError(f"{job} is no job file that can be read ({error}).") from None
+    try:
+        known = list(registry.entries(base))
+        with registry.directory(base) as folder:
+            place = folder.path
+    except OSError as error:
+        raise DataError(f"the directory of jobs cannot be read: {error}.") from None
+    for entry in known:
+        if job and job in (entry.name, entry.script):
+            return place / f"{entry.name}.json", entry
+    there = ", ".join(f"{entry.name} ({entry.script})" for entry in known) or "none is running that can be found"
+    raise SettingError(f"there is no job {job or 'named'}: {there}. matex-tf join JOB wants its number.")

@@ -1,0 +1,89 @@
+"""What local, elastic and server have in common: ranks, or groups of them, that train apart between meetings.
+
+A strategy has one object of rounds for each model that trains: what it does before and after each of its steps.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from matex_tf.errors import MatexError, SettingError
+from matex_tf.settings import Settings
+from matex_tf.strategies.base import Gradient
+from matex_tf.strategies.sync import Sync
+
+
+class Rounds(Protocol):
+    """One model in one training."""
+
+    def before_step(self) -> None:
+        """The next step is about to begin."""
+
+    def after_step(self) -> None:
+        """A step has been made."""
+
+
+class Apart(Sync):
+    """Trains apart, unless its options make it sync.
+
+    Attributes:
+        synchronous: whether it is sync with these options.
+    """
+
+    in_groups = True
+
+    def __init__(self, settings: Settings):
+        super().__init__(settings)
+        self.synchronous = self.is_synchronous()
+        self.replicas_identical = self.synchronous
+        self.only_in_fit = not self.synchronous
+        self._rounds: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+    def is_synchronous(self) -> bool:
+        """Whether it is sync with these options."""
+        return False
+
+    def rounds(self, model: Any, trainable: Sequence[Any]) -> Rounds:
+        """Those of a model that begins to train. Collective.
+
+        Args:
+            trainable: its weights of floating point, at least one.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def check(cls, settings: Settings, ranks: int) -> None:
+        if settings.faults == "restart":
+            raise SettingError(
+                f"--strategy {cls.name} cannot be started again from a checkpoint: that has the weights of one rank or "
+                "group, and each has its own. Take --faults shrink, --faults abort, or --strategy sync."
+            )
+
+    def exchange(self, gradients: Sequence[Gradient], names: Sequence[str]) -> list[Gradient]:
+        from matex_tf.core import world
+
+        alone = world.current().is_single or not self.averages_gradients
+        return list(gradients) if alone else super().exchange(gradients, names)
+
+    def begin(self, model: Any, trainable: Sequence[Any], state: Sequence[Any]) -> None:
+        import tensorflow as tf
+
+        if self.synchronous:
+            return
+        if not trainable:
+            raise MatexError(
+                f"{model.name} has no weights before its first step, and nobody could meet about them: call "
+                "model.build(…) with the shape of its inputs before fit."
+            )
+        floats = [variable for variable in trainable if tf.as_dtype(variable.dtype).is_floating]
+        self._rounds[model] = self.rounds(model, floats)
+
+    def before_step(self, model: Any) -> None:
+        if model in self._rounds:
+            self._rounds[model].before_step()
+
+    def after_step(self, model: Any) -> None:
+        if model in self._rounds:
+            self._rounds[model].after_step()
