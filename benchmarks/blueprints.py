@@ -41,8 +41,11 @@ dense = [keras.layers.Dense(values["units"], activation=values["activation"]) fo
 model = keras.Sequential([keras.layers.Input((28,)), *dense, keras.layers.Dense(1, activation="sigmoid")])
 auc = keras.metrics.AUC(name="auc")
 model.compile(keras.optimizers.Adam(values["rate"]), "binary_crossentropy", metrics=[auc])
+best = keras.callbacks.ModelCheckpoint("best.weights.h5", "val_auc", mode="max", save_best_only=True,
+                                       save_weights_only=True)
 model.fit(data["train_x"], data["train_y"], batch_size=int(sys.argv[3]), epochs=int(sys.argv[2]), verbose=0,
-          validation_data=(data["valid_x"], data["valid_y"]))
+          validation_data=(data["valid_x"], data["valid_y"]), callbacks=[best])
+model.load_weights("best.weights.h5")
 print("TEST", model.evaluate(data["test_x"], data["test_y"], batch_size=2000, verbose=0)[1])
 """
 

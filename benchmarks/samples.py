@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,7 +115,7 @@ _CLASSES = "sparse_categorical_crossentropy"
 TASKS = {
     "digits": Task("digits, convnet", digits, convnet, _CLASSES, 1797, 24, 64, 32, 1e-3),
     "higgs": Task(
-        "collisions, MLP", tasks.higgs_data, tasks.higgs_model, "binary_crossentropy", 40000, 12, 1000, 128, 1e-3
+        "collisions, MLP", tasks.higgs_data, tasks.higgs_model, "binary_crossentropy", 150000, 12, 1000, 128, 1e-3
     ),
     "resnet": Task("images, ResNet", tasks.images_data, tasks.resnet, _CLASSES, 2500, 16, 64, 0.5, 2e-3),
     "lstm": Task("reviews, LSTM", reviews, lstm, _CLASSES, 4000, 14, 64, 32, 4e-3),
@@ -155,7 +156,8 @@ def measure(task: Task, seeds: int, rate: float, wanted: list[str]) -> None:
             model.compile(keras.optimizers.Adam(task.learning_rate), task.loss, metrics=["accuracy"])
             model.optimizer.build(model.trainable_variables)
             begin = [np.array(variable) for variable in model.variables + model.optimizer.variables]
-            model.fit(x[: 2 * task.batch], y[: 2 * task.batch], batch_size=task.batch, verbose=0)  # traces the step
+            few = 5 * task.batch // 2  # traces the step, also for a last batch that is not full
+            model.fit(x[:few], y[:few], batch_size=task.batch, verbose=0)
             for variable, value in zip(model.variables + model.optimizer.variables, begin, strict=True):
                 variable.assign(value)
             keras.utils.set_random_seed(200 + seed)
@@ -169,14 +171,63 @@ def measure(task: Task, seeds: int, rate: float, wanted: list[str]) -> None:
     jobs.tell(found)
 
 
+def cost(rows: int) -> None:
+    """Print what the scores of so many rows cost a rank: memory, and CPU time beside that of a training step."""
+    import keras
+
+    from matex_tf.core.world import World
+    from matex_tf.dynamics import samples
+
+    def resident() -> float:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    task = TASKS["higgs"]
+    model = task.model(keras, task.width)
+    model.compile(keras.optimizers.Adam(task.learning_rate), task.loss)
+    x, y = task.make_data(100 * task.batch)
+    model.fit(x, y, batch_size=task.batch, epochs=2, verbose=0)
+    clock = Clock()
+    model.fit(x, y, batch_size=task.batch, epochs=5, verbose=0, callbacks=[clock.callback])
+    step = float(np.median(np.diff(clock.times)[::2])) / 100
+    values, steps = np.random.default_rng(0).exponential(size=rows).astype(np.float32), -(-rows // task.batch)
+    numbers = np.random.default_rng(0).permutation(rows)
+    before, begin = resident(), time.process_time()
+    scores = samples.SampleScores(rows)
+    for low in range(0, rows, task.batch):
+        scores.note(numbers[low : low + task.batch], values[low : low + task.batch])
+    noted = time.process_time()
+    scores.merge(World())
+    merged = time.process_time()
+    epoch = samples.choose(scores.scores, 0.75, 1, 1)
+    chosen = time.process_time()
+    tags = samples.tags(epoch.codes, (1, 1))
+    ordered, grown = time.process_time(), resident() - before
+    share = 100 * (ordered - begin) / steps / step
+    parts = [noted - begin, merged - noted, chosen - merged, ordered - chosen, ordered - begin]
+    table = (scores.nbytes + epoch.codes.nbytes) / 1e6
+    note = f"{rows:,} rows, batches of {task.batch}; a step of an MLP takes {1e3 * step:.1f} ms"
+    print(f"tables {table:.1f} MB, the order of an epoch {tags.nbytes / 1e6:.1f} MB, resident memory +{grown:.1f} MB")
+    names = ["noted in steps", "merged", "chosen", "shuffled", "together"]
+    cells = [
+        [name, f"{1e3 * part:.0f}", f"{100 * part / steps / step:.2f} %"]
+        for name, part in zip(names, parts, strict=True)
+    ]
+    tables.show("what scores cost an epoch", ["scores are", "CPU ms", "of its steps"], cells, note=note)
+    tables.keep({"rows": rows, "tables": table, "resident": grown, "share": share, "step": step})
+
+
 def main() -> int:
     parser = tables.parser("samples", __doc__)
     parser.add_argument("--tasks", default=",".join(TASKS), help="with commas between: " + ", ".join(TASKS))
     parser.add_argument("--seeds", type=int, default=5, help="trainings of each way (default 5)")
     parser.add_argument("--rate", type=float, default=0.75, help="of --prune-samples (default 0.75)")
     parser.add_argument("--ways", default=",".join(WAYS), help="with commas between: " + ", ".join(WAYS))
+    parser.add_argument("--cost", type=int, metavar="ROWS", help="memory and CPU time of the scores of so many rows")
     parser.add_argument("--rank", default="", help=argparse.SUPPRESS)
     options = tables.parse(parser)
+    if options.cost:
+        cost(options.cost)
+        return 0
     if options.rank:
         measure(TASKS[options.rank], options.seeds, options.rate, options.ways.split(","))
         return 0

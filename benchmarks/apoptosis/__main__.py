@@ -48,6 +48,9 @@ def main() -> None:
     parser.add_argument("--peers", default="", help=f"of {','.join(PEERS)} (default none)")
     parser.add_argument("--ranks", type=int, default=4, help="of each training that is no peer's (default 4)")
     parser.add_argument("--seeds", type=int, default=5, help="trainings of each kind (default 5)")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
+    before = "of --json, of the same trainings with other seeds or in other ways: they are not run again"
+    parser.add_argument("--with", dest="before", metavar="FILE", nargs="*", default=[], help=before)
     rows = "of which a tenth is for validation and a tenth for the test (default: the task's)"
     parser.add_argument("--rows", type=int, default=0, help=rows)
     parser.add_argument("--epochs", type=int, default=0, help="of each training (default: the task's)")
@@ -65,19 +68,35 @@ def main() -> None:
         sys.exit(f"scripts/bench apoptosis: there is no {unknown[0]}; there is {', '.join([*WAYS, *PEERS])}.")
     if any(PEERS[peer][1] for peer in others):
         peers.need(peers.NETWORKS)
-    found: dict[str, list[Found]] = {name: [] for name in (*ways, *others)}
+    found = {name: earlier(name, options) for name in (*ways, *others)}
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data.npz"
         task.write(data, options.rows)
-        for seed in range(options.seeds):
+        for seed in range(options.first, options.first + options.seeds):
             for name in found:
-                found[name].append(run(name, task, data, seed, options))
-                print(f"seed {seed}, {name}: {said(found[name][-1])}", file=sys.stderr, flush=True)
+                if seed in found[name]:
+                    continue
+                found[name][seed] = run(name, task, data, seed, options)
+                print(f"seed {seed}, {name}: {said(found[name][seed])}", file=sys.stderr, flush=True)
                 tables.keep({"task": task.name, "options": vars(options), "found": found})
-    show(task, found, options)
+    runs = {name: [by_seed[seed] for seed in sorted(by_seed)] for name, by_seed in found.items()}
+    show(task, runs, options)
     if options.draw:
-        draw(task, found, Path(options.draw))
+        draw(task, runs, Path(options.draw))
         print(f"drawn: {options.draw}")
+
+
+def earlier(name: str, options: argparse.Namespace) -> dict[int, Found]:
+    """By seed, what files have of trainings like those that are wanted."""
+    same = ("task", "ranks", "rows", "epochs", "batch", "width", "flags")
+    found: dict[int, Found] = {}
+    for path in options.before:
+        kept = json.loads(Path(path).read_text())["figures"]
+        if other := [what for what in same if kept["options"][what] != getattr(options, what)]:
+            sys.exit(f"scripts/bench apoptosis: the trainings of {path} were run with another --{other[0]}.")
+        found.update({int(seed): one for seed, one in kept["found"].get(name, {}).items()})
+    seeds = range(options.first, options.first + options.seeds)
+    return {seed: one for seed, one in found.items() if seed in seeds}
 
 
 def run(name: str, task: Task, data: Path, seed: int, options: argparse.Namespace) -> Found:

@@ -80,7 +80,7 @@ def main() -> None:
     data = np.load(path)
     keras.utils.set_random_seed(int(seed))
     model = task.model(keras, float(width))
-    task.compile(keras, model)
+    task.compile(keras, model, -(-len(data["train_y"]) // int(batch)) * int(epochs))
     if float(penalty):
         penalise(model, data["train_x"], data["train_y"], float(penalty))
     recorder = measure.recorder(keras, task.score, len(data["train_y"]))

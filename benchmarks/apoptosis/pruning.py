@@ -37,20 +37,10 @@ def main() -> None:
         )
         model = tfmot.sparsity.keras.prune_low_magnitude(model, pruning_schedule=schedule)
         callbacks.insert(0, tfmot.sparsity.keras.UpdatePruningStep())
-    task.compile(keras, model)
-    model.fit(
-        data["train_x"],
-        data["train_y"],
-        batch_size=int(batch),
-        epochs=int(epochs),
-        validation_data=(data["valid_x"], data["valid_y"]),
-        callbacks=callbacks,
-        verbose=0,
-    )
-    test = model.evaluate(data["test_x"], data["test_y"], batch_size=2000, verbose=0)[1]
+    test = task.train(keras, model, data, int(batch), int(epochs), callbacks)
     weights = [weight.numpy() for weight in model.trainable_variables]
     zeros = sum(int((weight == 0).sum()) for weight in weights)
-    found = {"epochs": callbacks[-1].epochs, "test": float(test), "zeros": zeros}
+    found = {"epochs": callbacks[-1].epochs, "test": test, "zeros": zeros}
     print("RESULT " + json.dumps(found), flush=True)
 
 

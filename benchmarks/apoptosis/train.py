@@ -21,24 +21,13 @@ def main() -> None:
     data = np.load(path)
     keras.utils.set_random_seed(int(seed))
     model = task.model(keras, float(width))
-    task.compile(keras, model)
 
     def over_ranks(seconds: float) -> float:
         return float(world.current().allreduce(np.array([seconds]), "add up processor seconds")[0])
 
     recorder = measure.recorder(keras, task.score, len(data["train_y"]), over_ranks)
-    model.fit(
-        data["train_x"],
-        data["train_y"],
-        batch_size=int(batch),
-        epochs=int(epochs),
-        validation_data=(data["valid_x"], data["valid_y"]),
-        callbacks=[recorder],
-        verbose=0,
-    )
-    # On several ranks Keras gives the whole answer everywhere; a batch is larger, as nothing is trained.
-    test = model.evaluate(data["test_x"], data["test_y"], batch_size=2000, verbose=0)[1]
-    jobs.tell({"epochs": recorder.epochs, "test": float(test)})
+    test = task.train(keras, model, data, int(batch), int(epochs), [recorder])
+    jobs.tell({"epochs": recorder.epochs, "test": test})
 
 
 if __name__ == "__main__":

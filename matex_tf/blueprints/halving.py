@@ -3,7 +3,8 @@
 Jamieson and Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", AISTATS 2016,
 figure 3.
 With n = 2^k candidates and a training of E epochs, those of rung r are trained up to epoch E / 2^(k - r), and the last
-one to E.
+one to E. Where E is less than n, rungs end after one epoch, two, four and so on: the first ones, with most candidates,
+differ, and only the last ones, at E / 2, choose by what is known.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class Rung:
 
 
 def until(epochs: int, rung: int, rungs: int) -> int:
-    """The epoch up to which the candidates of a rung are trained: E / 2^(k - r), one at least."""
-    return max(1, math.ceil(epochs / 2 ** (rungs - rung)))
+    """The epoch up to which the candidates of a rung are trained: E / 2^(k - r), but 2^r at least, up to E / 2."""
+    return max(1, math.ceil(epochs / 2 ** (rungs - rung)), min(2**rung, math.ceil(epochs / 2)))
 
 
 def sizes(count: int, brackets: int = 1) -> list[int]:
@@ -102,7 +103,9 @@ def halve(
         for rung in range(rungs):
             seconds = 0.0
             if not before or until(epochs(), rung, rungs) > before:  # few epochs: the next budget may be this one
-                seconds = train(alive, 1 / 2 ** (rungs - rung))
+                # Half an epoch less: the part is rounded up to whole epochs.
+                part = (until(epochs(), rung, rungs) - 0.5) / epochs() if before else 1 / 2 ** (rungs - rung)
+                seconds = train(alive, part)
             before = until(epochs(), rung, rungs)
             trained = [one.number for one in alive]
             alive = better_half(alive)

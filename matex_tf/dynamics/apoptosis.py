@@ -7,8 +7,10 @@ step is compiled anew.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +19,7 @@ from matex_tf.core import world
 from matex_tf.dynamics import choose, surgery
 from matex_tf.dynamics.measure import Measured, Rows, loss_of, measure
 
-#: What the loss may rise by as the estimate has it, in times of the tolerance; the first that holds is taken.
-_TRIES = (16.0, 4.0, 1.0, 0.25)
-#: A removal saves at least this part of the parameters, or is not worth a compilation.
-_LEAST = 0.1
+_TRIES = 6  # removals, of which the largest is made that costs no more than it may
 
 _WHAT = "choose neurons to take out"
 
@@ -60,6 +59,7 @@ def remove_redundant(
     watched: Sequence[Rows],
     tolerance: float,
     best: float = float("inf"),
+    least: float | None = None,
     inputs: Sequence[Any] | None = None,
 ) -> Removal | None:
     """Take out neurons that the model can do without. Every rank must call, and gets the same.
@@ -70,11 +70,17 @@ def remove_redundant(
         watched: others, on which the loss may rise by no more than `tolerance`.
         tolerance: a part of the loss, such as 0.01.
         best: the lowest loss on these rows so far, where they have always been the same.
+        least: parameters that a removal saves at least, or it is not made: each costs a compilation. None: a tenth of
+            those of the model.
         inputs: see `channel_groups`.
 
     Returns:
         None where too few neurons are redundant to be worth it.
     """
+    count = int(model.count_params())
+    least = 0.1 * count if least is None else least
+    if count * (1 - choose.KEPT**2) < least:  # between two layers that keep so much of their channels each
+        return None
     groups = surgery.channel_groups(model, inputs)
     measured = measure(groups, seen, total)
     before = loss_of(model, watched, total)
@@ -85,33 +91,89 @@ def remove_redundant(
         return None  # what was taken out before has to be learnt again first
     ranks = world.current()
     found = choose.candidates(groups, measured) if ranks.rank == 0 else []
-    count = int(model.count_params())
-    for times in _TRIES:
-        plan = _plan(groups, measured, found, times * allowed, count) if ranks.rank == 0 else None
+    taken: tuple[dict[str, list[int]], list[tuple[int, np.ndarray]], float] | None = None
+    search = _Search(allowed)
+    for _ in range(_TRIES):
+        plan = _plan(groups, measured, found, search.rise, least) if ranks.rank == 0 else None
         chosen, values = ranks.broadcast(plan, _WHAT)
         if not chosen:
-            return None
-        kept = [(model.variables[number], np.array(np.asarray(model.variables[number]))) for number, _ in values]
+            search.too_few()
+            continue
+        if taken is not None and chosen == taken[0]:
+            break  # there is no more to take
+        with _assigned(model, values):
+            after = loss_of(model, watched, total)
+        if search.holds(after - before):
+            taken = chosen, values, after
+    if taken is None:
+        return None
+    chosen, values, after = taken
+    for number, value in values:
+        model.variables[number].assign(value)
+    surgery.remove(model, chosen, inputs)
+    sizes = {name: len(places) for name, places in chosen.items()}
+    return Removal(sizes, before, after, (count, int(model.count_params())))
+
+
+class _Search:
+    """How large a removal can be. The estimate is right but for a factor, which is not known.
+
+    It knows of one layer at a time, so with many neurons of all layers it is too low; and the squares of gradients are
+    those of the loss at labels, which for a squared error are as small as the error itself.
+
+    Attributes:
+        rise: what the loss of the next one to try would rise by, as the estimate has it.
+    """
+
+    def __init__(self, allowed: float):
+        """Args: allowed: what the loss may rise by."""
+        self._allowed = allowed
+        self._low = self._high = 0.0
+        self.rise = allowed / 4
+
+    def too_few(self) -> None:
+        """This one saves too little."""
+        self._go_on(True, 8.0)
+
+    def holds(self, real: float) -> bool:
+        """Take note of what the loss has risen by; whether it may."""
+        self._go_on(real <= self._allowed, self._allowed / real if real > 0 else 8.0)
+        return real <= self._allowed
+
+    def _go_on(self, higher: bool, factor: float) -> None:
+        if higher:
+            self._low = self.rise
+        else:
+            self._high = self.rise
+        if self._low and self._high:
+            self.rise = math.sqrt(self._low * self._high)
+        else:
+            self.rise *= min(max(factor, 2.0), 8.0) if higher else max(min(factor, 0.5), 1 / 64)
+
+
+@contextlib.contextmanager
+def _assigned(model: Any, values: Sequence[tuple[int, np.ndarray]]) -> Iterator[None]:
+    """Let variables of a model have other values for a while."""
+    kept = [(model.variables[number], np.array(np.asarray(model.variables[number]))) for number, _ in values]
+    try:
         for number, value in values:
             model.variables[number].assign(value)
-        after = loss_of(model, watched, total)
-        if after <= before + allowed:
-            surgery.remove(model, chosen, inputs)
-            sizes = {name: len(places) for name, places in chosen.items()}
-            return Removal(sizes, before, after, (count, int(model.count_params())))
+        yield
+    finally:
         for variable, value in kept:
             variable.assign(value)
-    return None
 
 
 def _plan(
-    groups: surgery.Groups, measured: Measured, found: list[choose.Candidates], rise: float, count: int
+    groups: surgery.Groups, measured: Measured, found: list[choose.Candidates], rise: float, least: float
 ) -> tuple[dict[str, list[int]], list[tuple[int, np.ndarray]]]:
     """Which channels go, and weights without them by the number of the variable; none where they save too little."""
     chosen = choose.within(found, rise)
-    saved = {one.group.name: one.saved for one in found}
-    if sum(saved[name] * len(places) for name, places in chosen.items()) < _LEAST * count:
+    if choose.parameters_of(groups, chosen) < least:
         return {}, []
     numbers = {id(variable): number for number, variable in enumerate(groups.model.variables)}
     values = choose.weights_without(groups, measured, chosen)
-    return chosen, [(numbers[id(variable)], value.astype(np.float32)) for variable, value in values]
+    return chosen, [
+        (numbers[id(variable)], value if variable.dtype == "float64" else value.astype(np.float32))
+        for variable, value in values
+    ]

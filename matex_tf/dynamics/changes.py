@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +15,10 @@ from matex_tf.dynamics.measure import Rows, loss_of
 
 _LOOKED_AT = 8  # batches before a look
 _ENOUGH = 4096  # rows
+_FLAT_LOOKS = 2  # after so many the loss has stopped falling; one may be noise
+_GROWN_BY = 0.5  # of the training, a network has the widths of its blueprint
+#: What a removal saves at least, of what the script's own network takes for the steps that are still to come.
+_WORTH = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +41,7 @@ class Changes:
         watched: rows of this rank to watch the loss on; empty to take them from training batches.
         steps_per_epoch: None where nobody knows.
         say: prints a line.
+        epochs: of this `fit`.
     """
 
     def __init__(
@@ -44,14 +51,16 @@ class Changes:
         watched: Sequence[Rows],
         steps_per_epoch: int | None,
         say: Callable[[str], None],
+        epochs: int = 1,
     ):
         self._model, self._wanted, self._watched, self._say = model, wanted, list(watched), say
         self._schedule = schedule.Schedule.of(steps_per_epoch)
+        self._steps = (steps_per_epoch or 0) * epochs
         self._step = 0
         self._seen: list[tuple[int, Rows]] = []
         self._growth: Growth | None = None
-        self._grown = False  # at the last look
-        self._best = float("inf")  # loss on rows that stay the same
+        self._of_script = 0  # parameters
+        self._reference = schedule.Reference()  # stays infinite where rows do not stay the same
         self._begun, self._on = False, True
 
     def begin(self) -> None:
@@ -61,14 +70,15 @@ class Changes:
         self._begun = True
         model, wanted = self._model, self._wanted
         groups = surgery.channel_groups(model)
+        before = self._of_script = int(model.count_params())
         for name, why in groups.left_whole.items():
             self._say(f"{name} of {model.name} is left whole, and what it reads: {why} (docs/dynamics.md)")
         if not groups.found:
             self._say(f"{model.name} has no layer whose neurons could change (docs/dynamics.md)")
             self._on = False
         elif wanted.grow:
-            before = int(model.count_params())
-            self._growth = Growth.begin(model, wanted.grow_from)
+            by = _GROWN_BY / 2 if wanted.apoptosis else _GROWN_BY  # what was not needed goes again
+            self._growth = Growth.begin(model, wanted.grow_from, by=by)
             self._say(
                 f"--grow: {model.name} begins with {int(model.count_params()):,} of the {before:,} parameters of its "
                 "blueprint"
@@ -77,7 +87,7 @@ class Changes:
     @property
     def wants_rows(self) -> bool:
         """Whether the rows of the next step are to be shown."""
-        return self._on and self._step + _LOOKED_AT >= self._schedule.next
+        return self._on and (not self._step or self._step + _LOOKED_AT >= self._schedule.next)
 
     def see(self, rows: Rows, of_all: int) -> None:
         """Rows of this rank of a training batch.
@@ -85,7 +95,10 @@ class Changes:
         Args:
             of_all: rows of the whole batch.
         """
-        self._seen.append((of_all, rows))
+        if self._step:
+            self._seen.append((of_all, rows))
+        else:
+            self._schedule.first = self._loss([rows])
 
     def after_step(self) -> bool:
         """After a training step.
@@ -98,37 +111,58 @@ class Changes:
             return False
         looked_at, watched = self._rows()
         self._seen = []
+        loss = self._loss(watched)
+        if not self._on:
+            return False
+        progress = self._schedule.progress(loss)
+        if self._watched:
+            self._reference.look(loss)
+        learning = self._schedule.is_learning(loss, progress)
+        text = ""
+        if progress is not None:
+            text = self._grow(progress, learning) or ("" if learning else self._remove(looked_at, watched))
+        if text:
+            self._say(f"step {self._step}: {text}")
+        self._schedule.go_on(learning)
+        if self._step < self._due:
+            self._schedule.next = min(self._schedule.next, self._due)
+        return bool(text)
+
+    def _loss(self, rows: Sequence[Rows]) -> float:
+        """The loss on some rows. Nothing changes from now on where it cannot be computed."""
         try:
-            loss = loss_of(self._model, watched, total)
+            return loss_of(self._model, rows, total)
         except (ValueError, TypeError, AttributeError) as error:
             self._say(f"{self._model.name} stays as it is: its loss cannot be computed apart from a step ({error})")
             self._on = False
-            return False
-        if self._watched:
-            self._best = min(self._best, loss)
-        progress = self._schedule.progress(loss)
-        falling = progress is None or progress > schedule.FAST
-        text = "" if falling else self._change(looked_at, watched, progress or 0.0)
-        if text:
-            self._say(f"step {self._step}: {text}")
-        self._schedule.go_on(falling)
-        return bool(text)
+            return float("nan")
 
-    def _change(self, looked_at: Sequence[Rows], watched: Sequence[Rows], progress: float) -> str:
-        """Take something out, or put something in; what it was, in words."""
-        wanted, grown = self._wanted, self._grown
-        self._grown = False
-        if wanted.apoptosis and not grown:  # what has just come has to learn first
-            removal = remove_redundant(self._model, looked_at, watched, wanted.tolerance, self._best)
-            if removal is not None:
-                if self._growth is not None:
-                    self._growth.has_enough(self._model, removal.channels)
-                return str(removal)
-        if self._growth is not None and progress < schedule.FLAT:
-            text = self._growth.grow(self._model, wanted.grow_to, paid=progress > 0)
-            self._grown = bool(text)
-            return text
-        return ""
+    def _grow(self, progress: float, learning: bool) -> str:
+        """Put something in; what it was, in words."""
+        growth, looks = self._growth, self._schedule
+        stands_still = looks.flat >= _FLAT_LOOKS and not learning
+        if growth is None or growth.over or not (stands_still or self._step >= self._due):
+            return ""
+        looks.flat = 0
+        return growth.grow(self._model, self._wanted.grow_to, paid=progress > 0)
+
+    def _remove(self, looked_at: Sequence[Rows], watched: Sequence[Rows]) -> str:
+        """Take something out; what it was, in words."""
+        if not self._wanted.apoptosis or not (self._growth is None or self._growth.over):
+            return ""
+        left = 1 - self._step / self._steps if self._steps else 1.0
+        least = _WORTH * self._of_script / max(left, 1e-6)
+        removal = remove_redundant(self._model, looked_at, watched, self._wanted.tolerance, self._reference.loss, least)
+        if removal is None:
+            return ""
+        self._reference.removed(removal.after)
+        return str(removal)
+
+    @property
+    def _due(self) -> int:
+        """The step after which the network grows in any case; a number above that of all steps where there is none."""
+        due = self._growth.due if self._growth is not None and self._steps else math.inf
+        return math.ceil(due * self._steps) if due <= 1 else sys.maxsize
 
     def _rows(self) -> tuple[list[Rows], list[Rows]]:
         """Rows to judge neurons by, and others to watch the loss on."""

@@ -16,6 +16,7 @@ bias is the weight of an input that is always 1, so a neuron that is always the 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,7 +27,9 @@ from matex_tf.dynamics.groups import Group, Groups, can_change
 from matex_tf.dynamics.measure import Measured, Reader
 
 _RIDGE = 1e-4  # of the mean of the diagonal of H: what is below it is noise
-_KEPT = 0.05  # a group keeps at least so much of its channels
+#: A group keeps this part of its channels at least: what is left has to show how it does without the others.
+KEPT = 0.25
+_AT_ONCE = 64  # channels that are looked at while others wait
 
 
 @dataclasses.dataclass
@@ -50,7 +53,7 @@ def candidates(groups: Groups, measured: Measured) -> list[Candidates]:
     result = []
     for group in groups:
         if can_change(group):
-            order, rise = _Elimination(groups, group, measured).run(group.count - max(1, int(_KEPT * group.count)))
+            order, rise = _Elimination(groups, group, measured).run(group.count - max(1, math.ceil(KEPT * group.count)))
             result.append(Candidates(group, order, np.array(rise), _saved(group)))
     return result
 
@@ -72,6 +75,19 @@ def within(found: Iterable[Candidates], rise: float) -> dict[str, list[int]]:
     return chosen
 
 
+def parameters_of(groups: Groups, chosen: dict[str, list[int]]) -> int:
+    """How many parameters go with these channels."""
+    gone = np.concatenate([groups[name].channels[places] for name, places in chosen.items()] or [np.zeros(0, np.int64)])
+    left: dict[int, list[int]] = {}
+    before: dict[int, int] = {}
+    for part in groups.analysis.parts:
+        shape = [int(size) for size in part.variable.shape]
+        before[id(part.variable)] = math.prod(shape)
+        sizes = left.setdefault(id(part.variable), shape)
+        sizes[part.axis] = min(sizes[part.axis], int((~np.isin(part.channels, gone)).sum()))
+    return sum(before.values()) - sum(math.prod(sizes) for sizes in left.values())
+
+
 def weights_without(groups: Groups, measured: Measured, chosen: dict[str, list[int]]) -> list[tuple[Any, np.ndarray]]:
     """Variables with values such that nothing reads the chosen channels, and others have taken their share."""
     parts = groups.analysis.parts
@@ -81,8 +97,7 @@ def weights_without(groups: Groups, measured: Measured, chosen: dict[str, list[i
         gone = groups[name].channels[list(places)]
         for number, part in enumerate(parts):
             if number in seen and part in groups[name].parts:
-                for channel in gone:
-                    seen[number].take_out(seen[number].block(channel))
+                seen[number].system.take_out(np.concatenate([seen[number].block(channel) for channel in gone]))
             elif number in measured.first_order and part in groups[name].parts:
                 _add(changed, part.variable, _without(part, gone))
     for one in seen.values():
@@ -127,21 +142,89 @@ class _Elimination:
                     self._first_order[place] += measured.first_order[n][of == channel].sum()
 
     def run(self, count: int) -> tuple[list[int], list[float]]:
-        """The cheapest channel first, then the cheapest of the others once that is gone, and so on."""
+        """The cheapest channel first, then the cheapest of the others once that is gone, and so on.
+
+        What goes with a channel changes what all others cost. That is worked out at once for the few that are cheapest,
+        and for the others when some of these have gone: with a matrix for many channels in place of a vector for each.
+        """
         left = np.ones(self._group.count, bool)
         order: list[int] = []
         rise: list[float] = []
-        for _ in range(count):
-            costs = self._first_order.copy()
+        while len(order) < count:
+            costs = self._first_order + sum(
+                seen.system.costs(blocks) for seen, blocks in zip(self._seen, self._blocks, strict=True)
+            )
+            cheapest = np.argsort(np.where(left, costs, np.inf), kind="stable")[: left.sum()]
+            near, limit = cheapest[:_AT_ONCE], np.append(costs[cheapest[_AT_ONCE:]], np.inf)[0]
+            gone, dear = self._among(near, limit, min(count - len(order), max(len(near) // 2, 1)))
+            order += gone
+            rise += dear
+            left[gone] = False
             for seen, blocks in zip(self._seen, self._blocks, strict=True):
-                costs += seen.costs(blocks)
+                seen.system.take_out(np.concatenate([blocks[place] for place in gone]))
+        return order, rise
+
+    def _among(self, near: np.ndarray, limit: float, most: int) -> tuple[list[int], list[float]]:
+        """The order among a few channels, until one costs as much as the cheapest of the others; one at least."""
+        systems = []
+        for seen, blocks in zip(self._seen, self._blocks, strict=True):
+            own = [blocks[place] for place in near]
+            ends = np.cumsum([len(block) for block in own])
+            systems.append((seen.system.of(np.concatenate(own)), np.split(np.arange(ends[-1]), ends[:-1])))
+        left = np.ones(len(near), bool)
+        order: list[int] = []
+        rise: list[float] = []
+        for _ in range(most):
+            costs = self._first_order[near] + sum(system.costs(blocks) for system, blocks in systems)
             place = int(np.argmin(np.where(left, costs, np.inf)))
-            order.append(place)
+            if order and costs[place] > limit:
+                break
+            order.append(int(near[place]))
             rise.append(max(float(costs[place]), 0.0))
             left[place] = False
-            for seen, blocks in zip(self._seen, self._blocks, strict=True):
-                seen.take_out(blocks[place])
+            for system, blocks in systems:
+                system.take_out(blocks[place])
         return order, rise
+
+
+class _System:
+    """Rows of weights that take over for each other by least squares.
+
+    Args:
+        inverse: (n, n), of H.
+        weights: (n, outputs).
+        by_output: (outputs,), d.
+    """
+
+    def __init__(self, inverse: np.ndarray, weights: np.ndarray, by_output: np.ndarray):
+        self._inverse, self.weights, self._by_output = inverse, weights, by_output
+
+    def of(self, rows: np.ndarray) -> _System:
+        """That of some rows, while the others stay."""
+        return _System(self._inverse[np.ix_(rows, rows)], self.weights[rows], self._by_output)
+
+    def costs(self, blocks: list[np.ndarray]) -> np.ndarray:
+        """What the loss would rise by, for the channels that have these rows."""
+        if len({len(block) for block in blocks}) > 1:
+            return np.concatenate([self.costs([block]) for block in blocks])
+        rows = np.stack(blocks)
+        if rows.shape[1] == 1:
+            squares = (self.weights[rows[:, 0]] ** 2) @ self._by_output
+            return np.asarray(0.5 * squares / np.maximum(np.diag(self._inverse)[rows[:, 0]], 1e-300))
+        own = self.weights[rows]
+        solved = np.linalg.solve(self._inverse[rows[:, :, None], rows[:, None, :]], own)
+        return np.asarray(0.5 * (own * solved).sum(1) @ self._by_output)
+
+    def take_out(self, rows: np.ndarray) -> None:
+        """Let the other rows take the share of these."""
+        to_others = self._inverse[:, rows]
+        solved = np.linalg.solve(to_others[rows], np.concatenate([self.weights[rows], to_others.T], 1))
+        outputs = self.weights.shape[1]
+        self.weights -= to_others @ solved[:, :outputs]
+        self._inverse -= to_others @ solved[:, outputs:]
+        self.weights[rows] = 0.0
+        self._inverse[rows, :] = self._inverse[:, rows] = 0.0
+        self._inverse[rows, rows] = 1.0
 
 
 class _Seen:
@@ -158,43 +241,18 @@ class _Seen:
         size = width + (self._bias is not None)
         gram = reader.gram[:size, :size] / max(reader.gram[-1, -1], 1.0)
         ridge = _RIDGE * max(float(np.trace(gram[:width, :width])) / width, 1e-12)
-        self._inverse = np.linalg.inv(gram + ridge * np.eye(size))
         self._before = np.concatenate([weights, np.zeros((size - width, weights.shape[1]))])
-        self._weights = self._before.copy()
-        self._by_output = np.tile(reader.squares / max(rows, 1.0), weights.shape[1] // len(reader.squares))
+        by_output = np.tile(reader.squares / max(rows, 1.0), weights.shape[1] // len(reader.squares))
+        self.system = _System(np.linalg.inv(gram + ridge * np.eye(size)), self._before.copy(), by_output)
         self._channels = np.repeat(reader.part.channels, width // len(reader.part.channels))
 
     def block(self, channel: int) -> np.ndarray:
         """The rows that read a channel."""
         return np.flatnonzero(self._channels == channel)
 
-    def costs(self, blocks: list[np.ndarray]) -> np.ndarray:
-        """What the loss would rise by, for the channels that have these rows."""
-        if all(len(block) == 1 for block in blocks):
-            rows = np.concatenate(blocks)
-            squares = (self._weights[rows] ** 2) @ self._by_output
-            return 0.5 * squares / np.maximum(np.diag(self._inverse)[rows], 1e-300)
-        return np.array([self._cost(block) for block in blocks])
-
-    def _cost(self, block: np.ndarray) -> float:
-        own = self._weights[block]
-        if not own.any():
-            return 0.0
-        return float(0.5 * ((own * np.linalg.solve(self._inverse[np.ix_(block, block)], own)).sum(0) @ self._by_output))
-
-    def take_out(self, block: np.ndarray) -> None:
-        """Let the other rows take the share of these."""
-        inner = self._inverse[np.ix_(block, block)]
-        to_others = self._inverse[:, block]
-        self._weights -= to_others @ np.linalg.solve(inner, self._weights[block])
-        self._inverse -= to_others @ np.linalg.solve(inner, to_others.T)
-        self._weights[block] = 0.0
-        self._inverse[block, :] = self._inverse[:, block] = 0.0
-        self._inverse[block, block] = 1.0
-
     def differences(self) -> list[tuple[Any, np.ndarray]]:
         """By what the kernel changes, and the bias."""
-        change, inputs = self._weights - self._before, self._reader.inputs
+        change, inputs = self.system.weights - self._before, self._reader.inputs
         width = len(self._reader.gram) - 1
         kernel = np.moveaxis(change[:width].reshape(self._front.shape), range(len(inputs)), inputs)
         found: list[tuple[Any, np.ndarray]] = [(self._reader.part.variable, kernel)]

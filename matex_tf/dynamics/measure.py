@@ -36,12 +36,16 @@ class Rows:
 
     Attributes:
         count: how many count; 0 for rows that are there only so that there are any.
+        low: the place of the first of them in the batch of all ranks.
+        total: rows of that batch; 0 where these are all.
     """
 
     x: Any
     y: Any
     sample_weight: Any
     count: int
+    low: int = 0
+    total: int = 0
 
 
 @dataclasses.dataclass
@@ -105,15 +109,19 @@ def measure(groups: Groups, batches: Sequence[Rows], total: Sum) -> Measured:
     read = {id(part) for group in groups if can_change(group) for part in group.read_by()}
     wanted = {number for number, part in enumerate(parts) if id(part) in read}
     readers = {number: found for number in sorted(wanted) if (found := _reader(model, parts[number])) is not None}
-    first = {number: np.zeros(len(parts[number].channels)) for number in sorted(wanted - set(readers))}
+    first = {
+        number: np.zeros((len(batches), _CHUNKS, len(parts[number].channels)))
+        for number in sorted(wanted - set(readers))
+    }
     rows = loss = 0.0
     with _metrics_put_back(model):
-        for batch in batches:
+        for place, batch in enumerate(batches):
             if batch.count:
                 rows += batch.count
                 loss += batch.count * _look(model, batch, readers)
                 if first:
-                    _look_first_order(model, batch, {number: parts[number] for number in first}, first)
+                    sums = {number: array[place] for number, array in first.items()}
+                    _look_first_order(model, batch, {number: parts[number] for number in first}, sums)
     arrays = [
         np.array([rows, loss]),
         *(a for one in readers.values() for a in (one.gram, one.squares)),
@@ -125,7 +133,7 @@ def measure(groups: Groups, batches: Sequence[Rows], total: Sum) -> Measured:
     rows, loss = next(shaped)
     for reader in readers.values():
         reader.gram, reader.squares = next(shaped), next(shaped)
-    first = {number: next(shaped) / max(rows, 1.0) for number in first}
+    first = {number: 0.5 * (next(shaped) ** 2).sum((0, 1)) / max(rows, 1.0) for number in first}
     return Measured(float(rows), float(loss / max(rows, 1.0)), readers, first)
 
 
@@ -204,11 +212,17 @@ def _showing(layer: Any, seen: list[tuple[Any, Any]]) -> Iterator[None]:
 
 
 def _look_first_order(model: Any, batch: Rows, parts: dict[int, Part], sums: dict[int, np.ndarray]) -> None:
-    """Add up half of n (w · ∂L/∂w)² for chunks of n rows: over rows, the mean square of a mean is 1/n of their own."""
+    """Add up w · ∂L/∂w over this rank's rows of each chunk of a batch.
+
+    Half the squares of these sums over ranks are what is wanted: over rows, the mean square of a mean of n is 1/n of
+    their own. A chunk is the same rows on any number of ranks.
+    """
     import tensorflow as tf
 
-    cuts = np.linspace(0, batch.count, min(_CHUNKS, batch.count) + 1, dtype=int)
-    for begin, end in itertools.pairwise(cuts):
+    cuts = np.linspace(0, batch.total or batch.count, _CHUNKS + 1, dtype=int) - batch.low
+    for chunk, (begin, end) in enumerate(itertools.pairwise(np.clip(cuts, 0, batch.count))):
+        if begin == end:
+            continue
         some = tf.nest.map_structure(
             lambda leaf: None if leaf is None else leaf[begin:end],  # noqa: B023
             (batch.x, batch.y, batch.sample_weight),
@@ -220,7 +234,7 @@ def _look_first_order(model: Any, batch: Rows, parts: dict[int, Part], sums: dic
             if gradient is not None:
                 product = np.asarray(part.variable, np.float64) * np.asarray(tf.convert_to_tensor(gradient), np.float64)
                 axes = tuple(axis for axis in range(product.ndim) if axis != part.axis)
-                sums[number] += 0.5 * (end - begin) ** 2 * product.sum(axes) ** 2
+                sums[number][chunk] += (end - begin) * product.sum(axes)
 
 
 def _loss(model: Any, batch: Rows) -> Any:

@@ -171,6 +171,21 @@ def choose(scores: np.ndarray, rate: float, seed: int, epoch: int, at_random: bo
     return Epoch(codes, used, scale, used / (used - scaled + scale * scaled))
 
 
+def tags(codes: np.ndarray, shuffled: tuple[int, int] | None) -> np.ndarray:
+    """The rows that are used in an epoch, in their order: n, or -1 - n for one whose gradient is scaled. int64 (used,).
+
+    Args:
+        codes: of all rows, see `Epoch`.
+        shuffled: a seed and the number of the epoch, of which the order is drawn; None for that of the rows.
+    """
+    found = np.flatnonzero(codes != LEFT_OUT)
+    if shuffled is not None:
+        seed, epoch = shuffled
+        np.random.default_rng([seed & ((1 << 63) - 1), epoch]).shuffle(found)
+    np.subtract(-1, found, out=found, where=codes[found] == SCALED)  # in place: a copy has 8 bytes a row
+    return found
+
+
 def uniform(rows: np.ndarray, seed: int, epoch: int) -> np.ndarray:
     """A number from 0 to less than 1 for each row: SplitMix64 (Steele et al., OOPSLA 2014) of its number.
 

@@ -1,4 +1,4 @@
-"""When a network is looked at: at times that adapt to the progress of the loss."""
+"""When a network is looked at, at times that adapt to the progress of the loss; and what a removal may cost then."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import math
 
 #: What the loss falls by between two looks, as a part of it: above `FAST` neurons are still finding their roles, below
 #: `FLAT` it has stopped falling.
-FAST, FLAT = 0.15, 0.02
+FAST, FLAT = 0.05, 0.02
+#: What the loss of a network that has learnt something is below that of an untrained one, as a part of that.
+LEARNT = 0.2
+_EARLY = 8  # looks: one that learns less than that has learnt what it can by then
 _SOONEST, _LATEST = 20, 200  # steps to the first look
-_LONGEST = 8  # times the first gap
+_LONGEST = 16  # times the first gap
 
 
 @dataclasses.dataclass
@@ -19,26 +22,66 @@ class Schedule:
     Attributes:
         next: the step of the next one, counted from 1.
         gap: steps to the one after it.
+        first: the loss before the first step.
+        looks: how many there were.
+        flat: at how many of them, up to the last, the loss had not fallen.
     """
 
     next: int
     gap: int
     longest: int
     last: float | None = None
+    first: float = -math.inf
+    looks: int = 0
+    flat: int = 0
 
     @classmethod
     def of(cls, steps_per_epoch: int | None) -> Schedule:
         """Args: steps_per_epoch: None where nobody knows."""
-        gap = min(max((steps_per_epoch or 400) // 4, _SOONEST), _LATEST)
+        gap = min(max((steps_per_epoch or 400) // 8, _SOONEST), _LATEST)
         return cls(gap, gap, _LONGEST * gap)
 
     def progress(self, loss: float) -> float | None:
         """What the loss has fallen by since the last look, as a part of it; None at the first."""
         before, self.last = self.last, loss
-        return None if before is None else (before - loss) / max(abs(before), 1e-12)
+        self.looks += 1
+        if before is None:
+            return None
+        fallen = (before - loss) / max(abs(before), 1e-12)
+        self.flat = self.flat + 1 if fallen < FLAT else 0
+        return fallen
 
-    def go_on(self, falling: bool) -> None:
-        """After a look: the next one comes as soon where the loss falls fast, else later."""
-        if not falling:
+    def is_learning(self, loss: float, progress: float | None) -> bool:
+        """Whether neurons are still finding their roles: in a network that knows nothing yet all are redundant."""
+        if progress is None or progress > FAST:
+            return True
+        return self.looks <= _EARLY and loss > (1 - LEARNT) * self.first
+
+    def go_on(self, learning: bool) -> None:
+        """After a look: the next one comes as soon while neurons find their roles, for some looks, else later."""
+        if not learning or self.looks > _EARLY:
             self.gap = min(math.ceil(self.gap * 1.5), self.longest)
         self.next += self.gap
+
+
+@dataclasses.dataclass
+class Reference:
+    """What the loss on rows that stay the same would be without removals: what they may cost is counted from there.
+
+    It is the lowest loss so far, and what training itself has added to it since, as overfitting does.
+
+    Attributes:
+        loss: infinite before the first look.
+    """
+
+    loss: float = math.inf
+    _last: float = math.inf
+
+    def look(self, loss: float) -> None:
+        """Take note of the loss at a look."""
+        self.loss = min(self.loss + max(loss - self._last, 0.0), loss)
+        self._last = loss
+
+    def removed(self, loss: float) -> None:
+        """Take note of the loss after a removal."""
+        self._last = loss

@@ -39,7 +39,9 @@ def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     if not all(everywhere):
         watched = []
     state = model_state.of(model)
-    state.changes = Changes(model, wanted, watched, given.get("steps_per_epoch") or _steps(given), log_once.log)
+    steps = given.get("steps_per_epoch") or _steps(given)
+    epochs = given.get("epochs", 1) - given.get("initial_epoch", 0)
+    state.changes = Changes(model, wanted, watched, steps, log_once.log, epochs)
     try:
         return wrapped(*args, **kwargs)
     finally:

@@ -20,7 +20,7 @@ def of(data: Any, share: RowRange) -> tuple[Rows, int]:
     """This rank's rows of a batch, and how many the whole batch has."""
     mine = row_slicing.take(data, row_slicing.sliceable(data), share.low, share.high)
     x, y, sample_weight = _parts(mine)
-    return Rows(x, y, sample_weight, share.rows), share.total
+    return Rows(x, y, sample_weight, share.rows, share.first, share.total), share.total
 
 
 def watched(validation: Any) -> list[Rows]:

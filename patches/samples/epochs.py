@@ -73,7 +73,7 @@ def walks(model: Any, iterator: Any) -> None:
             f"--prune-samples: nobody can say which row is which in these data ({kind}): give fit arrays, or leave out "
             "--prune-samples and --sample-scores (docs/samples.md)."
         )
-    notes.sample_epochs = iterator
+    notes.sample_epochs = notes.samples.walk = iterator
 
 
 def _begin_epoch(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:

@@ -37,6 +37,7 @@ class Pruning:
         epoch: which of them are used now.
         factors: float32 (2,), for the graph of a step: the scale of gradients and the factor of logs.
         resumed: see `epochs.Resumed`.
+        walk: Keras' iterator over the epochs.
     """
 
     def __init__(self, epochs: int, factors: tf.Variable, ahead: Ahead):
@@ -65,6 +66,8 @@ class Pruning:
         self._used = self._offered = 0
         self._epochs = epochs
         self.resumed: Callable[[int], tuple[bool, Any]] = lambda epoch: (False, None)
+        self.walk: Any = None
+        self._now = 0  # the number of the epoch
 
     def over(
         self, counts: Sequence[int], own: int, size: int, global_size: int, images: Any = None, drop: bool = False
@@ -107,13 +110,21 @@ class Pruning:
         """Of all rows, which are used in this epoch; see `samples.Epoch`."""
         return self.epoch.codes
 
+    def tags(self, shuffle: bool) -> np.ndarray:
+        """Of the rows that are used in this epoch, in their order; see `tagged_rows`. int64 (rows,).
+
+        Args:
+            shuffle: whether the order is drawn, for each epoch anew and the same on every rank.
+        """
+        return samples.tags(self.epoch.codes, (self._seed, self._now) if shuffle else None)
+
     def begin_epoch(self, epoch: int, whole: bool = False) -> None:
         """Choose the rows of an epoch. Every rank chooses the same.
 
         Args:
             whole: whether all are used.
         """
-        scores = self.known
+        scores, self._now = self.known, epoch
         self.epoch = samples.Epoch.whole(len(scores))
         if self.rate and epoch < self._until and not whole:
             self.epoch = samples.choose(scores.scores, self.rate, self._seed, epoch, self.by == "random")
@@ -141,6 +152,8 @@ class Pruning:
 
     def before_step(self) -> None:
         """A step is about to run."""
+        # Where Keras knows how many batches there are, it makes an iterator after the last one too, which nobody uses.
+        self.walk._num_batches = None
         self._ahead.before_step()
 
     def note(self, found: tuple[Any, Any]) -> None:
@@ -177,6 +190,7 @@ class Pruning:
             "codes": self.epoch.codes.copy(),
             "factors": np.array([self.epoch.scale, self.epoch.log_factor]),
             "seed": self._seed,
+            "now": self._now,
             "ahead": self._ahead.state(),
             "sums": [self._used, self._offered],
         }
@@ -198,7 +212,7 @@ class Pruning:
         self.epoch = samples.Epoch(codes, int((codes != samples.LEFT_OUT).sum()), scale, log_factor)
         self.batches = self._in_batches(self.epoch.used, self._size)
         self.factors.assign([scale, log_factor])
-        self._seed = kept["seed"]
+        self._seed, self._now = kept["seed"], kept["now"]
         self._ahead.restore(kept["ahead"])
         self._used, self._offered = kept["sums"]
 

@@ -90,6 +90,20 @@ def test_per_rank(ranks):
         assert sum(result["used"]) == result["count"].sum() and result["used"][1] < result["used"][0]
 
 
+@pytest.mark.variants(0)
+def test_codec(ranks):
+    """Gradients that are rounded between two hosts: ranks stay alike and leave out the same rows."""
+    plain, coded = (
+        ranks(samples.trained, (2,), model="codec", hosts="ab", codec=codec, meets="")[2] for codec in ("none", "int8")
+    )
+    for name in ("used", "count", "weights"):
+        for one, other in zip(coded[0][name], coded[1][name], strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert any((one != other).any() for one, other in zip(plain[0]["weights"], coded[0]["weights"], strict=True))
+    assert coded[0]["used"][0] > max(coded[0]["used"][1:-1])
+    np.testing.assert_allclose(coded[0]["used"], plain[0]["used"], atol=0.1 * plain[0]["used"][0])
+
+
 @pytest.mark.parametrize(
     ("what", "message"),
     [

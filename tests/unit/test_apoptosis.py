@@ -61,6 +61,42 @@ def test_estimate_is_what_happens(planted):
     assert 0.5 * change @ squares == pytest.approx(sum(found.rise[:8]), rel=0.02)
 
 
+def test_order_is_that_of_one_at_a_time(planted, monkeypatch):
+    """Looking at many channels at once gives the order and the rises that looking at each alone gives."""
+    model, rows = planted
+    groups = surgery.channel_groups(model)
+    measured = measure(groups, [rows], alone)
+    (together,) = choose.candidates(groups, measured)
+    monkeypatch.setattr(choose, "_AT_ONCE", 1)
+    (each,) = choose.candidates(groups, measured)
+    assert together.order == each.order
+    np.testing.assert_allclose(together.rise, each.rise, rtol=1e-6, atol=1e-12)
+
+
+def test_first_order_is_the_same_on_any_number_of_ranks():
+    """A recurrent kernel is judged by the same chunks of a batch, whoever has their rows."""
+    import keras
+
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((5, 2)), keras.layers.LSTM(6, name="lstm"), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(23, 5, 2)).astype("float32"), rng.normal(size=(23, 1)).astype("float32")
+    groups = surgery.channel_groups(model)
+    whole = measure(groups, [Rows(x, y, None, 23)], alone)
+    own = []  # what each of three ranks adds up
+
+    def summed(array, what):
+        own.append(array)
+        return sum(own)
+
+    for low, high in ((0, 8), (8, 15), (15, 23)):
+        parts = measure(groups, [Rows(x[low:high], y[low:high], None, high - low, low, 23)], summed)
+    assert whole.first_order and parts.rows == whole.rows
+    for number, expected in whole.first_order.items():
+        np.testing.assert_allclose(parts.first_order[number], expected, rtol=1e-4)
+
+
 def test_a_removal_that_costs_more_is_taken_back(planted):
     """With no tolerance and no redundant neurons all weights are as before."""
     model, rows = planted
@@ -81,6 +117,55 @@ def test_a_removal_keeps_to_its_tolerance(planted):
     assert "neurons taken out" in str(removal)
 
 
+def test_a_removal_is_nearly_as_large_as_its_tolerance_allows(planted):
+    """Though the estimate knows of one layer at a time."""
+    model, rows = planted
+    labels = np.asarray(model(rows.x)) + 0.1 * rows.y  # there is nothing left to learn but noise
+    rows = Rows(rows.x, labels, None, rows.count)
+    with world.use(world.World()):
+        removal = apoptosis.remove_redundant(model, [rows], [rows], 4.0)
+    assert 2.0 * removal.before < removal.after <= 5.0 * removal.before
+
+
+def test_what_a_removal_saves_is_counted_once():
+    """A weight between two neurons that both go is one weight; a filter has one for each place that Flatten makes."""
+    import keras
+
+    model = keras.Sequential(
+        [
+            keras.Input((6, 6, 1)),
+            keras.layers.Conv2D(8, 3, name="filters"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Flatten(),
+            keras.layers.Dense(10, name="units"),
+            keras.layers.Dense(2),
+        ]
+    )
+    gone = {"filters": [1, 2, 5], "units": [0, 7]}
+    saved, before = choose.parameters_of(surgery.channel_groups(model), gone), model.count_params()
+    surgery.remove(model, gone)
+    assert saved == before - model.count_params() > 0
+
+
+def test_a_removal_that_saves_too_little_is_not_made(planted):
+    model, rows = planted
+    with world.use(world.World()):
+        assert apoptosis.remove_redundant(model, [rows], [rows], 0.02, least=0.9 * model.count_params()) is None
+
+
+def test_removals_add_up_to_the_tolerance():
+    """What they cost is counted from the lowest loss; what training has made worse itself is not counted."""
+    reference = schedule.Reference()
+    reference.look(1.0)
+    reference.removed(1.01)
+    reference.look(1.01)
+    assert reference.loss == 1.0  # a removal has cost all that it may
+    reference.look(1.05)
+    assert reference.loss == pytest.approx(1.04)  # the rest is overfitting
+    reference.look(0.9)
+    assert reference.loss == 0.9
+
+
 def test_growth_reaches_the_blueprint():
     import keras
 
@@ -99,19 +184,59 @@ def test_growth_reaches_the_blueprint():
     while growth.grow(model):
         np.testing.assert_allclose(model(rows), before, atol=1e-5)
     assert [layer.units for layer in model.layers] == [40, 10, 2]
+    assert growth.over
     assert growth.grow(model, 1.5) and model.layers[0].units == 60
-    growth.has_enough(model, ["a"])
-    assert not growth.grow(model, 3.0) or model.layers[0].units == 60
+
+
+def test_growth_is_due_though_the_loss_falls():
+    """Twice, at equal distances, until half of the training; there is nothing to wait for after that."""
+    import keras
+
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(40), keras.layers.Dense(2)])
+    growth = Growth.begin(model, 0.25, by=0.5)
+    assert growth.due == 0.25
+    growth.grow(model)
+    assert growth.due == 0.5 and not growth.over
+    growth.grow(model)
+    assert growth.due == np.inf and growth.over
+    assert not growth.grow(model) and growth.over
+
+
+def test_new_neurons_learn_something_else():
+    """They are no copies of those that are there."""
+    import keras
+
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(40), keras.layers.Dense(2)])
+    growth = Growth.begin(model, 0.25)
+    growth.grow(model)
+    kernel = np.asarray(model.layers[0].kernel)
+    kernel /= np.linalg.norm(kernel, axis=0)
+    assert (kernel[:, :10].T @ kernel[:, 10:]).max() < 0.999
+    np.testing.assert_array_equal(model.layers[1].kernel[10:], 0.0)
 
 
 def test_looks_come_later_where_the_loss_is_flat():
-    looks = schedule.Schedule.of(1000)
+    looks = schedule.Schedule.of(1600)
     assert looks.next == 200 and looks.progress(1.0) is None and looks.progress(0.5) == 0.5
-    looks.go_on(falling=True)
+    looks.go_on(learning=True)
     assert looks.next == 400
-    looks.go_on(falling=False)
+    looks.go_on(learning=False)
     assert looks.next == 700
     assert schedule.Schedule.of(40).next == 20
+
+
+def test_a_network_that_knows_nothing_is_left_alone():
+    """At a plateau of the beginning too, but not for ever."""
+    looks = schedule.Schedule.of(1000)
+    looks.first = 1.0
+    for loss in (0.99, 0.98, 0.98):
+        assert looks.is_learning(loss, looks.progress(loss))
+    assert looks.flat == 2  # nobody grows at this plateau, though
+    assert looks.is_learning(0.5, looks.progress(0.5)) and not looks.flat  # falls fast
+    assert not looks.is_learning(0.49, looks.progress(0.49))
+    for _ in range(4):
+        looks.progress(0.9)
+    assert not looks.is_learning(0.9, looks.progress(0.9))
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,14 @@ def test_few_epochs_are_not_trained_twice():
     assert order[0].number == 7 and set(trained.values()) == {1}
 
 
+def test_more_candidates_than_epochs_still_double():
+    """Of 16 candidates and 8 epochs eight train for two epochs: four of them are not chosen after one."""
+    order, rungs, trained = halved(16, 8, list(range(16)))
+    assert [(rung.until, len(rung.trained)) for rung in rungs] == [(1, 16), (2, 8), (4, 4), (4, 2)]
+    assert [rung.seconds for rung in rungs] == [1, 1, 1, 0]
+    assert sorted(trained.values()) == [1] * 8 + [2] * 4 + [4] * 4 and order[0].number == 15
+
+
 @given(st.integers(1, 40), st.integers(1, 100), st.randoms())
 def test_the_best_is_found_whatever_the_numbers(count, epochs, random):
     quality = list(range(count))

@@ -43,6 +43,16 @@ def test_draws():
         assert abs(np.corrcoef(first, other)[0, 1]) < 0.02
 
 
+def test_tags():
+    """Each row that is used once, marked where its gradient is scaled; in another order in each epoch."""
+    codes = np.array([samples.USED, samples.LEFT_OUT, samples.SCALED] * 100, np.int8)
+    assert samples.tags(codes, None)[:4].tolist() == [0, -3, 3, -6]
+    orders = [samples.tags(codes, (5, epoch)) for epoch in (1, 2)]
+    for order in orders:
+        assert order.dtype == np.int64 and sorted(order) == sorted(samples.tags(codes, None))
+    assert (orders[0] != orders[1]).any() and (orders[0] == samples.tags(codes, (5, 1))).all()
+
+
 def test_rows_without_scores_are_used():
     scores = np.array([np.nan, 0.0, 0.0, 9.0], np.float32)
     for epoch in range(50):
