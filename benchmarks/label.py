@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent import futures
 from pathlib import Path
 from typing import Any
@@ -53,13 +53,14 @@ def curve(
     """Of the images without a label, the share that is named right, for each number of labels."""
     import keras
 
-    from matex_tf.label import boundary, network
+    from matex_tf.label import boundary
+    from matex_tf.label.network.learner import Learner
 
     ask, semi = WAYS[way]
     keras.backend.clear_session()
     keras.utils.set_random_seed(seed)
     classes = int(y.max()) + 1
-    learner = network.Learner(x, classes, augment, semi, 0.95, seed)
+    learner = Learner(x, classes, augment, semi, 0.95, seed)
     random = np.random.default_rng(seed)
     labels = np.full(len(y), -1, np.int64)
     first = random.permutation(len(y))[: budgets[0]]
@@ -77,11 +78,31 @@ def curve(
             )  # fmt: skip
             labels[more] = y[more]
         named = np.flatnonzero(labels >= 0)
-        learner.learn(labels, named, nobody, steps, 32, 1, seed * 100 + number, "")
+        learner.learn(labels, named, nobody, steps, 32, 1, seed * 100 + number)
         said, features = learner.answers()
         rest = labels < 0
         found.append(float((said.mean(axis=0).argmax(axis=1) == y)[rest].mean()))
     return found
+
+
+def curves(
+    x: np.ndarray,
+    y: np.ndarray,
+    augment: str,
+    budgets: Sequence[int],
+    steps: int,
+    jobs: Sequence[tuple[int, str]],
+    processes: int,
+) -> Iterator[tuple[int, str, list[float]]]:
+    """The curve of each seed and way, as they come."""
+    if processes == 1:
+        for seed, way in jobs:
+            yield seed, way, curve(x, y, augment, way, budgets, steps, seed)
+        return
+    with futures.ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        waiting = {pool.submit(curve, x, y, augment, way, budgets, steps, seed): (seed, way) for seed, way in jobs}
+        for done in futures.as_completed(waiting):
+            yield *waiting[done], done.result()
 
 
 def least(budgets: Sequence[int], means: Sequence[float], aim: float) -> str:
@@ -104,6 +125,8 @@ def draw(figures: dict[str, Any], path: str) -> None:
     drawing, all_axes = plt.subplots(1, len(figures), figsize=(4.6 * len(figures), 3.8), squeeze=False)
     for axes, (name, of_data) in zip(all_axes[0], figures.items(), strict=True):
         for way, colour in zip(WAYS, ("0.45", "tab:blue", "tab:orange"), strict=True):
+            if way not in of_data["ways"]:  # of a run that was stopped
+                continue
             runs = np.array(list(of_data["ways"][way].values()))
             axes.plot(of_data["budgets"], 100 * runs.mean(axis=0), marker="o", color=colour, label=way)
             for run in runs:
@@ -120,7 +143,7 @@ def draw(figures: dict[str, Any], path: str) -> None:
 def report(name: str, of_data: dict[str, Any]) -> None:
     """Print a table of one kind of images."""
     budgets, rows = of_data["budgets"], []
-    for way in WAYS:
+    for way in filter(of_data["ways"].__contains__, WAYS):
         runs = list(of_data["ways"][way].values())
         means = [statistics.mean(column) for column in zip(*runs, strict=True)]
         ends = [(min(column), max(column)) for column in zip(*runs, strict=True)]
@@ -136,13 +159,28 @@ def main() -> None:
     parser.add_argument("--data", default=",".join(DATA), help=f"with commas between (default {','.join(DATA)})")
     parser.add_argument("--seeds", type=int, default=5, help="how often, each with other draws (default 5)")
     parser.add_argument("--first", type=int, default=0, help="seed (default 0)")
+    parser.add_argument("--ways", default=",".join(WAYS), help=f"with commas between (default {','.join(WAYS)})")
     parser.add_argument("--images", type=int, default=4000, help="of water/ice and things (default 4000)")
     parser.add_argument("--steps", type=int, default=300, help="of training after each budget (default 300)")
     parser.add_argument("--png", metavar="FILE", help="draw the figures into this file")
     parser.add_argument("--processes", type=int, default=2, help="that compute at the same time (default 2)")
     parser.add_argument("--read", default="", help="show what --json has written to these files, with commas between")
+    parser.add_argument(
+        "--seconds", action="store_true", help="measure how long the page waits for suggestions instead"
+    )
+    parser.add_argument("--ranks", type=int, default=2, help="for --seconds (default 2)")
     options = tables.parse(parser)
     os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1")
+    if options.seconds:
+        from benchmarks import label_page
+
+        with tempfile.TemporaryDirectory() as folder:
+            load("water/ice", options.images, folder)
+            label_page.report(Path(folder, "crystals.h5"), options.ranks, 5, ["--augment", "rotate"])
+        return
+    ways = options.ways.split(",")
+    if unknown := set(ways) - set(WAYS):
+        parser.error(f"--ways: {', '.join(sorted(unknown))} is none of {', '.join(WAYS)}")
     figures: dict[str, Any] = {}
     for path in filter(None, options.read.split(",")):
         for name, of_data in json.loads(Path(path).read_text())["figures"].items():
@@ -158,18 +196,11 @@ def main() -> None:
             x, y = load(name, options.images, folder)
         budgets = [round(len(y) * share) for share in BUDGETS]
         of_data = figures[name] = {"budgets": budgets, "images": len(y), "ways": {}}
-        jobs = [(seed, way) for seed in range(options.first, options.first + options.seeds) for way in WAYS]
-        with futures.ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as processes:
-            waiting = {
-                processes.submit(curve, x, y, DATA[name], way, budgets, options.steps, seed): (seed, way)
-                for seed, way in jobs
-            }
-            for done in futures.as_completed(waiting):
-                seed, way = waiting[done]
-                of_data["ways"].setdefault(way, {})[str(seed)] = done.result()
-                line = " ".join(f"{share:.3f}" for share in done.result())
-                print(f"{name}, seed {seed}, {way}: {line}", flush=True)
-                tables.keep(figures)
+        jobs = [(seed, way) for seed in range(options.first, options.first + options.seeds) for way in ways]
+        for seed, way, shares in curves(x, y, DATA[name], budgets, options.steps, jobs, options.processes):
+            of_data["ways"].setdefault(way, {})[str(seed)] = shares
+            print(f"{name}, seed {seed}, {way}: " + " ".join(f"{share:.3f}" for share in shares), flush=True)
+            tables.keep(figures)
         report(name, of_data)
         if options.png:
             draw(figures, options.png)

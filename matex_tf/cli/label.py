@@ -8,10 +8,11 @@ import getpass
 import os
 import signal
 import socket
+from collections.abc import Callable
 from typing import Any
 
-from matex_tf.cli import launching
 from matex_tf.errors import MatexError, MissingPackage, SettingError
+from matex_tf.job import launching
 from matex_tf.job.command_line import Parser, one_of, whole
 from matex_tf.launch import resources
 from matex_tf.storage import atomic_file
@@ -125,7 +126,7 @@ def command(given: argparse.Namespace) -> int:
         if path and not os.path.isfile(path):
             raise SettingError(f"{flag} is {path}, and there is no such file.")
     if given.map == "umap":
-        _require("umap", "--map umap needs the package umap-learn: pip install umap-learn.")
+        _require("umap", "--map umap needs the package umap-learn: pip install 'matex_tf[label,umap]'.")
     from matex_tf.label.board import Board
     from matex_tf.label.images import open_images
     from matex_tf.label.store import Store
@@ -190,7 +191,7 @@ def _serve(board: Any, given: argparse.Namespace, title: str, person: str) -> in
         )  # fmt: skip
         training = Training(
             board.images,
-            Plan(run, target, given.size, given.held_out, task),
+            Plan(run, target, given.size, given.held_out, task, stays=not given.script),
             board.labels,
             lambda state: board.publish({"type": "training", "training": state}),
             board.suggest,
@@ -219,13 +220,25 @@ def _serve(board: Any, given: argparse.Namespace, title: str, person: str) -> in
         training.look()
     try:
         print("Ctrl-C ends it; every label is on disk already.", flush=True)
-        uvicorn.Server(config).run(sockets=[listening])
+        _server(config, lambda: board.publish({"type": server.END})).run(sockets=[listening])
     except KeyboardInterrupt:
         pass
     finally:
         if training is not None:
             training.stop()
     return 0
+
+
+def _server(config: Any, at_end: Callable[[], None]) -> Any:
+    """A server that says when it ends: it waits for pages that are open."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            at_end()
+            super().handle_exit(sig, frame)
+
+    return Server(config)
 
 
 def _listen(address: str, port: int, last: str | None) -> socket.socket:

@@ -110,11 +110,11 @@ class Action:
 def agreed(votes: dict[str, int]) -> tuple[int | None, bool]:
     """What people say of an image together: the group that most say, None where there is none; and whether all agree.
 
-    Who has skipped an image says nothing of it. A tie has no group.
+    Who has skipped an image says nothing of it, for this person alone. A tie has no group.
     """
     said = Counter(group for group in votes.values() if group != SKIPPED)
     if not said:
-        return (SKIPPED, True) if votes else (None, True)
+        return None, True
     (first, count), *others = said.most_common()
     return (None if others and others[0][1] == count else first), not others
 

@@ -14,8 +14,9 @@ from matex_tf.errors import SettingError
 from matex_tf.label import boundary
 from matex_tf.label.actions import SKIPPED, Change, agreed
 from matex_tf.label.images import Images
+from matex_tf.label.results import Result
 from matex_tf.label.store import Store
-from matex_tf.label.training import Labels, Result
+from matex_tf.label.training import Labels
 from matex_tf.storage import atomic_file
 
 NOTHING = -2  # the group of an image that nobody has labelled
@@ -40,12 +41,15 @@ class Board:
         count = len(images.names)
         self._label = np.full(count, NOTHING, np.int64)
         self._split: dict[int, dict[str, int]] = {}  # images of which people say different things
-        self._skipped = 0
+        self._skipped: dict[int, list[str]] = {}  # images without a label that people have skipped, and who has
         self.revision = 0
         for image, votes in store.votes().items():
             self._see(image, votes)
         self._result: Result | None = None
+        self._before: Result | None = None  # of the round before
         self._places: np.ndarray | None = None
+        self._to_map: np.ndarray | None = None  # features that the map is not made of yet
+        self._mapping = False
         self._queue: list[int] = []
         self._news: dict[str, Any] = {}
         self._load()
@@ -85,6 +89,7 @@ class Board:
                 "images": list(change.images),
                 "labels": [int(self._label[image]) for image in change.images],
                 "split": {image: self._split.get(image) for image in change.images},
+                "skipped": {image: self._skipped.get(image, []) for image in change.images},
                 "groups": self.store.groups() if change.groups else None,
                 "people": self.store.people(),
             }
@@ -95,6 +100,9 @@ class Board:
         group, unanimous = agreed(votes)
         self._label[image] = NOTHING if group is None else group
         self._split.pop(image, None)
+        self._skipped.pop(image, None)
+        if group is None and (who := [person for person, said in votes.items() if said == SKIPPED]):
+            self._skipped[image] = who
         if not unanimous:
             self._split[image] = votes
 
@@ -108,15 +116,46 @@ class Board:
     # What the network says
 
     def suggest(self, result: Result) -> None:
-        """Take a result of training, and tell all pages."""
-        places = None if result.features is None else boundary.plane(result.features, self._method)
+        """Take a result of training, and tell all pages. A round may give several."""
         with self._lock:
-            self._news = self._compare(self._result, result)
-            self._result, self._places = result, places
+            if self._result is not None and self._result.number != result.number:
+                self._before = self._result
+            self._news = self._compare(self._before, result)
+            self._result = result
+            self._map(result.features)
             self._ask()
             self._keep()
-            self.revision += 1
-            self.publish({"type": "round", "revision": self.revision})
+            self._tell_round()
+
+    def _tell_round(self) -> None:
+        self.revision += 1
+        self.publish({"type": "round", "revision": self.revision})
+
+    def _map(self, features: np.ndarray | None) -> None:
+        """Make the map; one that takes seconds is made in a thread, of the last features that there are by then."""
+        if features is None or self._method == "pca":
+            self._places = None if features is None else boundary.plane(features, self._method)
+            return
+        self._to_map = features
+        if not self._mapping:
+            self._mapping = True
+            threading.Thread(target=self._go_on_mapping, name="matex_tf label map", daemon=True).start()
+
+    def _go_on_mapping(self) -> None:
+        while True:
+            with self._lock:
+                features, self._to_map = self._to_map, None
+                if features is None:
+                    self._mapping = False
+                    return
+            try:
+                places = boundary.plane(features, self._method)
+            except Exception as error:  # whatever a library makes of such features; the page goes on
+                self.publish({"type": "note", "text": f"the map cannot be made by {self._method} ({error})"})
+                continue
+            with self._lock:
+                self._places = places
+                self._tell_round()
 
     def _compare(self, before: Result | None, now: Result) -> dict[str, Any]:
         """What a round has changed, and whether images without labels had a part in it."""
@@ -149,11 +188,18 @@ class Board:
         with self._lock:
             self.ask = ask
             self._ask()
-            self.revision += 1
-            self.publish({"type": "round", "revision": self.revision})
+            self._tell_round()
 
     def _ask(self) -> None:
-        free = np.flatnonzero(self._label == NOTHING)
+        """Choose the queue: what nobody has skipped, and then some of what others may know."""
+        free = self._label == NOTHING
+        skipped = np.array([image for image in self._skipped if free[image]], np.int64)
+        free[skipped] = False
+        everybody = len(self.store.people())
+        others = [image for image in skipped.tolist() if len(self._skipped[image]) < everybody]
+        self._queue = [*self._chosen(np.flatnonzero(free)), *self._chosen(np.array(others, np.int64))]
+
+    def _chosen(self, free: np.ndarray) -> list[int]:
         result = self._result
         if result is None:
             chosen = boundary.ask("random", _ASKED, free, free[:0], np.zeros((0, 1)), None)
@@ -162,7 +208,7 @@ class Board:
             chosen = boundary.ask(
                 self.ask, _ASKED, free, named, result.suggestions, result.features, result.disagreement, result.number
             )
-        self._queue = chosen.tolist()
+        return chosen.tolist()
 
     def snapshot(self) -> dict[str, Any]:
         """All that a page shows of labels, groups and the queue."""
@@ -175,6 +221,7 @@ class Board:
                 "people": self.store.people(),
                 "labels": self._label.tolist(),
                 "split": self._split,
+                "skipped": self._skipped,
                 "ask": self.ask,
                 "asks": boundary.ASK,
                 "queue": self._queue,
@@ -229,12 +276,6 @@ class Board:
                     rows.append((name, "", "disagreement" if image in self._split else "", "", everyone))
             return rows
 
-    def counts(self) -> dict[str, int]:
-        """How many images are labelled, skipped and disputed."""
-        with self._lock:
-            skipped = int((self._label == SKIPPED).sum())
-            return {"labelled": int((self._label >= 0).sum()), "skipped": skipped, "split": len(self._split)}
-
     # Kept for the next start
 
     def _keep(self) -> None:
@@ -261,7 +302,7 @@ class Board:
             known = {group["id"] for group in self.store.groups()}
             if result.suggestions.shape == (len(self.images.names), len(result.groups)) and set(result.groups) <= known:
                 self._result = result
-                self._places = None if result.features is None else boundary.plane(result.features, self._method)
+                self._map(result.features)
         except (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError):
             return  # of another time; the next round brings others
 

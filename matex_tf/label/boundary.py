@@ -9,6 +9,7 @@ import numpy as np
 
 #: How images are chosen: --ask.
 ASK = ("margin", "entropy", "disagreement", "random")
+_FEWEST = 20  # images for UMAP, which looks at 15 neighbours of each
 _POOL = 5  # times as many of the least sure as are wanted: k-center chooses among them
 
 
@@ -109,13 +110,13 @@ def plane(features: np.ndarray, method: str = "pca", seed: int = 0) -> np.ndarra
 
     Args:
         features: (images, width).
-        method: `pca`, or `umap`, which needs the package umap-learn.
+        method: `pca`, or `umap`, which needs the package umap-learn, and seconds; PCA all the same of a few images.
     """
     points = features.astype(np.float32)
-    if method == "umap":
-        import umap  # type: ignore[import-not-found]
+    if method == "umap" and len(points) >= _FEWEST:
+        import umap
 
-        flat = umap.UMAP(n_components=2, random_state=seed).fit_transform(points)
+        flat = umap.UMAP(n_components=2, random_state=seed, n_jobs=1).fit_transform(points)
     else:
         points = points - points.mean(axis=0)
         _, axes = np.linalg.eigh(points.T @ points)

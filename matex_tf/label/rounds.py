@@ -11,8 +11,8 @@ A round is a directory. The script finds in it what people have labelled, and wr
     features.npy     the same, if it likes: (images, width), for the map and for what to ask
     disagreement.npy the same, if it likes: (images,), how far answers for augmented images are apart
 
-A script may end after a round; it is then started anew for the next one. Or it takes one round after the other from
-`rounds`, and starts only once.
+A script may write suggestions more than once in a round: the page shows what is there. It may end after a round; it is
+then started anew for the next one. Or it takes one round after the other from `rounds`, and starts only once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import numpy as np
 
 #: The variable that names the directory of the round with which a script begins.
 DIRECTORY = "LABEL_ROUND"
-DONE, STOP = "done", "stop"
+DONE, STOP, HURRY = "done", "stop", "hurry"
 _PAUSE = 0.05  # between looks for the next round
 _NAME = re.compile(r"round-(\d{5})")
 
@@ -64,10 +64,14 @@ class Task:
         """An array of the round, by the name of its file."""
         return np.load(Path(self.folder, f"{name}.npy"), allow_pickle=False)
 
+    def hurry(self) -> bool:
+        """Whether people have gone on since, so that the next round waits for the end of this one."""
+        return Path(self.folder, HURRY).exists()
+
 
 def begin(folder: Path, number: int, task: Task, labels: np.ndarray, held_out: np.ndarray) -> Path:
     """Make the directory of a round; a script sees all of it, or nothing."""
-    draft, place = folder / f"draft-{number:05}", folder / f"round-{number:05}"
+    draft, place = folder / f"draft-{number:05}", name(folder, number)
     draft.mkdir()
     (draft / "task.json").write_text(json.dumps({**asdict(task), "folder": ""}))
     np.save(draft / "labels.npy", labels.astype(np.int64))
@@ -90,12 +94,17 @@ def rounds() -> Iterator[Task]:
     """
     place = Path(os.environ[DIRECTORY])
     while True:
-        yield read(place)
-        (place / DONE).touch()
-        found = _NAME.fullmatch(place.name)
-        assert found is not None
-        place = place.with_name(f"round-{int(found[1]) + 1:05}")
         while not place.exists():
             if (place.parent / STOP).exists():
                 return
             time.sleep(_PAUSE)
+        yield read(place)
+        (place / DONE).touch()
+        found = _NAME.fullmatch(place.name)
+        assert found is not None
+        place = name(place.parent, int(found[1]) + 1)
+
+
+def name(folder: Path, number: int) -> Path:
+    """The directory of a round, whether it is there or not."""
+    return folder / f"round-{number:05}"

@@ -31,6 +31,7 @@ _PAGE = Path(__file__).parent / "page"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _SIZES = (64, 128, 256, 512)  # of pictures, in pixels
 _PULSE = 15.0  # seconds between signs of life to a page that has no news
+END = "end"  # news with which all pages are left
 _WAITING = 1000  # pieces of news for a page that does not read them, after which it is left
 
 
@@ -164,6 +165,8 @@ class Server:
                 except asyncio.TimeoutError:
                     yield ": still here\n\n"
                     continue
+                if news["type"] == END:
+                    return
                 yield f"event: {news['type']}\ndata: {json.dumps(news)}\n\n"
         finally:
             leave()

@@ -13,7 +13,8 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from matex_tf.label import boundary, network, rounds
+from matex_tf.label import boundary, rounds
+from matex_tf.label.network import learner as networks
 
 _EPOCHS = 5  # of a round, after each of which the page hears of it
 
@@ -22,25 +23,36 @@ class Trainer:
     """What is kept from a round to the next."""
 
     def __init__(self) -> None:
-        self._learner: network.Learner | None = None
+        self._learner: networks.Learner | None = None
         self._made_with: tuple[object, ...] = ()
         self._classes: list[str] = []
         self._options = (False, 0.0)
 
     def round(self, task: rounds.Task) -> None:
-        """Train, and write what comes of it."""
+        """Train, and write what comes of it: once after a few steps, so that a page need not wait, and in the end."""
         keras.utils.set_random_seed(task.seed)
         labels, held_out = task.load("labels"), task.load("held_out")
-        learner = self._prepare(task)
+        new, learner = self._learner, self._prepare(task)
         use, held = np.flatnonzero((labels >= 0) & ~held_out), np.flatnonzero((labels >= 0) & held_out)
         log = os.path.join(task.folder, "log.csv")
-        learner.learn(labels, use, held, task.steps, task.batch, _EPOCHS, task.seed, log)
-        said, features = learner.answers()
-        write(task.folder, "features", features)
-        write(task.folder, "disagreement", boundary.disagreement_of(said))
-        write(task.folder, "suggestions", said.mean(axis=0))
+        first = max(1, task.steps // _EPOCHS)
+        rate = networks.RATE if learner is not new else networks.RATE / 3  # what it knows stays nearly as it is
+        learner.learn(labels, use, held, first, task.batch, 1, task.seed, [keras.callbacks.CSVLogger(log)], rate)
+        said, features = learner.look()
+        write(task.folder, features=features, suggestions=said)
+        learner.learn(
+            labels, use, held, max(1, task.steps - first), task.batch, _EPOCHS - 1, task.seed + 1,
+            [keras.callbacks.CSVLogger(log, append=True), _Hurry(task)], first_epoch=1,
+        )  # fmt: skip
+        if learner.stop_training:  # the next round waits
+            said, features = learner.look()
+            write(task.folder, features=features, suggestions=said)
+            return
+        views, features = learner.answers()
+        disagreement = boundary.disagreement_of(views)
+        write(task.folder, features=features, disagreement=disagreement, suggestions=views.mean(axis=0))
 
-    def _prepare(self, task: rounds.Task) -> network.Learner:
+    def _prepare(self, task: rounds.Task) -> networks.Learner:
         made_with = (task.model, task.weights, task.augment)
         before, classes, others = self._learner, self._classes, self._options
         self._classes, self._options = task.classes, (task.semi, task.threshold)
@@ -52,7 +64,7 @@ class Trainer:
         else:
             before = None
         self._made_with = made_with
-        made = self._learner = network.Learner(
+        made = self._learner = networks.Learner(
             task.load("images"),
             len(task.classes),
             task.augment,
@@ -67,11 +79,24 @@ class Trainer:
         return made
 
 
-def write(folder: str, name: str, array: np.ndarray) -> None:
-    """Save an array; the page finds the whole file, or none."""
-    draft = Path(folder, f"draft-{name}.npy")
-    np.save(draft, array.astype(np.float32))
-    os.replace(draft, Path(folder, f"{name}.npy"))
+class _Hurry(keras.callbacks.Callback):
+    """Ends a round after an epoch where people have gone on."""
+
+    def __init__(self, task: rounds.Task):
+        super().__init__()
+        self._task = task
+
+    def on_epoch_end(self, epoch: int, logs: object = None) -> None:
+        if self._task.hurry():
+            self.model.stop_training = True
+
+
+def write(folder: str, **arrays: np.ndarray) -> None:
+    """Save arrays under their names; the page finds the whole file, or none."""
+    for name, array in arrays.items():
+        draft = Path(folder, f"draft-{name}.npy")
+        np.save(draft, array.astype(np.float32))
+        os.replace(draft, Path(folder, f"{name}.npy"))
 
 
 def main() -> int:

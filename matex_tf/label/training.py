@@ -7,7 +7,6 @@ again when labels have changed.
 from __future__ import annotations
 
 import contextlib
-import csv
 import glob
 import os
 import shutil
@@ -25,11 +24,12 @@ from typing import Any
 import numpy as np
 
 from matex_tf.errors import DataError
-from matex_tf.label import rounds
+from matex_tf.label import results, rounds
 from matex_tf.label.images import Images
 from matex_tf.launch import lifetime
 
 _LOOK = 0.1  # seconds between looks at what a script has written
+_TOGETHER = 0.2  # seconds in which labels come that were given at once
 _FEWEST = 2  # labels of each of two classes before a script is started
 _TAIL = 4000  # characters of what a script has printed
 _WAIT_FOR_END = 5.0  # seconds for ranks to end, before they are killed
@@ -45,6 +45,7 @@ class Plan:
         size: pixels across of the images that a network learns from.
         held_out: the share of labels that is kept for measuring.
         task: for every round; classes and folder are set for each.
+        stays: whether it takes its rounds from `rounds.rounds`, and can be started before there is one.
     """
 
     run: list[str]
@@ -52,18 +53,7 @@ class Plan:
     size: int = 64
     held_out: float = 0.2
     task: rounds.Task = field(default_factory=lambda: rounds.Task([]))
-
-
-@dataclass
-class Result:
-    """What a round has given. Arrays as in `rounds`; `groups` are the ids of the classes."""
-
-    number: int
-    groups: list[int]
-    suggestions: np.ndarray
-    features: np.ndarray | None
-    disagreement: np.ndarray | None
-    semi: bool
+    stays: bool = False
 
 
 #: What the page says of labels: groups by id with their names, and the group of each image, None without.
@@ -87,7 +77,7 @@ class Training:
         plan: Plan,
         labels: Callable[[], Labels],
         say: Callable[[dict[str, Any]], None],
-        done: Callable[[Result], None],
+        done: Callable[[results.Result], None],
         name: str = "",
     ):
         self.plan, self.on = plan, True
@@ -99,6 +89,7 @@ class Training:
         self._process: subprocess.Popen[bytes] | None = None
         self._number, self._changed, self._over = 0, threading.Event(), False
         self._trained_on: Any = None
+        self._rounds_done, self._again = 0, False
         self.state: dict[str, Any] = {"state": "waiting", "text": "", "log": [], "round": 0}
         self._thread = threading.Thread(target=self._run, name="matex_tf label training", daemon=True)
 
@@ -128,16 +119,34 @@ class Training:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _run(self) -> None:
+        self._try(self._get_ready)
         while not self._over:
             self._changed.wait()
-            self._changed.clear()
-            try:
-                while not self._over and (asked := self._next()) is not None:
-                    self._round(*asked)
-            except Exception as error:  # whatever a script has written; the page goes on
-                self._end_script()
-                self._tell("failed", str(error))
-                print(f"matex-tf label: training failed: {error}", file=sys.stderr, flush=True)
+            self._try(self._rounds)
+
+    def _try(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:  # whatever a script has written; the page goes on
+            self._end_script()
+            self._tell("failed", str(error))
+            print(f"matex-tf label: training failed: {error}", file=sys.stderr, flush=True)
+
+    def _get_ready(self) -> None:
+        """Start ranks before there is anything to learn: that takes longer than a round."""
+        if self.plan.stays and self.on and not self._over:
+            self._write_images()
+            if not self._over:
+                self._start_script(rounds.name(self._folder, 1))
+
+    def _rounds(self) -> None:
+        """Train until there is nothing new."""
+        while not self._over:
+            time.sleep(_TOGETHER)
+            self._changed.clear()  # what changes from here on is for the round after this one
+            if (asked := self._next()) is None:
+                return
+            self._round(*asked)
 
     def _tell(self, state: str, text: str = "", **more: Any) -> None:
         self.state = {**self.state, "state": state, "text": text, **more}
@@ -167,50 +176,76 @@ class Training:
             self._tell("waiting", "all labels are learned")
             return None
         self._trained_on = state
-        return task, state[0], labels, held_out(labels, self.plan.held_out)
+        return task, state[0], labels, results.held_out(labels, self.plan.held_out)
 
     def _round(self, task: rounds.Task, groups: list[int], labels: np.ndarray, held: np.ndarray) -> None:
-        if not (self._folder / "images.npy").exists():
-            self._write_images()
+        self._write_images()
         number = self._number = self._number + 1
         begin = time.monotonic()
         place = rounds.begin(self._folder, number, task, labels, held)
-        log: list[dict[str, float]] = []
         counts: dict[str, Any] = {"labelled": int((labels >= 0).sum()), "held_out": int(held.sum())}
         if self._process is None or self._process.poll() is not None:
             self._start_script(place)
-            self._tell("starting", "ranks start", log=log, round=number, **counts)
-        else:
-            self._tell("training", log=log, round=number, **counts)
+        self._tell("training" if self._rounds_done else "starting", log=[], round=number, **counts)
+        shown: Any = None
         while not self._over and self.on:
             ended = self._process is not None and self._process.poll() is not None
-            if (found := read_log(place / "log.csv")) != log:
-                log = found
+            done = ended or (place / rounds.DONE).exists()
+            written = results.written(place)
+            if (log := results.read_log(place / "log.csv")) != self.state["log"]:
                 self._tell("training", log=log)
-            if (place / rounds.DONE).exists() or ended:
+            if self._changed.is_set():
+                (place / rounds.HURRY).touch()
+            if written != shown and written[-1]:
+                try:
+                    self._done(self._read(place, number, groups, task.semi))
+                except DataError:  # a script may be writing it
+                    if done:
+                        raise
+                else:
+                    if shown is None:
+                        self._tell("training", seconds=round(time.monotonic() - begin, 1))
+                    shown = written
+            if done:
                 break
             time.sleep(_LOOK)
-        if self._over or not self.on:
+        else:
             return
         code = self._process.poll() if self._process else None
-        if code or not (place / "suggestions.npy").exists():
-            raise DataError(f"the script ended with exit code {code} and without suggestions.npy.\n{self._printed()}")
-        result = self._read(place, number, groups, task.semi)
+        if shown is None or code:
+            how = f"ended in round {number} with exit code {code}" if ended else f"has done round {number}"
+            self._give_up(f"the script {how}{'' if shown else ' without suggestions.npy'}.")
+            return
+        self._rounds_done, self._again = self._rounds_done + 1, False
         for old in self._folder.glob("round-*"):
             if old != place:
                 shutil.rmtree(old, ignore_errors=True)
-        self._done(result)
-        self._tell("training", seconds=round(time.monotonic() - begin, 1))
 
-    def _read(self, place: Path, number: int, groups: list[int], semi: bool) -> Result:
+    def _give_up(self, what: str) -> None:
+        """The script has ended before its time: start it again if it had done a round before, once.
+
+        Raises:
+            DataError: it has not, or that did not help.
+        """
+        if not self._rounds_done or self._again:
+            raise DataError(f"{what}\n{self._printed()}")
+        print(f"matex-tf label: {what} It is started again.\n{self._printed()}", file=sys.stderr, flush=True)
+        self._again = True
+        self._end_script()
+
+    def _read(self, place: Path, number: int, groups: list[int], semi: bool) -> results.Result:
         count = len(self._images.names)
-        suggestions = read_array(place / "suggestions.npy", (count, len(groups)))
+        suggestions = results.read_array(place / "suggestions.npy", (count, len(groups)))
         assert suggestions is not None
-        features = read_array(place / "features.npy", (count, None))
-        return Result(number, groups, suggestions, features, read_array(place / "disagreement.npy", (count,)), semi)
+        features = results.read_array(place / "features.npy", (count, None))
+        return results.Result(
+            number, groups, suggestions, features, results.read_array(place / "disagreement.npy", (count,)), semi
+        )
 
     def _write_images(self) -> None:
-        """All images in the size in which they are learned from, in one file."""
+        """All images in the size in which they are learned from, in one file, once."""
+        if (self._folder / "images.npy").exists():
+            return
         count, draft = len(self._images.names), self._folder / "draft.npy"
         first = self._first_readable()
         shape = (
@@ -283,51 +318,3 @@ class Training:
         with contextlib.suppress(OSError):
             return (self._folder / "printed").read_bytes()[-_TAIL:].decode(errors="replace").strip()
         return ""
-
-
-def held_out(labels: np.ndarray, share: float) -> np.ndarray:
-    """Which labels are kept for measuring: of each class the same share, always the same images.
-
-    An image that is held out stays so when others get labels, or it would be measured on what it was trained on.
-    """
-    place = np.random.default_rng(0).random(len(labels)) < share
-    held = place & (labels >= 0)
-    for label in np.unique(labels[labels >= 0]):
-        members = np.flatnonzero(labels == label)
-        if held[members].all():  # a class must have something to learn from
-            held[members] = False
-    return held
-
-
-def read_log(path: Path) -> list[dict[str, float]]:
-    """The rows of a CSVLogger that are complete; numbers alone."""
-    try:
-        text = path.read_text()
-    except OSError:
-        return []
-    rows = []
-    for row in csv.DictReader(text[: text.rfind("\n") + 1].splitlines()):
-        with contextlib.suppress(TypeError, ValueError):
-            rows.append({name: float(value) for name, value in row.items() if name and value not in ("", "NA")})
-    return rows
-
-
-def read_array(path: Path, shape: tuple[int | None, ...]) -> np.ndarray | None:
-    """An array that a script has written, float32; None where it has not.
-
-    Raises:
-        DataError: it has another shape, or is not of numbers.
-    """
-    if not path.exists():
-        return None
-    try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path.name} of the script cannot be read ({error}).") from None
-    fits = array.ndim == len(shape) and all(
-        want in (None, have) for want, have in zip(shape, array.shape, strict=False)
-    )
-    if not fits or array.dtype.kind not in "fiu" or not np.isfinite(array).all():
-        wanted = " x ".join("any" if want is None else str(want) for want in shape)
-        raise DataError(f"{path.name} of the script is {array.dtype} {array.shape}; it must be {wanted} numbers.")
-    return array.astype(np.float32)

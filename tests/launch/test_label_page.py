@@ -60,8 +60,14 @@ class Window:
         for key in keys:
             self.page.keyboard.press(key)
 
+    def box(self, selector):
+        """Where something is in the window; what is drawn anew at this moment is looked for again."""
+        boxes = []
+        self.until(lambda: boxes.append(self.page.locator(selector).bounding_box()) or boxes[-1], selector)
+        return boxes[-1]
+
     def drag(self, place, group):
-        start, end = self.tile(place).bounding_box(), self.page.locator(f'li[data-group="{group}"]').bounding_box()
+        start, end = self.box(f"#tile-{place}"), self.box(f'li[data-group="{group}"]')
         self.page.mouse.move(start["x"] + 20, start["y"] + 20)
         self.page.mouse.down()
         self.page.mouse.move(start["x"] - 40, start["y"] + 60, steps=3)
@@ -118,6 +124,12 @@ def test_people_label(browser, served):
     ann.says(third, "labelled disc")
     votes = running.ask("/api/all")["labels"]
     assert (votes[first], votes[second], votes[third]) == (1, 2, 1)
+    skipped = ann.image(5)
+    ann.tile(5).click()
+    ann.keys("s")  # by ann alone: for others it has no label
+    ann.says(skipped, "skipped")
+    known = running.ask("/api/all")
+    assert known["labels"][skipped] == -2 and known["skipped"] == {str(skipped): ["ann"]}
 
     ann.keys("a")
     ann.tile(0).click()

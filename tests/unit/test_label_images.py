@@ -3,6 +3,7 @@
 import io
 import os
 import struct
+import threading
 import zipfile
 import zlib
 
@@ -15,9 +16,10 @@ from matex_tf.errors import DataError
 from matex_tf.label import boundary, export, pixels
 from matex_tf.label.board import Board
 from matex_tf.label.images import open_images
+from matex_tf.label.results import Result, held_out, read_array, read_log
 from matex_tf.label.rounds import Task, begin, read
 from matex_tf.label.store import Store
-from matex_tf.label.training import Plan, Result, Training, held_out, read_array, read_log
+from matex_tf.label.training import Plan, Training
 from matex_tf.readers import DataSet
 
 RANDOM = np.random.default_rng(0)
@@ -239,6 +241,29 @@ def test_ask():
     assert len(boundary.ask("entropy", 5, free[:2], free[2:], probabilities, features)) == 2
     places = boundary.plane(features)
     assert places.shape == (100, 2) and places.min() == 0 and places.max() == 1
+
+
+def test_map_by_umap(tmp_path):
+    """Suggestions do not wait for it: the map comes later, of the last features that there are by then."""
+    pytest.importorskip("umap", reason="umap-learn is not installed: pip install 'matex_tf[umap]'")
+    np.save(tmp_path / "x.npy", RANDOM.integers(0, 255, (60, 8, 8), np.uint8))
+    images = open_images(str(tmp_path / "x.npy"))
+    store = Store(str(tmp_path / "l.sqlite"), images.names)
+    store.new_group("ann", "water"), store.new_group("ann", "ice")
+    board = Board(store, images, method="umap")
+    here = threading.Event()
+    leave = board.listen(lambda news: here.set() if board.snapshot()["map"] else None)
+    clusters = np.repeat(np.eye(3), 20, axis=0) + 0.01 * RANDOM.normal(size=(60, 3))
+    for number in (1, 2, 3):
+        board.suggest(Result(number, [1, 2], np.full((60, 2), 0.5, np.float32), clusters, None, True))
+    assert board.snapshot()["suggested"]
+    assert here.wait(240), "no map came"
+    leave()
+    places = np.array(board.snapshot()["map"]) / 1000
+    middles = places.reshape(3, 20, 2).mean(axis=1)
+    apart = min(np.linalg.norm(middles[a] - middles[b]) for a, b in ((0, 1), (0, 2), (1, 2)))
+    assert apart > 2 * np.abs(places.reshape(3, 20, 2) - middles[:, None]).max()
+    store.close()
 
 
 def test_export(tmp_path):

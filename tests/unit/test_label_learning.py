@@ -9,9 +9,9 @@ pytestmark = pytest.mark.variants(0)
 
 @pytest.fixture(scope="module")
 def network():
-    from matex_tf.label import network
+    from matex_tf.label.network import learner
 
-    return network
+    return learner
 
 
 def learner(network, images, semi=True, threshold=0.95, augment="shift", **more):
@@ -100,13 +100,13 @@ def test_images_are_learned(network, semi):
     held = np.arange(0, 40, 5)
     use = np.setdiff1d(np.arange(40), held)
     for seed in range(3):
-        one.learn(labels, use, held, 60, 16, 3, seed, "")
+        one.learn(labels, use, held, 60, 16, 3, seed)
     said, features = one.answers()
-    assert said.shape == (3, 400, 2) and features.shape == (400, network.FEATURES)
+    assert said.shape == (3, 400, 2) and features.shape == (400, 64)
     assert np.allclose(said.sum(axis=2), 1, atol=1e-3)
     assert (said.mean(axis=0).argmax(axis=1) == kind)[40:].mean() > 0.85
     one.change(not semi, 0.9)
-    one.learn(labels, use, held[:0], 60, 16, 1, 3, "")
+    one.learn(labels, use, held[:0], 60, 16, 1, 3)
     assert (one.answers()[0].mean(axis=0).argmax(axis=1) == kind)[40:].mean() > 0.85
 
 
@@ -133,16 +133,36 @@ def test_other_classes(network, tmp_path):
         assert not np.array_equal(after[0], bodies[-1][0])
 
 
-def test_a_table_and_a_backbone(network):
-    """Rows of numbers; a network of keras.applications on grey images, and with weights of a file."""
+def test_a_table(network):
+    """Rows of numbers."""
     chance = np.random.default_rng(0)
     kind = chance.integers(0, 2, 300)
     rows = (chance.normal(size=(300, 12)) + 1.5 * kind[:, None] * (np.arange(12) < 4)).astype(np.float32)
     one = learner(network, rows)
     labels = np.where(np.arange(300) < 40, kind, -1)
-    one.learn(labels, np.arange(40), np.arange(0), 100, 16, 1, 0, "")
+    one.learn(labels, np.arange(40), np.arange(0), 100, 16, 1, 0)
     assert (one.answers()[0].mean(axis=0).argmax(axis=1) == kind)[40:].mean() > 0.8
-    grey = chance.integers(0, 255, (12, 32, 32, 1)).astype(np.uint8)
-    other = learner(network, grey, backbone="MobileNetV2", augment="rotate")
-    other.learn(np.arange(12) % 2, np.arange(12), np.arange(0), 2, 4, 1, 0, "")
-    assert other.answers()[0].shape == (3, 12, 2)
+
+
+def test_a_backbone(network, tmp_path):
+    """A network of keras.applications on grey images, with the weights of a file; of others it says whose they are."""
+    import keras
+
+    from matex_tf.errors import MatexError
+
+    grey = np.random.default_rng(0).integers(0, 255, (12, 32, 32, 1)).astype(np.uint8)
+    given = keras.applications.MobileNetV2(include_top=False, weights=None, input_shape=(64, 64, 3))  # of another size
+    given.save_weights(tmp_path / "mine.weights.h5")
+    keras.applications.MobileNet(include_top=False, weights=None).save_weights(tmp_path / "other.weights.h5")
+    one = learner(network, grey, backbone="MobileNetV2", augment="rotate", weights=str(tmp_path / "mine.weights.h5"))
+    inside = next(layer for layer in one.body.layers if isinstance(layer, keras.Model))
+    assert all(np.array_equal(a, b) for a, b in zip(inside.get_weights(), given.get_weights(), strict=True))
+    one.learn(np.arange(12) % 2, np.arange(12), np.arange(0), 2, 4, 1, 0)
+    assert one.answers()[0].shape == (3, 12, 2)
+    for name, weights, message in (
+        ("MobileNetV2", "other.weights.h5", "cannot be read as weights of MobileNetV2 without its top"),
+        ("MobileNetV2", "none.weights.h5", "none.weights.h5"),
+        ("MobileNet99", "", "keras.applications has no such class"),
+    ):
+        with pytest.raises(MatexError, match=message):
+            learner(network, grey, backbone=name, weights=weights and str(tmp_path / weights))

@@ -18,8 +18,8 @@ from matex_tf.cli.main import main
 from matex_tf.label import server
 from matex_tf.label.board import Board
 from matex_tf.label.images import open_images
+from matex_tf.label.results import Result
 from matex_tf.label.store import Store
-from matex_tf.label.training import Result
 
 TOKEN = "a-token-of-this-test"
 HOST = {"host": "localhost:8765"}
@@ -157,6 +157,23 @@ def test_what_is_done(known, board):
     assert known.get("/export/labels.csv").text.count("\n") == 31
 
 
+def test_skipped(known, board):
+    """By one person: the image is asked of others still, after those that nobody has skipped, and has no label."""
+    act(known, kind="assign", images=[1], group=1, person="bob")
+    news = act(known, kind="assign", images=[3, 4], group=-1).json()
+    assert news["labels"] == [-2, -2] and news["skipped"] == {"3": ["ann"], "4": ["ann"]}
+    known.post("/api/training", content='{"ask": "entropy"}', headers=JSON)  # chooses the queue anew
+    shown = known.get("/api/all").json()
+    assert shown["skipped"] == {"3": ["ann"], "4": ["ann"]} and set(shown["queue"][-2:]) == {3, 4}
+    assert len(shown["queue"]) == 29
+    act(known, kind="assign", images=[3], group=-1, person="bob")
+    act(known, kind="assign", images=[4], group=2, person="bob")
+    known.post("/api/training", content='{"ask": "margin"}', headers=JSON)
+    shown = known.get("/api/all").json()
+    assert not {3, 4} & set(shown["queue"]) and shown["labels"][3:5] == [-2, 2]
+    assert shown["skipped"] == {"3": ["ann", "bob"]}
+
+
 def test_any_content(known, board, request):
     """Whatever is sent, the answer is an error with its reason, never one of the server's; labels stay as they are."""
     chance = random.Random(0)
@@ -186,6 +203,7 @@ def test_what_a_round_has_changed(board):
     chances = chances.copy()
     chances[5] = [0.3, 0.7]
     board.suggest(Result(2, [1, 2], chances, chances, None, True))
+    board.suggest(Result(2, [1, 2], chances, chances, None, True))  # again: compared with round 1
     news = board.snapshot()["news"]
     assert news["changed"] == [5] and news["pairs"] == [[1, 2, 1]]
     assert (news["before_semi"], news["semi"], news["sure"]) == (False, True, 29)
@@ -295,6 +313,39 @@ def test_a_script_that_fails(tmp_path):
     assert running.ask("/api/act", {"kind": "undo", "person": "ann"})["labels"] == [-2, -2]
     assert running.stop(signal.SIGTERM) == 0
     assert not list(tmp_path.glob(".matex-label-*"))
+
+
+DIES = """
+import os
+from pathlib import Path
+import numpy as np
+from matex_tf.label.rounds import rounds
+
+for task in rounds():
+    labels = task.load("labels")
+    if (labels >= 0).sum() > 4 and not Path("died").exists():
+        Path("died").touch()
+        os._exit(7)
+    np.save(f"{task.folder}/suggestions.npy", np.full((len(labels), 2), 0.5 if Path("died").exists() else 0.25))
+"""
+
+
+@pytest.mark.variants(0)
+def test_a_script_that_dies_later(tmp_path):
+    """One that has done a round before is started again, with a line that says so."""
+    np.save(tmp_path / "x.npy", discs()[0])
+    (tmp_path / "dies.py").write_text(DIES)
+    running = Running(tmp_path, ["x.npy", "--classes", "a,b", "-n", "1", "--script", "dies.py"])
+    for group in (1, 2):
+        running.ask(
+            "/api/act", {"kind": "assign", "person": "ann", "images": [2 * group, 2 * group + 1], "group": group}
+        )
+    running.until(lambda shown: shown["confidence"] and shown["confidence"][0] == 25)
+    running.ask("/api/act", {"kind": "assign", "person": "ann", "images": [9], "group": 1})
+    shown = running.until(lambda shown: shown["confidence"][0] == 50)
+    assert shown["news"]["round"] == 3
+    assert any("ended in round 2 with exit code 7" in line and "started again" in line for line in running.said)
+    assert running.stop() == 0
 
 
 def test_it_listens_here_alone(tmp_path):

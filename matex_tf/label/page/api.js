@@ -1,6 +1,6 @@
 // What the page asks of the server, and the news that it hears.
 
-import { state, change, recent, NOTHING } from "./state.js";
+import { state, change, recent, NOTHING, SKIPPED } from "./state.js";
 import { toast } from "./dialogs.js";
 
 class Away extends Error {} // the server does not answer
@@ -50,17 +50,22 @@ export async function load() {
   const said = await answer.json();
   const person = localStorage.getItem("matex-label-person");
   Object.assign(state, said, { person: person || said.person });
+  state.labels.forEach((label, image) => { state.labels[image] = own(label, said.skipped[image]); });
   state.changed++;
   change("all");
 }
+
+// What an image is in this page: one that this person has skipped is skipped here, and asked of others.
+const own = (label, skipped) => (label === NOTHING && skipped?.includes(state.person) ? SKIPPED : label);
 
 function hear(news) {
   if (news.revision <= state.revision) return; // of an action of this page, which has been told already
   if (news.revision > state.revision + 1) { reload(); return; }
   state.revision = news.revision;
   news.images.forEach((image, place) => {
-    if (state.view === "ask" && news.labels[place] !== NOTHING) recent.add(image);
-    state.labels[image] = news.labels[place];
+    const label = own(news.labels[place], news.skipped[image]);
+    if (state.view === "ask" && label !== NOTHING) recent.add(image);
+    state.labels[image] = label;
     if (news.split[image]) state.split[image] = news.split[image]; else delete state.split[image];
   });
   if (news.groups) state.groups = news.groups;

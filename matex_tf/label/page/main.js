@@ -97,6 +97,7 @@ async function askPerson() {
   state.person = name;
   localStorage.setItem("matex-label-person", name);
   change("selection");
+  load().catch(() => {}); // what this person has skipped
 }
 
 function key(event) {

@@ -19,7 +19,7 @@ function drawTraining() {
   if (training.round) figures.push(`round ${training.round}`);
   if (last?.loss !== undefined) figures.push(`loss ${last.loss.toFixed(3)}`);
   if (last?.val_accuracy !== undefined) figures.push(`${percent(last.val_accuracy)} of ${training.held_out} held out right`);
-  if (training.seconds) figures.push(`${training.seconds} s`);
+  if (training.seconds) figures.push(`suggestions after ${training.seconds} s`);
   at("figures").textContent = figures.join(" · ");
   const curve = at("curve");
   curve.replaceChildren();
