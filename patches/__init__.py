@@ -24,6 +24,7 @@ from matex_tf.verifying import record
 #: Names of modules, and the file that patches each. Keras 2 is `tf_keras` here, also where it is installed as `keras`.
 PATCHES = (
     ("tensorflow", "imports.thread_pools"),
+    ("tensorflow", "imports.allocator"),
     ("tensorflow", "common.seeds"),
     ("tensorflow", "fit.tf_distribute"),
     ("tensorflow", "saving.autograph_files"),
@@ -158,13 +159,36 @@ def install(seed: int | None = None) -> None:
         NameMoved: this Keras lacks a name that a patch relies on (raised at the import of Keras).
     """
     from matex_tf.patches.common import seeds
-    from matex_tf.patches.imports import dataset_alias, horovod_alias
 
-    seeds.use(seed)
     run = run_state.current()
+    if seed is None or seed != run.prepared:  # or what was imported has drawn from it already, as in any rank
+        seeds.use(seed)
     if run.patched:
         return
     run.patched = True
+    if run.prepared is not None:
+        seeds.seed_tensorflow(sys.modules["tensorflow"])
+        return
+    _patch_imports()
+
+
+def prepare(seed: int) -> None:
+    """The same in a process from which a rank will be forked, before it imports TensorFlow, but for what depends on the
+    rank. The forked process calls `install` as any rank does.
+
+    Args:
+        seed: for generators that are made meanwhile without one. It should be that of the job, if it is known.
+    """
+    from matex_tf.patches.common import seeds
+
+    seeds.use(seed)
+    run_state.current().prepared = seed
+    _patch_imports()
+
+
+def _patch_imports() -> None:
+    from matex_tf.patches.imports import dataset_alias, horovod_alias
+
     dataset_alias.install()
     horovod_alias.install()
     wrapt.register_post_import_hook(horovod_alias.leave_alone, "horovod.tensorflow")

@@ -13,14 +13,13 @@ import dataclasses
 import importlib.metadata
 import os
 import signal
-import socket
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import peers, tables
-from benchmarks.jobs import THREADS
+from benchmarks.jobs import THREADS, free_ports
 from benchmarks.step import models, report, xla
 from benchmarks.step.turns import Job
 from matex_tf.launch import mpirun_command
@@ -60,15 +59,6 @@ class Kind:
         }
         # Workers of MultiWorkerMirroredStrategy take one that has no heartbeat for lost; without work they sleep.
         return Job(self.name, line, environ, directory, ranks, rests=self.name == "mirrored")
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 def kinds(configurations: Sequence[str], wanted: Sequence[str]) -> list[Kind]:

@@ -25,6 +25,8 @@ from benchmarks.step.turns import LOCK_STEP, Rank
 PATCHED = "patched lock step"
 #: This package's step with an op in which the ranks meet, and nothing is summed: what the op costs, whatever it does.
 MEET = "meet"
+#: Keras' XLA step as two functions, in lock step: what it takes to have all gradients before the update begins.
+CUT = "Keras' step cut in two"
 #: Nothing but the exchange of gradients, by the default schedule.
 ALONE = "exchange alone"
 
@@ -116,12 +118,37 @@ def plain(model_name: str, batch: int) -> tuple[Any, Callable[[], Any]]:
     return model, lambda: function(batches)
 
 
+def cut_in_two(model_name: str, batch: int) -> Callable[[], Any]:
+    """The step of such a model with XLA: its gradients and its update, each compiled as a whole."""
+    import tensorflow as tf
+
+    model = the_model(model_name)
+    x, y = (tf.constant(one) for one in models.rows(model_name, batch))
+    variables = model.trainable_variables
+    model.optimizer.build(variables)
+
+    @tf.function(jit_compile=True)
+    def gradients() -> Any:
+        with tf.GradientTape() as tape:
+            loss = model.compute_loss(x, y, model(x, training=True))
+        return tape.gradient(loss, [variable.value for variable in variables])
+
+    @tf.function(jit_compile=True)
+    def update(given: Any) -> None:
+        model.optimizer.apply(given, variables)
+
+    return tf.function(lambda: update(gradients()))
+
+
 def main() -> None:
     rank = Rank()
     model_name, batch, names = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
-    if names == ["lockstep"]:
+    if names[0] == "lockstep":
         model, step = plain(model_name, batch)
-        rank.serve({LOCK_STEP: rank.lock_step(step)}, models.parameters(model))
+        steps = {LOCK_STEP: rank.lock_step(step)}
+        if CUT in names:
+            steps[CUT] = rank.lock_step(cut_in_two(model_name, batch))
+        rank.serve(steps, models.parameters(model))
     from matex_tf import patches
     from matex_tf.core import world
 

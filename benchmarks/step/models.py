@@ -23,12 +23,12 @@ def rows(name: str, batch: int) -> tuple[np.ndarray, np.ndarray]:
     return x, random.randint(0, CLASSES, batch).astype("int32")
 
 
-def in_keras(name: str) -> Any:
-    """The model for the Keras of this environment, compiled."""
+def in_keras(name: str, seed: int = 7) -> Any:
+    """The model for the Keras of this environment, compiled; its weights, and what Keras draws later, by the seed."""
     from tensorflow import keras
 
     layers = keras.layers
-    keras.utils.set_random_seed(7)
+    keras.utils.set_random_seed(seed)
     if name == "small":
         body = [layers.Dense(64, activation="relu"), layers.Dense(32, activation="relu")]
     elif name == "lenet":

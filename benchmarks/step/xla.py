@@ -15,7 +15,7 @@ from benchmarks.step.turns import LOCK_STEP
 
 MODELS = {"dense": 64, "lenet": 64, "transformer": 32}  # and the rows of a rank
 STEPS = 10
-OURS, MEET, ALONE = "chained 32", "meet", "exchange alone"
+OURS, MEET, ALONE, CUT = "chained 32", "meet", "exchange alone", "Keras' step cut in two"
 
 
 def run(options: argparse.Namespace, kind: Any) -> None:
@@ -25,7 +25,7 @@ def run(options: argparse.Namespace, kind: Any) -> None:
         kind: the class of jobs.
     """
     kinds = [
-        kind("lockstep", "", Path(sys.executable), "matex", ["lockstep"]),
+        kind("lockstep", "", Path(sys.executable), "matex", ["lockstep", CUT]),
         kind("matex", "", Path(sys.executable), "matex", [OURS, MEET, ALONE]),
     ]
     rows, figures = [], []
@@ -37,21 +37,24 @@ def run(options: argparse.Namespace, kind: Any) -> None:
         ratio = [ours / both for ours, both in zip(rounds[OURS], limit, strict=True)]
         ours = 1e3 * min(rounds[OURS]), 1e3 * max(rounds[OURS])
         least = min(rounds[OURS]) / min(limit)
-        cells = [middle[LOCK_STEP], middle[ALONE], middle[MEET], middle[OURS]]
+        halves = [ours - plain for ours, plain in zip(rounds[CUT], rounds[LOCK_STEP], strict=True)]
+        possible = [ours_ / (both + cut) for ours_, both, cut in zip(rounds[OURS], limit, halves, strict=True)]
+        cells = [middle[LOCK_STEP], middle[CUT], middle[ALONE], middle[MEET], middle[OURS]]
         rows.append(
             [model, *(f"{one:.2f}" for one in cells), f"{ours[0]:.2f} to {ours[1]:.2f}"]
-            + [f"{statistics.median(ratio):.2f}", f"{least:.2f}"]
+            + [f"{statistics.median(ratio):.2f}", f"{least:.2f}", f"{statistics.median(possible):.2f}"]
         )
         figures.append({"model": model, "ranks": options.ranks, "rows": batch, "seconds": rounds})
-    columns = ["model", "Keras' XLA step", "exchange alone", "XLA step that only meets", "XLA step that exchanges"]
-    columns += ["spread", "of both", "least"]
+    columns = ["model", "Keras' XLA step", "cut in two", "exchange alone", "XLA step that only meets"]
+    columns += ["XLA step that exchanges", "spread", "of both", "least", "of both, cut"]
     tables.show(
         f"a training step with XLA on {options.ranks} ranks, milliseconds",
         columns,
         rows,
-        less=[columns[4], "of both"],
-        spreads={columns[4]: "spread"},
-        note=f"median of {options.rounds} rounds; of both: the step over Keras' step plus the exchange",
+        less=[columns[5], "of both"],
+        spreads={columns[5]: "spread"},
+        note=f"median of {options.rounds} rounds; of both: the step over Keras' step plus the exchange; cut: over "
+        "Keras' step in two functions, gradients and update, plus the exchange",
     )
     tables.keep(figures)
 

@@ -67,13 +67,13 @@ class _SmallPlaces:
     __slots__ = ("parts", "result", "tensors", "add_up")
 
     def __init__(self, bucket: Bucket, half: np.ndarray, rank: int):
-        slots = [slot[: bucket.nbytes].view(bucket.dtype) for slot in half]
-        self.parts, self.result = slots[:-1], slots[-1]
+        slots = half[:, : bucket.nbytes].view(bucket.dtype)
+        self.parts, self.result = list(slots[:-1]), slots[-1]
         self.tensors = [
-            slots[rank][low : low + size].reshape(shape)
+            slots[rank, low : low + size].reshape(shape)
             for low, size, shape in zip(bucket.starts, bucket.sizes, bucket.shapes, strict=True)
         ]
-        self.add_up = small_sum(self.parts)
+        self.add_up = small_sum(slots[:-1])
 
 
 class Channel(CheckedBarrier):

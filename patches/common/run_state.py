@@ -18,6 +18,8 @@ class RunState:
     """What is known of a run.
 
     Attributes:
+        prepared: the seed with which what is patched was imported, if that was in a process from which this one was
+            forked (`patches.prepare`); else None.
         patched: whether the patches are in place: this process is a rank of a run.
         aside: whether they step aside: the script imports Horovod's names, so it shares out and averages by itself.
         trained: training steps of `fit` and `train_on_batch`, of all models.
@@ -26,6 +28,7 @@ class RunState:
     """
 
     def __init__(self) -> None:
+        self.prepared: int | None = None
         self.patched = self.aside = False
         self.trained = self.scored_fits = 0
         self.waiting: list[Callable[[], None]] = []

@@ -60,6 +60,24 @@ def called() -> Iterator[None]:
         context.function_call_options = before
 
 
+def so_called(function: Any) -> Any:
+    """Let every call of a `tf.function` be inside of that block, also where it is a method; returns it."""
+    if hasattr(function, "get_concrete_function"):
+        kind: Any = type(function)
+        function.__class__ = _so_called(kind)  # TensorFlow makes that of a bound method from this class
+    return function
+
+
+@functools.cache
+def _so_called(kind: Any) -> Any:
+    class SoCalled(kind):
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            with called():
+                return super().__call__(*args, **kwargs)
+
+    return SoCalled
+
+
 @functools.lru_cache(maxsize=8)
 def _without_remapper(serialized: bytes) -> Any:
     config = tf.compat.v1.ConfigProto.FromString(serialized)

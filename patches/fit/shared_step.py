@@ -173,7 +173,9 @@ class SharedStep:
             self._build(data)
         weights.broadcast(self.model)
         self._look_across_rows(data, slices)
-        strategies.current().begin(self.model, *weights.trained_by_steps(self.model))
+        trainable, state = weights.trained_by_steps(self.model)
+        strategies.current().note_progress(self.model, [*state, *weights.progress_of(self.model)])
+        strategies.current().begin(self.model, trainable, state)
 
     def _build(self, data: Any) -> None:
         """Create the variables of a model that runs eagerly before its first step, where it can be done."""

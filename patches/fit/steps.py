@@ -100,12 +100,25 @@ class StepFunction:
 
     def _draw(self, iterator: Any) -> bool:
         """Fetch the batches of one execution, and leave them; whether there were any."""
-        return any([True for _ in self.feed.batches(iterator, self.model.steps_per_execution)])
+        drawn = sum(1 for _ in self.feed.batches(iterator, self.model.steps_per_execution))
+        self._groups.pass_over(drawn)
+        return drawn > 0
 
     def begin_epoch(self) -> None:
         """An epoch begins; all ranks come here."""
         self.feed.begin_epoch()
         self._groups.begin_epoch()
+
+    @property
+    def made_no_step(self) -> bool:
+        """Whether this group has trained on no part of a batch yet."""
+        return self._groups.made_no_step
+
+    def end_epoch(self, evaluating: bool) -> None:
+        """An epoch has no batch left, or the model is evaluated; all ranks come here."""
+        self.feed.end_epoch(self.model)
+        if not evaluating:
+            self._groups.end_epoch()
 
     def _run(self, batch: Batch, single: bool = False) -> Any:
         if self.kind == "train" and strategies.current().apart:

@@ -20,14 +20,20 @@ from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once, model_state, sharing_report, under_way, wrapping
+from matex_tf.patches.common.active_flag import ActiveFlag
 from matex_tf.patches.data import array_sharding, batches, pipeline_ownership, source_sharding
 from matex_tf.patches.data import batch_ownership as guesses
-from matex_tf.patches.division import in_turn, numbered_rows, pydatasets, shared_work
+from matex_tf.patches.division import numbered_rows, shared_work
 from matex_tf.patches.fit import one_rank_shapes, predict_function, small_calls, steps
-from matex_tf.patches.keras import metrics, weights
+from matex_tf.patches.groups import joined_fit
+from matex_tf.patches.keras import epoch_iterators, metrics, weights
 from matex_tf.patches.recovery import resume_fit
 from matex_tf.patches.samples import epochs
 from matex_tf.patches.samples.pruning import Pruning
+from matex_tf.patches.turns import in_turn, pydatasets
+
+#: While `evaluate` runs, also that of a validation, or of a callback in the middle of an epoch.
+_evaluating = ActiveFlag()
 
 
 def install(module: ModuleType) -> None:
@@ -75,6 +81,8 @@ def _forced(force: bool = False) -> bool:
 
 def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     sharing_report.shared()  # also one that was complete before the job was started again
+    if settings.current().join:
+        return joined_fit.fit(model, lambda: _fit_together(wrapped, model, args, kwargs))
     return resume_fit.fit(model, lambda: _fit_together(wrapped, model, args, kwargs))
 
 
@@ -136,7 +144,7 @@ def _evaluate(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         return {}  # validation after an epoch that is over
     world.current().location = f"evaluate of {model.name}"
     weights.merge_statistics(model)
-    with in_turn.within_call():
+    with in_turn.within_call(), _evaluating():
         return wrapped(*args, **kwargs)
 
 
@@ -167,8 +175,10 @@ def _logs_of_all(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         return {}
     world.current().location = f"the end of an epoch of {model.name}"
     if isinstance(model.train_function, steps.StepFunction):
-        model.train_function.feed.end_epoch(model)
+        model.train_function.end_epoch(evaluating=bool(_evaluating))
     weights.merge_statistics(model)
+    if settings.current().join and not _evaluating and model.train_function.made_no_step:
+        return {}  # metrics know nothing yet
     averaged = metrics.merge(model)
     logs = wrapped(*args, **kwargs)
     own = args[0] if args else kwargs.get("logs")
@@ -209,6 +219,7 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
         if training:
             epochs.walks(fitted, iterator)
         iterator._num_batches = adapter.num_batches
+        epoch_iterators.leave_out(iterator)
         one_rank_shapes.note(iterator)
         return result
     mark = source_sharding.found(iterator._distributed_dataset)

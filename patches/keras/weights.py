@@ -49,6 +49,13 @@ def trained_by_steps(model: Any) -> tuple[list[Any], list[Any]]:
     ]
 
 
+def progress_of(model: Any) -> list[Any]:
+    """The variables of optimizers that say how far training is: how many updates there were, and the learning rate."""
+    held = [one for optimizer in optimizers_of(model) for one in keras_lines.optimizer_variables(optimizer)]
+    names = ("iteration", "learning_rate")
+    return [one for one in held if keras_lines.path(one).rpartition("/")[2].partition(":")[0] in names]
+
+
 def broadcast(model: Any) -> None:
     """Give every rank the weights, the state of generators and optimizer state that rank 0 has.
 

@@ -233,10 +233,11 @@ def fits() -> Fits:
 
 
 def install(module: ModuleType) -> None:
-    """Patch keras.src.callbacks.callback_list or tf_keras.src.callbacks, in a job that is started again."""
-    if world.current().checkpoints is None:
+    """Patch keras.src.callbacks.callback_list or tf_keras.src.callbacks, where batches may have to be passed over."""
+    if settings.current().faults != "restart" and not settings.current().join:
         return
-    fits()  # whose clock runs from here
+    if run_state.current().prepared is None:
+        fits()  # whose clock runs from here
     for method, hook in (
         ("on_train_begin", lambda this, callbacks, args, call: this.begin(callbacks, call)),
         ("on_epoch_begin", lambda this, callbacks, args, call: this.begin_epoch(args[0], call)),

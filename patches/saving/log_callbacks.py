@@ -9,7 +9,6 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from matex_tf.core import world
 from matex_tf.patches.common import keras_lines, wrapping
 from matex_tf.patches.saving import model_files
 
@@ -34,7 +33,7 @@ def _install(module: ModuleType, logger: str) -> None:
 
 
 def _on_rank_0(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    return wrapped(*args, **kwargs) if world.current().rank == 0 else None
+    return wrapped(*args, **kwargs) if model_files.writes() else None
 
 
 def _with_embeddings(wrapped: Any, board: Any, args: Any, kwargs: Any) -> Any:
@@ -47,7 +46,7 @@ def _with_embeddings(wrapped: Any, board: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _set_model(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    if world.current().rank == 0:
+    if model_files.writes():
         return wrapped(*args, **kwargs)
     setattr(instance, "model" if keras_lines.is_keras_2(instance) else "_model", args[0] if args else kwargs["model"])
     return None

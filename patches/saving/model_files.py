@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.patches.common import carried_error, keras_lines, log_once, wrapping
 from matex_tf.patches.common.active_flag import ActiveFlag, alone
@@ -122,6 +123,11 @@ def _put(path: str | os.PathLike[str], write: Callable[[str], Any]) -> Any:
         return atomic_file.put(path, write)
 
 
+def writes() -> bool:
+    """Whether this rank writes what is written once: the first one, and none of a group that has joined a job."""
+    return world.current().rank == 0 and not settings.current().join
+
+
 def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) -> Any:
     """Call `write` on rank 0 alone while the others wait.
 
@@ -145,7 +151,7 @@ def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) ->
         """The error of the rank that writes; another rank writes anew where that one dies."""
         nonlocal result, failure
         ranks.barrier(what)
-        if ranks.rank == 0:
+        if writes():
             _write()
         return ranks.broadcast(failure and carried_error.pack(failure, f"rank 0 could not {what}: "), f"end to {what}")
 
@@ -162,7 +168,7 @@ def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) ->
         raise failure
     if said is not None:
         raise carried_error.unpack(said)
-    if path is not None and not _appears(path):
+    if path is not None and not settings.current().join and not _appears(path):
         log_once.log(f"{path} is on a disk that only {ranks.hosts[0]} has: other hosts do not see it")
     return result
 

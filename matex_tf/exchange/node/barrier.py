@@ -24,6 +24,8 @@ from matex_tf.exchange.node.interface import Node, SharedMemory
 _LINE = 64  # words of a rank's control line: 256 bytes, so that no two ranks write to one cache line
 _PROGRESS, _DELIVERED, _JUDGED, _SIGNS = 0, 16, 32, 48
 _ASLEEP, _BROKEN = 56, 63  # of rank 0's line; the first is two words, see `Counters.advance`
+#: From so many ranks of a node on, numpy looks at their control lines in less time than Python does.
+_MANY = 33
 _SIGN = 4  # words of a sign: what, detail, held, verdict; two of them in turn
 
 
@@ -70,6 +72,8 @@ class CheckedBarrier:
         self._segment: SharedMemory = node.segment(lines + room)
         self._words = self._segment.words()
         self._counters = Counters(self._words, self._segment.address, oversubscribed, _BROKEN, _ASLEEP)
+        many = node.size >= _MANY
+        self._lines = np.asarray(self._words)[: node.size * _LINE].reshape(node.size, _LINE) if many else None
         self._others = [rank * _LINE + _PROGRESS for rank in range(node.size) if rank != node.rank]
         self._room = self._segment.bytes()[lines:]
 
@@ -115,6 +119,8 @@ class CheckedBarrier:
 
     def _same(self, what: int, detail: int) -> bool:
         """Whether the signs of all ranks of the node are this rank's."""
+        if self._lines is not None:
+            return self._compare()[0]
         words, place, same = self._words, _SIGNS - _PROGRESS + _SIGN * (self._calls & 1), True
         for progress in self._others:
             if words[progress + place] != what or words[progress + place + 1] != detail:
@@ -124,6 +130,9 @@ class CheckedBarrier:
     def _compare(self) -> tuple[bool, int]:
         """Whether the signs of all ranks of the node are the same, and what any of them holds."""
         words, place = self._words, _SIGNS + _SIGN * (self._calls & 1)
+        if self._lines is not None:
+            signs = self._lines[:, place : place + 3]
+            return bool((signs[:, :2] == signs[0, :2]).all()), int(np.bitwise_or.reduce(signs[:, 2]))
         what, detail, held, agreed = words[place], words[place + 1], 0, True
         for _ in range(self._node.size):
             if words[place] != what or words[place + 1] != detail:
@@ -172,7 +181,11 @@ class CheckedBarrier:
         self._counters.advance(self._node.rank * _LINE + _PROGRESS, self._done)
 
     def _await_all(self) -> None:
-        if not self._counters.all_reached(self._others, self._done):
+        if self._lines is not None:
+            there = self._counters.each_reached(self._lines[:, _PROGRESS], self._done)
+        else:
+            there = self._counters.all_reached(self._others, self._done)
+        if not there:
             self._await(_PROGRESS, range(self._node.size), self._done)
 
     def _look(self, rank: int, seconds: float) -> None:

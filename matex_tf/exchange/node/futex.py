@@ -15,6 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from matex_tf.core.waiting import backoff
 from matex_tf.errors import RankLost
 
@@ -136,6 +138,13 @@ class Counters:
                 return False
         self._seen()
         return True
+
+    def each_reached(self, counters: np.ndarray, target: int) -> bool:
+        """The same for counters in an array of uint32, in a time that hardly grows with them."""
+        if bool((counters - np.uint32(target & _WRAP) < _HALF).all()):
+            self._seen()
+            return True
+        return False
 
     def wait(self, index: int, target: int, look: Callable[[float], None], advances: bool = False) -> None:
         """Wait until a counter has reached `target`.

@@ -11,6 +11,9 @@ import numpy as np
 #: Bytes of a block: that of the sum and one of each part in turn fit a core's own cache.
 BLOCK = 1 << 17
 
+#: From so many parts on, many are added in one call; of fewer, each pair by itself is quicker.
+_MANY = 9
+
 #: Whether what numpy does about overflows belongs to a context, or else to a thread.
 _IN_CONTEXT = np.lib.NumpyVersion(np.__version__) >= "2.0.0"
 
@@ -51,21 +54,23 @@ def add_up(parts: Sequence[np.ndarray], total: np.ndarray) -> None:
                 _add([part[here] for part in parts], total[here])
 
 
-def small_sum(parts: Sequence[np.ndarray]) -> Callable[[np.ndarray], object]:
+def small_sum(parts: np.ndarray) -> Callable[[np.ndarray], object]:
     """`add_up` of parts that lie in the same places each time; for one thread at a time.
 
     Args:
-        parts: see `add_up`.
+        parts: see `add_up`; the rows of an array.
 
     Returns:
         A function that writes their sum into an array of their dtype.
     """
-    if len(parts) == 1 or wide(parts[0].dtype) != parts[0].dtype or parts[0].nbytes > BLOCK or not _IN_CONTEXT:
-        return functools.partial(add_up, parts)
+    each = list(parts)
+    if len(each) == 1 or wide(parts.dtype) != parts.dtype or each[0].nbytes > BLOCK or not _IN_CONTEXT:
+        return functools.partial(add_up, each)
     quiet = contextvars.copy_context()
     quiet.run(np.seterr, all="ignore")  # once: `errstate` takes three times as long as adding
-    adds: Callable[..., object] = np.add if len(parts) == 2 else _add
-    return functools.partial(quiet.run, adds, *(parts if len(parts) == 2 else [parts]))
+    adds: Callable[..., object] = np.add if len(each) == 2 else _add if len(each) < _MANY else _add_levels
+    given = each if len(each) == 2 else [each if len(each) < _MANY else parts]
+    return functools.partial(quiet.run, adds, *given)
 
 
 def _add(parts: Sequence[np.ndarray], total: np.ndarray) -> None:
@@ -84,6 +89,18 @@ def _add(parts: Sequence[np.ndarray], total: np.ndarray) -> None:
     right = np.empty_like(total)
     _add(parts[left:], right)
     np.add(total, right, out=total)
+
+
+def _add_levels(parts: np.ndarray, total: np.ndarray) -> None:
+    """The same tree, level by level: neighbors are added, all pairs in one call. So the calls are log2 of the parts."""
+    while len(parts) > 2:
+        pairs = len(parts) // 2
+        sums = np.empty((len(parts) - pairs, parts.shape[1]), parts.dtype)
+        np.add(parts[: 2 * pairs : 2], parts[1 : 2 * pairs : 2], out=sums[:pairs])
+        if len(parts) % 2:
+            sums[pairs] = parts[-1]
+        parts = sums
+    np.add(parts[0], parts[1], out=total)
 
 
 def _add_short(parts: Sequence[np.ndarray], total: np.ndarray) -> None:

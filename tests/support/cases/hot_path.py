@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from unittest import mock
 
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context
+from tensorflow.python.ops import gen_dataset_ops
 
 from tests.support.cases.common import classifier, compiled, table
 
@@ -34,6 +36,25 @@ def eager_ops():
         return [(ops(30, work) - ops(10, work)) / 20 for work in (model.fit, model.evaluate)]
     finally:
         pywrap_tfe.TFE_Py_FastPathExecute = execute
+
+
+def iterators():
+    """Iterators over pipelines that an epoch of training and validation on arrays makes."""
+    x, y = table(rows=240)
+    model, made = compiled(classifier()), []
+    make = gen_dataset_ops.make_iterator
+
+    def counting(*args, **kwargs):
+        made.append(1)
+        return make(*args, **kwargs)
+
+    def of(epochs):
+        made.clear()
+        model.fit(x, y, epochs=epochs, batch_size=32, validation_data=(x, y), verbose=0)
+        return len(made)
+
+    with mock.patch.object(gen_dataset_ops, "make_iterator", counting):
+        return (of(6) - of(2)) / 4
 
 
 def threads():

@@ -49,8 +49,8 @@ class OwnStep(keras.Sequential):
 def compiled_by_xla(as_one=False):
     """Yields a list, into which comes whether XLA has compiled clusters: those of a step as it is run first.
 
-    With `as_one` also whether it compiles the update as a whole, and whether no op is left that XLA does not know since
-    TensorFlow has put several into one. On one rank it says so unseen, as Keras compiles a step as a whole.
+    Also whether no op is left that XLA does not know since TensorFlow has put several into one, and with `as_one`
+    whether it compiles the update as a whole. On one rank it says so unseen, as Keras compiles a step as a whole.
     """
     found = []
     context.context().enable_graph_collection()
@@ -61,11 +61,11 @@ def compiled_by_xla(as_one=False):
         context.context().disable_graph_collection()
     kinds = {node.op for graph in graphs for node in graph.node}
     exchanges = any("matex_tf_exchange" in node.name for graph in graphs for node in graph.node)
-    good = exchanges and "_XlaRun" in kinds
+    good = exchanges and "_XlaRun" in kinds and not any(kind.startswith("_Fused") for kind in kinds)
     if as_one:
         calls = [node for graph in graphs for node in graph.node if node.op.endswith("PartitionedCall")]
         whole = any(node.attr["_XlaMustCompile"].b for node in calls)
-        good = good and whole and not any(kind.startswith("_Fused") for kind in kinds)
+        good = good and whole
     found.append(world.current().is_single or good)
 
 
