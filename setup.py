@@ -120,6 +120,7 @@ setup(
             "scikit-learn",
         ],
         "label": LABEL,
+        "umap": ["umap-learn"],  # for matex-tf label --map umap; brings numba
         "plots": PLOTS,
         "yaml": YAML,
         "metrics": METRICS,

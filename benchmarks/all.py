@@ -54,7 +54,7 @@ class Part:
 
 #: In the order in which they run: what most readers ask for first, what needs hosts at the end.
 PARTS = (
-    Part("startup", [Level(0.7, "--ranks 1,2 --rounds 1"), Level(2.0, "--rounds 2"), Level(5.0)]),
+    Part("startup", [Level(0.9, "--ranks 1,2 --rounds 1"), Level(2.5, "--rounds 2"), Level(6.0)]),
     Part(
         "step",
         [
@@ -85,7 +85,7 @@ PARTS = (
         "input",
         [
             Level(1.0, "--kinds arrays,exact --ranks 1,2 --rows 2048 --epochs 3"),
-            Level(4.0, "--kinds arrays,shard,pydataset,exact,records --ranks 1,2 --epochs 5"),
+            Level(4.0, "--kinds arrays,shard,pydataset,exact,records --ranks 1,2"),
             Level(12.0),
         ],
     ),
@@ -97,7 +97,7 @@ PARTS = (
         "label",
         [Level(0.8, "--data digits --seeds 1"), Level(4.0, "--data digits"), Level(25.0, "--data digits,water/ice")],
     ),
-    Part("scale", [Level(1.0, "--ranks 2,4 --hosts none --rounds 3"), Level(2.5, "--ranks 2,4,8"), Level(5.0)]),
+    Part("scale", [Level(1.0, "--ranks 2,4 --hosts none --rounds 3"), Level(3.0, "--ranks 2,4,8"), Level(6.0)]),
     Part(
         "cluster",
         [

@@ -9,14 +9,11 @@ what ranks need beyond that is what the exchange, and the sharing of cores, cost
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,18 +56,6 @@ def measure(way: str, count: int, epochs: int) -> None:
     (Path(os.environ[OUT]) / f"{os.getpid()}.json").write_text(json.dumps(found))
 
 
-@contextlib.contextmanager
-def busy(loops: int) -> Iterator[None]:
-    """Other programs that want the cores."""
-    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
-    try:
-        yield
-    finally:
-        for one in running:
-            one.kill()
-            one.wait()
-
-
 def run(way: str, count: int, epochs: int) -> dict[str, float]:
     """CPU seconds of all ranks together, and seconds of the slowest."""
     words = ["-m", "benchmarks.busy", "--rank", way, "--count", str(count), "--epochs", str(epochs)]
@@ -103,7 +88,7 @@ def main() -> int:
             taken: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
             for _ in range(options.rounds):
                 for way in ways:
-                    with busy(loops):
+                    with jobs.busy(loops):
                         taken[way].append(run(way, count, options.epochs))
             least = {way: {name: min(one[name] for one in all_) for name in all_[0]} for way, all_ in taken.items()}
             for way in ways:

@@ -99,6 +99,8 @@ def wrong_matex(words: Sequence[str]) -> str:
         return wrong_flags(words[1:], known_flags("horovodrun"), "matex-tf horovodrun", stop="python")
     if words[0] in ("run", "plan", "sbatch"):
         return wrong_run(words[1:], words[0])
+    if words[0] == "join":  # the job comes first, and the script may be that of the job
+        return wrong_run([*words[2:], "train.py"], words[0])
     return wrong_flags(words[1:], known_flags(words[0]), f"matex-tf {words[0]}")
 
 

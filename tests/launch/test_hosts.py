@@ -43,7 +43,7 @@ print("the loss is", history.history["loss"][-1])
 rank = os.environ.get("OMPI_COMM_WORLD_RANK", "alone")
 seen = {"host": socket.gethostname(), "fetched": len(fetched), "losses": history.history["loss"],
         "predicted": model.predict(x, verbose=0).ravel().tolist(), "greeting": greeting.word,
-        "seed": os.environ["MATEX_SEED"]}
+        "seed": os.environ["MATEX_SEED"], "parent": os.getppid()}
 with open(f"seen.{rank}", "w") as file:
     json.dump(seen, file)
 """
@@ -67,8 +67,11 @@ def start(hosts: Hosts, folder: Path, **environ: str) -> Job:
     return Job(line, folder, **{**hosts.environ, **environ})
 
 
-def test_training(hosts, downloads, tmp_path):
-    """An unmodified script ends as on one rank, each host downloads once, and what the ranks depend on reaches them."""
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("warm", ["off", "on"])
+def test_training(hosts, downloads, tmp_path, warm):
+    """An unmodified script ends as on one rank, each host downloads once, and what the ranks depend on reaches them;
+    also where a server of each host has forked them."""
     import numpy as np
 
     rng = np.random.default_rng(1)
@@ -77,19 +80,22 @@ def test_training(hosts, downloads, tmp_path):
     (tmp_path / "script.py").write_text(TRAIN)
     (tmp_path / "library").mkdir()
     (tmp_path / "library" / "greeting.py").write_text("word = 'hello'")
-    environ = {"PYTHONPATH": str(tmp_path / "library"), "KERAS_HOME": str(downloads), "MATEX_SEED": "5"}
+    environ = {"PYTHONPATH": str(tmp_path / "library"), "KERAS_HOME": str(downloads / warm), "MATEX_SEED": "5"}
     alone = Job([sys.executable, "script.py"], tmp_path, **environ).end(120)
     assert alone.code == 0, alone.err
     one = json.loads((tmp_path / "seen.alone").read_text())
 
-    job = start(hosts, tmp_path, **environ)
+    job = start(hosts, tmp_path, **environ, MATEX_WARM_IMPORTS=warm)
     ended = job.end(180)
     assert ended.code == 0, ended.err
+    assert "imports TensorFlow for itself" not in ended.err
     assert "matex_tf: 4 ranks on 2 nodes, " in ended.err
     assert ended.out.count("the loss is") == 1
     ranks = [json.loads((tmp_path / f"seen.{rank}").read_text()) for rank in range(4)]
     assert [rank["host"] for rank in ranks] == ["h1", "h1", "h2", "h2"]
     assert [rank["fetched"] for rank in ranks] == [1, 0, 1, 0]
+    parents = [rank["parent"] for rank in ranks]
+    assert warm == "off" or (parents[0], parents[2]) == (parents[1], parents[3])  # whose numbers are those of a host
     for rank in ranks:
         assert rank["greeting"] == "hello" and rank["seed"] == "5"
         np.testing.assert_allclose(rank["losses"], one["losses"], rtol=1e-5)

@@ -54,14 +54,15 @@ def test_submitted(cluster, tmp_path):
 
 
 @needs_slurm
-@pytest.mark.parametrize("tasks", [2, 3])
-def test_srun(cluster, tmp_path, tasks):
+@pytest.mark.parametrize("tasks, words", [(2, ""), (3, ""), (2, " --warm-imports on")])
+def test_srun(cluster, tmp_path, tasks, words):
     """Ranks that srun starts, and nothing printed but what they print, where Slurm offers munge to them as well."""
-    line = f"srun --mpi=pmix env PMIX_SECURITY_MODE=munge,native {sys.executable} -m matex_tf"
+    line = f"srun --mpi=pmix env PMIX_SECURITY_MODE=munge,native {sys.executable} -m matex_tf{words}"
     go(tmp_path)
     batch = steps(cluster, tmp_path, line, "--nodes=2", f"--ntasks-per-node={tasks}")
     said = batch.await_words("ended with")
     assert f"matex_tf: {2 * tasks} ranks on 2 nodes" in said and "ended with 0" in said and "Sorry" not in said, said
+    assert "imports TensorFlow for itself" not in said
     survived(tmp_path, range(2 * tasks))
 
 

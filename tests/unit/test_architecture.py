@@ -29,9 +29,10 @@ ROOMS: dict[str, str] = {
     "dynamics": "core storage exchange dynamics.channels",
     "dynamics.channels": "",
     "blueprints": "core launch planning",
-    "planning": "core storage exchange exchange.network strategies",
+    "planning": "core storage exchange exchange.network center strategies",
     "verifying": "",
     "launch": "core faults",
+    "launch.warm": "core storage launch",
     "readers": "core readers.tables readers.formats readers.safety",
     "readers.safety": "core",
     "readers.tables": "core readers.safety",
@@ -48,13 +49,14 @@ ROOMS: dict[str, str] = {
     "patches.keras": "core exchange strategies patches.common patches.across_rows",
     "patches.samples": "core dynamics patches.common patches.across_rows",
     "patches.data": "core exchange exchange.network strategies watching readers patches.common patches.samples",
-    "patches.division": "core dynamics exchange.network patches.common patches.data patches.samples",
+    "patches.turns": "core exchange.node exchange.network patches.common patches.data",
+    "patches.division": "core dynamics patches.common patches.data patches.samples patches.turns",
     "patches.recovery": "core storage faults exchange patches.common patches.data patches.keras",
     "patches.dynamics": "core dynamics patches.common patches.data",
-    "patches.groups": "core faults strategies patches.common patches.data",
+    "patches.groups": "core center faults strategies patches.common patches.data patches.recovery",
     "patches.fit": (
         "core exchange strategies watching patches.common patches.across_rows patches.checking patches.data"
-        " patches.division patches.keras patches.recovery patches.random patches.samples patches.dynamics"
+        " patches.division patches.turns patches.keras patches.recovery patches.random patches.samples patches.dynamics"
         " patches.groups"
         " patches patches.files"  # whether the script is recorded, and whether it asks for its rank
     ),
@@ -81,10 +83,14 @@ ROOMS: dict[str, str] = {
         "core storage faults exchange exchange.node patches patches.common patches.imports patches.recovery"
     ),
     "patches.horovod.optimizers": "patches.common patches.horovod.core",
-    "label": "core storage launch",  # and Keras, in the script that it trains with
-    "job": "core center launch faults watching patches patches.common patches.candidates patches.files patches.imports",
+    "label": "core storage launch label.network",  # and Keras, in the script that it trains with
+    "job": (
+        "core center exchange launch launch.warm faults watching patches patches.common patches.candidates"
+        " patches.files patches.imports"
+    ),
     "cli.checks": "launch",
-    "cli": "cli.checks matex_tf core storage exchange planning watching blueprints verifying launch job label",
+    "label.network": "",
+    "cli": "cli.checks matex_tf core storage exchange center planning watching blueprints verifying launch job label",
 }  # fmt: skip
 FOR_ALL = {"errors", "settings"}  # modules
 

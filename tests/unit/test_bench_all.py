@@ -220,8 +220,11 @@ def test_the_phases_of_a_start_add_up_to_the_whole():
     began = {"matex_tf": 13.0, "script": 15.0, "imported": 19.0, "fit": 20.0, "stepped": 22.5}
     marks = {"began": began, "spent": {"world": 0.5, "patches": 1.0}, "parent": 11.0, "process": 12.0}
     found = startup.phases(10.0, marks, launched=True)
-    assert set(found) == set(startup.PHASES) and sum(found.values()) == pytest.approx(12500)
+    assert set(found) == {*startup.PHASES} - {"server"} and sum(found.values()) == pytest.approx(12500)
     assert found["launcher"] == 1000 and found["TensorFlow"] == 3000 and found["world"] == 500
+    spent = {"world": 0.5, "patches": 0.0, "forked": 1}
+    forked = startup.phases(10.0, {**marks, "began": {**began, "matex_tf": 11.5}, "spent": spent}, launched=True)
+    assert sum(forked.values()) == pytest.approx(12500) and forked["server"] == 1000 and "mpirun" not in forked
     plain = startup.phases(10.0, {**marks, "began": {"script": 11.0, "imported": 15.0}, "spent": {"patches": 0}}, False)
     assert plain == {"Python": 1000, "TensorFlow": 4000}
 
@@ -234,7 +237,9 @@ def test_the_cost_of_a_meeting_is_fitted():
 
 def test_sizes_without_room_are_left_out(monkeypatch):
     monkeypatch.setattr(scale, "free_gib", lambda: 8.0)
-    assert scale.no_room(4) == "" and "64 ranks are left out: they need 31 GiB, and 8 are free" in scale.no_room(64)
+    assert scale.no_room(4, scale.OWN) == ""
+    assert "64 ranks are left out (matex_tf): they need 31 GiB, and 8 are free" in scale.no_room(64, scale.OWN)
+    assert "they need 12 GiB" in scale.no_room(64, scale.WARM)
 
 
 def test_a_page_says_what_a_cell_says():
