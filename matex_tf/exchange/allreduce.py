@@ -81,6 +81,7 @@ class Channel(CheckedBarrier):
 
     Attributes:
         chunk: bytes that are packed before they are reduced.
+        small: bytes up to which every rank adds up all parts itself.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Channel(CheckedBarrier):
         """
         room = 2 * (node.size + 1) * (small + chunk)
         super().__init__(node, lanes, lane, networked, oversubscribed, stalls, room)
-        self.chunk, self._small = chunk, small
+        self.chunk, self.small = chunk, small
         memory, border = self._room, 2 * (node.size + 1) * small
         self._small_parts = memory[:border].reshape(2, node.size + 1, small)  # the last of each is for the result
         self._parts = memory[border:room].reshape(2, node.size + 1, chunk)
@@ -142,7 +143,7 @@ class Channel(CheckedBarrier):
         Returns:
             The sums, laid out as the bucket is; None where the ranks are not about to do the same.
         """
-        if bucket.nbytes <= self._small:
+        if bucket.nbytes <= self.small:
             return self.allreduce_small(bucket, arrays, what, detail, coding)
         with self._lock:
             try:

@@ -36,8 +36,9 @@ if TYPE_CHECKING:  # both are made of a process group
 GENERATIONS = 3
 #: Bytes of the chunks of all ranks of a node, two each: what stays in the last level of a processor's cache.
 CHUNKS = 1 << 24
-#: Bytes of all parts of a small bucket together, see `Channel`; more than that is added up in shares.
-SMALL = 1 << 19
+#: Bytes of all parts of a small bucket together, see `Channel`; more than that is added up in shares. Where ranks share
+#: cores a second wait takes longer than adding, for a rank that has come must get a core again.
+SMALL, SMALL_ON_SHARED_CORES = 1 << 19, 1 << 20
 SMALLEST_CHUNK, LARGEST_CHUNK = 1 << 16, 1 << 22
 
 
@@ -82,7 +83,9 @@ class ProcessGroup:
         self._generations = [_Generation() for _ in range(GENERATIONS)]
         self._turn = 0
         self._roomless = False
-        self._small = max(1 << 14, SMALL // max(sizes) // ALIGNMENT * ALIGNMENT)
+        sharing = world.allgather(self._oversubscribed, "say whether ranks share cores")
+        most = SMALL_ON_SHARED_CORES if any(sharing) and not self._networked else SMALL
+        self._small = max(1 << 14, most // max(sizes) // ALIGNMENT * ALIGNMENT)
         chunk = min(LARGEST_CHUNK, CHUNKS // (2 * max(sizes)))
         chunk = max(SMALLEST_CHUNK, chunk // ALIGNMENT * ALIGNMENT)
         chosen = settings.current()
@@ -113,7 +116,7 @@ class ProcessGroup:
                     self._lanes,
                     lane,
                     self._networked,
-                    self._small,
+                    min(self._small, chunk),
                     chunk,
                     self._oversubscribed,
                     self._stalls,
@@ -182,7 +185,7 @@ class ProcessGroup:
             plan.root, plan.chosen = None, False
         with trace.span("exchange", plan.title(number)):
             channel.doing = plan.title(number)
-            if bucket.nbytes <= self._small:
+            if bucket.nbytes <= channel.small:
                 total = channel.allreduce_small(bucket, arrays, plan.what_sum, plan.detail_sum(expected), coding)
             else:
                 total = self._sum_large(plan, number, arrays, expected)

@@ -100,6 +100,13 @@ def test_results_in_turn(bare_ranks):
     assert bare_ranks(exchange.in_turn, (3,), meets="add") == {3: [2, 2, 2]}
 
 
+@pytest.mark.parametrize("sharing, hosts, met", [([], "one host", 2), ([1], "one host", 1), ([1], "3 + 1", 2)])
+def test_where_ranks_share_cores(bare_ranks, sharing, hosts, met):
+    """Ranks of one host that share their cores meet once for a sum of 200 KB, all of them where one does."""
+    assert bare_ranks(exchange.meetings, (4,), meets="add", sharing=sharing, hosts=HOSTS[hosts]) == {4: [met] * 4}
+
+
+
 @pytest.mark.parametrize("hosts", ["one host", "2 + 2", "3 + 1"])
 @pytest.mark.parametrize("how", list(MESSAGE))
 def test_ranks_that_differ(bare_ranks, hosts, how):

@@ -13,6 +13,7 @@ import numpy as np
 from matex_tf.core import world
 from matex_tf.exchange import process_group
 from matex_tf.exchange.bucket_plan import BucketPlan
+from matex_tf.exchange.node import futex
 
 SHAPES = {
     "small": [(3,), (), (5, 7), (0,), (130,)],
@@ -99,7 +100,7 @@ def kept(hosts="", keeper=0, times=8):
     ranks = on_hosts(hosts)
     results, places = [], []
     for step in range(times):
-        array = np.full(50_000, step + ranks.rank, np.float32)
+        array = np.full(100_000, step + ranks.rank, np.float32)
         (total,) = process_group.sum_arrays(ranks, [array], "add", ["tensor"])
         places.append(total.ctypes.data)
         if ranks.rank == keeper:
@@ -119,9 +120,26 @@ def in_turn():
     ranks = on_hosts("")
     places = []
     for _ in range(10):
-        places.append(process_group.sum_arrays(ranks, [np.ones(50_000, np.float32)], "add", ["tensor"])[0].ctypes.data)
+        places.append(process_group.sum_arrays(ranks, [np.ones(100_000, np.float32)], "add", ["tensor"])[0].ctypes.data)
     ranks.free()
     return len(set(places))
+
+
+def meetings(sharing, hosts=""):
+    """How often ranks meet for a sum of 200 KB, where the ranks `sharing` find that they share their cores."""
+    ranks = on_hosts(hosts)
+    array, found = np.full(50_000, ranks.rank, np.float32), futex.oversubscribed
+    futex.oversubscribed = lambda count: ranks.rank in sharing
+    try:
+        process_group.sum_arrays(ranks, [array], "add", ["tensor"])
+    finally:
+        futex.oversubscribed = found
+    before = ranks.exchange._channel._done
+    (total,) = process_group.sum_arrays(ranks, [array], "add", ["tensor"])
+    assert (total == sum(range(ranks.size))).all()
+    met = ranks.exchange._channel._done - before
+    ranks.free()
+    return met
 
 
 def differ(how, hosts="", size=10, again=True):
