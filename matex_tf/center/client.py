@@ -117,6 +117,7 @@ class Client:
         codec: str = "none",
         clock: float = 0,
         offers: bool = True,
+        first: int = 0,
     ):
         """Offer the numbers with which training begins.
 
@@ -128,6 +129,7 @@ class Client:
             codec: what encodes what travels.
             clock: how many steps its group has made; infinite where nobody shall wait for it yet.
             offers: whether it has numbers to offer; else it may ask for those that are known alone.
+            first: the piece with which it begins when it meets the center, see `schedule.ranges`.
         """
         self._clock, self._offers = clock, offers
         self._servers, self._of, self._name, self._codec_name = servers, f"{training}.", name, codec
@@ -137,7 +139,7 @@ class Client:
         self._told = self.copy.copy()  # with a codec: what this rank and the servers both know
         self._residual = np.zeros_like(self.copy)
         self.sent = self.received = self.replaced = self._resets = 0
-        self._ranges = ranges(values.size, len(servers.addresses), part)
+        self._ranges = ranges(values.size, len(servers.addresses), part, first)
         for one in self._ranges if offers else ():
             self._offer(one)
 
@@ -272,21 +274,35 @@ class Dealer:
         self._lines = Lines(servers)
         self._training, self._group = training, group
         self._epoch = self._number = self._seen = 0
+        self._at_once, self._at_hand = 1, range(0)
 
-    def begin_epoch(self, epoch: int, seen: int = 0) -> None:
-        """Parts are dealt out anew; the first `seen` of them are not."""
+    def begin_epoch(self, epoch: int, seen: int = 0, at_once: int = 1) -> None:
+        """Parts are dealt out anew.
+
+        Args:
+            seen: how many of them, the first ones, are not.
+            at_once: how many a group gets when it asks; the same for all groups, see `schedule.parts_at_once`.
+        """
         self._epoch, self._number, self._seen = epoch, 0, seen
+        self._at_once, self._at_hand = at_once, range(0)
 
     def next_part(self) -> int:
         """A number: the batch of the epoch times the parts of a batch, and the part of it."""
-        head = {"ask": "part", "epoch": f"{self._training}.{self._epoch}", "group": self._group}
-        answer = None
-        while answer is None:
-            answer = self._lines.answer(self._lines.send(0, {**head, "number": self._number, "seen": self._seen}, b""))
-        self._number += 1
-        part = int(answer[0]["part"])
+        if not self._at_hand:
+            first = self._ask()
+            self._at_hand = range(first, first + self._at_once)
+        part, self._at_hand = self._at_hand[0], self._at_hand[1:]
         self._seen = part + 1
         return part
+
+    def _ask(self) -> int:
+        head: dict[str, Any] = {"ask": "part", "epoch": f"{self._training}.{self._epoch}", "group": self._group}
+        head |= {"number": self._number, "count": self._at_once, "seen": self._seen}
+        answer = None
+        while answer is None:
+            answer = self._lines.answer(self._lines.send(0, head, b""))
+        self._number += 1
+        return int(answer[0]["part"])
 
     def close(self) -> None:
         """Leave."""

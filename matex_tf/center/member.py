@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
@@ -12,6 +13,7 @@ import numpy as np
 
 from matex_tf.center import terms, wire
 from matex_tf.center.client import Client, Dealer, Lines, Servers
+from matex_tf.center.schedule import Supply, parts_at_once
 from matex_tf.center.service import Service
 from matex_tf.core import groups
 from matex_tf.core.addresses import addresses
@@ -114,7 +116,8 @@ class Member:
         ranks = self.groups.world
         self._part = ranks.rank * self.size // ranks.size, (ranks.rank + 1) * self.size // ranks.size
         self._threads = ThreadPoolExecutor(1, "matex_tf center"), ThreadPoolExecutor(1, "matex_tf parts")
-        self._next: Future[int] | None = None
+        self._parts: deque[Future[int]] = deque()  # that this group trains on next
+        self._supply = Supply()
         self.epochs = 0
         self._own: np.ndarray | None = None
         self.shown: np.ndarray | None = None
@@ -124,7 +127,8 @@ class Member:
         """Offer the weights, where nobody has yet."""
         name = f"{self.groups.number}.{self.groups.world.rank}"
         self._lines = Lines(center.servers)
-        self.client = Client(center.servers, self._training, name, self.values(), self._part, codec)
+        first = self._world.rank
+        self.client = Client(center.servers, self._training, name, self.values(), self._part, codec, first=first)
         self._dealer = Dealer(center.servers, self._training, str(self.groups.number))
 
     def values(self) -> np.ndarray:
@@ -161,13 +165,13 @@ class Member:
 
     def begin_epoch(self) -> None:
         """The parts of batches are dealt out anew. On all ranks."""
-        if self._next is not None:
-            self.answer_of(self._next.result)  # it is of the epoch before
+        self.answer_of(lambda: [part.result() for part in self._parts])  # they are of the epoch before
+        self._parts.clear()
+        self._supply.begin_epoch()
         self.epochs += 1
-        self._next = None
         self._open_epoch()
         # Of the first batch of a training each group takes a part by itself.
-        self._dealer.begin_epoch(self.epochs, self.count if self.epochs == 1 else 0)
+        self._dealer.begin_epoch(self.epochs, self.count if self.epochs == 1 else 0, parts_at_once(self.count))
 
     def _open_epoch(self) -> None:
         """Tell the roster that an epoch begins, and hear how many groups train in it. Collective."""
@@ -210,13 +214,20 @@ class Member:
 
     def part_at_hand(self) -> int:
         """The part that this group trains on next: its batch times the parts of a batch, and which of these it is."""
-        if self._next is None:
-            self._next = self._threads[1].submit(self._dealer.next_part)
-        return self.answer_of(self._next.result)
+        if not self._parts:  # the first of an epoch
+            self._ask_for_parts()
+        elif not self._parts[0].done():
+            self._supply.waited()
+        return self.answer_of(self._parts[0].result)
 
     def take_part(self) -> None:
-        """Ask for the next one, while this one is trained on."""
-        self._next = self._threads[1].submit(self._dealer.next_part)
+        """Ask for the next ones, while this one is trained on."""
+        self._parts.popleft()
+        self._ask_for_parts()
+
+    def _ask_for_parts(self) -> None:
+        while len(self._parts) < self._supply.ahead:
+            self._parts.append(self._threads[1].submit(self._dealer.next_part))
 
     def answer_of(self, call: Callable[[], _Answer]) -> _Answer:
         """What this rank gets from the servers, where each rank of the group asks them something."""

@@ -24,19 +24,21 @@ def spans(total: int, parts: int) -> list[tuple[int, int]]:
     return [(part * total // parts, (part + 1) * total // parts) for part in range(parts)]
 
 
-def ranges(total: int, servers: int, part: tuple[int, int]) -> list[Range]:
+def ranges(total: int, servers: int, part: tuple[int, int], first: int = 0) -> list[Range]:
     """What a rank asks of which server at a meeting, in the order in which it sends.
 
     Args:
         total: numbers of the center.
         servers: how many keep a piece of it each.
         part: first and one past the last of the numbers that the rank exchanges for its group.
+        first: the piece that it begins with; another for each rank, so that they do not all send to one server.
     """
     found = []
-    for piece, (low, high) in enumerate(spans(total, servers)):
-        first, last = max(low, part[0]), min(high, part[1])
-        if first < last:
-            found.append(Range(piece, high - low, first - low, last - low, slice(first - part[0], last - part[0])))
+    pieces = list(enumerate(spans(total, servers)))
+    for piece, (low, high) in [*pieces[first % servers :], *pieces[: first % servers]]:
+        begin, end = max(low, part[0]), min(high, part[1])
+        if begin < end:
+            found.append(Range(piece, high - low, begin - low, end - low, slice(begin - part[0], end - part[0])))
     return found
 
 
@@ -62,6 +64,38 @@ class Meetings:
         """The same where the group is about to wait for others: whether it has made a step since its last meeting."""
         left, self._last = steps > self._last, steps
         return left
+
+
+#: How many groups one server deals parts of batches to one by one, and the most parts that it deals at once.
+_ONE_BY_ONE, _MOST_PARTS = 100, 16
+
+#: The most parts that a group asks for ahead.
+_MOST_AHEAD = 8
+
+
+def parts_at_once(groups: int) -> int:
+    """How many parts of batches a group gets when it asks for some: one, and more where there are many groups, since
+    one server deals to all of them. What a group has got others do not take from it, so these are few."""
+    return min(_MOST_PARTS, -(-groups // _ONE_BY_ONE))
+
+
+class Supply:
+    """How many parts of batches a group asks for ahead of the one that it trains on, so that it waits for none.
+
+    Attributes:
+        ahead: so many; one more after each wait, and one less in each epoch, as others wait for its parts at the end.
+    """
+
+    def __init__(self) -> None:
+        self.ahead = 1
+
+    def waited(self) -> None:
+        """A part has come later than the group wanted it."""
+        self.ahead = min(self.ahead + 1, _MOST_AHEAD)
+
+    def begin_epoch(self) -> None:
+        """Parts are dealt out anew."""
+        self.ahead = max(1, self.ahead - 1)
 
 
 def answered_at(clock: float, staleness: int) -> float:

@@ -179,7 +179,7 @@ class Service:
             if any(_is_before(head["epoch"], key) for key in self._parts):
                 return {"part": NO_PART}, b""
             parts = self._parts.setdefault(head["epoch"], _Parts())
-            return {"part": parts.of(head["group"], head["number"], head["seen"])}, b""
+            return {"part": parts.of(head["group"], head["number"], head["seen"], head["count"])}, b""
 
     def _roster(self, head: dict[str, Any], body: bytes, codec: codecs.Codec | None) -> Answer:
         with self._changed:
@@ -205,16 +205,18 @@ class _Parts:
         """Whether a group has got one of the parts that come before this one."""
         return any(own == group and part < below for (own, _), part in self._dealt.items())
 
-    def of(self, group: str, number: int, seen: int) -> int:
-        """What a group gets when it asks for the `number`-th time; the same for each of its ranks.
+    def of(self, group: str, number: int, seen: int, count: int) -> int:
+        """The first of the parts that a group gets when it asks for the `number`-th time; the same for each of its
+        ranks.
 
         Args:
             seen: of the parts before this one the group knows that they were dealt, by a server that has died since.
+            count: how many it gets.
         """
         if (group, number) not in self._dealt:
             self._next = max(self._next, seen)
             self._dealt[group, number] = self._next
-            self._next += 1
+            self._next += count
         return self._dealt[group, number]
 
 

@@ -1,29 +1,32 @@
 """Groups that train apart, event by event: what formulas cannot say of unequal groups, and of thousands of them.
 
 A group computes for a time of its own, drawn for each step. It has one link, which sends and receives at the same time
-and one message after the other; a message arrives some latency after it was sent. What training decides is decided by
-the same functions here: when a group meets the center, which server it asks for how many numbers, and when a push is
-answered (`matex_tf.center.schedule`); and at which steps all groups meet about which part of the weights (`turns` of
-`matex_tf.strategies.local`). The center lies in pieces on all groups. Of the servers that a meeting of a thousand
-groups asks, few are drawn, with more numbers each: so the load of all links is right, and ten thousand groups need no
-10^8 events. An exchange of all groups takes as long as `cost_model` says.
+and one message after the other, and one thread at a time that works on messages of the center; a message arrives some
+latency after it was sent. What training decides is decided by the same functions here: when a group meets the center,
+which servers it asks for how many numbers and in which order, how many parts of batches it is dealt at once and how far
+ahead it asks for them, and when a push is answered (`matex_tf.center.schedule`); and at which steps all groups meet
+about which part of the weights (`turns` of `matex_tf.strategies.local`). The center lies in pieces on all groups, as it
+does in training; the first one deals out the parts of batches. Where there are more groups than `EXACT`, a meeting
+draws some of its servers, each of which stands for as many as were not drawn, with their numbers, heads and work: so
+the load of all is right, and ten thousand groups need no 10^8 events. An exchange of all groups takes as long as
+`cost_model` says. There are no ends of epochs.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from matex_tf.center.schedule import Meetings, answered_at, ranges
+from matex_tf.center.schedule import Meetings, Supply, answered_at, parts_at_once, ranges
 from matex_tf.planning.cost_model import Machine, hierarchical
 from matex_tf.strategies.local import LocalOptions, turns
 
-#: How many servers a meeting asks here at most.
-ASKED = 4
+#: Up to so many groups each message is simulated; of more a meeting draws so many servers.
+EXACT, DRAWN = 100, 8
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class Cluster:
         slow: the part of the groups that take three times as long.
         nbytes: of the weights.
         alpha, beta: of the links between groups, as in `cost_model.Machine`.
+        head: bytes of a message of the center besides its numbers: what it asks, and the headers of TCP.
+        work: seconds of a core for each message of the center that a process gets, besides what its numbers take.
     """
 
     groups: int
@@ -46,6 +51,8 @@ class Cluster:
     beta: float
     jitter: float = 0.1
     slow: float = 0.01
+    head: float = 300.0
+    work: float = 40e-6
 
     def times(self, steps: int, seed: int = 0) -> np.ndarray:
         """Seconds of each step of each group, float64 of shape (groups, steps)."""
@@ -58,11 +65,11 @@ class Cluster:
         """Seconds of a sum of a part of the weights over all groups."""
         return hierarchical(self.groups, self.nbytes * part, Machine(self.alpha, self.beta, 0.0)).seconds
 
-    def messages(self, group: int) -> list[tuple[int, float]]:
+    def asks(self, group: int) -> list[tuple[int, float]]:
         """What a group asks at a meeting: servers, which are the groups, and the bytes there and back; not itself."""
         numbers = round(self.nbytes / 4)
-        asked = ranges(numbers, self.groups, (0, numbers))
-        return [(one.piece, 4.0 * (one.high - one.low)) for one in asked if one.piece != group]
+        asked = ranges(numbers, self.groups, (0, numbers), first=group)
+        return [(one.piece, 4.0 * (one.high - one.low) + self.head) for one in asked if one.piece != group]
 
 
 def together(cluster: Cluster, steps: int, options: LocalOptions) -> float:
@@ -82,6 +89,24 @@ def together(cluster: Cluster, steps: int, options: LocalOptions) -> float:
     return cluster.groups * steps / float(clocks.max())
 
 
+@dataclass(frozen=True)
+class _Message:
+    """One that a server gets, or several alike that come to it and to servers that were not drawn.
+
+    Attributes:
+        group, server: who asks whom.
+        wire: seconds of a link, there and back each.
+        work: seconds of a core, of the server and then of the group.
+        small: whether it has no numbers. On a link such messages pass between the packets of those that have some.
+    """
+
+    group: int
+    server: int
+    wire: float
+    work: float
+    small: int = 0
+
+
 class Simulation:
     """Groups around a center.
 
@@ -89,107 +114,162 @@ class Simulation:
         every: steps from one meeting to the next.
         overlap: whether a group goes on while it meets the center.
         staleness: how many steps a group may be ahead of the slowest; None for no bound.
+        exact: up to how many groups no server is drawn.
     """
 
-    def __init__(self, cluster: Cluster, steps: int, every: int, overlap: bool, staleness: int | None = None):
-        self._cluster, self._overlap, self._staleness = cluster, overlap, staleness
-        self._meetings = [Meetings(every) for _ in range(cluster.groups)]
-        self._times = cluster.times(steps)
-        self._away = sum(nbytes for _, nbytes in cluster.messages(0))
-        self._steps = steps
+    def __init__(
+        self, cluster: Cluster, steps: int, every: int, overlap: bool, staleness: int | None = None, exact: int = EXACT
+    ):
+        count = cluster.groups
+        self._cluster, self._overlap, self._staleness, self._exact = cluster, overlap, staleness, exact
+        self._meetings = [Meetings(every) for _ in range(count)]
+        self._times = cluster.times(steps).tolist()
+        self._away = sum(nbytes for _, nbytes in cluster.asks(0))
+        self._steps, self._ended = steps, False
         self._random = np.random.default_rng(1)
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
-        self._count = 0
-        self._up, self._down = np.zeros(cluster.groups), np.zeros(cluster.groups)
-        self._done = np.zeros(cluster.groups, np.int64)  # steps of each group
-        self._at_clock = {0: cluster.groups}  # how many groups have made so many steps
+        self._number = 0
+        # When each link has sent, and has received, what it has to; first of messages with numbers, then of small ones.
+        self._up, self._down = ([[0.0, 0.0] for _ in range(count)] for _ in range(2))
+        self._core = [0.0] * count
+        self._done = [0] * count  # steps of each group
+        self._at_clock = {0: count}  # how many groups have pushed so many steps
         self._slowest = 0
         self._held: dict[int, list[Callable[[float], None]]] = {}  # answers, by the steps that the slowest must have
-        self._open = np.zeros(cluster.groups, np.int64)  # answers that a group's meeting waits for
-        self._waiting = np.zeros(cluster.groups, bool)
+        self._coming = [0] * count  # messages of a group's meeting that are on their way to servers
+        self._open = [0] * count  # answers that a group's meeting waits for
+        self._waiting = [False] * count  # for the end of the last meeting, to begin another
+        self._parts = [1] * count  # of batches, that a group has been dealt and has not begun
+        self._asked_for = [0] * count  # parts that are on their way
+        self._supplies = [Supply() for _ in range(count)]
+        self._starved = [False] * count  # groups that wait for a part
+        self._dealt = parts_at_once(count)
 
     def run(self) -> float:
         """Steps a second of all groups, until the first of them has made all of its steps."""
         for group in range(self._cluster.groups):
-            self._at(self._times[group, 0], partial(self._stepped, group))
+            self._compute(group, 0.0)
         now = 0.0
-        while self._events and self._done.max() < self._steps:
+        while self._events and not self._ended:
             now, _, event = heapq.heappop(self._events)
             event(now)
-        return float(self._done.sum()) / now
+        return sum(self._done) / now
 
     def _at(self, when: float, event: Callable[[float], None]) -> None:
-        self._count += 1
-        heapq.heappush(self._events, (float(when), self._count, event))
+        self._number += 1
+        heapq.heappush(self._events, (when, self._number, event))
+
+    def _compute(self, group: int, now: float) -> None:
+        """Begin the next step, once there is a part of a batch for it."""
+        supply = self._supplies[group]
+        if not self._parts[group]:
+            self._starved[group] = True
+            supply.waited()
+            return
+        self._parts[group] -= 1
+        while self._parts[group] + self._asked_for[group] < supply.ahead:  # while this one is trained on
+            self._asked_for[group] += self._dealt
+            wire = self._cluster.head * self._cluster.beta
+            self._send(_Message(group, 0, wire, self._cluster.work, small=1), now, self._deal)
+        self._at(now + self._times[group][self._done[group]], partial(self._stepped, group))
+
+    def _deal(self, message: _Message, now: float) -> None:
+        def take(then: float) -> None:
+            group = message.group
+            self._parts[group] += self._dealt
+            self._asked_for[group] -= self._dealt
+            if self._starved[group]:
+                self._starved[group] = False
+                self._compute(group, then)
+
+        self._answer(message, now, take)
 
     def _stepped(self, group: int, now: float) -> None:
         self._done[group] += 1
-        if self._staleness is not None:
-            self._tick(int(self._done[group]), now)
-        if self._meetings[group].due(int(self._done[group])):
-            if self._open[group]:  # the last meeting has yet to end
-                self._waiting[group] = True
-                return
-            self._meet(group, now)
-        else:
+        if self._done[group] == self._steps:
+            self._ended = True
+        elif not self._meetings[group].due(self._done[group]):
             self._compute(group, now)
-
-    def _compute(self, group: int, now: float) -> None:
-        if self._done[group] < self._steps:
-            took = self._times[group, self._done[group]]
-            self._at(now + took, lambda then: self._stepped(group, then))
+        elif self._open[group]:  # the last meeting has yet to end
+            self._waiting[group] = True
+        else:
+            self._meet(group, now)
 
     def _meet(self, group: int, now: float) -> None:
-        asked = self._drawn(group)
-        self._open[group] = len(asked)
-        for server, nbytes in asked:
-            part = nbytes * self._cluster.beta
-            sent = self._up[group] = max(now, self._up[group]) + part
-            self._at(sent + self._cluster.alpha, partial(self._asked, group, server, part))
+        messages = self._drawn(group)
+        self._open[group] = self._coming[group] = len(messages)
+        for message in messages:
+            self._send(message, now, self._asked)
         if self._overlap:
             self._compute(group, now)
 
-    def _drawn(self, group: int) -> list[tuple[int, float]]:
-        """The messages of a meeting: all, or a few in their place that have as many bytes together."""
-        if self._cluster.groups <= ASKED + 1:
-            return self._cluster.messages(group)
-        drawn = self._random.integers(0, self._cluster.groups - 1, ASKED)
-        return [(int(one) + (one >= group), self._away / ASKED) for one in drawn]
+    def _drawn(self, group: int) -> list[_Message]:
+        """The messages of a meeting: all, or some that stand for all."""
+        cluster = self._cluster
+        if cluster.groups <= self._exact:
+            return [_Message(group, to, nbytes * cluster.beta, cluster.work) for to, nbytes in cluster.asks(group)]
+        drawn = self._random.integers(0, cluster.groups - 1, DRAWN).tolist()
+        wire, work = self._away / DRAWN * cluster.beta, (cluster.groups - 1) / DRAWN * cluster.work
+        return [_Message(group, one + (one >= group), wire, work) for one in drawn]
 
-    def _asked(self, group: int, server: int, part: float, now: float) -> None:
-        """A message has come to a server, whose link takes in one after the other."""
-        got = self._down[server] = max(now - part, self._down[server]) + part
-        clock = int(self._done[group])
+    def _send(self, message: _Message, now: float, then: Callable[[_Message, float], None]) -> None:
+        """Through the link of the group and that of the server, and then through the server's core."""
+        sent = _through(self._up[message.group], message, now)
 
-        def answer(then: float) -> None:
-            sent = self._up[server] = max(then, self._up[server]) + part
-            self._at(sent + self._cluster.alpha, lambda later: self._answered(group, part, later))
+        def arrive(at: float) -> None:
+            got = _through(self._down[message.server], message, at - message.wire)
+            worked = self._core[message.server] = max(got, self._core[message.server]) + message.work
+            self._at(worked, partial(then, message))
 
+        self._at(sent + self._cluster.alpha, arrive)
+
+    def _answer(self, message: _Message, now: float, then: Callable[[float], None]) -> None:
+        """The same way back."""
+        back = replace(message, group=message.server, server=message.group)
+        self._send(back, now, lambda _, later: then(later))
+
+    def _asked(self, message: _Message, now: float) -> None:
+        """A server has a message of a meeting."""
+        group, clock = message.group, self._done[message.group]
+        self._coming[group] -= 1
+        if self._staleness is not None and not self._coming[group]:
+            self._tick(clock, now)
+        answer = partial(self._answer, message, then=partial(self._answered, group))
         needed = 0 if self._staleness is None else int(answered_at(clock, self._staleness))
         if needed > self._slowest:
-            self._held.setdefault(needed, []).append(answer)
+            self._held.setdefault(needed, []).append(lambda then: answer(now=then))
         else:
-            self._at(got, answer)
+            answer(now=now)
 
-    def _answered(self, group: int, part: float, now: float) -> None:
-        got = self._down[group] = max(now - part, self._down[group]) + part
+    def _answered(self, group: int, now: float) -> None:
         self._open[group] -= 1
         if self._open[group]:
             return
         if not self._overlap:
-            self._at(got, lambda then: self._compute(group, then))
+            self._compute(group, now)
         elif self._waiting[group]:
             self._waiting[group] = False
-            self._at(got, lambda then: self._meet(group, then))
+            self._meet(group, now)
 
     def _tick(self, clock: int, now: float) -> None:
-        """A group has made its `clock`-th step; whoever has waited for that gets an answer."""
+        """A group has pushed its `clock`-th step to all servers; whoever has waited for that gets an answer."""
         self._at_clock[clock] = self._at_clock.get(clock, 0) + 1
         self._at_clock[clock - 1] -= 1
         while not self._at_clock.get(self._slowest, 1):
             self._slowest += 1
             for answer in self._held.pop(self._slowest, []):
-                self._at(now, answer)
+                answer(now)
+
+
+def _through(link: list[float], message: _Message, now: float) -> float:
+    """When a message that comes to a link now has gone through it.
+
+    Args:
+        link: until when it is taken by messages with numbers, and by small ones; changed.
+    """
+    for lane in range(message.small + 1):
+        link[lane] = max(now, link[lane]) + message.wire
+    return link[message.small]
 
 
 def efficiencies(cluster: Cluster, every: int = 16, staleness: int = 4) -> dict[str, float]:

@@ -1,4 +1,5 @@
-"""Groups of the ranks of a host (`--groups host`) on three hosts, emulated on this machine by benchmarks/hosts.py."""
+"""Groups on hosts that are emulated on this machine by benchmarks/hosts.py: one for each host (`--groups host`), and
+one on a host of its own that joins a running job."""
 
 import json
 
@@ -8,9 +9,10 @@ from on_hosts import left
 
 from benchmarks.hosts import Hosts, unavailable
 from tests.faults.test_groups_faults import EPOCHS, SCRIPT
+from tests.faults.test_joining import BATCHES, Pair, trained
 
 pytestmark = [
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "can run"),
 ]
 
@@ -35,3 +37,33 @@ def test_a_group_for_each_host(tmp_path):
     assert steps[2] < min(steps[0], steps[4]), steps
     assert len({tuple(one["weights"]) for one in found}) == 1
     assert found[0]["number"] == pytest.approx([299.5] * EPOCHS)
+
+
+@pytest.mark.variants(0)
+def test_joins_from_another_host(tmp_path):
+    """With a copy of the job file, as the job listens on a network that both have (--center-network). It takes parts of
+    batches, and ends with the job. With addresses that the other host cannot reach it is refused in words."""
+    with Hosts(2) as hosts:
+        network = ["--center-network", "10.77.0.0/24"]
+        pair = Pair(tmp_path, {}, "elastic", hosts.on("h1", tmp_path), network)
+        try:
+            copy, far = pair.copied("job.json"), hosts.on("h2", tmp_path)
+            where = json.loads(copy.read_text())["center"]["addresses"]
+            assert {address for address, _ in where} == {hosts.address("h1")}
+            elsewhere = pair.copied("elsewhere.json", addresses=[["127.0.0.1", port] for _, port in where])
+            refused = pair.join(entry=elsewhere.name, at=far).end(200)
+            assert refused.code and "no server of the job can be reached" in refused.err, refused
+            assert "--center-network" in refused.err
+            guest = pair.join(entry=f"./{copy.name}", at=far)
+            begun = pair.await_line("guest.0", trained)
+            epoch = pair.await_line("guest.0", lambda line: line["epoch"] > begun and trained(line))
+            pair.await_line("job.1", lambda line: line["epoch"] > epoch)
+            steps = [pair.lines(who)[epoch]["steps"] for who in ("job.0", "job.1", "guest.0")]
+            assert sum(steps) == 3 * BATCHES
+            (tmp_path / "enough").touch()
+            ended = pair.job.end(200), guest.end(200)
+            assert [one.code for one in ended] == [0, 0], ended
+            assert "a group of 1 rank on h2 has joined" in ended[0].err
+            assert "and so does this group" in ended[1].err
+        finally:
+            pair.stop()

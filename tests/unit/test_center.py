@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from matex_tf.center import wire
 from matex_tf.center.client import Client, Dealer, Servers
 from matex_tf.center.piece import Piece
-from matex_tf.center.schedule import spans
+from matex_tf.center.schedule import Supply, parts_at_once, ranges, spans
 from matex_tf.center.service import Service
 from matex_tf.errors import MatexError, SettingError
 
@@ -146,6 +146,29 @@ def test_parts_are_dealt_once(serving):
     assert dealers[0].next_part() > max(first)  # what a group knows to be dealt is not dealt again
 
 
+def test_parts_are_dealt_in_runs(serving):
+    """Where there are many groups each gets several parts at once; all together get each part once."""
+    dealers = [Dealer(servers_of(serving), 1, group) for group in "01"]
+    for dealer in dealers:
+        dealer.begin_epoch(1, seen=2, at_once=3)
+    assert [dealers[0].next_part() for _ in range(2)] == [2, 3]
+    assert [dealers[1].next_part() for _ in range(4)] == [5, 6, 7, 8]
+    assert [dealers[0].next_part() for _ in range(3)] == [4, 11, 12]
+    dealers[0].begin_epoch(2)
+    assert dealers[0].next_part() == 0
+    assert [parts_at_once(groups) for groups in (1, 100, 101, 1000, 10**5)] == [1, 1, 2, 10, 16]
+
+
+def test_parts_are_asked_for_ahead():
+    """One more ahead after each wait, up to a limit, and one less in each epoch."""
+    supply = Supply()
+    seen = [supply.ahead]
+    for event in (*[supply.waited] * 9, supply.begin_epoch, *[supply.begin_epoch] * 9):
+        event()
+        seen.append(supply.ahead)
+    assert seen == [1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 7, 6, 5, 4, 3, 2, 1, 1, 1, 1]
+
+
 def test_another_token(serving):
     """Who does not know the token gets nothing, and the server goes on."""
     with pytest.raises(MatexError, match="another job"):
@@ -172,3 +195,22 @@ def test_spans(total, parts):
     found = spans(total, parts)
     assert [low for low, _ in found[1:]] == [high for _, high in found[:-1]]
     assert found[0][0] == 0 and found[-1][1] == total
+
+
+@settings(max_examples=50)
+@given(st.integers(1, 100), st.integers(1, 9), st.data())
+def test_ranges(total, servers, data):
+    """A rank's part, each number once, from the pieces of all servers in turn."""
+    low = data.draw(st.integers(0, total))
+    part = low, data.draw(st.integers(low, total))
+    first = data.draw(st.integers(0, 20))
+    found = ranges(total, servers, part, first)
+    starts = [low for low, _ in spans(total, servers)]
+    wanted = {
+        starts[one.piece] + number: one.here.start + number - one.low
+        for one in found
+        for number in range(one.low, one.high)
+    }
+    assert wanted == {number: number - part[0] for number in range(*part)}
+    pieces = [(one.piece - first) % servers for one in found]
+    assert pieces == sorted(set(pieces))

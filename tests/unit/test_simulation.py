@@ -41,6 +41,21 @@ def test_a_slow_group_holds_nobody_up():
     assert Simulation(unequal, 64, 1, overlap=False, staleness=2).run() == pytest.approx(fast / 3, rel=0.15)
 
 
+@pytest.mark.parametrize(("every", "overlap", "staleness"), [(8, True, None), (1, False, 4)])
+def test_drawn_servers(every, overlap, staleness):
+    """A meeting that draws a few servers, each of which stands for others, takes as long as one that asks all."""
+    cluster = Cluster(60, 0.1, 5.2e6, 0.05, 8e-8)
+    found = [Simulation(cluster, 24, every, overlap, staleness, exact=exact).run() for exact in (60, 1)]
+    assert found[1] == pytest.approx(found[0], rel=0.15)
+
+
+def test_parts_of_batches_hold_nobody_up():
+    """They come over links of a latency longer than a step, and one server deals them all."""
+    for groups, latency in ((4, 0.15), (2000, 0.05)):
+        cluster = Cluster(groups, 0.1, 1e4, latency, 8e-9, jitter=0.0, slow=0.0)
+        assert Simulation(cluster, 96, 32, overlap=True).run() > 0.9 * groups / 0.1
+
+
 def test_who_is_ahead():
     """On slow links of high latency: elastic, then local, then what meets in each step."""
     found = efficiencies(Cluster(50, 0.1, 5.2e6, 0.05, 8e-8))
