@@ -32,30 +32,16 @@ TRAININGS = {
 def train_digits(seeds: int, epochs: int) -> list[dict[str, Any]]:
     """On a rank: train once for each seed."""
     import keras
-    import numpy as np
-    from keras import layers
-    from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
+    from benchmarks.step import models
     from matex_tf import strategies
 
-    images, labels = load_digits(return_X_y=True)
-    images = (images / 16).astype(np.float32).reshape(-1, 8, 8, 1)
+    images, labels = training.digits("digits")
     x, x_test, y, y_test = train_test_split(images, labels, test_size=0.2, random_state=7)
     results = []
     for seed in range(seeds):
-        keras.utils.set_random_seed(seed)
-        model = keras.Sequential(
-            [
-                layers.Input((8, 8, 1)),
-                layers.Conv2D(32, 3, padding="same", activation="tanh"),
-                layers.Conv2D(64, 3, activation="tanh"),
-                layers.AveragePooling2D(2),
-                layers.Flatten(),
-                layers.Dense(64, activation="tanh"),
-                layers.Dense(10),
-            ]
-        )
+        model = models.in_keras("digits", seed)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(keras.optimizers.SGD(0.05, momentum=0.9), loss, metrics=["accuracy"])
         model.fit(x, y, batch_size=64, epochs=epochs, verbose=0)

@@ -1,12 +1,12 @@
 """Strategies on two clusters of hosts, fast links inside and a slow one between: scripts/bench strategies --groups.
 
 Each strategy trains LeNet on scikit-learn's digits with `fit`, from the same weights, until its accuracy on rows that
-it was not trained on is high enough, or for some seconds. The first training of each is thrown away: it compiles.
+it was not trained on is high enough, or for some seconds. The first steps of each are thrown away: they compile.
 
-With --seeds each trains for --epochs epochs from the weights of so many seeds, on ranks of this host, and what counts
-is the accuracy at the end. Links do not change it, except for strategies whose groups do not wait for each other.
+With --seeds each trains the convnet of `scripts/bench gossip --parts digits` from the weights of so many seeds, each
+for --epochs epochs, and the accuracy at the end counts too.
 
-python -m benchmarks.groups ACCURACY SECONDS ROWS EPOCHS SEEDS "sync" "elastic" …     (under mpirun)
+python -m benchmarks.groups NAME MODEL ACCURACY SECONDS ROWS EPOCHS SEEDS     (under mpirun)
 """
 
 from __future__ import annotations
@@ -29,13 +29,18 @@ from benchmarks.training import digits
 COMPARED: dict[str, dict[str, Any]] = {
     "sync": {"strategy": "sync"},
     "server": {"strategy": "server", "groups": "2"},
+    "server int8": {"strategy": "server", "groups": "2", "codec": "int8"},
     "pipe int8": {"strategy": "pipe", "codec": "int8"},
     "gossip int8": {"strategy": "gossip", "codec": "int8"},
     "elastic": {"strategy": "elastic", "groups": "2"},
     "elastic int8": {"strategy": "elastic", "groups": "2", "codec": "int8"},
+    "elastic momentum": {"strategy": "elastic", "groups": "2", "elastic_momentum": 0.9},
     "local": {"strategy": "local", "groups": "2", "local_every": 32},
     "local int8": {"strategy": "local", "groups": "2", "codec": "int8", "local_every": 32},
+    "local int4": {"strategy": "local", "groups": "2", "codec": "int4", "local_every": 32},
 }
+#: Learning rate and momentum of the script's optimizer. With --elastic-momentum the optimizer has none.
+OPTIMIZERS = {"lenet": (0.02, 0.0), "digits": (0.05, 0.9)}
 SAMPLES = 0.05  # seconds between two looks at the counters
 
 
@@ -68,21 +73,20 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     names = options.only.split(",") if options.only else list(COMPARED)
     if unknown := [name for name in names if name not in COMPARED]:
         sys.exit(f"scripts/bench strategies --groups: there is no {unknown[0]!r}; --only takes {', '.join(COMPARED)}.")
-    seconds = 0.0 if options.seeds else options.seconds
-    words = [options.accuracy, seconds, options.rows, options.epochs if options.seeds else 0, options.seeds or 1]
-    line = ["-m", "benchmarks.groups", *map(str, words), *names]
-    found: list[dict[str, Any]]
-    if options.seeds:
-        found = jobs.on_ranks(options.hosts, line)
-        show_accuracies(found, options)
-        return found
+    model, epochs = ("digits", options.epochs) if options.seeds else ("lenet", 0)
+    words = [model, options.accuracy, options.seconds, options.rows, epochs, options.seeds or 1]
+    found: list[dict[str, Any]] = []
     with emulated.Hosts(options.hosts, options.gbit, clusters=2, between=options.between) as hosts:
         counter = Counter(hosts)
         counter.start()
-        found = jobs.on_ranks(options.hosts, line, hosts)
+        for name in names:
+            figures = jobs.on_ranks(options.hosts, ["-m", "benchmarks.groups", name, *map(str, words)], hosts)
+            for figure in figures:
+                figure["between"] = counter.within(figure["begin"], figure["end"])
+                print(figure, file=sys.stderr, flush=True)
+            found += figures
+            tables.keep(found)
         counter.stop()
-    for figure in found:
-        figure["between"] = counter.within(figure["begin"], figure["end"]) / figure["steps"]
     show(found, options)
     return found
 
@@ -93,50 +97,54 @@ def chosen(name: str) -> str:
     return " ".join(f"--{key.replace('_', '-')} {value}" for key, value in given.items())
 
 
-def show_accuracies(found: list[dict[str, Any]], options: argparse.Namespace) -> None:
-    """A line for each strategy: the mean over seeds of the accuracy at the end."""
-    by_name: dict[str, list[float]] = {}
-    for figure in found:
-        by_name.setdefault(figure["strategy"], []).append(100 * figure["accuracy"])
-    sync = statistics.mean(by_name["sync"]) if "sync" in by_name else None
-    rows = [
-        (
-            name, chosen(name), f"{statistics.mean(own):.2f}",
-            f"{statistics.mean(own) - sync:+.2f}" if sync is not None else "", f"{min(own):.2f} to {max(own):.2f}",
-        )
-        for name, own in by_name.items()
-    ]  # fmt: skip
-    title = f"LeNet on digits in 2 groups of {options.hosts // 2} ranks, {options.epochs} epochs"
-    note = f"mean over {options.seeds} seeds of the accuracy on rows not trained on"
-    tables.show(title, ["strategy", "options", "accuracy, %", "- sync", "spread"], rows, labels=2, note=note)
-
-
 def show(found: list[dict[str, Any]], options: argparse.Namespace) -> None:
-    """A line for each strategy."""
-    by_name = {figure["strategy"]: figure for figure in found}
-    sync = by_name.get("sync")
-    rows = []
+    """A line for each strategy: over its seeds the median of seconds, and the mean of the rest."""
+    by_name: dict[str, list[dict[str, Any]]] = {}
     for figure in found:
-        reached, against = figure["until"], sync["until"] if sync else None
-        faster = f"{against / reached:.1f}" if reached and against else ""
-        if sync and reached and not against:
-            faster = f"> {options.seconds / reached:.1f}"
+        by_name.setdefault(figure["strategy"], []).append(figure)
+    sums = {name: _Summary(figures) for name, figures in by_name.items()}
+    sync, rows = sums.get("sync"), []
+    for name, own in sums.items():
+        faster = f"{sync.reached / own.reached:.1f}" if sync and sync.reached and own.reached else ""
         rows.append(
             (
-                figure["strategy"], chosen(figure["strategy"]), f"{1e3 * figure['seconds'] / figure['steps']:.0f}",
-                f"{figure['between'] / 1e3:,.0f}", f"{sync['between'] / figure['between']:.1f}" if sync else "",
-                f"{reached:.1f}" if reached else "not reached", faster, str(figure["steps"]),
-                f"{100 * figure['accuracy']:.2f}",
+                name, chosen(name), f"{1e3 * own.seconds:.0f}", f"{own.between / 1e3:,.0f}",
+                f"{sync.between / own.between:.1f}" if sync else "",
+                f"{own.reached:.1f}" if own.reached else "not reached", faster, str(own.steps),
+                f"{own.mean:.2f}", f"{own.mean - sync.mean:+.2f}" if sync else "",
+                f"{min(own.accuracies):.2f} to {max(own.accuracies):.2f}",
             )
         )  # fmt: skip
     columns = ["strategy", "options", "ms a batch", "KB a batch between", "sync / it", "s to accuracy", "sync / it, s"]
+    columns += ["batches", "accuracy, %", "- sync", "spread"]
     rates = f"{options.gbit:g} Gbit/s inside, {options.between:g} between"
-    title = f"LeNet on 2 clusters of {options.hosts // 2} hosts, {rates}"
-    note = f"accuracy {options.accuracy:g} on rows not trained on, or {options.seconds:g} s; one run"
-    tables.show(title, [*columns, "batches", "accuracy, %"], rows, labels=2, note=note)
+    model = f"convnet, {options.epochs} epochs," if options.seeds else "LeNet"
+    title = f"{model} on 2 clusters of {options.hosts // 2} hosts, {rates}"
+    seeds = f"{options.seeds} seeds" if options.seeds else f"at most {options.seconds:g} s; one run"
+    note = f"accuracy {options.accuracy:g} on rows not trained on; {seeds}"
+    tables.show(title, columns, rows, labels=2, note=note)
 
 
-def train(name: str, target: float, most: float, rows: int, epochs: int, seed: int) -> dict[str, Any]:
+class _Summary:
+    """The trainings of a strategy.
+
+    Attributes:
+        seconds, between: of a batch, and bytes between the clusters.
+        reached: seconds to the accuracy, the median over the trainings; None where one of them has not reached it.
+        accuracies: at the end, %, and their mean.
+    """
+
+    def __init__(self, figures: list[dict[str, Any]]):
+        self.steps = round(statistics.mean(one["steps"] for one in figures))
+        self.seconds = statistics.median(one["seconds"] / one["steps"] for one in figures)
+        self.between = sum(one["between"] for one in figures) / sum(one["steps"] for one in figures)
+        until = [one["until"] for one in figures]
+        self.reached = None if None in until else statistics.median(until)
+        self.accuracies = [100 * one["accuracies"][-1] for one in figures]
+        self.mean = statistics.mean(self.accuracies)
+
+
+def train(name: str, model_name: str, target: float, most: float, rows: int, epochs: int, seed: int) -> dict[str, Any]:
     """One training; times are those of `time.monotonic`, which all processes of a machine share.
 
     Args:
@@ -150,14 +158,15 @@ def train(name: str, target: float, most: float, rows: int, epochs: int, seed: i
     from matex_tf import settings
     from matex_tf.core import world
 
-    before = settings.use(settings.Settings().changed(seed=1, notes=False, **COMPARED[name]))
-    x, y = digits("lenet")
+    before = settings.use(settings.Settings().changed(seed=seed + 1, notes=False, **COMPARED[name]))
+    x, y = digits(model_name)
     held = np.random.RandomState(1).permutation(len(x))
     train_on, test_on = held[360:], held[:360]
-    model = models.in_keras("lenet", seed + 7)
-    models.compile_keras(model, keras.optimizers.SGD(0.02))
+    model = models.in_keras(model_name, seed + 7)
+    rate, momentum = OPTIMIZERS[model_name]
+    models.compile_keras(model, keras.optimizers.SGD(rate, 0.0 if "elastic_momentum" in COMPARED[name] else momentum))
     size = rows * world.size()
-    found: dict[str, Any] = {"strategy": name, "until": None}
+    found: dict[str, Any] = {"strategy": name, "seed": seed, "until": None, "accuracies": []}
 
     class Watch(keras.callbacks.Callback):
         """Looks after each epoch, and ends the training. Does nothing before or after a batch: groups would wait there
@@ -175,7 +184,8 @@ def train(name: str, target: float, most: float, rows: int, epochs: int, seed: i
             parts = [self.model(x[low]).numpy().argmax(1) for low in np.array_split(test_on, 4)]
             accuracy = float((np.concatenate(parts) == y[test_on]).mean())
             spent, accuracy = world.current().broadcast((self.spent, accuracy), "share the accuracy")
-            found.update(seconds=spent, accuracy=accuracy, steps=self.steps)
+            found.update(seconds=spent, steps=self.steps)
+            found["accuracies"].append(accuracy)
             if accuracy >= target and found["until"] is None:
                 found["until"] = spent
             if not epochs and (found["until"] is not None or spent > most):
@@ -186,6 +196,8 @@ def train(name: str, target: float, most: float, rows: int, epochs: int, seed: i
     few = train_on[: 2 * size]
     model.fit(x[few], y[few], batch_size=size, verbose=0, callbacks=[Watch(False)])
     model.set_weights(start)
+    for slot in model.optimizer.variables[2:]:  # behind the count of steps and the learning rate
+        slot.assign(np.zeros(slot.shape, slot.dtype))
     watch = Watch(True)
     begin = time.monotonic()
     model.fit(x[train_on], y[train_on], batch_size=size, epochs=epochs or 200, verbose=0, callbacks=[watch])
@@ -195,18 +207,14 @@ def train(name: str, target: float, most: float, rows: int, epochs: int, seed: i
 
 
 def main() -> None:
-    target, most, rows, epochs, seeds = float(sys.argv[1]), float(sys.argv[2]), *map(int, sys.argv[3:6])
+    name, model, target, most = sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
+    rows, epochs, seeds = map(int, sys.argv[5:8])
     from matex_tf import patches
     from matex_tf.core import world
 
     ranks = world.init()
     patches.install(seed=7)
-    found = []
-    for name in sys.argv[6:]:
-        for seed in range(seeds):
-            found.append(train(name, target, most, rows, epochs, seed))
-            if ranks.rank == 0:
-                print(found[-1], file=sys.stderr, flush=True)
+    found = [train(name, model, target, most, rows, epochs, seed) for seed in range(seeds)]
     if ranks.rank == 0:
         jobs.tell(found)
 

@@ -89,17 +89,20 @@ def main() -> None:
 
 
 def show(figures: list[dict[str, Any]], options: argparse.Namespace) -> None:
-    """A table, the median error, and whether the best was named."""
+    """A table with a line for each strategy, the median error, and whether the best was named."""
     names = list(figures[0]["measured"])
-    rows, errors, losses = [], [], []
-    for figure in figures:
-        predicted, measured = figure["predicted"], figure["measured"]
-        errors += [abs(predicted[name] / measured[name] - 1) for name in names]
-        named = best(predicted)
-        losses.append(measured[named] / min(measured.values()) - 1)
-        cells = (f"{1e3 * predicted[name]:.0f} / {1e3 * measured[name]:.0f}" for name in names)
-        rows.append((f"{figure['hosts']} {figure['gbit']:g}", *cells, named, f"{100 * losses[-1]:.0f} %"))
-    columns = ["hosts, Gbit/s", *names, "named", "slower than best"]
+    errors = [abs(figure["predicted"][name] / figure["measured"][name] - 1) for figure in figures for name in names]
+    named = [best(figure["predicted"]) for figure in figures]
+    losses = [
+        figure["measured"][one] / min(figure["measured"].values()) - 1
+        for figure, one in zip(figures, named, strict=True)
+    ]
+    rows = [
+        (name, *(f"{1e3 * one['predicted'][name]:.0f} / {1e3 * one['measured'][name]:.0f}" for one in figures))
+        for name in names
+    ]
+    rows += [("named", *named), ("slower than the best", *(f"{100 * loss:.0f} %" for loss in losses))]
+    columns = ["strategy", *(f"{one['hosts']} hosts, {one['gbit']:g} Gbit/s" for one in figures)]
     title = f"ms a step, predicted / measured; {options.compute:g} ms of computing"
     if options.groups:
         title += f"; groups of {plan_groups.GROUP} hosts, {options.inside:g} Gbit/s in a group"

@@ -45,7 +45,8 @@ def compare(gbit: float, options: argparse.Namespace) -> dict[str, Any]:
         flags += ["--cores", f"{len(os.sched_getaffinity(0))}/{HOSTS}"]  # accelerators leave them to the exchange
         script = ["-m", "benchmarks.plan", "--rank", options.model, str(options.rows), str(compute)]
         jobs.run([str(Path(sys.executable).with_name("matex-tf")), "plan", *flags, *script], hosts)
-        predicted = next(row["seconds"] for row in json.loads(planned.read_text())["rows"] if row["ranks"] == HOSTS)
+        plan = json.loads(planned.read_text())
+        predicted = next(row["seconds"] for row in plan["rows"] if row["ranks"] == HOSTS)
         words = ["-m", "benchmarks.plan_groups", options.model, str(options.rows), str(compute), *NAMES]
         measured = jobs.on_ranks(HOSTS, words, hosts)
     return {
@@ -53,6 +54,8 @@ def compare(gbit: float, options: argparse.Namespace) -> dict[str, Any]:
         "gbit": gbit,
         "predicted": {name: predicted[name] for name in NAMES},
         "measured": measured,
+        "job": plan["job"],
+        "machine": plan["machine"],
     }
 
 

@@ -97,13 +97,13 @@ def main() -> None:
     )
     parser.add_argument("--between", type=float, default=0.05, help="rate of that link, in Gbit/s (default 0.05)")
     parser.add_argument("--seconds", type=float, default=150, help="the most of a training there (default 150)")
-    parser.add_argument("--seeds", type=int, default=0, help="with --groups: compare accuracies over so many seeds")
-    parser.add_argument("--epochs", type=int, default=20, help="of each training with --seeds (default 20)")
+    parser.add_argument("--seeds", type=int, default=0, help="with --groups: train a small convnet from so many seeds")
+    parser.add_argument("--epochs", type=int, default=30, help="of each training with --seeds (default 30)")
     parser.add_argument("--picture", metavar="FILE", help="draw step times to this file (needs matplotlib)")
     options = tables.parse(parser)
     wanted = options.only.split(",") if options.only else COMPARED
     names = [name for name in wanted if name.split()[0] in (*STRATEGIES, SERVER)]
-    if not (options.groups and options.seeds) and (reason := emulated.unavailable()):
+    if reason := emulated.unavailable():
         print(f"scripts/bench strategies: skipped, {reason}.")
         return
     if options.groups:

@@ -161,6 +161,8 @@ def digits(model_name: str) -> tuple[np.ndarray, np.ndarray]:
     if model_name == "lenet":
         large = np.kron(images.reshape(-1, 8, 8), np.ones((1, 3, 3), np.float32))
         images = np.pad(large, ((0, 0), (2, 2), (2, 2)))[..., None]
+    elif model_name == "digits":
+        images = images.reshape(-1, *models.SHAPES[model_name])
     else:
         images = np.tile(images, (1, models.SHAPES[model_name][0] // images.shape[1]))
     return images, labels.astype(np.int32)

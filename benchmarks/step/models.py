@@ -1,5 +1,5 @@
 """The four models, alike in Keras 2, Keras 3 and PyTorch: 7 k, 1.3 M, 25 M and 23.6 M parameters; and in Keras two of
-1.1 M and 4.2 M that take hardly any time to compute, and a transformer of 0.4 M."""
+1.1 M and 4.2 M that take hardly any time to compute, a transformer of 0.4 M, and the convnet of examples/digits.py."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ STEPS = {"small": 200, "lenet": 15, "mlp": 5, "resnet": 2}  # of a turn
 SHAPES = {
     **{"small": (64,), "lenet": (28, 28, 1), "mlp": (2048,), "resnet": (64, 64, 3), "wide": (512,), "dense": (1024,)},
     "transformer": (32, 128),
+    "digits": (8, 8, 1),
 }
 CLASSES = 10
 
@@ -39,6 +40,14 @@ def in_keras(name: str, seed: int = 7) -> Any:
             layers.MaxPooling2D(2),
             layers.Flatten(),
             layers.Dense(500, activation="relu"),
+        ]
+    elif name == "digits":
+        body = [
+            layers.Conv2D(32, 3, activation="tanh", padding="same"),
+            layers.Conv2D(64, 3, activation="tanh"),
+            layers.AveragePooling2D(2),
+            layers.Flatten(),
+            layers.Dense(64, activation="tanh"),
         ]
     elif name == "wide":
         body = [layers.Dense(512, activation="relu") for _ in range(4)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -111,8 +112,8 @@ class Member:
         self._training = center.trainings
         self.groups: Groups = groups.of(world, settings.groups)
         self.count, self.ahead = self.groups.count, 0
-        values = self.values()
-        self.size = values.size
+        self._shapes = [(held.shape, held.dtype) for held in (np.asarray(one.numpy()) for one in self._variables)]
+        self.size = sum(math.prod(shape) for shape, _ in self._shapes)
         ranks = self.groups.world
         self._part = ranks.rank * self.size // ranks.size, (ranks.rank + 1) * self.size // ranks.size
         self._threads = ThreadPoolExecutor(1, "matex_tf center"), ThreadPoolExecutor(1, "matex_tf parts")
@@ -138,10 +139,10 @@ class Member:
     def assign(self, values: np.ndarray) -> None:
         """Set the weights of the group."""
         first = 0
-        for variable in self._variables:
-            held = variable.numpy()
-            variable.assign(values[first : first + held.size].reshape(held.shape).astype(held.dtype))
-            first += held.size
+        for variable, (shape, dtype) in zip(self._variables, self._shapes, strict=True):
+            size = math.prod(shape)
+            variable.assign(values[first : first + size].reshape(shape).astype(dtype, copy=False))
+            first += size
 
     def part(self, values: np.ndarray) -> np.ndarray:
         """Of all numbers, a copy of those that this rank exchanges for its group."""

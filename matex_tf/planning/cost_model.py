@@ -39,6 +39,7 @@ class Machine:
         alpha: seconds that a message takes between nodes, however short.
         beta: seconds for each byte of a message between nodes; of a node, whatever the number of its ranks.
         gamma: seconds to add a byte, on one rank.
+        copy: seconds to copy a byte into memory that was not in use.
         sync: seconds that an exchange between nodes costs before its first byte moves, S.
         node_ranks: ranks of a node.
         node_sync, node_beta: seconds that an exchange inside a node costs, and for each byte of gradients: to copy in
@@ -65,6 +66,7 @@ class Machine:
     piece: int = 1
     alpha_work: float = 0.0
     beta_work: float = 0.0
+    copy: float = 0.0
     busy: bool = False
     far_alpha: float = 0.0
     far_beta: float = 0.0

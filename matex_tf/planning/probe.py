@@ -39,7 +39,7 @@ def measure(ranks: World, rounds: int = ROUNDS) -> Machine:
     gamma = _gamma(ranks, rounds)
     machine = Machine(
         alpha=0.0, beta=0.0, gamma=gamma, node_ranks=max(map(len, ranks.nodes)), pieces=lane.PIECES,
-        piece=lane.PIECE_BYTES, busy=True, codecs=codecs,
+        piece=lane.PIECE_BYTES, copy=_copy(ranks, rounds), busy=True, codecs=codecs,
     )  # fmt: skip
     if len(ranks.nodes) < ranks.size:
         node_sync, node_beta = _inside(ranks, rounds)
@@ -78,6 +78,11 @@ def _beyond_formulas(ranks: World, machine: Machine, rounds: int) -> Machine:
 def _gamma(ranks: World, rounds: int) -> float:
     total, part = np.ones(_SOME // 4, np.float32), np.ones(_SOME // 4, np.float32)
     return _slowest(ranks, lambda: np.add(total, part, out=total), rounds) / total.nbytes
+
+
+def _copy(ranks: World, rounds: int) -> float:
+    values = np.ones(_MANY // 4, np.float32)
+    return _slowest(ranks, values.copy, rounds) / values.nbytes
 
 
 def _codec(ranks: World, name: str, rounds: int) -> CodecCost:

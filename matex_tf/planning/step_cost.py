@@ -103,19 +103,39 @@ class PlannedStep:
         work = self.nbytes / self.group_ranks * (self.codec.encode + self.codec.add if self.codec else machine.gamma)
         return Cost(2 * work, 2 * work) + transfers(2, 2 * through, machine)
 
+    def gathered(self) -> Cost:
+        """The ranks of a group put together what each has of the center: (r-1) alpha + (r-1)/r n beta of r ranks."""
+        ranks = self.group_ranks
+        if ranks == 1:
+            return NOTHING
+        if ranks <= self.machine.node_ranks:
+            return Cost(self.nbytes * self.machine.node_beta, self.nbytes * self.machine.node_beta)
+        return transfers(ranks - 1, (1 - 1 / ranks) * self.nbytes, self.machine)
+
+    def handled(self, whole: float, shared: float = 0.0) -> float:
+        """Seconds in which a rank reads weights, works on them and sets them, in passes over memory.
+
+        Args:
+            whole: over all weights.
+            shared: over the part of a rank, where the ranks of a group share them out.
+        """
+        return (whole + shared / self.group_ranks) * self.nbytes * self.machine.copy
+
     def overlapped(self) -> StepCost:
         """With an exchange while backward continues: what a strategy takes that averages gradients in every step."""
         exchange = self.exchange()
         seconds = overlapped(self.compute, self.update, exchange, self.buckets, busy=self.machine.busy)
         return self.takes(seconds, exchange)
 
-    def takes(self, seconds: float, exchange: Cost, extra: float = 0.0) -> StepCost:
+    def takes(self, seconds: float, exchange: Cost, extra: float = 0.0, inside: StepCost | None = None) -> StepCost:
         """A step of so many seconds.
 
         Args:
             extra: seconds of a rank's core that the strategy adds, such as to average.
+            inside: the step of a group by itself, whose exchange comes on top.
         """
-        return StepCost(seconds, self.compute + self.update + extra, exchange.work + extra)
+        work = exchange.work + extra + (inside.exchange_work if inside else 0.0)
+        return StepCost(seconds, self.compute + self.update + extra, work)
 
 
 def parameter_server(ranks: int, nbytes: float, compute: float, update: float, machine: Machine) -> float:

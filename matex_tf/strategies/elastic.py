@@ -112,13 +112,14 @@ class Elastic(Centered):
         )
 
     def predict(self, step: PlannedStep) -> StepCost:
-        inside, between = step.inside(), step.center()
-        seconds = inside.seconds
-        outer = 2 * step.nbytes * step.machine.gamma / step.group_ranks
-        own = seconds + outer / self.options.elastic_every
-        if not self.options.elastic_overlap:
-            return step.takes(own + between.seconds / self.options.elastic_every, between)
-        return step.takes(max(own, between.seconds / self.options.elastic_every), between)
+        inside, between, gathered = step.inside(), step.center(), step.gathered()
+        part = 1 / self.options.elastic_every
+        # Whole: read twice, before and behind the meeting (4), put together, move, set (2). Of a part: cut, send (2),
+        # add, receive (2).
+        outer = step.handled(8, 6) * part
+        own, wire, work = inside.seconds + gathered.seconds * part + outer, between * part, (between + gathered) * part
+        seconds = max(own, wire.seconds) if self.options.elastic_overlap else own + wire.seconds
+        return step.takes(seconds, work, outer, inside)
 
     def exchange(self, gradients: Sequence[Gradient], names: Sequence[str]) -> list[Gradient]:
         whole = super().exchange(gradients, names)

@@ -133,10 +133,11 @@ class Local(Apart):
             return step.overlapped()
         every, parts = self.options.local_every, self.options.local_fragments
         exchange = dataclasses.replace(step, nbytes=step.nbytes / parts).exchange()  # of a part
-        outer = 3 * step.nbytes * step.machine.gamma  # the difference, the momentum, the anchor
-        own = step.inside().seconds + outer / every
+        inside = step.inside()
+        outer = step.handled(18)  # read twice (4), how far they have moved (4), momentum and anchor (8), set (2)
+        own = inside.seconds + outer / every
         waits = max(0.0, exchange.seconds - self.options.local_overlap * own)
-        return step.takes(own + waits * parts / every, exchange * (parts / every), outer / every)
+        return step.takes(own + waits * parts / every, exchange * (parts / every), outer / every, inside)
 
     @property
     def note(self) -> str:

@@ -75,9 +75,10 @@ class Server(Centered):
     def predict(self, step: PlannedStep) -> StepCost:
         if self.synchronous:
             return step.overlapped()
-        between = step.center()
-        own = 3 * step.nbytes * step.machine.gamma / step.group_ranks
-        return step.takes(step.inside().seconds + between.seconds + own, between, own)
+        inside, meeting = step.inside(), step.center() + step.gathered()
+        # Whole: read (2), the difference, put together, set (2). Of a part: cut, send (2), receive (2), add, copy.
+        own = step.handled(6, 7)
+        return step.takes(inside.seconds + meeting.seconds + own, meeting, own, inside)
 
 
 class ServerRounds(CenterRounds):
@@ -101,7 +102,9 @@ class ServerRounds(CenterRounds):
 
         super().after_step()
         member, self._counts = self.member, True
-        moved = (member.values() - self._base) * np.float32(1 / member.count)
+        moved = member.values()
+        moved -= self._base
+        moved *= np.float32(1 / member.count)
         clock = member.epochs * member.EPOCH + self.steps
         answer = member.answer_of(lambda: member.client.push_and_pull(member.part(moved), clock, self._staleness))
         self._base = member.gather(answer.copy())

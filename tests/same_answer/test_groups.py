@@ -65,6 +65,15 @@ def test_server_without_staleness_is_sync(ranks):
     same(ranks(groups.synchronous, strategy="server", staleness=0))
 
 
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("strategy", ["local", "server"])
+def test_one_group_is_sync(ranks, strategy):
+    """With --groups 1 there is nobody to average with: where an outer step or the center adds nothing, the answer is
+    that of one rank."""
+    plain = {"local_every": 3, "outer_learning_rate": 1.0, "outer_momentum": 0.0} if strategy == "local" else {}
+    same(ranks(groups.synchronous, strategy=strategy, groups="1", **plain))
+
+
 FORMS = {
     "elastic": {"strategy": "elastic", "elastic_every": 2},
     "server": {"strategy": "server", "staleness": 1},

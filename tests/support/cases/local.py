@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import zlib
 
 import keras
 import numpy as np
 
-from matex_tf import settings
+from matex_tf import settings, strategies
+from matex_tf.core import world
 from tests.support.cases.common import classifier, compiled, momentum, numbers, table
+from tests.support.cases.exchange import on_hosts
 from tests.support.cases.models import train
 
 
@@ -80,3 +83,22 @@ def goes_on(codec="none"):
         evaluated = numbers(model.evaluate(x, y, verbose=0))
     weights = [np.array(weight) for weight in model.weights]
     return {"losses": losses, "single": single, "again": again, "evaluated": evaluated, "weights": weights}
+
+
+def coded(codec, size=100_000, rounds=3):
+    """Outer steps that are plain means, of ranks on hosts of their own: how far the weights are from the exact ones, in
+    parts of the largest move, and a checksum of their bits."""
+    here = on_hosts("abcdefgh")
+    options = {"codec": codec, "local_every": 2, "outer_learning_rate": 1.0, "outer_momentum": 0.0}
+    with strategy(**options), world.use(here):
+        weights = keras.Variable(np.zeros(size, "float32"), name="weights")
+        meetings = strategies.create().rounds(None, [weights])
+        moves = np.random.default_rng(5).normal(size=(rounds, 2, here.size, size)).astype("float32")
+        for both in moves:
+            for move in both:
+                meetings.before_step()
+                weights.assign_add(move[here.rank])
+                meetings.after_step()
+    here.free()
+    off = np.abs(weights.numpy() - moves.mean(axis=2).sum(axis=(0, 1))).max() / np.abs(moves.sum(axis=1)).max()
+    return float(off), zlib.crc32(weights.numpy().tobytes())
