@@ -23,6 +23,17 @@ class Result:
     disagreement: np.ndarray | None
     semi: bool
 
+    def same_as(self, other: Result | None) -> bool:
+        """Whether both hold the same arrays."""
+        return other is not None and all(
+            (mine is None) == (its is None) and (mine is None or np.array_equal(mine, its))
+            for mine, its in (
+                (self.suggestions, other.suggestions),
+                (self.features, other.features),
+                (self.disagreement, other.disagreement),
+            )
+        )
+
 
 def written(place: Path) -> list[int]:
     """When a script has written what it may write in a round, in ns; suggestions last, 0 for nothing."""

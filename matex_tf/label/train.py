@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import keras
@@ -92,11 +93,15 @@ class _Hurry(keras.callbacks.Callback):
 
 
 def write(folder: str, **arrays: np.ndarray) -> None:
-    """Save arrays under their names; the page finds the whole file, or none."""
+    """Save arrays under their names; the page finds the whole file, or none.
+
+    Every rank does, so that whichever asks for the next round first has written what it has done. Each has a draft of
+    its own: with one for all, a rank would find that another one has moved it away.
+    """
     for name, array in arrays.items():
-        draft = Path(folder, f"draft-{name}.npy")
-        np.save(draft, array.astype(np.float32))
-        os.replace(draft, Path(folder, f"{name}.npy"))
+        with tempfile.NamedTemporaryFile(dir=folder, prefix="draft-", delete=False) as draft:
+            np.save(draft, array.astype(np.float32))
+        os.replace(draft.name, Path(folder, f"{name}.npy"))
 
 
 def main() -> int:

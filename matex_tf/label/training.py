@@ -187,7 +187,8 @@ class Training:
         if self._process is None or self._process.poll() is not None:
             self._start_script(place)
         self._tell("training" if self._rounds_done else "starting", log=[], round=number, **counts)
-        shown: Any = None
+        shown: list[int] = []
+        last: results.Result | None = None
         while not self._over and self.on:
             ended = self._process is not None and self._process.poll() is not None
             done = ended or (place / rounds.DONE).exists()
@@ -196,25 +197,28 @@ class Training:
                 self._tell("training", log=log)
             if self._changed.is_set():
                 (place / rounds.HURRY).touch()
-            if written != shown and written[-1]:
+            # Suggestions come last: what is beside them belongs to those before, until the round is over.
+            if written[-1] and (written[-1:] != shown[-1:] or (done and written != shown)):
                 try:
-                    self._done(self._read(place, number, groups, task.semi))
+                    result = self._read(place, number, groups, task.semi)
                 except DataError:  # a script may be writing it
                     if done:
                         raise
                 else:
-                    if shown is None:
+                    if not result.same_as(last):  # each rank writes the same
+                        self._done(result)
+                    if last is None:
                         self._tell("training", seconds=round(time.monotonic() - begin, 1))
-                    shown = written
+                    shown, last = written, result
             if done:
                 break
             time.sleep(_LOOK)
         else:
             return
         code = self._process.poll() if self._process else None
-        if shown is None or code:
+        if last is None or code:
             how = f"ended in round {number} with exit code {code}" if ended else f"has done round {number}"
-            self._give_up(f"the script {how}{'' if shown else ' without suggestions.npy'}.")
+            self._give_up(f"the script {how}{'' if last else ' without suggestions.npy'}.")
             return
         self._rounds_done, self._again = self._rounds_done + 1, False
         for old in self._folder.glob("round-*"):
