@@ -26,7 +26,7 @@ class Result:
     def same_as(self, other: Result | None) -> bool:
         """Whether both hold the same arrays."""
         return other is not None and all(
-            (mine is None) == (its is None) and (mine is None or np.array_equal(mine, its))
+            mine is its if mine is None or its is None else np.array_equal(mine, its)
             for mine, its in (
                 (self.suggestions, other.suggestions),
                 (self.features, other.features),
