@@ -178,6 +178,54 @@ def running_labels(running):
 
 
 @pytest.mark.variants(0)
+def test_groups_by_keys(browser, served, tmp_path):
+    """Select many, none of these, a new group of what is selected, split, merge, their undo; and the export."""
+    running = served("--train", "off", "--person", "ann")
+    window = Window(browser, running.url)
+    page = window.page
+
+    def labels(wanted):
+        window.until(lambda: running_labels(running)[: len(wanted)] == wanted, f"labels {wanted}")
+
+    def asked(title):
+        window.until(lambda: page.locator("#asktitle").text_content() == title, title)
+
+    window.keys("a", "Home", "Space", "ArrowRight", "Space", "Shift+ArrowRight", "1")
+    labels([1, 1, 1, -2])
+    window.keys("Home", "ArrowRight", "ArrowRight", "ArrowRight", "0")
+    labels([1, 1, 1, 0])
+    window.keys("Home", "ArrowRight", "Space", "x")
+    asked("Split disc")
+    page.keyboard.type("small")
+    window.keys("Enter")
+    labels([1, 3, 1, 0])
+    window.until(lambda: page.locator('li[data-group="3"] .name').count(), "the group that was split off")
+    window.keys("m")
+    asked("Merge which group?")
+    page.locator("#askselect").select_option("3")
+    window.keys("Enter")
+    asked("Merge small")
+    page.locator("#askselect").select_option("2")
+    window.keys("Enter")
+    labels([1, 2, 1, 0])
+    window.until(lambda: not page.locator('li[data-group="3"]').count(), "the end of the group that was merged")
+    window.keys("Control+z")
+    labels([1, 3, 1, 0])
+    window.keys("Control+z")
+    labels([1, 1, 1, 0])
+    window.keys("End", "Space", "n")
+    asked("New group")
+    page.keyboard.type("last")
+    window.keys("Enter")
+    window.until(lambda: running_labels(running)[299] > 3, "a new group of what is selected")
+    with page.expect_download() as waited:
+        page.locator('a[href="/export/labels.csv"]').click()
+    rows = Path(waited.value.path()).read_text().splitlines()
+    assert rows[1].startswith("0,disc,people,1.00,ann: disc") and rows[300].startswith("299,last,people")
+    assert window.errors == []
+
+
+@pytest.mark.variants(0)
 def test_keys_alone_at_400_percent(browser, served):
     """A screen of 1280 x 1024 at 400 % is one of 320 x 256: nothing is cut off at the side, and keys do it all."""
     running = served("--train", "off")
@@ -274,6 +322,10 @@ def test_training_while_labelling(browser, served, tmp_path):
     window.until(lambda: page.locator(".tile .tag b").count() > 10, "suggestions with their confidence")
     sure = [int(text.rstrip("%")) for text in page.locator(".tile .tag b").all_text_contents()]
     assert sure == sorted(sure, reverse=True)
+    window.tile(3).click()
+    surest = window.image(3)
+    window.keys("Enter")
+    running.until(lambda shown: shown["labels"][surest] == shown["suggested"][surest])  # accepted
     page.locator("#semi").uncheck()
     running.until(lambda shown: shown["news"]["round"] >= 2 and shown["news"]["semi"] is False)
     window.keys("c")
