@@ -64,6 +64,27 @@ def test_shards(ranks):
     np.testing.assert_array_equal(first["weights"][0], others[0]["weights"][0])
 
 
+def test_dataset(ranks):
+    """Parts of a file that `DataSet` has given the ranks are shards."""
+    first, *others = ranks(samples.from_file, (2,))[2]
+    assert first["own"] + others[0]["own"] == len(first["count"]) == 101 and first["own"] < 101
+    assert first["used"][0] == first["used"][-1] == 101 > max(first["used"][1:-1])
+    assert sum(first["count"]) == sum(first["used"]) and others[0]["used"] == first["used"]
+    np.testing.assert_array_equal(first["weights"][0], others[0]["weights"][0])
+
+
+def test_callbacks_and_progress(ranks):
+    """Callbacks and the progress bar are told the steps that an epoch has; a schedule by the epoch sees each epoch."""
+    for found in ranks(samples.heard, (1, 2))[2]:
+        steps = [-(-rows // 20) for rows in found["used"]]
+        assert len(set(steps)) > 1
+        assert [told for told, _, _ in found["heard"]] == [seen for _, seen, _ in found["heard"]] == steps
+        np.testing.assert_allclose([rate for *_, rate in found["heard"]], 0.05 / np.arange(1, 7), rtol=1e-5)
+        if found["printed"]:
+            for count, rows in zip(steps, found["used"], strict=True):
+                assert f"{count}/{count}" in found["printed"] and f"rows_used: {rows}" in found["printed"]
+
+
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("strategy", ["gossip", "pipe", "local"])
 def test_strategies(ranks, strategy):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import io
 
 import keras
 import numpy as np
@@ -12,6 +14,7 @@ from keras import layers
 from matex_tf.core import world
 from matex_tf.dynamics.samples import uniform
 from matex_tf.patches.common import run_state
+from matex_tf.readers import DataSet
 from tests.support.cases.common import classifier, compiled, crossentropy, momentum, result_of, table
 from tests.support.cases.pipe import chosen
 
@@ -177,6 +180,50 @@ def sharded(tmp, **changes):
     with open(f"{tmp}/scores.csv") as file:
         count = [int(count) for _, _, count in list(csv.reader(file))[1:]]
     return {"used": history.history["rows_used"], "count": count, "weights": net.get_weights()}
+
+
+class Heard(keras.callbacks.Callback):
+    """What callbacks are told of an epoch, and how many steps they see in it."""
+
+    def on_train_begin(self, logs=None):
+        self.epochs = []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epochs.append([self.params["steps"], 0, float(self.model.optimizer.learning_rate)])
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.epochs[-1][1] += 1
+
+
+def heard():
+    """With a schedule by the epoch, and the progress bar: of each epoch the steps that callbacks are told, those that
+    they see, and the learning rate; what the bar has printed; the rows that were used."""
+    x, y = table(rows=ROWS)
+    run_state.current().scored_fits = 0
+    net, callback = compiled(made(""), optimizer=momentum(0.05)), Heard()
+    by_epoch = keras.callbacks.LearningRateScheduler(lambda epoch: 0.05 / (1 + epoch))
+    printed = io.StringIO()
+    with chosen(prune_samples=0.6), contextlib.redirect_stdout(printed):
+        history = net.fit(x, y, epochs=EPOCHS, batch_size=BATCH, verbose=1, callbacks=[by_epoch, callback])
+    return {"heard": callback.epochs, "printed": printed.getvalue(), "used": history.history["rows_used"]}
+
+
+def from_file(tmp):
+    """Each rank trains on its part of a file, by `DataSet`: how often each row was used, and how many an epoch had."""
+    ranks, path = world.current(), f"{tmp}/rows.csv"
+    x, y = table(rows=101)
+    if ranks.rank == 0:
+        np.savetxt(path, np.column_stack([x, y]), delimiter=",", header="a,b,c,d,e,f,y", comments="")
+    ranks.barrier("write a file")
+    run_state.current().scored_fits = 0
+    with chosen(prune_samples=0.6, sample_scores=f"{tmp}/scores.csv"):
+        data = DataSet.open(path, y="y", one_hot=False)
+        net = compiled(made(""), optimizer=momentum(0.05))
+        history = net.fit(data.data, data.labels, epochs=5, batch_size=16, verbose=0)
+        ranks.barrier("read the scores")
+    with open(f"{tmp}/scores.csv") as file:
+        count = [int(count) for _, _, count in list(csv.reader(file))[1:]]
+    return {"own": len(data.labels), "used": history.history["rows_used"], "count": count, "weights": net.get_weights()}
 
 
 def mean_of_batch(y_true, y_pred):
