@@ -52,6 +52,10 @@ def parser() -> Parser:
         help="How the images to ask about are chosen (default: margin)",
     )  # fmt: skip
     parser.add(
+        asked, "--sample-scores", metavar="FILE", default="",
+        help="Ask about the hardest rows of a training first: a file of matex-tf run --sample-scores",
+    )  # fmt: skip
+    parser.add(
         asked, "--map", metavar="umap|pca", default="pca", convert=one_of("pca", "umap"),
         help="How the map is made; umap needs the package umap-learn (default: pca)",
     )  # fmt: skip
@@ -122,17 +126,21 @@ def command(given: argparse.Namespace) -> int:
     if len(given.rest) != 1:
         raise SettingError("give one directory or file of images: matex-tf label IMAGES.")
     _require()
-    for flag, path in (("--script", given.script), ("--weights", given.weights)):
+    for flag, path in (
+        ("--script", given.script), ("--weights", given.weights), ("--sample-scores", given.sample_scores)
+    ):  # fmt: skip
         if path and not os.path.isfile(path):
             raise SettingError(f"{flag} is {path}, and there is no such file.")
     if given.map == "umap":
         _require("umap", "--map umap needs the package umap-learn: pip install 'matex_tf[label,umap]'.")
+    from matex_tf.label import scores
     from matex_tf.label.board import Board
     from matex_tf.label.images import open_images
     from matex_tf.label.store import Store
 
     path = os.path.abspath(given.rest[0])
     images = open_images(path, given.dataset)
+    known = scores.read(given.sample_scores, len(images.names)) if given.sample_scores else None
     title = os.path.basename(path)
     labels = given.labels or f"{title}.labels.sqlite"
     store = Store(labels, images.names, f"{title} {given.dataset}".strip())
@@ -141,7 +149,7 @@ def command(given: argparse.Namespace) -> int:
         for name in given.classes:
             if name not in [group["name"] for group in store.groups()]:
                 store.new_group(person, name)
-        board = Board(store, images, given.ask, given.map, given.threshold)
+        board = Board(store, images, given.ask if known is None else "scores", given.map, given.threshold, known)
         if given.export:
             return _export(board, given.export, given.size)
         return _serve(board, given, title, person)

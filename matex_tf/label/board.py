@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from matex_tf.errors import SettingError
-from matex_tf.label import boundary
+from matex_tf.label import boundary, scores
 from matex_tf.label.actions import SKIPPED, Change, agreed
 from matex_tf.label.images import Images
 from matex_tf.label.results import Result
@@ -30,12 +30,23 @@ class Board:
     """What is known of the images. Threads may share it.
 
     Args:
-        ask: how the queue is chosen, one of boundary.ASK.
+        ask: how the queue is chosen, one of boundary.ASK; with `given` also `scores`.
         method: how the map is made, pca or umap.
+        given: the score of each image, see `scores.read`.
     """
 
-    def __init__(self, store: Store, images: Images, ask: str = "margin", method: str = "pca", threshold: float = 0.95):
+    def __init__(
+        self,
+        store: Store,
+        images: Images,
+        ask: str = "margin",
+        method: str = "pca",
+        threshold: float = 0.95,
+        given: np.ndarray | None = None,
+    ):
         self.store, self.images, self.ask = store, images, ask
+        self._scores = given
+        self._asks = [*boundary.ASK, *(["scores"] if given is not None else [])]
         self._method, self._threshold = method, threshold
         self._lock, self._listeners = threading.RLock(), set[Listener]()
         count = len(images.names)
@@ -183,8 +194,8 @@ class Board:
         Raises:
             SettingError: there is no such way.
         """
-        if ask not in boundary.ASK:
-            raise SettingError(f"ask is {ask!r:.40}; it can be {' or '.join(boundary.ASK)}.")
+        if ask not in self._asks:
+            raise SettingError(f"ask is {ask!r:.40}; it can be {' or '.join(self._asks)}.")
         with self._lock:
             self.ask = ask
             self._ask()
@@ -201,7 +212,9 @@ class Board:
 
     def _chosen(self, free: np.ndarray) -> list[int]:
         result = self._result
-        if result is None:
+        if self.ask == "scores" and self._scores is not None:
+            chosen = scores.hardest(free, self._scores, _ASKED)
+        elif result is None:
             chosen = boundary.ask("random", _ASKED, free, free[:0], np.zeros((0, 1)), None)
         else:
             named = np.flatnonzero(self._label > 0)
@@ -223,7 +236,7 @@ class Board:
                 "split": self._split,
                 "skipped": self._skipped,
                 "ask": self.ask,
-                "asks": boundary.ASK,
+                "asks": self._asks,
                 "queue": self._queue,
                 **self._suggested(),
             }

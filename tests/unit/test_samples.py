@@ -5,7 +5,11 @@ import pytest
 
 from matex_tf.core.world import World
 from matex_tf.dynamics import sample_files, samples
-from matex_tf.errors import SettingError
+from matex_tf.errors import DataError, SettingError
+from matex_tf.label import scores
+from matex_tf.label.board import Board
+from matex_tf.label.images import open_images
+from matex_tf.label.store import Store
 from matex_tf.settings import Settings
 
 
@@ -115,9 +119,40 @@ def test_files(tmp_path):
         {"prune_samples": "1"},
         {"prune_samples_until": "1.5"},
         {"prune_samples": "0.5", "strategy": "elastic"},
+        {"prune_samples": "0.5", "strategy": "server"},
         {"sample_scores": "scores.csv", "strategy": "local", "groups": "2"},
     ],
 )
 def test_settings(given):
     with pytest.raises(SettingError, match="--prune-samples"):
         Settings.read(given, {})
+
+
+def test_hardest_first(tmp_path):
+    """People are asked about the rows first that a training found hardest, by the file that it wrote of its rows."""
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 255, (5, 8, 8), np.uint8))
+    images = open_images(str(tmp_path / "x.npy"))
+    path = tmp_path / "scores.csv"
+    sample_files.write_table(str(path), np.array([0.1, 2.0, np.nan, 0.5, 7.0], np.float32), np.arange(5))
+    store = Store(str(tmp_path / "l.sqlite"), images.names)
+    store.new_group("ann", "water")
+    board = Board(store, images, "scores", given=scores.read(str(path), 5))
+    assert board.snapshot()["queue"] == [4, 1, 3, 0, 2] and board.snapshot()["asks"][-1] == "scores"
+    board.act("ann", lambda: store.assign("ann", [4], 1))
+    board.choose("random")
+    assert set(board.snapshot()["queue"]) == {0, 1, 2, 3}
+    board.choose("scores")
+    assert board.snapshot()["queue"] == [1, 3, 0, 2]
+    with pytest.raises(SettingError, match="margin"):
+        Board(store, images).choose("scores")
+    store.close()
+    for text, message in (
+        ("a,b\n", "does not begin"),
+        ("row,score,used\n0,much,1\n", "line 2"),
+        ("row,score,used\n5,1,1\n", "row 5"),
+    ):
+        path.write_text(text)
+        with pytest.raises(DataError, match=message):
+            scores.read(str(path), 5)
+    with pytest.raises(DataError, match="cannot be read"):
+        scores.read(str(tmp_path / "none.csv"), 5)
