@@ -20,6 +20,8 @@ from matex_tf.dynamics import choose, surgery
 from matex_tf.dynamics.measure import Measured, Rows, loss_of, measure
 
 _TRIES = 6  # removals, of which the largest is made that costs no more than it may
+_NEAR = 0.5  # of what it may cost: one that costs more than this is large enough
+_SAME = 1.5  # times the estimate: removals that are nearer to each other than this are nearly the same
 
 _WHAT = "choose neurons to take out"
 
@@ -61,6 +63,7 @@ def remove_redundant(
     best: float = float("inf"),
     least: float | None = None,
     inputs: Sequence[Any] | None = None,
+    now: float | None = None,
 ) -> Removal | None:
     """Take out neurons that the model can do without. Every rank must call, and gets the same.
 
@@ -70,9 +73,10 @@ def remove_redundant(
         watched: others, on which the loss may rise by no more than `tolerance`.
         tolerance: a part of the loss, such as 0.01.
         best: the lowest loss on these rows so far, where they have always been the same.
-        least: parameters that a removal saves at least, or it is not made: each costs a compilation. None: a tenth of
-            those of the model.
+        least: what a removal saves at least, see `choose.worth`, or it is not made: each costs a compilation. None: a
+            tenth of the model.
         inputs: see `channel_groups`.
+        now: the loss on the watched rows, where that is known.
 
     Returns:
         None where too few neurons are redundant to be worth it.
@@ -81,19 +85,21 @@ def remove_redundant(
     least = 0.1 * count if least is None else least
     if count * (1 - choose.KEPT**2) < least:  # between two layers that keep so much of their channels each
         return None
-    groups = surgery.channel_groups(model, inputs)
-    measured = measure(groups, seen, total)
-    before = loss_of(model, watched, total)
+    before = loss_of(model, watched, total) if now is None else now
     if not np.isfinite(before):
         return None
     allowed = min(before, best) + tolerance * abs(min(before, best)) - before
     if allowed < 0:
         return None  # what was taken out before has to be learnt again first
+    groups = surgery.channel_groups(model, inputs)
+    measured = measure(groups, seen, total)
     ranks = world.current()
     found = choose.candidates(groups, measured) if ranks.rank == 0 else []
     taken: tuple[dict[str, list[int]], list[tuple[int, np.ndarray]], float] | None = None
     search = _Search(allowed)
     for _ in range(_TRIES):
+        if search.over:
+            break
         plan = _plan(groups, measured, found, search.rise, least) if ranks.rank == 0 else None
         chosen, values = ranks.broadcast(plan, _WHAT)
         if not chosen:
@@ -123,6 +129,7 @@ class _Search:
 
     Attributes:
         rise: what the loss of the next one to try would rise by, as the estimate has it.
+        over: whether the next one would hardly be another than the last that may be made, or would be too small.
     """
 
     def __init__(self, allowed: float):
@@ -130,6 +137,7 @@ class _Search:
         self._allowed = allowed
         self._low = self._high = 0.0
         self.rise = allowed / 4
+        self.over = False
 
     def too_few(self) -> None:
         """This one saves too little."""
@@ -137,8 +145,10 @@ class _Search:
 
     def holds(self, real: float) -> bool:
         """Take note of what the loss has risen by; whether it may."""
-        self._go_on(real <= self._allowed, self._allowed / real if real > 0 else 8.0)
-        return real <= self._allowed
+        may = real <= self._allowed
+        self._go_on(may, self._allowed / real if real > 0 else 8.0)
+        self.over |= may and real >= _NEAR * self._allowed
+        return may
 
     def _go_on(self, higher: bool, factor: float) -> None:
         if higher:
@@ -146,6 +156,7 @@ class _Search:
         else:
             self._high = self.rise
         if self._low and self._high:
+            self.over = self._high / self._low < _SAME
             self.rise = math.sqrt(self._low * self._high)
         else:
             self.rise *= min(max(factor, 2.0), 8.0) if higher else max(min(factor, 0.5), 1 / 64)
@@ -169,7 +180,7 @@ def _plan(
 ) -> tuple[dict[str, list[int]], list[tuple[int, np.ndarray]]]:
     """Which channels go, and weights without them by the number of the variable; none where they save too little."""
     chosen = choose.within(found, rise)
-    if choose.parameters_of(groups, chosen) < least:
+    if choose.saved_by(groups, chosen, choose.worth(groups, measured)) < least:
         return {}, []
     numbers = {id(variable): number for number, variable in enumerate(groups.model.variables)}
     values = choose.weights_without(groups, measured, chosen)

@@ -16,7 +16,7 @@ from matex_tf.dynamics.measure import Rows, loss_of
 _LOOKED_AT = 8  # batches before a look
 _ENOUGH = 4096  # rows
 _FLAT_LOOKS = 2  # after so many the loss has stopped falling; one may be noise
-_GROWN_BY = 0.5  # of the training, a network has the widths of its blueprint
+_GROWN_BY = 0.6  # of the training, a network has the widths of its blueprint
 #: What a removal saves at least, of what the script's own network takes for the steps that are still to come.
 _WORTH = 0.1
 
@@ -120,7 +120,7 @@ class Changes:
         learning = self._schedule.is_learning(loss, progress)
         text = ""
         if progress is not None:
-            text = self._grow(progress, learning) or ("" if learning else self._remove(looked_at, watched))
+            text = self._grow(progress, learning) or ("" if learning else self._remove(looked_at, watched, loss))
         if text:
             self._say(f"step {self._step}: {text}")
         self._schedule.go_on(learning)
@@ -146,13 +146,15 @@ class Changes:
         looks.flat = 0
         return growth.grow(self._model, self._wanted.grow_to, paid=progress > 0)
 
-    def _remove(self, looked_at: Sequence[Rows], watched: Sequence[Rows]) -> str:
-        """Take something out; what it was, in words."""
+    def _remove(self, looked_at: Sequence[Rows], watched: Sequence[Rows], now: float) -> str:
+        """Take something out, at this loss on the watched rows; what it was, in words."""
         if not self._wanted.apoptosis or not (self._growth is None or self._growth.over):
             return ""
         left = 1 - self._step / self._steps if self._steps else 1.0
         least = _WORTH * self._of_script / max(left, 1e-6)
-        removal = remove_redundant(self._model, looked_at, watched, self._wanted.tolerance, self._reference.loss, least)
+        removal = remove_redundant(
+            self._model, looked_at, watched, self._wanted.tolerance, self._reference.loss, least, now=now
+        )
         if removal is None:
             return ""
         self._reference.removed(removal.after)

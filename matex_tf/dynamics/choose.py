@@ -39,7 +39,7 @@ class Candidates:
     Attributes:
         order: their places in the group.
         rise: (len(order),), what the loss is estimated to rise by with each.
-        saved: parameters that go with a channel.
+        saved: what goes with a channel, see `worth`.
     """
 
     group: Group
@@ -50,16 +50,16 @@ class Candidates:
 
 def candidates(groups: Groups, measured: Measured) -> list[Candidates]:
     """For each group the order in which channels could go; not for those over which a normalization looks."""
-    result = []
+    result, each = [], worth(groups, measured)
     for group in groups:
         if can_change(group):
             order, rise = _Elimination(groups, group, measured).run(group.count - max(1, math.ceil(KEPT * group.count)))
-            result.append(Candidates(group, order, np.array(rise), _saved(group)))
+            result.append(Candidates(group, order, np.array(rise), _saved(group, each)))
     return result
 
 
 def within(found: Iterable[Candidates], rise: float) -> dict[str, list[int]]:
-    """The channels that save most parameters for a rise of the loss by at most so much, by group."""
+    """The channels that save most for a rise of the loss by at most so much, by group."""
     steps = []
     for one in found:
         # A channel goes after those before it: it is as dear as the dearest of them.
@@ -75,8 +75,23 @@ def within(found: Iterable[Candidates], rise: float) -> dict[str, list[int]]:
     return chosen
 
 
-def parameters_of(groups: Groups, chosen: dict[str, list[int]]) -> int:
-    """How many parameters go with these channels."""
+def worth(groups: Groups, measured: Measured) -> dict[int, float]:
+    """What a weight of each variable is worth, by the variable's id; all weights together are worth their number.
+
+    Half is for the weight, half for the multiplications of a row: a filter has few weights, and works at many places.
+    """
+    places = {id(one.part.variable): one.gram[-1, -1] / max(measured.rows, 1.0) for one in measured.readers.values()}
+    sizes = {id(part.variable): math.prod(part.variable.shape) for part in groups.analysis.parts}
+    weights, work = sum(sizes.values()), sum(size * places.get(number, 1.0) for number, size in sizes.items())
+    return {number: 0.5 + 0.5 * places.get(number, 1.0) * weights / work for number in sizes}
+
+
+def saved_by(groups: Groups, chosen: dict[str, list[int]], each: dict[int, float]) -> float:
+    """What goes with these channels.
+
+    Args:
+        each: what a weight of each variable is worth.
+    """
     gone = np.concatenate([groups[name].channels[places] for name, places in chosen.items()] or [np.zeros(0, np.int64)])
     left: dict[int, list[int]] = {}
     before: dict[int, int] = {}
@@ -85,7 +100,7 @@ def parameters_of(groups: Groups, chosen: dict[str, list[int]]) -> int:
         before[id(part.variable)] = math.prod(shape)
         sizes = left.setdefault(id(part.variable), shape)
         sizes[part.axis] = min(sizes[part.axis], int((~np.isin(part.channels, gone)).sum()))
-    return sum(before.values()) - sum(math.prod(sizes) for sizes in left.values())
+    return sum(each[number] * (before[number] - math.prod(sizes)) for number, sizes in left.items())
 
 
 def weights_without(groups: Groups, measured: Measured, chosen: dict[str, list[int]]) -> list[tuple[Any, np.ndarray]]:
@@ -118,10 +133,13 @@ def _without(part: Part, gone: np.ndarray) -> np.ndarray:
     return -value * mask
 
 
-def _saved(group: Group) -> float:
-    """Parameters that a channel of a group has in all variables."""
+def _saved(group: Group, each: dict[int, float]) -> float:
+    """What a channel of a group has in all variables."""
     return float(
-        sum(np.prod(part.variable.shape) * np.isin(part.channels, group.channels).mean() for part in group.parts)
+        sum(
+            each[id(part.variable)] * np.prod(part.variable.shape) * np.isin(part.channels, group.channels).mean()
+            for part in group.parts
+        )
         / group.count
     )
 
@@ -239,11 +257,13 @@ class _Seen:
         bias = getattr(reader.layer, "bias", None)
         self._bias = bias if bias is not None and len(bias.shape) == 1 else None
         size = width + (self._bias is not None)
-        gram = reader.gram[:size, :size] / max(reader.gram[-1, -1], 1.0)
-        ridge = _RIDGE * max(float(np.trace(gram[:width, :width])) / width, 1e-12)
+        if reader.inverse is None:
+            gram = reader.gram[:size, :size] / max(reader.gram[-1, -1], 1.0)
+            ridge = _RIDGE * max(float(np.trace(gram[:width, :width])) / width, 1e-12)
+            reader.inverse = np.linalg.inv(gram + ridge * np.eye(size))
         self._before = np.concatenate([weights, np.zeros((size - width, weights.shape[1]))])
         by_output = np.tile(reader.squares / max(rows, 1.0), weights.shape[1] // len(reader.squares))
-        self.system = _System(np.linalg.inv(gram + ridge * np.eye(size)), self._before.copy(), by_output)
+        self.system = _System(reader.inverse.copy(), self._before.copy(), by_output)
         self._channels = np.repeat(reader.part.channels, width // len(reader.part.channels))
 
     def block(self, channel: int) -> np.ndarray:

@@ -58,6 +58,7 @@ class Reader:
         inputs: axes of the kernel that are summed over, without those of a window.
         gram: (n + 1, n + 1), the sum of x xᵀ; the last is that of a 1.
         squares: (outputs,), the sum of the squares of the loss' gradients by z.
+        inverse: of H, see choose.py, once somebody has worked it out.
     """
 
     part: Part
@@ -65,6 +66,7 @@ class Reader:
     inputs: tuple[int, ...]
     gram: np.ndarray
     squares: np.ndarray
+    inverse: np.ndarray | None = None
 
 
 @dataclasses.dataclass

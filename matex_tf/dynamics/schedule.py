@@ -10,6 +10,9 @@ import math
 FAST, FLAT = 0.05, 0.02
 #: What the loss of a network that has learnt something is below that of an untrained one, as a part of that.
 LEARNT = 0.2
+#: The same of one that has learnt most of what there is; until then neurons are still finding their roles while the
+#: loss falls by more than `STEEP` as the steps double, however little it falls from one look to the next.
+MOSTLY, STEEP = 0.75, 0.1
 _EARLY = 8  # looks: one that learns less than that has learnt what it can by then
 _SOONEST, _LATEST = 20, 200  # steps to the first look
 _LONGEST = 16  # times the first gap
@@ -25,6 +28,7 @@ class Schedule:
         first: the loss before the first step.
         looks: how many there were.
         flat: at how many of them, up to the last, the loss had not fallen.
+        lowest: the step of each look, and the lowest loss up to it.
     """
 
     next: int
@@ -34,6 +38,7 @@ class Schedule:
     first: float = -math.inf
     looks: int = 0
     flat: int = 0
+    lowest: list[tuple[int, float]] = dataclasses.field(default_factory=list)
 
     @classmethod
     def of(cls, steps_per_epoch: int | None) -> Schedule:
@@ -45,6 +50,7 @@ class Schedule:
         """What the loss has fallen by since the last look, as a part of it; None at the first."""
         before, self.last = self.last, loss
         self.looks += 1
+        self.lowest.append((self.next, min(loss, self.lowest[-1][1]) if self.lowest else loss))
         if before is None:
             return None
         fallen = (before - loss) / max(abs(before), 1e-12)
@@ -55,7 +61,17 @@ class Schedule:
         """Whether neurons are still finding their roles: in a network that knows nothing yet all are redundant."""
         if progress is None or progress > FAST:
             return True
+        if loss > (1 - MOSTLY) * self.first and self._is_steep():
+            return True
         return self.looks <= _EARLY and loss > (1 - LEARNT) * self.first
+
+    def _is_steep(self) -> bool:
+        """Whether the loss has fallen by much since there were half as many steps."""
+        if not self.lowest:
+            return False
+        step, loss = self.lowest[-1]
+        before = [lowest for one, lowest in self.lowest if one <= (step + 1) / 2]
+        return bool(before) and loss < (1 - STEEP) * before[-1]
 
     def go_on(self, learning: bool) -> None:
         """After a look: the next one comes as soon while neurons find their roles, for some looks, else later."""

@@ -127,6 +127,22 @@ def test_a_removal_is_nearly_as_large_as_its_tolerance_allows(planted):
     assert 2.0 * removal.before < removal.after <= 5.0 * removal.before
 
 
+def test_nothing_is_measured_where_nothing_may_go(planted, monkeypatch):
+    """What was taken out before has to be learnt again first."""
+    model, rows = planted
+    monkeypatch.setattr(apoptosis, "measure", lambda *_: pytest.fail("the channels were measured"))
+    with world.use(world.World()):
+        assert apoptosis.remove_redundant(model, [rows], [rows], 0.02, best=1.0, now=1.5) is None
+
+
+def test_a_removal_that_is_nearly_as_large_as_it_may_be_ends_the_search():
+    """Each one that is tried costs an evaluation and the weights without its neurons."""
+    search = apoptosis._Search(0.01)
+    assert search.holds(0.001) and not search.over
+    assert not search.holds(0.02) and not search.over
+    assert search.holds(0.006) and search.over
+
+
 def test_what_a_removal_saves_is_counted_once():
     """A weight between two neurons that both go is one weight; a filter has one for each place that Flatten makes."""
     import keras
@@ -142,9 +158,35 @@ def test_what_a_removal_saves_is_counted_once():
         ]
     )
     gone = {"filters": [1, 2, 5], "units": [0, 7]}
-    saved, before = choose.parameters_of(surgery.channel_groups(model), gone), model.count_params()
+    groups, before = surgery.channel_groups(model), model.count_params()
+    saved = choose.saved_by(groups, gone, {id(part.variable): 1.0 for part in groups.analysis.parts})
     surgery.remove(model, gone)
     assert saved == before - model.count_params() > 0
+
+
+def test_a_filter_is_worth_its_multiplications_too():
+    """Half of what a weight is worth is its share of the weights, half that of a row's multiplications."""
+    import keras
+
+    model = keras.Sequential(
+        [
+            keras.Input((6, 6, 1)),
+            keras.layers.Conv2D(4, 1, use_bias=False, name="first"),
+            keras.layers.Conv2D(4, 1, use_bias=False, name="second"),
+            keras.layers.Flatten(),
+            keras.layers.Dense(2, use_bias=False, name="last"),
+        ]
+    )
+    model.compile("sgd", "mse")
+    rng = np.random.default_rng(0)
+    rows = Rows(rng.normal(size=(8, 6, 6, 1)).astype("float32"), rng.normal(size=(8, 2)).astype("float32"), None, 8)
+    groups = surgery.channel_groups(model)
+    each = choose.worth(groups, measure(groups, [rows], alone))
+    _, second, last = (each[id(layer.kernel)] for layer in model.layers if layer.weights)
+    weights, work = 4 + 16 + 288, 4 + 16 * 36 + 288  # the first reads no channels that could go
+    for found, places in ((second, 36), (last, 1)):
+        assert found == pytest.approx(0.5 + 0.5 * places * weights / work)
+    assert sum(each[id(weight)] * np.prod(weight.shape) for weight in model.weights) == pytest.approx(weights)
 
 
 def test_a_removal_that_saves_too_little_is_not_made(planted):
@@ -189,12 +231,12 @@ def test_growth_reaches_the_blueprint():
 
 
 def test_growth_is_due_though_the_loss_falls():
-    """Twice, at equal distances, until half of the training; there is nothing to wait for after that."""
+    """Twice, the first time soon, until half of the training; there is nothing to wait for after that."""
     import keras
 
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(40), keras.layers.Dense(2)])
     growth = Growth.begin(model, 0.25, by=0.5)
-    assert growth.due == 0.25
+    assert growth.due == pytest.approx(0.5**2.5)
     growth.grow(model)
     assert growth.due == 0.5 and not growth.over
     growth.grow(model)
@@ -237,6 +279,21 @@ def test_a_network_that_knows_nothing_is_left_alone():
     for _ in range(4):
         looks.progress(0.9)
     assert not looks.is_learning(0.9, looks.progress(0.9))
+
+
+def test_a_loss_that_falls_steadily_is_still_learnt():
+    """Though it falls by little from one look to the next, until most of it is learnt; then that does not count."""
+    looks = schedule.Schedule.of(1000)
+    for first, learning in ((2.0, True), (8.0, False)):
+        looks.first, looks.lowest, looks.last, looks.next = first, [], None, 100
+        for loss in (1.4, 1.35, 1.3, 1.25, 1.2, 1.16):
+            learns = looks.is_learning(loss, looks.progress(loss))
+            looks.next += 100
+        assert learns == learning
+    for loss in (1.15, 1.15, 1.14, 1.14, 1.13, 1.13):
+        learns = looks.is_learning(loss, looks.progress(loss))
+        looks.next += 100
+    assert not learns
 
 
 @pytest.mark.parametrize(
