@@ -21,7 +21,7 @@ from matex_tf.job.command_line import SETTING_PAGES, Convert, Parser, one_of, te
 from matex_tf.job.target import Target
 from matex_tf.launch import mpirun_command, mpirun_process, resources
 from matex_tf.planning import predict, probe
-from matex_tf.planning.cost_model import Machine
+from matex_tf.planning.cost_model import FRAMES, Machine
 from matex_tf.planning.predict import Job
 from matex_tf.settings import Settings
 from matex_tf.storage import atomic_file
@@ -84,9 +84,10 @@ def parser() -> Parser:
 
 
 def _network(flag: str, given: str) -> tuple[float, float]:
+    """Seconds of a message and of a byte."""
     rate, _, latency = given.partition(",")
     bits = _amount(_BITS, "25Gbit,5us")(flag, rate)
-    return _amount(_SECONDS, "25Gbit,5us")(flag, latency), 8 / bits
+    return _amount(_SECONDS, "25Gbit,5us")(flag, latency), 8 / bits * FRAMES
 
 
 def _cores(flag: str, given: str) -> tuple[bool, int, int]:

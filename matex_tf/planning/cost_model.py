@@ -15,6 +15,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+#: Bytes of a full frame of Ethernet for each byte that TCP carries in it: a link of a known rate carries so much less.
+FRAMES = 1514 / 1448
+
 
 @dataclass(frozen=True)
 class CodecCost:

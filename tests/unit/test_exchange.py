@@ -106,7 +106,6 @@ def test_where_ranks_share_cores(bare_ranks, sharing, hosts, met):
     assert bare_ranks(exchange.meetings, (4,), meets="add", sharing=sharing, hosts=HOSTS[hosts]) == {4: [met] * 4}
 
 
-
 @pytest.mark.parametrize("hosts", ["one host", "2 + 2", "3 + 1"])
 @pytest.mark.parametrize("how", list(MESSAGE))
 def test_ranks_that_differ(bare_ranks, hosts, how):
