@@ -121,7 +121,7 @@ def kill(pid: int) -> None:
 
 
 def remove_session(pid: int) -> None:
-    """Remove the directory of an mpirun of Open MPI 5 that was killed, which it would have removed itself.
+    """Remove the directory of an mpirun of Open MPI 5 that has ended, where it has not done so itself.
 
     Not one of this name that belongs to another user, which root could remove.
     """

@@ -107,8 +107,7 @@ def run(
                 stopped = stopped or info.si_signo
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    if job.returncode == -signal.SIGKILL:
-        remove_session(job.pid)
+    remove_session(job.pid)  # of one that was killed, or whose daemons on a lost host still wrote there
     if local and job.returncode:
         lifetime.remove_unused_segments()
     if watch:

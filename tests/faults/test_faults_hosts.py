@@ -81,6 +81,7 @@ def start(hosts, folder, *settings, each=2, **environ):
             if "ompi_mpi_init" not in str(error) or not starts_left:
                 raise
             job.stop()
+            shutil.rmtree(job.temporary)  # of an mpirun that was killed
             for path in folder.glob("ready.*"):
                 path.unlink()
         else:
