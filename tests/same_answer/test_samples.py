@@ -85,6 +85,27 @@ def test_callbacks_and_progress(ranks):
                 assert f"{count}/{count}" in found["printed"] and f"rows_used: {rows}" in found["printed"]
 
 
+def test_schedule_by_step(ranks):
+    """A schedule of the optimizer sees the place that the training would have with all rows: each epoch begins where
+    it would, and the schedule ends with the training, in fewer updates."""
+    for found in ranks(samples.heard, (1, 2), by_step=True)[2]:
+        steps = [-(-rows // 20) for rows in found["used"]]
+        assert found["updates"] == sum(steps) < 6 * 11
+        places = np.arange(7) * 11 / (6 * 11)
+        rates = [rate for *_, rate in found["heard"]] + [found["rate"]]
+        np.testing.assert_allclose(rates, 0.1 * (1 + np.cos(np.pi * places)), rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("shards", [False, True], ids=["whole", "shards"])
+def test_picture(ranks, shards):
+    """The hardest and the easiest images, each with the number of its row, from whichever rank has it."""
+    first, second = ranks(samples.pictured, (2,), shards=shards)[2]
+    assert not second["shown"] and first["files"] == second["files"] == ["scores.csv", "scores.png"]
+    assert [len(rows) for rows in first["shown"]] == [10, 10] and all(first["right"])
+    assert first["drawn"] == sorted(first["shown"][0] + first["shown"][1])
+    assert not shards or min(first["drawn"]) < 30 <= max(first["drawn"])
+
+
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("strategy", ["gossip", "pipe", "local"])
 def test_strategies(ranks, strategy):
@@ -94,6 +115,8 @@ def test_strategies(ranks, strategy):
     for other in others:
         np.testing.assert_array_equal(other["count"], first["count"])
         assert other["used"] == first["used"]
+        for one, own in zip(first["weights"], other["weights"], strict=True):
+            assert strategy != "pipe" or (one == own).all()
 
 
 @pytest.mark.variants(0)
@@ -102,6 +125,7 @@ def test_networks_that_change(ranks, change):
     """Neurons go and come while rows are left out: the same on one rank and on two."""
     result = same(ranks(samples.trained, (1, 2), model="wide", epochs=8, **change), rtol=1e-3, atol=1e-4)
     assert sum(result["used"]) == result["count"].sum() < 8 * len(result["count"])
+    assert [weight.shape for weight in result["weights"]] != [(6, 32), (32,), (32, 32), (32,), (32, 3), (3,)]
 
 
 @pytest.mark.variants(0)

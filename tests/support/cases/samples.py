@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import os
+import unittest.mock
 
 import keras
 import numpy as np
@@ -12,6 +14,7 @@ import tensorflow as tf
 from keras import layers
 
 from matex_tf.core import world
+from matex_tf.dynamics import sample_files
 from matex_tf.dynamics.samples import uniform
 from matex_tf.patches.common import run_state
 from matex_tf.readers import DataSet
@@ -195,17 +198,51 @@ class Heard(keras.callbacks.Callback):
         self.epochs[-1][1] += 1
 
 
-def heard():
-    """With a schedule by the epoch, and the progress bar: of each epoch the steps that callbacks are told, those that
-    they see, and the learning rate; what the bar has printed; the rows that were used."""
+def heard(by_step=False):
+    """With a schedule by the epoch or by the step, and the progress bar: of each epoch the steps that callbacks are
+    told, those that they see, and the learning rate as it begins; what the bar has printed; the rows that were used;
+    the updates; the learning rate in the end."""
     x, y = table(rows=ROWS)
     run_state.current().scored_fits = 0
-    net, callback = compiled(made(""), optimizer=momentum(0.05)), Heard()
-    by_epoch = keras.callbacks.LearningRateScheduler(lambda epoch: 0.05 / (1 + epoch))
+    net, callbacks = compiled(made(""), optimizer=optimizer_of("schedule" if by_step else "")), [Heard()]
+    if not by_step:
+        callbacks.insert(0, keras.callbacks.LearningRateScheduler(lambda epoch: 0.05 / (1 + epoch)))
     printed = io.StringIO()
     with chosen(prune_samples=0.6), contextlib.redirect_stdout(printed):
-        history = net.fit(x, y, epochs=EPOCHS, batch_size=BATCH, verbose=1, callbacks=[by_epoch, callback])
-    return {"heard": callback.epochs, "printed": printed.getvalue(), "used": history.history["rows_used"]}
+        history = net.fit(x, y, epochs=EPOCHS, batch_size=BATCH, verbose=1, callbacks=callbacks)
+    return {
+        "heard": callbacks[-1].epochs,
+        "printed": printed.getvalue(),
+        "used": history.history["rows_used"],
+        "updates": int(net.optimizer.iterations),
+        "rate": float(net.optimizer.learning_rate),
+    }
+
+
+def pictured(tmp, shards):
+    """The rows that a picture shows, and whether each is the image of that row; the files."""
+    ranks = world.current()
+    images = np.random.RandomState(3).uniform(size=(60, 8, 8, 1)).astype("float32")
+    labels = (images.mean((1, 2, 3)) > 0.5).astype("int32")
+    x, y = (images[ranks.rank :: ranks.size], labels[ranks.rank :: ranks.size]) if shards else (images, labels)
+    if shards:
+        images = np.concatenate([images[rank :: ranks.size] for rank in range(ranks.size)])
+    run_state.current().scored_fits = 0
+    parts = [keras.Input((8, 8, 1)), layers.Conv2D(4, 3), layers.Flatten(), layers.Dense(2)]
+    with (
+        chosen(sample_scores=f"{tmp}/deep/scores.csv"),
+        unittest.mock.patch.object(sample_files, "draw", wraps=sample_files.draw) as draw,
+    ):
+        compiled(keras.Sequential(parts), optimizer=momentum(0.05)).fit(x, y, epochs=2, batch_size=16, verbose=0)
+        ranks.barrier("look at the files")
+    shown = [*draw.call_args[0][1]] if draw.called else []
+    drawn = draw.call_args[0][3] if draw.called else {}
+    return {
+        "shown": [rows.tolist() for rows in shown],
+        "right": [bool((image == images[row]).all()) for row, image in drawn.items()],
+        "drawn": sorted(map(int, drawn)),
+        "files": sorted(os.listdir(f"{tmp}/deep")),
+    }
 
 
 def from_file(tmp):

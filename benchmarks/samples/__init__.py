@@ -1,0 +1,1 @@
+"""Rows that wait, measured: see __main__.py."""
