@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks import jobs
 from benchmarks.samples.tasks import TASKS, Task
 
-_PLAIN = {"prune_samples": 0.0, "sample_scores": ""}
+_PLAIN = {"prune_samples": 0.0}
 #: Ways to train, by what they change of the settings.
 WAYS: dict[str, dict[str, Any]] = {
     "all rows": _PLAIN,
@@ -19,23 +19,25 @@ WAYS: dict[str, dict[str, Any]] = {
     "not scaled": {"prune_samples_rescale": False},
     "at random": {"prune_samples_by": "random"},
     "fixed subset": _PLAIN,
-    "all rows scored": {"prune_samples": 0.0},
+    "all rows scored": _PLAIN,
 }
-#: The way that all are compared with, the one whose savings are looked at, and the one that trains on as many rows.
-FIRST, OURS, SUBSET = "all rows", "InfoBatch", "fixed subset"
+#: The way that all are compared with; ours; the one that trains on as many rows; the one that writes a file.
+FIRST, OURS, SUBSET, SCORED = "all rows", "InfoBatch", "fixed subset", "all rows scored"
 
 
 class Clock:
-    """The CPU seconds of the process at the ends of epochs."""
+    """The CPU seconds of the process, and the time, at the ends of epochs."""
 
     def __init__(self) -> None:
         import keras
 
         self.times: list[float] = []
+        self.walls: list[float] = []
         self.callback = keras.callbacks.LambdaCallback(on_epoch_begin=self._note, on_epoch_end=self._note)
 
     def _note(self, epoch: int, logs: Any) -> None:
         self.times.append(time.process_time())
+        self.walls.append(time.perf_counter())
 
 
 def compiled(task: Task, rows: int, epochs: int, seed: int) -> Any:
@@ -73,7 +75,8 @@ def measure(task: Task, seed: int, epochs: int, rate: float, wanted: list[str]) 
     order = [*wanted[first:], *wanted[:first]]
     found: dict[str, dict[str, float]] = {}
     for way in sorted(order, key=SUBSET.__eq__):  # the subset has as many rows as InfoBatch has used
-        settings.use(chosen.changed(**{"prune_samples": rate, **WAYS[way]}))
+        file = chosen.sample_scores if way == SCORED else ""
+        settings.use(chosen.changed(**{"prune_samples": rate, "sample_scores": file, **WAYS[way]}))
         run_state.current().scored_fits = 0  # draws depend on the number of the fit
         x, y = data[: task.rows], labels[: task.rows]
         if way == SUBSET:
@@ -90,6 +93,7 @@ def measure(task: Task, seed: int, epochs: int, rate: float, wanted: list[str]) 
             "seconds": clock.times[-1] - clock.times[0],
             "accuracy": model.evaluate(*test, batch_size=500, verbose=0)[1],
             "used": used,
+            "wall": clock.walls[-1] - clock.walls[0],
             "last_loss": history.history["loss"][-1],
         }
     jobs.tell(found)
