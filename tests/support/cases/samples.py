@@ -108,9 +108,6 @@ def made(kind):
         inputs = keras.Input((6,))
         hidden = layers.Dense(8, activation="tanh")(inputs)
         return keras.Model(inputs, {"a": layers.Dense(3, name="a")(hidden), "b": layers.Dense(1, name="b")(hidden)})
-    if kind == "wide":
-        hidden = [layers.Dense(32, activation="relu") for _ in range(2)]
-        return keras.Sequential([keras.Input((6,)), *hidden, layers.Dense(3)])
     if kind == "codec":  # little is sent as it is
         return keras.Sequential([keras.Input((6,)), layers.Dense(8000, activation="tanh"), layers.Dense(3)])
     if kind == "layers":
