@@ -210,7 +210,7 @@ def heard(by_step=False):
     return {
         "heard": callbacks[-1].epochs,
         "printed": printed.getvalue(),
-        "used": history.history["rows_used"],
+        "used": [int(rows) for rows in history.history["rows_used"]],  # Keras makes floats of logs
         "updates": int(net.optimizer.iterations),
         "rate": float(net.optimizer.learning_rate),
     }
