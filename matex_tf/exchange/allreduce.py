@@ -24,7 +24,8 @@ from matex_tf.exchange.network.compressed_ring import CompressedRings, Compressi
 from matex_tf.exchange.network.lane import Coded, Lane
 from matex_tf.exchange.node.barrier import CheckedBarrier
 from matex_tf.exchange.node.interface import Node
-from matex_tf.exchange.node.reduction import add_up, small_sum, wide
+from matex_tf.exchange.node.reduction import add_up, add_up_weighted, small_sum, wide
+from matex_tf.exchange.node.weighted import Weighted, put
 
 #: Transfers between nodes that are under way at once.
 IN_FLIGHT = 32
@@ -134,7 +135,7 @@ class Channel(CheckedBarrier):
 
         Args:
             bucket: how the tensors lie.
-            arrays: this rank's tensors, in the order and the shapes of the bucket.
+            arrays: this rank's tensors, in the order and the shapes of the bucket; may be `Weighted`.
             what, detail, held: see `wait`.
             choose: from the bits that any rank of the node held to the shared memory for the result, uint8 of the
                 bucket's size, or None for memory of this rank's own. Called at the same point on every rank.
@@ -147,8 +148,9 @@ class Channel(CheckedBarrier):
             return self.allreduce_small(bucket, arrays, what, detail, coding)
         with self._lock:
             try:
-                arrays = [array.reshape(-1) for array in arrays]
-                return self._allreduce_large(bucket, arrays, what, detail, held, choose, coding)
+                factors = arrays.factors if isinstance(arrays, Weighted) else [None] * len(arrays)
+                flat = Weighted([array.reshape(-1) for array in arrays], factors)
+                return self._allreduce_large(bucket, flat, what, detail, held, choose, coding)
             finally:
                 self._calls += 1
 
@@ -174,8 +176,12 @@ class Channel(CheckedBarrier):
         _, both, results = self._places(bucket)
         places = both[self._calls & 1]
         with trace.span("pack"):
-            for place, array in zip(places.tensors, arrays, strict=True):
-                place[...] = array
+            if isinstance(arrays, Weighted):
+                for place, array, factor in zip(places.tensors, arrays, arrays.factors, strict=True):
+                    put(array, factor, place)
+            else:
+                for place, array in zip(places.tensors, arrays, strict=True):
+                    place[...] = array
         self._sign(what, detail, 0)
         self._advance()
         total = results.take()  # while others may be on their way
@@ -199,7 +205,7 @@ class Channel(CheckedBarrier):
     def _allreduce_large(
         self,
         bucket: Bucket,
-        arrays: Sequence[np.ndarray],
+        arrays: Weighted,
         what: int,
         detail: int,
         held: int,
@@ -215,7 +221,7 @@ class Channel(CheckedBarrier):
             with trace.span("pack"):
                 place = parts[number & 1][mine]
                 for member, low, high, begin in chunks[number].moves:
-                    np.copyto(place[begin : begin + high - low], arrays[member][low:high])
+                    put(arrays[member][low:high], arrays.factors[member], place[begin : begin + high - low])
 
         pack(0)
         self._sign(what, detail, held)
@@ -298,7 +304,7 @@ class Channel(CheckedBarrier):
         self,
         chunk: _Chunk,
         parts: Sequence[np.ndarray],
-        arrays: Sequence[np.ndarray],
+        arrays: Weighted,
         total: np.ndarray,
         coding: CompressionState | None,
         others: int,
@@ -317,7 +323,11 @@ class Channel(CheckedBarrier):
                 piece = slice(begin, begin + high - low)
                 given = [part[piece] for part in parts]
                 given[self._node.rank] = arrays[member][low:high]
-                add_up(given, sums[begin - here.start : piece.stop - here.start])
+                result, factor = sums[begin - here.start : piece.stop - here.start], arrays.factors[member]
+                if factor is None:
+                    add_up(given, result)
+                else:
+                    add_up_weighted(given, self._node.rank, factor, result)
         if self._lane is not None:
             self._lane.finish(IN_FLIGHT - 1)
             put_back = (lambda: np.copyto(total, sums, casting="unsafe")) if short else None

@@ -28,6 +28,7 @@ from matex_tf.exchange.network.lane import Lane
 from matex_tf.exchange.node import futex
 from matex_tf.exchange.node.interface import Node, SharedMemory
 from matex_tf.exchange.node.shared_memory import NodeMemory, OutOfSharedMemory
+from matex_tf.exchange.node.weighted import some
 
 if TYPE_CHECKING:  # both are made of a process group
     from matex_tf.exchange.async_allreduce import AsyncAllreducer
@@ -142,7 +143,7 @@ class ProcessGroup:
         Args:
             plan: the same on every rank.
             number: of the bucket.
-            arrays: its tensors, in the order of its members.
+            arrays: its tensors, in the order of its members; may be `Weighted`.
 
         Returns:
             The sums, in the same order; read-only, the same bits on every rank.
@@ -342,8 +343,7 @@ def sum_planned(world: World, plan: BucketPlan, arrays: Sequence[np.ndarray]) ->
         return group.sum(plan, 0, arrays)
     sums: list[np.ndarray | None] = [None] * len(arrays)
     for number, bucket in enumerate(plan.buckets):
-        for member, total in zip(
-            bucket.members, group.sum(plan, number, [arrays[member] for member in bucket.members]), strict=True
-        ):
+        totals = group.sum(plan, number, some(arrays, bucket.members))
+        for member, total in zip(bucket.members, totals, strict=True):
             sums[member] = total
     return sums  # type: ignore[return-value]

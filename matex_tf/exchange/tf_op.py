@@ -22,6 +22,7 @@ from matex_tf.errors import MatexError
 from matex_tf.exchange import overlap, process_group, virtual_ranks
 from matex_tf.exchange.bucket_plan import BucketPlan, check_dtypes
 from matex_tf.exchange.node.reduction import SUMMED_AS
+from matex_tf.exchange.op_inputs import Inputs
 from matex_tf.exchange.ordered_sum import OrderedSum
 
 
@@ -90,16 +91,20 @@ def sum_over_virtual_ranks(given: Sequence[Sequence[tf.Tensor]], what: str, labe
 def _at_once(tensors: Sequence[tf.Tensor], what: str, labels: Sequence[str], coded: bool) -> list[tf.Tensor]:
     """One op for all tensors; shapes may be known when it runs and not before."""
     plan: BucketPlan | None = None
+    inputs = Inputs(tensors)
 
-    def exchange(*arrays: np.ndarray) -> list[np.ndarray]:
+    def exchange(*given: np.ndarray) -> list[np.ndarray]:
         nonlocal plan
         if world.current().is_single:
-            return list(arrays)
+            return inputs.multiplied(given)
+        arrays = inputs.arrays(given)
         if plan is None or plan.shapes != [array.shape for array in arrays]:
             plan = BucketPlan.of(what, labels, arrays, coded, at_once=True)
         return process_group.sum_planned(world.current(), plan, arrays)
 
-    return call(exchange, tensors, [tensor.dtype for tensor in tensors], given=Given(what, labels))
+    return call(
+        exchange, inputs.tensors, _dtypes(tensors), inputs.multiplied, Given(what, labels, read=inputs.multiplied)
+    )
 
 
 def _chained(tensors: Sequence[tf.Tensor], plan: BucketPlan, labels: Sequence[str]) -> list[tf.Tensor]:
@@ -107,15 +112,18 @@ def _chained(tensors: Sequence[tf.Tensor], plan: BucketPlan, labels: Sequence[st
     results: list[tf.Tensor | None] = [None] * len(tensors)
     before: list[tf.Tensor] = []
     for number, bucket in enumerate(plan.buckets):
-
-        def exchange(*arrays: np.ndarray, number: int = number) -> list[np.ndarray]:
-            ranks = world.current()
-            return list(arrays) if ranks.is_single else process_group.of(ranks, plan).sum(plan, number, arrays)
-
         own = [tensors[member] for member in bucket.members]
+        inputs = Inputs(own)
+
+        def exchange(*given: np.ndarray, number: int = number, inputs: Inputs = inputs) -> list[np.ndarray]:
+            ranks = world.current()
+            if ranks.is_single:
+                return inputs.multiplied(given)
+            return process_group.of(ranks, plan).sum(plan, number, inputs.arrays(given))
+
         with tf.control_dependencies(before):
-            given = Given(plan.what, [labels[member] for member in bucket.members])
-            sums = call(exchange, own, [tensor.dtype for tensor in own], given=given)
+            noted = Given(plan.what, [labels[member] for member in bucket.members], read=inputs.multiplied)
+            sums = call(exchange, inputs.tensors, _dtypes(own), inputs.multiplied, noted)
         before = sums[:1]
         for member, total in zip(bucket.members, sums, strict=True):
             results[member] = total
@@ -130,31 +138,36 @@ def _apart(tensors: Sequence[tf.Tensor], plan: BucketPlan, labels: Sequence[str]
     what computes first.
     """
     results: list[tf.Tensor | None] = [None] * len(tensors)
-    owned = [[tensors[member] for member in bucket.members] for bucket in plan.buckets]
+    owned = [Inputs([tensors[member] for member in bucket.members]) for bucket in plan.buckets]
     posted = []
-    for number, own in enumerate(owned):
+    for number, inputs in enumerate(owned):
 
-        def post(*arrays: np.ndarray, number: int = number) -> list[np.ndarray]:
+        def post(*given: np.ndarray, number: int = number, inputs: Inputs = inputs) -> list[np.ndarray]:
             ranks = world.current()
             if not ranks.is_single:
-                overlap.threads_of(process_group.of(ranks, plan), threads).post(plan, number, arrays)
+                overlap.threads_of(process_group.of(ranks, plan), threads).post(plan, number, inputs.arrays(given))
             return [np.array(number, np.int32)]
 
-        posted += call(post, own, [tf.int32], lambda arrays: [np.array(0, np.int32)])
-    for number, (bucket, own) in enumerate(zip(plan.buckets, owned, strict=True)):
+        posted += call(post, inputs.tensors, [tf.int32], lambda arrays: [np.array(0, np.int32)])
+    for number, (bucket, inputs) in enumerate(zip(plan.buckets, owned, strict=True)):
 
-        def collect(*arrays: np.ndarray, number: int = number) -> list[np.ndarray]:
+        def collect(*given: np.ndarray, number: int = number, inputs: Inputs = inputs) -> list[np.ndarray]:
             ranks = world.current()
             if ranks.is_single:
-                return list(arrays)
+                return inputs.multiplied(given)
             return overlap.threads_of(process_group.of(ranks, plan), threads).collect(plan, number)
 
         with tf.control_dependencies(posted):
-            given = Given(plan.what, [labels[member] for member in bucket.members])
-            sums = call(collect, own, [tensor.dtype for tensor in own], given=given)
+            noted = Given(plan.what, [labels[member] for member in bucket.members], read=inputs.multiplied)
+            types = _dtypes([tensors[member] for member in bucket.members])
+            sums = call(collect, inputs.tensors, types, inputs.multiplied, noted)
         for member, total in zip(bucket.members, sums, strict=True):
             results[member] = total
     return results
+
+
+def _dtypes(tensors: Sequence[tf.Tensor]) -> list[tf.DType]:
+    return [tensor.dtype for tensor in tensors]
 
 
 def allgather_slices(slices: tf.IndexedSlices, what: str, label: str) -> tf.IndexedSlices:
@@ -277,11 +290,13 @@ class Given:
         what: the purpose.
         labels: of the tensors that it sums.
         shape: of the tensor whose values and indices it joins; None for an op that sums.
+        read: from the arrays that it gets, those that it gives.
     """
 
     what: str
     labels: Sequence[str]
     shape: tuple[int, ...] | None = None
+    read: Callable[[Sequence[np.ndarray]], list[np.ndarray]] = list
 
 
 # What `watching` sees, and whether steps run as on one rank; None outside of it. As with `_collected`, ops of a step
@@ -340,7 +355,7 @@ def call(
         if _watch is not None:
             seen, alone = _watch
             if given is not None and guarded not in seen:
-                seen[guarded] = given, [np.array(array) for array in arrays]
+                seen[guarded] = given, [np.array(array) for array in given.read(arrays)]
             if alone:
                 return otherwise(arrays)
         if _collected:

@@ -24,7 +24,7 @@ import tensorflow as tf
 from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.exchange import virtual_ranks
+from matex_tf.exchange import op_inputs, virtual_ranks
 from matex_tf.patches.common import batch_share, log_once, under_way, wrapping, xla
 from matex_tf.patches.keras import deferred_update
 from matex_tf.strategies.sync import Sync, exchange_parts
@@ -247,7 +247,9 @@ def weighted(grads: Sequence[Any]) -> list[Any]:
     def scale(values: tf.Tensor) -> tf.Tensor:
         if not values.dtype.is_floating:
             return values  # the exchange says that it cannot be summed, by name
-        return tf.math.multiply_no_nan(values, tf.cast(weight, values.dtype))
+        product = tf.math.multiply_no_nan(values, tf.cast(weight, values.dtype))
+        op_inputs.note_product(product, values, weight)
+        return product
 
     result: list[Any] = []
     for grad in grads:

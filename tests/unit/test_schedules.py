@@ -49,3 +49,14 @@ def test_gradients_that_are_kept(ranks, how):
 def test_sums_during_backward(ranks, how):
     """What the last layers' gradients come to is there before the first layers' are made."""
     assert ranks(schedules.overlapping, (3,), how=how)[3] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("how", SCHEDULES)
+@pytest.mark.parametrize("sizes", [(5, 3, 7, 2), (70_000, 200_000, 300_000, 9)], ids=["small", "large"])
+def test_products_are_made_by_the_exchange(ranks, how, sizes):
+    """Gradients times the weight of a rank's rows: the same bits as where the graph multiplies, and no pass over memory
+    for it. A rank without rows has NaN in a gradient."""
+    for bits, finite, computed in ranks(
+        schedules.weighted_products, (3,), how=how, sizes=sizes, weights=[0.3, 0.0, 0.7]
+    )[3]:
+        assert bits and finite and computed == 1

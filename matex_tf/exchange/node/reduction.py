@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from matex_tf.exchange.node.weighted import put
+
 #: Bytes of a block: that of the sum and one of each part in turn fit a core's own cache.
 BLOCK = 1 << 17
 
@@ -52,6 +54,26 @@ def add_up(parts: Sequence[np.ndarray], total: np.ndarray) -> None:
             for start in range(0, total.size, step):
                 here = slice(start, start + step)
                 _add([part[here] for part in parts], total[here])
+
+
+def add_up_weighted(parts: Sequence[np.ndarray], place: int, factor: np.generic, total: np.ndarray) -> None:
+    """`add_up` of parts of which one counts times a factor.
+
+    Args:
+        parts, total: see `add_up`; of a dtype that is summed as itself.
+        place: of that part.
+        factor: of that dtype.
+    """
+    step = BLOCK // total.itemsize
+    product = np.empty(min(step, total.size), total.dtype)
+    with np.errstate(all="ignore"):
+        for start in range(0, total.size, step):
+            here = slice(start, start + step)
+            given = [part[here] for part in parts]
+            block = product[: given[place].size]
+            put(given[place], factor, block)
+            given[place] = block
+            _add(given, total[here])
 
 
 def small_sum(parts: np.ndarray) -> Callable[[np.ndarray], object]:

@@ -152,6 +152,39 @@ def kept_gradients(how):
     return right, float(copies[-1].max()) == 7 * world.size() + shift, float(taken_over.numpy().max()) - shift
 
 
+def weighted_products(how, sizes, weights):
+    """Products of tensors and a rank's weight, in whose place the exchange takes the tensors: whether the sums have the
+    bits of the products' sums, and whether the graph computes any of them."""
+    import tensorflow as tf
+
+    from matex_tf.exchange import op_inputs, tf_op
+
+    ranks, random = world.current(), np.random.RandomState(7 + world.rank())
+    own = [random.normal(size=size).astype(("float32", "float64")[n == 1]) for n, size in enumerate(sizes)]
+    if not weights[ranks.rank]:
+        own[0][:] = np.nan  # of a rank that has no rows: it counts nothing
+    labels = [f"{how} {size}" for size in sizes]
+
+    @tf.function(autograph=False)
+    def sums(given, weight, noted):
+        products = [tf.math.multiply_no_nan(one, tf.cast(weight, one.dtype)) for one in given]
+        if noted:
+            for product, one in zip(products[:-1], given, strict=False):  # the last one counts as it is given
+                op_inputs.note_product(product, one, weight)
+        return tf_op.sum_over_ranks(products, "exchange gradients", labels)
+
+    given, weight = [tf.constant(one) for one in own], tf.constant(weights[ranks.rank], tf.float32)
+    with scheduled(how, 4096):
+        noted, plain = sums(given, weight, True), sums(given, weight, False)
+    graph = sums.get_concrete_function(given, weight, True).graph
+    used = {tensor.op.name for op in graph.get_operations() if "PyFunc" in op.type for tensor in op.inputs}
+    return (
+        all(one.numpy().tobytes() == other.numpy().tobytes() for one, other in zip(noted, plain, strict=True)),
+        bool(np.isfinite(noted[0].numpy()).all()),
+        sum("multiply_no_nan" in name or "MulNoNan" in name for name in used),
+    )
+
+
 def overlapping(how, steps=4):
     """A layer whose backward pass ends when the gradients of the layers behind it have been added up: where no sum is
     made before all gradients are there, it waits in vain. In how many steps it was so."""
