@@ -45,11 +45,24 @@ class Level:
 
 @dataclass(frozen=True)
 class Part:
-    """A benchmark: its name, how it may be run, from the shortest, and whether it needs emulated hosts (root)."""
+    """A benchmark.
+
+    Attributes:
+        name: of the part.
+        levels: how it may be run, from the shortest.
+        hosts: whether it needs emulated hosts (root).
+        runs: the benchmark that is run, where it has another name.
+    """
 
     name: str
     levels: Sequence[Level]
     hosts: bool = False
+    runs: str = ""
+
+    @property
+    def benchmark(self) -> str:
+        """What `scripts/bench` calls it."""
+        return self.runs or self.name
 
 
 #: In the order in which they run: what most readers ask for first, what needs hosts at the end.
@@ -62,6 +75,11 @@ PARTS = (
             Level(2.0, "--models small,lenet --rounds 7"),
             Level(5.0, "--rounds 7"),
         ],
+    ),
+    Part(
+        "xla",
+        [Level(1.0, "--xla --models dense --rounds 3"), Level(3.0, "--xla --rounds 5"), Level(5.0, "--xla --rounds 9")],
+        runs="step",
     ),
     Part("small_calls", [Level(0.5, "--times 5"), Level(1.5)]),
     Part(
@@ -93,6 +111,7 @@ PARTS = (
         "faults",
         [Level(1.5, "--models lenet --rounds 3 --deaths 1"), Level(5.0)],
     ),
+    Part("slow_group", [Level(1.5, "--steps 30"), Level(4.0)]),
     Part(
         "label",
         [Level(0.8, "--data digits --seeds 1"), Level(4.0, "--data digits"), Level(25.0, "--data digits,water/ice")],
@@ -171,7 +190,7 @@ def words(part: Part, level: Level) -> list[str]:
     return given
 
 
-def run(name: str, given: Sequence[str], share: float, out: Path, limit: float) -> Outcome:
+def run(part: Part, given: Sequence[str], share: float, out: Path, limit: float) -> Outcome:
     """Run a part in a process of its own.
 
     Args:
@@ -179,12 +198,12 @@ def run(name: str, given: Sequence[str], share: float, out: Path, limit: float) 
         out: the folder for what it prints.
         limit: seconds after which it is stopped.
     """
-    printed = out / f"{name}.txt"
-    outcome = Outcome(name, "done", command=shlex.join(["scripts/bench", name, *given]), share=share)
+    printed = out / f"{part.name}.txt"
+    outcome = Outcome(part.name, "done", command=shlex.join(["scripts/bench", part.benchmark, *given]), share=share)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, printed.open("w") as file:
         kept = Path(folder) / "part.json"
-        line = [sys.executable, "-m", f"benchmarks.{name}", *given, "--json", str(kept)]
+        line = [sys.executable, "-m", f"benchmarks.{part.benchmark}", *given, "--json", str(kept)]
         process = subprocess.Popen(
             line, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
         )
@@ -241,7 +260,7 @@ def run_all(parts: Sequence[Part], minutes: float, out: Path) -> list[Outcome]:
                 share = level.minutes * pace
                 given = words(part, level)
                 print(f"{part.name}: {shlex.join(given) or 'its defaults'}, {share:.1f} minutes", flush=True)
-                outcomes.append(run(part.name, given, share, out, 60 * PATIENCE * share + GRACE))
+                outcomes.append(run(part, given, share, out, 60 * PATIENCE * share + GRACE))
                 planned, spent = planned + level.minutes, spent + outcomes[-1].seconds / 60
             todo.pop(0)
             last = outcomes[-1]

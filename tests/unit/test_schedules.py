@@ -57,6 +57,6 @@ def test_products_are_made_by_the_exchange(ranks, how, sizes):
     """Gradients times the weight of a rank's rows: the same bits as where the graph multiplies, and no pass over memory
     for it. A rank without rows has NaN in a gradient."""
     for bits, finite, computed in ranks(
-        schedules.weighted_products, (3,), how=how, sizes=sizes, weights=[0.3, 0.0, 0.7]
+        schedules.weighted_products, (3,), how=how, elements=sizes, weights=[0.3, 0.0, 0.7]
     )[3]:
         assert bits and finite and computed == 1

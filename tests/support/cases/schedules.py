@@ -152,7 +152,7 @@ def kept_gradients(how):
     return right, float(copies[-1].max()) == 7 * world.size() + shift, float(taken_over.numpy().max()) - shift
 
 
-def weighted_products(how, sizes, weights):
+def weighted_products(how, elements, weights):
     """Products of tensors and a rank's weight, in whose place the exchange takes the tensors: whether the sums have the
     bits of the products' sums, and whether the graph computes any of them."""
     import tensorflow as tf
@@ -160,10 +160,10 @@ def weighted_products(how, sizes, weights):
     from matex_tf.exchange import op_inputs, tf_op
 
     ranks, random = world.current(), np.random.RandomState(7 + world.rank())
-    own = [random.normal(size=size).astype(("float32", "float64")[n == 1]) for n, size in enumerate(sizes)]
+    own = [random.normal(size=size).astype(("float32", "float64")[n == 1]) for n, size in enumerate(elements)]
     if not weights[ranks.rank]:
         own[0][:] = np.nan  # of a rank that has no rows: it counts nothing
-    labels = [f"{how} {size}" for size in sizes]
+    labels = [f"{how} {size}" for size in elements]
 
     @tf.function(autograph=False)
     def sums(given, weight, noted):
@@ -177,11 +177,11 @@ def weighted_products(how, sizes, weights):
     with scheduled(how, 4096):
         noted, plain = sums(given, weight, True), sums(given, weight, False)
     graph = sums.get_concrete_function(given, weight, True).graph
-    used = {tensor.op.name for op in graph.get_operations() if "PyFunc" in op.type for tensor in op.inputs}
+    given_to_ops = [tensor.op for op in graph.get_operations() if "PyFunc" in op.type for tensor in op.inputs]
     return (
         all(one.numpy().tobytes() == other.numpy().tobytes() for one, other in zip(noted, plain, strict=True)),
         bool(np.isfinite(noted[0].numpy()).all()),
-        sum("multiply_no_nan" in name or "MulNoNan" in name for name in used),
+        len({op.name for op in given_to_ops if op.type == "MulNoNan"}),
     )
 
 
