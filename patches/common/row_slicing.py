@@ -187,7 +187,7 @@ def signature(data: Any) -> list[Any]:
     """What is the same for batches of the same columns, whatever their rows: how they are nested, and the dtype and
     columns of each tensor."""
     leaves = [
-        (type(leaf) is tf.SparseTensor, leaf.dtype, leaf.shape[1:])
+        (type(leaf) is tf.SparseTensor, leaf.dtype, leaf.shape.as_list()[1:])
         if isinstance(leaf, (tf.Tensor, tf.SparseTensor)) and leaf.shape.rank
         else leaf is None
         for leaf in tf.nest.flatten(data)
