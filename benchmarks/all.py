@@ -111,7 +111,7 @@ PARTS = (
         "faults",
         [Level(1.5, "--models lenet --rounds 3 --deaths 1"), Level(5.0)],
     ),
-    Part("slow_group", [Level(1.5, "--steps 30"), Level(4.0)]),
+    Part("slow_group", [Level(2.5, "--steps 30"), Level(5.0)]),
     Part(
         "label",
         [Level(0.8, "--data digits --seeds 1"), Level(4.0, "--data digits"), Level(25.0, "--data digits,water/ice")],
