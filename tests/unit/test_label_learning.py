@@ -69,6 +69,7 @@ def test_fixmatch(network):
     one = learner(network, images, threshold=0.5, augment="none")
     numbers, labels = np.arange(12).reshape(4, 3).astype(np.int32), np.array([0, 1, 0, 1], np.int32)
     one.compile(optimizer=keras.optimizers.SGD(0.0))
+    one.temperature.assign(2.0)
     for layer in one.body.layers:  # statistics of a batch would make what is said of an image depend on others
         if isinstance(layer, keras.layers.BatchNormalization):
             layer.trainable = False
@@ -77,18 +78,44 @@ def test_fixmatch(network):
     one.draws.state.assign(state)
     draws = keras.random.uniform((4, 5, 12), seed=one.draws)
 
-    def say(pixels):
-        return tf.nn.softmax(one.head(one.body(pixels, training=False))).numpy()
+    def say(pixels, temperature=1.0):
+        return tf.nn.softmax(one.head(one.body(pixels, training=False)) / temperature).numpy()
 
     own = say(one.pixels(numbers[:, 0]))
     supervised = -np.log(own[np.arange(4), labels])
     flat = numbers[:, 1:].reshape(-1)
-    weak = say(one.pixels(flat))
+    weak = say(one.pixels(flat), 2.0)
     strong = say(one.augment(one.pixels(flat), tf.reshape(draws[:, 3:], [-1, 12]), strong=True))
     sure = weak.max(axis=1) >= 0.5
     unsupervised = np.where(sure, -np.log(strong[np.arange(8), weak.argmax(axis=1)]), 0).reshape(4, 2).mean(axis=1)
     assert float(found["loss"]) == pytest.approx((supervised + unsupervised).mean(), rel=1e-4)
     assert float(found["used"]) == pytest.approx(sure.mean())
+
+
+def test_judged_by_what_it_has_not_learned(network, monkeypatch):
+    """First a fifth of each class waits, and nothing is learned without a label; then the network is judged by these
+    and by what is held out, and later by new labels."""
+    images, kind = discs(60)
+    one = learner(network, images[..., None])
+    labels, held, rows, judged = np.where(np.arange(60) < 30, kind, -1), np.arange(30, 34), [], []
+    labels[held] = kind[held]
+    batches, judge = network.batches, one.calibration.judge
+    monkeypatch.setattr(network, "batches", lambda labels, use, *more: rows.append(use) or batches(labels, use, *more))
+    monkeypatch.setattr(
+        one.calibration, "judge", lambda said, labels: judged.append(labels.tolist()) or judge(said, labels)
+    )
+    one.learn(labels, np.arange(30), held, 2, 8, 1, 0)
+    assert judged == [] and np.isinf(one.temperature) and float(one.used.result()) == 0
+    waiting = np.setdiff1d(np.arange(30), rows[0])
+    assert {label: (kind[waiting] == label).sum() for label in (0, 1)} == {
+        label: (kind[:30] == label).sum() // 5 for label in (0, 1)
+    }
+    one.learn(labels, np.arange(30), held, 2, 8, 1, 1)
+    assert judged == [[*kind[waiting], *kind[held]]] and set(rows[1]) == set(range(30))
+    labels[40:55] = kind[40:55]
+    one.learn(labels, np.array([*range(30), *range(40, 55)]), held, 2, 8, 1, 2)
+    assert judged[1:] == [[*kind[40:55], *kind[held]]]
+    assert 1 <= float(one.temperature) < np.inf and float(one.temperature) == pytest.approx(one.calibration.temperature)
 
 
 @pytest.mark.parametrize("semi", [False, True])

@@ -38,15 +38,14 @@ grid.addEventListener("pointerdown", (event) => {
   const place = placeOf(event.target);
   if (event.button || place < 0) return;
   grid.focus({ preventScroll: true });
-  drag = { place, x: event.clientX, y: event.clientY, id: event.pointerId, more: event.ctrlKey || event.metaKey, range: event.shiftKey };
+  drag = { image: state.list[place], x: event.clientX, y: event.clientY, id: event.pointerId, more: event.ctrlKey || event.metaKey, range: event.shiftKey };
 });
 
 window.addEventListener("pointermove", (event) => {
   if (!drag || event.pointerId !== drag.id) return;
   if (!drag.ghost) {
     if (Math.hypot(event.clientX - drag.x, event.clientY - drag.y) < FAR) return;
-    const image = state.list[drag.place];
-    drag.images = state.selected.has(image) ? [...state.selected] : [image];
+    drag.images = state.selected.has(drag.image) ? [...state.selected] : [drag.image];
     drag.ghost = ghostOf(drag.images);
   }
   drag.ghost.style.left = `${event.clientX + 8}px`;
@@ -56,9 +55,9 @@ window.addEventListener("pointermove", (event) => {
 
 window.addEventListener("pointerup", (event) => {
   if (!drag || event.pointerId !== drag.id) return;
-  const { ghost, images, place, more, range } = drag, target = targetAt(event.clientX, event.clientY);
+  const { ghost, images, image, more, range } = drag, target = targetAt(event.clientX, event.clientY);
   end();
-  if (!ghost) select(place, { more, range });
+  if (!ghost) select(state.list.indexOf(image), { more, range }); // not by its place, which news may have changed
   else if (target) put(Number(target.dataset.group), images);
 });
 window.addEventListener("pointercancel", end);

@@ -7,16 +7,27 @@ const GAP = 6, BEFORE = 2; // pixels between tiles; rows beyond what is seen
 const tiles = new Map(); // by place in the list
 let columns = 1, keys = false;
 
-const step = () => state.size + GAP;
+const step = () => state.size + GAP, rowOf = (place) => Math.floor(place / columns);
 
 export function refill(keep = true) { // what is shown has changed
-  const focused = state.list[state.focus];
+  const before = state.list, at = state.focus, focused = before[at], above = rowOf(at) * step() - scroll.scrollTop;
   if (!keep) recent.clear();
   state.list = listOf(state.view, state.group);
+  if (keep && focused !== undefined) hold(before.slice(0, at + 1));
   const place = keep && focused !== undefined ? state.list.indexOf(focused) : 0;
-  state.focus = Math.max(0, Math.min(place >= 0 ? place : state.focus, state.list.length - 1));
+  state.focus = Math.max(0, Math.min(place >= 0 ? place : at, state.list.length - 1));
   if (!keep) { scroll.scrollTop = 0; state.anchor = 0; }
   layout();
+  if (keep && place >= 0 && above >= 0 && above < scroll.clientHeight) scroll.scrollTop = rowOf(place) * step() - above;
+}
+
+function hold(before) { // nothing changes under one's hands: the image in focus stays, and in the queue all before it
+  const focused = before.at(-1), free = state.labels[focused] === NOTHING;
+  if (state.view === "ask") {
+    const known = new Set(before);
+    state.list = [...before, ...state.list.filter((image) => !known.has(image))];
+  } else if (["suggested", "changed"].includes(state.view) && free && !state.list.includes(focused))
+    state.list.splice(Math.min(before.length - 1, state.list.length), 0, focused);
 }
 
 function layout() {

@@ -44,7 +44,9 @@ export function aboutView() { // what is shown, and what the last round has chan
   const parts = [`Round ${news.round}, ${news.semi ? "with" : "without"} images that have no label.`];
   if (news.changed) parts.push(`${news.changed.length} suggestions are others than in the round before${news.before_semi === news.semi ? "" : `, which was ${news.before_semi ? "with" : "without"} them`}.`);
   for (const [from, to, count] of news.pairs ?? []) parts.push(`${nameOf(from)} → ${nameOf(to)}: ${count}.`);
-  if (news.semi) parts.push(`It is sure (${Math.round(100 * news.threshold)} %) of ${news.sure}, and learns from these too.`);
+  parts.push(`It says ${Math.round(100 * news.threshold)} % or more of ${news.sure.toLocaleString("en")} images.`);
+  const used = state.training.log?.at(-1)?.used;
+  if (news.semi && used !== undefined) parts.push(`Judged by labels that it had not learned from, it was sure enough of ${percent(used)} of all images to learn from them.`);
   return parts.join(" ");
 }
 

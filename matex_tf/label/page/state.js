@@ -39,7 +39,7 @@ export function listOf(view, group) {
   const free = (image) => state.labels[image] === NOTHING;
   switch (view) {
     case "ask": return state.queue.filter((image) => free(image) || state.selected.has(image) || recent.has(image));
-    case "suggested": return state.suggested ? every.filter((i) => free(i) && state.suggested[i] === group).sort(byConfidence) : [];
+    case "suggested": return state.suggested ? every.filter((i) => free(i) && (state.suggested[i] === group || state.selected.has(i))).sort(byConfidence) : [];
     case "labelled": return every.filter((image) => state.labels[image] === group);
     case "split": return Object.keys(state.split).map(Number).sort((a, b) => a - b);
     case "changed": return (state.news.changed ?? []).filter(free);
