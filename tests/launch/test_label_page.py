@@ -178,6 +178,24 @@ def running_labels(running):
 
 
 @pytest.mark.variants(0)
+def test_the_queue_holds_still(browser, served):
+    """A new queue comes in behind the image in focus. That one stays in its place, and so do those before it."""
+    running = served("--train", "off")
+    window = Window(browser, running.url)
+    first = [window.image(place) for place in range(3)]
+    window.keys("1", "2")
+    running.until(lambda shown: [shown["labels"][image] for image in first] == [1, 2, -2])
+    before = [window.image(place) for place in range(3, 12)]
+    running.ask("/api/training", {"ask": "entropy"})
+    window.until(lambda: window.page.locator("#controls select").input_value() == "entropy", "the new queue")
+    behind = [image for image in running.ask("/api/all")["queue"] if image not in first][:9]
+    assert behind != before
+    assert [window.image(place) for place in range(12)] == first + behind
+    assert window.page.locator(".tile.focus").get_attribute("data-image") == str(first[2])
+    assert window.errors == []
+
+
+@pytest.mark.variants(0)
 def test_groups_by_keys(browser, served, tmp_path):
     """Select many, none of these, a new group of what is selected, split, merge, their undo; and the export."""
     running = served("--train", "off", "--person", "ann")

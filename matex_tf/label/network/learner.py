@@ -122,13 +122,14 @@ class Learner(keras.Model):
             sure = tf.nn.softmax(self.head(self.body(weak, training=False)) / self.temperature)
             most, most_like = tf.reduce_max(sure, axis=1), tf.argmax(sure, axis=1)
             use = tf.cast(most >= self.threshold, tf.float32)
-            labelled = tf.concat([labelled, strong], axis=0)
         with tf.GradientTape() as tape:
-            logits = self.head(self.body(labelled, training=True))
-            own = logits[:rows]
+            own = self.head(self.body(labelled, training=True))
             loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, own)
             if self.semi:
-                wrong = tf.nn.sparse_softmax_cross_entropy_with_logits(most_like, logits[rows:])
+                # As it says what they are in the end: with the statistics of batches of images as they are. Strongly
+                # augmented ones have others, and would spoil those (arXiv 2010.07810), also while none is learned from.
+                logits = self.head(self.body(strong, training=False))
+                wrong = tf.nn.sparse_softmax_cross_entropy_with_logits(most_like, logits)
                 loss += tf.reduce_mean(tf.reshape(use * wrong, [rows, _UNLABELLED]), axis=1)
                 self.used.update_state(tf.reduce_mean(tf.reshape(use, [rows, _UNLABELLED]), axis=1))
             mean = tf.reduce_mean(loss)
