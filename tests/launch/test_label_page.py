@@ -386,8 +386,9 @@ def test_picture_of_the_docs(browser, tmp_path):
         for scheme in ("light", "dark"):
             window = Window(browser, running.url, 1280, 760, color_scheme=scheme)
             window.keys("ArrowRight", "ArrowDown")
-            window.page.wait_for_timeout(500)
+            loaded = "[...document.images].every((one) => one.complete && one.naturalWidth)"
             window.until(lambda window=window: window.page.locator("#detail img").count(), "the image in focus")
+            window.until(lambda window=window: window.page.evaluate(loaded), "all pictures")
             path = tmp_path / f"label-{scheme}.png"
             window.page.screenshot(path=path)
             assert path.stat().st_size > 50_000

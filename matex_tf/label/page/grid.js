@@ -5,9 +5,9 @@ import { state, change, onChange, colourOf, nameOf, listOf, recent, NOTHING, SKI
 const scroll = document.getElementById("scroll"), grid = document.getElementById("grid");
 const GAP = 6, BEFORE = 2; // pixels between tiles; rows beyond what is seen
 const tiles = new Map(); // by place in the list
-let columns = 1, keys = false;
+let columns = 1, side = state.size, keys = false; // side: pixels across a tile, so that a row is full
 
-const step = () => state.size + GAP, rowOf = (place) => Math.floor(place / columns);
+const step = () => side + GAP, rowOf = (place) => Math.floor(place / columns);
 
 export function refill(keep = true) { // what is shown has changed
   const before = state.list, at = state.focus, focused = before[at], above = rowOf(at) * step() - scroll.scrollTop;
@@ -31,7 +31,9 @@ function hold(before) { // nothing changes under one's hands: the image in focus
 }
 
 function layout() {
-  columns = Math.max(1, Math.floor((scroll.clientWidth - 24 + GAP) / step()));
+  const width = scroll.clientWidth - 24 + GAP;
+  columns = Math.max(1, Math.floor(width / (state.size + GAP)));
+  side = Math.max(state.size, Math.floor(width / columns) - GAP);
   grid.style.height = `${Math.max(1, Math.ceil(state.list.length / columns)) * step()}px`;
   for (const tile of tiles.values()) tile.remove();
   tiles.clear();
@@ -66,11 +68,11 @@ function add(place) {
   tile.className = "tile"; tile.id = `tile-${place}`; tile.dataset.place = place; tile.dataset.image = image;
   tile.setAttribute("role", "option");
   tile.setAttribute("aria-posinset", place + 1); tile.setAttribute("aria-setsize", state.list.length);
-  tile.style.width = tile.style.height = `${state.size}px`;
+  tile.style.width = tile.style.height = `${side}px`;
   tile.style.transform = `translate(${(place % columns) * step()}px, ${Math.floor(place / columns) * step()}px)`;
   const picture = document.createElement("img");
   picture.alt = ""; picture.decoding = "async"; picture.draggable = false;
-  picture.src = `/image/${image}/${state.size > 128 ? 256 : 128}.png`;
+  picture.src = `/image/${image}/${side > 128 ? 256 : 128}.png`;
   const tag = document.createElement("div");
   tag.className = "tag";
   tile.append(picture, tag);

@@ -56,7 +56,7 @@ function chooser(name, choices, value, take) {
 
 function drawControls() {
   const parts = [];
-  if (state.view === "ask") parts.push(chooser("By", state.asks.map((name) => [name, name]), state.ask, (name) => train({ ask: name })));
+  if (state.view === "ask") parts.push(chooser("Ask by", state.asks.map((name) => [name, name]), state.ask, (name) => train({ ask: name })));
   if (["suggested", "labelled"].includes(state.view)) {
     const groups = state.groups.map((group) => [group.id, group.name]);
     if (state.view === "labelled") groups.push([0, nameOf(0)], [-1, nameOf(-1)]);
@@ -147,5 +147,10 @@ at("theme").onclick = () => { const now = dark() === "dark" ? "light" : "dark"; 
 const kept = localStorage.getItem("matex-label-theme");
 if (kept === "dark" || kept === "light") document.documentElement.dataset.theme = kept;
 
-const beginning = load().then(() => { change("view"); listen(); at("grid").focus({ preventScroll: true }); });
+const beginning = load().then(() => {
+  change("view");
+  listen();
+  at("grid").focus({ preventScroll: true });
+  if (!localStorage.getItem("matex-label-person")) toast(`You label as ${state.person}. If that is not you, press the name at the top.`);
+});
 beginning.catch((error) => toast(`${error.message}`, true));

@@ -1,6 +1,6 @@
 // What stands around the images: training, the image in focus, the line at the bottom.
 
-import { state, onChange, nameOf, VIEWS } from "./state.js";
+import { state, onChange, colourOf, nameOf, VIEWS } from "./state.js";
 import { describe } from "./api.js";
 
 const at = (id) => document.getElementById(id);
@@ -68,8 +68,9 @@ async function drawDetail() {
   if (found.chances.length) {
     rest.append(make("h2", "The network"));
     for (const [id, chance] of found.chances) {
-      const line = make("p"), meter = document.createElement("meter");
-      line.append(make("span", `${nameOf(id) || "a group that is gone"} ${percent(chance)}`));
+      const line = make("p", undefined, "chance"), meter = document.createElement("meter");
+      line.append(make("span", nameOf(id) || "a group that is gone"), make("span", percent(chance)));
+      meter.style.setProperty("--own", colourOf(id));
       meter.value = chance; meter.setAttribute("aria-label", `how sure of ${nameOf(id)}`);
       rest.append(line, meter);
     }
