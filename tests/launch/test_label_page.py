@@ -16,6 +16,7 @@ from label_server import Running, discs
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here: apt-get install chromium")
 SECONDS = 60
+LOADED = "[...document.images].every((one) => one.complete && one.naturalWidth)"
 
 
 @pytest.fixture(scope="module")
@@ -386,9 +387,8 @@ def test_picture_of_the_docs(browser, tmp_path):
         for scheme in ("light", "dark"):
             window = Window(browser, running.url, 1280, 760, color_scheme=scheme)
             window.keys("ArrowRight", "ArrowDown")
-            loaded = "[...document.images].every((one) => one.complete && one.naturalWidth)"
             window.until(lambda window=window: window.page.locator("#detail img").count(), "the image in focus")
-            window.until(lambda window=window: window.page.evaluate(loaded), "all pictures")
+            window.until(lambda window=window: window.page.evaluate(LOADED), "all pictures")
             path = tmp_path / f"label-{scheme}.png"
             window.page.screenshot(path=path)
             assert path.stat().st_size > 50_000
