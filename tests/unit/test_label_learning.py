@@ -92,6 +92,28 @@ def test_fixmatch(network):
     assert float(found["used"]) == pytest.approx(sure.mean())
 
 
+@pytest.mark.parametrize("backbone", ["small", "MobileNetV2"])
+def test_nothing_is_sure(network, backbone):
+    """Then FixMatch changes nothing: strongly augmented images leave no trace in the statistics of batches."""
+    import keras
+    import tensorflow as tf
+
+    images, kind = discs(60)
+    if backbone != "small":
+        images = np.repeat(np.repeat(images, 3, axis=1), 3, axis=2)
+    numbers, found = np.arange(48).reshape(16, 3).astype(np.int32), []
+    for semi in (True, False):
+        one = learner(network, images[..., None], semi=semi, backbone=backbone)
+        one.compile(optimizer=keras.optimizers.SGD(0.01))
+        before = [value.copy() for value in one.body.get_weights()]
+        one.train_step((tf.constant(numbers), tf.constant(kind[:16].astype(np.int32))))
+        found.append(one.body.get_weights())
+        assert len(one._statistics) > 4
+    moved = [not np.array_equal(a, b) for a, b in zip(before, found[0], strict=True)]
+    assert sum(moved) > len(moved) / 2
+    assert all(np.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(*found, strict=True))
+
+
 def test_judged_by_what_it_has_not_learned(network, monkeypatch):
     """First a fifth of each class waits, and nothing is learned without a label; then the network is judged by these
     and by what is held out, and later by new labels."""

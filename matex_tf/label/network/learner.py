@@ -64,6 +64,8 @@ class Learner(keras.Model):
     ):
         super().__init__()
         self.body, self.head = network(images.shape[1:], int(classes), backbone, weights)
+        kept = ("moving_mean", "moving_variance")
+        self._statistics = [one for one in self.body.non_trainable_variables if one.name in kept]
         self.augment, self.semi, self.threshold = Augment(augment), semi, threshold
         self.calibration, self.temperature = Calibration(), tf.Variable(math.inf, trainable=False)
         self._learned = np.zeros(len(images), bool)  # whose labels it has learned from
@@ -123,12 +125,11 @@ class Learner(keras.Model):
             most, most_like = tf.reduce_max(sure, axis=1), tf.argmax(sure, axis=1)
             use = tf.cast(most >= self.threshold, tf.float32)
         with tf.GradientTape() as tape:
+            if self.semi:
+                logits = self.head(self._normalized_apart(strong))
             own = self.head(self.body(labelled, training=True))
             loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, own)
             if self.semi:
-                # As it says what they are in the end: with the statistics of batches of images as they are. Strongly
-                # augmented ones have others, and would spoil those (arXiv 2010.07810), also while none is learned from.
-                logits = self.head(self.body(strong, training=False))
                 wrong = tf.nn.sparse_softmax_cross_entropy_with_logits(most_like, logits)
                 loss += tf.reduce_mean(tf.reshape(use * wrong, [rows, _UNLABELLED]), axis=1)
                 self.used.update_state(tf.reduce_mean(tf.reshape(use, [rows, _UNLABELLED]), axis=1))
@@ -138,6 +139,15 @@ class Learner(keras.Model):
         self.loss_mean.update_state(loss)
         self.accuracy.update_state(labels, own)
         return {metric.name: metric.result() for metric in self.metrics}
+
+    def _normalized_apart(self, strong: Any) -> Any:
+        """Features of strongly augmented images, by the statistics of their own batch, which are not kept: what the
+        network says in the end is normalized by those of images as they are (arXiv 2010.07810)."""
+        kept = [(variable, tf.identity(variable)) for variable in self._statistics]
+        features = self.body(strong, training=True)
+        for variable, value in kept:
+            variable.assign(value)
+        return features
 
     def test_step(self, data: Any) -> dict[str, Any]:
         numbers, labels = data
