@@ -85,6 +85,7 @@ def curve(
         said, features = learner.answers()
         rest = labels < 0
         found.append(float((said.mean(axis=0).argmax(axis=1) == y)[rest].mean()))
+        print(f"seed {seed}, {way}, {budget} labels: {found[-1]:.3f}", file=sys.stderr, flush=True)
     return found
 
 
