@@ -14,7 +14,7 @@ from matex_tf.errors import SettingError
 from matex_tf.label import boundary, scores
 from matex_tf.label.actions import SKIPPED, Change, agreed
 from matex_tf.label.images import Images
-from matex_tf.label.results import Result
+from matex_tf.label.rounds import Result
 from matex_tf.label.store import Store
 from matex_tf.label.training import Labels
 from matex_tf.storage import atomic_file

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from matex_tf.errors import DataError
-from matex_tf.label import results, rounds
+from matex_tf.label import rounds
 from matex_tf.label.images import Images
 from matex_tf.launch import lifetime
 
@@ -77,7 +77,7 @@ class Training:
         plan: Plan,
         labels: Callable[[], Labels],
         say: Callable[[dict[str, Any]], None],
-        done: Callable[[results.Result], None],
+        done: Callable[[rounds.Result], None],
         name: str = "",
     ):
         self.plan, self.on = plan, True
@@ -176,7 +176,7 @@ class Training:
             self._tell("waiting", "all labels are learned")
             return None
         self._trained_on = state
-        return task, state[0], labels, results.held_out(labels, self.plan.held_out)
+        return task, state[0], labels, rounds.held_out(labels, self.plan.held_out)
 
     def _round(self, task: rounds.Task, groups: list[int], labels: np.ndarray, held: np.ndarray) -> None:
         self._write_images()
@@ -188,12 +188,12 @@ class Training:
             self._start_script(place)
         self._tell("training" if self._rounds_done else "starting", log=[], round=number, **counts)
         shown: list[int] = []
-        last: results.Result | None = None
+        last: rounds.Result | None = None
         while not self._over and self.on:
             ended = self._process is not None and self._process.poll() is not None
             done = ended or (place / rounds.DONE).exists()
-            written = results.written(place)
-            if (log := results.read_log(place / "log.csv")) != self.state["log"]:
+            written = rounds.written(place)
+            if (log := rounds.read_log(place / "log.csv")) != self.state["log"]:
                 self._tell("training", log=log)
             if self._changed.is_set():
                 (place / rounds.HURRY).touch()
@@ -237,13 +237,13 @@ class Training:
         self._again = True
         self._end_script()
 
-    def _read(self, place: Path, number: int, groups: list[int], semi: bool) -> results.Result:
+    def _read(self, place: Path, number: int, groups: list[int], semi: bool) -> rounds.Result:
         count = len(self._images.names)
-        suggestions = results.read_array(place / "suggestions.npy", (count, len(groups)))
+        suggestions = rounds.read_array(place / "suggestions.npy", (count, len(groups)))
         assert suggestions is not None
-        features = results.read_array(place / "features.npy", (count, None))
-        return results.Result(
-            number, groups, suggestions, features, results.read_array(place / "disagreement.npy", (count,)), semi
+        features = rounds.read_array(place / "features.npy", (count, None))
+        return rounds.Result(
+            number, groups, suggestions, features, rounds.read_array(place / "disagreement.npy", (count,)), semi
         )
 
     def _write_images(self) -> None:

@@ -16,8 +16,7 @@ from matex_tf.errors import DataError
 from matex_tf.label import boundary, export, pixels
 from matex_tf.label.board import Board
 from matex_tf.label.images import open_images
-from matex_tf.label.results import Result, held_out, read_array, read_log
-from matex_tf.label.rounds import Task, begin, read
+from matex_tf.label.rounds import Result, Task, begin, held_out, read, read_array, read_log
 from matex_tf.label.store import Store
 from matex_tf.label.training import Plan, Training
 from matex_tf.readers import DataSet

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from matex_tf.label import results, rounds
+from matex_tf.label import rounds
 from matex_tf.label.training import Plan, Training
 
 
@@ -86,8 +86,8 @@ def test_answers_are_taken_whole(taken):
 
 def test_results_differ():
     """By any of their arrays."""
-    one = results.Result(1, [1, 2], np.eye(2), np.eye(2), None, False)
-    same = results.Result(1, [1, 2], np.eye(2), np.eye(2), None, False)
+    one = rounds.Result(1, [1, 2], np.eye(2), np.eye(2), None, False)
+    same = rounds.Result(1, [1, 2], np.eye(2), np.eye(2), None, False)
     assert one.same_as(same) and not one.same_as(None)
     for change in ({"suggestions": np.ones((2, 2))}, {"features": None}, {"disagreement": np.ones(2)}):
-        assert not one.same_as(results.Result(**{**vars(same), **change}))
+        assert not one.same_as(rounds.Result(**{**vars(same), **change}))

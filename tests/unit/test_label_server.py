@@ -18,7 +18,7 @@ from matex_tf.cli.main import main
 from matex_tf.label import server
 from matex_tf.label.board import Board
 from matex_tf.label.images import open_images
-from matex_tf.label.results import Result
+from matex_tf.label.rounds import Result
 from matex_tf.label.store import Store
 
 TOKEN = "a-token-of-this-test"
