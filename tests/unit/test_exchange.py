@@ -321,26 +321,3 @@ def test_counters_that_go_in_step(start, monkeypatch):
         thread.join()
     assert time.monotonic() - begin < 25
     assert 0 in wakes and 1 in wakes
-
-
-def test_ranks_that_share_cores_do_not_spin_after_a_long_wait(monkeypatch):
-    """A rank that has waited for one that computes leaves the core to it the next time; after a short wait it spins."""
-    import ctypes
-
-    from matex_tf.exchange.node import futex
-
-    yields = []
-    monkeypatch.setattr(futex.os, "sched_yield", lambda: yields.append(1) or time.sleep(0))
-    memory = (ctypes.c_uint32 * 6)()
-    words = memoryview(memory).cast("B").cast("I")
-    waiting, setting = (futex.Counters(words, ctypes.addressof(memory), True, 3, 4) for _ in range(2))
-    spun = []
-    for value, spin in enumerate((1e-3, 1e-3, 10.0, 10.0), 1):
-        monkeypatch.setattr(waiting, "_spin", spin)
-        yields.clear()
-        other = threading.Timer(0.05, setting.advance, (0, value))
-        other.start()
-        waiting.wait(0, value, lambda seconds: None, True)
-        other.join()
-        spun.append(bool(yields))
-    assert spun == [True, False, False, True]

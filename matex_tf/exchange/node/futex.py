@@ -25,7 +25,7 @@ _WAIT, _WAKE, _EVERYONE = 0, 1, 0x7FFFFFFF
 _WRAP, _HALF = 0xFFFFFFFF, 0x80000000
 
 #: Seconds that a wait spins where every rank of the node has a core of its own, and where ranks share cores: there it
-#: gives the core away at each turn, and does not spin after a wait that took longer.
+#: gives the core away at each turn.
 SPIN_SECONDS, YIELD_SECONDS = 6e-5, 3e-4
 #: Seconds between two looks at whether the process that is waited for still lives.
 LOOK_SECONDS = 0.25
@@ -90,7 +90,6 @@ class Counters:
         self._address = address
         self._oversubscribed = oversubscribed
         self._spin = YIELD_SECONDS if oversubscribed else SPIN_SECONDS
-        self._spins = True
 
     def set(self, index: int, value: int) -> None:
         """Set a counter, after everything that was written before, and wake who waits for it."""
@@ -164,27 +163,12 @@ class Counters:
         if (words[index] - target) & _WRAP < _HALF:
             return self._seen()
         start = time.perf_counter()
-        if self._spins and self._spin_until(index, target, start + self._spin):
-            return self._seen()
-        try:
-            self._sleep(index, target, look, advances, start)
-        finally:  # where ranks share cores, those that compute want the core that spinning takes
-            self._spins = not self._oversubscribed or time.perf_counter() < start + self._spin
-        self._seen()
-
-    def _spin_until(self, index: int, target: int, end: float) -> bool:
-        words = self._words
-        while time.perf_counter() < end:
+        while time.perf_counter() < start + self._spin:
             for _ in range(10):
                 if (words[index] - target) & _WRAP < _HALF:
-                    return True
+                    return self._seen()
                 if self._oversubscribed:
                     os.sched_yield()
-        return False
-
-    def _sleep(self, index: int, target: int, look: Callable[[float], None], advances: bool, start: float) -> None:
-        """Wait in the kernel; arguments as for `wait`, start: when that began."""
-        words = self._words
         begin = time.monotonic()
         next_look = begin + LOOK_SECONDS
         if advances:
@@ -192,7 +176,7 @@ class Counters:
         while True:
             value = words[index]
             if (value - target) & _WRAP < _HALF:
-                return
+                return self._seen()
             if words[self._broken]:
                 raise RankLost("another rank of this node has seen a rank die.")
             if time.monotonic() >= next_look:
@@ -203,7 +187,7 @@ class Counters:
                         raise
                 next_look = time.monotonic() + LOOK_SECONDS
                 if (words[index] - target) & _WRAP < _HALF:
-                    return
+                    return self._seen()
             if _futex is not None:
                 _futex(self._address + 4 * index, _WAIT, value, _look_address)
             else:
