@@ -186,7 +186,7 @@ class Training:
         counts: dict[str, Any] = {"labelled": int((labels >= 0).sum()), "held_out": int(held.sum())}
         if self._process is None or self._process.poll() is not None:
             self._start_script(place)
-        self._tell("training" if self._rounds_done else "starting", log=[], round=number, **counts)
+        self._tell("training" if self._rounds_done else "starting", log=[], round=number, seconds=None, **counts)
         shown: list[int] = []
         last: rounds.Result | None = None
         while not self._over and self.on:

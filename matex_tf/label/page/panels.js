@@ -92,7 +92,7 @@ const detailSoon = () => { clearTimeout(later); later = setTimeout(drawDetail, 9
 
 function drawFoot() {
   const many = state.selected.size;
-  at("selected").textContent = many ? `${many} selected` : `${state.list.length.toLocaleString("en")} images`;
+  at("selected").textContent = many ? `${many} selected` : `${(state.view === "map" ? state.count : state.list.length).toLocaleString("en")} images`;
   at("hint").textContent = many ? "1…9 or drag puts them into a group, Esc selects nothing" : "1…9 label, arrows move, Space selects, Ctrl+Z undoes, ? shows all keys";
   at("person").textContent = state.person || "Your name";
   at("title").textContent = state.title;
