@@ -10,7 +10,6 @@ from matex_tf.center.member import TOKEN_BYTES, Center
 from matex_tf.center.service import Service
 from matex_tf.core.addresses import addresses
 from matex_tf.core.world import World
-from matex_tf.errors import SettingError
 from matex_tf.settings import Settings
 
 
@@ -25,9 +24,7 @@ def ranks_that_train(everyone: World, settings: Settings) -> World | None:
     """
     if not settings.servers:
         return everyone
-    training = everyone.size - settings.servers
-    if training < 1:
-        raise SettingError(f"--servers {settings.servers} leaves none of {everyone.size} ranks to train: take fewer.")
+    training = settings.training_ranks(everyone.size)
     token = everyone.broadcast(os.urandom(TOKEN_BYTES), "draw a token for the center")
     known = addresses()
     on = everyone.allgather(known, "tell on which networks they are")

@@ -106,4 +106,5 @@ def find(job: str, base: str) -> tuple[Path, registry.Entry]:
         if job and job in (entry.name, entry.script):
             return place / f"{entry.name}.json", entry
     there = ", ".join(f"{entry.name} ({entry.script})" for entry in known) or "none is running that can be found"
-    raise SettingError(f"there is no job {job or 'named'}: {there}. matex-tf join JOB wants its number.")
+    what = f"there is no job {job}" if job else "no job is named"
+    raise SettingError(f"{what}: {there}. matex-tf join JOB wants its number.")

@@ -9,6 +9,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from itertools import pairwise
 from typing import Any
 
 from matex_tf import settings as settings_module
@@ -206,9 +207,11 @@ def job_of(steps: Sequence[timeline.Step], name: str, ranks: int) -> Job:
     def slowest(part: str) -> float:
         return 1e-6 * statistics.median(max(step.parts.get(part, 0.0) for step in same) for same in together)
 
+    gaps = [[max(0.0, step.begin - last.begin - last.length) for last, step in pairwise(own)] for own in by_rank]
+    between = 1e-6 * statistics.median([*map(max, zip(*gaps, strict=False))] or [0.0])
     nbytes = statistics.median(max(step.nbytes for step in same) for same in together)
     work = 1e-6 * statistics.median(statistics.fmean(step.work for step in same) for same in together)
-    return Job(name, ranks, slowest("compute"), slowest("apply"), nbytes, work=work)
+    return Job(name, ranks, slowest("compute"), slowest("apply"), nbytes, work=work, between=between)
 
 
 def _in_buckets(job: Job, settings: Settings) -> Job:

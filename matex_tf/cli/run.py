@@ -48,6 +48,7 @@ def command(given: argparse.Namespace) -> int:
     target = Target.read(given.rest)
     target.require()
     ranks, hosts = given.ranks or resources.default_ranks(given.hosts), given.hosts
+    settings.refuse_conflicts(settings.training_ranks(ranks))
     if settings.notes and not given.dry_run:
         _say_what_may_be_meant(given, target, ranks)
     survive = settings.faults == "shrink"

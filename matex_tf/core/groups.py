@@ -99,15 +99,20 @@ def parse(text: str, hosts: Sequence[str]) -> list[list[int]]:
     return found
 
 
-def check(text: str) -> None:
-    """Refuse a text that names no groups whatever the ranks are.
+def check(text: str, ranks: int = 0) -> None:
+    """Refuse a text that names no groups, or none of so many ranks.
+
+    Args:
+        ranks: how many train; 0 where nobody knows yet.
 
     Raises:
-        SettingError: it is no number, not `host`, and no list of ranks.
+        SettingError: it is no number, not `host`, and no list of ranks; or these ranks cannot be in such groups.
     """
     known = not text or text == "host" or (text.isdigit() and int(text) > 0)
     if not known and any(_listed(part) is None for part in text.split("/")):
         raise SettingError(f"--groups is {text!r}; it can be a number, host, or ranks as in 0-3/4-7.")
+    if ranks > 1 and text != "host":
+        parse(text, [""] * ranks)
 
 
 def _listed(part: str) -> list[int] | None:

@@ -38,6 +38,7 @@ class Job:
         nbytes: of gradients, as float32.
         buckets: in how many parts they are exchanged.
         work: seconds of a step in which a rank's cores are at work, without the exchange; a mean over the ranks.
+        between: seconds from the end of a step to the next one, in which a rank gets its batch and calls callbacks.
     """
 
     name: str
@@ -47,6 +48,12 @@ class Job:
     nbytes: float
     buckets: int = 1
     work: float = 0.0
+    between: float = 0.0
+
+    @property
+    def after(self) -> float:
+        """Seconds of what a rank does by itself once gradients have been exchanged."""
+        return self.update + self.between
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,7 @@ def predict(
         for name, (strategy, codec) in compared().items()
         if not codec or codec in machine.codecs
     }
-    efficiency = {name: step_cost.efficiency(compute, job.update, step) for name, step in seconds.items()}
+    efficiency = {name: step_cost.efficiency(compute, job.after, step) for name, step in seconds.items()}
     return Row(ranks, seconds, efficiency, best(seconds))
 
 
@@ -101,12 +108,12 @@ def _step(
     near: int = 1,
 ) -> float:  # fmt: skip
     if ranks == 1:
-        return compute + job.update
+        return compute + job.after
     if strategy == SERVER:
-        return step_cost.parameter_server(ranks, job.nbytes, compute, job.update, machine.far)
+        return step_cost.parameter_server(ranks, job.nbytes, compute, job.after, machine.far)
     near = min(near, ranks)
     step = PlannedStep(
-        compute, job.update, job.nbytes, job.buckets, ranks, machine, codec, group_ranks=near, servers=settings.servers
+        compute, job.after, job.nbytes, job.buckets, ranks, machine, codec, group_ranks=near, servers=settings.servers
     )
     cost = STRATEGIES[strategy](settings).predict(step)
     return step_cost.crowded(cost.seconds, cost.own, job.work, cost.exchange_work, machine.cores, machine.crowd)
@@ -154,7 +161,8 @@ def show(job: Job, machine: Machine, rows: Sequence[Row], scaling: str, settings
     width = max(110, 40 + 9 * len(rows[0].seconds))  # the same in a file as on a narrow terminal
     console = Console(highlight=False, width=width)
     console.print(
-        f"{job.name}: {1e3 * job.compute:.2f} ms to compute and {1e3 * job.update:.2f} ms to update, "
+        f"{job.name}: {1e3 * job.compute:.2f} ms to compute, {1e3 * job.update:.2f} ms to update, "
+        f"{1e3 * job.between:.2f} ms between steps, "
         f"{job.nbytes / 1e6:.2f} MB of gradients in {job.buckets} bucket{'s' * (job.buckets > 1)}"
     )
     inside = f"; in a node of {machine.node_ranks} ranks {_rate(machine.node_beta)}" if machine.node_ranks > 1 else ""

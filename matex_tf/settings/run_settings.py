@@ -461,11 +461,21 @@ class Settings:
         """Whether loops of the script's own are shared out; with virtual ranks every rank walks over whole batches."""
         return self.shard_loops and not self.reproducible
 
+    def training_ranks(self, ranks: int) -> int:
+        """How many of so many ranks train; the others are servers of the center.
+
+        Raises:
+            SettingError: none.
+        """
+        if self.servers >= ranks:
+            raise SettingError(f"--servers {self.servers} leaves none of {ranks} ranks to train: take fewer.")
+        return ranks - self.servers
+
     def refuse_conflicts(self, ranks: int = 0) -> None:
         """Refuse settings that do not go together.
 
         Args:
-            ranks: how many there are; 0 where nobody knows yet.
+            ranks: how many train; 0 where nobody knows yet.
 
         Raises:
             SettingError: what the strategy does not go together with, see `Strategy.check`.

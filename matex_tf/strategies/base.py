@@ -108,7 +108,7 @@ class Strategy:
         if settings.groups:  # commands read settings, and need no more than that
             from matex_tf.core import groups
 
-            groups.check(settings.groups)
+            groups.check(settings.groups, ranks)
         if settings.groups and not cls.in_groups:
             raise SettingError(
                 f"--groups is for strategies whose ranks train apart, and --strategy {cls.name} has no groups: take "

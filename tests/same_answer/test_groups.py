@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from compare import alike, same
 
+from matex_tf.cli.main import main
 from matex_tf.errors import SettingError
 from matex_tf.settings import Settings
 from tests.same_answer.test_local import simulate
@@ -108,6 +109,20 @@ def test_own_rows(ranks):
     found = ranks(groups.own_rows, (2,), strategy="elastic", elastic_every=2, meets=CENTER)
     alike(found, rtol=1e-6)
     assert found[2][0]["losses"][-1] < found[2][0]["losses"][0]
+
+
+def test_refused_before_ranks_start(capsys, monkeypatch, tmp_path):
+    """Groups that so many ranks cannot be in, and servers that leave nobody to train."""
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    for words, why in (
+        (["--groups", "5", "-n", "4"], "5 groups, and there are 4 ranks"),
+        (["--groups", "3", "--servers", "2", "-n", "4"], "3 groups, and there are 2 ranks"),
+        (["--groups", "0-1/1-3", "-n", "4"], "1 is in it twice"),
+        (["--servers", "2", "-n", "2"], "leaves none of 2 ranks"),
+    ):
+        assert main(["run", "--strategy", "elastic", *words, "train.py"]) == 2
+        assert why in capsys.readouterr().err
 
 
 def test_refused():

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -116,9 +117,9 @@ def test_advice():
     assert predict.advice(int8).endswith("changes the answer: what travels between nodes is rounded")
 
 
-def step(rank, compute, apply, nbytes=1000):
+def step(rank, compute, apply, nbytes=1000, begin=0.0):
     """A step of a timeline, in microseconds."""
-    return Step(rank, "train step", 0.0, compute + apply, nbytes, {"compute": compute, "apply": apply})
+    return Step(rank, "train step", begin, compute + apply, nbytes, {"compute": compute, "apply": apply})
 
 
 def test_job_of_a_timeline():
@@ -129,10 +130,15 @@ def test_job_of_a_timeline():
     second = [Step(1, s.what, s.begin, s.length, s.nbytes, s.parts) for s in second]
     for one in first:
         one.work = 40.0
+    for own, gap in ((first, 5.0), (second, 7.0)):  # microseconds from one step to the next
+        for last, one in pairwise(own[3:]):
+            one.begin = last.begin + last.length + gap
     job = planning.job_of([*first, *second], "train.py", 2)
     assert job.work == pytest.approx(20e-6)  # the mean of 40 and 0
     assert job.compute == pytest.approx(160e-6)  # between 120 and 200, of 110, 120, 300 and 200
     assert (job.update, job.nbytes, job.ranks) == (pytest.approx(12e-6), 1000, 2)
+    assert job.between == pytest.approx(7e-6)
+    assert predict.predict(replace(job, update=0.0, between=3.0), MACHINE, 1).seconds["sync"] == job.compute + 3.0
     with pytest.raises(MatexError, match="exchanged no gradients"):
         planning.job_of([step(0, 1, 1, 0)] * 9, "train.py", 1)
 
