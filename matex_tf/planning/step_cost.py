@@ -78,11 +78,14 @@ class PlannedStep:
     def message(self) -> Cost:
         """Of as many bytes as the weights have, to one other rank, while those of another come.
 
-        In some steps all ranks of a group send to other groups over one link, and others wait for these.
+        In some steps all ranks of a group send to other groups over one link, and others wait for these. Where groups
+        are few, fewer do in other steps, which makes up for `TWO_WAYS`.
         """
-        if not self.machine.far_beta or self.groups == 1:
+        far = self.machine.far_beta and self.groups > 1
+        if not far:
             return message(self.nbytes, self.machine, self.codec)
-        return message(self.nbytes * self.group_ranks, self.machine.far, self.codec)
+        machine = replace(self.machine, alpha=self.machine.far_alpha, beta=self.machine.far_beta)
+        return message(self.nbytes * self.group_ranks, machine, self.codec)
 
     def inside(self) -> StepCost:
         """A step of a group by itself."""

@@ -75,6 +75,22 @@ def test_options_of_strategies():
     assert predicted(gossip_every=4)[0]["gossip"] < plain["gossip"]
 
 
+def test_links_between_groups():
+    """Two groups of two ranks: what goes between them takes longer where as much comes the other way; a message of
+    gossip is one of all ranks of a group; and the center has all weights there and back."""
+    near = replace(MACHINE, beta=0.8e-9)
+    far = replace(near, far_alpha=1e-3, far_beta=80e-9)
+    seconds = predict.predict(MLP, far, 4, near=2).seconds
+    both = replace(near, alpha=1e-3, beta=80e-9 * cost_model.TWO_WAYS)
+    exchange = cost_model.hierarchical(4, 2.5e7, both) * 4
+    assert seconds["sync"] == pytest.approx(step_cost.overlapped(0.3, 0.02, exchange, 4))
+    assert seconds["gossip"] == pytest.approx(1e-3 + 2 * 1e8 * 80e-9)
+    inside = predict.predict(MLP, near, 2).seconds["sync"]
+    there_and_back = 2 * 1e-3 + 1e8 * both.beta  # half of the weights each way, and as much of the other group's
+    assert seconds["server"] == pytest.approx(inside + there_and_back, rel=0.02)
+    assert predict.predict(MLP, far, 2, near=2).seconds["sync"] == inside
+
+
 def test_scaling():
     """With more ranks each keeps its rows, or each has fewer."""
     free = Machine(0.0, 1e-15, 1e-15)
