@@ -78,10 +78,7 @@ def curve(
             )  # fmt: skip
             labels[more] = y[more]
         named = np.flatnonzero(labels >= 0)
-        # As behind the page: of the first labels a fifth waits for the second part, where the network is judged by it.
-        parts = [steps // 5, steps - steps // 5] if semi and not number else [steps]
-        for part, some in enumerate(parts):
-            learner.learn(labels, named, nobody, some, 32, 1, seed * 100 + number + 50 * part)
+        learner.learn(labels, named, nobody, steps, 32, 1, seed * 100 + number)
         said, features = learner.answers()
         rest = labels < 0
         found.append(float((said.mean(axis=0).argmax(axis=1) == y)[rest].mean()))

@@ -1,9 +1,8 @@
 """The built-in networks, and how they learn from a few labels: FixMatch (arXiv 2001.07685).
 
 A row of a batch is one image with a label and `_UNLABELLED` without. Of these the network first says what they are,
-slightly augmented. Where it is sure, it learns to say the same of them strongly augmented (section 2.2). How far it
-is to be trusted there, labels say that it has not learned from: see calibration.py. Rows are shared out among ranks as
-in any other script, and the numbers that augmentation draws belong to rows.
+slightly augmented. Where it is sure, it learns to say the same of them strongly augmented (section 2.2). Rows are
+shared out among ranks as in any other script, and the numbers that augmentation draws belong to rows.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf.label.network.augment import DRAWS, Augment
-from matex_tf.label.network.calibration import Calibration
 from matex_tf.label.network.layers import network
 
 RATE = 3e-3  # of learning, at its highest
@@ -47,8 +45,7 @@ class Learner(keras.Model):
         images: (count, height, width, channels) of uint8, or (count, numbers) of float32.
         classes: how many there are.
         semi: whether images without a label are learned from (FixMatch).
-        threshold: how sure the network must be of one for that, 0.95 in the paper, once its logits are divided by the
-            temperature.
+        threshold: how sure the network must be of one for that, 0.95 in the paper.
     """
 
     def __init__(
@@ -64,11 +61,7 @@ class Learner(keras.Model):
     ):
         super().__init__()
         self.body, self.head = network(images.shape[1:], int(classes), backbone, weights)
-        kept = ("moving_mean", "moving_variance")
-        self._statistics = [one for one in self.body.non_trainable_variables if one.name in kept]
         self.augment, self.semi, self.threshold = Augment(augment), semi, threshold
-        self.calibration, self.temperature = Calibration(), tf.Variable(math.inf, trainable=False)
-        self._learned = np.zeros(len(images), bool)  # whose labels it has learned from
         self.draws = keras.random.SeedGenerator(seed)
         self.augmented = tf.Variable(False, trainable=False)  # what is predicted for
         self.rate = Cosine()
@@ -96,7 +89,6 @@ class Learner(keras.Model):
     def go_on_from(self, other: Learner) -> None:
         """Begin with what the body of another one has learned, for other classes."""
         self.body.set_weights(other.body.get_weights())
-        self._learned = other._learned.copy()
 
     def call(self, numbers: Any, training: bool = False) -> Any:
         """Probabilities (rows, classes) of images by their numbers, (rows, 1)."""
@@ -121,16 +113,16 @@ class Learner(keras.Model):
             others = self.pixels(flat)
             weak = self.augment(others, tf.reshape(draws[:, 1 : 1 + _UNLABELLED], [-1, DRAWS]), strong=False)
             strong = self.augment(others, tf.reshape(draws[:, 1 + _UNLABELLED :], [-1, DRAWS]), strong=True)
-            sure = tf.nn.softmax(self.head(self.body(weak, training=False)) / self.temperature)
+            sure = tf.nn.softmax(self.head(self.body(weak, training=False)))
             most, most_like = tf.reduce_max(sure, axis=1), tf.argmax(sure, axis=1)
             use = tf.cast(most >= self.threshold, tf.float32)
+            labelled = tf.concat([labelled, strong], axis=0)
         with tf.GradientTape() as tape:
-            if self.semi:
-                logits = self.head(self._normalized_apart(strong))
-            own = self.head(self.body(labelled, training=True))
+            logits = self.head(self.body(labelled, training=True))
+            own = logits[:rows]
             loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, own)
             if self.semi:
-                wrong = tf.nn.sparse_softmax_cross_entropy_with_logits(most_like, logits)
+                wrong = tf.nn.sparse_softmax_cross_entropy_with_logits(most_like, logits[rows:])
                 loss += tf.reduce_mean(tf.reshape(use * wrong, [rows, _UNLABELLED]), axis=1)
                 self.used.update_state(tf.reduce_mean(tf.reshape(use, [rows, _UNLABELLED]), axis=1))
             mean = tf.reduce_mean(loss)
@@ -139,15 +131,6 @@ class Learner(keras.Model):
         self.loss_mean.update_state(loss)
         self.accuracy.update_state(labels, own)
         return {metric.name: metric.result() for metric in self.metrics}
-
-    def _normalized_apart(self, strong: Any) -> Any:
-        """Features of strongly augmented images, by the statistics of their own batch, which are not kept: what the
-        network says in the end is normalized by those of images as they are (arXiv 2010.07810)."""
-        kept = [(variable, tf.identity(variable)) for variable in self._statistics]
-        features = self.body(strong, training=True)
-        for variable, value in kept:
-            variable.assign(value)
-        return features
 
     def test_step(self, data: Any) -> dict[str, Any]:
         numbers, labels = data
@@ -169,14 +152,13 @@ class Learner(keras.Model):
         rate: float = RATE,
         first_epoch: int = 0,
     ) -> None:
-        """Train for so many steps, in epochs; judged first, see `_judge`.
+        """Train for so many steps, in epochs.
 
         Args:
             labels: of each image, -1 without.
             use, held: the numbers of images with labels to learn from, and to measure with.
             first_epoch: the number of the first one, for callbacks.
         """
-        use = self._judge(labels, use, held, seed)
         self.rate.rate.assign(rate)
         self.rate.steps.assign(steps)
         if self._begin:
@@ -198,25 +180,6 @@ class Learner(keras.Model):
             shuffle=False,
             verbose=0,
         )
-
-    def _judge(self, labels: np.ndarray, use: np.ndarray, held: np.ndarray, seed: int) -> np.ndarray:
-        """Judge the network by labels that it has not learned from: what is held out, and what is new.
-
-        Returns:
-            What to learn from: `use`; but a fifth of each class waits where the network knows nothing yet. It is new
-            the next time, and the network is judged by it.
-        """
-        new = use[~self._learned[use]]
-        if self.semi and len(new) == len(use):
-            random = np.random.default_rng(seed)
-            classes = [random.permutation(use[labels[use] == label]) for label in np.unique(labels[use])]
-            use = np.concatenate([members[len(members) // 5 :] for members in classes])
-        elif self.semi and len(met := np.concatenate([new, held])):
-            said, _ = self.predict(met[:, None].astype(np.int32), batch_size=500, verbose=0)
-            self.calibration.judge(said, labels[met])
-        self.temperature.assign(self.calibration.temperature)
-        self._learned[use] = True
-        return use
 
     def look(self, augmented: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """What it says of all images, or of augmented ones: probabilities (images, classes), and features
