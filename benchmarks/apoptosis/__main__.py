@@ -37,6 +37,7 @@ PEERS: dict[str, tuple[str, bool, str, str]] = {
 }
 
 Found = dict[str, Any]
+_AT = " from width "
 
 
 def main() -> None:
@@ -56,6 +57,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=0, help="of each training (default: the task's)")
     parser.add_argument("--batch", type=int, default=0, help="global batch (default: the task's)")
     parser.add_argument("--width", type=float, default=0, help="of hidden layers, or a multiple of the task's widths")
+    parser.add_argument("--widths", default="", help="several, such as 75,150,300: each way begins from each of them")
     parser.add_argument("--flags", default="", help="more flags for trainings that change, such as '--seed 3'")
     parser.add_argument("--draw", metavar="FILE", help="a PNG file: score against seconds, FLOPs and parameters")
     options = tables.parse(parser)
@@ -68,7 +70,8 @@ def main() -> None:
         sys.exit(f"scripts/bench apoptosis: there is no {unknown[0]}; there is {', '.join([*WAYS, *PEERS])}.")
     if any(PEERS[peer][1] for peer in others):
         peers.need(peers.NETWORKS)
-    found = {name: earlier(name, options) for name in (*ways, *others)}
+    widths = [f"{_AT}{float(width):g}" for width in options.widths.split(",") if width] or [""]
+    found = {name + width: earlier(name + width, options) for name in (*ways, *others) for width in widths}
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data.npz"
         task.write(data, options.rows)
@@ -81,6 +84,8 @@ def main() -> None:
                 tables.keep({"task": task.name, "options": vars(options), "found": found})
     runs = {name: [by_seed[seed] for seed in sorted(by_seed)] for name, by_seed in found.items()}
     show(task, runs, options)
+    if options.widths and "fixed" in ways:
+        show_widths(task, runs)
     if options.draw:
         draw(task, runs, Path(options.draw))
         print(f"drawn: {options.draw}")
@@ -101,7 +106,8 @@ def earlier(name: str, options: argparse.Namespace) -> dict[int, Found]:
 
 def run(name: str, task: Task, data: Path, seed: int, options: argparse.Namespace) -> Found:
     """One training, in a job of its own."""
-    words = [task.name, str(data), str(seed), str(options.epochs), str(options.batch), f"{options.width:g}"]
+    name, _, width = name.partition(_AT)
+    words = [task.name, str(data), str(seed), str(options.epochs), str(options.batch), width or f"{options.width:g}"]
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
     if name in WAYS:
         flags = [*WAYS[name], *(options.flags.split() if WAYS[name] else [])]
@@ -139,7 +145,8 @@ def show(task: Task, found: Mapping[str, Sequence[Found]], options: argparse.Nam
     """The table: each way beside the one that it changes, seed by seed."""
     rows = []
     for name, runs in found.items():
-        beside = found.get("fixed" if name in WAYS else PEERS[name][3] or name)
+        kind, at, width = name.partition(_AT)
+        beside = found.get(("fixed" if kind in WAYS else PEERS[kind][3] or kind) + at + width)
         row = [
             name,
             *(_median(runs, _last(what), form) for what, form in (("parameters", "{:,.0f}"), ("flops", "{:,.0f}"))),
@@ -173,6 +180,16 @@ def show(task: Task, found: Mapping[str, Sequence[Found]], options: argparse.Nam
         less=["CPU s"],
         note=f"{where}; ÷: how many times less than without; to same: until the best {score} of the training without",
     )  # fmt: skip
+
+
+def show_widths(task: Task, found: Mapping[str, Sequence[Found]]) -> None:
+    """Each way beside the best of the widths that somebody could have chosen for a network that does not change."""
+    scores = {name: statistics.median(map(best, runs)) for name, runs in found.items()}
+    chosen = max((name for name in scores if name.startswith("fixed")), key=lambda name: scores[name])
+    print(f"best of those that do not change: {chosen}, with a best {task.metric} of {scores[chosen]:.4f}")
+    for name, score in scores.items():
+        if not name.startswith("fixed"):
+            print(f"{name}: {100 * (score - scores[chosen]):+.2f} points")
 
 
 def _last(what: str) -> Callable[[Found], float]:

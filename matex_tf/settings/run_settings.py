@@ -167,7 +167,7 @@ class Settings:
     grow: bool = option(
         False,
         "Whether `fit` begins with a part of the widths of the script's model, which grow when the loss stops falling, "
-        "and in the first half of the training.",
+        "and in the first three fifths of the training.",
         kind="switch",
         group="dynamics",
     )

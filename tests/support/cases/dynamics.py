@@ -57,7 +57,7 @@ def attention():
 MODELS = {"dense": dense, "convolutions": convolutions, "recurrent": recurrent, "attention": attention}
 
 
-def changed(model="dense", rule="", validation=True, rows=1021, batch=24, epochs=3, jit=False, **changes):
+def changed(model="dense", rule="", validation=True, rows=1021, batch=24, epochs=3, jit=False, rate=0.05, **changes):
     """A training that changes its network; how wide its layers are in the end, and what it comes to."""
     keras.utils.set_random_seed(5)
     x, y = teacher(rows + 400)
@@ -66,7 +66,7 @@ def changed(model="dense", rule="", validation=True, rows=1021, batch=24, epochs
         net = MODELS[model]()
         before = net.count_params()
         # Not Adam: it makes as much of a gradient that is nothing but rounding as of any other.
-        optimizer = rules()[rule]() if rule else keras.optimizers.SGD(0.05, momentum=0.9)
+        optimizer = rules()[rule]() if rule else keras.optimizers.SGD(rate, momentum=0.9)
         net.compile(optimizer, "binary_crossentropy", metrics=["accuracy"], jit_compile=jit)
         given = {"validation_data": (x[rows:], y[rows:])} if validation else {}
         history = net.fit(x[:rows], y[:rows], batch_size=batch, epochs=epochs, verbose=0, **given)
