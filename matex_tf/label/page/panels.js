@@ -46,7 +46,7 @@ export function aboutView() { // what is shown, and what the last round has chan
   for (const [from, to, count] of news.pairs ?? []) parts.push(`${nameOf(from)} → ${nameOf(to)}: ${count}.`);
   parts.push(`It says ${Math.round(100 * news.threshold)} % or more of ${news.sure.toLocaleString("en")} images.`);
   const used = state.training.log?.at(-1)?.used;
-  if (news.semi && used !== undefined) parts.push(`Judged by labels that it had not learned from, it was sure enough of ${percent(used)} of all images to learn from them.`);
+  if (news.semi && used !== undefined) parts.push(`While it trained it was that sure of ${percent(used)} of the images that it saw without a label, and learned from these too.`);
   return parts.join(" ");
 }
 
