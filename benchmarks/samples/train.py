@@ -41,7 +41,7 @@ class Clock:
 
 
 def compiled(task: Task, rows: int, epochs: int, seed: int) -> Any:
-    """A network that begins as this seed has it, for a training on so many rows; its step has been traced."""
+    """A network that begins as this seed has it, for a training on so many rows."""
     import keras
 
     keras.backend.clear_session()

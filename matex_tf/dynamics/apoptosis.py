@@ -94,13 +94,14 @@ def remove_redundant(
     groups = surgery.channel_groups(model, inputs)
     measured = measure(groups, seen, total)
     ranks = world.current()
+    each = choose.worth(groups, measured)
     found = choose.candidates(groups, measured) if ranks.rank == 0 else []
     taken: tuple[dict[str, list[int]], list[tuple[int, np.ndarray]], float] | None = None
     search = _Search(allowed)
     for _ in range(_TRIES):
         if search.over:
             break
-        plan = _plan(groups, measured, found, search.rise, least) if ranks.rank == 0 else None
+        plan = _plan(groups, measured, found, search.rise, least, each) if ranks.rank == 0 else None
         chosen, values = ranks.broadcast(plan, _WHAT)
         if not chosen:
             search.too_few()
@@ -176,11 +177,16 @@ def _assigned(model: Any, values: Sequence[tuple[int, np.ndarray]]) -> Iterator[
 
 
 def _plan(
-    groups: surgery.Groups, measured: Measured, found: list[choose.Candidates], rise: float, least: float
+    groups: surgery.Groups,
+    measured: Measured,
+    found: list[choose.Candidates],
+    rise: float,
+    least: float,
+    each: dict[int, float],
 ) -> tuple[dict[str, list[int]], list[tuple[int, np.ndarray]]]:
     """Which channels go, and weights without them by the number of the variable; none where they save too little."""
     chosen = choose.within(found, rise)
-    if choose.saved_by(groups, chosen, choose.worth(groups, measured)) < least:
+    if choose.saved_by(groups, chosen, each) < least:
         return {}, []
     numbers = {id(variable): number for number, variable in enumerate(groups.model.variables)}
     values = choose.weights_without(groups, measured, chosen)
