@@ -119,7 +119,7 @@ def resnet(keras: Any, width: float) -> Any:
 
 _CLASSES = "sparse_categorical_crossentropy"
 TASKS = {
-    "digits": Task("digits, convnet", digits, convnet, _CLASSES, 1438, 359, 30, 64, 32, 1e-3, rate=0.7),
+    "digits": Task("digits, convnet", digits, convnet, _CLASSES, 1438, 359, 30, 64, 32, 1e-3, rate=0.6),
     "higgs": Task(
         "collisions, MLP",
         tasks.higgs_data,
@@ -133,6 +133,6 @@ TASKS = {
         1e-3,
         rate=0.8,
     ),
-    "resnet": Task("images, ResNet", tasks.images_data, resnet, _CLASSES, 3000, 1000, 16, 32, 1, 0.05, 0.9, 0.7),
+    "resnet": Task("images, ResNet", tasks.images_data, resnet, _CLASSES, 3000, 1000, 40, 32, 0.5, 0.02, 0.9, 0.65),
     "lstm": Task("reviews, LSTM", reviews, lstm, _CLASSES, 3200, 2000, 40, 64, 32, 4e-3, rate=0.6),
 }

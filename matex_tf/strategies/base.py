@@ -142,9 +142,14 @@ class Strategy:
             import ipaddress
 
             try:
-                ipaddress.ip_network(settings.center_network)
+                network = ipaddress.ip_network(settings.center_network)
             except ValueError as error:
                 raise SettingError(f"--center-network: {error}; it must look like 10.0.0.0/8.") from None
+            if not network.is_private:
+                raise SettingError(
+                    f"--center-network {settings.center_network} is not a private network, and what travels is not "
+                    "encrypted: name a private one, such as 10.0.0.0/8, if need be that of a VPN."
+                )
 
     def predict(self, step: PlannedStep) -> StepCost:
         """What a step takes with this strategy and its options, for `matex-tf plan`.

@@ -67,15 +67,21 @@ def require(module: ModuleType, path: str) -> Any:
     return found
 
 
-def alone() -> bool:
+def is_only_rank() -> bool:
     """Whether this rank has never had others: one whose others have died goes on as it began.
 
-    With virtual ranks one rank does what several would. A model that changes while it trains does so on one rank too.
     A group of one rank is one of several groups.
     """
     ranks = world.current()
-    is_one = ranks.is_single and ranks.part_of is None
-    return is_one and not ranks.survives_failures and not settings.current().changes_one_rank
+    return ranks.is_single and ranks.part_of is None and not ranks.survives_failures
+
+
+def alone() -> bool:
+    """Whether this rank has never had others, and has nothing else to do than to run the script.
+
+    With virtual ranks one rank does what several would. A model that changes while it trains does so on one rank too.
+    """
+    return is_only_rank() and not settings.current().changes_one_rank
 
 
 def wrap(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:

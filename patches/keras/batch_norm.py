@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from matex_tf import settings, strategies
-from matex_tf.exchange import tf_op
+from matex_tf.exchange import tf_op, virtual_ranks
 from matex_tf.patches.common import batch_share, keras_lines, log_once, wrapping
 
 _WHAT = "add up the statistics of BatchNormalization"
@@ -44,7 +44,7 @@ def over_all_rows(layer: Any) -> bool:
 
 def _moments_of_layer(wrapped: Any, layer: Any, args: Any, kwargs: Any) -> Any:
     part = batch_share.current()
-    if part is None or part.apart or not over_all_rows(layer) or 0 not in layer._reduction_axes:
+    if part is None or part.apart or not over_all_rows(layer) or 0 not in layer._reduction_axes or _has_all_rows():
         return wrapped(*args, **kwargs)
 
     def moments(inputs: Any, mask: Any) -> tuple[tf.Tensor, tf.Tensor]:
@@ -70,6 +70,11 @@ def _moments_of_op(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         return (mean, variance) if keepdims else (tf.squeeze(mean, axes), tf.squeeze(variance, axes))
 
     return moments(*args, **kwargs)
+
+
+def _has_all_rows() -> bool:
+    """Whether this rank has never had others, and stands for no virtual ones: Keras's own moments are faster."""
+    return wrapping.is_only_rank() and virtual_ranks.current() is None
 
 
 class Moments:

@@ -137,6 +137,8 @@ def test_refused():
         ({"strategy": "local", "groups": "1", "join": "29465.json"}, "take that of the job"),
         ({"strategy": "elastic", "join": "29465.json"}, "--groups 1"),
         ({"strategy": "elastic", "elastic_momentum": "1"}, "below 1"),
+        ({"strategy": "elastic", "center_network": "10.0.0"}, "must look like"),
+        ({"strategy": "elastic", "center_network": "8.8.8.0/24"}, "not a private network"),
     ):
         with pytest.raises(SettingError, match=word):
             Settings.read(given, {})
