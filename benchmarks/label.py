@@ -53,7 +53,7 @@ def curve(
     """Of the images without a label, the share that is named right, for each number of labels."""
     import keras
 
-    from matex_tf.label import boundary
+    from matex_tf.label import boundary, train
     from matex_tf.label.network.learner import Learner
 
     ask, semi = WAYS[way]
@@ -78,7 +78,7 @@ def curve(
             )  # fmt: skip
             labels[more] = y[more]
         named = np.flatnonzero(labels >= 0)
-        learner.learn(labels, named, nobody, steps, 32, 1, seed * 100 + number)
+        learner.learn(labels, named, nobody, steps, 32, train.EPOCHS, seed * 100 + number)
         said, features = learner.answers()
         rest = labels < 0
         found.append(float((said.mean(axis=0).argmax(axis=1) == y)[rest].mean()))

@@ -17,7 +17,7 @@ import numpy as np
 from matex_tf.label import boundary, rounds
 from matex_tf.label.network import learner as networks
 
-_EPOCHS = 5  # of a round, after each of which the page hears of it
+EPOCHS = 5  # of a round, after each of which the page hears of it
 
 
 class Trainer:
@@ -36,13 +36,13 @@ class Trainer:
         new, learner = self._learner, self._prepare(task)
         use, held = np.flatnonzero((labels >= 0) & ~held_out), np.flatnonzero((labels >= 0) & held_out)
         log = os.path.join(task.folder, "log.csv")
-        first = max(1, task.steps // _EPOCHS)
+        first = max(1, task.steps // EPOCHS)
         rate = networks.RATE if learner is not new else networks.RATE / 3  # what it knows stays nearly as it is
         learner.learn(labels, use, held, first, task.batch, 1, task.seed, [keras.callbacks.CSVLogger(log)], rate)
         said, features = learner.look()
         write(task.folder, features=features, suggestions=said)
         learner.learn(
-            labels, use, held, max(1, task.steps - first), task.batch, _EPOCHS - 1, task.seed + 1,
+            labels, use, held, max(1, task.steps - first), task.batch, EPOCHS - 1, task.seed + 1,
             [keras.callbacks.CSVLogger(log, append=True), _Hurry(task)], first_epoch=1,
         )  # fmt: skip
         if learner.stop_training:  # the next round waits

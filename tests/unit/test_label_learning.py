@@ -61,7 +61,7 @@ def test_augmentation(network, augment):
 
 
 def test_fixmatch(network):
-    """The loss of a step is that of section 2.2, computed here from what the network says."""
+    """The loss of a step is that of section 2.2 with a weight, computed here from what the network says."""
     import keras
     import tensorflow as tf
 
@@ -73,6 +73,7 @@ def test_fixmatch(network):
         if isinstance(layer, keras.layers.BatchNormalization):
             layer.trainable = False
     state = one.draws.state.numpy()
+    one.weight.assign(0.75)
     found = one.train_step((tf.constant(numbers), tf.constant(labels)))
     one.draws.state.assign(state)
     draws = keras.random.uniform((4, 5, 12), seed=one.draws)
@@ -87,8 +88,24 @@ def test_fixmatch(network):
     strong = say(one.augment(one.pixels(flat), tf.reshape(draws[:, 3:], [-1, 12]), strong=True))
     sure = weak.max(axis=1) >= 0.5
     unsupervised = np.where(sure, -np.log(strong[np.arange(8), weak.argmax(axis=1)]), 0).reshape(4, 2).mean(axis=1)
-    assert float(found["loss"]) == pytest.approx((supervised + unsupervised).mean(), rel=1e-4)
+    assert float(found["loss"]) == pytest.approx((supervised + 0.75 * unsupervised).mean(), rel=1e-4)
     assert float(found["used"]) == pytest.approx(sure.mean())
+
+
+def test_weight_of_fixmatch(network):
+    """Images without a label weigh nothing at first, and then what the network was sure of in the epoch before."""
+    import keras
+
+    images, kind = discs(60)
+    one, told = learner(network, images[..., None], threshold=0.501), []
+    note = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: told.append(float(one.weight.numpy())),
+        on_epoch_end=lambda epoch, logs: told.append(logs["used"]),
+    )
+    one.learn(kind, np.arange(20), np.arange(20, 30), 12, 8, 3, 0, [note])
+    begun, sure = told[0::2], told[1::2]
+    assert begun == pytest.approx([0.0, *sure[:2]]) and 0 < sure[0] < 1
+    assert float(one.weight.numpy()) == pytest.approx(sure[2])
 
 
 @pytest.mark.parametrize("semi", [False, True])

@@ -1,8 +1,10 @@
 """The built-in networks, and how they learn from a few labels: FixMatch (arXiv 2001.07685).
 
 A row of a batch is one image with a label and `_UNLABELLED` without. Of these the network first says what they are,
-slightly augmented. Where it is sure, it learns to say the same of them strongly augmented (section 2.2). Rows are
-shared out among ranks as in any other script, and the numbers that augmentation draws belong to rows.
+slightly augmented. Where it is sure, it learns to say the same of them strongly augmented (section 2.2). A network that
+knows little yet is sure of few images, and often wrong of those: so they weigh as much as the share of all images was
+that it was sure of in the epoch before (the paper: always 1). Rows are shared out among ranks as in any other script,
+and the numbers that augmentation draws belong to rows.
 """
 
 from __future__ import annotations
@@ -64,6 +66,7 @@ class Learner(keras.Model):
         self.augment, self.semi, self.threshold = Augment(augment), semi, threshold
         self.draws = keras.random.SeedGenerator(seed)
         self.augmented = tf.Variable(False, trainable=False)  # what is predicted for
+        self.weight = tf.Variable(0.0, trainable=False)  # of images without a label
         self.rate = Cosine()
         self._begin = True  # with a new optimizer, and steps that are compiled anew
         sample = images[:: max(1, len(images) // 1000)].astype(np.float32)
@@ -123,7 +126,7 @@ class Learner(keras.Model):
             loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, own)
             if self.semi:
                 wrong = tf.nn.sparse_softmax_cross_entropy_with_logits(most_like, logits[rows:])
-                loss += tf.reduce_mean(tf.reshape(use * wrong, [rows, _UNLABELLED]), axis=1)
+                loss += self.weight * tf.reduce_mean(tf.reshape(use * wrong, [rows, _UNLABELLED]), axis=1)
                 self.used.update_state(tf.reduce_mean(tf.reshape(use, [rows, _UNLABELLED]), axis=1))
             mean = tf.reduce_mean(loss)
         variables = self.trainable_variables
@@ -176,7 +179,7 @@ class Learner(keras.Model):
             epochs=first_epoch + epochs,
             initial_epoch=first_epoch,
             validation_data=(held[:, None].astype(np.int32), labels[held].astype(np.int32)) if len(held) else None,
-            callbacks=list(callbacks),
+            callbacks=[*callbacks, *([_Weigh()] if self.semi else [])],
             shuffle=False,
             verbose=0,
         )
@@ -194,6 +197,13 @@ class Learner(keras.Model):
         features, (images, FEATURES)."""
         said, features = self.look()
         return np.stack([said, *(self.look(augmented=True)[0] for _ in range(_VIEWS))]), features
+
+
+class _Weigh(keras.callbacks.Callback):
+    """Lets images without a label weigh as much as the network was sure of them. Every rank has the same logs."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.model.weight.assign(logs["used"])
 
 
 def batches(labels: np.ndarray, use: np.ndarray, steps: int, batch: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
