@@ -6,8 +6,9 @@ those that XLA can compile into clusters around those that it cannot: the exchan
 compile anew, as in Keras' own XLA step. The rows of a batch are taken in front of the marked ops, or their numbers
 would be constants of a cluster.
 
-Grappler's remapper runs before the clusters are made, and turns a product, its bias and its activation into an op that
-XLA does not know. So the step is called without it. The update is compiled as a whole: what is compiled as a whole may
+Grappler runs before the clusters are made. Its remapper turns a product, its bias and its activation into an op that XLA
+does not know. Constants that it folds and arithmetic that it rewrites have no mark, and one of them between the loss and
+its gradient cuts the cluster of both in two. So the step is called without all three, which XLA does itself. The update is compiled as a whole: what is compiled as a whole may
 overwrite variables in their place, and a cluster may not.
 
 Relies on (TensorFlow 2.16 to 2.21): `tf.xla.experimental.jit_scope`, public; ops of a graph within another have no mark
@@ -52,7 +53,7 @@ def called() -> Iterator[None]:
     module = importlib.import_module("tensorflow.python.eager.context")
     context = module.context()
     before = context.function_call_options
-    config = _without_remapper(before.config_proto_serialized)
+    config = _marks_kept(before.config_proto_serialized)
     context.function_call_options = module.FunctionCallOptions(before.executor_type, config)
     try:
         yield
@@ -79,9 +80,10 @@ def _so_called(kind: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=8)
-def _without_remapper(serialized: bytes) -> Any:
+def _marks_kept(serialized: bytes) -> Any:
     config = tf.compat.v1.ConfigProto.FromString(serialized)
-    config.graph_options.rewrite_options.remapping = 2  # off, which has no public name
+    rewriting = config.graph_options.rewrite_options
+    rewriting.remapping = rewriting.constant_folding = rewriting.arithmetic_optimization = 2  # off, which has no name
     return config
 
 
