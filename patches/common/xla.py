@@ -6,10 +6,11 @@ those that XLA can compile into clusters around those that it cannot: the exchan
 compile anew, as in Keras' own XLA step. The rows of a batch are taken in front of the marked ops, or their numbers
 would be constants of a cluster.
 
-Grappler runs before the clusters are made. Its remapper turns a product, its bias and its activation into an op that XLA
-does not know. Constants that it folds and arithmetic that it rewrites have no mark, and one of them between the loss and
-its gradient cuts the cluster of both in two. So the step is called without all three, which XLA does itself. The update is compiled as a whole: what is compiled as a whole may
-overwrite variables in their place, and a cluster may not.
+Grappler runs before the clusters are made. Its remapper turns a product, its bias and its activation into an op that
+XLA does not know. Constants that it folds and arithmetic that it rewrites have no mark, and one of them between the
+loss and its gradient cuts the cluster of both in two. So the step is called without all three, which XLA does itself.
+The update is compiled as a whole: what is compiled as a whole may overwrite variables in their place, and a cluster
+may not.
 
 Relies on (TensorFlow 2.16 to 2.21): `tf.xla.experimental.jit_scope`, public; ops of a graph within another have no mark
 of their own; `function_call_options` and `config` of the context of tensorflow.python.eager.context, private.
