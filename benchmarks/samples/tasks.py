@@ -9,7 +9,7 @@ learns as well as Adam, whose steps do not become longer where gradients are sca
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -119,34 +119,25 @@ def resnet(keras: Any, width: float) -> Any:
 
 
 _CLASSES = "sparse_categorical_crossentropy"
+_COLLISIONS = Task(
+    "collisions, MLP",
+    tasks.higgs_data,
+    tasks.higgs_model,
+    "binary_crossentropy",
+    80000,
+    30000,
+    16,
+    1000,
+    192,
+    0.1,
+    0.9,
+    rate=0.76,
+)
 TASKS = {
     "digits": Task("digits, convnet", digits, convnet, _CLASSES, 1438, 359, 60, 64, 32, 0.02, 0.9, rate=0.58),
-    "higgs": Task(
-        "collisions, MLP",
-        tasks.higgs_data,
-        tasks.higgs_model,
-        "binary_crossentropy",
-        80000,
-        30000,
-        16,
-        1000,
-        192,
-        0.1,
-        0.9,
-        rate=0.76,
-    ),
-    "higgs-adam": Task(
-        "collisions, MLP, Adam",
-        tasks.higgs_data,
-        tasks.higgs_model,
-        "binary_crossentropy",
-        80000,
-        30000,
-        16,
-        1000,
-        128,
-        1e-3,
-        rate=0.8,
+    "higgs": _COLLISIONS,
+    "higgs-adam": replace(
+        _COLLISIONS, title="collisions, MLP, Adam", width=128, learning_rate=1e-3, momentum=None, rate=0.8
     ),
     "resnet": Task("images, ResNet", tasks.images_data, resnet, _CLASSES, 3000, 1000, 40, 32, 0.5, 0.02, 0.9, 0.75),
     "lstm": Task("reviews, LSTM", reviews, lstm, _CLASSES, 3200, 2000, 40, 64, 32, 4e-3, rate=0.6),

@@ -20,7 +20,7 @@ from matex_tf.core.world import World
 #: Codes of rows in an epoch.
 LEFT_OUT, USED, SCALED = 0, 1, 2
 #: Rows that are merged or drawn for at once, which bounds what is needed beside the tables.
-_CHUNK = 1 << 15
+_CHUNK = 1 << 16
 _WHAT = "merge the scores of rows"
 
 
