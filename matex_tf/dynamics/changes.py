@@ -8,17 +8,20 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from matex_tf.dynamics import schedule, surgery
 from matex_tf.dynamics.apoptosis import remove_redundant, total
 from matex_tf.dynamics.growth import Growth
 from matex_tf.dynamics.measure import Rows, loss_of
 
-_LOOKED_AT = 8  # batches before a look
-_ENOUGH = 4096  # rows
+_LOOKED_AT = 8, 32  # batches before a look: so many at least, and at most
+_ENOUGH = 4096  # rows of these: a layer that reads n channels has to see many more than n rows
+_BYTES = 2**29  # of these rows, on all ranks together, beyond the least of batches
 _FLAT_LOOKS = 2  # after so many the loss has stopped falling; one may be noise
 _GROWN_BY = 0.6  # of the training, a network has the widths of its blueprint
-#: What a removal saves at least, of what the script's own network takes for the steps that are still to come.
-_WORTH = 0.1
+_WORTH = 0.1  # of the script's network a removal saves at least
+_LAST = 0.8  # of the training: what is taken out later has no time left to pay, nor the others to learn without it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Wanted:
     grow: bool = False
     grow_from: float = 0.25
     grow_to: float = 1.0
+    grow_depth: bool = False
 
 
 class Changes:
@@ -54,10 +58,11 @@ class Changes:
         epochs: int = 1,
     ):
         self._model, self._wanted, self._watched, self._say = model, wanted, list(watched), say
-        self._schedule = schedule.Schedule.of(steps_per_epoch)
-        self._steps = (steps_per_epoch or 0) * epochs
+        self._schedule = schedule.Schedule.of(steps_per_epoch, epochs)
+        self._epochs = epochs
         self._step = 0
         self._seen: list[tuple[int, Rows]] = []
+        self._looked_at = _LOOKED_AT[0]
         self._growth: Growth | None = None
         self._of_script = 0  # parameters
         self._reference = schedule.Reference()  # stays infinite where rows do not stay the same
@@ -78,16 +83,16 @@ class Changes:
             self._on = False
         elif wanted.grow:
             by = _GROWN_BY / 2 if wanted.apoptosis else _GROWN_BY  # what was not needed goes again
-            self._growth = Growth.begin(model, wanted.grow_from, by=by)
+            self._growth = Growth.begin(model, wanted.grow_from, by=by, by_depth=wanted.grow_depth)
             self._say(
                 f"--grow: {model.name} begins with {int(model.count_params()):,} of the {before:,} parameters of its "
-                "blueprint"
+                f"blueprint{self._growth.of_waiting}"
             )
 
     @property
     def wants_rows(self) -> bool:
         """Whether the rows of the next step are to be shown."""
-        return self._on and (not self._step or self._step + _LOOKED_AT >= self._schedule.next)
+        return self._on and (not self._step or self._step + self._looked_at >= self._schedule.next)
 
     def see(self, rows: Rows, of_all: int) -> None:
         """Rows of this rank of a training batch.
@@ -97,8 +102,14 @@ class Changes:
         """
         if self._step:
             self._seen.append((of_all, rows))
+            enough = _ENOUGH if self._watched else 2 * _ENOUGH
+            while len(self._seen) > 2 and sum(count for count, _ in self._seen[1:]) >= enough:
+                self._seen.pop(0)
         else:
             self._schedule.first = self._loss([rows])
+            fewest, most = _LOOKED_AT
+            of_batch = total(np.array([float(rows.nbytes)]), "agree on the batches to look at")[0]
+            self._looked_at = int(min(max(_BYTES // max(of_batch, 1.0), fewest), most))
 
     def after_step(self) -> bool:
         """After a training step.
@@ -128,6 +139,11 @@ class Changes:
             self._schedule.next = min(self._schedule.next, self._due)
         return bool(text)
 
+    def after_epoch(self) -> None:
+        """After an epoch: how long the training is can be known now, where nobody knew."""
+        if not self._schedule.steps:
+            self._schedule.steps = self._step * self._epochs
+
     def _loss(self, rows: Sequence[Rows]) -> float:
         """The loss on some rows. Nothing changes from now on where it cannot be computed."""
         try:
@@ -150,8 +166,9 @@ class Changes:
         """Take something out, at this loss on the watched rows; what it was, in words."""
         if not self._wanted.apoptosis or not (self._growth is None or self._growth.over):
             return ""
-        left = 1 - self._step / self._steps if self._steps else 1.0
-        least = _WORTH * self._of_script / max(left, 1e-6)
+        if self._schedule.done(self._step) > _LAST:
+            return ""
+        least = _WORTH * self._of_script
         removal = remove_redundant(
             self._model, looked_at, watched, self._wanted.tolerance, self._reference.loss, least, now=now
         )
@@ -163,16 +180,12 @@ class Changes:
     @property
     def _due(self) -> int:
         """The step after which the network grows in any case; a number above that of all steps where there is none."""
-        due = self._growth.due if self._growth is not None and self._steps else math.inf
-        return math.ceil(due * self._steps) if due <= 1 else sys.maxsize
+        due = self._growth.due if self._growth is not None and self._schedule.steps else math.inf
+        return math.ceil(due * self._schedule.steps) if due <= 1 else sys.maxsize
 
     def _rows(self) -> tuple[list[Rows], list[Rows]]:
         """Rows to judge neurons by, and others to watch the loss on."""
-        seen = self._seen[-_LOOKED_AT:]
-        if not self._watched:
-            return [rows for _, rows in seen[::2]], [rows for _, rows in seen[1::2]] or [seen[0][1]]
-        enough, count = 0, 0
-        while count < len(seen) and enough < _ENOUGH:
-            count += 1
-            enough += seen[-count][0]
-        return [rows for _, rows in seen[-count:]], self._watched
+        seen = [rows for _, rows in self._seen]
+        if self._watched:
+            return seen, self._watched
+        return seen[::2], seen[1::2] or seen[:1]

@@ -106,7 +106,7 @@ def saved_by(groups: Groups, chosen: dict[str, list[int]], each: dict[int, float
 def weights_without(groups: Groups, measured: Measured, chosen: dict[str, list[int]]) -> list[tuple[Any, np.ndarray]]:
     """Variables with values such that nothing reads the chosen channels, and others have taken their share."""
     parts = groups.analysis.parts
-    seen = {number: _Seen(reader, measured.rows) for number, reader in measured.readers.items()}
+    seen = {number: _Seen(reader, measured.judged) for number, reader in measured.readers.items()}
     changed: dict[int, tuple[Any, np.ndarray]] = {}
     for name, places in chosen.items():
         gone = groups[name].channels[list(places)]
@@ -150,7 +150,7 @@ class _Elimination:
     def __init__(self, groups: Groups, group: Group, measured: Measured):
         self._group = group
         numbers = [n for n, part in enumerate(groups.analysis.parts) if part.role == READS and part in group.parts]
-        self._seen = [_Seen(measured.readers[n], measured.rows) for n in numbers if n in measured.readers]
+        self._seen = [_Seen(measured.readers[n], measured.judged) for n in numbers if n in measured.readers]
         self._blocks = [[seen.block(channel) for channel in group.channels] for seen in self._seen]
         self._first_order = np.zeros(group.count)
         for n in numbers:
@@ -248,7 +248,7 @@ class _System:
 class _Seen:
     """The weights of one reader as rows for its inputs, while channels go."""
 
-    def __init__(self, reader: Reader, rows: float):
+    def __init__(self, reader: Reader, judged: float):
         self._reader = reader
         kernel = np.asarray(reader.part.variable, np.float64)
         self._front = np.moveaxis(kernel, reader.inputs, range(len(reader.inputs)))
@@ -262,7 +262,7 @@ class _Seen:
             ridge = _RIDGE * max(float(np.trace(gram[:width, :width])) / width, 1e-12)
             reader.inverse = np.linalg.inv(gram + ridge * np.eye(size))
         self._before = np.concatenate([weights, np.zeros((size - width, weights.shape[1]))])
-        by_output = np.tile(reader.squares / max(rows, 1.0), weights.shape[1] // len(reader.squares))
+        by_output = np.tile(reader.squares / max(judged, 1.0), weights.shape[1] // len(reader.squares))
         self.system = _System(reader.inverse.copy(), self._before.copy(), by_output)
         self._channels = np.repeat(reader.part.channels, width // len(reader.part.channels))
 

@@ -25,6 +25,7 @@ from matex_tf.dynamics.groups import Groups, can_change
 #: Readers of more rows than this are only looked at by first order: what follows takes n³.
 WIDEST = 1100
 _CHUNKS = 4
+_JUDGED = 1024  # rows whose gradients are looked at: means of squares need no more, and gradients take most of the time
 
 #: Sums an array over all ranks.
 Sum = Callable[[np.ndarray, str], np.ndarray]
@@ -46,6 +47,15 @@ class Rows:
     count: int
     low: int = 0
     total: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Of all arrays together."""
+        import tensorflow as tf
+
+        leaves = tf.nest.flatten((self.x, self.y, self.sample_weight), expand_composites=True)
+        tensors = [tf.convert_to_tensor(leaf) for leaf in leaves if leaf is not None]
+        return sum(int(tf.size(tensor)) * tensor.dtype.size for tensor in tensors)
 
 
 @dataclasses.dataclass
@@ -75,13 +85,13 @@ class Measured:
 
     Attributes:
         rows: how many.
-        loss: the mean loss.
+        judged: of how many of these there are squares of gradients.
         readers: by the number of a part.
         first_order: by the number of a part (places,): half the mean square of what the loss would change by.
     """
 
     rows: float
-    loss: float
+    judged: float
     readers: dict[int, Reader]
     first_order: dict[int, np.ndarray]
 
@@ -115,28 +125,32 @@ def measure(groups: Groups, batches: Sequence[Rows], total: Sum) -> Measured:
         number: np.zeros((len(batches), _CHUNKS, len(parts[number].channels)))
         for number in sorted(wanted - set(readers))
     }
-    rows = loss = 0.0
+    rows = judged = 0.0
+    of_all = 0
     with _metrics_put_back(model):
         for place, batch in enumerate(batches):
+            judges = of_all < _JUDGED
+            of_all += batch.total or batch.count
             if batch.count:
                 rows += batch.count
-                loss += batch.count * _look(model, batch, readers)
+                judged += batch.count * judges
+                _look(model, batch, readers, judges)
                 if first:
                     sums = {number: array[place] for number, array in first.items()}
                     _look_first_order(model, batch, {number: parts[number] for number in first}, sums)
     arrays = [
-        np.array([rows, loss]),
+        np.array([rows, judged]),
         *(a for one in readers.values() for a in (one.gram, one.squares)),
         *first.values(),
     ]
     flat = total(np.concatenate([array.reshape(-1) for array in arrays]), "measure the channels of the model")
     pieces = np.split(flat, np.cumsum([array.size for array in arrays])[:-1])
     shaped = iter([piece.reshape(array.shape) for piece, array in zip(pieces, arrays, strict=True)])
-    rows, loss = next(shaped)
+    rows, judged = next(shaped)
     for reader in readers.values():
         reader.gram, reader.squares = next(shaped), next(shaped)
     first = {number: 0.5 * (next(shaped) ** 2).sum((0, 1)) / max(rows, 1.0) for number in first}
-    return Measured(float(rows), float(loss / max(rows, 1.0)), readers, first)
+    return Measured(float(rows), float(judged), readers, first)
 
 
 def _reader(model: Any, part: Part) -> Reader | None:
@@ -163,29 +177,34 @@ def _sums_over_two(layer: Any) -> bool:
     return bool(reads[-2:] == kernel[:2])
 
 
-def _look(model: Any, batch: Rows, readers: dict[int, Reader]) -> float:
-    """Add up what readers see of some rows; the mean loss."""
+def _look(model: Any, batch: Rows, readers: dict[int, Reader], judges: bool) -> None:
+    """Add up what readers see of some rows.
+
+    Args:
+        judges: whether gradients are looked at too.
+    """
     import tensorflow as tf
 
     seen: dict[int, list[tuple[Any, Any]]] = {}
-    with tf.GradientTape() as tape, contextlib.ExitStack() as shown:
+    with tf.GradientTape() if judges else contextlib.nullcontext() as tape, contextlib.ExitStack() as shown:
         for reader in readers.values():
             shown.enter_context(_showing(reader.layer, seen.setdefault(id(reader.layer), [])))
-        loss = _loss(model, batch)
+        if judges:
+            loss = _loss(model, batch)
+        else:
+            model(batch.x, training=False)
     outputs = [z for calls in seen.values() for _, z in calls]
-    gradients = dict(zip(map(id, outputs), tape.gradient(loss, outputs), strict=True))
+    gradients = dict(zip(map(id, outputs), tape.gradient(loss, outputs), strict=True)) if judges else {}
     for reader in readers.values():
         width = len(reader.gram) - 1
-        for inputs, outputs in seen[id(reader.layer)]:
+        for inputs, output in seen[id(reader.layer)]:
             x = np.asarray(inputs, np.float64).reshape(-1, width)
             x = np.concatenate([x, np.ones((len(x), 1))], 1)
             reader.gram += x.T @ x
-            if (gradient := gradients[id(outputs)]) is not None:
+            if (gradient := gradients.get(id(output))) is not None:
                 by_output = np.asarray(gradient, np.float64).reshape(-1, len(reader.squares))
-                reader.squares += (by_output**2).sum(
-                    0
-                ) * batch.count**2  # of the mean's gradient: each row's is n times it
-    return float(loss)
+                # Of the mean's gradient: each row's is n times it.
+                reader.squares += (by_output**2).sum(0) * batch.count**2
 
 
 @contextlib.contextmanager

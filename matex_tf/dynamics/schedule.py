@@ -10,12 +10,16 @@ import math
 FAST, FLAT = 0.05, 0.02
 #: What the loss of a network that has learnt something is below that of an untrained one, as a part of that.
 LEARNT = 0.2
-#: The same of one that has learnt most of what there is; until then neurons are still finding their roles while the
-#: loss falls by more than `STEEP` as the steps double, however little it falls from one look to the next.
-MOSTLY, STEEP = 0.75, 0.1
+#: What it falls by as the steps double, while neurons are still finding their roles, however little it falls from one
+#: look to the next.
+STEEP = 0.1
+#: The part of the training after which they have found them, though the loss falls: with a learning rate that decays it
+#: does to the end.
+SETTLED = 0.5
 _EARLY = 8  # looks: one that learns less than that has learnt what it can by then
 _SOONEST, _LATEST = 20, 200  # steps to the first look
-_LONGEST = 16  # times the first gap
+_LONGEST = 16  # times the first gap: the longest where the length of the training is not known
+_LOOKS = 10  # at least, where it is
 
 
 @dataclasses.dataclass
@@ -25,6 +29,8 @@ class Schedule:
     Attributes:
         next: the step of the next one, counted from 1.
         gap: steps to the one after it.
+        least: the first gap.
+        steps: of the training; 0 where nobody knows.
         first: the loss before the first step.
         looks: how many there were.
         flat: at how many of them, up to the last, the loss had not fallen.
@@ -33,7 +39,8 @@ class Schedule:
 
     next: int
     gap: int
-    longest: int
+    least: int
+    steps: int = 0
     last: float | None = None
     first: float = -math.inf
     looks: int = 0
@@ -41,10 +48,10 @@ class Schedule:
     lowest: list[tuple[int, float]] = dataclasses.field(default_factory=list)
 
     @classmethod
-    def of(cls, steps_per_epoch: int | None) -> Schedule:
+    def of(cls, steps_per_epoch: int | None, epochs: int = 1) -> Schedule:
         """Args: steps_per_epoch: None where nobody knows."""
         gap = min(max((steps_per_epoch or 400) // 8, _SOONEST), _LATEST)
-        return cls(gap, gap, _LONGEST * gap)
+        return cls(gap, gap, gap, (steps_per_epoch or 0) * epochs)
 
     def progress(self, loss: float) -> float | None:
         """What the loss has fallen by since the last look, as a part of it; None at the first."""
@@ -59,9 +66,8 @@ class Schedule:
 
     def is_learning(self, loss: float, progress: float | None) -> bool:
         """Whether neurons are still finding their roles: in a network that knows nothing yet all are redundant."""
-        if progress is None or progress > FAST:
-            return True
-        if loss > (1 - MOSTLY) * self.first and self._is_steep():
+        settled = self.done(self.next) >= SETTLED
+        if progress is None or (not settled and (progress > FAST or self._is_steep())):
             return True
         return self.looks <= _EARLY and loss > (1 - LEARNT) * self.first
 
@@ -73,10 +79,15 @@ class Schedule:
         before = [lowest for one, lowest in self.lowest if one <= (step + 1) / 2]
         return bool(before) and loss < (1 - STEEP) * before[-1]
 
+    def done(self, step: int) -> float:
+        """The part of the training that is over after a step; 0 where nobody knows."""
+        return step / self.steps if self.steps else 0.0
+
     def go_on(self, learning: bool) -> None:
         """After a look: the next one comes as soon while neurons find their roles, for some looks, else later."""
         if not learning or self.looks > _EARLY:
-            self.gap = min(math.ceil(self.gap * 1.5), self.longest)
+            longest = max(self.steps // _LOOKS, self.least) if self.steps else _LONGEST * self.least
+            self.gap = min(math.ceil(self.gap * 1.5), longest)
         self.next += self.gap
 
 

@@ -177,6 +177,12 @@ class Settings:
         kind="number",
         group="dynamics",
     )
+    grow_depth: bool = option(
+        False,
+        "With `--grow on`: whether residual blocks that repeat an earlier one begin only when the network grows.",
+        kind="switch",
+        group="dynamics",
+    )
     grow_to: float = option(
         1.0,
         "With `--grow on`: the part of the widths that a model may reach; above 1 it only grows while that pays.",

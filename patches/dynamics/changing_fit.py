@@ -28,7 +28,14 @@ def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     if not chosen.changes_networks:
         return wrapped(*args, **kwargs)
     given = inspect.signature(wrapped).bind(*args, **kwargs).arguments
-    wanted = Wanted(chosen.apoptosis, chosen.apoptosis_tolerance, chosen.grow, chosen.grow_from, chosen.grow_to)
+    wanted = Wanted(
+        chosen.apoptosis,
+        chosen.apoptosis_tolerance,
+        chosen.grow,
+        chosen.grow_from,
+        chosen.grow_to,
+        chosen.grow_depth,
+    )
     if wanted.apoptosis:
         log_once.log(
             "--apoptosis: neurons that are redundant are taken out while fit trains: the answer is that of a smaller "

@@ -119,6 +119,8 @@ class StepFunction:
         self.feed.end_epoch(self.model)
         if not evaluating:
             self._groups.end_epoch()
+            if (changes := model_state.of(self.model).changes) is not None:
+                changes.after_epoch()
 
     def _run(self, batch: Batch, single: bool = False) -> Any:
         if self.kind == "train" and strategies.current().apart:

@@ -8,10 +8,11 @@ from tests.support.cases import dynamics
 FORMS = [
     {},
     {"apoptosis": False, "grow": True},
+    {"apoptosis": False, "grow": True, "grow_depth": True, "model": "blocks"},
     {"model": "attention"},
     {"grow": True, "validation": False, "epochs": 6},
     {"model": "convolutions", "apoptosis_tolerance": 0.3, "epochs": 7},
-    {"model": "recurrent", "apoptosis_tolerance": 0.3, "epochs": 4, "rate": 0.5},
+    {"model": "recurrent", "apoptosis_tolerance": 0.3, "epochs": 4, "rate": 0.3},
     {"validation": False, "epochs": 6},
     {"rule": "average", "epochs": 7},
     {"rule": "accumulation"},

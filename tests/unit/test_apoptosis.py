@@ -1,10 +1,11 @@
 """Which neurons are redundant, and that the others take over for them."""
 
+import networks
 import numpy as np
 import pytest
 
 from matex_tf.core import world
-from matex_tf.dynamics import apoptosis, choose, schedule, surgery
+from matex_tf.dynamics import apoptosis, choose, depth, schedule, surgery
 from matex_tf.dynamics.growth import Growth
 from matex_tf.dynamics.measure import Rows, loss_of, measure
 from matex_tf.settings import SettingError, Settings
@@ -244,6 +245,60 @@ def test_growth_is_due_though_the_loss_falls():
     assert not growth.grow(model) and growth.over
 
 
+def test_blocks_begin_later():
+    """The second block of a transformer rests: it adds nothing, and costs next to nothing, until the network grows."""
+    model = networks.weathered(networks.transformer())
+    assert [len(names) for names in depth.repeated(surgery.channel_groups(model))] == [1, 1]  # heads, and hidden units
+    whole = model.count_params()
+    growth = Growth.begin(model, 0.5, by_depth=True)
+    assert growth.of_waiting == ", and without 2 of its repeated blocks" and growth.steps == 2
+    assert [group.count for group in surgery.channel_groups(model) if not group.together] == [4, 16, 2, 2]
+    rows = networks.rows_for(model)
+    before = np.asarray(model(rows))
+    for told in ("1 block begins, ", "1 block begins, "):
+        assert not growth.over
+        assert growth.grow(model).startswith(told)
+        np.testing.assert_allclose(model(rows), before, atol=1e-5)
+    assert growth.over and model.count_params() == whole
+    assert not growth.grow(model)
+
+
+def test_blocks_that_rest_add_nothing():
+    """Nothing is read from their channels; what they add is a bias that they have had before."""
+    import keras
+
+    inputs = stream = keras.Input((6,))
+    stream = keras.layers.Dense(8, name="stream")(stream)
+    for _ in range(3):
+        stream = keras.layers.Add()([stream, keras.layers.Dense(8)(keras.layers.Dense(20, "relu")(stream))])
+    model = keras.Model(inputs, [keras.layers.Dense(2)(stream), stream])
+    growth = Growth.begin(model, 1.0, by_depth=True)
+    assert len(growth.waiting) == 2
+    assert [group.count for group in surgery.channel_groups(model)] == [20, 2, 2]  # the stream is an output
+    rows = np.random.default_rng(0).normal(size=(20, 6)).astype("float32")
+    first = keras.Model(inputs, [layer for layer in model.layers if "add" in layer.name][0].output)
+    np.testing.assert_array_equal(model(rows)[1], first(rows))
+
+
+def test_blocks_of_a_resnet():
+    """The first block of each stage makes its stream, the second is the first to add to it, and others repeat that."""
+    blocks = depth.repeated(surgery.channel_groups(networks.resnet()))
+    assert [len(names) for names in blocks] == [2] * (1 + 2 + 4 + 1)
+
+
+def test_weights_of_other_channels_stay_in_a_kernel_that_reads_two_layers():
+    import keras
+
+    inputs = keras.Input((6,))
+    wide, narrow = keras.layers.Dense(40, name="wide")(inputs), keras.layers.Dense(4, name="narrow")(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(2, name="both")(keras.layers.Concatenate()([wide, narrow])))
+    before = np.asarray(model.get_layer("both").kernel)
+    Growth.begin(model, 0.25)
+    after = np.asarray(model.get_layer("both").kernel)
+    np.testing.assert_allclose(after[:10], 2 * before[:10])
+    np.testing.assert_array_equal(after[10:], before[40:])
+
+
 def test_new_neurons_learn_something_else():
     """They are no copies of those that are there."""
     import keras
@@ -258,13 +313,22 @@ def test_new_neurons_learn_something_else():
 
 
 def test_looks_come_later_where_the_loss_is_flat():
-    looks = schedule.Schedule.of(1600)
+    looks = schedule.Schedule.of(1600, 8)
     assert looks.next == 200 and looks.progress(1.0) is None and looks.progress(0.5) == 0.5
     looks.go_on(learning=True)
     assert looks.next == 400
     looks.go_on(learning=False)
     assert looks.next == 700
     assert schedule.Schedule.of(40).next == 20
+
+
+def test_there_are_looks_at_each_tenth_of_a_training():
+    """Where nobody knows how long it is, gaps grow up to 16 times the first one."""
+    for epochs, steps in ((10, 1600), (0, 16 * 200)):
+        looks = schedule.Schedule.of(1600, epochs)
+        for _ in range(20):
+            looks.go_on(learning=False)
+        assert looks.gap == steps and looks.done(800) == (0.05 if epochs else 0.0)
 
 
 def test_a_network_that_knows_nothing_is_left_alone():
@@ -282,10 +346,10 @@ def test_a_network_that_knows_nothing_is_left_alone():
 
 
 def test_a_loss_that_falls_steadily_is_still_learnt():
-    """Though it falls by little from one look to the next, until most of it is learnt; then that does not count."""
+    """Though it falls by little from one look to the next, until half of the training is over."""
     looks = schedule.Schedule.of(1000)
-    for first, learning in ((2.0, True), (8.0, False)):
-        looks.first, looks.lowest, looks.last, looks.next = first, [], None, 100
+    for steps, learning in ((0, True), (2000, True), (1100, False)):
+        looks.steps, looks.lowest, looks.last, looks.next = steps, [], None, 100
         for loss in (1.4, 1.35, 1.3, 1.25, 1.2, 1.16):
             learns = looks.is_learning(loss, looks.progress(loss))
             looks.next += 100

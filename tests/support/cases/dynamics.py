@@ -54,7 +54,15 @@ def attention():
     return keras.Model(inputs, layers.Dense(1, activation="sigmoid")(layers.GlobalAveragePooling1D()(x)))
 
 
-MODELS = {"dense": dense, "convolutions": convolutions, "recurrent": recurrent, "attention": attention}
+def blocks():
+    inputs = keras.Input((10,))
+    x = layers.Dense(16, activation="relu")(inputs)
+    for _ in range(3):
+        x = layers.Add()([x, layers.Dense(16)(layers.Dense(24, activation="relu")(x))])
+    return keras.Model(inputs, layers.Dense(1, activation="sigmoid")(x))
+
+
+MODELS = {one.__name__: one for one in (dense, convolutions, recurrent, attention, blocks)}
 
 
 def changed(model="dense", rule="", validation=True, rows=1021, batch=24, epochs=3, jit=False, rate=0.05, **changes):
