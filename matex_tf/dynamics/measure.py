@@ -194,7 +194,7 @@ def _look(model: Any, batch: Rows, readers: dict[int, Reader], judges: bool) -> 
         else:
             model(batch.x, training=False)
     outputs = [z for calls in seen.values() for _, z in calls]
-    gradients = dict(zip(map(id, outputs), tape.gradient(loss, outputs), strict=True)) if judges else {}
+    gradients = dict(zip(map(id, outputs), tape.gradient(loss, outputs), strict=True)) if tape is not None else {}
     for reader in readers.values():
         width = len(reader.gram) - 1
         for inputs, output in seen[id(reader.layer)]:
