@@ -52,12 +52,24 @@ class Part:
         levels: how it may be run, from the shortest.
         hosts: whether it needs emulated hosts (root).
         runs: the benchmark that is run, where it has another name.
+        peer: an environment that it needs, and that is not made here.
     """
 
     name: str
     levels: Sequence[Level]
     hosts: bool = False
     runs: str = ""
+    peer: peers.Peer | None = None
+
+    def missing(self, hosts: str) -> str:
+        """Why it cannot run on this machine; "" where it can.
+
+        Args:
+            hosts: why hosts cannot be emulated.
+        """
+        if self.peer is not None and not self.peer.ready:
+            return f"needs an environment of its own: scripts/bench peers --only {self.peer.name} makes it"
+        return hosts if self.hosts else ""
 
     @property
     def benchmark(self) -> str:
@@ -116,6 +128,16 @@ PARTS = (
         "label",
         [Level(0.8, "--data digits --seeds 1"), Level(4.0, "--data digits"), Level(25.0, "--data digits,water/ice")],
     ),
+    Part(
+        "apoptosis",
+        [
+            Level(1.5, "--task lenet --ranks 1 --seeds 1"),
+            Level(6.0, "--task lenet --ranks 1 --seeds 5"),
+            Level(35.0),
+        ],
+    ),
+    Part("blueprints", [Level(1.5, "--ranks 1 --seeds 1"), Level(5.0)], peer=peers.NETWORKS),
+    Part("simulation", [Level(0.3, "--most 1000"), Level(2.5)]),
     Part("scale", [Level(1.0, "--ranks 2,4 --hosts none --rounds 3"), Level(3.0, "--ranks 2,4,8"), Level(6.0)]),
     Part(
         "cluster",
@@ -242,9 +264,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def run_all(parts: Sequence[Part], minutes: float, out: Path) -> list[Outcome]:
     """Run parts one after the other; what became of each."""
     outcomes: list[Outcome] = []
-    missing = emulated.unavailable() if any(part.hosts for part in parts) else ""
-    left_out = [Outcome(part.name, "left out", missing) for part in parts if part.hosts and missing]
-    todo = [part for part in parts if not (part.hosts and missing)]
+    hosts = emulated.unavailable() if any(part.hosts for part in parts) else ""
+    left_out = [Outcome(part.name, "left out", why) for part in parts if (why := part.missing(hosts))]
+    todo = [part for part in parts if not part.missing(hosts)]
     end, planned, spent = time.monotonic() + 60 * minutes, 0.0, 0.0
     try:
         while todo:

@@ -216,6 +216,13 @@ def test_parts_that_need_hosts_are_left_out_where_there_are_none(fakes, tmp_path
     assert [(one.status, one.why) for one in outcomes] == [("left out", "emulated hosts need root")]
 
 
+def test_parts_that_need_an_environment_are_left_out_where_nobody_has_made_it(fakes, tmp_path):
+    peer = bench_all.peers.Peer("not-made", [])
+    outcomes = bench_all.run_all([bench_all.Part("good", fakes[0].levels, peer=peer)], 1, tmp_path)
+    assert [one.status for one in outcomes] == ["left out"]
+    assert "scripts/bench peers --only not-made makes it" in outcomes[0].why
+
+
 def test_the_phases_of_a_start_add_up_to_the_whole():
     began = {"matex_tf": 13.0, "script": 15.0, "imported": 19.0, "fit": 20.0, "stepped": 22.5}
     marks = {"began": began, "spent": {"world": 0.5, "patches": 1.0}, "parent": 11.0, "process": 12.0}
