@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
-#: What the loss falls by between two looks, as a part of it: above `FAST` neurons are still finding their roles, below
-#: `FLAT` it has stopped falling.
+#: What the loss falls by between two looks, as a part of it: above `FAST` neurons are still finding their roles, and
+#: where it rises by as much; below `FLAT` it has stopped falling.
 FAST, FLAT = 0.05, 0.02
 #: What the loss of a network that has learnt something is below that of an untrained one, as a part of that.
 LEARNT = 0.2
@@ -65,9 +65,12 @@ class Schedule:
         return fallen
 
     def is_learning(self, loss: float, progress: float | None) -> bool:
-        """Whether neurons are still finding their roles: in a network that knows nothing yet all are redundant."""
+        """Whether neurons are still finding their roles: in a network that knows nothing yet all are redundant.
+
+        They are too where the loss has just jumped up: what it is there says nothing of what it may be.
+        """
         settled = self.done(self.next) >= SETTLED
-        if progress is None or (not settled and (progress > FAST or self._is_steep())):
+        if progress is None or progress < -FAST or (not settled and (progress > FAST or self._is_steep())):
             return True
         return self.looks <= _EARLY and loss > (1 - LEARNT) * self.first
 
