@@ -16,6 +16,7 @@ STEEP = 0.1
 #: The part of the training after which they have found them, though the loss falls: with a learning rate that decays it
 #: does to the end.
 SETTLED = 0.5
+_CALM = 2  # looks at which the loss does not fall fast: one may be noise
 _EARLY = 8  # looks: one that learns less than that has learnt what it can by then
 _SOONEST, _LATEST = 20, 200  # steps to the first look
 _LONGEST = 16  # times the first gap: the longest where the length of the training is not known
@@ -34,6 +35,7 @@ class Schedule:
         first: the loss before the first step.
         looks: how many there were.
         flat: at how many of them, up to the last, the loss had not fallen.
+        calm: at how many of them, up to the last, it had neither fallen fast nor jumped up.
         lowest: the step of each look, and the lowest loss up to it.
     """
 
@@ -45,6 +47,7 @@ class Schedule:
     first: float = -math.inf
     looks: int = 0
     flat: int = 0
+    calm: int = 0
     lowest: list[tuple[int, float]] = dataclasses.field(default_factory=list)
 
     @classmethod
@@ -62,6 +65,7 @@ class Schedule:
             return None
         fallen = (before - loss) / max(abs(before), 1e-12)
         self.flat = self.flat + 1 if fallen < FLAT else 0
+        self.calm = self.calm + 1 if abs(fallen) <= FAST else 0
         return fallen
 
     def is_learning(self, loss: float, progress: float | None) -> bool:
@@ -69,8 +73,9 @@ class Schedule:
 
         They are too where the loss has just jumped up: what it is there says nothing of what it may be.
         """
-        settled = self.done(self.next) >= SETTLED
-        if progress is None or progress < -FAST or (not settled and (progress > FAST or self._is_steep())):
+        if progress is None or progress < -FAST:
+            return True
+        if self.done(self.next) < SETTLED and (self.calm < _CALM or self._is_steep()):
             return True
         return self.looks <= _EARLY and loss > (1 - LEARNT) * self.first
 

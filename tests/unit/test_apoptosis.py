@@ -339,7 +339,8 @@ def test_a_network_that_knows_nothing_is_left_alone():
         assert looks.is_learning(loss, looks.progress(loss))
     assert looks.flat == 2  # nobody grows at this plateau, though
     assert looks.is_learning(0.5, looks.progress(0.5)) and not looks.flat  # falls fast
-    assert not looks.is_learning(0.49, looks.progress(0.49))
+    assert looks.is_learning(0.49, looks.progress(0.49))  # one look may be noise
+    assert not looks.is_learning(0.48, looks.progress(0.48))
     assert looks.is_learning(0.6, looks.progress(0.6))  # has jumped up
     for _ in range(4):
         looks.progress(0.9)
