@@ -93,7 +93,7 @@ class Folder:
         inside = os.open(".", _DIRECTORY, dir_fd=self._open[-1])  # threads must not share a place in the list
         try:
             with os.scandir(inside) as entries:
-                return sorted(entry.name for entry in entries if _is_own(entry.stat(follow_symlinks=False)))
+                return sorted(entry.name for entry in entries if self.has(entry.name))
         finally:
             os.close(inside)
 
