@@ -83,7 +83,7 @@ class Finder:
             else:
                 timed("imports", exec_module)(module)
                 applier = module._applier
-                module._applier = lambda patch: timed("patches", applier(patch))
+                module._applier = lambda *of: timed("patches", applier(*of))
         spec.loader.exec_module = execute
         return spec
 
