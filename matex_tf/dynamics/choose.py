@@ -128,9 +128,7 @@ def _add(changed: dict[int, tuple[Any, np.ndarray]], variable: Any, more: np.nda
 
 def _without(part: Part, gone: np.ndarray) -> np.ndarray:
     """By what a variable changes when nothing reads these channels."""
-    value = np.asarray(part.variable, np.float64)
-    mask = np.isin(part.channels, gone).reshape([-1 if axis == part.axis else 1 for axis in range(value.ndim)])
-    return -value * mask
+    return -np.asarray(part.variable, np.float64) * part.places(gone)
 
 
 def _saved(group: Group, each: dict[int, float]) -> float:

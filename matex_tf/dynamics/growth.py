@@ -82,7 +82,7 @@ class Growth:
             wanted = _RESTING if group.name in rests else max(_FEWEST, math.ceil(group.count * part))
             left = min(group.count, wanted)
             scale = 0.0 if group.name in rests else math.sqrt(group.count / left)
-            for one in group.read_by():
+            for one in group.read_by() if scale != 1.0 else ():
                 _scale(one, group.channels, scale)
             if left < group.count:
                 gone[group.name] = range(left, group.count)
@@ -136,5 +136,4 @@ class Growth:
 def _scale(part: Part, channels: np.ndarray, factor: float) -> None:
     """Multiply what reads some channels."""
     value = np.asarray(part.variable)
-    places = np.isin(part.channels, channels).reshape([-1 if one == part.axis else 1 for one in range(value.ndim)])
-    part.variable.assign(value * np.where(places, factor, 1.0).astype(value.dtype))
+    part.variable.assign(value * np.where(part.places(channels), factor, 1.0).astype(value.dtype))

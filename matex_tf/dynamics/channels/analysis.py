@@ -39,6 +39,11 @@ class Part:
     channels: np.ndarray
     role: str
 
+    def places(self, channels: np.ndarray) -> np.ndarray:
+        """Which entries of the variable belong to some channels: bool, to be broadcast to its shape."""
+        axes = range(len(self.variable.shape))
+        return np.isin(self.channels, channels).reshape([-1 if axis == self.axis else 1 for axis in axes])
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Size:
