@@ -57,7 +57,8 @@ def test_joins_from_another_host(tmp_path):
             guest = pair.join(entry=f"./{copy.name}", at=far)
             begun = pair.await_line("guest.0", trained)
             epoch = pair.await_line("guest.0", lambda line: line["epoch"] > begun and trained(line))
-            pair.await_line("job.1", lambda line: line["epoch"] > epoch)
+            for who in ("job.0", "job.1"):
+                pair.await_line(who, lambda line: line["epoch"] > epoch)
             steps = [pair.lines(who)[epoch]["steps"] for who in ("job.0", "job.1", "guest.0")]
             assert sum(steps) == 3 * BATCHES
             (tmp_path / "enough").touch()

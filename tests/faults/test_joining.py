@@ -160,7 +160,8 @@ def test_joins_and_dies(pair):
     begun = pair.await_line("guest.0", trained)
     print(f"the group has trained {time.monotonic() - begin:.1f} s after matex-tf join began")
     epoch = pair.await_line("guest.0", lambda line: line["epoch"] > begun and line["steps"] >= BATCHES // 3)
-    pair.await_line("job.1", lambda line: line["epoch"] >= epoch)
+    for who in ("job.0", "job.1"):
+        pair.await_line(who, lambda line: line["epoch"] >= epoch)
     third, own = pair.lines("guest.0")[epoch], [pair.lines(f"job.{rank}")[epoch] for rank in (0, 1)]
     of_job = sum(one["steps"] for one in own)
     assert third["steps"] + of_job == 3 * BATCHES
