@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 PLOTS = ["matplotlib"]
 YAML = ["pyyaml"]  # blueprints of `matex-tf grow`
 KERAS = "keras>=2.13,!=3.0.*,!=3.1.*,!=3.2.*"  # TensorFlow before 2.16 brings Keras 2
-DATA = ["h5py", "netCDF4", "pandas", "pyarrow>=14"]  # what files are read with
+DATA = ["google-crc32c", "h5py", "netCDF4", "pandas", "pyarrow>=14"]  # what files are read with
 METRICS = ["prometheus_client"]  # for --metrics
 LABEL = ["h5py", "pandas", "pillow", "starlette", "uvicorn"]  # the page on which people label images
 PTH = "matex_tf.pth"  # lets MATEX_TF=1 start matex_tf in `mpirun -n N python SCRIPT`

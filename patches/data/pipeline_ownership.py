@@ -22,6 +22,8 @@ from matex_tf.patches.data import array_fingerprint
 
 #: Ops that read what nobody can compare beforehand: files, and code of Python.
 _OPEN = ("PyFunc", "Generator", "ReadFile", "TextLine", "TFRecord", "FixedLength", "RecordIO", "Load", "Snapshot")
+#: What an op is called in which Python reads files for this project; no code of the script.
+READS = "matex_reads"
 #: Ops that draw random numbers, by a part of their names; and classes of datasets that do.
 _RANDOM = ("Random", "Multinomial", "TruncatedNormal", "Poisson", "Stateful", "PyFunc")
 _NOT_RANDOM = ("StatefulPartitionedCall", "Stateless")
@@ -108,7 +110,7 @@ def _walk(dataset: Any) -> _Found:
             if hasattr(value, "function"):
                 nodes = _nodes(value.function.graph)
                 opens = opens or any(part in node.op for node in nodes for part in _OPEN)
-                python = python or any("PyFunc" in node.op or "Generator" in node.op for node in nodes)
+                python = python or any(map(_calls_script, nodes))
                 found.prints.extend(_constants(nodes))
                 found.prints.extend(_prints(value.function.captured_inputs))
             elif "variant" not in name and not name.startswith("_input"):
@@ -116,6 +118,10 @@ def _walk(dataset: Any) -> _Found:
                 (found.orders if orders else found.prints).extend(_prints(_leaves(value)))
         pending += _inputs(one)
     return found._replace(opens=opens, python=python, unordered=unordered)
+
+
+def _calls_script(node: Any) -> bool:
+    return ("PyFunc" in node.op and READS not in node.name) or "Generator" in node.op
 
 
 def _nodes(graph: Any) -> list[Any]:

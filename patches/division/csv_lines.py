@@ -26,10 +26,9 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.patches.common import wrapping
 from matex_tf.patches.data import source_sharding
-from matex_tf.patches.division.line_index import LineIndex, NotLines
+from matex_tf.patches.division import file_index
+from matex_tf.patches.division.line_index import LineIndex
 
-#: On a dataset: why its elements are not lines, in words; on a map: the same function of a vector of elements.
-KEPT, OF_VECTORS = "_matex_kept", "_matex_of_vectors"
 #: On a `CsvDataset`: what `lines_of` gives.
 _AS_LINES = "_matex_as_lines"
 
@@ -77,7 +76,7 @@ def _make(readers: Any, original: Callable[..., Any], args: Any, kwargs: Any) ->
     else:
         try:
             index = LineIndex(files, given["use_quote_delim"], given["header"])
-        except NotLines as error:
+        except file_index.Unfit as error:
             why = str(error)
     parsing = readers._maybe_shuffle_and_repeat
     decoders: list[Callable[[Any], Any]] = []
@@ -90,7 +89,7 @@ def _make(readers: Any, original: Callable[..., Any], args: Any, kwargs: Any) ->
 
     def parsed(dataset: Any, *rest: Any) -> Any:
         if why:
-            setattr(dataset, KEPT, f"make_csv_dataset parses where it reads, since {why}")
+            setattr(dataset, file_index.KEPT, f"make_csv_dataset parses where it reads, since {why}")
             return parsing(dataset, *rest)
         return parsing(mapped(dataset, decoders[-1], index), *rest)
 
@@ -132,7 +131,7 @@ def _as_lines(dataset: Any) -> tuple[Any, str]:
     else:
         try:
             index = LineIndex(files, quoted, header)
-        except NotLines as error:
+        except file_index.Unfit as error:
             why = str(error)
     if index is None:
         return None, f"CsvDataset parses where it reads, since {why}"
@@ -169,21 +168,11 @@ def decoder(
 
 def mapped(lines: Any, decode: Callable[[Any], Any], index: LineIndex | None) -> Any:
     """Columns of lines, or of numbers of lines; a map that can be done with many elements at once."""
-    many, one = decode, decode
-    if index is not None and index.is_kept:
-        of_lines, decoded = index.lines, decode
-
-        @tf.autograph.experimental.do_not_convert
-        def many(numbers: Any) -> Any:
-            return decoded(of_lines(numbers))
-
-        @tf.autograph.experimental.do_not_convert
-        def one(number: Any) -> Any:
-            return decoded(of_lines(number[None])[0])
-
-    result = lines.map(one)
-    of_vectors = tf.function(many, autograph=False).get_concrete_function(
-        tf.TensorSpec([None], lines.element_spec.dtype)
+    if index is None or not index.is_kept:
+        return file_index.mapped(lines, decode, decode)
+    of_numbers = index.of_numbers
+    return file_index.mapped(
+        lines,
+        lambda number: decode(of_numbers(number[None])[0]),
+        lambda numbers: decode(of_numbers(numbers)),
     )
-    setattr(result, OF_VECTORS, of_vectors)
-    return result

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.python.data.util import structure
 
-from matex_tf.patches.division import csv_lines, purity
+from matex_tf.patches.division import csv_lines, file_index, purity, records
 
 MAPS = ("_MapDataset", "_ParallelMapDataset")
 #: What a dataset that is made here has been made from: its deferred form.
@@ -150,15 +150,17 @@ def _split(dataset: Any) -> Deferred:
         return before if before.stages else Deferred(flat(dataset), (), before.kept)
     if kind == "_ZipDataset":
         return _of_zip(dataset)
-    if kind == "CsvDatasetV2":
-        lines, why = csv_lines.lines_of(dataset)
-        return Deferred(flat(dataset), (), why) if lines is None else _of_map(lines)
+    kept = ""
+    if kind in _OF_FILES:
+        numbers, kept = _OF_FILES[kind](dataset)
+        if numbers is not None:
+            return _of_map(numbers)
     if kind in SAME_ELEMENTS:
         before = _split(unwrapped(dataset._input_dataset))
         if not before.stages:
             return Deferred(flat(dataset), (), before.kept)
         return before._replace(source=SAME_ELEMENTS[kind](before.source, dataset))
-    kept = getattr(dataset, csv_lines.KEPT, "")
+    kept = kept or getattr(dataset, file_index.KEPT, "")
     kept = kept or next((before.kept for one in _inputs(dataset) if (before := _split(one)).kept), "")
     return Deferred(flat(dataset), (), kept)
 
@@ -167,6 +169,11 @@ def _inputs(dataset: Any) -> list[Any]:
     return [unwrapped(one) for one in dataset._inputs()] if hasattr(dataset, "_inputs") else []
 
 
+#: By class: a map of the numbers of its elements, None where all are read, and why.
+_OF_FILES: dict[str, Callable[[Any], tuple[Any, str]]] = {
+    "CsvDatasetV2": csv_lines.lines_of,
+    **dict.fromkeys(records.KINDS, records.numbered),
+}
 #: By class: how to do the same to another dataset.
 SAME_ELEMENTS: dict[str, Callable[[Any, Any], Any]] = {
     "_TakeDataset": lambda source, one: source.take(one._count),
@@ -188,7 +195,7 @@ def stage_of(dataset: Any) -> Stage:
     """What a map does."""
     takes = len(structure.get_flat_tensor_specs(dataset._input_dataset.element_spec))
     parallel = int(dataset._num_parallel_calls) if type(dataset).__name__ == "_ParallelMapDataset" else None
-    of_vectors = getattr(dataset, csv_lines.OF_VECTORS, None)
+    of_vectors = getattr(dataset, file_index.OF_VECTORS, None)
     return Stage(dataset._map_func.function, 0, takes, parallel, of_vectors)
 
 

@@ -110,7 +110,9 @@ def _from_windows(windows: Any, specs: Any, size: int, whole: Any) -> Any:
 
 
 def _of_vectors(function: Any) -> Any:
-    return tf.autograph.experimental.do_not_convert(lambda share, elements: (share, *function(elements)))
+    return tf.autograph.experimental.do_not_convert(
+        lambda share, elements: (share, *tf.nest.flatten(function(elements)))
+    )
 
 
 @tf.autograph.experimental.do_not_convert

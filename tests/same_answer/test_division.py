@@ -81,6 +81,54 @@ def test_csv_that_changes(ranks):
         assert re.search(r"1\.csv has changed since it was looked through", message), message
 
 
+@pytest.mark.variants(1)
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("one file", (2, "")),
+        ("several files", (2, "")),
+        ("parallel", (2, "")),
+        ("autotuned", (2, "")),
+        ("listed", (2, "")),
+        ("flat", (2, "")),
+        ("interleaved", (2, "")),
+        ("interleaved in parallel", (2, "")),
+        ("interleaved parts", (1, "")),
+        ("small", (1, "")),
+        ("compressed", (1, "TFRecordDataset reads every record, since its files are compressed")),
+        ("filtered", (1, "TFRecordDataset reads every record, since the names of its files are not known")),
+        ("slow", (1, "TFRecordDataset reads every record, since finding where they begin takes more than")),
+    ],
+)
+def test_records(ranks, kind, said):
+    """Records of TFRecord files are read for a rank's own rows, where they are large and it is known where they are."""
+    results = ranks(division.records_read, meets="merge metrics", kind=kind)
+    for size, values in results.items():
+        for value in values:
+            read, of_fit = value.pop("read"), value.pop("said")
+            if size > 1:
+                ((maps, kept),) = of_fit
+                assert maps == said[0] and kept.startswith(said[1]), (maps, kept)
+                rows = sum(len(batch[0]) for batch in value["batches"])
+                assert bool(read) == (maps > 1) and read <= rows / size + 200, (read, rows)
+    same(results, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "said"),
+    [
+        ("data", "UnknownError", r"1\.tfrecord: the record that begins at byte \d+ is damaged"),
+        ("changed", "UnknownError", r"1\.tfrecord has changed since it was looked through for its records"),
+        ("head", "DataLossError", "corrupted record at 0"),
+        ("end", "DataLossError", "truncated record at"),
+    ],
+)
+def test_records_that_are_torn(ranks, kind, error, said):
+    """A damaged record is an error that names the file and the place, on every rank."""
+    for message in ranks.refused(division.records_torn, (2,), error=error, kind=kind)[2]:
+        assert re.search(said, message), message
+
+
 def test_rows_of_two_shapes(ranks):
     """What one rank cannot batch no rank trains on, also where the rows of each have one shape."""
     for message in ranks.refused(division.differing, (2,), error="RanksDisagree")[2]:

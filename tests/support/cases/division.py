@@ -15,7 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf.patches.data import batches as fed
-from matex_tf.patches.division import line_index, shared_work
+from matex_tf.patches.division import file_index, shared_work
+from matex_tf.patches.division import records as numbered
 from matex_tf.patches.turns import row_memory
 from tests.support.cases.common import KERAS, classifier, compiled, numbers, result_of, table
 
@@ -80,11 +81,11 @@ class Worked:
         return tf.ensure_shape(tf.numpy_function(note, [x], x.dtype, stateful=False), x.shape)
 
 
-def records(folder, rows=405):
+def records(folder, rows=405, compression=""):
     """TFRecord files of an array and a label each; the label is the row."""
     x, _ = table(rows)
     for part in range(4):
-        with tf.io.TFRecordWriter(f"{folder}/{part}.tfrecord") as file:
+        with tf.io.TFRecordWriter(f"{folder}/{part}.tfrecord", compression) as file:
             for row in range(part, rows, 4):
                 features = {
                     "x": tf.train.Feature(float_list=tf.train.FloatList(value=x[row])),
@@ -212,7 +213,7 @@ def table_read(kind):
     """The rows of each batch of two epochs over CSV files, and what was said of who parses them."""
     keras.utils.set_random_seed(7)
     found, model = [], Rows()
-    most = mock.patch.object(line_index, "_MOST_LINES", 50 if kind == "csv of many lines" else 1000)
+    most = mock.patch.object(file_index, "MOST", 50 if kind == "csv of many lines" else 1000)
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(shared_work, "tell", found.append), most:
         if kind == "csv of two files":
             csvs(folder, kind)
@@ -244,6 +245,71 @@ def table_changed():
             file.write("1,2,word,3\r\n")
         with contextlib.suppress(tf.errors.OutOfRangeError):
             Rows().fit(data, verbose=0)
+
+
+def records_read(kind):
+    """The rows of each batch of two epochs over TFRecord files of large records, what was said of who reads them, and
+    how many records this rank has read by their numbers."""
+    keras.utils.set_random_seed(7)
+    found, read, model = [], [], Rows()
+    original = numbered.RecordIndex.read
+
+    def noted(index, numbers):
+        read.extend(numbers.tolist())
+        return original(index, numbers)
+
+    large = mock.patch.object(numbered, "_LARGE", 1 if kind != "small" else 4096)
+    noting = mock.patch.object(numbered.RecordIndex, "read", noted)
+    told = mock.patch.object(shared_work, "tell", found.append)
+    slow = mock.patch.multiple(numbered, _SECONDS=-1.0 if kind == "slow" else 60.0, _FIRST=16)
+    with tempfile.TemporaryDirectory() as folder, large, noting, told, slow:
+        compression = "GZIP" if kind == "compressed" else ""
+        files, options = records(folder, compression=compression), {}
+        if kind == "one file":
+            files = files[0]
+        elif kind == "parallel":
+            options["num_parallel_reads"] = 2
+        elif kind == "autotuned":
+            options["num_parallel_reads"] = AUTOTUNE
+        elif kind == "listed":
+            files = tf.data.Dataset.list_files(f"{folder}/*.tfrecord", seed=5).repeat(2)
+        elif kind == "filtered":
+            files = SLICES(files).filter(lambda name: tf.strings.length(name) > 0)
+        if kind in ("interleaved", "interleaved in parallel"):
+            parallel = {"num_parallel_calls": AUTOTUNE} if "parallel" in kind else {}
+            files = tf.data.Dataset.list_files(f"{folder}/*.tfrecord", seed=5)
+            several = {"cycle_length": 3, "block_length": 2}
+            data = files.interleave(lambda name: tf.data.TFRecordDataset(name), **several, **parallel)
+        elif kind == "interleaved parts":
+            data = SLICES(files).interleave(lambda name: tf.data.TFRecordDataset(name).take(70), cycle_length=2)
+        elif kind == "flat":
+            data = SLICES(files).flat_map(tf.data.TFRecordDataset)
+        else:
+            data = tf.data.TFRecordDataset(files, compression, **options)
+        data = data.shuffle(50, seed=3).map(parse, num_parallel_calls=AUTOTUNE).batch(25).prefetch(2)
+        model.fit(data, epochs=2, verbose=0)
+    said = [(one.maps, one.kept.replace(folder, "")) for one in found]
+    return {"batches": joined(list(model.kept)), "said": said, "read": len(read)}
+
+
+def records_torn(kind):
+    """A TFRecord file that is damaged, cut off, or written to after the data set has been made."""
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(numbered, "_LARGE", 1):
+        path = records(folder)[1]
+        begins = numbered.RecordIndex([path])._files[0].bounds[:-1]
+        with open(path, "r+b") as file:
+            for begin in begins if kind == "data" else []:  # of all records, so that each rank reads one
+                file.seek(begin + 20)
+                file.write(b"\xff\xfe")
+            if kind == "head":
+                file.write(b"\x01")
+            elif kind == "end":
+                file.truncate(os.path.getsize(path) - 3)
+        data = tf.data.TFRecordDataset(path).map(parse).shuffle(5).map(lambda x, y: (x + 1, y)).batch(25)
+        if kind == "changed":
+            with open(path, "ab") as file:
+                file.write(b"\0")
+        Rows().fit(data, verbose=0)
 
 
 class Augmented(keras.utils.PyDataset):
