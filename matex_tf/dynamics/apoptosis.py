@@ -64,6 +64,7 @@ def remove_redundant(
     least: float | None = None,
     inputs: Sequence[Any] | None = None,
     now: float | None = None,
+    untrained: float = 0.0,
 ) -> Removal | None:
     """Take out neurons that the model can do without. Every rank must call, and gets the same.
 
@@ -71,12 +72,14 @@ def remove_redundant(
         model: of Keras 3, built and compiled.
         seen: rows of this rank by which neurons are judged.
         watched: others, on which the loss may rise by no more than `tolerance`.
-        tolerance: a part of the loss, such as 0.01.
+        tolerance: a part of the loss, such as 0.01. The loss is the geometric mean of the lowest one and `untrained`:
+            of a network that has nearly fitted its rows, a part of the lowest loss alone would be nothing.
         best: the lowest loss on these rows so far, where they have always been the same.
         least: what a removal saves at least, see `choose.worth`, or it is not made: each costs a compilation. None: a
             tenth of the model.
         inputs: see `channel_groups`.
         now: the loss on the watched rows, where that is known.
+        untrained: the loss before the first step; 0 where it is not known, and then the lowest counts alone.
 
     Returns:
         None where too few neurons are redundant to be worth it.
@@ -88,7 +91,9 @@ def remove_redundant(
     before = loss_of(model, watched, total) if now is None else now
     if not np.isfinite(before):
         return None
-    allowed = min(before, best) + tolerance * abs(min(before, best)) - before
+    lowest = min(before, best)
+    known = untrained if math.isfinite(untrained) else 0.0
+    allowed = lowest + tolerance * math.sqrt(abs(lowest) * max(known, abs(lowest))) - before
     if allowed < 0:
         return None  # what was taken out before has to be learnt again first
     groups = surgery.channel_groups(model, inputs)
@@ -102,7 +107,7 @@ def remove_redundant(
         if search.over:
             break
         plan = _plan(groups, measured, found, search.rise, least, each) if ranks.rank == 0 else None
-        chosen, values = ranks.broadcast(plan, _WHAT)
+        chosen, values, spent = ranks.broadcast(plan, _WHAT)
         if not chosen:
             search.too_few()
             continue
@@ -110,7 +115,7 @@ def remove_redundant(
             break  # there is no more to take
         with _assigned(model, values):
             after = loss_of(model, watched, total)
-        if search.holds(after - before):
+        if search.holds(after - before, spent):
             taken = chosen, values, after
     if taken is None:
         return None
@@ -144,11 +149,17 @@ class _Search:
         """This one saves too little."""
         self._go_on(True, 8.0)
 
-    def holds(self, real: float) -> bool:
-        """Take note of what the loss has risen by; whether it may."""
+    def holds(self, real: float, estimate: float) -> bool:
+        """Take note of what the loss has risen by, and of what was estimated; whether it may.
+
+        The estimate is less than what was asked for where all went that may go. In a network that has nearly fitted
+        its rows that is so, as their gradients vanish.
+        """
         may = real <= self._allowed
+        if not may:
+            self.rise = min(self.rise, estimate)
         self._go_on(may, self._allowed / real if real > 0 else 8.0)
-        self.over |= may and real >= _NEAR * self._allowed
+        self.over |= (may and real >= _NEAR * self._allowed) or self.rise <= 0
         return may
 
     def _go_on(self, higher: bool, factor: float) -> None:
@@ -183,14 +194,21 @@ def _plan(
     rise: float,
     least: float,
     each: dict[int, float],
-) -> tuple[dict[str, list[int]], list[tuple[int, np.ndarray]]]:
-    """Which channels go, and weights without them by the number of the variable; none where they save too little."""
-    chosen = choose.within(found, rise)
+) -> tuple[dict[str, list[int]], list[tuple[int, np.ndarray]], float]:
+    """Which channels go, weights without them by the number of the variable, and what the loss is estimated to rise by.
+
+    None go where they save too little.
+    """
+    chosen, spent = choose.within(found, rise)
     if choose.saved_by(groups, chosen, each) < least:
-        return {}, []
+        return {}, [], spent
     numbers = {id(variable): number for number, variable in enumerate(groups.model.variables)}
     values = choose.weights_without(groups, measured, chosen)
-    return chosen, [
-        (numbers[id(variable)], value if variable.dtype == "float64" else value.astype(np.float32))
-        for variable, value in values
-    ]
+    return (
+        chosen,
+        [
+            (numbers[id(variable)], value if variable.dtype == "float64" else value.astype(np.float32))
+            for variable, value in values
+        ],
+        spent,
+    )

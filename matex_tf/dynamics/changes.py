@@ -169,8 +169,9 @@ class Changes:
         if self._schedule.done(self._step) > _LAST:
             return ""
         least = _WORTH * self._of_script
+        best, untrained = self._reference.loss, self._schedule.first
         removal = remove_redundant(
-            self._model, looked_at, watched, self._wanted.tolerance, self._reference.loss, least, now=now
+            self._model, looked_at, watched, self._wanted.tolerance, best, least, now=now, untrained=untrained
         )
         if removal is None:
             return ""

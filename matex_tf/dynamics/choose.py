@@ -58,8 +58,8 @@ def candidates(groups: Groups, measured: Measured) -> list[Candidates]:
     return result
 
 
-def within(found: Iterable[Candidates], rise: float) -> dict[str, list[int]]:
-    """The channels that save most for a rise of the loss by at most so much, by group."""
+def within(found: Iterable[Candidates], rise: float) -> tuple[dict[str, list[int]], float]:
+    """The channels that save most for a rise of the loss by at most so much, by group; and what they raise it by."""
     steps = []
     for one in found:
         # A channel goes after those before it: it is as dear as the dearest of them.
@@ -67,12 +67,13 @@ def within(found: Iterable[Candidates], rise: float) -> dict[str, list[int]]:
         steps += [(price[number], one.rise[number], one.group.name, place) for number, place in enumerate(one.order)]
     steps.sort(key=lambda step: step[0])  # stable: the same on every rank
     chosen: dict[str, list[int]] = {}
+    spent = 0.0
     for _, increase, name, place in steps:
-        rise -= increase
-        if rise < 0:
+        if spent + increase > rise:
             break
+        spent += increase
         chosen.setdefault(name, []).append(place)
-    return chosen
+    return chosen, float(spent)
 
 
 def worth(groups: Groups, measured: Measured) -> dict[int, float]:

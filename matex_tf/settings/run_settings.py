@@ -159,8 +159,9 @@ class Settings:
     )
     apoptosis_tolerance: float = option(
         0.01,
-        "With `--apoptosis on`: what removals may add to the loss, as a part of it, on validation rows or rows of "
-        "training batches. A removal that adds more is taken back.",
+        "With `--apoptosis on`: what removals may add to the loss, on validation rows or rows of training batches, as "
+        "a part of the geometric mean of the lowest loss so far and the loss before the first step. A removal that "
+        "adds more is taken back.",
         kind="number",
         group="dynamics",
     )

@@ -1,5 +1,7 @@
 """Which neurons are redundant, and that the others take over for them."""
 
+import math
+
 import networks
 import numpy as np
 import pytest
@@ -139,9 +141,29 @@ def test_nothing_is_measured_where_nothing_may_go(planted, monkeypatch):
 def test_a_removal_that_is_nearly_as_large_as_it_may_be_ends_the_search():
     """Each one that is tried costs an evaluation and the weights without its neurons."""
     search = apoptosis._Search(0.01)
-    assert search.holds(0.001) and not search.over
-    assert not search.holds(0.02) and not search.over
-    assert search.holds(0.006) and search.over
+    assert search.holds(0.001, 0.002) and not search.over
+    assert not search.holds(0.02, 0.004) and not search.over
+    assert search.holds(0.006, 0.003) and search.over
+
+
+def test_an_estimate_that_is_far_too_low_is_corrected_at_once():
+    """Of a network that has nearly fitted its rows everything seems to be redundant: gradients are nothing."""
+    search = apoptosis._Search(0.01)
+    assert not search.holds(0.02, 1e-9) and search.rise <= 5e-10 and not search.over
+    assert not search.holds(0.02, 0.0) and search.over
+
+
+@pytest.mark.parametrize(("untrained", "may"), [(0.0, 0.001), (float("nan"), 0.001), (-math.inf, 0.001), (10.0, 0.01)])
+def test_a_loss_that_is_nearly_nothing_may_rise(planted, monkeypatch, untrained, may):
+    """The tolerance is a part of the geometric mean of the lowest loss and of that of the untrained network."""
+    model, rows = planted
+    allowed = []
+    monkeypatch.setattr(apoptosis, "_TRIES", 0)
+    search = apoptosis._Search
+    monkeypatch.setattr(apoptosis, "_Search", lambda rise: (allowed.append(rise), search(rise))[1])
+    with world.use(world.World()):
+        removed = apoptosis.remove_redundant(model, [rows], [rows], 0.01, best=0.1, now=0.1, untrained=untrained)
+    assert removed is None and allowed == [pytest.approx(may)]
 
 
 def test_what_a_removal_saves_is_counted_once():
