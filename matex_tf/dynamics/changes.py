@@ -20,7 +20,7 @@ _ENOUGH = 4096  # rows of these: a layer that reads n channels has to see many m
 _BYTES = 2**29  # of these rows, on all ranks together, beyond the least of batches
 _FLAT_LOOKS = 2  # after so many the loss has stopped falling; one may be noise
 _GROWN_BY = 0.6  # of the training, a network has the widths of its blueprint
-_WORTH = 0.1  # of the script's network a removal saves at least
+_WORTH = 0.1  # of the script's network, or a larger one that it has grown to, a removal saves at least
 _LAST = 0.8  # of the training: what is taken out later has no time left to pay, nor the others to learn without it
 
 
@@ -64,7 +64,7 @@ class Changes:
         self._seen: list[tuple[int, Rows]] = []
         self._looked_at = _LOOKED_AT[0]
         self._growth: Growth | None = None
-        self._of_script = 0  # parameters
+        self._largest = 0  # parameters that it has had, or that the script's has
         self._reference = schedule.Reference()  # stays infinite where rows do not stay the same
         self._begun, self._on = False, True
 
@@ -75,15 +75,17 @@ class Changes:
         self._begun = True
         model, wanted = self._model, self._wanted
         groups = surgery.channel_groups(model)
-        before = self._of_script = int(model.count_params())
+        before = self._largest = int(model.count_params())
         for name, why in groups.left_whole.items():
             self._say(f"{name} of {model.name} is left whole, and what it reads: {why} (docs/dynamics.md)")
         if not groups.found:
             self._say(f"{model.name} has no layer whose neurons could change (docs/dynamics.md)")
             self._on = False
         elif wanted.grow:
-            by = _GROWN_BY / 2 if wanted.apoptosis else _GROWN_BY  # what was not needed goes again
-            self._growth = Growth.begin(model, wanted.grow_from, by=by, by_depth=wanted.grow_depth)
+            by, to = _GROWN_BY, 1.0
+            if wanted.apoptosis:  # what was not needed goes again
+                by, to = _GROWN_BY / 2, wanted.grow_to
+            self._growth = Growth.begin(model, wanted.grow_from, by=by, by_depth=wanted.grow_depth, to=to)
             self._say(
                 f"--grow: {model.name} begins with {int(model.count_params()):,} of the {before:,} parameters of its "
                 f"blueprint{self._growth.of_waiting}"
@@ -160,7 +162,9 @@ class Changes:
         if growth is None or growth.over or not (stands_still or self._step >= self._due):
             return ""
         looks.flat = 0
-        return growth.grow(self._model, self._wanted.grow_to, paid=progress > 0)
+        text = growth.grow(self._model, self._wanted.grow_to, paid=progress > 0 or self._wanted.apoptosis)
+        self._largest = max(self._largest, int(self._model.count_params()))
+        return text
 
     def _remove(self, looked_at: Sequence[Rows], watched: Sequence[Rows], now: float) -> str:
         """Take something out, at this loss on the watched rows; what it was, in words."""
@@ -168,7 +172,7 @@ class Changes:
             return ""
         if self._schedule.done(self._step) > _LAST:
             return ""
-        least = _WORTH * self._of_script
+        least = _WORTH * self._largest
         best, untrained = self._reference.loss, self._schedule.first
         removal = remove_redundant(
             self._model, looked_at, watched, self._wanted.tolerance, best, least, now=now, untrained=untrained

@@ -34,7 +34,7 @@ class Growth:
     Attributes:
         blueprint: the widths of the script's model, by group.
         rng: the same on every rank.
-        steps: how often widths double until they are those of the blueprint.
+        steps: how often widths double until they are what is wanted.
         by: the part of the training after which they are.
         part: of the blueprint's widths that the model has.
         grown: how often they have grown.
@@ -60,6 +60,7 @@ class Growth:
         seed: int = 0,
         by: float = 1.0,
         by_depth: bool = False,
+        to: float = 1.0,
     ) -> Growth:
         """Let a model begin with a part of its widths.
 
@@ -70,8 +71,9 @@ class Growth:
             model: of Keras 3, built.
             part: of the widths, above 0 and at most 1.
             inputs: see `channel_groups`.
-            by: the part of the training after which the widths are those of the blueprint at the latest.
+            by: the part of the training after which the widths are `to` of the blueprint's at the latest.
             by_depth: whether blocks that repeat an earlier one wait, with few channels from which nothing is read.
+            to: how many times the blueprint's the widths are then.
         """
         found = surgery.channel_groups(model, inputs)
         waiting = depth.repeated(found) if by_depth else []
@@ -87,7 +89,7 @@ class Growth:
             if left < group.count:
                 gone[group.name] = range(left, group.count)
         surgery.remove(model, gone, inputs)
-        steps = max(math.ceil(math.log(1 / part, _TIMES)), len(waiting).bit_length())
+        steps = max(math.ceil(math.log(max(to / part, 1.0), _TIMES)), len(waiting).bit_length())
         return cls(blueprint, np.random.default_rng(seed), steps, by, part, waiting)
 
     @property

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from matex_tf.core import world
-from matex_tf.dynamics import apoptosis, choose, depth, schedule, surgery
+from matex_tf.dynamics import apoptosis, changes, choose, depth, schedule, surgery
 from matex_tf.dynamics.growth import Growth
 from matex_tf.dynamics.measure import Rows, loss_of, measure
 from matex_tf.settings import SettingError, Settings
@@ -265,6 +265,29 @@ def test_growth_is_due_though_the_loss_falls():
     growth.grow(model)
     assert growth.due == np.inf and growth.over
     assert not growth.grow(model) and growth.over
+
+
+def test_with_both_the_network_grows_to_what_it_may_reach():
+    """Apoptosis says later what of it does not pay: growth beyond the blueprint waits for nothing."""
+    import keras
+
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(64, 6)).astype("float32"), random.normal(size=(64, 1)).astype("float32")
+    rows = Rows(x, y, None, 64)
+    wanted = changes.Wanted(apoptosis=True, grow=True, grow_to=4)
+    units = []
+    with world.use(world.World()):
+        changing = changes.Changes(model, wanted, [rows], 100, lambda line: None, epochs=10)
+        changing.begin()
+        for _ in range(300):  # three tenths of the training
+            if changing.wants_rows:
+                changing.see(rows, 64)
+            changing.after_step()
+            units.append(model.layers[0].units)
+    assert units[0] == 4 and max(units) == 64
 
 
 def test_blocks_begin_later():
