@@ -58,6 +58,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=0, help="global batch (default: the task's)")
     parser.add_argument("--width", type=float, default=0, help="of hidden layers, or a multiple of the task's widths")
     parser.add_argument("--widths", default="", help="several, such as 75,150,300: each way begins from each of them")
+    reach = "the width up to which networks that grow may grow, from any --widths (default: their own)"
+    parser.add_argument("--reach", type=float, default=0, help=reach)
     parser.add_argument("--flags", default="", help="more flags for trainings that change, such as '--seed 3'")
     parser.add_argument("--draw", metavar="FILE", help="a PNG file: score against seconds, FLOPs and parameters")
     options = tables.parse(parser)
@@ -93,11 +95,13 @@ def main() -> None:
 
 def earlier(name: str, options: argparse.Namespace) -> dict[int, Found]:
     """By seed, what files have of trainings like those that are wanted."""
-    same = ("task", "ranks", "rows", "epochs", "batch", "width", "flags")
+    same = ["task", "ranks", "rows", "epochs", "batch", "width"]
+    if name.partition(_AT)[0] != "fixed":
+        same += ["flags", "reach"]
     found: dict[int, Found] = {}
     for path in options.before:
         kept = json.loads(Path(path).read_text())["figures"]
-        if other := [what for what in same if kept["options"][what] != getattr(options, what)]:
+        if other := [what for what in same if kept["options"].get(what, 0) != getattr(options, what)]:
             sys.exit(f"scripts/bench apoptosis: the trainings of {path} were run with another --{other[0]}.")
         found.update({int(seed): one for seed, one in kept["found"].get(name, {}).items()})
     seeds = range(options.first, options.first + options.seeds)
@@ -111,6 +115,8 @@ def run(name: str, task: Task, data: Path, seed: int, options: argparse.Namespac
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
     if name in WAYS:
         flags = [*WAYS[name], *(options.flags.split() if WAYS[name] else [])]
+        if options.reach and "--grow" in flags:
+            flags += ["--grow-to", f"{options.reach / (float(width) if width else options.width):g}"]
         module = ["-m", "matex_tf", "--notes", "off", *flags, "-m", "benchmarks.apoptosis.train"]
         result: Found = jobs.on_ranks(options.ranks, [*module, *words], environ=quiet)
         return result
