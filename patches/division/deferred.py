@@ -34,7 +34,7 @@ class Stage(NamedTuple):
         first: the place in the element from which on it takes tensors.
         takes: how many.
         parallel: `num_parallel_calls`; None without.
-        of_vectors: the same function of elements that are one tensor, many in a vector; None where there is none.
+        of_vectors: the same function where it takes one tensor, of many in a vector; None where there is none.
     """
 
     function: Any
@@ -150,17 +150,18 @@ def _split(dataset: Any) -> Deferred:
         return before if before.stages else Deferred(flat(dataset), (), before.kept)
     if kind == "_ZipDataset":
         return _of_zip(dataset)
-    kept = ""
     if kind in _OF_FILES:
-        numbers, kept = _OF_FILES[kind](dataset)
+        numbers, why = _OF_FILES[kind](dataset)
         if numbers is not None:
             return _of_map(numbers)
+        if why:
+            return Deferred(flat(dataset), (), why)
     if kind in SAME_ELEMENTS:
         before = _split(unwrapped(dataset._input_dataset))
         if not before.stages:
             return Deferred(flat(dataset), (), before.kept)
         return before._replace(source=SAME_ELEMENTS[kind](before.source, dataset))
-    kept = kept or getattr(dataset, file_index.KEPT, "")
+    kept = getattr(dataset, file_index.KEPT, "")
     kept = kept or next((before.kept for one in _inputs(dataset) if (before := _split(one)).kept), "")
     return Deferred(flat(dataset), (), kept)
 

@@ -28,16 +28,8 @@ def divide(dataset: Any, made: Made, what: str) -> Divided:
         what: whose data these are: "fit", "evaluate" or "predict".
     """
     chosen, ranks = settings.current(), world.current()
-    why = ""
-    if chosen.data == "whole":
-        why = "--data whole"
-    elif chosen.batch == "per-rank":
-        why = "--batch per-rank"
-    elif chosen.reproducible:
-        why = "the parts of virtual ranks are cut of whole batches (--reproducible)"
-    elif ranks.guard is not None:
-        why = "a rank that dies (--faults shrink) would take its rows with it"
-    elif not made.ordered:
+    why = undivided()
+    if not why and not made.ordered:
         why = "its order is not fixed"
     divided = Divided(None, [], 0, why) if why else own_rows.divide(dataset)
     if divided.dataset is not None and made.source is not Source.SAME and chosen.rows == "auto":
@@ -52,6 +44,20 @@ def divide(dataset: Any, made: Made, what: str) -> Divided:
         if finding.own or finding.differs:  # the first batch of the whole pipeline says more
             return Divided(None, [], 0, "its rows differ between ranks")
     return divided
+
+
+def undivided() -> str:
+    """Why no work on data is divided, as this job was started, in words; empty where it may be."""
+    chosen = settings.current()
+    if chosen.data == "whole":
+        return "--data whole"
+    if chosen.batch == "per-rank":
+        return "--batch per-rank"
+    if chosen.reproducible:
+        return "the parts of virtual ranks are cut of whole batches (--reproducible)"
+    if world.current().guard is not None:
+        return "a rank that dies (--faults shrink) would take its rows with it"
+    return ""
 
 
 def _first(rows: Any) -> Any:

@@ -17,7 +17,7 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.patches.common import wrapping
 from matex_tf.patches.data import source_sharding
-from matex_tf.patches.division import deferred
+from matex_tf.patches.division import deferred, shared_work
 
 
 def install(module: ModuleType) -> None:
@@ -30,8 +30,8 @@ def _shuffle(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
     if not tf.executing_eagerly() or tf.inside_function():
         return wrapped(*args, **kwargs)
-    form = deferred.split(dataset)
-    if not form.stages:
+    form = None if shared_work.undivided() else deferred.split(dataset)
+    if form is None or not form.stages:
         return wrapped(*args, **kwargs)
     with source_sharding.paused():
         return deferred.joined(form._replace(source=form.source.shuffle(*args, **kwargs)), dataset)

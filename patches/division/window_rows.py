@@ -43,8 +43,8 @@ def parts(batched: Any, form: deferred.Deferred, whole: Any = None) -> tuple[Any
         return _from_windows(form.source.window(size, drop_remainder=drop), specs, size, whole), [*form.stages]
     chosen = _from_batches(form.source.batch(size, drop_remainder=drop), size, whole)
     stages = [*form.stages]
-    if stages[0].of_vectors is not None and stages[0].takes == len(specs):
-        chosen = chosen.map(_of_vectors(stages.pop(0).of_vectors))
+    if stages[0].of_vectors is not None:
+        chosen = chosen.map(_of_vectors(stages.pop(0)))
     if stages or type(batched).__name__ == "_PaddedBatchDataset":
         return chosen.map(_share_of_each).unbatch(), stages
     if whole is not None:
@@ -109,10 +109,15 @@ def _from_windows(windows: Any, specs: Any, size: int, whole: Any) -> Any:
     return deferred.restructured(rows, (SHARE, *specs), rows)
 
 
-def _of_vectors(function: Any) -> Any:
-    return tf.autograph.experimental.do_not_convert(
-        lambda share, elements: (share, *tf.nest.flatten(function(elements)))
-    )
+def _of_vectors(stage: deferred.Stage) -> Any:
+    """A map of batches, whose first part is a share."""
+    place = 1 + stage.first
+
+    @tf.autograph.experimental.do_not_convert
+    def call(*batch: Any) -> Any:
+        return (*batch[:place], *tf.nest.flatten(stage.of_vectors(batch[place])), *batch[place + 1 :])
+
+    return call
 
 
 @tf.autograph.experimental.do_not_convert

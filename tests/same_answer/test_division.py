@@ -90,6 +90,7 @@ def test_csv_that_changes(ranks):
         ("parallel", (2, "")),
         ("autotuned", (2, "")),
         ("listed", (2, "")),
+        ("enumerated", (2, "")),
         ("flat", (2, "")),
         ("interleaved", (2, "")),
         ("interleaved in parallel", (2, "")),

@@ -286,8 +286,12 @@ def records_read(kind):
             data = SLICES(files).flat_map(tf.data.TFRecordDataset)
         else:
             data = tf.data.TFRecordDataset(files, compression, **options)
-        data = data.shuffle(50, seed=3).map(parse, num_parallel_calls=AUTOTUNE).batch(25).prefetch(2)
-        model.fit(data, epochs=2, verbose=0)
+        data = data.shuffle(50, seed=3)
+        if kind == "enumerated":
+            data = data.enumerate().map(lambda number, record: (parse(record)[0] * tf.cast(number, tf.float32), number))
+        else:
+            data = data.map(parse, num_parallel_calls=AUTOTUNE)
+        model.fit(data.batch(25).prefetch(2), epochs=2, verbose=0)
     said = [(one.maps, one.kept.replace(folder, "")) for one in found]
     return {"batches": joined(list(model.kept)), "said": said, "read": len(read)}
 
