@@ -108,7 +108,7 @@ def _walk(dataset: Any) -> _Found:
         unordered = unordered or getattr(one, "_deterministic", None) == "false"
         for name, value in sorted(vars(one).items()):
             if hasattr(value, "function"):
-                nodes = _nodes(value.function.graph)
+                nodes = ops_of(value.function.graph)
                 opens = opens or any(part in node.op for node in nodes for part in _OPEN)
                 python = python or any(map(_calls_script, nodes))
                 found.prints.extend(_constants(nodes))
@@ -124,7 +124,7 @@ def _calls_script(node: Any) -> bool:
     return ("PyFunc" in node.op and READS not in node.name) or "Generator" in node.op
 
 
-def _nodes(graph: Any) -> list[Any]:
+def ops_of(graph: Any) -> list[Any]:
     """The ops of a function and of those that it calls."""
     definition = graph.as_graph_def()
     return [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
@@ -168,7 +168,7 @@ def _touched(dataset: Any) -> tuple[bool, ...]:
         touched = {id(tensor) for tensor, is_touched in zip(graph.inputs, before, strict=False) if is_touched}
         flat = [_drawn(tensor, touched) for tensor in graph.outputs]
         return tuple(flat) if len(flat) == count else ()
-    if any(_random(node.op) for one in drawing for node in _nodes(one.graph)) or len(before) != count:
+    if any(_random(node.op) for one in drawing for node in ops_of(one.graph)) or len(before) != count:
         return ()
     return before
 

@@ -25,7 +25,7 @@ import numpy as np
 from tensorflow.python.data.ops import readers
 
 from matex_tf.errors import DataError
-from matex_tf.patches.data import source_sharding
+from matex_tf.patches.data import pipeline_ownership, source_sharding
 from matex_tf.patches.division import file_index
 from matex_tf.patches.division.file_index import Unfit
 
@@ -100,8 +100,7 @@ def _of_files(dataset: Any, numbers: Callable[[Any], Any]) -> Any:
 
 def _reads(function: Any) -> bool:
     """Whether a function makes a `TFRecordDataset` of its argument, which is not compressed, and does nothing more."""
-    definition = function.graph.as_graph_def()
-    nodes = [*definition.node, *(node for one in definition.library.function for node in one.node_def)]
+    nodes = pipeline_ownership.ops_of(function.graph)
     words = [node.attr["value"].tensor for node in nodes if node.op == "Const"]
     return (
         sum(node.op in _RECORDS for node in nodes) == 1

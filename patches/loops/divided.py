@@ -192,17 +192,10 @@ def own_piece(piece: LocalBatch, drop: Callable[[], Any] | None = None) -> tuple
 def _why_not(dataset: Any) -> str:
     """Why every rank does all of the work on a pipeline, in words, as far as settings say so."""
     chosen = settings.current()
-    if chosen.data == "whole":
-        return "--data whole"
-    if chosen.data != "exact" or chosen.rows == "own" or source_sharding.found(dataset, OWN_ROWS):
+    asked = chosen.data != "exact" or chosen.rows == "own" or source_sharding.found(dataset, OWN_ROWS)
+    if asked and chosen.data != "whole":
         return "so it was asked for"
-    if chosen.batch == "per-rank":
-        return "--batch per-rank"
-    if chosen.reproducible:
-        return "the parts of virtual ranks are cut of whole batches (--reproducible)"
-    if world.current().guard is not None:
-        return "a rank that dies (--faults shrink) would take its rows with it"
-    return "its order is not fixed" if dataset.options().deterministic is False else ""
+    return shared_work.undivided() or ("its order is not fixed" if dataset.options().deterministic is False else "")
 
 
 def _make(dataset: Any) -> Division | None:
