@@ -3,11 +3,11 @@
 Each kind of data is given to a plain `fit` of a model whose step does nothing, on 1, 2 and 4 ranks. Images of
 64 × 64 × 3 bytes; the tf.data pipeline enlarges and standardizes each, the PyDataset scales whole batches. `records`
 (TFRecord, parse, decode JPEG, augment, batch), `loop` (the same in a loop of the script's own), `directory`
-(`image_dataset_from_directory`), `csv` (`make_csv_dataset`) and `augmented` (a PyDataset) are half as many rows. Of
-those the JPEGs are as large as ImageNet's and made 224 × 224, and the CSV has 32 lines for each. With `-whole`,
-`-source`, `-shard` and `-autoshard` each rank runs the whole pipeline, has it dealt out by `--data source`, by `shard`
-in the script, or by MultiWorkerMirroredStrategy. A first epoch, which is not measured, shows whether the batches are
-those of one rank, bit for bit.
+(`image_dataset_from_directory`), `augmented` (a PyDataset that decodes JPEGs with Pillow) and `csv`
+(`make_csv_dataset`) are half as many rows. Of those the JPEGs are as large as ImageNet's and made 224 × 224, and the
+CSV has 32 lines for each, in batches of 1,024. With `-whole`, `-source`, `-shard` and `-autoshard` each rank runs the
+whole pipeline, has it dealt out by `--data source`, by `shard` in the script, or by MultiWorkerMirroredStrategy. A
+first epoch, which is not measured, shows whether the batches are those of one rank, bit for bit.
 
 CPU time is compared with that of one rank while as many jobs of one rank run side by side as there are ranks: so both
 share cores and caches with as many others.
@@ -46,7 +46,7 @@ TITLES = {
     "loop": "TFRecord, JPEG, augment, own loop",
     "directory": "image_dataset_from_directory",
     "csv": "make_csv_dataset",
-    "augmented": "PyDataset that augments",
+    "augmented": "PyDataset, JPEG, augment",
 }
 WAYS = {"whole": ", --data whole", "source": ", --data source", "shard": ", shard() in the script"}
 WAYS["autoshard"] = ", MultiWorkerMirrored's autoshard (TF 2.15)"
@@ -84,14 +84,16 @@ class Fetched:
         from matex_tf.patches.data import batches
         from matex_tf.patches.data.array_sharding import LocalBatch
 
-        self.bytes = 0
+        self.bytes, self._of_row = 0, 0
         original = batches.fetch
 
         def fetch(iterator: Any, count: int) -> list[Any]:
             batches = original(iterator, count)
             for batch in batches:
-                inputs = (batch.data if isinstance(batch, LocalBatch) else batch)[0]
-                self.bytes += sum(int(np.prod(leaf.shape)) * leaf.dtype.size for leaf in tf.nest.flatten(inputs))
+                inputs = tf.nest.flatten((batch.data if isinstance(batch, LocalBatch) else batch)[0])
+                if not self._of_row:  # once: for each of 40 columns it would take as long as the step
+                    self._of_row = sum(int(np.prod(leaf.shape[1:])) * leaf.dtype.size for leaf in inputs)
+                self.bytes += self._of_row * inputs[0].shape[0]
             return batches
 
         batches.fetch = fetch

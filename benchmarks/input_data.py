@@ -13,7 +13,7 @@ IMAGE = (224, 224)
 DISTINCT = 256  # images; where there are more rows, they come again
 BATCH = 128
 SMALL = 64  # rows of a batch of files
-COLUMNS, LINES = 40, 32  # of the CSV: columns, and lines for each image
+COLUMNS, LINES, BATCH_OF_LINES = 40, 32, 1024  # of the CSV: columns, and lines for each image
 
 
 def write(folder: Path, rows: int) -> None:
@@ -60,8 +60,8 @@ def of_files(kind: str, way: str, folder: Path) -> Any:
             images, image_size=IMAGE, batch_size=SMALL, seed=1, verbose=False
         )
     if kind == "csv":
-        path = str(folder / "table.csv")
-        return tf.data.experimental.make_csv_dataset(path, 4 * SMALL, label_name="label", num_epochs=1, shuffle_seed=1)
+        lines = tf.data.experimental.make_csv_dataset
+        return lines(str(folder / "table.csv"), BATCH_OF_LINES, label_name="label", num_epochs=1, shuffle_seed=1)
     spec = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
 
     def parse(record: Any) -> Any:
@@ -87,6 +87,31 @@ def of_files(kind: str, way: str, folder: Path) -> Any:
     return examples.map(decode, num_parallel_calls=tf.data.AUTOTUNE).batch(batch).prefetch(tf.data.AUTOTUNE)
 
 
+def augmented(folder: Path) -> Any:
+    """A PyDataset that reads the JPEGs of `write_files`, and crops, turns round, lightens and standardizes them."""
+    import keras
+
+    paths = sorted((folder / "images").glob("*/*.jpg"), key=lambda path: int(path.stem))
+
+    class Augmented(keras.utils.PyDataset):
+        def __len__(self) -> int:
+            return -(-len(paths) // SMALL)
+
+        def __getitem__(self, number: int) -> Any:
+            here, random = paths[number * SMALL : (number + 1) * SMALL], np.random.RandomState(number)
+            images = np.stack([self.image(path, random) for path in here])
+            return images, np.array([int(path.parent.name) for path in here])
+
+        @staticmethod
+        def image(path: Path, random: np.random.RandomState) -> np.ndarray:
+            image = np.asarray(keras.utils.load_img(path, target_size=(256, 256)), np.float32)
+            (y, x), flip = random.randint(0, 33, 2), random.rand() < 0.5
+            image = image[y : y + IMAGE[0], x : x + IMAGE[1]][:, :: -1 if flip else 1] + 50 * random.rand()
+            return (image - image.mean()) / image.std()
+
+    return Augmented()
+
+
 def data_of(kind: str, folder: Path) -> dict[str, Any]:
     """The arguments of `fit`, as a script would give them."""
     import keras
@@ -95,6 +120,8 @@ def data_of(kind: str, folder: Path) -> dict[str, Any]:
     kind, _, way = kind.partition("-")
     if kind in ("records", "loop", "directory", "csv"):
         return {"x": of_files(kind, way, folder)}
+    if kind == "augmented":
+        return {"x": augmented(folder)}
     if kind == "shard":
         from matex_tf import DataSet
 
@@ -114,20 +141,6 @@ def data_of(kind: str, folder: Path) -> dict[str, Any]:
                 return x[here].astype("float32") / 255, y[here]
 
         return {"x": Scaled()}
-    if kind == "augmented":
-
-        class Augmented(keras.utils.PyDataset):
-            def __len__(self) -> int:
-                return len(x) // 2 // SMALL
-
-            def __getitem__(self, number: int) -> Any:
-                here, random = slice(number * SMALL, (number + 1) * SMALL), np.random.RandomState(number)
-                images = x[here].astype("float32") / 255
-                images = np.where(random.rand(len(images), 1, 1, 1) < 0.5, images[:, :, ::-1], images)
-                noise = random.normal(0, 0.1, images.shape).astype("float32")
-                return np.clip(np.sqrt(images) + noise, 0, 1), y[here]
-
-        return {"x": Augmented()}
 
     def enlarge(image: Any, label: Any) -> Any:
         return tf.image.per_image_standardization(tf.image.resize(image, (96, 96))), label

@@ -47,6 +47,14 @@ class Settings:
         choices=("exact", "whole", "source"),
         group="data",
     )
+    generators: str = option(
+        "rank",
+        "Which ranks run the code of a Python generator that `fit`, `evaluate` or `predict` gets. `rank`: every rank. "
+        "`node`: the first rank of each node, from which the others get their rows; what the code draws or counts is "
+        "known on that rank alone.",
+        choices=("rank", "node"),
+        group="data",
+    )
     rows: str = option(
         "auto",
         "Whose rows the data hold. `auto`: the ranks compare them. `shared`: every rank has all rows, "

@@ -161,7 +161,8 @@ def _rows(leaf: Any) -> int | None:
         return int(leaf.dense_shape[0])
     if isinstance(leaf, tf.RaggedTensor):
         return int(leaf.nrows())
-    return int(leaf.shape[0]) if leaf.shape.rank else None
+    shape = leaf.shape
+    return int(shape[0]) if shape.rank else None
 
 
 def _take(leaf: Any, low: Any, high: Any) -> Any:

@@ -30,7 +30,7 @@ from matex_tf.patches.keras import epoch_iterators, metrics, weights
 from matex_tf.patches.recovery import resume_fit
 from matex_tf.patches.samples import epochs
 from matex_tf.patches.samples.pruning import Pruning
-from matex_tf.patches.turns import in_turn, pydatasets
+from matex_tf.patches.turns import generators, in_turn, pydatasets
 
 #: While `evaluate` runs, also that of a validation, or of a callback in the middle of an epoch.
 _evaluating = ActiveFlag()
@@ -54,6 +54,8 @@ def install(module: ModuleType) -> None:
     wrapping.wrap(adapters, "ArrayDataAdapter.get_tf_dataset", _array_pipeline)
     adapters = importlib.import_module("keras.src.trainers.data_adapters.py_dataset_adapter")
     wrapping.wrap(adapters, "PyDatasetAdapter.get_tf_dataset", _batches_in_turn)
+    adapters = importlib.import_module("keras.src.trainers.data_adapters.generator_data_adapter")
+    wrapping.wrap(adapters, "GeneratorDataAdapter.get_tf_dataset", _of_generator)
 
 
 def _make_train_function(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
@@ -323,3 +325,11 @@ def _batches_in_turn(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
     if asked.pruning is not None:
         return numbered_rows.of_pydataset(adapter, asked.pruning, _batches_of_a_step())
     return pydatasets.pipeline(adapter, lambda: wrapped(*args, **kwargs), asked.purpose)
+
+
+def _of_generator(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
+    asked = under_way.now().epochs_asked
+    if asked is None or world.current().is_single:
+        return wrapped(*args, **kwargs)
+    by_all = asked.pruning is not None or (asked.training and strategies.current().apart)
+    return generators.pipeline(adapter, lambda: wrapped(*args, **kwargs), "" if by_all else asked.purpose)

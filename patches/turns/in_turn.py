@@ -1,4 +1,5 @@
-"""Batches that the ranks make in turn: batch k by rank k mod p, which sends the other ranks their rows of it.
+"""Batches that one rank makes, and sends others their rows of: the ranks in turn, batch k by rank k mod p, or the first
+rank of each node.
 
 Three threads of a rank work while it trains. One makes the rank's own batches, one sends and receives rows in the order
 of the batches, and the third (`messenger`) drives what is on its way. They run ahead of the training by a number of
@@ -7,6 +8,7 @@ batches that is the same on every rank. So where the ranks leave off at the same
 Ranks of one node copy their rows from memory that they share (`row_memory`), and the message says where. A rank leaves
 its next batch there p batches later. By then it has the batches of all others between, each of which was sent by a rank
 that had taken its rows of all batches before. A walk begins with a meeting, so that this holds from one to the next.
+Where one rank of a node makes all batches (`Makers`), it meets the others before each.
 
 An error that is raised while a batch is made travels in its place: every rank raises it where one rank would.
 """
@@ -14,11 +16,13 @@ An error that is raised while a batch is made travels in its place: every rank r
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import pickle
 import queue
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -29,13 +33,64 @@ from matex_tf.core.stall_detector import StallDetector
 from matex_tf.exchange.network.messenger import Messenger
 from matex_tf.patches.common import carried_error, run_state
 from matex_tf.patches.common.row_slicing import RowRange
+from matex_tf.patches.data.array_sharding import LocalBatch
 from matex_tf.patches.turns import row_messages
 from matex_tf.patches.turns.row_memory import Left, RowMemory
 
 _LOOK_SECONDS = 0.5
+#: Seconds that batches which nobody wants any more are waited for, at the end of a call.
+PATIENCE = 10.0
 
 #: Rows of a batch as arrays, and their share.
 Part = tuple[list[np.ndarray], RowRange]
+
+
+class _End:
+    """There is no batch left."""
+
+
+class Makers:
+    """Which rank makes which batch: all ranks in turn.
+
+    Attributes:
+        count: batches of a walk; None where nobody knows before it has ended.
+        ahead: how many batches are made before they are wanted.
+        first: the rank that makes batch 0 for this rank.
+        takers: the ranks that have rows of what this rank makes, but for itself.
+        alone: whether `first` makes all batches for this rank.
+    """
+
+    def __init__(self, count: int):
+        ranks = world.current()
+        self.count: int | None = count
+        self.ahead, self.first, self.alone = ranks.size + 1, 0, False
+        self.takers = [rank for rank in range(ranks.size) if rank != ranks.rank]
+
+    def of(self, number: int) -> int:
+        """The rank that makes a batch for this rank."""
+        return self.first if self.alone else number % world.current().size
+
+    def mine(self) -> Iterable[int]:
+        """The batches that this rank makes, as far as `count` is known."""
+        ranks = world.current()
+        if self.alone:
+            return itertools.count() if self.first == ranks.rank else ()
+        return range(ranks.rank, self.count or 0, ranks.size)
+
+    def numbers(self) -> Iterable[int]:
+        """All batches."""
+        return itertools.count() if self.count is None else range(self.count)
+
+
+class FirstOfNode(Makers):
+    """The first rank of each node makes all batches, of which nobody knows how many there are, for its node."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        ranks = world.current()
+        of_node = ranks.nodes[ranks.node]
+        self.count, self.ahead, self.first, self.alone = None, 2, of_node[0], True
+        self.takers = [rank for rank in of_node if rank != ranks.rank] if ranks.rank == self.first else []
 
 
 class Turns:
@@ -44,14 +99,14 @@ class Turns:
     Args:
         own: makes this rank's own batches of a walk, in their order, as lists of arrays; called once for each walk,
             with nothing, in the thread that walks, and iterated in another one.
-        count: batches of a walk, of all ranks.
+        makers: of the batches of a walk, of all ranks.
         nbytes: of a batch, as far as this is known.
     """
 
-    def __init__(self, own: Callable[[], Iterator[list[np.ndarray]]], count: int, nbytes: int):
+    def __init__(self, own: Callable[[], Iterator[list[np.ndarray]]], makers: Makers, nbytes: int):
         """Collective."""
         chosen, ranks = settings.current(), world.current()
-        self._own, self._count = own, count
+        self._own, self._makers = own, makers
         self._memory = RowMemory(nbytes)
         self.messenger = Messenger(ranks.split_all())
         self._stalls = StallDetector(chosen.stall_seconds, chosen.stall_abort_seconds, ranks.log)
@@ -62,7 +117,7 @@ class Turns:
         """This rank's rows of each batch. All ranks walk, and leave off at the same batch."""
         if self._walk is not None:
             self._walk.close()
-        self._walk = walk = Walk(self.messenger, self._memory, self._stalls, self._own(), self._count)
+        self._walk = walk = Walk(self.messenger, self._memory, self._stalls, self._own(), self._makers)
         return iter(walk)
 
     def settle(self) -> None:
@@ -71,7 +126,14 @@ class Turns:
             self._walk.settle()
 
     def close(self) -> None:
-        """End the walk, and give back what connects the ranks. Collective."""
+        """End the walk, and give back what connects the ranks. Collective.
+
+        A rank that waits for its script's code, which may wait for something that never comes, is not waited for.
+        """
+        settled = self._walk is None or self._walk.settle(PATIENCE)
+        if not all(world.current().allgather(settled, "end a walk over data")):
+            self.abandon()
+            return
         if self._walk is not None:
             self._walk.close()
         self.messenger.close()
@@ -84,11 +146,21 @@ class Turns:
         self.messenger.abandon()
 
 
+class CanEnd(Protocol):
+    """What ends with a call."""
+
+    def close(self) -> None:
+        """End it, where every rank does."""
+
+    def abandon(self) -> None:
+        """End it where the other ranks may be elsewhere."""
+
+
 class Open:
-    """The `Turns` of the calls of `fit`, `evaluate` and `predict` that are under way."""
+    """The `Turns` of the calls of `fit`, `evaluate` and `predict` that are under way, and what else has to end then."""
 
     def __init__(self) -> None:
-        self.turns: list[Turns] = []
+        self.turns: list[CanEnd] = []
         self.calls = 0
 
 
@@ -118,12 +190,12 @@ class Walk:
         memory: RowMemory,
         stalls: StallDetector,
         own: Iterator[list[np.ndarray]],
-        count: int,
+        makers: Makers,
     ):
         self._messenger, self._memory, self._stalls = messenger, memory, stalls
-        self._count = count
-        self._ahead = world.current().size + 1
-        self._allowed = min(self._ahead, count)  # batches that may be made and sent so far
+        self._makers = makers
+        self._most = math.inf if makers.count is None else makers.count
+        self._allowed = min(makers.ahead, self._most)  # batches that may be made and sent so far
         self._sent = 0
         self._changed = threading.Condition()
         self._made: queue.Queue[Any] = queue.Queue(maxsize=1)
@@ -133,19 +205,21 @@ class Walk:
             threading.Thread(target=self._watched, args=(work,), name="matex_tf input", daemon=True).start()
 
     def __iter__(self) -> Iterator[Part]:
-        for number in range(self._count):
+        for number in self._makers.numbers():
             with self._changed:
-                self._allowed = min(number + self._ahead, self._count)
+                self._allowed = min(number + self._makers.ahead, self._most)
                 self._changed.notify_all()
             part = self._parts.get()
+            if isinstance(part, _End):
+                return
             if isinstance(part, BaseException):
                 raise part
             yield part
 
-    def settle(self) -> None:
-        """Wait until what may be sent so far has been."""
+    def settle(self, seconds: float | None = None) -> bool:
+        """Wait until what may be sent so far has been. Args: seconds: for so long. Returns: whether it has."""
         with self._changed:
-            self._changed.wait_for(lambda: self._sent >= self._allowed or self._over)
+            return self._changed.wait_for(lambda: self._sent >= self._allowed or self._over, seconds)
 
     def close(self) -> None:
         """The same, and end the walk there."""
@@ -172,11 +246,10 @@ class Walk:
             return not self._over
 
     def _make(self, own: Iterator[list[np.ndarray]]) -> None:
-        ranks = world.current()
-        for number in range(ranks.rank, self._count, ranks.size):
+        for number in self._makers.mine():
             if not self._may(number):
                 return
-            made = _made(own, number)
+            made = _made(own, number, self._makers.count is None)
             while True:
                 try:
                     self._made.put(made, timeout=_LOOK_SECONDS)
@@ -184,32 +257,35 @@ class Walk:
                 except queue.Full:
                     if self._over:
                         return
-            if isinstance(made, Exception):
+            if isinstance(made, (Exception, _End)):
                 return
         next(own, None)  # what follows the last batch is done too
 
     def _exchange(self) -> None:
-        ranks = world.current()
-        if self._count:
-            self._meet()
-        for number in range(self._count):
+        rank, makers = world.current().rank, self._makers
+        for number in makers.numbers():
             if not self._may(number):
                 return
-            owner = number % ranks.size
-            part = self._give() if owner == ranks.rank else self._take(owner)
+            if number == 0 or makers.alone:
+                self._meet()
+            owner = makers.of(number)
+            part = self._give() if owner == rank else self._take(owner)
             self._parts.put(part)
             with self._changed:
                 self._sent = number + 1
-                self._over = self._over or isinstance(part, Exception)
+                self._over = self._over or isinstance(part, (Exception, _End))
                 self._changed.notify_all()
 
     def _meet(self) -> None:
-        """Wait until every rank of the node has taken its rows of the walk before."""
-        others = [rank for rank in self._memory.ranks if rank != world.current().rank]
+        """Wait until every rank of the node has taken its rows of what was left in memory before."""
+        rank, first = world.current().rank, self._makers.first
+        others = [one for one in self._memory.ranks if one != rank]
+        if self._makers.alone and rank != first:
+            others = [first] if others else []
         if others:
             self._wait([self._messenger.post(row_messages.meeting(self._messenger.lane, others))], others)
 
-    def _give(self) -> Part | Exception:
+    def _give(self) -> Part | Exception | _End:
         ranks = world.current()
         while True:
             try:
@@ -218,10 +294,10 @@ class Walk:
             except queue.Empty:
                 if self._over:
                     raise RuntimeError("the batch was not made") from None
-        others = [rank for rank in range(ranks.size) if rank != ranks.rank]
-        if isinstance(made, Exception):
-            failed = np.frombuffer(pickle.dumps(carried_error.pack(made)), np.uint8)
-            self._send(dict.fromkeys(others, failed))
+        others = self._makers.takers
+        if isinstance(made, (Exception, _End)):
+            said = made if isinstance(made, _End) else carried_error.pack(made)
+            self._send(dict.fromkeys(others, np.frombuffer(pickle.dumps(said), np.uint8)))
             return made
         total = next((len(array) for array in made if array.ndim), 0)
         left = self._memory.leave(made, total)
@@ -232,12 +308,14 @@ class Walk:
         return _part(made, total, ranks.rank, ranks.size)
 
     def _send(self, messages: dict[int, np.ndarray]) -> None:
+        if not messages:
+            return
         self._wait([self._messenger.post(row_messages.sending(self._messenger.lane, messages))], [*messages])
 
-    def _take(self, owner: int) -> Part | Exception:
+    def _take(self, owner: int) -> Part | Exception | _End:
         received: list[np.ndarray] = []
         self._wait([self._messenger.post(row_messages.receiving(self._messenger.lane, owner, received))], [owner])
-        part: Part | Left | bytes = pickle.loads(received[0].data)
+        part: Part | Left | bytes | _End = pickle.loads(received[0].data)
         if isinstance(part, Left):
             share = RowRange.of(part.total, world.current().rank, world.current().size)
             return self._memory.take(owner, part, slice(share.low, share.high)), _taken(share)
@@ -248,12 +326,12 @@ class Walk:
             transfer.wait(lambda seconds: self._stalls.check(others, seconds, "the rows of a batch"))
 
 
-def _made(own: Iterator[list[np.ndarray]], number: int) -> list[np.ndarray] | Exception:
+def _made(own: Iterator[list[np.ndarray]], number: int, may_end: bool) -> list[np.ndarray] | Exception | _End:
     """The next of the rank's own batches, or what was raised in its place."""
     try:
         return next(own)
     except StopIteration:
-        return RuntimeError(f"batch {number} of the data is missing")
+        return _End() if may_end else RuntimeError(f"batch {number} of the data is missing")
     except Exception as error:
         return error
 
@@ -279,3 +357,32 @@ def flat(batch: Any, specs: list[tf.TensorSpec]) -> list[np.ndarray]:
     if len(leaves) != len(specs):
         raise ValueError(f"a batch has {len(leaves)} parts where the first ones have {len(specs)}.")
     return [np.asarray(leaf, spec.dtype.as_numpy_dtype) for leaf, spec in zip(leaves, specs, strict=True)]
+
+
+def local_batches(turns: Turns, structure: Any) -> Iterator[LocalBatch]:
+    """The rows of a walk, for a pipeline. Args: structure: of a batch, with whatever leaves."""
+    origin, nothing = np.array([0, world.current().generation]), np.array([], np.int64)
+    for rows, share in turns.walk():
+        packed = tf.nest.pack_sequence_as(structure, rows)
+        yield LocalBatch(np.array(share, np.int32), np.array(True), packed, origin, nothing)
+
+
+def signature(structure: Any) -> LocalBatch:
+    """What a pipeline of `local_batches` has for elements. Args: structure: tf.TensorSpecs of a batch."""
+    return LocalBatch(
+        tf.TensorSpec([5], tf.int32),
+        tf.TensorSpec([], tf.bool),
+        structure,
+        tf.TensorSpec([2], tf.int64),
+        tf.TensorSpec([None], tf.int64),
+    )
+
+
+def as_fast_as_asked(dataset: Any) -> Any:
+    """A pipeline without what fetches ahead: ranks must leave off at the same batch."""
+    while type(dataset).__name__ == "_PrefetchDataset":
+        dataset = dataset._input_dataset
+    options = tf.data.Options()
+    options.experimental_optimization.apply_default_optimizations = False
+    options.autotune.enabled = False
+    return dataset.with_options(options)

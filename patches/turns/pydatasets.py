@@ -25,8 +25,8 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.patches.common import log_once, seeds
 from matex_tf.patches.data import batch_ownership
-from matex_tf.patches.data.array_sharding import LocalBatch
-from matex_tf.patches.turns.in_turn import Turns, flat
+from matex_tf.patches.turns import in_turn
+from matex_tf.patches.turns.in_turn import Makers, Turns, flat
 
 #: How many functions deep, and objects in objects, what makes a batch is looked at for what it may change.
 _DEEP = 3
@@ -104,8 +104,7 @@ def _first(adapter: Any) -> list[Any]:
 
 
 def _in_turn(adapter: Any, original: Callable[[], Any], specs: list[tf.TensorSpec], nbytes: int) -> Any:
-    ranks, data, structure = world.current(), adapter.py_dataset, adapter._output_signature
-    origin, nothing = np.array([0, ranks.generation]), np.array([], np.int64)
+    data, structure = adapter.py_dataset, adapter._output_signature
     mine = MyTurns(data, adapter.shuffle)
     enqueuer = adapter.enqueuer
     if enqueuer is not None:
@@ -126,12 +125,7 @@ def _in_turn(adapter: Any, original: Callable[[], Any], specs: list[tf.TensorSpe
             enqueuer.start()
         return (flat(adapter._standardize_batch(batch), specs) for batch in mine.batches(enqueuer))
 
-    turns = Turns(own, data.num_batches, nbytes)
-
-    def walk() -> Iterator[LocalBatch]:
-        for rows, share in turns.walk():
-            packed = tf.nest.pack_sequence_as(structure, rows)
-            yield LocalBatch(np.array(share, np.int32), np.array(True), packed, origin, nothing)
+    turns = Turns(own, Makers(data.num_batches), nbytes)
 
     ended = adapter.on_epoch_end
 
@@ -140,21 +134,9 @@ def _in_turn(adapter: Any, original: Callable[[], Any], specs: list[tf.TensorSpe
         ended()
 
     adapter.on_epoch_end = on_epoch_end
-    adapter._get_iterator = walk
-    adapter._output_signature = LocalBatch(
-        tf.TensorSpec([5], tf.int32),
-        tf.TensorSpec([], tf.bool),
-        structure,
-        tf.TensorSpec([2], tf.int64),
-        tf.TensorSpec([None], tf.int64),
-    )
-    dataset = original()
-    while type(dataset).__name__ == "_PrefetchDataset":  # ranks must leave off at the same batch
-        dataset = dataset._input_dataset
-    options = tf.data.Options()
-    options.experimental_optimization.apply_default_optimizations = False
-    options.autotune.enabled = False
-    return dataset.with_options(options)
+    adapter._get_iterator = lambda: in_turn.local_batches(turns, structure)
+    adapter._output_signature = in_turn.signature(structure)
+    return in_turn.as_fast_as_asked(original())
 
 
 class MyTurns:

@@ -77,7 +77,7 @@ class RowMemory:
         room = self._of(owner)
         assert room is not None
         views = [_view(room, place) for place in left.places]
-        return [np.array(view[rows] if view.ndim and len(view) == left.total else view) for view in views]
+        return [_copied(view[rows] if view.ndim and len(view) == left.total else view) for view in views]
 
     def close(self) -> None:
         """Give the memory back. Collective over the ranks of the node."""
@@ -95,6 +95,15 @@ def _view(room: np.ndarray, place: tuple[int, str, tuple[int, ...]]) -> np.ndarr
     offset, dtype, shape = place
     count = int(np.prod(shape, dtype=np.int64))
     return room[offset : offset + count * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
+
+
+def _copied(view: np.ndarray) -> np.ndarray:
+    """A copy that begins where TensorFlow takes an array as it is; of another one it makes one copy more."""
+    room = np.empty(view.nbytes + _ALIGNED, np.uint8)
+    begin = -room.ctypes.data % _ALIGNED
+    copy = room[begin : begin + view.nbytes].view(view.dtype).reshape(view.shape)
+    np.copyto(copy, view)
+    return copy
 
 
 def _free() -> int:

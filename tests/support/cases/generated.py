@@ -1,0 +1,106 @@
+"""Python generators that are given to Keras: which batches the ranks get, and which ranks run them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+import time
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf import settings
+from matex_tf.core import world
+from matex_tf.patches.turns import in_turn, row_memory
+from tests.support.cases.common import table
+from tests.support.cases.division import Rows, joined
+from tests.support.cases.exchange import on_hosts
+
+
+def _batches(made, count=None, torn=False):
+    """Batches of three sizes, numbered from `len(made)` on."""
+    x, y = table()
+    for number in itertools.count() if count is None else range(count):
+        made.append(number)
+        if torn and number == 3:
+            raise ValueError("row 80 of the table is torn")
+        here = slice(20 * (number % 5), 20 * (number % 5) + 20 - number % 3)
+        yield x[here] + np.float32(number), {"y": y[here]}
+
+
+def batches(run_by, room=1 << 30, hosts=""):
+    """The rows of `fit`, of validations that go on where the last one has left off, of `evaluate` and `predict`.
+
+    Args:
+        run_by: `--generators`.
+        room: of the node's memory.
+        hosts: the name of each rank's host; empty where all are on one.
+    """
+    if hosts:
+        ranks = on_hosts(hosts)
+        try:
+            with world.use(ranks):
+                return batches(run_by, room)
+        finally:
+            ranks.free()
+    made, model = [], Rows()
+    before = settings.use(dataclasses.replace(settings.current(), generators=run_by))
+    try:
+        with mock.patch.object(row_memory, "_free", lambda: room):
+            model.fit(
+                _batches(made),
+                steps_per_epoch=4,
+                epochs=3,
+                validation_data=_batches(made),
+                validation_steps=3,
+                verbose=0,
+            )
+            model.fit(_batches(made, 6), verbose=0)
+            model.evaluate(_batches(made, 3), verbose=0)
+            predicted = model.predict(_batches(made, 4), verbose=0)
+    finally:
+        settings.use(before)
+    return {"batches": joined([*model.kept]), "made": len(made), "predicted": predicted, "threads": threads()}
+
+
+def torn(run_by):
+    """A batch cannot be made: every rank raises that where one rank does, and what is trained next is as on one."""
+    made, model, said = [], Rows(), ""
+    before = settings.use(dataclasses.replace(settings.current(), generators=run_by))
+    try:
+        try:
+            model.fit(_batches(made, torn=True), steps_per_epoch=7, verbose=0)
+        except tf.errors.OpError as error:
+            said = "row 80 of the table is torn" in str(error)
+        model.fit(_batches(made, 3), verbose=0)
+    finally:
+        settings.use(before)
+    return {"batches": joined([*model.kept]), "said": said, "threads": threads()}
+
+
+def waits(run_by):
+    """A generator that waits for ever behind the last batch that is wanted; the seconds for which `fit` waits."""
+    for_ever, made, model = threading.Event(), [], Rows()
+
+    def queued():
+        yield from _batches(made, 5)
+        for_ever.wait()
+
+    before = settings.use(dataclasses.replace(settings.current(), generators=run_by))
+    try:
+        with mock.patch.object(in_turn, "PATIENCE", 0.5):
+            begin = time.perf_counter()
+            model.fit(queued(), steps_per_epoch=4, verbose=0)
+            seconds = time.perf_counter() - begin
+    finally:
+        settings.use(before)
+        for_ever.set()
+    return {"batches": joined([*model.kept]), "ended": seconds < 60}
+
+
+def threads():
+    """Threads that are left of what has been read."""
+    names = [thread.name for thread in threading.enumerate()]
+    return sum(name in ("matex_tf messenger", "matex_tf generator") for name in names)
