@@ -1,5 +1,4 @@
-"""The batches of a PyDataset are made by the ranks in turn, those of a generator by every rank or once a node; their rows
-travel to the others.
+"""The batches of a PyDataset are made by the ranks in turn, those of a generator by every rank or once a node.
 
-It may import patches.common and patches.data. Start reading in pydatasets.py.
+Their rows travel to the others. It may import patches.common and patches.data. Start reading in pydatasets.py.
 """
