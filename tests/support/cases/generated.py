@@ -86,7 +86,8 @@ def waits(run_by):
 
     def queued():
         yield from _batches(made, 5)
-        for_ever.wait()
+        if world.current().size > 1:  # on one rank Keras waits itself, where tf.data has read ahead so far
+            for_ever.wait()
 
     before = settings.use(dataclasses.replace(settings.current(), generators=run_by))
     try:
