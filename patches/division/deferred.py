@@ -161,9 +161,18 @@ def _split(dataset: Any) -> Deferred:
         if not before.stages:
             return Deferred(flat(dataset), (), before.kept)
         return before._replace(source=SAME_ELEMENTS[kind](before.source, dataset))
-    kept = getattr(dataset, file_index.KEPT, "")
-    kept = kept or next((before.kept for one in _inputs(dataset) if (before := _split(one)).kept), "")
-    return Deferred(flat(dataset), (), kept)
+    return Deferred(flat(dataset), (), _kept(dataset))
+
+
+def _kept(dataset: Any) -> str:
+    """The last map up to a dataset that cannot be deferred, and why, in words; files are not looked into for it."""
+    form = form_of(dataset)
+    if form is not None:
+        return form.kept
+    kept = str(getattr(dataset, file_index.KEPT, ""))
+    if not kept and type(dataset).__name__ in MAPS and (effects := purity.effects(dataset._map_func.function)):
+        kept = f"a map {effects}"
+    return kept or next((why for one in _inputs(dataset) if (why := _kept(one))), "")
 
 
 def _inputs(dataset: Any) -> list[Any]:
