@@ -75,7 +75,7 @@ class Peer:
         log = HERE / f"{self.name}.log"
         with log.open("w") as file:
             for step in self.steps:
-                line = [str(self.python), "-m", "pip", "install", "--disable-pip-version-check", *step]
+                line = [str(self.python), str(ROOT / "scripts" / "install.py"), *step]
                 print(f"  pip install {' '.join(step)}", flush=True)
                 if subprocess.run(line, env=environ, stdout=file, stderr=subprocess.STDOUT, cwd=HERE).returncode:
                     sys.exit(f"scripts/bench peers: this step failed; {log} says why.")

@@ -48,11 +48,12 @@ class Settings:
         group="data",
     )
     generators: str = option(
-        "rank",
+        "auto",
         "Which ranks run the code of a Python generator that `fit`, `evaluate` or `predict` gets. `rank`: every rank. "
         "`node`: the first rank of each node, from which the others get their rows; what the code draws or counts is "
-        "known on that rank alone.",
-        choices=("rank", "node"),
+        "known on that rank alone. `auto`: the first of each node where making the first two batches has drawn and "
+        "changed nothing that other code can see, else every rank.",
+        choices=("auto", "rank", "node"),
         group="data",
     )
     rows: str = option(

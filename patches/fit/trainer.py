@@ -55,6 +55,7 @@ def install(module: ModuleType) -> None:
     adapters = importlib.import_module("keras.src.trainers.data_adapters.py_dataset_adapter")
     wrapping.wrap(adapters, "PyDatasetAdapter.get_tf_dataset", _batches_in_turn)
     adapters = importlib.import_module("keras.src.trainers.data_adapters.generator_data_adapter")
+    wrapping.wrap(adapters, "GeneratorDataAdapter.__init__", _peek)
     wrapping.wrap(adapters, "GeneratorDataAdapter.get_tf_dataset", _of_generator)
 
 
@@ -325,6 +326,12 @@ def _batches_in_turn(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
     if asked.pruning is not None:
         return numbered_rows.of_pydataset(adapter, asked.pruning, _batches_of_a_step())
     return pydatasets.pipeline(adapter, lambda: wrapped(*args, **kwargs), asked.purpose)
+
+
+def _peek(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
+    if under_way.now().epochs_asked is None or world.current().is_single:
+        return wrapped(*args, **kwargs)
+    return generators.peek(lambda: wrapped(*args, **kwargs), adapter, args[0] if args else kwargs["generator"])
 
 
 def _of_generator(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:

@@ -1,11 +1,15 @@
-"""A Python generator that is given to Keras: run by every rank, or with `--generators node` by the first of each node.
+"""A Python generator that is given to Keras: run by the first rank of each node, or by every rank.
+
+With `--generators auto` the first of a node runs it where it leaves nothing that other code could see, as far as making
+the first two batches shows (`reach`); Keras has every rank make these, to learn their shapes. A generator of which one
+rank has run more than that is run by it from then on, and the others get the first batches of a further call too.
 
 Keras lets tf.data read ahead of the training by as many batches as it likes. Where a pipeline over the same generator
 is left and begun anew, as that of each validation is, those are lost, and on other ranks others. Here every rank reads
 ahead by as many.
 
 Relies on (Keras 3.3 to 3.15, private): `GeneratorDataAdapter.get_tf_dataset`, its `generator`, `_first_batches` and
-`_output_signature`; `data_adapter_utils.get_tensor_spec`.
+`_output_signature`, and that its `__init__` makes the first two batches; `data_adapter_utils.get_tensor_spec`.
 """
 
 from __future__ import annotations
@@ -13,6 +17,8 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
+import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,13 +27,75 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
+from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once, run_state
 from matex_tf.patches.data import batch_ownership
-from matex_tf.patches.turns import in_turn
+from matex_tf.patches.turns import in_turn, reach
 from matex_tf.patches.turns.in_turn import FirstOfNode, Turns, flat
 
 #: By how many batches a rank reads ahead.
 _AHEAD = 2
+
+
+class _Known:
+    """What is known of generators.
+
+    Attributes:
+        of_adapter: the generator of a GeneratorDataAdapter, and why every rank has to run it; "" where none has to.
+        of_node: generators that the first rank of each node has run, and the others have not.
+    """
+
+    def __init__(self) -> None:
+        self.of_adapter: weakref.WeakKeyDictionary[Any, tuple[Any, str]] = weakref.WeakKeyDictionary()
+        self.of_node: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def peek(original: Callable[[], None], adapter: Any, generator: Any) -> None:
+    """Make an adapter, which takes the first batches of its generator. All ranks come here.
+
+    Args:
+        original: the `__init__` of the GeneratorDataAdapter.
+        adapter: the GeneratorDataAdapter.
+        generator: the script's.
+
+    Raises:
+        ValueError: as Keras raises it: the generator has ended, or yields no tuples.
+    """
+    known = run_state.current().part(_Known)
+    if not isinstance(generator, types.GeneratorType):
+        return original()
+    if generator in known.of_node:
+        _peek_of_first(original, adapter)
+        known.of_adapter[adapter] = generator, ""
+        return None
+    if settings.current().generators != "auto":
+        original()
+        known.of_adapter[adapter] = generator, ""
+        return None
+    within = reach.of_generator(generator)
+    original()
+    why = within.needs_every_rank()
+    if not why and within.has_changed():
+        why = "making a batch draws random numbers, or changes what other code can see"
+    known.of_adapter[adapter] = generator, why
+    return None
+
+
+def _peek_of_first(original: Callable[[], None], adapter: Any) -> None:
+    """The first batches are those of the first rank of the node, which alone knows how far the generator is."""
+    ranks = world.current()
+    first, error = ranks.nodes[ranks.node][0], ""
+    if ranks.rank == first:
+        try:
+            original()
+        except ValueError as raised:
+            error = str(raised)
+    mine = (adapter._first_batches if not error else None, error) if ranks.rank == first else (None, "")
+    batches, error = ranks.allgather(mine, "share the first batches of a generator")[first]
+    if error:
+        raise ValueError(error)
+    if ranks.rank != first:
+        adapter.generator, adapter._first_batches, adapter._output_signature = None, batches, None
 
 
 def pipeline(adapter: Any, original: Callable[[], Any], what: str) -> Any:
@@ -37,9 +105,18 @@ def pipeline(adapter: Any, original: Callable[[], Any], what: str) -> Any:
         adapter: a GeneratorDataAdapter.
         original: its own `get_tf_dataset`.
         what: whose data these are: "fit", "evaluate" or "predict"; "" where every rank has to run it.
+
+    Raises:
+        MatexError: every rank has to run a generator that the first of the node has run so far.
     """
-    dataset = _of_node(adapter, what) if what and settings.current().generators == "node" else None
+    dataset = _of_node(adapter, what) if what and settings.current().generators != "rank" else None
     if dataset is None:
+        generator, _ = run_state.current().part(_Known).of_adapter.get(adapter, (None, ""))
+        if generator is not None and generator in run_state.current().part(_Known).of_node:
+            raise MatexError(
+                "the first rank of each node has run this generator so far, and now every rank would have to go on "
+                "with it. Give this call a generator of its own, or the job --generators rank."
+            )
         if not isinstance(getattr(adapter.generator, "__self__", None), ReadAhead):
             adapter.generator = ReadAhead(adapter.generator).walk
         dataset = original()
@@ -50,10 +127,10 @@ def _of_node(adapter: Any, what: str) -> Any:
     """The pipeline of rows that the first rank of the node makes; None where every rank has to run the generator."""
     from keras.src.trainers.data_adapters import data_adapter_utils
 
-    chosen, ranks = settings.current(), world.current()
+    chosen, ranks, known = settings.current(), world.current(), run_state.current().part(_Known)
     structure = data_adapter_utils.get_tensor_spec(adapter._first_batches)
     specs = tf.nest.flatten(structure)
-    why = ""
+    generator, why = known.of_adapter.get(adapter, (None, "it is no generator of Python"))
     if chosen.batch == "per-rank" or chosen.rows == "own" or ranks.holds_shard:
         why = "each rank has rows or batches of its own"
     elif ranks.guard is not None:
@@ -62,11 +139,12 @@ def _of_node(adapter: Any, what: str) -> Any:
         why = "the parts of virtual ranks are cut of whole batches (--reproducible)"
     elif not all(isinstance(spec, tf.TensorSpec) for spec in specs):
         why = "its batches have other parts than tensors"
-    if any(ranks.allgather(why, "run a generator once a node")):
+    why = next(filter(None, ranks.allgather(why, "run a generator once a node")), "")
+    if why:
         if what == "fit":
-            log_once.log(f"every rank runs the generator, and keeps its rows (--generators rank): {why}")
+            log_once.log(f"every rank runs the generator, and keeps its rows (--generators {chosen.generators}): {why}")
         return None
-    if chosen.rows == "auto":
+    if chosen.rows == "auto" and generator not in known.of_node:
         tensors = [tf.convert_to_tensor(array) for array in flat(adapter._first_batches[0], specs)]
         first = tf.nest.pack_sequence_as(structure, tensors)
         finding = batch_ownership.look(first, batch_ownership.UNKNOWN, f"compare rows of the data of {what}")
@@ -74,8 +152,10 @@ def _of_node(adapter: Any, what: str) -> Any:
             return None
     if what == "fit":
         log_once.log(
-            "the first rank of each node runs the generator, and the others get their rows (--generators node)"
+            f"the first rank of each node runs the generator, and the others get their rows (--generators "
+            f"{chosen.generators})"
         )
+    known.of_node.add(generator)
 
     def own() -> Iterator[list[np.ndarray]]:
         return (flat(batch, specs) for batch in adapter.generator())

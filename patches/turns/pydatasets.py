@@ -7,32 +7,24 @@ holds, may have changed by that. Where `workers` make batches, they make those o
 Relies on (Keras 3.3 to 3.15, private): `PyDatasetAdapter.get_tf_dataset`, its `py_dataset`, `shuffle`, `enqueuer`,
 `_output_signature`, `_standardize_batch`, `_get_iterator` and `on_epoch_end`; (3.4 and later) `OrderedEnqueuer.start`,
 `is_running`, `get`, `stop`, its `py_dataset` and `shuffle`; `data_adapter_utils.get_tensor_spec` and
-`NUM_BATCHES_FOR_TENSOR_SPEC`; `context.context()._rng`.
+`NUM_BATCHES_FOR_TENSOR_SPEC`.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.patches.common import log_once, seeds
+from matex_tf.patches.common import log_once
 from matex_tf.patches.data import batch_ownership
-from matex_tf.patches.turns import in_turn
+from matex_tf.patches.turns import in_turn, reach
 from matex_tf.patches.turns.in_turn import Makers, Turns, flat
-
-#: How many functions deep, and objects in objects, what makes a batch is looked at for what it may change.
-_DEEP = 3
-#: How many things in a list, or attributes of an object, are looked at.
-_MANY = 64
-_PLAIN = (int, float, complex, str, bytes, bool, type(None))
 
 
 def pipeline(adapter: Any, original: Callable[[], Any], what: str) -> Any:
@@ -59,9 +51,10 @@ def pipeline(adapter: Any, original: Callable[[], Any], what: str) -> Any:
         why = "this Keras makes batches by other means"
     found = None
     if not why:
-        before = _state(data)
+        within = reach.of_object(data)
         batches = _first(adapter)
-        if _state(data) != before:
+        why = within.needs_every_rank()
+        if within.has_changed():
             why = "making a batch draws random numbers, or changes what the next one finds"
         found = batches[0]
     counts = ranks.allgather((why, None if why else data.num_batches), "make batches in turn")
@@ -179,53 +172,3 @@ class MyTurns:
             if number >= self.num_batches - 1:
                 enqueuer.stop()
                 return
-
-
-def _state(data: Any) -> list[Any]:
-    """What a batch may change: generators of random numbers that it can reach, numbers and words that `data` holds."""
-    held = dict(vars(data))
-    functions = [one for kind in type(data).__mro__ for one in vars(kind).values()]
-    for _ in range(_DEEP):
-        reached: dict[str, Any] = {}
-        for one in functions:
-            if isinstance(one, FunctionType) and not (one.__module__ or "").startswith(("keras.", "numpy.")):
-                names = one.__code__.co_names
-                reached |= {name: one.__globals__[name] for name in names if name in one.__globals__}
-                cells = zip(one.__code__.co_freevars, one.__closure__ or (), strict=True)
-                reached |= {name: cell.cell_contents for name, cell in cells}
-        held |= reached
-        functions = list(reached.values())
-    keras_seed = seeds.keras_generator(make=False)
-    eager = getattr(context.context(), "_rng", None)
-    return [
-        random.getstate(),
-        repr(np.random.get_state(legacy=False)),
-        None if keras_seed is None else np.array(keras_seed.state).tolist(),
-        eager.getstate() if isinstance(eager, random.Random) else None,
-        [np.array(state).tolist() for state in seeds.generator_states()],  # of tf.random.Generator
-        {name: _of(value, _DEEP) for name, value in held.items()},
-    ]
-
-
-def _of(value: Any, deep: int) -> Any:
-    """What of a value may change, to be compared; None where nobody can tell."""
-    import keras
-
-    if isinstance(value, np.random.Generator):
-        return repr(value.bit_generator.state)
-    if isinstance(value, np.random.RandomState):
-        return repr(value.get_state(legacy=False))
-    if isinstance(value, random.Random):
-        return value.getstate()
-    if isinstance(value, keras.random.SeedGenerator):
-        return np.array(value.state).tolist()
-    if isinstance(value, keras.Layer):
-        return [np.array(one).tolist() for one in value.variables if seeds.is_generator_state(one)]
-    if isinstance(value, _PLAIN):
-        return value
-    if isinstance(value, (list, tuple, dict, set)):
-        values = [*value.values()] if isinstance(value, dict) else [*value]
-        return len(values), [_of(one, deep - 1) for one in values[:_MANY]] if deep else None
-    if not deep or isinstance(value, (type, FunctionType, ModuleType, np.ndarray, tf.Tensor)):
-        return None
-    return {name: _of(one, deep - 1) for name, one in [*getattr(value, "__dict__", {}).items()][:_MANY]}

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import inspect
 import itertools
 import threading
 import time
 from unittest import mock
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
+from matex_tf.patches.common import log_once
 from matex_tf.patches.turns import in_turn, row_memory
 from tests.support.cases.common import table
 from tests.support.cases.division import Rows, joined
@@ -99,6 +103,84 @@ def waits(run_by):
         settings.use(before)
         for_ever.set()
     return {"batches": joined([*model.kept]), "ended": seconds < 60}
+
+
+def _of_its_own(count):
+    """Batches with random numbers of a generator's own."""
+    x, y = table()
+    rng = np.random.default_rng(7)
+    for number in range(count):
+        here = slice(20 * (number % 5), 20 * (number % 5) + 20 - number % 3)
+        yield x[here] + rng.normal(size=(1, 6)).astype(np.float32), {"y": y[here]}
+
+
+def _of_all(count):
+    """The same with those of the process."""
+    for x, y in _of_its_own(count):
+        yield x + np.float32(np.random.rand()), y
+
+
+def _of_model(count, model):
+    """The same with what a model predicts."""
+    for x, y in _of_its_own(count):
+        yield x + np.float32(model.predict(x, verbose=0).mean()), y
+
+
+def seen(kind, hosts=""):
+    """`--generators auto`: who runs a generator, how far it is after one call of `fit`, and what a second one gets.
+
+    Args:
+        kind: "own", "all" or "model".
+        hosts: as in `batches`.
+    """
+    if hosts:
+        ranks = on_hosts(hosts)
+        try:
+            with world.use(ranks):
+                return seen(kind)
+        finally:
+            ranks.free()
+    np.random.seed(3)
+    model, other = Rows(), keras.Sequential([keras.Input((6,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    generator = {"own": _of_its_own, "all": _of_all, "model": lambda count: _of_model(count, other)}[kind](9)
+    empty = ""
+    with mock.patch.object(log_once, "log") as lines:
+        model.fit(generator, steps_per_epoch=4, verbose=0)
+        at = inspect.getgeneratorlocals(generator).get("number")
+        model.fit(generator, steps_per_epoch=2, verbose=0)
+        if kind == "own":
+            ranks = world.current()
+            if ranks.rank == ranks.nodes[ranks.node][0]:
+                collections.deque(generator, maxlen=0)  # it ends where it is run
+            try:
+                model.fit(generator, steps_per_epoch=2, verbose=0)
+            except ValueError as error:
+                empty = str(error)
+    said = [line for (line,), _ in lines.call_args_list if "runs the generator" in line]
+    return {"batches": joined([*model.kept]), "at": at, "said": said, "empty": empty, "threads": threads()}
+
+
+class Asked(keras.utils.PyDataset):
+    """Batches that hold what a model predicts."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, number):
+        x, y = table()
+        x = x[20 * number : 20 * number + 20]
+        return x + np.float32(self.model.predict(x, verbose=0).mean()), {"y": y[20 * number : 20 * number + 20]}
+
+
+def asked():
+    """A PyDataset that asks a model, which all ranks have to ask together."""
+    model, other = Rows(), keras.Sequential([keras.Input((6,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    model.fit(Asked(other), epochs=2, shuffle=False, verbose=0)
+    return {"batches": joined([*model.kept])}
 
 
 def threads():

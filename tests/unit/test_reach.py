@@ -1,0 +1,161 @@
+"""Whether making a batch changes what other code can see, see `patches/turns/reach.py`."""
+
+import itertools
+import random
+
+import keras
+import numpy as np
+import pytest
+
+from matex_tf.patches.turns import reach
+
+_made = []
+_count = 0
+_random = np.random.default_rng(1)
+_table = np.arange(10)
+
+
+def _of_itself():
+    draw = np.random.default_rng(0)
+    kept = []
+    for number in range(9):
+        kept.append(number)
+        yield _table[number] + draw.random(), len(kept)
+
+
+def _in_a_list():
+    for number in range(9):
+        _made.append(number)
+        yield number
+
+
+def _in_a_name():
+    global _count
+    for number in range(9):
+        _count += 1
+        yield number
+
+
+def _drawn():
+    for _ in range(9):
+        yield np.random.rand()
+
+
+def _drawn_by_python():
+    for _ in range(9):
+        yield random.random()
+
+
+def _helped():
+    return [_random.random() for _ in range(2)]
+
+
+def _drawn_by_a_helper():
+    for _ in range(9):
+        yield _helped()
+
+
+def _of_arguments(first, table, seed=3):
+    for number in range(first, 9):
+        first += 1
+        yield table[number % len(table)] + first + np.random.default_rng([seed, number]).random()
+
+
+def _into_an_argument(kept):
+    for number in itertools.count():
+        kept.append(number)
+        yield number
+
+
+def _closed_over(changing):
+    count = 0
+
+    def generator():
+        nonlocal count
+        for _ in range(9):
+            count += changing
+            yield count
+
+    return generator()
+
+
+class _Loader:
+    def __init__(self, drawing):
+        self.rng, self.drawing = np.random.default_rng(0), drawing
+
+    def batches(self):
+        while True:
+            yield self._one()
+
+    def _one(self):
+        return self.rng.random() if self.drawing else 1.0
+
+
+def _chained(inner):
+    for value in inner:
+        yield value, 1
+
+
+@pytest.mark.parametrize(
+    ("make", "changes"),
+    [
+        (_of_itself, False),
+        (lambda: _of_arguments(2, _table), False),
+        (lambda: (value for value in _table), False),
+        (lambda: _closed_over(0), False),
+        (lambda: _Loader(False).batches(), False),
+        (lambda: _chained(_of_itself()), False),
+        (_in_a_list, True),
+        (_in_a_name, True),
+        (_drawn, True),
+        (_drawn_by_python, True),
+        (_drawn_by_a_helper, True),
+        (lambda: _into_an_argument(_made), True),
+        (lambda: _closed_over(1), True),
+        (lambda: _Loader(True).batches(), True),
+        (lambda: _chained(_in_a_list()), True),
+        (lambda: (value + np.random.rand() for value in _table), True),
+    ],
+)
+def test_generators(make, changes):
+    """What a generator makes for itself is its own; what it was given, closes over or draws of the process is not."""
+    generator = make()
+    within = reach.of_generator(generator)
+    assert not within.has_changed() and not within.needs_every_rank()
+    next(generator), next(generator)
+    assert within.has_changed() == changes
+
+
+def test_one_that_has_begun():
+    """What it has made before is not known to be its own; numbers that count are."""
+    plain, drawing = _of_arguments(0, _table), _of_itself()
+    next(plain), next(drawing)
+    for generator, changes in ((plain, False), (drawing, True)):
+        within = reach.of_generator(generator)
+        next(generator)
+        assert within.has_changed() == changes
+
+
+def test_models_and_ranks():
+    """What asks a model, or speaks between ranks, is run by all."""
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)], name="teacher")
+
+    def asks():
+        yield model.predict(np.ones((1, 2)))
+
+    class Holds:
+        def __init__(self):
+            self.model = model
+
+        def batches(self):
+            yield self.model(np.ones((1, 2)))
+
+    def counts_ranks():
+        from mpi4py import MPI
+
+        yield MPI.COMM_WORLD.rank
+
+    assert "'teacher'" in reach.of_generator(asks()).needs_every_rank()
+    assert "'teacher'" in reach.of_generator(Holds().batches()).needs_every_rank()
+    assert "'teacher'" in reach.of_object(Holds()).needs_every_rank()
+    assert "mpi4py" in reach.of_generator(counts_ranks()).needs_every_rank()
