@@ -28,6 +28,7 @@ class UnderWay:
         drawing: the part of a batch in a call that shares out rows, and of which only random draws need to know.
         draws_apart: whether random numbers are drawn that have nothing to do with rows.
         in_keras: whether a loop of Keras is at work, callbacks included: it shares out its batches by itself.
+        making_batches: whether the script's code is called to make a batch, in the thread that trains.
         exchanged: whether the gradients that an optimizer gets have been exchanged already.
         gradient_names: of the gradients that an optimizer is about to clip: Keras hands on gradients alone.
         rows_on_one_rank: for tensors that a step takes from its batch, by id: the tensor, and its rows on one rank.
@@ -41,6 +42,7 @@ class UnderWay:
     drawing: StepShare | None = None
     draws_apart: bool = False
     in_keras: bool = False
+    making_batches: bool = False
     exchanged: bool = False
     gradient_names: Sequence[str] | None = None
     rows_on_one_rank: Mapping[int, tuple[Any, int]] = dataclasses.field(default_factory=dict)
@@ -111,10 +113,29 @@ def now() -> UnderWay:
     return _NOTHING
 
 
-@contextlib.contextmanager
-def having(**changes: Any) -> Iterator[None]:
+def of_this_thread() -> UnderWay | None:
+    """What this thread has begun itself; None where that is nothing."""
+    own = _by_thread.get(threading.get_ident())
+    return own[-1] if own else None
+
+
+def in_keras_anywhere() -> bool:
+    """Whether a loop of Keras is at work in any thread."""
+    return any(one.in_keras for own in list(_by_thread.values()) for one in list(own))
+
+
+def having(**changes: Any) -> contextlib.AbstractContextManager[None]:
     """Let these attributes of `now()` be others inside a `with` block."""
-    changed = dataclasses.replace(now(), **changes)
+    return _being(dataclasses.replace(now(), **changes))
+
+
+def apart() -> contextlib.AbstractContextManager[None]:
+    """Take no part, inside a `with` block, in what other threads do."""
+    return _being(UnderWay(in_keras=True))
+
+
+@contextlib.contextmanager
+def _being(changed: UnderWay) -> Iterator[None]:
     thread = threading.get_ident()
     own = _by_thread.setdefault(thread, [])
     own.append(changed)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -81,7 +83,29 @@ def alone() -> bool:
 
     With virtual ranks one rank does what several would. A model that changes while it trains does so on one rank too.
     """
-    return is_only_rank() and not settings.current().changes_one_rank
+    return is_apart() or (is_only_rank() and not settings.current().changes_one_rank)
+
+
+class _Apart(threading.local):
+    depth = 0
+
+
+_apart = _Apart()
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """In this thread, what is called in a `with` block is done as on one rank, with nothing of the other ranks."""
+    _apart.depth += 1
+    try:
+        yield
+    finally:
+        _apart.depth -= 1
+
+
+def is_apart() -> bool:
+    """Whether this thread does what it does as on one rank, see `apart`."""
+    return _apart.depth > 0
 
 
 def wrap(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.patches.common import batch_share, model_state, row_slicing, sharing_report
+from matex_tf.patches.common import batch_share, data_threads, model_state, row_slicing, sharing_report, wrapping
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import batch_ownership as guesses
 from matex_tf.patches.data.array_sharding import LocalBatch
@@ -28,12 +28,16 @@ class PredictFunction:
 
     def __init__(self, model: Any):
         self.model = model
+        self._plain: Any = None  # Keras' own, for calls that other ranks do not take part in
         self._compiled: dict[tuple[bool, ...], Any] = {}
         self._graphs: dict[tuple[bool, ...], Any] = {}  # not those of steps that are run eagerly
         steps.refuse_states(model)
 
     def __call__(self, batches: Any) -> Any:
         """Predictions, in the order of rows, for a list of batches."""
+        if wrapping.is_apart():
+            self._plain = self._plain or data_threads.plain(self.model, "predict")
+            return self._plain(batches)
         remembered = model_state.of(self.model)
         if remembered.predicts is not None:
             return self._predictions(batches)

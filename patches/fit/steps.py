@@ -13,7 +13,7 @@ import tensorflow as tf
 from matex_tf import strategies
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import model_state
+from matex_tf.patches.common import data_threads, model_state, wrapping
 from matex_tf.patches.data.batches import Batch, BatchSource, fetch
 from matex_tf.patches.dynamics import rows_seen
 from matex_tf.patches.fit import end_of_data, one_rank_shapes, small_calls
@@ -33,6 +33,7 @@ class StepFunction:
         refuse_states(model)
         self.model = model
         self.kind = kind
+        self._plain: Any = None  # Keras' own, for calls that other ranks do not take part in
         self._whole_test = small_calls.WholeTest(model)
         self._counters = end_of_data.Counters(model) if kind == "train" else None
         self._groups = GroupSteps(self.step)
@@ -49,6 +50,9 @@ class StepFunction:
         Raises:
             StopIteration: there is no batch left.
         """
+        if wrapping.is_apart():
+            self._plain = self._plain or data_threads.plain(self.model, self.kind)
+            return self._plain(iterator)
         on_batch = not isinstance(iterator, tf.data.Iterator)
         self.step.promised = None if on_batch else one_rank_shapes.of_iterator(iterator)
         this = None if on_batch or self.kind == "test" else resume_fit.under_way(self.model)
@@ -71,7 +75,7 @@ class StepFunction:
 
     def compile_anew(self) -> None:
         """The model has changed: its next step has another graph."""
-        self.step = self.step.anew()
+        self.step, self._plain = self.step.anew(), None
         self._whole_test = small_calls.WholeTest(self.model)
         model_state.of(self.model).small_calls.clear()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from matex_tf.patches.common import under_way, wrapping
+from matex_tf.patches.common import data_threads, under_way, wrapping
 from matex_tf.patches.loops import position, replica_sync
 
 
@@ -20,6 +20,9 @@ def install(module: ModuleType) -> None:
 
 
 def _run(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    if data_threads.are_made_here():
+        with data_threads.alone(model, wrapped.__name__):
+            return wrapped(*args, **kwargs)
     if position.active():
         replica_sync.merge_statistics()
     with under_way.having(in_keras=True):

@@ -28,7 +28,7 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import log_once, run_state
+from matex_tf.patches.common import data_threads, log_once, run_state
 from matex_tf.patches.data import batch_ownership
 from matex_tf.patches.turns import in_turn, reach
 from matex_tf.patches.turns.in_turn import FirstOfNode, Turns, flat
@@ -69,11 +69,13 @@ def peek(original: Callable[[], None], adapter: Any, generator: Any) -> None:
         known.of_adapter[adapter] = generator, ""
         return None
     if settings.current().generators != "auto":
-        original()
+        with data_threads.make_batches():
+            original()
         known.of_adapter[adapter] = generator, ""
         return None
     within = reach.of_generator(generator)
-    original()
+    with data_threads.make_batches():
+        original()
     why = within.needs_every_rank()
     if not why and within.has_changed():
         why = "making a batch draws random numbers, or changes what other code can see"
@@ -157,11 +159,13 @@ def _of_node(adapter: Any, what: str) -> Any:
         )
     known.of_node.add(generator)
 
+    makers = FirstOfNode()
+
     def own() -> Iterator[list[np.ndarray]]:
-        return (flat(batch, specs) for batch in adapter.generator())
+        return (flat(batch, specs) for batch in (adapter.generator() if makers.first == ranks.rank else ()))
 
     nbytes = max(sum(array.nbytes for array in flat(batch, specs)) for batch in adapter._first_batches)
-    turns = Turns(own, FirstOfNode(), nbytes)
+    turns = Turns(own, makers, nbytes)
     return tf.data.Dataset.from_generator(
         lambda: in_turn.local_batches(turns, structure), output_signature=in_turn.signature(structure)
     )

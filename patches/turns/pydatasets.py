@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.patches.common import log_once
+from matex_tf.patches.common import data_threads, log_once
 from matex_tf.patches.data import batch_ownership
 from matex_tf.patches.turns import in_turn, reach
 from matex_tf.patches.turns.in_turn import Makers, Turns, flat
@@ -89,7 +89,8 @@ def _first(adapter: Any) -> list[Any]:
     from keras.src.trainers.data_adapters import data_adapter_utils
 
     count = min(data_adapter_utils.NUM_BATCHES_FOR_TENSOR_SPEC, adapter.py_dataset.num_batches)
-    batches = [adapter._standardize_batch(adapter.py_dataset[number]) for number in range(count)]
+    with data_threads.make_batches():
+        batches = [adapter._standardize_batch(adapter.py_dataset[number]) for number in range(count)]
     if not batches:
         raise ValueError("The PyDataset has length 0")
     adapter._output_signature = data_adapter_utils.get_tensor_spec(batches)

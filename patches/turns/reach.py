@@ -16,6 +16,7 @@ import random
 import sys
 import sysconfig
 import types
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -29,6 +30,8 @@ from matex_tf.patches.common import seeds
 _DEEP = 3
 #: How many things in a list, or attributes of an object, are looked at.
 _MANY = 64
+#: How many numbers of a variable.
+_MUCH = 1 << 20
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 #: Packages whose functions leave nothing behind but what `_of_process` knows.
 _KNOWN = ("keras.", "numpy.")
@@ -52,8 +55,8 @@ class _Code(NamedTuple):
             for name in code.co_names:
                 if name in self.globals:
                     yield (id(self.globals), name), self.globals[name]
-                elif name.partition(".")[0] in _BETWEEN_RANKS and name in sys.modules:  # imported where it is used
-                    yield (id(sys.modules), name), sys.modules[name]
+                elif name.partition(".")[0] in _BETWEEN_RANKS:  # imported where it is used
+                    yield (id(sys.modules), name), types.ModuleType(name)
         for name, value in self.closure.items():
             yield (id(self.code), name), value
 
@@ -76,12 +79,8 @@ class Reach:
 
     def needs_every_rank(self) -> str:
         """Why it has to be run on every rank: what it can reach takes all of them. "" where nothing does."""
-        import keras
-
         for found in self._found().values():
             for value in (found, *_parts(found).values()):
-                if isinstance(value, keras.Model):
-                    return f"it can reach the model {value.name!r}, which all ranks train and ask together"
                 package = value.__name__ if isinstance(value, types.ModuleType) else type(value).__module__
                 if package.partition(".")[0] in _BETWEEN_RANKS:
                     return f"it can reach {package}, by which ranks speak to each other"
@@ -191,7 +190,7 @@ def _of(value: Any, deep: int) -> Any:
     if isinstance(value, keras.random.SeedGenerator):
         return np.array(value.state).tolist()
     if isinstance(value, keras.Layer):
-        return [np.array(one).tolist() for one in value.variables if seeds.is_generator_state(one)]
+        return [zlib.crc32(np.ravel(one)[:_MUCH].tobytes()) for one in value.variables]  # a model may be trained
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, (list, tuple, dict, set)):

@@ -116,13 +116,13 @@ def _of_its_own(count):
 
 def _of_all(count):
     """The same with those of the process."""
-    for x, y in _of_its_own(count):
+    for number, (x, y) in enumerate(_of_its_own(count)):  # noqa: B007, which is looked up from outside
         yield x + np.float32(np.random.rand()), y
 
 
 def _of_model(count, model):
     """The same with what a model predicts."""
-    for x, y in _of_its_own(count):
+    for number, (x, y) in enumerate(_of_its_own(count)):  # noqa: B007, which is looked up from outside
         yield x + np.float32(model.predict(x, verbose=0).mean()), y
 
 
@@ -177,7 +177,7 @@ class Asked(keras.utils.PyDataset):
 
 
 def asked():
-    """A PyDataset that asks a model, which all ranks have to ask together."""
+    """A PyDataset that asks a model."""
     model, other = Rows(), keras.Sequential([keras.Input((6,)), keras.layers.Dense(1, kernel_initializer="ones")])
     model.fit(Asked(other), epochs=2, shuffle=False, verbose=0)
     return {"batches": joined([*model.kept])}
