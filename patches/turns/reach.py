@@ -37,6 +37,8 @@ _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 _KNOWN = ("keras.", "numpy.")
 #: Packages by which the ranks of a job speak to each other.
 _BETWEEN_RANKS = ("mpi4py", "horovod", "matex_tf")
+#: What patches leave at a model.
+_LEFT_BY_PATCHES = "matex_tf.patches."
 
 
 class _Code(NamedTuple):
@@ -82,7 +84,7 @@ class Reach:
         for found in self._found().values():
             for value in (found, *_parts(found).values()):
                 package = value.__name__ if isinstance(value, types.ModuleType) else type(value).__module__
-                if package.partition(".")[0] in _BETWEEN_RANKS:
+                if package.partition(".")[0] in _BETWEEN_RANKS and not package.startswith(_LEFT_BY_PATCHES):
                     return f"it can reach {package}, by which ranks speak to each other"
         return ""
 

@@ -63,7 +63,7 @@ def test_who_runs_it(ranks, kind):
         said = {line for value in results[size] for line in value.pop("said")}
         first, *others = [value.pop("at") for value in results[size]]
         if kind != "all":
-            assert first == 4 and set(others) == {1}, (first, others)  # the first two are made by all
+            assert first == 4 and set(others) == {1}, (first, others, said)  # the first two are made by all
             assert len(said) == 1 and said.pop().startswith("the first rank of each node runs the generator"), said
         else:
             assert len({first, *others}) == 1 and len(said) == 1 and "draws random numbers" in said.pop(), said
