@@ -28,7 +28,7 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import data_threads, log_once, run_state
+from matex_tf.patches.common import carried_error, data_threads, log_once, run_state
 from matex_tf.patches.data import batch_ownership
 from matex_tf.patches.turns import in_turn, reach
 from matex_tf.patches.turns.in_turn import FirstOfNode, Turns, flat
@@ -86,18 +86,21 @@ def peek(original: Callable[[], None], adapter: Any, generator: Any) -> None:
 def _peek_of_first(original: Callable[[], None], adapter: Any) -> None:
     """The first batches are those of the first rank of the node, which alone knows how far the generator is."""
     ranks = world.current()
-    first, error = ranks.nodes[ranks.node][0], ""
+    first = ranks.nodes[ranks.node][0]
+    found: Any = None
+    raised: Exception | None = None
     if ranks.rank == first:
         try:
-            original()
-        except ValueError as raised:
-            error = str(raised)
-    mine = (adapter._first_batches if not error else None, error) if ranks.rank == first else (None, "")
-    batches, error = ranks.allgather(mine, "share the first batches of a generator")[first]
-    if error:
-        raise ValueError(error)
+            with data_threads.make_batches():
+                original()
+            found = adapter._first_batches
+        except Exception as error:  # every rank raises it
+            raised, found = error, carried_error.pack(error)
+    found = ranks.allgather(found, "share the first batches of a generator")[first]
+    if isinstance(found, bytes):
+        raise raised or carried_error.unpack(found)
     if ranks.rank != first:
-        adapter.generator, adapter._first_batches, adapter._output_signature = None, batches, None
+        adapter.generator, adapter._first_batches, adapter._output_signature = None, found, None
 
 
 def pipeline(adapter: Any, original: Callable[[], Any], what: str) -> Any:
