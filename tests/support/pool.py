@@ -28,7 +28,7 @@ from tests.support.named import Named, path_of
 HERE = Path(__file__).resolve().parent
 RANKS = 4
 Case = Callable[..., Any] | Named
-START_SECONDS = 180.0
+START_SECONDS = 280.0
 CASE_SECONDS = float(os.environ.get("MATEX_TEST_SECONDS", "120"))
 GRACE_SECONDS = 5.0  # what the other ranks of a group have left when one has failed
 THREADS = {
