@@ -122,8 +122,8 @@ def pipeline(adapter: Any, original: Callable[[], Any], what: str) -> Any:
                 "the first rank of each node has run this generator so far, and now every rank would have to go on "
                 "with it. Give this call a generator of its own, or the job --generators rank."
             )
-        if not isinstance(getattr(adapter.generator, "__self__", None), ReadAhead):
-            adapter.generator = ReadAhead(adapter.generator).walk
+        if not isinstance(adapter.generator, ReadAhead):
+            adapter.generator = ReadAhead(adapter.generator)
         dataset = original()
     return in_turn.as_fast_as_asked(dataset)
 
@@ -165,7 +165,7 @@ def _of_node(adapter: Any, what: str) -> Any:
     makers = FirstOfNode()
 
     def own() -> Iterator[list[np.ndarray]]:
-        return (flat(batch, specs) for batch in (adapter.generator() if makers.first == ranks.rank else ()))
+        return (flat(batch, specs) for batch in (_begin(adapter.generator) if makers.first == ranks.rank else ()))
 
     nbytes = max(sum(array.nbytes for array in flat(batch, specs)) for batch in adapter._first_batches)
     turns = Turns(own, makers, nbytes)
@@ -174,21 +174,28 @@ def _of_node(adapter: Any, what: str) -> Any:
     )
 
 
+def _begin(generator: Any) -> Iterator[Any]:
+    """Begin a walk over what an adapter reads: a function gives the batches, or with Keras 3.3 an iterator."""
+    return generator() if callable(generator) else iter(generator)
+
+
 class ReadAhead:
     """A generator that a thread reads, by `_AHEAD` batches more than were asked for when a walk over it ends."""
 
-    def __init__(self, generator: Callable[[], Iterator[Any]]):
-        """Args: generator: begins a walk; what it has read in the one before is gone."""
+    def __init__(self, generator: Any):
+        """Args: generator: what an adapter reads; what a walk has read that ends is gone."""
         self._generator = generator
         self._walk: _Walk | None = None
         run_state.current().part(in_turn.Open).turns.append(self)
 
-    def walk(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Any]:
         """The batches of a new walk, which begins when no thread runs the generator any more."""
         if self._walk is not None:
             self._walk.close()
-        self._walk = _Walk(self._generator())
+        self._walk = _Walk(_begin(self._generator))
         return iter(self._walk)
+
+    __call__ = __iter__
 
     def close(self) -> None:
         """End the walk, when what may be read has been. What the script's code waits for may never come."""

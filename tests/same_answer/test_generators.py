@@ -55,7 +55,7 @@ def test_generator_that_waits(ranks, run_by):
     assert same(ranks(generated.waits, (1, 2, 4), meets="", run_by=run_by), rtol=0, atol=0)["ended"]
 
 
-@pytest.mark.parametrize("kind", ["own", "all", "model"])
+@pytest.mark.parametrize("kind", [pytest.param("own", marks=pytest.mark.smoke), "all", "model"])
 def test_who_runs_it(ranks, kind):
     """One rank of a node where the generator leaves nothing behind, also if it asks a model; else every rank."""
     results = ranks(generated.seen, (1, 2, 4), meets="", kind=kind)
@@ -70,7 +70,7 @@ def test_who_runs_it(ranks, kind):
     same({1: results[2][:1], 2: results[2], 4: results[4]}, rtol=0, atol=0)
     one, several = results[1][0], results[4][0]
     assert several["empty"] == one["empty"] and several["threads"] == 0
-    assert ("at least one batch" in one["empty"]) == (kind == "own")
+    assert bool(one["empty"]) == (kind == "own")
     for plain, shared in zip(one["batches"][:4], several["batches"][:4], strict=True):
         np.testing.assert_allclose(shared[0], plain[0], rtol=1e-6, atol=1e-6)  # of a prediction in parts
         np.testing.assert_array_equal(shared[1], plain[1])

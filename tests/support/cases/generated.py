@@ -154,8 +154,8 @@ def seen(kind, hosts=""):
                 collections.deque(generator, maxlen=0)  # it ends where it is run
             try:
                 model.fit(generator, steps_per_epoch=2, verbose=0)
-            except ValueError as error:
-                empty = str(error)
+            except (ValueError, IndexError) as error:  # the latter with Keras 3.3
+                empty = f"{type(error).__name__}: {error}"
     said = [line for (line,), _ in lines.call_args_list if "runs the generator" in line]
     return {"batches": joined([*model.kept]), "at": at, "said": said, "empty": empty, "threads": threads()}
 
