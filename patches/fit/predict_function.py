@@ -11,13 +11,14 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.patches.common import batch_share, data_threads, model_state, row_slicing, sharing_report, wrapping
+from matex_tf.patches.common import batch_share, model_state, row_slicing, sharing_report, wrapping
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import batch_ownership as guesses
 from matex_tf.patches.data.array_sharding import LocalBatch
 from matex_tf.patches.data.batches import own_rows
 from matex_tf.patches.fit import one_rank_shapes, small_calls, steps, virtual_steps
 from matex_tf.patches.recovery import step_retry
+from matex_tf.patches.turns import data_threads
 
 
 class PredictFunction:

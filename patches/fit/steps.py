@@ -13,7 +13,7 @@ import tensorflow as tf
 from matex_tf import strategies
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import data_threads, model_state, wrapping
+from matex_tf.patches.common import model_state, wrapping
 from matex_tf.patches.data.batches import Batch, BatchSource, fetch
 from matex_tf.patches.dynamics import rows_seen
 from matex_tf.patches.fit import end_of_data, one_rank_shapes, small_calls
@@ -22,6 +22,7 @@ from matex_tf.patches.groups.steps import GroupSteps
 from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.recovery import resume_fit, step_retry
 from matex_tf.patches.samples import tagged_rows
+from matex_tf.patches.turns import data_threads
 
 
 class StepFunction:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from matex_tf.patches.common import data_threads, under_way, wrapping
+from matex_tf.patches.common import under_way, wrapping
 from matex_tf.patches.loops import position, replica_sync
+from matex_tf.patches.turns import data_threads
 
 
 def install(module: ModuleType) -> None:

@@ -28,9 +28,9 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import carried_error, data_threads, log_once, run_state
+from matex_tf.patches.common import carried_error, log_once, run_state
 from matex_tf.patches.data import batch_ownership
-from matex_tf.patches.turns import in_turn, reach
+from matex_tf.patches.turns import data_threads, in_turn, reach
 from matex_tf.patches.turns.in_turn import FirstOfNode, Turns, flat
 
 #: By how many batches a rank reads ahead.

@@ -21,9 +21,9 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.patches.common import data_threads, log_once
+from matex_tf.patches.common import log_once
 from matex_tf.patches.data import batch_ownership
-from matex_tf.patches.turns import in_turn, reach
+from matex_tf.patches.turns import data_threads, in_turn, reach
 from matex_tf.patches.turns.in_turn import Makers, Turns, flat
 
 

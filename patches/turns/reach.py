@@ -16,7 +16,6 @@ import random
 import sys
 import sysconfig
 import types
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
+from matex_tf.core import mismatch
 from matex_tf.patches.common import seeds
 
 #: How many functions deep, and objects in objects, what makes a batch is looked at.
@@ -192,7 +192,7 @@ def _of(value: Any, deep: int) -> Any:
     if isinstance(value, keras.random.SeedGenerator):
         return np.array(value.state).tolist()
     if isinstance(value, keras.Layer):
-        return [zlib.crc32(np.ravel(one)[:_MUCH].tobytes()) for one in value.variables]  # a model may be trained
+        return [mismatch.checksum(np.ravel(one)[:_MUCH]) for one in value.variables]  # a model may be trained
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, (list, tuple, dict, set)):

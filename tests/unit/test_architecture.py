@@ -71,7 +71,7 @@ ROOMS: dict[str, str] = {
     "patches.imports": "core readers patches patches.common",
     "patches.loops": (
         "core exchange strategies watching patches.common patches.across_rows patches.checking patches.data"
-        " patches.division patches.keras patches.saving"
+        " patches.division patches.keras patches.saving patches.turns"
     ),
     "patches.sessions": (
         "core exchange patches.common patches.data patches.keras patches.loops patches.saving"
