@@ -29,6 +29,7 @@ class UnderWay:
         draws_apart: whether random numbers are drawn that have nothing to do with rows.
         in_keras: whether a loop of Keras is at work, callbacks included: it shares out its batches by itself.
         making_batches: whether the script's code is called to make a batch, in the thread that trains.
+        apart: whether this thread does what it does as on one rank, with nothing of the other ranks.
         exchanged: whether the gradients that an optimizer gets have been exchanged already.
         gradient_names: of the gradients that an optimizer is about to clip: Keras hands on gradients alone.
         rows_on_one_rank: for tensors that a step takes from its batch, by id: the tensor, and its rows on one rank.
@@ -43,6 +44,7 @@ class UnderWay:
     draws_apart: bool = False
     in_keras: bool = False
     making_batches: bool = False
+    apart: bool = False
     exchanged: bool = False
     gradient_names: Sequence[str] | None = None
     rows_on_one_rank: Mapping[int, tuple[Any, int]] = dataclasses.field(default_factory=dict)
@@ -103,12 +105,15 @@ _by_thread: dict[int, list[UnderWay]] = {}
 
 
 def now() -> UnderWay:
-    """What is under way in this thread; in one that has begun nothing, what the last thread that did is at."""
-    own = _by_thread.get(threading.get_ident())
-    if own:
-        return own[-1]
+    """What is under way in this thread; in one that has begun nothing, what the last thread that did is at.
+
+    A thread that is `apart` does nothing in which others could take part.
+    """
+    own = of_this_thread()
+    if own is not None:
+        return own
     for others in reversed(list(_by_thread.values())):
-        if others:
+        if others and not others[-1].apart:
             return others[-1]
     return _NOTHING
 
@@ -124,18 +129,10 @@ def in_keras_anywhere() -> bool:
     return any(one.in_keras for own in list(_by_thread.values()) for one in list(own))
 
 
-def having(**changes: Any) -> contextlib.AbstractContextManager[None]:
-    """Let these attributes of `now()` be others inside a `with` block."""
-    return _being(dataclasses.replace(now(), **changes))
-
-
-def apart() -> contextlib.AbstractContextManager[None]:
-    """Take no part, inside a `with` block, in what other threads do."""
-    return _being(UnderWay(in_keras=True))
-
-
 @contextlib.contextmanager
-def _being(changed: UnderWay) -> Iterator[None]:
+def having(**changes: Any) -> Iterator[None]:
+    """Let these attributes of `now()` be others inside a `with` block."""
+    changed = dataclasses.replace(now(), **changes)
     thread = threading.get_ident()
     own = _by_thread.setdefault(thread, [])
     own.append(changed)
@@ -145,3 +142,14 @@ def _being(changed: UnderWay) -> Iterator[None]:
         own.pop()
         if not own:
             _by_thread.pop(thread, None)
+
+
+def apart() -> contextlib.AbstractContextManager[None]:
+    """Do what is called inside a `with` block, in this thread, as on one rank: no patch of `wrapping` is in its way."""
+    return having(**vars(UnderWay(in_keras=True, apart=True)))
+
+
+def is_apart() -> bool:
+    """Whether this thread is in such a block."""
+    own = of_this_thread()
+    return own is not None and own.apart

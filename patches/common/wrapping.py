@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -15,7 +13,7 @@ import wrapt
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import MatexError, NameMoved
-from matex_tf.patches.common import keras_lines, run_state
+from matex_tf.patches.common import keras_lines, run_state, under_way
 
 #: Versions of Keras 3, and of Keras 2, that every patch was tried with.
 TRIED, TRIED_2 = "3.3 to 3.15", "2.13 to 2.21"
@@ -83,29 +81,7 @@ def alone() -> bool:
 
     With virtual ranks one rank does what several would. A model that changes while it trains does so on one rank too.
     """
-    return is_apart() or (is_only_rank() and not settings.current().changes_one_rank)
-
-
-class _Apart(threading.local):
-    depth = 0
-
-
-_apart = _Apart()
-
-
-@contextlib.contextmanager
-def apart() -> Iterator[None]:
-    """In this thread, what is called in a `with` block is done as on one rank, with nothing of the other ranks."""
-    _apart.depth += 1
-    try:
-        yield
-    finally:
-        _apart.depth -= 1
-
-
-def is_apart() -> bool:
-    """Whether this thread does what it does as on one rank, see `apart`."""
-    return _apart.depth > 0
+    return under_way.is_apart() or (is_only_rank() and not settings.current().changes_one_rank)
 
 
 def wrap(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:

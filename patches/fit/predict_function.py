@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.patches.common import batch_share, model_state, row_slicing, sharing_report, wrapping
+from matex_tf.patches.common import batch_share, model_state, row_slicing, sharing_report, under_way
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import batch_ownership as guesses
 from matex_tf.patches.data.array_sharding import LocalBatch
@@ -36,7 +36,7 @@ class PredictFunction:
 
     def __call__(self, batches: Any) -> Any:
         """Predictions, in the order of rows, for a list of batches."""
-        if wrapping.is_apart():
+        if under_way.is_apart():
             self._plain = self._plain or data_threads.plain(self.model, "predict")
             return self._plain(batches)
         remembered = model_state.of(self.model)

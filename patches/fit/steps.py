@@ -13,7 +13,7 @@ import tensorflow as tf
 from matex_tf import strategies
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import model_state, wrapping
+from matex_tf.patches.common import model_state, under_way
 from matex_tf.patches.data.batches import Batch, BatchSource, fetch
 from matex_tf.patches.dynamics import rows_seen
 from matex_tf.patches.fit import end_of_data, one_rank_shapes, small_calls
@@ -51,7 +51,7 @@ class StepFunction:
         Raises:
             StopIteration: there is no batch left.
         """
-        if wrapping.is_apart():
+        if under_way.is_apart():
             self._plain = self._plain or data_threads.plain(self.model, self.kind)
             return self._plain(iterator)
         on_batch = not isinstance(iterator, tf.data.Iterator)

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from matex_tf.patches.common import under_way, wrapping
+from matex_tf.patches.common import under_way
 
 #: What each of Keras' loops runs.
 _FUNCTIONS = {
@@ -48,15 +48,14 @@ def alone(model: Any, loop: str) -> Iterator[None]:
     for kind in _FUNCTIONS[loop]:
         if kind == "predict" or model.compiled:  # what ranks share stays the model's own
             getattr(model, f"make_{kind}_function")()
-    with under_way.apart(), wrapping.apart():
+    with under_way.apart():
         yield
 
 
 def plain(model: Any, kind: str) -> Any:
-    """The function that Keras makes for a loop. Args: kind: "train", "test" or "predict"."""
+    """The function that Keras makes for a loop, in a thread that is apart. Args: kind: "train", "test" or "predict"."""
     stand_in = _WithoutFunctions(model)
-    with wrapping.apart():
-        getattr(type(model), f"make_{kind}_function")(stand_in, True)
+    getattr(type(model), f"make_{kind}_function")(stand_in, True)
     return getattr(stand_in, f"{kind}_function")
 
 

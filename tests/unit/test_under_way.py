@@ -28,6 +28,28 @@ def test_blocks():
     assert under_way.now() == under_way.UnderWay()
 
 
+def test_thread_apart():
+    """A thread that does all by itself takes no part in what others do, and no other thread in what it does."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def stay():
+        with under_way.apart(), under_way.having(exchanged=True):
+            assert under_way.is_apart() and not under_way.now().in_step
+            entered.set()
+            leave.wait()
+
+    with under_way.having(in_step=True):
+        beside = threading.Thread(target=stay)
+        beside.start()
+        try:
+            assert entered.wait(60)
+            assert not under_way.is_apart()
+            assert in_thread(under_way.now) == under_way.UnderWay(in_step=True)
+        finally:
+            leave.set()
+            beside.join()
+
+
 def test_thread_takes_part():
     """A thread of TensorFlow is called in the course of what the others do, and may begin something beside them."""
     with under_way.having(in_keras=True):
