@@ -2,8 +2,8 @@
 
     .venv/bin/python scripts/install.py numpy "keras>=3"
 
-With uv, which takes a sixth of the time of pip for TensorFlow; with pip where uv cannot be had or fails. uv does not
-read the configuration of pip, so what that says of indexes, wheels, constraints and certificates is handed on.
+With uv, which takes less than half of the time of pip for TensorFlow; with pip where uv cannot be had or fails. uv does
+not read the configuration of pip, so what that says of indexes, wheels, constraints and certificates is handed on.
 """
 
 from __future__ import annotations

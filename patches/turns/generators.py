@@ -61,24 +61,18 @@ def peek(original: Callable[[], None], adapter: Any, generator: Any) -> None:
     Raises:
         ValueError: as Keras raises it: the generator has ended, or yields no tuples.
     """
-    known = run_state.current().part(_Known)
+    known, why = run_state.current().part(_Known), ""
     if not isinstance(generator, types.GeneratorType):
         return original()
-    if generator in known.of_node:
-        _peek_of_first(original, adapter)
-        known.of_adapter[adapter] = generator, ""
-        return None
-    if settings.current().generators != "auto":
-        with data_threads.make_batches():
-            original()
-        known.of_adapter[adapter] = generator, ""
-        return None
-    within = reach.of_generator(generator)
+    goes_on = generator in known.of_node
+    judged = settings.current().generators == "auto" and not goes_on
+    within = reach.of_generator(generator) if judged else None
     with data_threads.make_batches():
-        original()
-    why = within.needs_every_rank()
-    if not why and within.has_changed():
-        why = "making a batch draws random numbers, or changes what other code can see"
+        _peek_of_first(original, adapter) if goes_on else original()
+    if within is not None:
+        why = within.needs_every_rank()
+        if not why and within.has_changed():
+            why = "making a batch draws random numbers, or changes what other code can see"
     known.of_adapter[adapter] = generator, why
     return None
 
@@ -91,8 +85,7 @@ def _peek_of_first(original: Callable[[], None], adapter: Any) -> None:
     raised: Exception | None = None
     if ranks.rank == first:
         try:
-            with data_threads.make_batches():
-                original()
+            original()
             found = adapter._first_batches
         except Exception as error:  # every rank raises it
             raised, found = error, carried_error.pack(error)
@@ -116,8 +109,9 @@ def pipeline(adapter: Any, original: Callable[[], Any], what: str) -> Any:
     """
     dataset = _of_node(adapter, what) if what and settings.current().generators != "rank" else None
     if dataset is None:
-        generator, _ = run_state.current().part(_Known).of_adapter.get(adapter, (None, ""))
-        if generator is not None and generator in run_state.current().part(_Known).of_node:
+        known = run_state.current().part(_Known)
+        generator, _ = known.of_adapter.get(adapter, (None, ""))
+        if generator is not None and generator in known.of_node:
             raise MatexError(
                 "the first rank of each node has run this generator so far, and now every rank would have to go on "
                 "with it. Give this call a generator of its own, or the job --generators rank."

@@ -126,20 +126,12 @@ def _of_model(count, model):
         yield x + np.float32(model.predict(x, verbose=0).mean()), y
 
 
-def seen(kind, hosts=""):
+def seen(kind):
     """`--generators auto`: who runs a generator, how far it is after one call of `fit`, and what a second one gets.
 
     Args:
         kind: "own", "all" or "model".
-        hosts: as in `batches`.
     """
-    if hosts:
-        ranks = on_hosts(hosts)
-        try:
-            with world.use(ranks):
-                return seen(kind)
-        finally:
-            ranks.free()
     np.random.seed(3)
     model, other = Rows(), keras.Sequential([keras.Input((6,)), keras.layers.Dense(1, kernel_initializer="ones")])
     generator = {"own": _of_its_own, "all": _of_all, "model": lambda count: _of_model(count, other)}[kind](9)
