@@ -3,14 +3,16 @@
 Each kind of data is given to a plain `fit` of a model whose step does nothing, on 1, 2 and 4 ranks. Images of
 64 × 64 × 3 bytes; the tf.data pipeline enlarges and standardizes each, the PyDataset scales whole batches. `records`
 (TFRecord, parse, decode JPEG, augment, batch), `loop` (the same in a loop of the script's own), `directory`
-(`image_dataset_from_directory`), `augmented` (a PyDataset that decodes JPEGs with Pillow) and `csv`
-(`make_csv_dataset`) are half as many rows. Of those the JPEGs are as large as ImageNet's and made 224 × 224, and the
-CSV has 32 lines for each, in batches of 1,024. With `-whole`, `-source`, `-shard` and `-autoshard` each rank runs the
+(`image_dataset_from_directory`), `augmented` (a PyDataset that decodes JPEGs with Pillow), `generator`
+(`from_generator` of Python that decodes them, and a map that enlarges) and `csv` (`make_csv_dataset`) are half as many
+rows. Of those the JPEGs are as large as ImageNet's and made 224 × 224, and the CSV has 32 lines for each, in batches of
+1,024. With `-whole`, `-source`, `-shard` and `-autoshard` each rank runs the
 whole pipeline, has it dealt out by `--data source`, by `shard` in the script, or by MultiWorkerMirroredStrategy. A
 first epoch, which is not measured, shows whether the batches are those of one rank, bit for bit.
 
 CPU time is compared with that of one rank while as many jobs of one rank run side by side as there are ranks: so both
-share cores and caches with as many others.
+share cores and caches with as many others. `ratio` is the time of the rank that took most over that of one rank, `all
+ranks` the time of all of them together.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ KINDS = (
     "arrays", "shard", "pydataset", "exact", "exact-whole", "exact-source", "records", "records-whole",
     "records-source", "records-shard", "records-autoshard", "loop", "loop-whole", "directory", "directory-whole",
     "csv", "csv-whole", "augmented", "augmented-whole",
+    "generator", "generator-whole",
 )  # fmt: skip
 TITLES = {
     "arrays": "arrays",
@@ -47,6 +50,7 @@ TITLES = {
     "directory": "image_dataset_from_directory",
     "csv": "make_csv_dataset",
     "augmented": "PyDataset, JPEG, augment",
+    "generator": "from_generator, JPEG, map",
 }
 WAYS = {"whole": ", --data whole", "source": ", --data source", "shard": ", shard() in the script"}
 WAYS["autoshard"] = ", MultiWorkerMirrored's autoshard (TF 2.15)"
@@ -178,6 +182,7 @@ def _tell(taken: list[tuple[float, float, int, int]], digest: int) -> None:
             "seconds": statistics.median(seconds),
             "spread": [float(seconds.min()), float(seconds.max())],
             "cpu": statistics.median(everyone[:, :, 1].max(axis=0)),
+            "cpu_of_all": statistics.median(everyone[:, :, 1].sum(axis=0)),
             "fetched": int(everyone[:, 0, 2].max()),
             "used": [int(bytes_) for bytes_ in everyone[:, 0, 3]],
             "digest": digest,
@@ -207,15 +212,28 @@ def measure(kind: str, folder: Path, ranks: int, epochs: int) -> dict[str, Any]:
 
 def show(figures: Sequence[dict[str, Any]], title: str, note: str) -> None:
     """Print the table."""
-    columns = ["data", "ranks", "MB fetched", "CPU s", "one rank's", "ratio", "× ranks", "seconds", "spread", "batches"]
-    less, spreads = ["MB fetched", "CPU s", "ratio", "seconds"], {"seconds": "spread"}
+    columns = [
+        "data",
+        "ranks",
+        "MB fetched",
+        "CPU s",
+        "one rank's",
+        "ratio",
+        "× ranks",
+        "all ranks",
+        "seconds",
+        "spread",
+        "batches",
+    ]
+    less, spreads = ["MB fetched", "CPU s", "ratio", "all ranks", "seconds"], {"seconds": "spread"}
     rows = []
     for figure in figures:
         ranks, ratio, (low, high) = figure["ranks"], figure["cpu"] / figure["one_rank"], figure["spread"]
         rows.append(
             (
                 title_of(figure["kind"]), str(ranks), f"{figure['fetched'] / 1e6:.1f}", f"{figure['cpu']:.2f}",
-                f"{figure['one_rank']:.2f}", f"{ratio:.3f}", f"{ratio * ranks:.2f}", f"{figure['seconds']:.2f}",
+                f"{figure['one_rank']:.2f}", f"{ratio:.3f}", f"{ratio * ranks:.2f}",
+                f"{figure['cpu_of_all'] / figure['one_rank']:.2f}", f"{figure['seconds']:.2f}",
                 f"{low:.2f} to {high:.2f}", "the same" if figure["same"] else "other rows",
             )
         )  # fmt: skip

@@ -112,6 +112,25 @@ def augmented(folder: Path) -> Any:
     return Augmented()
 
 
+def generator(folder: Path) -> Any:
+    """A Python generator that decodes the JPEGs of `write_files`, with a map behind."""
+    import keras
+    import tensorflow as tf
+
+    paths = sorted((folder / "images").glob("*/*.jpg"), key=lambda path: int(path.stem))
+
+    def images() -> Any:
+        for path in paths:
+            yield np.asarray(keras.utils.load_img(path, target_size=(256, 256)), np.uint8), int(path.parent.name)
+
+    def enlarge(image: Any, label: Any) -> Any:
+        return tf.image.per_image_standardization(tf.image.resize(image, (320, 320))[:224, :224]), label
+
+    signature = tf.TensorSpec((256, 256, 3), tf.uint8), tf.TensorSpec((), tf.int32)
+    data = tf.data.Dataset.from_generator(images, output_signature=signature)
+    return data.map(enlarge, num_parallel_calls=tf.data.AUTOTUNE).batch(SMALL).prefetch(tf.data.AUTOTUNE)
+
+
 def data_of(kind: str, folder: Path) -> dict[str, Any]:
     """The arguments of `fit`, as a script would give them."""
     import keras
@@ -122,6 +141,8 @@ def data_of(kind: str, folder: Path) -> dict[str, Any]:
         return {"x": of_files(kind, way, folder)}
     if kind == "augmented":
         return {"x": augmented(folder)}
+    if kind == "generator":
+        return {"x": generator(folder)}
     if kind == "shard":
         from matex_tf import DataSet
 

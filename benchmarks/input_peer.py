@@ -35,6 +35,7 @@ def measure(folder: Path, ranks: int, epochs: int) -> dict[str, Any]:
         "seconds": statistics.median(seconds),
         "spread": [min(seconds), max(seconds)],
         "cpu": statistics.median(max(epoch) for epoch in zip(*(one["cpu"] for one in found), strict=True)),
+        "cpu_of_all": statistics.median(sum(epoch) for epoch in zip(*(one["cpu"] for one in found), strict=True)),
         "fetched": max(one["fetched"] for one in found),
         "used": [one["fetched"] for one in found],
         "digest": ranks,

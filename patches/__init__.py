@@ -31,6 +31,7 @@ PATCHES = (
     ("tensorflow", "data.source_sharding"),
     ("tensorflow", "division.shuffle_first"),
     ("tensorflow", "division.csv_lines"),
+    ("tensorflow", "turns.from_generator"),
     ("tensorflow", "keras.distinct_indices"),
     ("tensorflow", "random.stateless_ops"),
     ("tensorflow", "random.stateful_ops"),

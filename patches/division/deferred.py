@@ -20,6 +20,7 @@ import tensorflow as tf
 from tensorflow.python.data.util import structure
 
 from matex_tf.patches.division import csv_lines, file_index, purity, records
+from matex_tf.patches.turns import from_generator
 
 MAPS = ("_MapDataset", "_ParallelMapDataset")
 #: What a dataset that is made here has been made from: its deferred form.
@@ -167,8 +168,8 @@ def _split(dataset: Any) -> Deferred:
 def _kept(dataset: Any) -> str:
     """The last map up to a dataset that cannot be deferred, and why, in words; files are not looked into for it."""
     form = form_of(dataset)
-    if form is not None:
-        return form.kept
+    if form is not None or from_generator.of(dataset) is not None:
+        return "" if form is None else form.kept
     kept = str(getattr(dataset, file_index.KEPT, ""))
     if not kept and type(dataset).__name__ in MAPS and (effects := purity.effects(dataset._map_func.function)):
         kept = f"a map {effects}"
@@ -188,9 +189,17 @@ _OF_FILES: dict[str, Callable[[Any], tuple[Any, str]]] = {
 SAME_ELEMENTS: dict[str, Callable[[Any, Any], Any]] = {
     "_TakeDataset": lambda source, one: source.take(one._count),
     "_SkipDataset": lambda source, one: source.skip(one._count),
-    "_RepeatDataset": lambda source, one: source.repeat(one._count),
+    "_RepeatDataset": lambda source, one: _apart(source).repeat(one._count),
     "_ShardDataset": lambda source, one: source.shard(one._num_shards, one._index),
 }
+
+
+def _apart(source: Any) -> Any:
+    """A pipeline whose `shuffle` TensorFlow does not make one with a `repeat` behind it: that draws other orders.
+
+    What stood between the two is done later.
+    """
+    return source.with_options(tf.data.Options())
 
 
 def _of_map(dataset: Any) -> Deferred:

@@ -16,6 +16,7 @@ import tensorflow as tf
 from tensorflow.python.data.util import structure
 
 from matex_tf.patches.division import deferred, purity
+from matex_tf.patches.turns import from_generator
 
 _PASSED_OVER = ("_ShuffleDataset", "CacheDataset", "_PrefetchDataset", "_OptionsDataset", "_RepeatDataset")
 _FLAT = ("_FlatMapDataset", "_InterleaveDataset", "_ParallelInterleaveDataset", "ParallelInterleaveDataset")
@@ -48,6 +49,8 @@ def _like(dataset: Any) -> Any:
         return deferred.apply(_like(form.source), form.stages)
     if kind in _SOURCES:
         return deferred.flat(dataset)
+    if (generator := from_generator.of(dataset)) and (sample := generator.sample(dataset.element_spec)):
+        return deferred.flat(sample)
     if hasattr(dataset, "_impl"):  # what reads files
         return _like(deferred.unwrapped(dataset._impl))
     if kind == "_ZipDataset":

@@ -4,7 +4,9 @@ The order that a shuffle draws depends on its seed, on how often it has been wal
 and on nothing else. So for a function that only computes the elements are the same, in the same order. It has to be
 done when the script builds the pipeline: a shuffle that is made later would begin to count anew.
 
-Relies on (TensorFlow 2.16 to 2.21): `tf.data.Dataset.shuffle` (public).
+A `repeat` behind it stays behind it: TensorFlow makes the two one, which draws other orders than each by itself.
+
+Relies on (TensorFlow 2.16 to 2.21): `tf.data.Dataset.shuffle` and `repeat` (public).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from matex_tf.patches.division import deferred, shared_work
 def install(module: ModuleType) -> None:
     """Patch tensorflow."""
     wrapping.method(module, "data.Dataset.shuffle", _shuffle)
+    wrapping.method(module, "data.Dataset.repeat", _repeat)
 
 
 def _shuffle(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
@@ -35,3 +38,11 @@ def _shuffle(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
     with source_sharding.paused():
         return deferred.joined(form._replace(source=form.source.shuffle(*args, **kwargs)), dataset)
+
+
+def _repeat(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
+    form = None if source_sharding.paused else deferred.form_of(dataset)
+    if form is None or type(form.source).__name__ != "_ShuffleDataset":
+        return wrapped(*args, **kwargs)
+    with source_sharding.paused():
+        return deferred.joined(form._replace(source=form.source.repeat(*args, **kwargs)), dataset)

@@ -30,7 +30,7 @@ from matex_tf.patches.keras import epoch_iterators, metrics, weights
 from matex_tf.patches.recovery import resume_fit
 from matex_tf.patches.samples import epochs
 from matex_tf.patches.samples.pruning import Pruning
-from matex_tf.patches.turns import generators, in_turn, pydatasets
+from matex_tf.patches.turns import from_generator, generators, in_turn, pydatasets
 
 #: While `evaluate` runs, also that of a validation, or of a callback in the middle of an epoch.
 _evaluating = ActiveFlag()
@@ -288,6 +288,8 @@ def _draws_of(iterator: Any) -> tuple[bool, bool]:
 def _divide(iterator: Any, made: pipeline_ownership.Made, what: str) -> None:
     """Let an epoch iterator of Keras make this rank's rows of each batch alone, where that can be done."""
     with source_sharding.paused():
+        if not shared_work.undivided():
+            from_generator.look(iterator._distributed_dataset, what)
         divided = shared_work.divide(iterator._distributed_dataset, made, what)
     if divided.dataset is not None:
         one_rank_shapes.note_rows(divided.dataset, divided.rows)

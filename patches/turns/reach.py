@@ -35,6 +35,8 @@ _MUCH = 1 << 20
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 #: Packages whose functions leave nothing behind but what `_of_process` knows.
 _KNOWN = ("keras.", "numpy.")
+#: Modules whose objects hand on what other code gives, or wait for it.
+_HANDING_ON = ("queue", "_queue", "threading", "_thread", "multiprocessing", "concurrent", "asyncio", "socket", "_io")
 #: Packages by which the ranks of a job speak to each other.
 _BETWEEN_RANKS = ("mpi4py", "horovod", "matex_tf")
 #: What patches leave at a model.
@@ -88,6 +90,15 @@ class Reach:
                     return f"it can reach {package}, by which ranks speak to each other"
         return ""
 
+    def goes_on_with(self) -> str:
+        """Why nobody can tell what it gives before it does: it reads on in what other code has begun. "" where not."""
+        for found in self._found().values():
+            for value in (found, *_parts(found).values()):
+                kind = type(value)
+                if isinstance(value, Iterator) or kind.__module__.partition(".")[0] in _HANDING_ON:
+                    return f"it goes on with a {kind.__name__} that other code can see"
+        return ""
+
     def _found(self) -> dict[Any, Any]:
         found = dict(self._given())
         codes = [*self._codes()]
@@ -104,6 +115,23 @@ class Reach:
 def of_object(data: Any) -> Reach:
     """What the methods of an object can reach, and what it holds."""
     return Reach(lambda: _methods(data), lambda: vars(data))
+
+
+def of_callable(function: Any, args: Iterable[Any] = ()) -> Reach:
+    """What a function, a method or an object that can be called can reach. Args: args: what it is given."""
+    given: dict[Any, Any] = dict(enumerate(args))
+    while isinstance(function, functools.partial):
+        given |= {(id(function), name): one for name, one in (*enumerate(function.args), *function.keywords.items())}
+        function = function.func
+    if isinstance(function, types.MethodType):
+        given["self"] = function.__self__
+    if isinstance(function, types.FunctionType):
+        given |= {(name, "default"): one for name, one in enumerate(function.__defaults__ or ())}
+        given |= {(name, "default"): one for name, one in (function.__kwdefaults__ or {}).items()}
+    elif not isinstance(function, (type, types.MethodType)):
+        given["self"] = function
+    codes = [function, *_methods(function if isinstance(function, type) else given.get("self"))]
+    return Reach(lambda: codes, lambda: given)
 
 
 def of_generator(generator: types.GeneratorType[Any, Any, Any]) -> Reach:
@@ -135,8 +163,9 @@ def _locals(generator: types.GeneratorType[Any, Any, Any]) -> dict[str, Any]:
 
 
 def _methods(value: Any) -> list[types.FunctionType]:
-    """The methods of an object, as far as they are no library's."""
-    kinds = [kind for kind in type(value).__mro__ if not _is_library(kind.__module__)]
+    """The methods of an object or of a class, as far as they are no library's."""
+    kind = value if isinstance(value, type) else type(value)
+    kinds = [kind for kind in kind.__mro__ if not _is_library(kind.__module__)]
     return [one for kind in kinds for one in vars(kind).values() if isinstance(one, types.FunctionType)]
 
 

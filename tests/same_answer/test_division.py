@@ -14,6 +14,8 @@ DIVIDED = [
     "positions",
     "after filter",
     "shuffled after",
+    "shuffled and repeated",
+    "shuffled, mapped and repeated",
     "map behind",
     "ragged",
     "padded",
@@ -136,7 +138,7 @@ def test_rows_of_two_shapes(ranks):
         assert "rows of shape (3,)" in message and "rows of shape (4,)" in message, message
 
 
-@pytest.mark.parametrize("kind", ["random", "python", "map across", "map of padded"])
+@pytest.mark.parametrize("kind", ["random", "python", "map across", "map across, repeated", "map of padded"])
 def test_whole(ranks, kind):
     """What draws from a state, calls Python or looks across rows is done by all ranks for all rows."""
     results = ranks(division.walked, meets="merge metrics", kind=kind)

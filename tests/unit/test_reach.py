@@ -1,7 +1,10 @@
 """Whether making a batch changes what other code can see, see `patches/turns/reach.py`."""
 
+import functools
 import itertools
+import queue
 import random
+import sys
 
 import keras
 import numpy as np
@@ -174,3 +177,58 @@ def test_ranks():
 
     assert "mpi4py" in reach.of_generator(counts_ranks()).needs_every_rank()
     assert not reach.of_generator(_of_itself()).needs_every_rank()
+
+
+class _Called:
+    """Can be called for a generator, and counts that, or not."""
+
+    def __init__(self, counts):
+        self.counts, self.calls = counts, 0
+
+    def __call__(self):
+        self.calls += self.counts
+        yield self.calls
+
+    def rows(self):
+        return self()
+
+
+class _Walked(_Called):
+    """A class that is called itself, and walked over."""
+
+    def __init__(self):
+        super().__init__(1)
+
+    def __iter__(self):
+        return self()
+
+
+_waiting, _letters = queue.Queue(), iter("rows")
+
+
+@pytest.mark.parametrize(
+    ("function", "changes", "goes_on"),
+    [
+        (_of_itself, False, ""),
+        (_drawn_by_a_helper, True, ""),
+        (functools.partial(_of_arguments, 2, _table), False, ""),
+        (functools.partial(lambda rng: iter([rng.random()]), random.Random(3)), True, ""),
+        (_Called(1), True, ""),
+        (_Called(0), False, ""),
+        (_Called(1).rows, True, ""),
+        (_Walked, False, ""),
+        (lambda: [_made], False, ""),
+        (lambda rows=_letters: rows, False, "str_ascii_iterator"),
+        (functools.partial(iter, map(str, range(3))), False, "map"),
+        (lambda: (_waiting.get() for _ in range(3)), False, "Queue"),
+        (lambda file=sys.stderr: file, False, type(sys.stderr).__name__),
+    ],
+)
+def test_functions(function, changes, goes_on):
+    """What is called to make a generator: it leaves something behind, or reads on in what other code sees."""
+    within = reach.of_callable(function)
+    assert goes_on in within.goes_on_with() if goes_on else not within.goes_on_with()
+    if not goes_on:
+        for _ in itertools.islice(function(), 2):
+            pass
+        assert within.has_changed() == changes

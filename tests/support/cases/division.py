@@ -169,6 +169,12 @@ def pipeline(kind, worked, folder):
         return SLICES((x[:2], y[:2])).map(work).batch(25)
     if kind == "shuffled after":
         return SLICES((x, y)).map(work).shuffle(50, seed=3).batch(25)
+    if kind == "shuffled and repeated":  # TensorFlow makes one of the two, and draws other orders
+        return SLICES((x, y)).map(work).shuffle(50, seed=3).repeat(2).batch(25)
+    if kind == "shuffled, mapped and repeated":
+        return SLICES((x, y)).shuffle(50, seed=3).map(work).repeat(2).batch(25)
+    if kind == "map across, repeated":
+        return SLICES((x, y)).map(work).shuffle(50).repeat(2).batch(25).map(lambda x, y: (x - tf.reduce_mean(x), y))
     if kind == "map across":
         return SLICES((x, y)).map(work).batch(25).map(lambda x, y: (x - tf.reduce_mean(x), y))
     if kind == "random":
@@ -200,7 +206,9 @@ def walked(kind):
     worked = Worked()
     with tempfile.TemporaryDirectory() as folder:
         data = pipeline(kind, worked, folder)
-        first = [np.asarray(leaf) for leaf in tf.nest.flatten(next(iter(data)), expand_composites=True)]
+        # Left in the middle, a repeat begins as many rounds as TensorFlow reads ahead.
+        first = [*data][0] if "repeated" in kind else next(iter(data))
+        first = [np.asarray(leaf) for leaf in tf.nest.flatten(first, expand_composites=True)]
         worked.calls = 0
         model = Rows()
         model.fit(data, epochs=2, verbose=0)

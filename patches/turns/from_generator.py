@@ -1,0 +1,212 @@
+"""`tf.data.Dataset.from_generator`: its generator is run by the first rank of each node, or by every rank.
+
+Before the first walk of a call of `fit`, `evaluate` or `predict` the ranks take a few elements, and keep them for that
+walk, so that nothing runs more often than on one rank. They show whether making them leaves something behind that other
+code can see (`reach`), and whether the ranks have the same: then one rank makes them for the others (`elements`). A
+generator that goes on with something that other code has made, as an iterator or a queue, is left as it is.
+
+What TensorFlow does with the elements each rank does, so a `shuffle` is where it is on one rank.
+
+Relies on (TensorFlow 2.16 to 2.21): `tf.data.Dataset.from_generator` (public), and the names of dataset classes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from matex_tf import settings
+from matex_tf.core import mismatch, world
+from matex_tf.patches.common import log_once, run_state, wrapping
+from matex_tf.patches.data import source_sharding
+from matex_tf.patches.turns import data_threads, in_turn, reach
+from matex_tf.patches.turns.elements import Elements
+
+#: How many elements the ranks look at.
+_LOOKED_AT = 8
+#: What a dataset is made from.
+_GENERATOR = "_matex_generator"
+#: Datasets, by a part of their names, behind which a generator may not run although there is a walk.
+_KEEPING = ("Cache", "Snapshot", "Save")
+
+
+def install(module: ModuleType) -> None:
+    """Patch tensorflow."""
+    wrapping.wrap(module, "data.Dataset.from_generator", _from_generator)
+
+
+def _from_generator(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
+    import tensorflow as tf
+
+    given = args[0] if args else kwargs.get("generator")
+    if source_sharding.paused or not callable(given) or not tf.executing_eagerly() or tf.inside_function():
+        return wrapped(*args, **kwargs)
+    own = Generator(given, args[3] if len(args) > 3 else kwargs.get("args"))
+    dataset = wrapped(own, *args[1:], **{name: one for name, one in kwargs.items() if name != "generator"})
+    setattr(dataset, _GENERATOR, own)
+    return dataset
+
+
+class Generator:
+    """What gives the elements of a dataset.
+
+    Attributes:
+        elements: where the first rank of the node runs the script's code; None elsewhere, and outside of a call.
+    """
+
+    def __init__(self, script: Callable[..., Any], args: Any):
+        """What the script has given to `from_generator`."""
+        self._script, self._args = script, args
+        self._taken: list[bytes] = []
+        self._rest: Iterator[Any] | None = None  # a walk of which these have been taken, and nothing else
+        self.elements: Elements | None = None
+
+    def __call__(self, *args: Any) -> Iterator[Any]:
+        """Begin a walk."""
+        return self._begin(args) if self.elements is None else self.elements.walk()
+
+    def _begin(self, args: Any) -> Iterator[Any]:
+        rest, self._rest = self._rest, None
+        if rest is None:
+            return iter(self._script(*args))
+        return itertools.chain(map(pickle.loads, self._taken), rest)
+
+    def arguments(self) -> tuple[Any, ...]:
+        """What TensorFlow hands to the script's code."""
+        import tensorflow as tf
+
+        return tuple(tf.convert_to_tensor(one).numpy() for one in self._args or ())
+
+    def sample(self, spec: Any) -> Any:
+        """A dataset of some elements, None where none can be had. Args: spec: of an element."""
+        import tensorflow as tf
+
+        if self._rest is None and not self._taken:
+            return None
+        return tf.data.Dataset.from_generator(lambda: map(pickle.loads, list(self._taken)), output_signature=spec)
+
+    def look(self, judged: bool) -> str:
+        """Take the first elements of the next walk.
+
+        Args:
+            judged: whether it matters what that leaves behind.
+
+        Returns:
+            Why every rank has to run the script's code; "" where it need not.
+        """
+        within = reach.of_callable(self._script, self.arguments()) if judged else None
+        if within is not None and (why := within.goes_on_with()):
+            return why
+        with data_threads.make_batches():
+            self._rest, why = self._take()
+        if not why and within is not None:
+            why = within.needs_every_rank()
+            if not why and within.has_changed():
+                why = "making an element draws random numbers, or changes what other code can see"
+        return why
+
+    def _take(self) -> tuple[Iterator[Any], str]:
+        self._taken = []
+        try:
+            walk = iter(self._script(*self.arguments()))
+            for one in itertools.islice(walk, _LOOKED_AT):
+                try:
+                    self._taken.append(pickle.dumps(one, protocol=5))  # a copy: it may be changed for the next
+                except Exception:  # classes may do anything when they are pickled
+                    return itertools.chain([one], walk), "an element cannot be handed on (pickle)"
+        except Exception as error:  # where the walk comes to it
+            return _raising(error), ""
+        return walk, ""
+
+    def marks(self) -> int:
+        """A checksum over the elements that were taken."""
+        total = 0
+        for packed in self._taken:
+            total = _checksum(pickle.loads(packed), total)
+        return total
+
+    def share(self, may_run_again: bool) -> str:
+        """Let the first rank of each node run it until `close`. Collective. Returns: why that cannot be done, or ""."""
+        try:
+            self.elements = Elements(lambda _: self._begin(self.arguments()), may_run_again)
+        except OSError as error:
+            return f"the ranks of a node cannot reach one another ({error})"
+        return ""
+
+    def close(self) -> None:
+        """The call is over: of what was looked at nothing is left."""
+        self.elements, self._rest, self._taken = None, None, []
+
+    abandon = close
+
+
+def _raising(error: Exception) -> Iterator[Any]:
+    raise error
+    yield
+
+
+def _checksum(element: Any, total: int) -> int:
+    import tensorflow as tf
+
+    for leaf in tf.nest.flatten(element, expand_composites=True):
+        array = np.asarray(leaf)
+        whole = np.frombuffer(repr(array.tolist()).encode(), np.uint8) if array.dtype.hasobject else array
+        head = f"{array.dtype} {array.shape} {total}".encode()
+        total = mismatch.checksum(np.frombuffer(head + np.ascontiguousarray(whole).tobytes(), np.uint8))
+    return total
+
+
+def of(dataset: Any) -> Generator | None:
+    """The generator that a dataset is made from; None of others."""
+    found: Generator | None = getattr(dataset, _GENERATOR, None)
+    return found
+
+
+def look(dataset: Any, what: str) -> None:
+    """Find out who runs the generators of a pipeline, for a call that begins. All ranks come here.
+
+    Args:
+        dataset: on every rank made of the same.
+        what: whose data these are: "fit", "evaluate" or "predict".
+    """
+    chosen, ranks = settings.current(), world.current()
+    for generator, keeping in _generators(dataset):
+        if generator.elements is not None:
+            continue
+        why = "what stands behind it may keep its elements (cache)" if keeping else ""
+        if not why:
+            why = generator.look(judged=chosen.generators != "node")
+            run_state.current().part(in_turn.Open).turns.append(generator)
+        everyone = ranks.allgather((why, generator.marks()), "look at the first elements of a generator")
+        why = next((reason for reason, _ in everyone if reason), "")
+        if not why and len({marks for _, marks in everyone}) > 1:
+            why = "its first elements differ between ranks"
+        if chosen.generators == "rank":
+            continue
+        why = why or generator.share(may_run_again=chosen.generators != "node")
+        if what == "fit":
+            who = "every rank runs" if why else "the first rank of each node runs"
+            then = f": {why}" if why else ", and the others get its elements"
+            log_once.log(f"{who} the generator of from_generator (--generators {chosen.generators}){then}")
+
+
+def _generators(dataset: Any) -> list[tuple[Generator, bool]]:
+    """The generators of a pipeline, each once, and whether what stands behind may keep their elements."""
+    found: dict[Generator, bool] = {}
+    pending = [(dataset, False)]
+    while pending:
+        one, keeping = pending.pop()
+        while "Adapter" in type(one).__name__ and hasattr(one, "_dataset"):
+            one = one._dataset
+        keeping = keeping or any(part in type(one).__name__ for part in _KEEPING)
+        generator = of(one)
+        if generator is not None:
+            found[generator] = keeping or found.get(generator, False)
+        elif hasattr(one, "_inputs"):
+            pending += [(before, keeping) for before in one._inputs()]
+    return list(found.items())
