@@ -105,9 +105,7 @@ class Generator:
         with data_threads.make_batches():
             self._rest, why = self._take()
         if not why and within is not None:
-            why = within.needs_every_rank()
-            if not why and within.has_changed():
-                why = "making an element draws random numbers, or changes what other code can see"
+            why = within.why_every_rank("an element")
         return why
 
     def _take(self) -> tuple[Iterator[Any], str]:

@@ -70,9 +70,7 @@ def peek(original: Callable[[], None], adapter: Any, generator: Any) -> None:
     with data_threads.make_batches():
         _peek_of_first(original, adapter) if goes_on else original()
     if within is not None:
-        why = within.needs_every_rank()
-        if not why and within.has_changed():
-            why = "making a batch draws random numbers, or changes what other code can see"
+        why = within.why_every_rank("a batch")
     known.of_adapter[adapter] = generator, why
     return None
 

@@ -53,9 +53,7 @@ def pipeline(adapter: Any, original: Callable[[], Any], what: str) -> Any:
     if not why:
         within = reach.of_object(data)
         batches = _first(adapter)
-        why = within.needs_every_rank()
-        if within.has_changed():
-            why = "making a batch draws random numbers, or changes what the next one finds"
+        why = within.why_every_rank("a batch")
         found = batches[0]
     counts = ranks.allgather((why, None if why else data.num_batches), "make batches in turn")
     if any(one != counts[0] for one in counts) or why:

@@ -81,6 +81,15 @@ class Reach:
         """Whether any of it is other than it was."""
         return self._state() != self._before
 
+    def why_every_rank(self, made: str) -> str:
+        """Why every rank has to run the code; "" where it need not.
+
+        Args:
+            made: what it has made by now, in words.
+        """
+        changed = f"making {made} draws random numbers, or changes what other code can see"
+        return self.needs_every_rank() or (changed if self.has_changed() else "")
+
     def needs_every_rank(self) -> str:
         """Why it has to be run on every rank: what it can reach takes all of them. "" where nothing does."""
         for found in self._found().values():

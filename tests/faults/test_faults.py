@@ -321,6 +321,7 @@ with open(f"result.{rank}", "w") as file:
 """
 
 
+@pytest.mark.variants(0)
 @pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras, which scripts/setup installs")
 def test_keras_2(tmp_path, server):
     """The others carry on, to the answer of one rank."""

@@ -44,17 +44,22 @@ def table(folder):
     return [[float(word) for word in line.split(",")] for line in (folder / "scores.csv").read_text().split()[1:]]
 
 
-def run(folder, ranks, **environ):
+def run(server, folder, ranks, **environ):
     folder.mkdir(exist_ok=True)
     (folder / "script.py").write_text(SCRIPT)
-    return Job([LAUNCHER, "run", "-n", str(ranks), "--faults", "shrink", *SETTINGS, "script.py"], folder, **environ)
+    return Job(
+        [LAUNCHER, "run", "-n", str(ranks), "--faults", "shrink", *SETTINGS, "script.py"],
+        folder,
+        **server.environ,
+        **environ,
+    )
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory):
+def expected(server, tmp_path_factory):
     """What two ranks come to of which none dies."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    ended = run(folder, 2).end(120)
+    ended = run(server, folder, 2).end(120)
     assert ended.code == 0, ended
     assert "rows were used in 6 epochs" in ended.err, ended.err
     used = results(folder)[0]["history"]["rows_used"]
@@ -64,10 +69,10 @@ def expected(tmp_path_factory):
 
 @pytest.mark.variants(0)
 @pytest.mark.parametrize("fall", ["1 2 0", "0 3 2"])
-def test_shrink(expected, tmp_path, fall):
+def test_shrink(server, expected, tmp_path, fall):
     """A rank dies at the beginning of an epoch: all is as if none had. Or later in it: rows that it had computed in the
     epoch keep the scores that they had."""
-    ended = run(tmp_path, 2, FALL=fall).end(120)
+    ended = run(server, tmp_path, 2, FALL=fall).end(120)
     assert ended.code == 0 and "died in" in ended.err, ended
     (found,), before = results(tmp_path), results(expected)[0]
     died = int(fall.split()[1])

@@ -133,6 +133,7 @@ print("as one process, by rank", hvd.rank(), keras.Model.__module__)
 """
 
 
+@pytest.mark.variants(0)
 @pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras, which scripts/setup installs")
 def test_keras_2(tmp_path, request):
     """Optimizers new and legacy, loss scaling, callbacks, batch normalization and loading: what one process makes."""

@@ -56,9 +56,9 @@ CONFIG = {
 BY_CONFIG = 'model = keras.models.model_from_json(open("net.json").read())'
 
 
-def grown(tmp_path, *words, script=SCRIPT % ("", PLAIN), code=0):
+def grown(server, tmp_path, *words, script=SCRIPT % ("", PLAIN), code=0):
     (tmp_path / "script.py").write_text(script)
-    ended = Job([LAUNCHER, "grow", "--seed", "3", "--json", "found.json", *words], tmp_path).end(240)
+    ended = Job([LAUNCHER, "grow", "--seed", "3", "--json", "found.json", *words], tmp_path, **server.environ).end(240)
     assert ended.code == code, ended
     return ended, json.loads((tmp_path / "found.json").read_text()) if not code else None
 
@@ -68,11 +68,11 @@ def scores(found):
 
 
 @pytest.mark.timeout(300)
-def test_groups_side_by_side(tmp_path):
+def test_groups_side_by_side(server, tmp_path):
     """The layers of an unmodified script get the values; the best runs on to the script's end, on both ranks."""
     (tmp_path / "net.yaml").write_text("dense.units: 2..16\ndense.activation: [relu, tanh]\n")
     words = ("--candidates", "4", "--keep", "best.json", "net.yaml", "script.py", "a", "b")
-    ended, found = grown(tmp_path, "-n", "2", *words)
+    ended, found = grown(server, tmp_path, "-n", "2", *words)
     best = found["candidates"][0]
     assert found["objective"] == "val_loss" and [rung["until"] for rung in found["rungs"]] == [1, 2]
     assert best["values"] == json.loads((tmp_path / "best.json").read_text())
@@ -86,11 +86,11 @@ def test_groups_side_by_side(tmp_path):
 
 @pytest.mark.variants(0)
 @pytest.mark.timeout(300)
-def test_the_same_whatever_the_groups(tmp_path):
+def test_the_same_whatever_the_groups(server, tmp_path):
     """One group of two ranks finds what two groups of one rank find."""
     (tmp_path / "net.yaml").write_text("dense.units: 2..16\n")
     found = [
-        grown(tmp_path, "-n", "2", "--groups", groups, "--candidates", "4", "net.yaml", "script.py")[1]
+        grown(server, tmp_path, "-n", "2", "--groups", groups, "--candidates", "4", "net.yaml", "script.py")[1]
         for groups in ("1", "2")
     ]
     assert scores(found[0]).keys() == scores(found[1]).keys()
@@ -101,7 +101,7 @@ def test_the_same_whatever_the_groups(tmp_path):
 @pytest.mark.variants(0)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", ["hp", "config"])
-def test_other_blueprints(tmp_path, how):
+def test_other_blueprints(server, tmp_path, how):
     """A function with `hp` in the script; a config of Keras that the script reads."""
     (tmp_path / "net.json").write_text(json.dumps(CONFIG))
     if how == "hp":
@@ -110,17 +110,17 @@ def test_other_blueprints(tmp_path, how):
         )
     else:
         words = ("-n", "1", "--candidates", "2", "net.json", "script.py")
-        _, found = grown(tmp_path, *words, script=SCRIPT % ("", BY_CONFIG))
+        _, found = grown(server, tmp_path, *words, script=SCRIPT % ("", BY_CONFIG))
     names = {"units", "blocks"} if how == "hp" else {"block.repeat", "hidden.units", "hidden.activation"}
     assert all(set(one["values"]) == names for one in found["candidates"])
 
 
 @pytest.mark.variants(0)
 @pytest.mark.timeout(300)
-def test_a_candidate_that_fails(tmp_path):
+def test_a_candidate_that_fails(server, tmp_path):
     """It is named, and the others go on in another job."""
     (tmp_path / "net.yaml").write_text("dense.units: [2, 3, -1, 4]\n")
-    ended, found = grown(tmp_path, "-n", "1", "--candidates", "4", "net.yaml", "script.py")
+    ended, found = grown(server, tmp_path, "-n", "1", "--candidates", "4", "net.yaml", "script.py")
     failed = [one for one in found["candidates"] if one["failed"]]
     assert len(failed) == 1 and failed[0]["values"] == {"dense.units": -1}
     assert f"candidate {failed[0]['number']} failed" in ended.err and found["candidates"][0]["failed"] == ""
@@ -137,7 +137,7 @@ def test_a_candidate_that_fails(tmp_path):
         ("dense.untis: 2..16", SCRIPT % ("", PLAIN), "takes no untis"),
     ],
 )
-def test_what_cannot_be(tmp_path, blueprint, script, said):
+def test_what_cannot_be(server, tmp_path, blueprint, script, said):
     (tmp_path / "net.yaml").write_text(blueprint)
-    ended, _ = grown(tmp_path, "-n", "1", "--candidates", "2", "net.yaml", "script.py", script=script, code=1)
+    ended, _ = grown(server, tmp_path, "-n", "1", "--candidates", "2", "net.yaml", "script.py", script=script, code=1)
     assert said in ended.err

@@ -34,10 +34,10 @@ for a, b in tf.data.Dataset.from_tensor_slices((x, y)).batch(14):
 @pytest.mark.variants(1)
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("factor", "how", "code"), [(1.01, FIT, 1), (1, FIT, 0), (1, LOOP, 0)])
-def test_script(tmp_path, factor, how, code):
+def test_script(server, tmp_path, factor, how, code):
     """Code 0 and a table where both are the same; 1, and since when, where they are not."""
     (tmp_path / "script.py").write_text(SCRIPT % (factor, how))
-    job = Job([LAUNCHER, "verify", "-n", "3", "--steps", "0", "script.py"], tmp_path)
+    job = Job([LAUNCHER, "verify", "-n", "3", "--steps", "0", "script.py"], tmp_path, **server.environ)
     ended = job.end(200)
     assert ended.code == code, ended
     kinds = [WEIGHTS, SLOTS, *([BATCH, "epoch logs", "evaluation"] if how == FIT else [])]
@@ -67,6 +67,7 @@ for a, b in tf.data.Dataset.from_tensor_slices((x, y)).batch(14):
 """
 
 
+@pytest.mark.variants(0)
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras, which scripts/setup installs")
 def test_keras_2(tmp_path):
@@ -80,10 +81,10 @@ def test_keras_2(tmp_path):
     assert "different calls" not in ended.err, ended
 
 
-def test_nothing_to_compare(tmp_path):
+def test_nothing_to_compare(server, tmp_path):
     """A script that trains nothing is an error that says so."""
     (tmp_path / "script.py").write_text("print(1)\n")
-    ended = Job([LAUNCHER, "verify", "-n", "2", "script.py"], tmp_path).end(100)
+    ended = Job([LAUNCHER, "verify", "-n", "2", "script.py"], tmp_path, **server.environ).end(100)
     assert ended.code == 1 and "trained nothing that can be compared" in ended.err, ended
 
 

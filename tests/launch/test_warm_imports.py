@@ -77,7 +77,7 @@ def test_a_killed_rank_ends_the_job(tmp_path):
     assert job.left() == []
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(0)
 @pytest.mark.parametrize("how, size", [("shrink", 2), ("restart", 3)])
 def test_faults(tmp_path, how, size):
     """A rank is killed: the others go on, or the job starts again, with a server of its own."""
@@ -88,7 +88,7 @@ def test_faults(tmp_path, how, size):
     assert len({file.read_text() for file in tmp_path.glob("parent.*")}) == 1
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(0)
 @pytest.mark.parametrize("end, code", [("raise ValueError('no')", 1), ("sys.exit(7)", 7), ("time.sleep(60)", 130)])
 def test_the_end(tmp_path, end, code):
     """Codes, tracebacks and Ctrl-C are those of any job; stdin reaches rank 0."""

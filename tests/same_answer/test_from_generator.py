@@ -22,7 +22,8 @@ def _compare(results):
         np.testing.assert_array_equal(there, here)
 
 
-@pytest.mark.parametrize("kind", [pytest.param("plain", marks=pytest.mark.smoke), "no map", "repeat", "argument"])
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("kind", [pytest.param("plain", marks=pytest.mark.smoke), "repeat", "no map", "argument"])
 def test_one_rank_makes_them(ranks, kind):
     """The first rank of the node runs the code; batches are those of one rank, bit for bit, and nothing is left."""
     results = ranks(elements.rows, (1, 2, 4), meets="", kind=kind)
@@ -36,6 +37,7 @@ def test_one_rank_makes_them(ranks, kind):
     _compare(results)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
@@ -58,6 +60,7 @@ def test_every_rank_makes_them(ranks, kind, why):
     _compare(results)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(("kind", "what"), [("goes on", "list_iterator"), ("queue", "Queue")])
 def test_generator_that_goes_on(ranks, kind, what):
     """What reads on in something that other code has made is not looked into, and every rank runs it."""
@@ -69,6 +72,7 @@ def test_generator_that_goes_on(ranks, kind, what):
     same(results, rtol=0, atol=0)
 
 
+@pytest.mark.variants(0)
 def test_ranks_that_fall_behind(ranks):
     """A rank that finds an element gone runs the code by itself from there."""
     results = ranks(elements.rows, (1, 2, 4), meets="", kind="plain", kept=100)
