@@ -170,7 +170,7 @@ def _kept(dataset: Any) -> str:
     form = form_of(dataset)
     if form is not None or from_generator.of(dataset) is not None:
         return "" if form is None else form.kept
-    kept = str(getattr(dataset, file_index.KEPT, ""))
+    kept = str(getattr(dataset, file_index.KEPT, "")) or records.why_all_are_read(dataset)
     if not kept and type(dataset).__name__ in MAPS and (effects := purity.effects(dataset._map_func.function)):
         kept = f"a map {effects}"
     return kept or next((why for one in _inputs(dataset) if (why := _kept(one))), "")

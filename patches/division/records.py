@@ -66,6 +66,11 @@ def numbered(dataset: Any) -> tuple[Any, str]:
     return found
 
 
+def why_all_are_read(dataset: Any) -> str:
+    """What `numbered` has found of it, in words, where that has looked; it is not looked into for this."""
+    return str(getattr(dataset, _NUMBERED, (None, ""))[1])
+
+
 def _numbered(dataset: Any) -> Any:
     if hasattr(dataset, "_filenames"):
         kind, names = dataset._compression_type, dataset._filenames

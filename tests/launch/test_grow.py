@@ -106,7 +106,7 @@ def test_other_blueprints(server, tmp_path, how):
     (tmp_path / "net.json").write_text(json.dumps(CONFIG))
     if how == "hp":
         _, found = grown(
-            tmp_path, "-n", "1", "--candidates", "2", "script.py", script=SCRIPT % ("import matex_tf", WITH_HP)
+            server, tmp_path, "-n", "1", "--candidates", "2", "script.py", script=SCRIPT % ("import matex_tf", WITH_HP)
         )
     else:
         words = ("-n", "1", "--candidates", "2", "net.json", "script.py")

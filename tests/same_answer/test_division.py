@@ -25,6 +25,7 @@ DIVIDED = [
 #: Rows that ranks compare before they divide, rows of neighbours that are left out, and rows made ahead of what is
 #: used: as many as buffers hold, however many rows there are.
 MORE = dict.fromkeys(["records", "parallel", "open shapes", "map behind", "interleave"], 200)
+MORE |= dict.fromkeys(["shuffled and repeated", "shuffled, mapped and repeated"], 200)
 
 
 @pytest.mark.variants(3)
