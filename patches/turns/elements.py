@@ -88,11 +88,11 @@ class _Walk:
                 return self._last
             found: list[bytes] = []
             nbytes = 0
-            for place in range(begin, len(self._kept)):
-                nbytes += len(self._kept[place])
+            for packed in itertools.islice(self._kept, begin, None):
+                nbytes += len(packed)
                 if found and nbytes > _AT_ONCE:
                     break
-                found.append(self._kept[place])
+                found.append(packed)
             self._next[reader] = number + len(found)
             self._drop()
             return _Reply(found)

@@ -27,8 +27,8 @@ from matex_tf.patches.data import source_sharding
 from matex_tf.patches.turns import data_threads, in_turn, reach
 from matex_tf.patches.turns.elements import Elements
 
-#: How many elements the ranks look at.
-_LOOKED_AT = 8
+#: How many elements the ranks look at: so many, or so many bytes, but two at least.
+_LOOKED_AT, _BYTES, _LEAST = 32, 4 << 20, 2
 #: What a dataset is made from.
 _GENERATOR = "_matex_generator"
 #: Datasets, by a part of their names, behind which a generator may not run although there is a walk.
@@ -112,11 +112,15 @@ class Generator:
         self._taken = []
         try:
             walk = iter(self._script(*self.arguments()))
-            for one in itertools.islice(walk, _LOOKED_AT):
+            nbytes = 0
+            for number, one in enumerate(itertools.islice(walk, _LOOKED_AT), 1):
                 try:
                     self._taken.append(pickle.dumps(one, protocol=5))  # a copy: it may be changed for the next
                 except Exception:  # classes may do anything when they are pickled
                     return itertools.chain([one], walk), "an element cannot be handed on (pickle)"
+                nbytes += len(self._taken[-1])
+                if number >= _LEAST and nbytes >= _BYTES:
+                    break
         except Exception as error:  # where the walk comes to it
             return _raising(error), ""
         return walk, ""

@@ -7,7 +7,7 @@ from compare import same
 from tests.support.cases import elements
 
 #: Elements of a walk, and those that a rank looks at before the first walk of each of five calls.
-ROWS, LOOKED_AT = 50, 5 * 8
+ROWS, LOOKED_AT = 50, 5 * 32
 
 
 def _compare(results):
