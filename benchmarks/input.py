@@ -6,9 +6,9 @@ Each kind of data is given to a plain `fit` of a model whose step does nothing, 
 (`image_dataset_from_directory`), `augmented` (a PyDataset that decodes JPEGs with Pillow), `generator`
 (`from_generator` of Python that decodes them, and a map that enlarges) and `csv` (`make_csv_dataset`) are half as many
 rows. Of those the JPEGs are as large as ImageNet's and made 224 × 224, and the CSV has 32 lines for each, in batches of
-1,024. With `-whole`, `-source`, `-shard` and `-autoshard` each rank runs the
-whole pipeline, has it dealt out by `--data source`, by `shard` in the script, or by MultiWorkerMirroredStrategy. A
-first epoch, which is not measured, shows whether the batches are those of one rank, bit for bit.
+1,024. With `-whole`, `-source`, `-shard` and `-autoshard` each rank runs the whole pipeline, has it dealt out by
+`--data source`, by `shard` in the script, or by MultiWorkerMirroredStrategy. A first epoch, which is not measured,
+shows whether the batches are those of one rank, bit for bit.
 
 CPU time is compared with that of one rank while as many jobs of one rank run side by side as there are ranks: so both
 share cores and caches with as many others. `ratio` is the time of the rank that took most over that of one rank, `all
@@ -37,8 +37,7 @@ from benchmarks.input_data import BATCH, data_of, write
 KINDS = (
     "arrays", "shard", "pydataset", "exact", "exact-whole", "exact-source", "records", "records-whole",
     "records-source", "records-shard", "records-autoshard", "loop", "loop-whole", "directory", "directory-whole",
-    "csv", "csv-whole", "augmented", "augmented-whole",
-    "generator", "generator-whole",
+    "csv", "csv-whole", "augmented", "augmented-whole", "generator", "generator-whole",
 )  # fmt: skip
 TITLES = {
     "arrays": "arrays",
@@ -212,19 +211,8 @@ def measure(kind: str, folder: Path, ranks: int, epochs: int) -> dict[str, Any]:
 
 def show(figures: Sequence[dict[str, Any]], title: str, note: str) -> None:
     """Print the table."""
-    columns = [
-        "data",
-        "ranks",
-        "MB fetched",
-        "CPU s",
-        "one rank's",
-        "ratio",
-        "× ranks",
-        "all ranks",
-        "seconds",
-        "spread",
-        "batches",
-    ]
+    columns = ["data", "ranks", "MB fetched", "CPU s", "one rank's", "ratio", "× ranks", "all ranks"]
+    columns += ["seconds", "spread", "batches"]
     less, spreads = ["MB fetched", "CPU s", "ratio", "all ranks", "seconds"], {"seconds": "spread"}
     rows = []
     for figure in figures:

@@ -87,11 +87,16 @@ def of_files(kind: str, way: str, folder: Path) -> Any:
     return examples.map(decode, num_parallel_calls=tf.data.AUTOTUNE).batch(batch).prefetch(tf.data.AUTOTUNE)
 
 
+def _jpegs(folder: Path) -> list[Path]:
+    """The JPEGs of `write_files`, in the order of their numbers."""
+    return sorted((folder / "images").glob("*/*.jpg"), key=lambda path: int(path.stem))
+
+
 def augmented(folder: Path) -> Any:
     """A PyDataset that reads the JPEGs of `write_files`, and crops, turns round, lightens and standardizes them."""
     import keras
 
-    paths = sorted((folder / "images").glob("*/*.jpg"), key=lambda path: int(path.stem))
+    paths = _jpegs(folder)
 
     class Augmented(keras.utils.PyDataset):
         def __len__(self) -> int:
@@ -117,7 +122,7 @@ def generator(folder: Path) -> Any:
     import keras
     import tensorflow as tf
 
-    paths = sorted((folder / "images").glob("*/*.jpg"), key=lambda path: int(path.stem))
+    paths = _jpegs(folder)
 
     def images() -> Any:
         for path in paths:

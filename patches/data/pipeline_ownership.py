@@ -86,21 +86,23 @@ def _same(one: _Found, other: _Found) -> bool:
     return all(map(array_fingerprint.alike, one.prints, other.prints))
 
 
-def _unwrapped(dataset: Any) -> Any:
+def unwrapped(dataset: Any) -> Any:
+    """A dataset without what TensorFlow 1 puts around it."""
     while "Adapter" in type(dataset).__name__ and hasattr(dataset, "_dataset"):
         dataset = dataset._dataset
     return dataset
 
 
-def _inputs(dataset: Any) -> list[Any]:
-    return [_unwrapped(one) for one in dataset._inputs()] if hasattr(dataset, "_inputs") else []
+def inputs_of(dataset: Any) -> list[Any]:
+    """What a dataset is made from; nothing where nobody knows."""
+    return [unwrapped(one) for one in dataset._inputs()] if hasattr(dataset, "_inputs") else []
 
 
 def _walk(dataset: Any) -> _Found:
     found = _Found([], [], [], False, False, False)
     opens = python = False
     unordered = dataset.options().deterministic is False
-    pending = [_unwrapped(dataset)]
+    pending = [unwrapped(dataset)]
     while pending:
         one = pending.pop()
         found.kinds.append(type(one).__name__)
@@ -116,7 +118,7 @@ def _walk(dataset: Any) -> _Found:
             elif "variant" not in name and not name.startswith("_input"):
                 orders = any(part in name for part in _ORDERS)
                 (found.orders if orders else found.prints).extend(_prints(_leaves(value)))
-        pending += _inputs(one)
+        pending += inputs_of(one)
     return found._replace(opens=opens, python=python, unordered=unordered)
 
 
@@ -153,7 +155,7 @@ def _constants(nodes: Iterable[Any]) -> list[array_fingerprint.Print]:
 def _touched(dataset: Any) -> tuple[bool, ...]:
     """For each part of an element whether random numbers have touched it; empty where that cannot be seen."""
     count = len(tf.nest.flatten(dataset.element_spec))
-    inputs = _inputs(dataset)
+    inputs = inputs_of(dataset)
     function = getattr(getattr(dataset, "_map_func", None), "function", None)
     drawing = [value.function for value in vars(dataset).values() if hasattr(value, "function")]
     if not inputs:

@@ -47,6 +47,13 @@ def install(module: ModuleType) -> None:
         wrapping.wrap(module, f"data.Dataset.{name}", _sharing)
 
 
+def is_script_at_work() -> bool:
+    """Whether it is the script that makes a pipeline now, outside of any graph."""
+    import tensorflow as tf
+
+    return not paused and tf.executing_eagerly() and not tf.inside_function()
+
+
 def found(dataset: Any, attribute: str = OWN_ROWS) -> Any:
     """The mark of a pipeline, its own or that of what it was made from; None where there is none."""
     pending = [dataset]
@@ -69,10 +76,8 @@ def check_batched(dataset: Any) -> None:
 
 
 def _sharing(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
-    import tensorflow as tf
-
     name = wrapped.__name__
-    if settings.current().data != "source" or paused or not tf.executing_eagerly() or tf.inside_function():
+    if settings.current().data != "source" or not is_script_at_work():
         return wrapped(*args, **kwargs)
     ranks, mark = world.current(), found(dataset)
     if mark is None and not (name in OPENING and 0 <= int(dataset.cardinality()) < ranks.size):

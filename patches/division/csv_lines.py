@@ -47,7 +47,7 @@ def install(module: ModuleType) -> None:
     def make_csv_dataset(*args: Any, **kwargs: Any) -> Any:
         if wrapping.is_aside() or wrapping.alone() or settings.current().data != "exact":
             return original(*args, **kwargs)
-        if source_sharding.paused or not tf.executing_eagerly() or tf.inside_function():
+        if not source_sharding.is_script_at_work():
             return original(*args, **kwargs)
         return _make(readers, original, args, kwargs)
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.python.data.util import structure
 
+from matex_tf.patches.data.pipeline_ownership import inputs_of, unwrapped
 from matex_tf.patches.division import csv_lines, file_index, purity, records
 from matex_tf.patches.turns import from_generator
 
@@ -130,13 +131,6 @@ def form_of(dataset: Any) -> Deferred | None:
     return found
 
 
-def unwrapped(dataset: Any) -> Any:
-    """A dataset without what TensorFlow 1 puts around it."""
-    while "Adapter" in type(dataset).__name__ and hasattr(dataset, "_dataset"):
-        dataset = dataset._dataset
-    return dataset
-
-
 def _split(dataset: Any) -> Deferred:
     form = form_of(dataset)
     if form is not None:
@@ -168,16 +162,14 @@ def _split(dataset: Any) -> Deferred:
 def _kept(dataset: Any) -> str:
     """The last map up to a dataset that cannot be deferred, and why, in words; files are not looked into for it."""
     form = form_of(dataset)
-    if form is not None or from_generator.of(dataset) is not None:
-        return "" if form is None else form.kept
+    if form is not None:
+        return form.kept
+    if from_generator.of(dataset) is not None:
+        return ""
     kept = str(getattr(dataset, file_index.KEPT, "")) or records.why_all_are_read(dataset)
     if not kept and type(dataset).__name__ in MAPS and (effects := purity.effects(dataset._map_func.function)):
         kept = f"a map {effects}"
-    return kept or next((why for one in _inputs(dataset) if (why := _kept(one))), "")
-
-
-def _inputs(dataset: Any) -> list[Any]:
-    return [unwrapped(one) for one in dataset._inputs()] if hasattr(dataset, "_inputs") else []
+    return kept or next((why for one in inputs_of(dataset) if (why := _kept(one))), "")
 
 
 #: By class: a map of the numbers of its elements, None where all are read, and why.
@@ -219,7 +211,7 @@ def stage_of(dataset: Any) -> Stage:
 
 
 def _of_zip(dataset: Any) -> Deferred:
-    parts = [_split(one) for one in _inputs(dataset)]
+    parts = [_split(one) for one in inputs_of(dataset)]
     kept = next((part.kept for part in parts if part.kept), "")
     if not any(part.stages for part in parts):
         return Deferred(flat(dataset), (), kept)
@@ -227,7 +219,7 @@ def _of_zip(dataset: Any) -> Deferred:
     specs = tuple(spec for part in parts for spec in part.source.element_spec)
     stages: list[Stage] = []
     before = 0
-    for part, one in zip(parts, _inputs(dataset), strict=True):
+    for part, one in zip(parts, inputs_of(dataset), strict=True):
         stages += [stage._replace(first=stage.first + before) for stage in part.stages]
         before += len(structure.get_flat_tensor_specs(one.element_spec))
     return Deferred(restructured(zipped, specs, zipped), tuple(stages), kept)

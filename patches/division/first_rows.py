@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.data.util import structure
 
+from matex_tf.patches.data.pipeline_ownership import inputs_of, unwrapped
 from matex_tf.patches.division import deferred, purity
 from matex_tf.patches.turns import from_generator
 
@@ -35,7 +36,7 @@ def pipeline(dataset: Any) -> Any:
         Unfit: see there.
     """
     try:
-        rows = _like(deferred.unwrapped(dataset))
+        rows = _like(unwrapped(dataset))
         return deferred.restructured(rows, dataset.element_spec, rows).take(1)
     except (AttributeError, TypeError, ValueError) as error:
         raise Unfit(f"it is unlike what is known of datasets ({type(error).__name__}: {error})") from error
@@ -52,18 +53,18 @@ def _like(dataset: Any) -> Any:
     if (generator := from_generator.of(dataset)) and (sample := generator.sample(dataset.element_spec)):
         return deferred.flat(sample)
     if hasattr(dataset, "_impl"):  # what reads files
-        return _like(deferred.unwrapped(dataset._impl))
+        return _like(unwrapped(dataset._impl))
     if kind == "_ZipDataset":
-        parts = [_like(deferred.unwrapped(one)) for one in dataset._inputs()]
+        parts = [_like(one) for one in inputs_of(dataset)]
         zipped = tf.data.Dataset.zip(tuple(parts))
         return deferred.restructured(zipped, tuple(spec for part in parts for spec in part.element_spec), zipped)
     if kind == "_DenseToRaggedDataset":
-        return _like(deferred.unwrapped(dataset._mapped_dataset))
+        return _like(unwrapped(dataset._mapped_dataset))
     if kind == "_VariantDataset" and len(dataset._inputs()) == 1:  # another structure of the same tensors
-        return _like(deferred.unwrapped(dataset._inputs()[0]))
+        return _like(unwrapped(dataset._inputs()[0]))
     if kind == "_VariantDataset" and dataset.element_spec == tf.TensorSpec([], tf.int64):  # of `enumerate`
         return deferred.flat(dataset)
-    before = _like(deferred.unwrapped(dataset._input_dataset))
+    before = _like(unwrapped(dataset._input_dataset))
     if kind in _PASSED_OVER:
         return before
     if kind in deferred.SAME_ELEMENTS:

@@ -23,6 +23,7 @@ from matex_tf.core import world
 from matex_tf.dynamics import samples
 from matex_tf.errors import MatexError
 from matex_tf.patches.data import source_sharding
+from matex_tf.patches.data.pipeline_ownership import unwrapped
 from matex_tf.patches.division import deferred, own_rows
 from matex_tf.patches.samples.pruning import Pruning
 from matex_tf.patches.samples.tagged_rows import TaggedRows
@@ -45,7 +46,7 @@ def of_tf_data(dataset: Any, pruning: Pruning, ranks: int) -> Any:
     """
     try:
         with source_sharding.paused():
-            return _of_tf_data(deferred.unwrapped(dataset), pruning, ranks)
+            return _of_tf_data(unwrapped(dataset), pruning, ranks)
     except (AttributeError, TypeError) as error:
         raise _refused(f"it is unlike what is known of datasets ({error})") from error
 
@@ -84,7 +85,7 @@ def _of_tf_data(dataset: Any, pruning: Pruning, ranks: int) -> Any:
 
 def _peeled(dataset: Any) -> tuple[list[Any], Any]:
     """The maps and shuffles at the end of a pipeline, the last one first, and what stands in front of them."""
-    ops, one = [], deferred.unwrapped(dataset)
+    ops, one = [], unwrapped(dataset)
     while True:
         kind = type(one).__name__
         if kind in deferred.MAPS:
@@ -93,7 +94,7 @@ def _peeled(dataset: Any) -> tuple[list[Any], Any]:
             ops.append(one)
         elif kind not in _THROUGH:
             return ops, one
-        one = deferred.unwrapped(one._inputs()[0])
+        one = unwrapped(one._inputs()[0])
 
 
 def _unfit(base: Any) -> str:
@@ -102,7 +103,7 @@ def _unfit(base: Any) -> str:
         return f"nobody knows how many elements {_name(base)} has"
     pending = [base]
     while pending:
-        one = deferred.unwrapped(pending.pop())
+        one = unwrapped(pending.pop())
         if any(part in type(one).__name__ for part in _MIXING):
             return f"{_name(one)} stands in front of {_name(base)}"
         if getattr(one, "_deterministic", None) == "false":

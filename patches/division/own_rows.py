@@ -25,6 +25,7 @@ from matex_tf.core import world
 from matex_tf.patches.data import batch_origins
 from matex_tf.patches.data.array_sharding import LocalBatch
 from matex_tf.patches.data.batch_shapes import BatchShapes
+from matex_tf.patches.data.pipeline_ownership import unwrapped
 from matex_tf.patches.division import deferred, purity, row_wise, window_rows
 
 _BATCHES = ("_BatchDataset", "_ParallelBatchDataset", "_PaddedBatchDataset")
@@ -64,7 +65,7 @@ def divide(dataset: Any, whole: Any = None) -> Divided:
         whole: see `window_rows.parts`.
     """
     try:
-        return _divide(deferred.unwrapped(dataset), whole)
+        return _divide(unwrapped(dataset), whole)
     except (AttributeError, TypeError, ValueError) as error:
         return Divided(None, [], 0, f"it is unlike what is known of datasets ({type(error).__name__}: {error})")
 
@@ -74,7 +75,7 @@ def _divide(dataset: Any, whole: Any) -> Divided:
     batched = dataset
     while _may_follow(batched):
         behind.append(batched)
-        batched = deferred.unwrapped(batched._input_dataset)
+        batched = unwrapped(batched._input_dataset)
     if type(batched).__name__ not in _BATCHES:
         kind = type(batched).__name__.strip("_").removesuffix("Dataset").removeprefix("Parallel").lower()
         return Divided(None, [], 0, f"{kind} stands behind batch, and may look at several rows")
@@ -195,7 +196,7 @@ def _unordered(dataset: Any) -> str:
     """Whether elements may come in another order on each rank, in words; empty where they may not."""
     pending = [dataset]
     while pending:
-        one = deferred.unwrapped(pending.pop())
+        one = unwrapped(pending.pop())
         if getattr(one, "_deterministic", None) == "false":
             return "deterministic=False lets its elements come in any order"
         pending += one._inputs()

@@ -14,8 +14,6 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-import tensorflow as tf
-
 from matex_tf import settings
 from matex_tf.patches.common import wrapping
 from matex_tf.patches.data import source_sharding
@@ -29,9 +27,9 @@ def install(module: ModuleType) -> None:
 
 
 def _shuffle(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
-    if settings.current().data != "exact" or source_sharding.paused or source_sharding.found(dataset):
+    if settings.current().data != "exact" or not source_sharding.is_script_at_work():
         return wrapped(*args, **kwargs)
-    if not tf.executing_eagerly() or tf.inside_function():
+    if source_sharding.found(dataset):
         return wrapped(*args, **kwargs)
     form = None if shared_work.undivided() else deferred.split(dataset)
     if form is None or not form.stages:

@@ -9,6 +9,8 @@ import sys
 from types import FrameType
 from typing import Any
 
+from matex_tf.patches.data.pipeline_ownership import inputs_of, unwrapped
+
 #: Parts of the names of datasets whose elements are batches, and of those whose elements are something else than their
 #: inputs' are. Of other datasets (map, shuffle, take, …) the elements are batches where their inputs' are.
 _BATCHES = ("Batch", "GroupByWindow", "GroupByReducer")
@@ -20,15 +22,14 @@ _KERAS = ("keras.", "tf_keras.")
 
 def is_batched(dataset: Any) -> bool:
     """Whether the first axis of a pipeline's elements runs over rows, since it has gone through `batch` or its kin."""
-    while "Adapter" in type(dataset).__name__ and hasattr(dataset, "_dataset"):
-        dataset = dataset._dataset
+    dataset = unwrapped(dataset)
     name = type(dataset).__name__
     if "DirectedInterleave" not in name:
         if any(part in name for part in _OTHER) and "GroupByWindow" not in name:
             return False
         if any(part in name for part in _BATCHES):
             return True
-    return any(map(is_batched, dataset._inputs())) if hasattr(dataset, "_inputs") else False
+    return any(map(is_batched, inputs_of(dataset)))
 
 
 def caller() -> tuple[str, int] | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import functools
 import itertools
 import os
 import pickle
@@ -133,11 +132,11 @@ class Elements:
     runs once more than it had to.
 
     Args:
-        begin: begins the walk of a number, on the rank that runs the generator.
+        begin: begins a walk over the generator on this rank.
         may_run_again: whether another walk gives the same elements.
     """
 
-    def __init__(self, begin: Callable[[int], Iterator[Any]], may_run_again: bool):
+    def __init__(self, begin: Callable[[], Iterator[Any]], may_run_again: bool):
         """Collective.
 
         Raises:
@@ -196,7 +195,7 @@ class Elements:
                     "node, which runs it: let every rank run it with --generators rank."
                 )
             if reply.gone:
-                yield from itertools.islice(self._begin(walk), number, None)
+                yield from itertools.islice(self._begin(), number, None)
             if reply.gone or reply.end:
                 return
 
@@ -233,7 +232,7 @@ class Elements:
                 if earlier < number and walk is not None and walk.leave(reader):
                     self._walks[earlier] = None
             if number not in self._walks:
-                self._walks[number] = _Walk(functools.partial(self._begin, number), self._readers)
+                self._walks[number] = _Walk(self._begin, self._readers)
             asked = self._walks[number]
         return _Reply([], gone=True) if asked is None else asked.take(reader, element)
 

@@ -23,7 +23,7 @@ import numpy as np
 from matex_tf import settings
 from matex_tf.core import mismatch, world
 from matex_tf.patches.common import log_once, run_state, wrapping
-from matex_tf.patches.data import source_sharding
+from matex_tf.patches.data import pipeline_ownership, source_sharding
 from matex_tf.patches.turns import data_threads, in_turn, reach
 from matex_tf.patches.turns.elements import Elements
 
@@ -41,10 +41,8 @@ def install(module: ModuleType) -> None:
 
 
 def _from_generator(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
-    import tensorflow as tf
-
     given = args[0] if args else kwargs.get("generator")
-    if source_sharding.paused or not callable(given) or not tf.executing_eagerly() or tf.inside_function():
+    if not callable(given) or not source_sharding.is_script_at_work():
         return wrapped(*args, **kwargs)
     own = Generator(given, args[3] if len(args) > 3 else kwargs.get("args"))
     dataset = wrapped(own, *args[1:], **{name: one for name, one in kwargs.items() if name != "generator"})
@@ -57,6 +55,7 @@ class Generator:
 
     Attributes:
         elements: where the first rank of the node runs the script's code; None elsewhere, and outside of a call.
+        mark: a checksum over the elements that were looked at.
     """
 
     def __init__(self, script: Callable[..., Any], args: Any):
@@ -65,6 +64,7 @@ class Generator:
         self._taken: list[bytes] = []
         self._rest: Iterator[Any] | None = None  # a walk of which these have been taken, and nothing else
         self.elements: Elements | None = None
+        self.mark = 0
 
     def __call__(self, *args: Any) -> Iterator[Any]:
         """Begin a walk."""
@@ -109,40 +109,35 @@ class Generator:
         return why
 
     def _take(self) -> tuple[Iterator[Any], str]:
-        self._taken = []
+        self._taken, self.mark = [], 0
         try:
             walk = iter(self._script(*self.arguments()))
             nbytes = 0
             for number, one in enumerate(itertools.islice(walk, _LOOKED_AT), 1):
                 try:
-                    self._taken.append(pickle.dumps(one, protocol=5))  # a copy: it may be changed for the next
+                    packed, mark = pickle.dumps(one, protocol=5), _checksum(one, self.mark)
                 except Exception:  # classes may do anything when they are pickled
                     return itertools.chain([one], walk), "an element cannot be handed on (pickle)"
-                nbytes += len(self._taken[-1])
+                self._taken.append(packed)  # a copy: it may be changed for the next
+                self.mark = mark
+                nbytes += len(packed)
                 if number >= _LEAST and nbytes >= _BYTES:
                     break
         except Exception as error:  # where the walk comes to it
             return _raising(error), ""
         return walk, ""
 
-    def marks(self) -> int:
-        """A checksum over the elements that were taken."""
-        total = 0
-        for packed in self._taken:
-            total = _checksum(pickle.loads(packed), total)
-        return total
-
     def share(self, may_run_again: bool) -> str:
         """Let the first rank of each node run it until `close`. Collective. Returns: why that cannot be done, or ""."""
         try:
-            self.elements = Elements(lambda _: self._begin(self.arguments()), may_run_again)
+            self.elements = Elements(lambda: self._begin(self.arguments()), may_run_again)
         except OSError as error:
             return f"the ranks of a node cannot reach one another ({error})"
         return ""
 
     def close(self) -> None:
         """The call is over: of what was looked at nothing is left."""
-        self.elements, self._rest, self._taken = None, None, []
+        self.elements, self._rest, self._taken, self.mark = None, None, [], 0
 
     abandon = close
 
@@ -153,13 +148,12 @@ def _raising(error: Exception) -> Iterator[Any]:
 
 
 def _checksum(element: Any, total: int) -> int:
+    """Over an element, after what comes before it."""
     import tensorflow as tf
 
     for leaf in tf.nest.flatten(element, expand_composites=True):
         array = np.asarray(leaf)
-        whole = np.frombuffer(repr(array.tolist()).encode(), np.uint8) if array.dtype.hasobject else array
-        head = f"{array.dtype} {array.shape} {total}".encode()
-        total = mismatch.checksum(np.frombuffer(head + np.ascontiguousarray(whole).tobytes(), np.uint8))
+        total = mismatch.checksum(array, mismatch.checksum(f"{array.dtype} {array.shape}", total))
     return total
 
 
@@ -184,9 +178,9 @@ def look(dataset: Any, what: str) -> None:
         if not why:
             why = generator.look(judged=chosen.generators != "node")
             run_state.current().part(in_turn.Open).turns.append(generator)
-        everyone = ranks.allgather((why, generator.marks()), "look at the first elements of a generator")
+        everyone = ranks.allgather((why, generator.mark), "look at the first elements of a generator")
         why = next((reason for reason, _ in everyone if reason), "")
-        if not why and len({marks for _, marks in everyone}) > 1:
+        if not why and len({mark for _, mark in everyone}) > 1:
             why = "its first elements differ between ranks"
         if chosen.generators == "rank":
             continue
@@ -200,15 +194,13 @@ def look(dataset: Any, what: str) -> None:
 def _generators(dataset: Any) -> list[tuple[Generator, bool]]:
     """The generators of a pipeline, each once, and whether what stands behind may keep their elements."""
     found: dict[Generator, bool] = {}
-    pending = [(dataset, False)]
+    pending = [(pipeline_ownership.unwrapped(dataset), False)]
     while pending:
         one, keeping = pending.pop()
-        while "Adapter" in type(one).__name__ and hasattr(one, "_dataset"):
-            one = one._dataset
         keeping = keeping or any(part in type(one).__name__ for part in _KEEPING)
         generator = of(one)
         if generator is not None:
             found[generator] = keeping or found.get(generator, False)
-        elif hasattr(one, "_inputs"):
-            pending += [(before, keeping) for before in one._inputs()]
+        else:
+            pending += [(before, keeping) for before in pipeline_ownership.inputs_of(one)]
     return list(found.items())

@@ -92,21 +92,25 @@ class Reach:
 
     def needs_every_rank(self) -> str:
         """Why it has to be run on every rank: what it can reach takes all of them. "" where nothing does."""
-        for found in self._found().values():
-            for value in (found, *_parts(found).values()):
-                package = value.__name__ if isinstance(value, types.ModuleType) else type(value).__module__
-                if package.partition(".")[0] in _BETWEEN_RANKS and not package.startswith(_LEFT_BY_PATCHES):
-                    return f"it can reach {package}, by which ranks speak to each other"
+        for value in self._values():
+            package = value.__name__ if isinstance(value, types.ModuleType) else type(value).__module__
+            if package.partition(".")[0] in _BETWEEN_RANKS and not package.startswith(_LEFT_BY_PATCHES):
+                return f"it can reach {package}, by which ranks speak to each other"
         return ""
 
     def goes_on_with(self) -> str:
         """Why nobody can tell what it gives before it does: it reads on in what other code has begun. "" where not."""
-        for found in self._found().values():
-            for value in (found, *_parts(found).values()):
-                kind = type(value)
-                if isinstance(value, Iterator) or kind.__module__.partition(".")[0] in _HANDING_ON:
-                    return f"it goes on with a {kind.__name__} that other code can see"
+        for value in self._values():
+            kind = type(value)
+            if isinstance(value, Iterator) or kind.__module__.partition(".")[0] in _HANDING_ON:
+                return f"it goes on with a {kind.__name__} that other code can see"
         return ""
+
+    def _values(self) -> Iterator[Any]:
+        """What it can reach, and the attributes of that."""
+        for found in self._found().values():
+            yield found
+            yield from _parts(found).values()
 
     def _found(self) -> dict[Any, Any]:
         found = dict(self._given())

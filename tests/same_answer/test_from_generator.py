@@ -14,6 +14,7 @@ def _compare(results):
     one, several = results[1][0], results[max(results)][0]
     same({size: values if size > 1 else results[2][:1] for size, values in results.items()}, rtol=0, atol=0)
     assert len(one["batches"]) == len(several["batches"])
+    assert several["threads"] == 0
     for plain, shared in zip(one["batches"], several["batches"], strict=True):
         for here, there in zip(plain, shared, strict=True):
             np.testing.assert_array_equal(there, here)

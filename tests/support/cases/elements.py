@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import queue
 import threading
 from unittest import mock
@@ -11,13 +10,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.patches.common import log_once
 from matex_tf.patches.turns import elements
 from tests.support.cases.common import table
 from tests.support.cases.division import Rows, joined
-from tests.support.cases.exchange import on_hosts
+from tests.support.cases.pipe import chosen
 
 ROWS = 50
 SIGNATURE = tf.TensorSpec([6], tf.float32), tf.TensorSpec([], tf.int32)
@@ -111,28 +109,18 @@ def rows(kind, run_by="auto", hosts="", kept=elements._KEPT):
         hosts: the name of each rank's host; empty where all are on one.
         kept: bytes of elements that are kept for a rank which has yet to take them.
     """
-    if hosts:
-        ranks = on_hosts(hosts)
-        try:
-            with world.use(ranks):
-                return rows(kind, run_by)
-        finally:
-            ranks.free()
     keras.utils.set_random_seed(7)
     made, model = np.zeros(1, int), Rows()
-    before = settings.use(dataclasses.replace(settings.current(), generators=run_by))
-    try:
-        with mock.patch.object(log_once, "log") as lines, mock.patch.object(elements, "_KEPT", kept):
-            train, held = _dataset(kind, made), _dataset(kind, made)
-            # What leaves something behind does so as far as TensorFlow reads ahead where a walk is left in the middle.
-            steps = [None, None] if kind in ("draws", "counts", "repeat") else [2, 3]
-            model.fit(train, epochs=2, validation_data=held, validation_steps=steps[0], verbose=0)
-            model.fit(train, steps_per_epoch=steps[1], verbose=0)
-            model.evaluate(held, verbose=0)
-            predicted = model.predict(held, verbose=0)
-            left = [np.array(y) for _, y in train.take(2)]  # its shuffle is where it is on one rank
-    finally:
-        settings.use(before)
+    patched = mock.patch.object(elements, "_KEPT", kept)
+    with mock.patch.object(log_once, "log") as lines, patched, chosen(hosts, generators=run_by):
+        train, held = _dataset(kind, made), _dataset(kind, made)
+        # What leaves something behind does so as far as TensorFlow reads ahead where a walk is left in the middle.
+        steps = [None, None] if kind in ("draws", "counts", "repeat") else [2, 3]
+        model.fit(train, epochs=2, validation_data=held, validation_steps=steps[0], verbose=0)
+        model.fit(train, steps_per_epoch=steps[1], verbose=0)
+        model.evaluate(held, verbose=0)
+        predicted = model.predict(held, verbose=0)
+        left = [np.array(y) for _, y in train.take(2)]  # its shuffle is where it is on one rank
     said = [line for (line,), _ in lines.call_args_list if "from_generator" in line or "each rank runs" in line]
     return {
         "batches": joined([*model.kept]), "made": int(made[0]), "predicted": predicted, "left": left, "said": said,

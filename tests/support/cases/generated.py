@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import inspect
 import itertools
 import threading
@@ -14,13 +13,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.patches.common import log_once
 from matex_tf.patches.turns import in_turn, row_memory
 from tests.support.cases.common import table
 from tests.support.cases.division import Rows, joined
-from tests.support.cases.exchange import on_hosts
+from tests.support.cases.pipe import chosen
 
 
 def _batches(made, count=None, torn=False):
@@ -42,45 +40,31 @@ def batches(run_by, room=1 << 30, hosts=""):
         room: of the node's memory.
         hosts: the name of each rank's host; empty where all are on one.
     """
-    if hosts:
-        ranks = on_hosts(hosts)
-        try:
-            with world.use(ranks):
-                return batches(run_by, room)
-        finally:
-            ranks.free()
     made, model = [], Rows()
-    before = settings.use(dataclasses.replace(settings.current(), generators=run_by))
-    try:
-        with mock.patch.object(row_memory, "_free", lambda: room):
-            model.fit(
-                _batches(made),
-                steps_per_epoch=4,
-                epochs=3,
-                validation_data=_batches(made),
-                validation_steps=3,
-                verbose=0,
-            )
-            model.fit(_batches(made, 6), verbose=0)
-            model.evaluate(_batches(made, 3), verbose=0)
-            predicted = model.predict(_batches(made, 4), verbose=0)
-    finally:
-        settings.use(before)
+    with mock.patch.object(row_memory, "_free", lambda: room), chosen(hosts, generators=run_by):
+        model.fit(
+            _batches(made),
+            steps_per_epoch=4,
+            epochs=3,
+            validation_data=_batches(made),
+            validation_steps=3,
+            verbose=0,
+        )
+        model.fit(_batches(made, 6), verbose=0)
+        model.evaluate(_batches(made, 3), verbose=0)
+        predicted = model.predict(_batches(made, 4), verbose=0)
     return {"batches": joined([*model.kept]), "made": len(made), "predicted": predicted, "threads": threads()}
 
 
 def torn(run_by):
     """A batch cannot be made: every rank raises that where one rank does, and what is trained next is as on one."""
     made, model, said = [], Rows(), ""
-    before = settings.use(dataclasses.replace(settings.current(), generators=run_by))
-    try:
+    with chosen(generators=run_by):
         try:
             model.fit(_batches(made, torn=True), steps_per_epoch=7, verbose=0)
         except tf.errors.OpError as error:
             said = "row 80 of the table is torn" in str(error)
         model.fit(_batches(made, 3), verbose=0)
-    finally:
-        settings.use(before)
     return {"batches": joined([*model.kept]), "said": said, "threads": threads()}
 
 
@@ -93,14 +77,12 @@ def waits(run_by):
         if world.current().size > 1:  # on one rank Keras waits itself, where tf.data has read ahead so far
             for_ever.wait()
 
-    before = settings.use(dataclasses.replace(settings.current(), generators=run_by))
     try:
-        with mock.patch.object(in_turn, "PATIENCE", 0.5):
+        with mock.patch.object(in_turn, "PATIENCE", 0.5), chosen(generators=run_by):
             begin = time.perf_counter()
             model.fit(queued(), steps_per_epoch=4, verbose=0)
             seconds = time.perf_counter() - begin
     finally:
-        settings.use(before)
         for_ever.set()
     return {"batches": joined([*model.kept]), "ended": seconds < 60}
 
