@@ -5,10 +5,10 @@ Each kind of data is given to a plain `fit` of a model whose step does nothing, 
 (TFRecord, parse, decode JPEG, augment, batch), `loop` (the same in a loop of the script's own), `directory`
 (`image_dataset_from_directory`), `augmented` (a PyDataset that decodes JPEGs with Pillow), `generator`
 (`from_generator` of Python that decodes them, and a map that enlarges) and `csv` (`make_csv_dataset`) are half as many
-rows. Of those the JPEGs are as large as ImageNet's and made 224 × 224, and the CSV has 32 lines for each, in batches of
-1,024. With `-whole`, `-source`, `-shard` and `-autoshard` each rank runs the whole pipeline, has it dealt out by
-`--data source`, by `shard` in the script, or by MultiWorkerMirroredStrategy. A first epoch, which is not measured,
-shows whether the batches are those of one rank, bit for bit.
+rows. Of those the JPEGs are as large as ImageNet's and made 224 × 224, `--batch` of them in a batch, and the CSV has 32
+lines for each, in batches of 1,024. With `-whole`, `-source`, `-shard` and `-autoshard` each rank runs the whole
+pipeline, has it dealt out by `--data source`, by `shard` in the script, or by MultiWorkerMirroredStrategy. A first
+epoch, which is not measured, shows whether the batches are those of one rank, bit for bit.
 
 CPU time is compared with that of one rank while as many jobs of one rank run side by side as there are ranks: so both
 share cores and caches with as many others. `ratio` is the time of the rank that took most over that of one rank, `all
@@ -102,7 +102,7 @@ class Fetched:
         batches.fetch = fetch
 
 
-def digest_of(kind: str, folder: Path) -> int:
+def digest_of(kind: str, folder: Path, batch: int) -> int:
     """A checksum over all batches of an epoch: their rows, in their order, over all ranks."""
     import keras
     import tensorflow as tf
@@ -129,7 +129,7 @@ def digest_of(kind: str, folder: Path) -> int:
 
     model = Noting()
     model.compile(loss="mse", jit_compile=False)
-    model.fit(**{**data_of(kind, folder), "shuffle": False}, epochs=1, verbose=0)
+    model.fit(**{**data_of(kind, folder, batch), "shuffle": False}, epochs=1, verbose=0)
     everyone = world.current().allgather(found, "compare batches")
     batches = [
         [total for total, _ in parts[:1]] + sum((rows for _, rows in parts), [])
@@ -138,7 +138,7 @@ def digest_of(kind: str, folder: Path) -> int:
     return zlib.crc32(repr(batches).encode())
 
 
-def rank_main(kind: str, folder: Path, epochs: int) -> None:
+def rank_main(kind: str, folder: Path, epochs: int, batch: int) -> None:
     """One rank, as a script under matex_tf: trains, and lets rank 0 print what all took."""
     import keras
 
@@ -147,12 +147,12 @@ def rank_main(kind: str, folder: Path, epochs: int) -> None:
     ranks = world.current()
     keras.utils.set_random_seed(1)
     if kind.startswith("loop"):
-        _tell(*input_loop.epochs(data_of(kind, folder)["x"], epochs + 1))
+        _tell(*input_loop.epochs(data_of(kind, folder, batch)["x"], epochs + 1))
         return
-    digest = digest_of(kind, folder)
+    digest = digest_of(kind, folder, batch)
     keras.utils.set_random_seed(1)
     fetched = Fetched() if not ranks.is_single else None
-    model, given = idle_model(), data_of(kind, folder)
+    model, given = idle_model(), data_of(kind, folder, batch)
     taken: list[tuple[float, float, int, int]] = []
 
     class Clock(keras.callbacks.Callback):
@@ -200,12 +200,12 @@ def title_of(kind: str) -> str:
     return TITLES[name] + WAYS.get(way, "")
 
 
-def measure(kind: str, folder: Path, ranks: int, epochs: int) -> dict[str, Any]:
+def measure(kind: str, folder: Path, ranks: int, epochs: int, batch: int) -> dict[str, Any]:
     """Train on some ranks; returns what rank 0 printed."""
     if kind.endswith("-autoshard"):
-        return input_peer.measure(folder, ranks, epochs)
+        return input_peer.measure(folder, ranks, epochs, batch)
     words = ["-m", "matex_tf", "--notes", "off", "--seed", "1", *_options(kind)]
-    words += [__file__, "--as-rank", kind, str(folder), "--epochs", str(epochs)]
+    words += [__file__, "--as-rank", kind, str(folder), "--epochs", str(epochs), "--batch", str(batch)]
     return dict(jobs.on_ranks(ranks, words, environ={"TF_CPP_MIN_LOG_LEVEL": "3"}))
 
 
@@ -231,16 +231,17 @@ def show(figures: Sequence[dict[str, Any]], title: str, note: str) -> None:
 def main() -> None:
     parser = tables.parser("input", __doc__)
     parser.add_argument("--rows", type=int, default=4096, help="images (default 4096)")
+    parser.add_argument("--batch", type=int, default=64, help="JPEGs of a batch, of all ranks (default 64)")
     parser.add_argument("--epochs", type=int, default=3, help="of which the median counts (default 3), after one more")
     parser.add_argument("--kinds", default=",".join(KINDS), help=f"of {','.join(KINDS)} (default all)")
     parser.add_argument("--ranks", default="1,2,4", help="numbers of ranks (default 1,2,4)")
     parser.add_argument("--as-rank", nargs=2, help=argparse.SUPPRESS)
     options = tables.parse(parser)
     if options.as_rank:
-        rank_main(options.as_rank[0], Path(options.as_rank[1]), options.epochs)
+        rank_main(options.as_rank[0], Path(options.as_rank[1]), options.epochs, options.batch)
         return
     figures: list[dict[str, Any]] = []
-    measured = functools.partial(measure, epochs=options.epochs)
+    measured = functools.partial(measure, epochs=options.epochs, batch=options.batch)
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), options.rows)
         for kind in options.kinds.split(","):
@@ -254,13 +255,17 @@ def main() -> None:
                         side_by_side.submit(measured, kind, Path(folder), 1) for _ in range(ranks if ranks > 1 else 0)
                     ]
                     alone = [figure] if ranks == 1 else [job.result() for job in jobs_of_one]
-                figures.append({"kind": kind, "ranks": ranks, "rows": options.rows, **figure})
+                figures.append({"kind": kind, "ranks": ranks, "rows": options.rows, "batch": options.batch, **figure})
                 figures[-1]["one_rank"] = statistics.median([one["cpu"] for one in alone])
                 figures[-1]["same"] = figure["digest"] == alone[0]["digest"]
                 if "source" not in kind and sum(figure["used"]) != sum(alone[0]["used"]):
                     sys.exit(f"{kind}: {ranks} ranks use {figure['used']} bytes, one rank uses {alone[0]['used']}")
     note = f"median of {options.epochs}"
-    show(figures, f"an epoch of {options.rows} images, batches of {BATCH}: the rank that took most", note)
+    show(
+        figures,
+        f"an epoch of {options.rows} images, batches of {BATCH}, of JPEGs {options.batch}: the rank that took most",
+        note,
+    )
     tables.keep(figures)
 
 

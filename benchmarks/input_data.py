@@ -12,7 +12,6 @@ JPEG = (375, 500)  # of ImageNet, on average; about 110 KB
 IMAGE = (224, 224)
 DISTINCT = 256  # images; where there are more rows, they come again
 BATCH = 128
-SMALL = 64  # rows of a batch of files
 COLUMNS, LINES, BATCH_OF_LINES = 40, 32, 1024  # of the CSV: columns, and lines for each image
 
 
@@ -49,15 +48,15 @@ def write_files(folder: Path, rows: int, random: Any) -> None:
     (folder / "table.csv").write_text("\n".join([names, *lines]) + "\n")
 
 
-def of_files(kind: str, way: str, folder: Path) -> Any:
-    """The data sets that read what `write_files` has written."""
+def of_files(kind: str, way: str, folder: Path, batch: int) -> Any:
+    """The data sets that read what `write_files` has written. Args: batch: images of a batch."""
     import keras
     import tensorflow as tf
 
     if kind == "directory":
         images = str(folder / "images")
         return keras.utils.image_dataset_from_directory(
-            images, image_size=IMAGE, batch_size=SMALL, seed=1, verbose=False
+            images, image_size=IMAGE, batch_size=batch, seed=1, verbose=False
         )
     if kind == "csv":
         lines = tf.data.experimental.make_csv_dataset
@@ -77,12 +76,12 @@ def of_files(kind: str, way: str, folder: Path) -> Any:
         )
         return tf.image.per_image_standardization(image), example[1]
 
-    data, batch = tf.data.TFRecordDataset(str(folder / "images.tfrecord")), SMALL
+    data = tf.data.TFRecordDataset(str(folder / "images.tfrecord"))
     if way == "shard":
         from matex_tf.core import world
 
         ranks = world.current()
-        data, batch = data.shard(ranks.size, ranks.rank), SMALL // ranks.size
+        data, batch = data.shard(ranks.size, ranks.rank), batch // ranks.size
     examples = data.shuffle(256, seed=1).map(parse, num_parallel_calls=tf.data.AUTOTUNE).enumerate()
     return examples.map(decode, num_parallel_calls=tf.data.AUTOTUNE).batch(batch).prefetch(tf.data.AUTOTUNE)
 
@@ -92,7 +91,7 @@ def _jpegs(folder: Path) -> list[Path]:
     return sorted((folder / "images").glob("*/*.jpg"), key=lambda path: int(path.stem))
 
 
-def augmented(folder: Path) -> Any:
+def augmented(folder: Path, batch: int) -> Any:
     """A PyDataset that reads the JPEGs of `write_files`, and crops, turns round, lightens and standardizes them."""
     import keras
 
@@ -100,10 +99,10 @@ def augmented(folder: Path) -> Any:
 
     class Augmented(keras.utils.PyDataset):
         def __len__(self) -> int:
-            return -(-len(paths) // SMALL)
+            return -(-len(paths) // batch)
 
         def __getitem__(self, number: int) -> Any:
-            here, random = paths[number * SMALL : (number + 1) * SMALL], np.random.RandomState(number)
+            here, random = paths[number * batch : (number + 1) * batch], np.random.RandomState(number)
             images = np.stack([self.image(path, random) for path in here])
             return images, np.array([int(path.parent.name) for path in here])
 
@@ -117,7 +116,7 @@ def augmented(folder: Path) -> Any:
     return Augmented()
 
 
-def generator(folder: Path) -> Any:
+def generator(folder: Path, batch: int) -> Any:
     """A Python generator that decodes the JPEGs of `write_files`, with a map behind."""
     import keras
     import tensorflow as tf
@@ -133,21 +132,21 @@ def generator(folder: Path) -> Any:
 
     signature = tf.TensorSpec((256, 256, 3), tf.uint8), tf.TensorSpec((), tf.int32)
     data = tf.data.Dataset.from_generator(images, output_signature=signature)
-    return data.map(enlarge, num_parallel_calls=tf.data.AUTOTUNE).batch(SMALL).prefetch(tf.data.AUTOTUNE)
+    return data.map(enlarge, num_parallel_calls=tf.data.AUTOTUNE).batch(batch).prefetch(tf.data.AUTOTUNE)
 
 
-def data_of(kind: str, folder: Path) -> dict[str, Any]:
-    """The arguments of `fit`, as a script would give them."""
+def data_of(kind: str, folder: Path, batch: int) -> dict[str, Any]:
+    """The arguments of `fit`, as a script would give them. Args: batch: images of a batch of JPEGs."""
     import keras
     import tensorflow as tf
 
     kind, _, way = kind.partition("-")
     if kind in ("records", "loop", "directory", "csv"):
-        return {"x": of_files(kind, way, folder)}
+        return {"x": of_files(kind, way, folder, batch)}
     if kind == "augmented":
-        return {"x": augmented(folder)}
+        return {"x": augmented(folder, batch)}
     if kind == "generator":
-        return {"x": generator(folder)}
+        return {"x": generator(folder, batch)}
     if kind == "shard":
         from matex_tf import DataSet
 

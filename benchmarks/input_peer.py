@@ -20,10 +20,16 @@ from benchmarks import jobs, peers
 _OUT, _PORTS = "INPUT_OUT", "INPUT_PORTS"
 
 
-def measure(folder: Path, ranks: int, epochs: int) -> dict[str, Any]:
-    """Figures like those of `input.measure`. Args: ranks: how many workers; epochs: after one that does not count."""
+def measure(folder: Path, ranks: int, epochs: int, batch: int) -> dict[str, Any]:
+    """Figures like those of `input.measure`.
+
+    Args:
+        ranks: how many workers.
+        epochs: after one that does not count.
+        batch: images of a batch of all workers.
+    """
     ports = ",".join(map(str, jobs.free_ports(ranks)))
-    words = ["-m", "benchmarks.input_peer", str(folder), str(epochs)]
+    words = ["-m", "benchmarks.input_peer", str(folder), str(epochs), str(batch)]
     with tempfile.TemporaryDirectory() as out:
         environ = {_OUT: out, _PORTS: ports, "TF_CPP_MIN_LOG_LEVEL": "3"}
         jobs.start(ranks, words, environ=environ, python=str(peers.TENSORFLOW.python))
@@ -44,7 +50,7 @@ def measure(folder: Path, ranks: int, epochs: int) -> dict[str, Any]:
 
 def main() -> None:
     """One worker."""
-    folder, epochs = Path(sys.argv[1]), int(sys.argv[2])
+    folder, epochs, batch = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
     workers = [f"127.0.0.1:{port}" for port in os.environ[_PORTS].split(",")]
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})
@@ -55,7 +61,7 @@ def main() -> None:
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    data = input_data.of_files("records", "", folder).with_options(options)
+    data = input_data.of_files("records", "", folder, batch).with_options(options)
     batches = strategy.experimental_distribute_dataset(data)
     taken: dict[str, Any] = {"seconds": [], "cpu": [], "fetched": 0}
     for epoch in range(epochs + 1):
