@@ -23,11 +23,16 @@ def wait_until(done: Callable[[], bool], progress: Callable[[], bool] | None = N
             backoff(begin)
 
 
-def backoff(begin: float) -> None:
-    """What a wait does that began at `begin` (`time.perf_counter`) and has nothing to do: give the core away at first,
-    then sleep for an eighth of what it has taken so far: late by no more than that, and at little cost."""
+def backoff(begin: float, longest: float = _LONGEST_SLEEP) -> None:
+    """What a wait does that has nothing to do: give the core away at first, then sleep for an eighth of what it has
+    taken so far: late by no more than that, and at little cost.
+
+    Args:
+        begin: when it began (`time.perf_counter`).
+        longest: seconds that it sleeps for at most.
+    """
     waited = time.perf_counter() - begin
     if waited < _YIELD_SECONDS:
         os.sched_yield()
     else:
-        time.sleep(min(waited / 8, _LONGEST_SLEEP))
+        time.sleep(min(waited / 8, longest))

@@ -38,6 +38,8 @@ from matex_tf.patches.turns import row_messages
 from matex_tf.patches.turns.row_memory import Left, RowMemory
 
 _LOOK_SECONDS = 0.5
+#: Seconds that the messenger sleeps for at most: batches are made ahead, and to look more often takes time from that.
+_LONGEST_SLEEP = 1e-2
 #: Seconds that batches which nobody wants any more are waited for, at the end of a call.
 PATIENCE = 10.0
 
@@ -108,7 +110,7 @@ class Turns:
         chosen, ranks = settings.current(), world.current()
         self._own, self._makers = own, makers
         self._memory = RowMemory(nbytes)
-        self.messenger = Messenger(ranks.split_all())
+        self.messenger = Messenger(ranks.split_all(), _LONGEST_SLEEP)
         self._stalls = StallDetector(chosen.stall_seconds, chosen.stall_abort_seconds, ranks.log)
         self._walk: Walk | None = None
         run_state.current().part(Open).turns.append(self)

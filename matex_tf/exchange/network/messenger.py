@@ -65,9 +65,15 @@ class Transfer:
 class Messenger:
     """The thread, and the lane that it drives."""
 
-    def __init__(self, comm: Communicator):
-        """Args: comm: what this gives back when it is closed."""
+    def __init__(self, comm: Communicator, longest_sleep: float = 1e-3):
+        """Begin.
+
+        Args:
+            comm: what this gives back when it is closed.
+            longest_sleep: seconds between two looks at what is under way, where nothing has come for a while.
+        """
         self.lane = Lane(comm)
+        self._longest_sleep = longest_sleep
         self._abandoned = False
         self._posted: queue.SimpleQueue[Transfer | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="matex_tf messenger", daemon=True)
@@ -118,7 +124,7 @@ class Messenger:
                     transfer.fail(error)
             under_way = still
             if under_way:
-                backoff(begin)
+                backoff(begin, self._longest_sleep)
 
 
 def pieces(nbytes: int) -> int:
