@@ -94,7 +94,8 @@ class Pool:
     def __init__(self, ranks: int = RANKS, bare: bool = False):
         """Args: ranks: how many. bare: without Keras and its patches, which take most of the time of a start.
 
-        No server forks them: it has imported Keras, and here the patches come before Keras, as in a real run.
+        The server of `warm` does not fork them: it has imported Keras without patches, and here these come first, as in
+        a real run. One of the ranks imports for all (worker.py).
         """
         self.ranks = ranks
         self.bare = bare
