@@ -29,7 +29,7 @@ print(json.dumps({
     "files": resource.getrlimit(resource.RLIMIT_NOFILE), "core": resource.getrlimit(resource.RLIMIT_CORE),
     "cores": sorted(os.sched_getaffinity(0)), "nice": os.nice(0),
     "given": os.read(int(os.environ["SLURM_FD"]), 9).decode(),
-    "ignored": [int(n) for n in (1, 2, 10, 12, 15) if signal.getsignal(n) == signal.SIG_IGN],
+    "ignored": [int(n) for n in (1, 2, 10, 12, 13, 15, 25) if signal.getsignal(n) == signal.SIG_IGN],
     "handler": str(signal.getsignal(2)), "blocked": sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, []))),
     "isatty": sys.stdout.isatty(), "open": sorted(
         int(n) for n in os.listdir("/proc/self/fd")
@@ -38,8 +38,8 @@ print(json.dumps({
 }), flush=True)
 print(how, os.getpid(), file=sys.stderr, flush=True)
 """
-#: A rank that says who it is and waits to be ended.
-WAIT = "import time; print(how, os.getpid(), os.getppid(), flush=True); time.sleep(60)"
+#: A rank that says who it is, in one write where others write too, and waits to be ended.
+WAIT = "import time; os.write(1, f'{how} {os.getpid()} {os.getppid()}\\n'.encode()); time.sleep(60)"
 
 
 class Ranks:
