@@ -23,6 +23,7 @@ from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import source_sharding
 from matex_tf.patches.data.array_sharding import LocalBatch
 from matex_tf.patches.division import own_rows, shared_work
+from matex_tf.patches.turns import from_generator
 
 Site = tuple[str, int]
 
@@ -116,8 +117,8 @@ def in_graph(dataset: Any, place: str) -> Any:
         why = "it is made inside a tf.function"
     divided = own_rows.Divided(None, [], 0, why)
     if not why:
-        with tf.init_scope(), source_sharding.paused():
-            divided = own_rows.divide(dataset)
+        with tf.init_scope():
+            divided = _divide(dataset)
         if divided.dataset is not None and divided.dataset._matex_shapes is not None:
             divided = own_rows.Divided(None, [], 0, "the shapes of its rows are not known before they are made")
     if divided.dataset is None:
@@ -198,14 +199,21 @@ def _why_not(dataset: Any) -> str:
     return shared_work.undivided() or ("its order is not fixed" if dataset.options().deterministic is False else "")
 
 
+def _divide(dataset: Any, whole: Any = None) -> own_rows.Divided:
+    with source_sharding.paused():
+        divided = own_rows.divide(dataset, whole)
+    if divided.dataset is not None and not divided.kept and from_generator.generators(dataset):
+        return divided._replace(kept="in a loop of the script's own every rank runs the generator of from_generator")
+    return divided
+
+
 def _make(dataset: Any) -> Division | None:
     why = _why_not(dataset)
     divided = own_rows.Divided(None, [], 0, why)
     if not why:
         with tf.device("CPU:0"):
             whole = tf.Variable(True, trainable=False, name="matex_tf_whole")
-        with source_sharding.paused():
-            divided = own_rows.divide(dataset, whole)
+        divided = _divide(dataset, whole)
     if divided.dataset is not None:
         return Division(divided, dataset.element_spec, whole)
     _whole[dataset] = divided.kept

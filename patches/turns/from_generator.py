@@ -171,7 +171,7 @@ def look(dataset: Any, what: str) -> None:
         what: whose data these are: "fit", "evaluate" or "predict".
     """
     chosen, ranks = settings.current(), world.current()
-    for generator, keeping in _generators(dataset):
+    for generator, keeping in generators(dataset):
         if generator.elements is not None:
             continue
         why = "what stands behind it may keep its elements (cache)" if keeping else ""
@@ -191,7 +191,7 @@ def look(dataset: Any, what: str) -> None:
             log_once.log(f"{who} the generator of from_generator (--generators {chosen.generators}){then}")
 
 
-def _generators(dataset: Any) -> list[tuple[Generator, bool]]:
+def generators(dataset: Any) -> list[tuple[Generator, bool]]:
     """The generators of a pipeline, each once, and whether what stands behind may keep their elements."""
     found: dict[Generator, bool] = {}
     pending = [(pipeline_ownership.unwrapped(dataset), False)]

@@ -213,6 +213,11 @@ def test_generator_that_differs(ranks, kind):
             "what stands in front is done by all, since a map calls Python",
         ),
         (
+            "generator",
+            "runs 1 map of the tf.data pipeline for its rows of each batch (--data exact)",
+            "what stands in front is done by all, since in a loop of the script's own every rank runs the generator",
+        ),
+        (
             "map across",
             "runs the whole tf.data pipeline and keeps its rows of each batch (--data exact)",
             "map stands behind batch, and may look at several rows",

@@ -175,6 +175,10 @@ def pipeline(kind, worked, folder):
         return SLICES((x, y)).shuffle(50, seed=3).map(work).repeat(2).batch(25)
     if kind == "map across, repeated":
         return SLICES((x, y)).map(work).shuffle(50).repeat(2).batch(25).map(lambda x, y: (x - tf.reduce_mean(x), y))
+    if kind == "generator":
+        signature = tf.TensorSpec([6], tf.float32), tf.TensorSpec([], tf.int32)
+        made = tf.data.Dataset.from_generator(lambda: zip(x, y, strict=True), output_signature=signature)
+        return made.map(lambda x, y: (x * 2, y)).batch(16)
     if kind == "map across":
         return SLICES((x, y)).map(work).batch(25).map(lambda x, y: (x - tf.reduce_mean(x), y))
     if kind == "random":
