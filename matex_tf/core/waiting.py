@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 
-_YIELD_SECONDS, _LONGEST_SLEEP = 3e-4, 1e-3
+_YIELD_SECONDS, LONGEST_SLEEP = 3e-4, 1e-3
 
 
 def wait_until(done: Callable[[], bool], progress: Callable[[], bool] | None = None) -> None:
@@ -23,7 +23,7 @@ def wait_until(done: Callable[[], bool], progress: Callable[[], bool] | None = N
             backoff(begin)
 
 
-def backoff(begin: float, longest: float = _LONGEST_SLEEP) -> None:
+def backoff(begin: float, longest: float = LONGEST_SLEEP) -> None:
     """What a wait does that has nothing to do: give the core away at first, then sleep for an eighth of what it has
     taken so far: late by no more than that, and at little cost.
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from matex_tf.core.transport.communicator import MESSAGE_BYTES, Communicator, Request
-from matex_tf.core.waiting import backoff
+from matex_tf.core.waiting import LONGEST_SLEEP, backoff
 from matex_tf.exchange.network.algorithms import Peers, Steps
 from matex_tf.exchange.network.lane import Lane
 
@@ -65,7 +65,7 @@ class Transfer:
 class Messenger:
     """The thread, and the lane that it drives."""
 
-    def __init__(self, comm: Communicator, longest_sleep: float = 1e-3):
+    def __init__(self, comm: Communicator, longest_sleep: float = LONGEST_SLEEP):
         """Begin.
 
         Args:

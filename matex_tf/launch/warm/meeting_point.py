@@ -27,8 +27,6 @@ from matex_tf.launch.warm.process import Refused
 from matex_tf.storage.private_directory import Folder
 
 _SOCKET = "socket"
-#: Signals that nobody can catch, and those that Python ignores.
-_LEFT = signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ
 #: Seconds after which a rank no longer waits for its server, or for another that looks for it, and imports for itself.
 _LOCK_SECONDS = 60.0
 _WAIT_SECONDS = server.LOAD_SECONDS + 60.0
@@ -182,9 +180,8 @@ def _begin_server(starter: int) -> None:
             os.close(number)
     os.dup2(nothing, 0)
     os.close(nothing)
-    for one in signal.valid_signals():
-        if isinstance(one, signal.Signals) and one not in _LEFT:
-            signal.signal(one, signal.SIG_DFL)
+    for number in process.asked_signals():
+        signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     for name in [name for name in os.environ if name.startswith(process.LAUNCHERS)]:
         del os.environ[name]

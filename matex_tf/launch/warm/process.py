@@ -54,7 +54,7 @@ def describe() -> tuple[dict[str, Any], list[int]]:
         "cores": sorted(os.sched_getaffinity(0)),
         "priority": os.getpriority(os.PRIO_PROCESS, 0),
         "user": [*os.getresuid(), *os.getresgid(), *sorted(os.getgroups())],
-        "ignored": [number for number in _asked_signals() if signal.getsignal(number) == signal.SIG_IGN],
+        "ignored": [number for number in asked_signals() if signal.getsignal(number) == signal.SIG_IGN],
         "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
         "files": numbers,
         "line": sys.orig_argv,
@@ -180,14 +180,14 @@ def _try(what: str, change: Any) -> None:
         raise Refused(f"{what} cannot be had in the server of its node ({error})") from None
 
 
-def _asked_signals() -> list[signal.Signals]:
+def asked_signals() -> list[signal.Signals]:
     """Signals that whoever starts a process may have it ignore; Python itself ignores SIGPIPE and SIGXFSZ."""
     fixed = {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}
     return sorted({one for one in signal.valid_signals() if isinstance(one, signal.Signals)} - fixed)
 
 
 def _take_signals(wanted: Mapping[str, Any]) -> None:
-    for number in _asked_signals():
+    for number in asked_signals():
         handler = signal.SIG_IGN if number in wanted["ignored"] else signal.SIG_DFL
         if number == signal.SIGINT and handler == signal.SIG_DFL:
             signal.signal(number, signal.default_int_handler)
