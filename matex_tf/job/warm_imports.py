@@ -102,7 +102,7 @@ def _ranks_here() -> int:
 def _import(target: Any, wanted: Any) -> Any:
     """What a rank imports before its first step, patched and seeded as on a rank: in the process that ranks are forked
     from. Returns the state of Python's generator after that."""
-    from matex_tf import patches, settings
+    from matex_tf import settings
     from matex_tf.core import world
 
     before = list(sys.path)
@@ -111,7 +111,27 @@ def _import(target: Any, wanted: Any) -> Any:
 
     if not target.is_module:
         sys.path[0] = os.path.dirname(os.path.realpath(target.name))  # as the script will find modules
-    patches.prepare(run.set_seeds(world.World(), max(wanted.seed, 0)))
+    import_all(run.set_seeds(world.World(), max(wanted.seed, 0)))
+    sys.path[:] = before
+    return random.getstate()
+
+
+def import_all(seed: int) -> None:
+    """Import TensorFlow, Keras and what exchanges, patched, in the order of a rank.
+
+    Begins no MPI, and makes no context of TensorFlow: neither is of use in another process.
+
+    Args:
+        seed: of the job.
+
+    Raises:
+        ImportError: where KERAS_BACKEND is not tensorflow.
+        RuntimeError: where an import has made TensorFlow's context.
+    """
+    from matex_tf import patches
+    from matex_tf.core import world
+
+    patches.prepare(seed)
     import tensorflow  # after the patches, as on any rank
 
     if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
@@ -130,9 +150,7 @@ def _import(target: Any, wanted: Any) -> Any:
 
     if context.context_safe() is not None:
         raise RuntimeError("importing has made TensorFlow's context")
-    sys.path[:] = before
     world.adopt(None)  # the world of one that was asked for meanwhile
-    return random.getstate()
 
 
 def _watch_environment() -> None:

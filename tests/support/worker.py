@@ -22,6 +22,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from pool import RANKS, Outcome  # noqa: E402
 
+from matex_tf.job import warm_imports  # noqa: E402
 from matex_tf.launch.warm import meeting_point  # noqa: E402
 from matex_tf.launch.warm.process import Refused  # noqa: E402
 from tests.support.named import find  # noqa: E402
@@ -33,7 +34,7 @@ def main() -> None:
     address, directory, bare = sys.argv[1], Path(sys.argv[2]), "bare" in sys.argv[3:]
     if not bare:
         with contextlib.suppress(Refused):  # else each rank imports for itself
-            meeting_point.enter(imports, RANKS)
+            meeting_point.enter(lambda: warm_imports.import_all(seed=0), RANKS)
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
     log = os.open(directory / f"rank.{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
@@ -73,22 +74,6 @@ def leave_pipelines_as_they_are() -> None:
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     tf.constant(0)  # makes TensorFlow's context, with these options: tf.data has them from now on, and steps do not
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
-
-
-def imports() -> None:
-    """Import what every case needs, in the order of a real run: the patches before Keras. One process does it for all
-    ranks, as with `--warm-imports`, so it may not begin MPI, nor make TensorFlow's context."""
-    import matex_tf.patches
-
-    matex_tf.patches.prepare(seed=0)
-    import keras  # noqa: F401
-    import tensorflow  # noqa: F401
-
-    import matex_tf.exchange.process_group
-    import matex_tf.exchange.tf_op  # noqa: F401
-    from matex_tf.core import world
-
-    world.adopt(None)  # the world of one that was asked for meanwhile
 
 
 def prepare(bare: bool) -> None:
