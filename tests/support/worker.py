@@ -20,8 +20,9 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from pool import RANKS, Outcome  # noqa: E402
+from pool import Outcome  # noqa: E402
 
+from matex_tf.core import starting  # noqa: E402
 from matex_tf.job import warm_imports  # noqa: E402
 from matex_tf.launch.warm import meeting_point  # noqa: E402
 from matex_tf.launch.warm.process import Refused  # noqa: E402
@@ -32,9 +33,9 @@ calls: collections.Counter[str] = collections.Counter()
 
 def main() -> None:
     address, directory, bare = sys.argv[1], Path(sys.argv[2]), "bare" in sys.argv[3:]
-    if not bare:
-        with contextlib.suppress(Refused):  # else each rank imports for itself
-            meeting_point.enter(lambda: warm_imports.import_all(seed=0), RANKS)
+    with contextlib.suppress(Refused):  # else each rank imports for itself
+        imports = import_tables if bare else lambda: warm_imports.import_all(seed=0)
+        meeting_point.enter(imports, starting.local_size_in(os.environ))
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
     log = os.open(directory / f"rank.{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
@@ -61,6 +62,15 @@ def main() -> None:
 
     MPI.Finalize()
     os._exit(0)  # TensorFlow takes seconds to leave by itself
+
+
+def import_tables() -> None:
+    """Import what cases without Keras need."""
+    import h5py  # noqa: F401
+    import netCDF4  # noqa: F401
+    import pandas  # noqa: F401
+
+    from matex_tf.core import world  # noqa: F401
 
 
 def leave_pipelines_as_they_are() -> None:
