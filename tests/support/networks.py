@@ -82,12 +82,13 @@ def transformer():
 
 
 def separable():
-    """Depthwise kernels of two outputs, squeeze and excitation, a Reshape with sizes of its own."""
+    """Depthwise kernels of two layers, squeeze and excitation, a Reshape with sizes of its own."""
     import keras
     from keras import layers
 
     images = keras.Input((16, 16, 3))
-    x = layers.SeparableConv2D(12, 3, depth_multiplier=2)(layers.Conv2D(8, 3)(images))
+    x = layers.Conv2D(16, 3, groups=8, padding="same")(layers.Conv2D(8, 3)(images))
+    x = layers.SeparableConv2D(12, 3, depth_multiplier=2)(x)
     x = layers.PReLU(shared_axes=[1, 2])(layers.DepthwiseConv2D(3, depth_multiplier=2)(x))
     gate = layers.GlobalAveragePooling2D(keepdims=True)(x)
     gate = layers.Conv2D(4, 1, activation="relu")(gate)

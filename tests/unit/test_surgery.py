@@ -40,6 +40,23 @@ def test_what_is_tied():
     assert [(group.count, group.together) for group in others] == [(4, False), (32, False)] * 2
 
 
+def test_a_convolution_in_groups():
+    """Of one channel each: they go with what they read. Of several: the layer is left whole, with a reason."""
+    import keras
+
+    def model(groups):
+        layers = [keras.layers.Conv2D(6, 1, name="six"), keras.layers.Conv2D(12, 3, groups=groups, name="grouped")]
+        return keras.Sequential([keras.Input((8, 8, 3)), *layers, keras.layers.Conv2D(2, 1)])
+
+    by_channel = model(6)
+    surgery.remove(by_channel, {"six": [0, 4]})
+    grouped = by_channel.get_layer("grouped")
+    assert (grouped.groups, grouped.filters, grouped.kernel.shape) == (4, 8, (3, 3, 1, 8))
+    assert surgery.channel_groups(by_channel)["six"].count == 4
+    by_three = surgery.channel_groups(model(2))
+    assert by_three.left_whole == {"grouped": "it works in groups of channels"}
+
+
 @pytest.mark.variants(2)
 @pytest.mark.parametrize("make", networks.MAKERS, ids=lambda make: make.__name__)
 def test_training_goes_on(make, tmp_path):

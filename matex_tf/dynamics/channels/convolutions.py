@@ -54,14 +54,33 @@ def _expects(analysis: Analysis, layer: Any, channels: np.ndarray | None) -> Non
 
 @_known
 def _conv(analysis: Analysis, layer: Any, call: Call) -> list[Flow]:
-    if layer.groups != 1:
-        raise LookupError("it works in groups of channels")
     channels = _read(layer, call)
+    if layer.groups != 1:
+        return _conv_by_channel(analysis, layer, call, channels)
     filters, flows = _made(analysis, layer, call)
     analysis.part(layer, layer._kernel, -2, channels, READS)
     analysis.part(layer, layer._kernel, -1, filters, MAKES)
     _expects(analysis, layer, channels)
     return flows
+
+
+def _conv_by_channel(analysis: Analysis, layer: Any, call: Call, channels: np.ndarray | None) -> list[Flow]:
+    """A convolution in as many groups as it reads channels: what `_depthwise` is, by another layer."""
+    if layer._kernel.shape[-2] != 1:
+        raise LookupError("it works in groups of channels")
+    if channels is None:
+        return [Flow.unknown(shape) for shape in call.shapes]
+    each = layer.filters // layer.groups
+    several = np.repeat(channels, each)
+    analysis.part(layer, layer._kernel, -1, several, OWN)
+    analysis.part(layer, layer.bias, 0, several, OWN)
+
+    def resize(count: int) -> None:
+        layer.groups, layer.filters = count, count * each
+
+    analysis.size(channels, resize)
+    _expects(analysis, layer, channels)
+    return [Flow(shape, _axis(layer, shape), several) for shape in call.shapes]
 
 
 @_known
