@@ -118,7 +118,7 @@ while True:
 def test_files_of_autograph(tmp_path):
     """A rank that is killed leaves none, and their source is shown all the same."""
     (tmp_path / "script.py").write_text(CONVERTED)
-    job = Job([LAUNCHER, "run", "-n", "2", "--warm-imports", "on", "script.py"], tmp_path)
+    job = Job([LAUNCHER, "run", "-n", "2", "script.py"], tmp_path)
     ended = job.end(100)
     assert ended.code == 137 and "[]" in ended.out, ended
     assert job.left() == []

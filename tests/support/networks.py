@@ -82,7 +82,7 @@ def transformer():
 
 
 def separable():
-    """Depthwise kernels of two layers, squeeze and excitation, a Reshape with sizes of its own."""
+    """Depthwise kernels of two outputs, in each kind of layer, squeeze and excitation, a Reshape of given sizes."""
     import keras
     from keras import layers
 

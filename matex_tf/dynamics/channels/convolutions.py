@@ -65,20 +65,28 @@ def _conv(analysis: Analysis, layer: Any, call: Call) -> list[Flow]:
 
 
 def _conv_by_channel(analysis: Analysis, layer: Any, call: Call, channels: np.ndarray | None) -> list[Flow]:
-    """A convolution in as many groups as it reads channels: what `_depthwise` is, by another layer."""
+    """A convolution in as many groups as it reads channels."""
     if layer._kernel.shape[-2] != 1:
         raise LookupError("it works in groups of channels")
-    if channels is None:
-        return [Flow.unknown(shape) for shape in call.shapes]
     each = layer.filters // layer.groups
-    several = np.repeat(channels, each)
-    analysis.part(layer, layer._kernel, -1, several, OWN)
-    analysis.part(layer, layer.bias, 0, several, OWN)
 
     def resize(count: int) -> None:
         layer.groups, layer.filters = count, count * each
 
     analysis.size(channels, resize)
+    return _each_by_itself(analysis, layer, call, channels, each, layer._kernel, -1)
+
+
+def _each_by_itself(
+    analysis: Analysis, layer: Any, call: Call, channels: np.ndarray | None, each: int, kernel: Any, axis: int
+) -> list[Flow]:
+    """A convolution that makes `each` outputs of each channel that it reads, with a kernel that has its outputs along
+    the last axis, or what it reads along the one before."""
+    if channels is None:
+        return [Flow.unknown(shape) for shape in call.shapes]
+    several = np.repeat(channels, each)
+    analysis.part(layer, kernel, axis, several if axis == -1 else channels, OWN)
+    analysis.part(layer, layer.bias, 0, several, OWN)
     _expects(analysis, layer, channels)
     return [Flow(shape, _axis(layer, shape), several) for shape in call.shapes]
 
@@ -95,14 +103,7 @@ def _conv_transpose(analysis: Analysis, layer: Any, call: Call) -> list[Flow]:
 
 @_known
 def _depthwise(analysis: Analysis, layer: Any, call: Call) -> list[Flow]:
-    channels = _read(layer, call)
-    if channels is None:
-        return [Flow.unknown(shape) for shape in call.shapes]
-    several = np.repeat(channels, layer.depth_multiplier)
-    analysis.part(layer, layer.kernel, -2, channels, OWN)
-    analysis.part(layer, layer.bias, 0, several, OWN)
-    _expects(analysis, layer, channels)
-    return [Flow(shape, _axis(layer, shape), several) for shape in call.shapes]
+    return _each_by_itself(analysis, layer, call, _read(layer, call), layer.depth_multiplier, layer.kernel, -2)
 
 
 @_known

@@ -7,14 +7,11 @@ import numpy as np
 import tensorflow as tf
 
 from tests.support.cases.common import table
-from tests.support.cases.division import Rows, joined
-
-SLICES = tf.data.Dataset.from_tensor_slices
+from tests.support.cases.division import SLICES, Rows, joined
 
 
 def _rows():
-    x, y = table(120)
-    return SLICES((x.astype("float32"), y))
+    return SLICES(table(120))
 
 
 def _of_lengths():
