@@ -194,8 +194,9 @@ class Hosts:
             for folder in Path("/proc").glob("[0-9]*"):
                 with contextlib.suppress(OSError):
                     if os.readlink(folder / "ns" / namespace) == here and int(folder.name) != self._pids[name]:
-                        words = (folder / "cmdline").read_bytes().split(b"\0")
-                        if words != [b""]:  # of a zombie nothing is left
+                        state = (folder / "stat").read_text().rpartition(") ")[2][0]
+                        if state not in "ZX":  # a zombie runs no more; a process amid its exec has no command line, and runs
+                            words = (folder / "cmdline").read_bytes().split(b"\0")
                             found[int(folder.name)] = b" ".join(words).decode(errors="replace").strip()
         return found
 

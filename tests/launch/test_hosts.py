@@ -198,6 +198,22 @@ def test_links_and_removal(tmp_path):
         assert os.listdir("/sys/class/net") == before
 
 
+def test_processes_that_begin_another_program(hosts, tmp_path):
+    """A process counts at every look, also amid its exec, where the kernel has no command line of it."""
+    again = tmp_path / "again"
+    again.write_text('exec sh "$0"\n')
+    with subprocess.Popen([*hosts.on("h1"), "sh", str(again)]) as loop:
+        limit = time.monotonic() + 10
+        while not hosts.processes("h1"):
+            assert time.monotonic() < limit
+        try:
+            assert [len(hosts.processes("h1")) for _ in range(100)] == [1] * 100
+        finally:
+            for pid in hosts.processes("h1"):
+                os.kill(pid, signal.SIGKILL)
+        assert loop.wait(10) != 0
+
+
 def test_hosts_of_a_killed_process_are_gone(tmp_path):
     """However the process that made hosts ends, nothing is left of them."""
     command = [sys.executable, str(Path(sys.modules["benchmarks.hosts"].__file__)), "-n", "2", "--"]
