@@ -195,7 +195,7 @@ class Hosts:
                 with contextlib.suppress(OSError):
                     if os.readlink(folder / "ns" / namespace) == here and int(folder.name) != self._pids[name]:
                         state = (folder / "stat").read_text().rpartition(") ")[2][0]
-                        if state not in "ZX":  # a zombie runs no more; a process amid its exec has no command line, and runs
+                        if state not in "ZX":  # not by the command line, which is empty amid an exec too
                             words = (folder / "cmdline").read_bytes().split(b"\0")
                             found[int(folder.name)] = b" ".join(words).decode(errors="replace").strip()
         return found

@@ -109,16 +109,18 @@ def wrong_run(words: Sequence[str], command: str) -> str:
     from matex_tf.errors import SettingError
     from matex_tf.settings import Settings, options
 
-    names = {one.flag: one.name for one in options()}
+    by_flag = {one.flag: one for one in options()}
     rest, given = list(words), dict[str, str]()
     while rest and rest[0].startswith("-") and rest[0] != "-m":
         flag, equals, value = rest.pop(0).partition("=")
-        if flag not in names and flag not in known_flags(command):
+        if flag not in by_flag and flag not in known_flags(command):
             return f"matex-tf {command} has no flag {flag}"
-        if not equals and flag not in ("--dry-run", "--help", "--submit") and rest:
+        option = by_flag.get(flag)
+        alone = option is not None and option.stands_alone and rest and not option.takes(rest[0])
+        if not equals and flag not in ("--dry-run", "--help", "--submit") and rest and not alone:
             value = rest.pop(0)
-        if flag in names and value and not value.isupper():  # FILE or N stands for a value
-            given[names[flag]] = value
+        if option is not None and value and not value.isupper():  # FILE or N stands for a value
+            given[option.name] = value
     try:
         Settings.read(given, {})
     except SettingError as error:

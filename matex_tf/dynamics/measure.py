@@ -161,7 +161,7 @@ def _reader(model: Any, part: Part) -> Reader | None:
         inputs: tuple[int, ...] = (0,)
     elif kind == "EinsumDense" and len(shape) == 3 and _sums_over_two(holder):  # heads: (H, v, d)
         inputs = (0, 1)
-    elif kind in ("Conv1D", "Conv2D", "Conv3D") and holder.data_format == "channels_last":  # type: ignore[union-attr]
+    elif kind in ("Conv1D", "Conv2D", "Conv3D") and (holder.data_format, holder.groups) == ("channels_last", 1):  # type: ignore[union-attr]
         inputs = (len(shape) - 2,)
     else:
         return None

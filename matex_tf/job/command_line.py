@@ -1,7 +1,7 @@
 """The command lines of all commands: argparse, with what it lacks, and the settings' table as options.
 
 Options end at the first word that is none, which is the script; what follows it is the script's, as with Python. An
-option that nobody knows is an error that names the nearest one.
+option that nobody knows is an error that names the nearest one. The flag of a setting that can be on may stand alone.
 """
 
 from __future__ import annotations
@@ -101,6 +101,7 @@ class Parser(argparse.ArgumentParser):
         self.refusal = refusal or f"{command} has no flag {{flag}}{{near}}; {command} --help lists them."
         self.mixed = mixed
         self.known: dict[str, argparse.Action] = {}
+        self._alone: dict[str, settings.Option] = {}  # settings whose flags can stand alone
         self._by_title: dict[str, Any] = {}
         self.set_defaults(flags={})
 
@@ -131,6 +132,8 @@ class Parser(argparse.ArgumentParser):
                         const=option.name,
                         default=argparse.SUPPRESS,
                     )
+                    if option.stands_alone:
+                        self._alone[option.flag] = option
         which = "Each setting" if shown else "Each setting of matex-tf run is taken, and"
         self.epilog = f"{which} can be in the environment too: --seed 4 is MATEX_SEED=4.\n{self.epilog}"
 
@@ -177,6 +180,8 @@ class Parser(argparse.ArgumentParser):
                 raise SettingError(f"{flag} takes no value.")
             return flag
         if not equals:
+            if flag in self._alone and not (left and self._alone[flag].takes(left[0])):
+                return f"{flag}=on"
             if not left:
                 raise SettingError(f"{flag} needs a value.")
             value = left.pop(0)

@@ -109,14 +109,27 @@ class Option:
 
     @property
     def value_shown(self) -> str:
-        """What it takes, as the help shows it: `global|per-rank`, `N`."""
-        return "|".join(self.choices) or KINDS[self.kind]
+        """What it takes, as the help shows it: `global|per-rank`, `N`; in brackets where its flag can stand alone."""
+        shown = "|".join(self.choices) or KINDS[self.kind]
+        return f"[{shown}]" if self.stands_alone else shown
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether its flag without a value means on."""
+        return self.kind == "switch" or "on" in self.choices
+
+    def takes(self, word: str) -> bool:
+        """Whether a word is a value of a setting whose flag can stand alone."""
+        return word in self.choices or (self.kind == "switch" and word.lower() in (*_ON, *_OFF))
 
     @property
     def in_short(self) -> str:
         """What it does, in its first sentence, and its default: its line in the help."""
         first = self.text.partition(". ")[0].rstrip(".").replace("`", "")
         return f"{first} (default: {self.default_shown})" if self.default_shown else first
+
+
+_ON, _OFF = ("on", "1", "true", "yes"), ("off", "0", "false", "no")
 
 
 def flag_name(name: str) -> str:
@@ -153,8 +166,8 @@ def _number(text: str, kind: str, given_as: str) -> float:
 
 
 def _switch(text: str, given_as: str) -> bool:
-    if text.lower() in ("1", "on", "true", "yes"):
+    if text.lower() in _ON:
         return True
-    if text.lower() in ("0", "off", "false", "no"):
+    if text.lower() in _OFF:
         return False
     raise SettingError(f"{given_as} is {text!r}; it can be on or off.")

@@ -29,7 +29,7 @@ def options():
     for name, make in PARSERS.items():
         for flag, action in make().known.items():
             if action.nargs is None and flag not in ("--trace",):
-                shown = action.metavar or "TEXT"
+                shown = (action.metavar or "TEXT").strip("[]")
                 yield pytest.param(name, flag, VALUES.get(shown) or shown.split("|")[0], id=f"{name} {flag}")
 
 
@@ -42,6 +42,18 @@ def test_both_ways_to_give_a_value(command, flag, value, tmp_path, monkeypatch):
     apart, joined = parse([flag, value]), parse([f"{flag}={value}"])
     assert apart == joined
     assert vars(joined) != vars(parse([])) or value in ("global", "exact", "weak", "shared")
+
+
+def test_flags_that_stand_alone():
+    """The flag of what can be on means that, where no value of it follows."""
+    parse = PARSERS["run"]().parse
+    given = parse(["--grow", "--check", "-n", "2", "--watch", "no", "--apoptosis", "train.py", "--watch"])
+    assert given.flags == {"grow": "on", "check": "on", "watch": "no", "apoptosis": "on"}
+    assert given.rest == ["train.py", "--watch"] and given.ranks == 2
+    assert parse(["--check", "auto", "--grow", "-m", "on"]).flags == {"check": "auto", "grow": "on"}
+    assert parse(["--grow"]).flags == parse(["--grow=on"]).flags == {"grow": "on"}
+    with pytest.raises(SettingError, match="--strategy needs a value"):
+        parse(["--strategy"])
 
 
 @pytest.mark.parametrize("command", PARSERS)

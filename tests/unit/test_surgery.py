@@ -40,21 +40,100 @@ def test_what_is_tied():
     assert [(group.count, group.together) for group in others] == [(4, False), (32, False)] * 2
 
 
-def test_a_convolution_in_groups():
-    """Of one channel each: they go with what they read. Of several: the layer is left whole, with a reason."""
+@pytest.mark.parametrize("groups", [2, 3, 6])
+def test_a_convolution_in_groups(groups):
+    """Of one channel each: they go with what they read. Of several: a channel goes from each, and comes to each."""
     import keras
 
-    def model(groups):
-        layers = [keras.layers.Conv2D(6, 1, name="six"), keras.layers.Conv2D(12, 3, groups=groups, name="grouped")]
-        return keras.Sequential([keras.Input((8, 8, 3)), *layers, keras.layers.Conv2D(2, 1)])
+    layers = [
+        keras.layers.Conv2D(6, 1, name="six"),
+        keras.layers.BatchNormalization(),
+        keras.layers.Conv2D(12, 3, groups=groups, name="grouped"),
+        keras.layers.Conv2D(2, 1, name="last"),
+    ]
+    model = networks.weathered(keras.Sequential([keras.Input((8, 8, 3)), *layers]))
+    rows = networks.rows_for(model)
+    grouped, found = model.get_layer("grouped"), surgery.channel_groups(model)
+    assert not found.left_whole
+    assert found["six"].count == (6 if groups == 6 else 6 // groups)
+    if groups != 6:
+        assert found["grouped"].count == 12 // groups
+        before = given(model, rows)
+        surgery.add(model, {"six": 1, "grouped": 2}, np.random.default_rng(1))
+        assert (grouped.groups, grouped.filters) == (groups, 12 + 2 * groups)
+        np.testing.assert_allclose(given(model, rows), before, atol=1e-6)
+        kernel, last = np.asarray(grouped.kernel), model.get_layer("last")
+        last.kernel.assign(np.asarray(last.kernel) * (np.arange(grouped.filters) % (12 // groups + 2) != 1)[:, None])
+        before = given(model, rows)
+        surgery.remove(model, {"grouped": [1]})
+        assert grouped.kernel.shape == (3, 3, 6 // groups + 1, 12 + groups)
+        np.testing.assert_allclose(given(model, rows), before, atol=1e-6)
+        each = kernel.reshape(*kernel.shape[:3], groups, -1)
+        np.testing.assert_array_equal(grouped.kernel, np.delete(each, 1, -1).reshape(grouped.kernel.shape))
+        again = keras.models.clone_model(model)
+        again.set_weights(model.get_weights())
+        np.testing.assert_allclose(given(again, rows), before, atol=1e-6)
+    else:
+        surgery.remove(model, {"six": [0, 4]})
+        assert (grouped.groups, grouped.filters, grouped.kernel.shape) == (4, 8, (3, 3, 1, 8))
+    assert surgery.channel_groups(model)["six"].count == (4 if groups == 6 else 6 // groups + 1)
 
-    by_channel = model(6)
-    surgery.remove(by_channel, {"six": [0, 4]})
-    grouped = by_channel.get_layer("grouped")
-    assert (grouped.groups, grouped.filters, grouped.kernel.shape) == (4, 8, (3, 3, 1, 8))
-    assert surgery.channel_groups(by_channel)["six"].count == 4
-    by_three = surgery.channel_groups(model(2))
-    assert by_three.left_whole == {"grouped": "it works in groups of channels"}
+
+def test_normalization_in_groups():
+    """A group of one channel is by itself; of several a channel goes from each, and what is left is normalized anew."""
+    import keras
+
+    layers = [
+        keras.layers.Conv2D(6, 1, name="six"),
+        keras.layers.GroupNormalization(groups=-1, name="each"),
+        keras.layers.Conv2D(9, 1, name="nine"),
+        keras.layers.GroupNormalization(groups=3, name="thirds"),
+        keras.layers.Conv2D(2, 1, name="last"),
+    ]
+    model = networks.weathered(keras.Sequential([keras.Input((4, 4, 3)), *layers]))
+    rows, found = networks.rows_for(model), surgery.channel_groups(model)
+    assert not found.left_whole
+    assert [(one.name, one.count, one.together) for one in found] == [("six", 6, False), ("nine", 3, True)]
+    before = given(model, rows)
+    surgery.add(model, {"six": 2}, np.random.default_rng(1))
+    np.testing.assert_allclose(given(model, rows), before, atol=1e-6)
+    assert (model.get_layer("each").groups, model.get_layer("each").gamma.shape) == (8, (8,))
+    with pytest.raises(surgery.SurgeryError, match="a normalization is computed over all of them together"):
+        surgery.add(model, {"nine": 1}, np.random.default_rng(1))
+    gamma = np.asarray(model.get_layer("thirds").gamma)
+    surgery.remove(model, {"nine": [1]})
+    thirds = model.get_layer("thirds")
+    assert (thirds.groups, model.get_layer("nine").filters) == (3, 6)
+    np.testing.assert_array_equal(thirds.gamma, gamma[[0, 2, 3, 5, 6, 8]])
+    again = keras.models.clone_model(model)
+    again.set_weights(model.get_weights())
+    np.testing.assert_array_equal(given(again, rows), given(model, rows))
+
+
+def test_scales_of_channels():
+    """The scales of ConvNeXt go with their channels, and Normalization leaves alone what it has constants of."""
+    import keras
+    from keras.src.applications.convnext import LayerScale, StochasticDepth
+
+    inputs = keras.Input((4, 4, 3))
+    x = keras.layers.Conv2D(6, 1, name="six")(keras.layers.Normalization(mean=[1, 2, 3], variance=[1, 2, 4])(inputs))
+    x = StochasticDepth(0.1)(LayerScale(0.5, 6, name="scale")(x))
+    x = keras.layers.Conv2D(5, 1, name="five")(keras.layers.Normalization(axis=None, mean=0.5, variance=2.0)(x))
+    x = keras.layers.Normalization(mean=[1.0] * 5, variance=[2.0] * 5, name="of_five")(x)
+    model = networks.weathered(keras.Model(inputs, keras.layers.Conv2D(2, 1)(x)))
+    rows, found = networks.rows_for(model), surgery.channel_groups(model)
+    assert found.left_whole == {"of_five": "its constants are those of certain channels"}
+    assert [group.name for group in found] == ["six"]
+    before, five = given(model, rows), model.get_layer("five")
+    surgery.add(model, {"six": 3}, np.random.default_rng(1))
+    np.testing.assert_allclose(given(model, rows), before, atol=1e-6)
+    five.kernel.assign(np.asarray(five.kernel) * (np.arange(9) != 2)[:, None])
+    before = given(model, rows)
+    surgery.remove(model, {"six": [2]})
+    np.testing.assert_allclose(given(model, rows), before, atol=1e-6)
+    scale = model.get_layer("scale")
+    assert scale.projection_dim == 8 and scale.gamma.shape == (8,)
+    np.testing.assert_allclose(given(keras.models.clone_model(model), rows).shape, before.shape)
 
 
 @pytest.mark.variants(2)

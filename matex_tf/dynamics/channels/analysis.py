@@ -126,6 +126,19 @@ class Analysis:
             if one != other:
                 self._tied_to[max(one, other)] = min(one, other)
 
+    def tie_groups(self, channels: np.ndarray | None, groups: int) -> np.ndarray | None:
+        """Channels that lie in groups of one size: those at the same place of each go together, so it stays one size.
+
+        Returns:
+            The channels of the first group.
+        """
+        if channels is None:
+            return None
+        first, *others = np.split(channels, groups)
+        for other in others:
+            self.tie(first, other)
+        return first
+
     def fix(self, channels: np.ndarray | None) -> None:
         """Channels that must stay: what reads them, or says how many there are, is not ours to change."""
         if channels is not None:

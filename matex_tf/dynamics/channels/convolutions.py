@@ -1,4 +1,4 @@
-"""Convolutions of one to three dimensions: plain, transposed, depthwise and separable.
+"""Convolutions of one to three dimensions: plain, in groups, transposed, depthwise and separable.
 
 Relies on (Keras 3.3 to 3.15): `filters`, `groups`, `_kernel`, `kernel`, `depthwise_kernel`, `pointwise_kernel`, `bias`,
 `depth_multiplier`, `data_format`, `input_spec`.
@@ -55,10 +55,11 @@ def _expects(analysis: Analysis, layer: Any, channels: np.ndarray | None) -> Non
 @_known
 def _conv(analysis: Analysis, layer: Any, call: Call) -> list[Flow]:
     channels = _read(layer, call)
-    if layer.groups != 1:
+    if layer.groups != 1 and layer._kernel.shape[-2] == 1:
         return _conv_by_channel(analysis, layer, call, channels)
     filters, flows = _made(analysis, layer, call)
-    analysis.part(layer, layer._kernel, -2, channels, READS)
+    analysis.tie_groups(filters, layer.groups)
+    analysis.part(layer, layer._kernel, -2, analysis.tie_groups(channels, layer.groups), READS)
     analysis.part(layer, layer._kernel, -1, filters, MAKES)
     _expects(analysis, layer, channels)
     return flows
@@ -66,8 +67,6 @@ def _conv(analysis: Analysis, layer: Any, call: Call) -> list[Flow]:
 
 def _conv_by_channel(analysis: Analysis, layer: Any, call: Call, channels: np.ndarray | None) -> list[Flow]:
     """A convolution in as many groups as it reads channels."""
-    if layer._kernel.shape[-2] != 1:
-        raise LookupError("it works in groups of channels")
     each = layer.filters // layer.groups
 
     def resize(count: int) -> None:

@@ -136,7 +136,7 @@ def _each(handler: Any, names: str) -> dict[str, Any]:
 
 LAYERS = {
     **_named(_same, "ReLU LeakyReLU ELU Dropout GaussianDropout GaussianNoise AlphaDropout Identity Masking Rescaling"),
-    **_named(_same, "ActivityRegularization"),
+    **_named(_same, "ActivityRegularization StochasticDepth"),
     **_named(_activation, "Activation"),
     **_named(_mixing, "Softmax UnitNormalization"),
     **_named(_prelu, "PReLU"),
