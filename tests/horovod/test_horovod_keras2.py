@@ -1,7 +1,6 @@
 """Scripts for Horovod on Keras 2; and what Keras 3 has taken away and such scripts still use."""
 
 import importlib.util
-import sys
 
 import jobs
 import pytest
@@ -64,7 +63,7 @@ def test_what_keras_3_has_taken_away(tmp_path, server):
     assert ended.out.count("all of it, by rank") == 2, ended.out
     assert "set_session is taken for its GPU alone" in ended.out + ended.err
     script.write_text(WITHOUT)
-    ended = jobs.Job([sys.executable, "-m", "matex_tf", str(script)], tmp_path).end(120)
+    ended = jobs.Job([jobs.LAUNCHER, "run", "-n", "1", str(script)], tmp_path, **server.environ).end(120)
     assert ended.code == 0, ended.err
 
 

@@ -68,7 +68,7 @@ def start(hosts: Hosts, folder: Path, **environ: str) -> Job:
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("warm", ["off", "on"])
+@pytest.mark.parametrize("warm", ["on", "off"])
 def test_training(hosts, downloads, tmp_path, warm):
     """An unmodified script ends as on one rank, each host downloads once, and what the ranks depend on reaches them;
     also where a server of each host has forked them."""

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -78,10 +77,10 @@ def start(mpi: str, folder: Path, *words: str) -> Job:
 
 
 @pytest.mark.variants(1)
-def test_demo(mpi, tmp_path):
-    """A training on two ranks ends with the answer of one process, and of the MPI that it is said to be."""
+def test_demo(mpi, server, tmp_path):
+    """A training on two ranks ends with the answer of one rank."""
     script = [str(ROOT / "examples" / "digits.py"), "--epochs", "1", "--result"]
-    alone = Job([sys.executable, *script, "1.json"], tmp_path, PYTHONHASHSEED="0")
+    alone = Job([LAUNCHER, "run", "-n", "1", *script, "1.json"], tmp_path, **server.environ)
     ended = Job([str(environment(mpi) / "matex-tf"), "run", "-n", "2", *script, "2.json"], tmp_path).end(200)
     assert ended.code == 0 and "2 ranks on 1 node" in ended.err, ended
     assert alone.end(100).code == 0

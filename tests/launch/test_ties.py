@@ -115,6 +115,7 @@ while True:
 """
 
 
+@pytest.mark.variants(0)
 def test_files_of_autograph(tmp_path):
     """A rank that is killed leaves none, and their source is shown all the same."""
     (tmp_path / "script.py").write_text(CONVERTED)

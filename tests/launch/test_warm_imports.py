@@ -42,6 +42,7 @@ def said(folder, name, ranks):
     return [json.loads((folder / f"{name}.{rank}").read_text()) for rank in range(ranks)]
 
 
+@pytest.mark.variants(0)
 def test_the_same_as_with_imports_of_its_own(tmp_path):
     """The same losses and draws; the same names lead to patches, in all modules; nothing of the launcher's is left. The
     ranks have one parent, which is gone when they are."""

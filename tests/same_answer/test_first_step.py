@@ -1,5 +1,6 @@
 """The first training step is held against one rank, and a line says so where it is another one."""
 
+import pytest
 from compare import difference, same
 
 from tests.support.cases import first_step
@@ -99,6 +100,7 @@ def test_rows(ranks, first_of):
     assert "Trained trained" in found["plain"][0] and "matex_tf.all_rows" in found["plain"][0]
 
 
+@pytest.mark.variants(0)
 def test_all_rows(ranks, first_of):
     """With all rows there is no line."""
     names = ("plain", "loop", "accumulated", "pipe", "source", "own rows", "sparse")
@@ -120,6 +122,7 @@ ASIDE = {
 }
 
 
+@pytest.mark.variants(0)
 def test_aside(ranks, first_of):
     """A step with effects is not run once more; nobody hears of it who has not asked."""
     aside = first_of(ASIDE, 3)

@@ -23,7 +23,7 @@ def _compare(results):
         np.testing.assert_array_equal(there, here)
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("kind", [pytest.param("plain", marks=pytest.mark.smoke), "repeat", "no map", "argument"])
 def test_one_rank_makes_them(ranks, kind):
     """The first rank of the node runs the code; batches are those of one rank, bit for bit, and nothing is left."""
@@ -82,6 +82,7 @@ def test_ranks_that_fall_behind(ranks):
     _compare(results)
 
 
+@pytest.mark.variants(0)
 def test_two_nodes(ranks):
     """A rank of each node runs the code."""
     values = ranks(elements.rows, (4,), meets="", kind="plain", hosts="abab")[4]

@@ -27,7 +27,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.variants(5)
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_fit(ranks, name):
     """Each option means on N ranks what it means on one."""

@@ -136,7 +136,7 @@ def test_scales_of_channels():
     np.testing.assert_allclose(given(keras.models.clone_model(model), rows).shape, before.shape)
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("make", networks.MAKERS, ids=lambda make: make.__name__)
 def test_training_goes_on(make, tmp_path):
     """Right after a change: fit with what the optimizer knew, weights in files, and models saved, loaded and cloned."""
