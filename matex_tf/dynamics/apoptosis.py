@@ -17,7 +17,7 @@ import numpy as np
 
 from matex_tf.core import world
 from matex_tf.dynamics import choose, surgery
-from matex_tf.dynamics.measure import Measured, Rows, loss_of, measure
+from matex_tf.dynamics.measure import Loss, Measured, Rows, loss_of, measure
 
 _TRIES = 6  # removals, of which the largest is made that costs no more than it may
 _NEAR = 0.5  # of what it may cost: one that costs more than this is large enough
@@ -88,7 +88,8 @@ def remove_redundant(
     least = 0.1 * count if least is None else least
     if count * (1 - choose.KEPT**2) < least:  # between two layers that keep so much of their channels each
         return None
-    before = loss_of(model, watched, total) if now is None else now
+    loss = Loss(model)
+    before = loss_of(loss, watched, total) if now is None else now
     if not np.isfinite(before):
         return None
     lowest = min(before, best)
@@ -114,7 +115,7 @@ def remove_redundant(
         if taken is not None and chosen == taken[0]:
             break  # there is no more to take
         with _assigned(model, values):
-            after = loss_of(model, watched, total)
+            after = loss_of(loss, watched, total)
         if search.holds(after - before, spent):
             taken = chosen, values, after
     if taken is None:

@@ -13,7 +13,7 @@ import numpy as np
 from matex_tf.dynamics import schedule, surgery
 from matex_tf.dynamics.apoptosis import remove_redundant, total
 from matex_tf.dynamics.growth import Growth
-from matex_tf.dynamics.measure import Rows, loss_of
+from matex_tf.dynamics.measure import Loss, Rows, loss_of
 
 _LOOKED_AT = 8, 32  # batches before a look: so many at least, and at most
 _ENOUGH = 4096  # rows of these: a layer that reads n channels has to see many more than n rows
@@ -149,7 +149,7 @@ class Changes:
     def _loss(self, rows: Sequence[Rows]) -> float:
         """The loss on some rows. Nothing changes from now on where it cannot be computed."""
         try:
-            return loss_of(self._model, rows, total)
+            return loss_of(Loss(self._model), rows, total)
         except (ValueError, TypeError, AttributeError) as error:
             self._say(f"{self._model.name} stays as it is: its loss cannot be computed apart from a step ({error})")
             self._on = False

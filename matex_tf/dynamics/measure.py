@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -49,11 +50,16 @@ class Rows:
     total: int = 0
 
     @property
+    def data(self) -> tuple[Any, Any, Any]:
+        """What a loss is computed from."""
+        return self.x, self.y, self.sample_weight
+
+    @property
     def nbytes(self) -> int:
         """Of all arrays together."""
         import tensorflow as tf
 
-        leaves = tf.nest.flatten((self.x, self.y, self.sample_weight), expand_composites=True)
+        leaves = tf.nest.flatten(self.data, expand_composites=True)
         tensors = [tf.convert_to_tensor(leaf) for leaf in leaves if leaf is not None]
         return sum(int(tf.size(tensor)) * tensor.dtype.size for tensor in tensors)
 
@@ -96,14 +102,30 @@ class Measured:
     first_order: dict[int, np.ndarray]
 
 
-def loss_of(model: Any, batches: Sequence[Rows], total: Sum) -> float:
-    """The mean loss over the rows of all ranks, without dropout; infinite where it is not a number.
+class Loss:
+    """The loss of a model as it is now, without dropout: compiled once, as `fit` compiles its steps."""
+
+    def __init__(self, model: Any):
+        self.model = model
+        self._compiled = _compiled(model, functools.partial(_loss, model))
+
+    def __call__(self, batch: Rows) -> float:
+        """The mean over some rows.
+
+        Raises:
+            ValueError: the model has no loss that can be computed by itself.
+        """
+        return float(self._compiled(*batch.data))
+
+
+def loss_of(model_loss: Loss, batches: Sequence[Rows], total: Sum) -> float:
+    """The mean loss over the rows of all ranks; infinite where it is not a number.
 
     Raises:
         ValueError: the model has no loss that can be computed by itself.
     """
-    with _metrics_put_back(model):
-        losses = [float(_loss(model, batch)) * batch.count for batch in batches if batch.count]
+    with _metrics_put_back(model_loss.model):
+        losses = [model_loss(batch) * batch.count for batch in batches if batch.count]
     own = np.array([sum(losses), sum(batch.count for batch in batches)], np.float64)
     summed, rows = total(own, "watch the loss")
     return float(summed / max(rows, 1)) if np.isfinite(summed) else float("inf")
@@ -127,6 +149,7 @@ def measure(groups: Groups, batches: Sequence[Rows], total: Sum) -> Measured:
     }
     rows = judged = 0.0
     of_all = 0
+    look, products = _looks_of(model, list(readers.values())), _products_of(model, [parts[number] for number in first])
     with _metrics_put_back(model):
         for place, batch in enumerate(batches):
             judges = of_all < _JUDGED
@@ -134,10 +157,9 @@ def measure(groups: Groups, batches: Sequence[Rows], total: Sum) -> Measured:
             if batch.count:
                 rows += batch.count
                 judged += batch.count * judges
-                _look(model, batch, readers, judges)
+                _look(look, batch, readers, judges)
                 if first:
-                    sums = {number: array[place] for number, array in first.items()}
-                    _look_first_order(model, batch, {number: parts[number] for number in first}, sums)
+                    _look_first_order(products, batch, [array[place] for array in first.values()])
     arrays = [
         np.array([rows, judged]),
         *(a for one in readers.values() for a in (one.gram, one.squares)),
@@ -177,34 +199,52 @@ def _sums_over_two(layer: Any) -> bool:
     return bool(reads[-2:] == kernel[:2])
 
 
-def _look(model: Any, batch: Rows, readers: dict[int, Reader], judges: bool) -> None:
+def _look(look: Any, batch: Rows, readers: dict[int, Reader], judges: bool) -> None:
     """Add up what readers see of some rows.
 
     Args:
+        look: see `_looks_of`.
         judges: whether gradients are looked at too.
     """
-    import tensorflow as tf
-
-    seen: dict[int, list[tuple[Any, Any]]] = {}
-    with tf.GradientTape() if judges else contextlib.nullcontext() as tape, contextlib.ExitStack() as shown:
-        for reader in readers.values():
-            shown.enter_context(_showing(reader.layer, seen.setdefault(id(reader.layer), [])))
-        if judges:
-            loss = _loss(model, batch)
-        else:
-            model(batch.x, training=False)
-    outputs = [z for calls in seen.values() for _, z in calls]
-    gradients = dict(zip(map(id, outputs), tape.gradient(loss, outputs), strict=True)) if tape is not None else {}
-    for reader in readers.values():
+    for reader, calls in zip(readers.values(), look(*batch.data, judges), strict=True):
         width = len(reader.gram) - 1
-        for inputs, output in seen[id(reader.layer)]:
+        for inputs, gradient in calls:
             x = np.asarray(inputs, np.float64).reshape(-1, width)
             x = np.concatenate([x, np.ones((len(x), 1))], 1)
             reader.gram += x.T @ x
-            if (gradient := gradients.get(id(output))) is not None:
+            if gradient is not None:
                 by_output = np.asarray(gradient, np.float64).reshape(-1, len(reader.squares))
                 # Of the mean's gradient: each row's is n times it.
                 reader.squares += (by_output**2).sum(0) * batch.count**2
+
+
+def _looks_of(model: Any, readers: Sequence[Reader]) -> Any:
+    """A function of rows: of each reader, for each of its calls, what it reads, and the loss' gradient by what it
+    computes; None where nobody asks for gradients or the loss does not depend on it."""
+    import tensorflow as tf
+
+    def look(x: Any, y: Any, sample_weight: Any, judges: bool) -> list[list[tuple[Any, Any]]]:
+        seen: dict[int, list[tuple[Any, Any]]] = {}
+        with tf.GradientTape() if judges else contextlib.nullcontext() as tape, contextlib.ExitStack() as shown:
+            for reader in readers:
+                shown.enter_context(_showing(reader.layer, seen.setdefault(id(reader.layer), [])))
+            if judges:
+                loss = _loss(model, x, y, sample_weight)
+            else:
+                model(x, training=False)
+        outputs = [z for calls in seen.values() for _, z in calls]
+        found = tape.gradient(loss, outputs) if tape is not None else [None] * len(outputs)
+        gradients = dict(zip(map(id, outputs), found, strict=True))
+        return [[(inputs, gradients[id(z)]) for inputs, z in seen[id(reader.layer)]] for reader in readers]
+
+    return _compiled(model, look)
+
+
+def _compiled(model: Any, function: Any) -> Any:
+    """A function as a graph, where `fit` computes this model's steps as graphs."""
+    import tensorflow as tf
+
+    return function if model.run_eagerly else tf.function(function)
 
 
 @contextlib.contextmanager
@@ -232,11 +272,14 @@ def _showing(layer: Any, seen: list[tuple[Any, Any]]) -> Iterator[None]:
         vars(layer)["activation"] = activation
 
 
-def _look_first_order(model: Any, batch: Rows, parts: dict[int, Part], sums: dict[int, np.ndarray]) -> None:
+def _look_first_order(products: Any, batch: Rows, sums: Sequence[np.ndarray]) -> None:
     """Add up w · ∂L/∂w over this rank's rows of each chunk of a batch.
 
     Half the squares of these sums over ranks are what is wanted: over rows, the mean square of a mean of n is 1/n of
     their own. A chunk is the same rows on any number of ranks.
+
+    Args:
+        products: see `_products_of`.
     """
     import tensorflow as tf
 
@@ -246,21 +289,37 @@ def _look_first_order(model: Any, batch: Rows, parts: dict[int, Part], sums: dic
             continue
         some = tf.nest.map_structure(
             lambda leaf: None if leaf is None else leaf[begin:end],  # noqa: B023
-            (batch.x, batch.y, batch.sample_weight),
+            batch.data,
         )
+        for array, found in zip(sums, products(*some), strict=True):
+            if found is not None:
+                array[chunk] += (end - begin) * np.asarray(found)
+
+
+def _products_of(model: Any, parts: Sequence[Part]) -> Any:
+    """A function of rows: for each part the sums of w · ∂L/∂w for each place, None where the loss does not depend on
+    it."""
+    import tensorflow as tf
+
+    def products(x: Any, y: Any, sample_weight: Any) -> list[Any]:
+        variables = [part.variable.value for part in parts]
         with tf.GradientTape() as tape:
-            loss = _loss(model, Rows(some[0], some[1], some[2], int(end - begin)))
-        variables = [part.variable.value for part in parts.values()]
-        for (number, part), gradient in zip(parts.items(), tape.gradient(loss, variables), strict=True):
-            if gradient is not None:
-                product = np.asarray(part.variable, np.float64) * np.asarray(tf.convert_to_tensor(gradient), np.float64)
-                axes = tuple(axis for axis in range(product.ndim) if axis != part.axis)
-                sums[number][chunk] += (end - begin) * product.sum(axes)
+            loss = _loss(model, x, y, sample_weight)
+        found: list[Any] = []
+        for part, variable, gradient in zip(parts, variables, tape.gradient(loss, variables), strict=True):
+            if gradient is None:
+                found.append(None)
+                continue
+            product = tf.cast(variable, tf.float64) * tf.cast(tf.convert_to_tensor(gradient), tf.float64)
+            found.append(tf.reduce_sum(product, [axis for axis in range(len(variable.shape)) if axis != part.axis]))
+        return found
+
+    return _compiled(model, products)
 
 
-def _loss(model: Any, batch: Rows) -> Any:
-    outputs = model(batch.x, training=False)
-    loss = model.compute_loss(x=batch.x, y=batch.y, y_pred=outputs, sample_weight=batch.sample_weight, training=False)
+def _loss(model: Any, x: Any, y: Any, sample_weight: Any) -> Any:
+    outputs = model(x, training=False)
+    loss = model.compute_loss(x=x, y=y, y_pred=outputs, sample_weight=sample_weight, training=False)
     if loss is None:
         raise ValueError(f"{model.name} has no loss that can be computed by itself")
     return loss

@@ -12,7 +12,7 @@ FORMS = [
     {"model": "attention"},
     {"grow": True, "validation": False, "epochs": 6},
     {"model": "convolutions", "apoptosis_tolerance": 0.3, "epochs": 7},
-    {"model": "recurrent", "apoptosis_tolerance": 0.3, "epochs": 4, "rate": 0.3},
+    {"model": "recurrent", "apoptosis_tolerance": 0.3, "epochs": 4, "rate": 0.25},
     {"validation": False, "epochs": 6},
     {"rule": "average", "epochs": 7},
     {"rule": "accumulation"},

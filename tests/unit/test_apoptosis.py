@@ -9,7 +9,7 @@ import pytest
 from matex_tf.core import world
 from matex_tf.dynamics import apoptosis, changes, choose, depth, schedule, surgery
 from matex_tf.dynamics.growth import Growth
-from matex_tf.dynamics.measure import Rows, loss_of, measure
+from matex_tf.dynamics.measure import Loss, Rows, loss_of, measure
 from matex_tf.settings import SettingError, Settings
 
 
@@ -116,7 +116,7 @@ def test_a_removal_keeps_to_its_tolerance(planted):
     with world.use(world.World()):
         removal = apoptosis.remove_redundant(model, [rows], [rows], 0.02)
     assert removal.channels["hidden"] >= 3 and removal.after <= 1.02 * removal.before
-    assert loss_of(model, [rows], alone) == pytest.approx(removal.after, rel=1e-5)
+    assert loss_of(Loss(model), [rows], alone) == pytest.approx(removal.after, rel=1e-5)
     assert "neurons taken out" in str(removal)
 
 
