@@ -12,7 +12,7 @@ epoch, which is not measured, shows whether the batches are those of one rank, b
 
 CPU time is compared with that of one rank while as many jobs of one rank run side by side as there are ranks: so both
 share cores and caches with as many others. `ratio` is the time of the rank that took most over that of one rank, `all
-ranks` the time of all of them together.
+ranks` the time of all of them together. `ready` is as many steps on a batch of JPEGs that is there already.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from benchmarks import input_loop, input_peer, jobs, peers, tables
 from benchmarks.input_data import BATCH, data_of, write
 
 KINDS = (
-    "arrays", "shard", "pydataset", "exact", "exact-whole", "exact-source", "records", "records-whole",
+    "ready", "arrays", "shard", "pydataset", "exact", "exact-whole", "exact-source", "records", "records-whole",
     "records-source", "records-shard", "records-autoshard", "loop", "loop-whole", "directory", "directory-whole",
     "csv", "csv-whole", "augmented", "augmented-whole", "generator", "generator-whole",
 )  # fmt: skip
@@ -44,6 +44,7 @@ TITLES = {
     "shard": "DataSet shard",
     "pydataset": "PyDataset",
     "exact": "tf.data over arrays",
+    "ready": "batches that are ready",
     "records": "TFRecord, JPEG, augment",
     "loop": "TFRecord, JPEG, augment, own loop",
     "directory": "image_dataset_from_directory",
