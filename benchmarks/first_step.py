@@ -41,7 +41,7 @@ def measure(name: str, rounds: int) -> None:
     import tensorflow as tf
 
     from matex_tf.patches.checking import one_rank
-    from matex_tf.patches.fit import first_step
+    from matex_tf.patches.fit.step import first_step
 
     spent: list[float] = []
 

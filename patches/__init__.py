@@ -64,7 +64,7 @@ PATCHES = (
     ("keras.src.losses.losses", "across_rows.keras_losses"),
     ("keras.src.layers.layer", "keras.activity_regularizer"),
     ("keras.src.layers.layer", "random.not_by_row"),
-    ("keras.src.layers.layer", "fit.one_rank_shapes"),
+    ("keras.src.layers.layer", "fit.step.one_rank_shapes"),
     ("keras.src.backend.tensorflow.nn", "keras.batch_norm"),
     ("keras.src.layers.normalization.batch_normalization", "keras.batch_norm"),
     ("keras.src.callbacks.callback_list", "fit.batch_logs"),

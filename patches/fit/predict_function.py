@@ -16,7 +16,8 @@ from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import batch_ownership as guesses
 from matex_tf.patches.data.array_sharding import LocalBatch
 from matex_tf.patches.data.batches import own_rows
-from matex_tf.patches.fit import one_rank_shapes, small_calls, steps, virtual_steps
+from matex_tf.patches.fit import small_calls, step_function
+from matex_tf.patches.fit.step import one_rank_shapes, virtual_steps
 from matex_tf.patches.recovery import step_retry
 from matex_tf.patches.turns import data_threads
 
@@ -32,7 +33,7 @@ class PredictFunction:
         self._plain: Any = None  # Keras' own, for calls that other ranks do not take part in
         self._compiled: dict[tuple[bool, ...], Any] = {}
         self._graphs: dict[tuple[bool, ...], Any] = {}  # not those of steps that are run eagerly
-        steps.refuse_states(model)
+        step_function.refuse_states(model)
 
     def __call__(self, batches: Any) -> Any:
         """Predictions, in the order of rows, for a list of batches."""

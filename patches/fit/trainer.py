@@ -24,7 +24,8 @@ from matex_tf.patches.common.active_flag import ActiveFlag
 from matex_tf.patches.data import array_sharding, batches, pipeline_ownership, source_sharding
 from matex_tf.patches.data import batch_ownership as guesses
 from matex_tf.patches.division import numbered_rows, shared_work
-from matex_tf.patches.fit import one_rank_shapes, predict_function, small_calls, steps
+from matex_tf.patches.fit import predict_function, small_calls, step_function
+from matex_tf.patches.fit.step import one_rank_shapes
 from matex_tf.patches.groups import joined_fit
 from matex_tf.patches.keras import epoch_iterators, metrics, weights
 from matex_tf.patches.recovery import resume_fit
@@ -62,13 +63,13 @@ def install(module: ModuleType) -> None:
 def _make_train_function(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     if model.train_function is None or _forced(*args, **kwargs):
         model_state.of(model).begin = True
-        model.train_function = steps.StepFunction(model, "train")
+        model.train_function = step_function.StepFunction(model, "train")
     return model.train_function
 
 
 def _make_test_function(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     if model.test_function is None or _forced(*args, **kwargs):
-        model.test_function = steps.StepFunction(model, "test")
+        model.test_function = step_function.StepFunction(model, "test")
     return model.test_function
 
 
@@ -98,7 +99,7 @@ def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         log_once.log(
             f"each rank takes batches of the script's size: the global batch is {ranks.size} times as large (--batch)"
         )
-    if isinstance(model.train_function, steps.StepFunction):
+    if isinstance(model.train_function, step_function.StepFunction):
         model.train_function.feed.begin_fit()
     model_state.of(model).batches_in_step = ranks.size if per_rank else 1
     more = _steps_per_execution(model, ranks.size if per_rank else 1)
@@ -109,7 +110,7 @@ def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
             history = wrapped(*args, **kwargs)
         finally:
             model_state.of(model).batches_in_step = 1
-    if isinstance(model.train_function, steps.StepFunction):
+    if isinstance(model.train_function, step_function.StepFunction):
         model.train_function.feed.end_fit()
     if not strategies.current().replicas_identical and any(
         optimizer.use_ema for optimizer in weights.optimizers_of(model)
@@ -177,7 +178,7 @@ def _logs_of_all(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     if resume_fit.replaying(model):
         return {}
     world.current().location = f"the end of an epoch of {model.name}"
-    if isinstance(model.train_function, steps.StepFunction):
+    if isinstance(model.train_function, step_function.StepFunction):
         model.train_function.end_epoch(evaluating=bool(_evaluating))
     weights.merge_statistics(model)
     if settings.current().join and not _evaluating and model.train_function.made_no_step:
@@ -194,12 +195,12 @@ def _reset_metrics(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     metrics.forget(model)
     for name in ("train", "test"):
         function = getattr(model, f"{name}_function")
-        if function is not None and not isinstance(function, steps.StepFunction):
+        if function is not None and not isinstance(function, step_function.StepFunction):
             raise MatexError(
                 f"{model.name} ({type(model).__name__}) makes a {name}_function of its own, which cannot be shared out "
                 f"among ranks: give it a {name}_step, in place of make_{name}_function."
             )
-    if isinstance(model.train_function, steps.StepFunction):
+    if isinstance(model.train_function, step_function.StepFunction):
         model.train_function.begin_epoch()
     return wrapped(*args, **kwargs)
 

@@ -23,7 +23,7 @@ from matex_tf.patches.data import batches
 from matex_tf.patches.data.batches import Batch
 
 if TYPE_CHECKING:  # for annotations alone
-    from matex_tf.patches.fit.shared_step import SharedStep
+    from matex_tf.patches.fit.step.shared_step import SharedStep
 
 
 class GroupSteps:

@@ -20,7 +20,7 @@ from matex_tf.patches.common import keras_lines, model_state
 from matex_tf.patches.common.active_flag import ActiveFlag
 from matex_tf.patches.data.batches import BatchSource, fetch
 from matex_tf.patches.fit import predict_function
-from matex_tf.patches.fit.shared_step import SharedStep
+from matex_tf.patches.fit.step.shared_step import SharedStep
 from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.recovery import resume_fit, step_retry
 
@@ -36,6 +36,10 @@ def on_batch() -> contextlib.AbstractContextManager[None]:
 class Step(SharedStep):
     """A model's `train_step` or `test_step`, on this rank's rows of a batch."""
 
+    def __init__(self, model: Any, kind: str):
+        super().__init__(model, kind)
+        self.graphs.carries_metrics = self.graphs.counts_early = False
+
     def _of_model(self) -> Any:
         return keras_lines.converted(super()._of_model(), itself=False)
 
@@ -47,12 +51,6 @@ class Step(SharedStep):
             look.get_concrete_function(tf.nest.map_structure(_any_rows, inputs))
         except Exception:  # of code that runs eagerly alone
             self._tell_not_built()
-
-    def _counts_early(self) -> bool:
-        return False
-
-    def _carries_metrics(self) -> bool:
-        return False
 
 
 class StepFunction:

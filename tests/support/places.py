@@ -15,7 +15,7 @@ from typing import Any
 
 #: Name of a place: what is called there, and how often at least in an undisturbed run of `chaos.SCRIPT`.
 PLACES = {
-    "forward": ("matex_tf.patches.fit.shared_step:SharedStep.__call__", 60),
+    "forward": ("matex_tf.patches.fit.step.shared_step:SharedStep.__call__", 60),
     "packed": ("matex_tf.exchange.node.barrier:CheckedBarrier._sign", 150),
     "reducing": ("matex_tf.exchange.allreduce:Channel._reduce", 100),
     "a bucket": ("matex_tf.exchange.process_group:ProcessGroup.sum", 150),

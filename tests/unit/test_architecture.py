@@ -54,15 +54,19 @@ ROOMS: dict[str, str] = {
     "patches.recovery": "core storage faults exchange patches.common patches.data patches.keras",
     "patches.dynamics": "core dynamics patches.common patches.data",
     "patches.groups": "core center faults strategies patches.common patches.data patches.recovery",
+    "patches.fit.step": (
+        "core exchange strategies watching patches.common patches.across_rows patches.checking patches.data"
+        " patches.keras patches.recovery patches.random patches.samples"
+    ),
     "patches.fit": (
         "core exchange strategies watching patches.common patches.across_rows patches.checking patches.data"
         " patches.division patches.turns patches.keras patches.recovery patches.random patches.samples patches.dynamics"
-        " patches.groups"
+        " patches.groups patches.fit.step"
         " patches patches.files"  # whether the script is recorded, and whether it asks for its rank
     ),
     "patches.keras2": (
         "core exchange strategies patches.common patches.across_rows patches.data patches.keras patches.fit"
-        " patches.saving patches.recovery"
+        " patches.fit.step patches.saving patches.recovery"
     ),
     "patches.recording": "core verifying watching patches.common patches.keras2",
     "patches.saving": "core storage patches.common patches.keras patches.fit",

@@ -67,7 +67,7 @@ def inputs_of_a_graph():
     """Whether the inputs of a step's graph are found in batches of several nestings, and what it makes of others."""
     import tensorflow as tf
 
-    from matex_tf.patches.fit import shared_step
+    from matex_tf.patches.fit.step import quick_call
 
     def batches(first):
         parts = [tf.fill([2, 3], first + number) for number in range(4)]
@@ -83,9 +83,9 @@ def inputs_of_a_graph():
     for data, other in zip(batches(1.0), batches(5.0), strict=True):
         concrete = tf.function(lambda data, numbers: tf.reduce_sum(step(data, tf.reshape(numbers, [5, 1])))
                                ).get_concrete_function(data, numbers)  # fmt: skip
-        quick = shared_step._quick(concrete, data)
+        quick = quick_call.of(concrete, data)
         same = all(float(quick(batch, numbers)) == float(concrete(batch, numbers)) for batch in (data, other))
         found.append((quick is not concrete, same))
     ragged = (tf.ragged.constant([[1.0], [1.0, 2.0]]), tf.ones([2]))
     concrete = tf.function(lambda data, numbers: tf.reduce_sum(data[1])).get_concrete_function(ragged, numbers)
-    return found, shared_step._quick(concrete, ragged) is concrete
+    return found, quick_call.of(concrete, ragged) is concrete

@@ -16,8 +16,9 @@ from matex_tf.errors import MatexError
 from matex_tf.patches.common import model_state, under_way
 from matex_tf.patches.data.batches import Batch, BatchSource, fetch
 from matex_tf.patches.dynamics import rows_seen
-from matex_tf.patches.fit import end_of_data, one_rank_shapes, small_calls
-from matex_tf.patches.fit.shared_step import SharedStep
+from matex_tf.patches.fit import end_of_data, small_calls
+from matex_tf.patches.fit.step import one_rank_shapes
+from matex_tf.patches.fit.step.shared_step import SharedStep
 from matex_tf.patches.groups.steps import GroupSteps
 from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.recovery import resume_fit, step_retry
@@ -55,7 +56,7 @@ class StepFunction:
             self._plain = self._plain or data_threads.plain(self.model, self.kind)
             return self._plain(iterator)
         on_batch = not isinstance(iterator, tf.data.Iterator)
-        self.step.promised = None if on_batch else one_rank_shapes.of_iterator(iterator)
+        self.step.graphs.promised = None if on_batch else one_rank_shapes.of_iterator(iterator)
         this = None if on_batch or self.kind == "test" else resume_fit.under_way(self.model)
         if this is not None and this.passes_over(lambda: self._draw(iterator)):
             return {}

@@ -1,0 +1,190 @@
+"""What a step computes of this rank's rows of a batch, as a graph for batches of these columns, or eagerly."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from matex_tf import settings, strategies
+from matex_tf.core import world
+from matex_tf.patches.common import batch_share, log_once, model_state, row_slicing, sharing_report, xla
+from matex_tf.patches.common.row_slicing import RowRange
+from matex_tf.patches.fit.step import one_rank_shapes, quick_call, virtual_steps
+from matex_tf.patches.keras import deferred_update, metrics, metrics_along, sum_loss
+from matex_tf.patches.recovery import step_retry
+from matex_tf.patches.samples import tagged_rows
+from matex_tf.patches.samples.row_losses import RowLosses
+from matex_tf.patches.samples.tagged_rows import TaggedRows
+from matex_tf.strategies.sync import takes_along
+
+#: Which tensors of a batch are cut by rows, see `row_slicing.sliceable`.
+Slices = tuple[bool, ...]
+#: From a batch and the numbers of this rank's share of it to: logs; values of `step_retry.trained_by_gradients`, where
+#: they are read; what `MetricsAlong` has summed; scores of rows.
+Step = Callable[[Any, Any], tuple[Any, Any, Any, Any]]
+
+
+class StepGraphs:
+    """The functions that compute a model's step.
+
+    Attributes:
+        promised: the rows that one rank's pipeline would promise; None where a batch is given by itself.
+        sources: by the slices of a batch, which metric gives which log; see `ModelState`.
+        functions: by the same, those that TensorFlow has compiled.
+        carries_metrics: whether the states of metrics may be summed along with the gradients, where all else allows it.
+        counts_early: whether they may be summed after the gradients, for ranks that die, where all else allows it.
+    """
+
+    def __init__(self, model: Any, kind: str, model_step: Callable[[], Any]):
+        """Args: kind: "train" or "test". model_step: gives the step that the model has for a batch."""
+        self._model, self._kind, self._model_step = model, kind, model_step
+        self.promised: one_rank_shapes.Rows | None = None
+        self.sources: dict[Slices, dict[str, Any]] = {}
+        self.functions: dict[Slices, Any] = {}
+        self.carries_metrics = self.counts_early = True
+        self._made: dict[tuple[Slices, int], Step] = {}
+        self._known: list[Any] = []  # see `virtual_steps.known`
+
+    def step(self, slices: Slices, data: Any, total: int) -> Step:
+        """The step for batches of these columns.
+
+        Args:
+            data: one of them; `total`: its rows on all ranks.
+        """
+        parts = 0
+        if settings.current().reproducible:  # as many virtual ranks as this rank has now
+            parts = len(virtual_steps.shares(RowRange(0, 1, 1, 1, 0)))
+        if (slices, parts) not in self._made:
+            self._made[slices, parts] = self._make(slices, data, total, parts)
+            if parts and not self._model.run_eagerly and self._known != virtual_steps.known(self._model):
+                # The step has made metrics, or found out how they add up.
+                self._made[slices, parts] = self._make(slices, data, total, parts)
+        return self._made[slices, parts]
+
+    def _make(self, slices: Slices, data: Any, total: int, parts: int) -> Step:
+        sharing_report.shared(training=self._kind == "train")
+        built_with = [total] * len(slices) if self.promised is None else self.promised
+        step = self._of_parts(slices, built_with, parts) if parts else self._of_rows(slices, built_with)
+        return step if self._model.run_eagerly else self._compiled(step, slices, data, parts)
+
+    def _of_rows(self, slices: Slices, built_with: Any) -> Step:
+        """The step on this rank's rows."""
+        model, training, model_step = self._model, self._kind == "train", self._model_step()
+        counts_early = self._counts_early()
+        along = metrics_along.MetricsAlong(model) if self._carries_metrics() else None
+
+        @tf.autograph.experimental.do_not_convert
+        def step(data: Any, numbers: Any) -> Any:
+            low, high, rows, of_all, first = tf.unstack(tf.convert_to_tensor(numbers))
+            mine = row_slicing.take(data, slices, low, high)
+            apart = training and not strategies.current().averages_gradients
+            of_rows = self._row_losses(mine, rows)
+            share = batch_share.StepShare(rows, of_all, high - low, first, apart=apart, row_losses=of_rows)
+            with contextlib.ExitStack() as inside:
+                inside.enter_context(batch_share.within(share))
+                results = inside.enter_context(metrics.watching(model, along.note if along else None))
+                inside.enter_context(xla.compiled(model.jit_compile))  # the updates that wait for the end too
+                if counts_early:
+                    counting = deferred_update.then(step_retry.count_behind(model))
+                    inside.enter_context(deferred_update.update_behind_metrics(model, counting))
+                if along is not None:
+                    along.begin()
+                    inside.enter_context(deferred_update.update_behind_metrics(model, along.exchange))
+                if not model.run_eagerly:
+                    inside.enter_context(one_rank_shapes.tracing(mine, built_with))
+                inside.enter_context(sum_loss.computed_by(model, training))
+                logs = sum_loss.in_logs(model_step(tagged_rows.untagged(mine)))
+            self.sources[slices] = _sources(logs, results)
+            trained = step_retry.read_trained(model) if counts_early else None
+            scores = None if of_rows is None else of_rows.found(model)
+            return logs, trained, along.total if along is not None else None, scores
+
+        return step
+
+    def _of_parts(self, slices: Slices, built_with: Any, parts: int) -> Step:
+        """The step on the rows of each of this rank's virtual ranks, one after the other."""
+        model, model_step = self._model, self._model_step()
+
+        @tf.autograph.experimental.do_not_convert
+        def step(data: Any, numbers: Any) -> Any:
+            numbers = tf.ensure_shape(numbers, [parts, 5])
+            with contextlib.ExitStack() as inside:
+                shares = [tf.unstack(own) for own in tf.unstack(numbers)]
+                mine = [row_slicing.take(data, slices, low, high) for low, high, *_ in shares]
+                results = inside.enter_context(metrics.watching(model))
+                for own in mine:
+                    if not model.run_eagerly:
+                        inside.enter_context(one_rank_shapes.tracing(own, built_with))
+
+                every = [self._row_losses(own, own_share[2]) for own, own_share in zip(mine, shares, strict=True)]
+
+                def work(place: int) -> Any:
+                    low, high, rows, of_all, first = shares[place]
+                    share = batch_share.StepShare(rows, of_all, high - low, first, row_losses=every[place])
+                    with batch_share.within(share):
+                        return model_step(tagged_rows.untagged(mine[place]))
+
+                logs, self._known = virtual_steps.run(model, numbers, work, results)
+            self.sources[slices] = _sources(logs, results)
+            scores = [of_rows.found(model) for of_rows in every if of_rows is not None]
+            return logs, None, None, tuple(tf.concat(parts, 0) for parts in zip(*scores, strict=True)) or None
+
+        return step
+
+    def _compiled(self, step: Step, slices: Slices, data: Any, parts: int) -> Step:
+        if self._model.jit_compile and parts:
+            log_once.log("jit_compile is off: with --reproducible sums have one order, and XLA takes another.")
+        compiled = self.functions[slices] = tf.function(step, reduce_retracing=True)
+        spec = row_slicing.relaxed(data, slices)
+        of_numbers = tf.TensorSpec([parts, 5] if parts else [5], tf.int32)
+        concrete = compiled.get_concrete_function(data if spec is None else spec, of_numbers)
+        if spec is None:
+            return compiled
+        self.functions[slices] = concrete
+        usual, quick = row_slicing.signature(data), quick_call.of(concrete, data)
+        others: dict[tuple[int | None, ...], Any] = {row_slicing.ranks(data): compiled}
+
+        def call(data: Any, numbers: Any) -> Any:
+            # What looks for the right graph among several takes longer than a small step.
+            if row_slicing.signature(data) == usual:
+                return quick(data, numbers)
+            ranks = row_slicing.ranks(data)  # one graph for tensors of several ranks would not know where rows are
+            if ranks not in others:
+                others[ranks] = tf.function(step, reduce_retracing=True)
+            return others[ranks](data, numbers)
+
+        return call
+
+    def _row_losses(self, mine: Any, rows: Any) -> RowLosses | None:
+        """What measures these rows, where they have numbers."""
+        pruning = model_state.of(self._model).samples
+        return pruning.row_losses(mine.tags, rows) if pruning and isinstance(mine, TaggedRows) else None
+
+    def _counts_early(self) -> bool:
+        """Whether the metrics' states may be summed after the gradients, for ranks that die; see `step_retry`."""
+        return self.counts_early and world.current().guard is not None and self._exchanges_in_graph()
+
+    def _carries_metrics(self) -> bool:
+        """Whether the metrics' states may be summed along with the gradients."""
+        ranks, optimizer = world.current(), self._model.optimizer
+        if not self.carries_metrics or ranks.is_single or ranks.guard is not None or settings.current().codec != "none":
+            return False
+        in_every_step = optimizer is not None and not optimizer.gradient_accumulation_steps
+        return in_every_step and self._exchanges_in_graph() and takes_along(strategies.current())
+
+    def _exchanges_in_graph(self) -> bool:
+        """Whether the step is one graph, which sums the gradients of all ranks and applies them."""
+        strategy = strategies.current()
+        same = strategy.averages_gradients and strategy.replicas_identical and not strategy.delays_updates
+        apart = self._model.run_eagerly or settings.current().reproducible
+        return self._kind == "train" and same and not apart
+
+
+def _sources(logs: Any, results: list[tuple[Any, Any]]) -> dict[str, Any]:
+    if not isinstance(logs, dict):
+        return {}
+    made_by = {id(tensor): metric for tensor, metric in results}
+    return {key: made_by.get(id(value)) for key, value in metrics.flat(logs).items()}
