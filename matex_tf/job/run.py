@@ -72,6 +72,12 @@ def main(arguments: Sequence[str]) -> int:
             return 0
         world = training
         world_module.adopt(world)
+    run_among(world, target, settings)
+    return 0
+
+
+def run_among(world: World, target: Target, settings: Settings) -> None:
+    """Run a script on the ranks that train. Comes back on all of them, or on none."""
     output = Output()
     reporter = None
     ending = Finalizer(world, output)
@@ -106,7 +112,6 @@ def main(arguments: Sequence[str]) -> int:
     checkpoints.leave(world)
     if world.rank == 0:
         sign.reach()
-    return 0
 
 
 def take_stdin() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from matex_tf.core import starting
 from matex_tf.core.sign import Sign
@@ -22,6 +23,7 @@ STDIN = "MATEX_STDIN"
 _SECONDS_TO_STOP = 6.0
 _SECONDS_TO_SAVE = 60.0
 _SSH_LOST = 255
+_STOPS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 #: What to say where `run` has missed the sign.
 NO_SIGN = (
@@ -68,8 +70,7 @@ def run(
         environ[STDIN] = f"/proc/{os.getpid()}/fd/0"
     if watch is None and (survive or not local or sign):
         watch = MpirunMonitor(survive, sign)
-    stops = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    heard = stops | {signal.SIGCHLD} | ({signal.SIGUSR1} if saves else set())
+    heard = _STOPS | {signal.SIGCHLD} | ({signal.SIGUSR1} if saves else set())
     before = signal.pthread_sigmask(signal.SIG_BLOCK, heard)
     try:
         job = subprocess.Popen(
@@ -84,27 +85,7 @@ def run(
             loopback.narrow_when_up(job.pid)
         if watch:
             os.close(watch.source)
-        stopped, waited, over, saving = 0, 0.0, False, 0.0
-        while job.poll() is None:
-            info = signal.sigtimedwait(heard, 0.5)
-            if saving and not stopped and time.monotonic() > saving + _SECONDS_TO_SAVE:
-                stopped = signal.SIGUSR1
-                job.terminate()
-            if info is None:
-                over = survive and sign is not None and sign.given  # mpirun may wait for ranks of a lost host
-                waited += 0.5 if stopped or over or (watch and watch.seconds >= 0) else 0.0
-                if waited >= _SECONDS_TO_STOP:
-                    kill(job.pid)  # its daemons on other hosts end the ranks there, and themselves
-            elif info.si_signo == signal.SIGUSR1 and not saving:
-                saving = time.monotonic()
-                with contextlib.suppress(ProcessLookupError):
-                    job.send_signal(signal.SIGUSR1)
-            elif info.si_signo in stops:
-                from_terminal = info.si_code > 0
-                if not stopped and not from_terminal:
-                    with contextlib.suppress(ProcessLookupError):
-                        job.send_signal(signal.SIGTERM if info.si_signo == signal.SIGHUP else info.si_signo)
-                stopped = stopped or info.si_signo
+        end = _wait(job, heard, watch, lambda: survive and sign is not None and sign.given)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     remove_session(job.pid)  # of one that was killed, or whose daemons on a lost host still wrote there
@@ -112,18 +93,66 @@ def run(
         lifetime.remove_unused_segments()
     if watch:
         watch.close()
-        watch.stopped = stopped or (signal.SIGUSR1 if saving else 0)
-    if stopped:
-        return 128 + stopped
+        watch.stopped = end.stopped or (signal.SIGUSR1 if end.saving else 0)
+    if end.stopped:
+        return 128 + end.stopped
     # Where the ssh to the daemon ends before its connection does, mpirun says so on stdout, and has the code of ssh.
     if watch and (watch.lost_host or (survive and not local and job.returncode == _SSH_LOST)):
         print(f"matex_tf: error: {_LOST_HOST}", file=sys.stderr, flush=True)
     code = job.returncode if job.returncode >= 0 else 128 - job.returncode
     if watch and watch.seconds >= 0 and job.returncode in (0, -signal.SIGKILL):
         code = watch.code
-    elif over and job.returncode == -signal.SIGKILL:
+    elif end.over and job.returncode == -signal.SIGKILL:
         code = 0
     if code == 0 and sign and not sign.given:
         sign.missed = True
         return 1
     return code
+
+
+@dataclasses.dataclass
+class _End:
+    """How mpirun came to its end.
+
+    Attributes:
+        stopped: the signal that has stopped it; 0 for none.
+        saving: since when the ranks are asked to save and end, by the monotonic clock; 0.0 where nobody has asked.
+        over: whether all was over, but for mpirun.
+    """
+
+    stopped: int = 0
+    saving: float = 0.0
+    over: bool = False
+
+
+def _wait(
+    job: subprocess.Popen[bytes], heard: set[signal.Signals], watch: MpirunMonitor | None, is_over: Callable[[], bool]
+) -> _End:
+    """Wait for mpirun to end, and pass signals on.
+
+    Args:
+        heard: the signals to wait for, which are blocked.
+        is_over: whether the script has come to its end, and nobody has to wait for ranks that have not.
+    """
+    end, waited = _End(), 0.0
+    while job.poll() is None:
+        info = signal.sigtimedwait(heard, 0.5)
+        if end.saving and not end.stopped and time.monotonic() > end.saving + _SECONDS_TO_SAVE:
+            end.stopped = signal.SIGUSR1
+            job.terminate()
+        if info is None:
+            end.over = is_over()  # mpirun may wait for ranks of a lost host
+            waited += 0.5 if end.stopped or end.over or (watch and watch.seconds >= 0) else 0.0
+            if waited >= _SECONDS_TO_STOP:
+                kill(job.pid)  # its daemons on other hosts end the ranks there, and themselves
+        elif info.si_signo == signal.SIGUSR1 and not end.saving:
+            end.saving = time.monotonic()
+            with contextlib.suppress(ProcessLookupError):
+                job.send_signal(signal.SIGUSR1)
+        elif info.si_signo in _STOPS:
+            from_terminal = info.si_code > 0
+            if not end.stopped and not from_terminal:
+                with contextlib.suppress(ProcessLookupError):
+                    job.send_signal(signal.SIGTERM if info.si_signo == signal.SIGHUP else info.si_signo)
+            end.stopped = end.stopped or info.si_signo
+    return end

@@ -147,13 +147,7 @@ def pipeline(
     """
     ranks = world.current()
     leaves = [leaf for leaf in tf.nest.flatten(adapter._inputs) if leaf is not None]
-    holding = compare(leaves)
-    orphans = None
-    if ranks.guard is not None:
-        given = [leaf for name in ("x", "y", "sample_weight") for leaf in tf.nest.flatten(asked.get(name))]
-        orphans = found([leaf for leaf in given if leaf is not None], leaves)
-    if orphans is not None and len(orphans.counts) > 1:
-        holding = DataLayout(orphans.counts, True)
+    holding, orphans = _layout(leaves, asked)
     adapter._matex_sharded = holding.sharded
     if training:
         _tell(holding)
@@ -162,16 +156,7 @@ def pipeline(
     per_rank = training and settings.current().batch == "per-rank"
     size = adapter._batch_size
     global_size = size * ranks.size if per_rank else size
-    dense = not any(map(_sparse, leaves))
-    if holding.sharded and not dense:
-        raise MatexError(
-            "the ranks hold different rows of sparse arrays: give every rank the whole, or make the arrays dense."
-        )
-    apart = training and not holding.sharded and strategies.current().apart
-    if not dense or apart:
-        if pruning is not None:
-            why = "and groups train apart: take --strategy sync" if apart else "and these are sparse: make them dense"
-            raise MatexError(f"--prune-samples leaves out rows of dense arrays, {why}.")
+    if not _gathers_rows(leaves, holding.sharded, training, pruning):
         return original()
     adapter._size = math.ceil(holding.total / size)
     adapter._partial_batch_size = holding.total % size
@@ -179,26 +164,16 @@ def pipeline(
     if elements is None:
         elements = _as_elements(adapter._inputs)
     if pruning is not None:
-        own = ranks.rank if holding.sharded else 0
-        counts = holding.counts if holding.sharded else [holding.total]
-        pruning.over(counts, own, size, global_size, tf.nest.flatten(elements)[0])
-        if orphans is not None and holding.sharded:
-            raise MatexError(
-                "--prune-samples and --faults shrink go together where every rank holds all rows, and here each has "
-                "rows of its own: take --faults restart, or leave out --prune-samples."
-            )
+        _number_rows(pruning, elements, holding, size, global_size, orphans)
     if training and ring_shuffle.wanted(elements, holding.sharded, pruning is not None):
         return _going_round(adapter, elements, holding, global_size)
     own_rows: Callable[[Any], tuple[Any, Any, Any]] | None = None
-    if holding.sharded:
-        batches = (
-            batch_indices.of_shards(adapter, Interleaving(holding.counts), global_size, orphans)
-            if pruning is None
-            else batch_indices.of_pruned_shards(adapter, holding.counts, global_size, pruning)
-        )
-    else:
+    if not holding.sharded:
         batches, own_rows = batch_indices.of_whole(adapter, original, global_size, size if per_rank else 0, pruning)
-    data = tf.data.Dataset.from_tensors(elements).repeat()
+    elif pruning is None:
+        batches = batch_indices.of_shards(adapter, Interleaving(holding.counts), global_size, orphans)
+    else:
+        batches = batch_indices.of_pruned_shards(adapter, holding.counts, global_size, pruning)
     origin = [0, ranks.generation]
     if orphans is not None and holding.sharded:
         adapter._matex_source = orphans  # lives as long as the data are walked over
@@ -206,6 +181,63 @@ def pipeline(
     elif ranks.guard is not None and not holding.sharded:
         adapter._matex_source = Gatherer(elements, tagged=pruning is not None)
         origin = [batch_origins.remember(adapter._matex_source), ranks.generation]
+    return _gathered(batches, own_rows, elements, origin, not holding.sharded, pruning)
+
+
+def _layout(leaves: list[Any], asked: dict[str, Any]) -> tuple[DataLayout, Any]:
+    """Which rows each rank holds; and, where ranks may die, what takes care of the rows of those that have."""
+    holding, orphans = compare(leaves), None
+    if world.current().guard is not None:
+        given = [leaf for name in ("x", "y", "sample_weight") for leaf in tf.nest.flatten(asked.get(name))]
+        orphans = found([leaf for leaf in given if leaf is not None], leaves)
+    if orphans is not None and len(orphans.counts) > 1:
+        holding = DataLayout(orphans.counts, True)
+    return holding, orphans
+
+
+def _gathers_rows(leaves: list[Any], sharded: bool, training: bool, pruning: Pruning | None) -> bool:
+    """Whether a rank gathers its rows of a batch from the arrays; otherwise it cuts them out of whole batches."""
+    dense = not any(map(_sparse, leaves))
+    if sharded and not dense:
+        raise MatexError(
+            "the ranks hold different rows of sparse arrays: give every rank the whole, or make the arrays dense."
+        )
+    apart = training and not sharded and strategies.current().apart
+    if pruning is not None and (apart or not dense):
+        why = "and groups train apart: take --strategy sync" if apart else "and these are sparse: make them dense"
+        raise MatexError(f"--prune-samples leaves out rows of dense arrays, {why}.")
+    return dense and not apart
+
+
+def _number_rows(
+    pruning: Pruning, elements: Any, holding: DataLayout, size: int, global_size: int, orphans: Any
+) -> None:
+    """Let the rows have numbers, by which they are left out."""
+    own = world.current().rank if holding.sharded else 0
+    counts = holding.counts if holding.sharded else [holding.total]
+    pruning.over(counts, own, size, global_size, tf.nest.flatten(elements)[0])
+    if orphans is not None and holding.sharded:
+        raise MatexError(
+            "--prune-samples and --faults shrink go together where every rank holds all rows, and here each has "
+            "rows of its own: take --faults restart, or leave out --prune-samples."
+        )
+
+
+def _gathered(
+    batches: Any,
+    own_rows: Callable[[Any], tuple[Any, Any, Any]] | None,
+    elements: Any,
+    origin: list[int],
+    whole: bool,
+    pruning: Pruning | None,
+) -> Any:
+    """This rank's rows of each batch.
+
+    Args:
+        batches: of what `own_rows` makes indices, share and batch of, or of these.
+        origin: where a batch comes from, see `LocalBatch`.
+        whole: whether every rank holds all rows.
+    """
 
     def gather(found: Any, data: Any) -> LocalBatch:
         indices, share, batch = found if own_rows is None else own_rows(*found)
@@ -215,8 +247,9 @@ def pipeline(
         mine = tf.nest.map_structure(lambda leaf: tf.gather(leaf, indices) if tf.is_tensor(leaf) else leaf, data)
         if pruning is not None:
             mine = TaggedRows(tags, mine)
-        return LocalBatch(share, tf.constant(not holding.sharded), mine, tf.constant(origin, tf.int64), batch)
+        return LocalBatch(share, tf.constant(whole), mine, tf.constant(origin, tf.int64), batch)
 
+    data = tf.data.Dataset.from_tensors(elements).repeat()
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False
     options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE

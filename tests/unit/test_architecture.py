@@ -164,6 +164,22 @@ def test_one_checksum():
     assert found - files == {"core.mismatch", "core.sign"}  # the sign's is for strangers, not for ranks
 
 
+#: Lines of a function, without its docstring; and what may have more: a list of options.
+LONGEST, LISTS = 70, {"cli.label parser"}
+
+
+def test_functions_can_be_held():
+    """No function is longer than a reader can hold."""
+    found = set()
+    for name, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                body = node.body[ast.get_docstring(node) is not None :] or node.body
+                if node.end_lineno - body[0].lineno + 1 > LONGEST:
+                    found.add(f"{name} {node.name}")
+    assert found == LISTS
+
+
 def packages(path):
     """The packages that a file imports, lazily or not."""
     found = set()
