@@ -234,6 +234,10 @@ def finish() -> None:
         from matex_tf.patches.loops import replica_sync
 
         replica_sync.check()
+    if "matex_tf.patches.turns.from_generator" in sys.modules:
+        from matex_tf.patches.turns import from_generator
+
+        run_state.current().part(from_generator.OfLoops).close()
     if wanted := settings.current().steps:
         _say_steps(wanted)
     if settings.current().scores_samples and not run_state.current().scored_fits:

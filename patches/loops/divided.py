@@ -97,6 +97,9 @@ _whole: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 def of(dataset: Any, site: Site) -> Division | None:
     """The division for a loop, ready for a walk."""
+    if site in _looked_at.get(dataset, ()) and not shared_work.undivided():
+        with source_sharding.paused():
+            from_generator.look_in_loop(dataset)
     known = _divisions.setdefault(dataset, {})
     if site not in known:
         known[site] = _make(dataset)
@@ -203,7 +206,7 @@ def _divide(dataset: Any, whole: Any = None) -> own_rows.Divided:
     with source_sharding.paused():
         divided = own_rows.divide(dataset, whole)
     if divided.dataset is not None and not divided.kept and from_generator.generators(dataset):
-        return divided._replace(kept="in a loop of the script's own every rank runs the generator of from_generator")
+        return divided._replace(kept=from_generator.FIRST_WALK)
     return divided
 
 

@@ -25,7 +25,7 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.core.stall_detector import StallDetector
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import carried_error, run_state
+from matex_tf.patches.common import carried_error
 from matex_tf.patches.turns import in_turn
 
 #: Bytes of the elements that are handed on at once, and of those that are kept for a rank which has yet to take them.
@@ -126,7 +126,7 @@ class _Walk:
 
 
 class Elements:
-    """What connects the ranks of a node, for one generator and one call of `fit`, `evaluate` or `predict`.
+    """What connects the ranks of a node, for one generator, until it is closed.
 
     A rank numbers its walks. Where ranks count them differently, as one that has read further ahead does, the generator
     runs once more than it had to.
@@ -157,7 +157,6 @@ class Elements:
         ]
         for thread in self._threads:
             thread.start()
-        run_state.current().part(in_turn.Open).turns.append(self)
 
     def walk(self) -> Iterator[Any]:
         """The elements of a new walk."""

@@ -5,6 +5,9 @@ walk, so that nothing runs more often than on one rank. They show whether making
 code can see (`reach`), and whether the ranks have the same: then one rank makes them for the others (`elements`). A
 generator that goes on with something that other code has made, as an iterator or a queue, is left as it is.
 
+In a loop of the script's own every rank runs it the first time. Once the ranks have shared out a batch of the loop,
+they look at the elements when its next walk begins, and what connects them stays until the script ends.
+
 What TensorFlow does with the elements each rank does, so a `shuffle` is where it is on one rank.
 
 Relies on (TensorFlow 2.16 to 2.21): `tf.data.Dataset.from_generator` (public), and the names of dataset classes.
@@ -29,6 +32,8 @@ from matex_tf.patches.turns.elements import Elements
 
 #: How many elements the ranks look at: so many, or so many bytes, but two at least.
 _LOOKED_AT, _BYTES, _LEAST = 32, 4 << 20, 2
+#: What a loop says that has begun for the first time.
+FIRST_WALK = "in the first walk of a loop of the script's own every rank runs the generator of from_generator"
 #: What a dataset is made from.
 _GENERATOR = "_matex_generator"
 #: Datasets, by a part of their names, behind which a generator may not run although there is a walk.
@@ -56,6 +61,7 @@ class Generator:
     Attributes:
         elements: where the first rank of the node runs the script's code; None elsewhere, and outside of a call.
         mark: a checksum over the elements that were looked at.
+        refused: whether every rank has to run it in loops of the script's own.
     """
 
     def __init__(self, script: Callable[..., Any], args: Any):
@@ -65,6 +71,7 @@ class Generator:
         self._rest: Iterator[Any] | None = None  # a walk of which these have been taken, and nothing else
         self.elements: Elements | None = None
         self.mark = 0
+        self.refused = False
 
     def __call__(self, *args: Any) -> Iterator[Any]:
         """Begin a walk."""
@@ -163,29 +170,54 @@ def of(dataset: Any) -> Generator | None:
     return found
 
 
+class OfLoops:
+    """What is open from a loop of the script's own on, until the script ends."""
+
+    def __init__(self) -> None:
+        self.turns: list[in_turn.CanEnd] = []
+
+    def close(self) -> None:
+        """The script has ended, on every rank."""
+        ended, self.turns = self.turns, []
+        for one in ended:
+            one.close()
+
+
+def look_in_loop(dataset: Any) -> None:
+    """Find out who runs the generators of a pipeline that a loop walks over again. All ranks come here."""
+    if any(generator.elements is None and not generator.refused for generator, _ in generators(dataset)):
+        look(dataset, "loop")
+
+
 def look(dataset: Any, what: str) -> None:
-    """Find out who runs the generators of a pipeline, for a call that begins. All ranks come here.
+    """Find out who runs the generators of a pipeline, for a call or a walk that begins. All ranks come here.
 
     Args:
         dataset: on every rank made of the same.
-        what: whose data these are: "fit", "evaluate" or "predict".
+        what: whose data these are: "fit", "evaluate" or "predict"; "loop" for a walk of a loop of the script's own.
     """
     chosen, ranks = settings.current(), world.current()
+    run = run_state.current()
+    turns = run.part(OfLoops).turns if what == "loop" else run.part(in_turn.Open).turns
     for generator, keeping in generators(dataset):
         if generator.elements is not None:
             continue
         why = "what stands behind it may keep its elements (cache)" if keeping else ""
         if not why:
             why = generator.look(judged=chosen.generators != "node")
-            run_state.current().part(in_turn.Open).turns.append(generator)
+            turns.append(generator)
         everyone = ranks.allgather((why, generator.mark), "look at the first elements of a generator")
         why = next((reason for reason, _ in everyone if reason), "")
         if not why and len({mark for _, mark in everyone}) > 1:
             why = "its first elements differ between ranks"
         if chosen.generators == "rank":
+            generator.refused = True
             continue
         why = why or generator.share(may_run_again=chosen.generators != "node")
-        if what == "fit":
+        generator.refused = bool(why)
+        if generator.elements is not None:
+            turns.append(generator.elements)
+        if what in ("fit", "loop"):
             who = "every rank runs" if why else "the first rank of each node runs"
             then = f": {why}" if why else ", and the others get its elements"
             log_once.log(f"{who} the generator of from_generator (--generators {chosen.generators}){then}")

@@ -215,7 +215,7 @@ def test_generator_that_differs(ranks, kind):
         (
             "generator",
             "runs 1 map of the tf.data pipeline for its rows of each batch (--data exact)",
-            "what stands in front is done by all, since in a loop of the script's own every rank runs the generator",
+            "what stands in front is done by all, since in the first walk of a loop of the script's own every",
         ),
         (
             "map across",

@@ -105,3 +105,21 @@ def test_rows_of_each_rank(ranks):
     assert set(map(tuple, (value for values in ranks(elements.differing, meets="").values() for value in values))) == {
         tuple(range(ROWS))
     }
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("kind", ["plain", "no map", "draws", "cache"])
+def test_loop_of_the_script(ranks, kind):
+    """From its second walk on one rank makes the elements, also where the loop is left in the middle; where its code
+    leaves something behind every rank does, as on one."""
+    results = ranks(elements.looped, (1, 4), meets="", kind=kind)
+    said = {size: [value.pop("said") for value in values] for size, values in results.items()}
+    made = [value.pop("made") for value in results[4]]
+    results[1][0].pop("made")
+    shared = kind in ("plain", "no map")
+    who = "the first rank of each node runs" if shared else "every rank runs"
+    assert any(line.startswith(who) for line in said[4][0]), said
+    for first, _, last in made[1:]:
+        assert first == ROWS and (last - first <= 32) == (shared or kind == "cache"), made
+    assert made[0][-1] > 2 * ROWS or kind == "cache"
+    same(results, rtol=1e-5)

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf.core import world
-from matex_tf.patches.common import log_once
-from matex_tf.patches.turns import elements
+from matex_tf.patches.common import log_once, run_state
+from matex_tf.patches.turns import elements, from_generator
 from tests.support.cases.common import table
 from tests.support.cases.division import Rows, joined
 from tests.support.cases.pipe import chosen
@@ -165,3 +165,38 @@ def differing():
 def threads():
     """Threads that are left of what has been read."""
     return sum(thread.name == "matex_tf elements" for thread in threading.enumerate())
+
+
+def looped(kind, run_by="auto"):
+    """The rows of a loop of the script's own, in three walks, and of `fit` and another loop behind it."""
+    keras.utils.set_random_seed(7)
+    made = np.zeros(1, int)
+    with mock.patch.object(log_once, "log") as lines, chosen("", generators=run_by):
+        data = _dataset(kind, made)
+        weights, counts, walks = tf.Variable(tf.ones([6])), [], []
+        for walk in range(3):
+            seen = []
+            for number, (x, y) in enumerate(data):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean((tf.linalg.matvec(x, weights) - tf.cast(y, tf.float32)) ** 2)
+                weights.assign_sub(1e-4 * tape.gradient(loss, weights))
+                seen.append(np.concatenate([x.numpy(), y.numpy()[:, None]], 1))
+                if walk == 1 and number == 2:
+                    break
+            walks.append(seen)
+            counts.append(int(made[0]))
+        model = Rows()
+        model.fit(data, verbose=0)
+        left = [np.array(y) for _, y in data]
+        run_state.current().part(from_generator.OfLoops).close()
+    gathered = world.current().allgather(walks, "compare walks")
+    # The first batch is whole on every rank, and a rank without rows has one that does not count.
+    whole = [
+        [np.unique(np.concatenate(parts), axis=0) for parts in zip(*walk, strict=True)]
+        for walk in zip(*gathered, strict=True)
+    ]
+    said = [line for (line,), _ in lines.call_args_list if "from_generator" in line]
+    return {
+        "walks": whole, "made": counts, "fitted": joined([*model.kept]), "left": left, "said": said,
+        "weights": weights.numpy(), "threads": threads(),
+    }  # fmt: skip
