@@ -40,7 +40,7 @@ ROOMS: dict[str, str] = {
     "readers.formats.csv": "core readers.tables readers.safety",
     "readers.formats.hdf5": "core readers.tables readers.safety",
     "readers.formats.netcdf": "core readers.tables readers.safety",
-    "patches": "verifying patches.common patches.files patches.imports patches.loops",
+    "patches": "verifying patches.common patches.files patches.imports patches.loops patches.turns",
     "patches.common": "core patches",
     "patches.candidates": "core storage blueprints patches.common",
     "patches.random": "exchange patches.common patches.across_rows",
