@@ -50,10 +50,10 @@ class Settings:
     generators: str = option(
         "auto",
         "Which ranks run the code of a Python generator that `fit`, `evaluate` or `predict` gets, also through "
-        "`from_generator`; of that also where a loop walks over it again. `rank`: every rank. `node`: the first rank of each node, from which the others get their "
-        "rows; what the code draws or counts is known on that rank alone. `auto`: the first of each node where making "
-        "the first two batches, or the first elements, has drawn and changed nothing that other code can see, else "
-        "every rank.",
+        "`from_generator`; of that also where a loop walks over it again. `rank`: every rank. `node`: the first rank "
+        "of each node, from which the others get their rows; what the code draws or counts is known on that rank "
+        "alone. `auto`: the first of each node where making the first two batches, or the first elements, has drawn "
+        "and changed nothing that other code can see, else every rank.",
         choices=("auto", "rank", "node"),
         group="data",
     )
