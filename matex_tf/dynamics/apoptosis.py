@@ -65,6 +65,7 @@ def remove_redundant(
     inputs: Sequence[Any] | None = None,
     now: float | None = None,
     untrained: float = 0.0,
+    loss: Loss | None = None,
 ) -> Removal | None:
     """Take out neurons that the model can do without. Every rank must call, and gets the same.
 
@@ -80,6 +81,7 @@ def remove_redundant(
         inputs: see `channel_groups`.
         now: the loss on the watched rows, where that is known.
         untrained: the loss before the first step; 0 where it is not known, and then the lowest counts alone.
+        loss: that of the model as it is, where somebody has it compiled already.
 
     Returns:
         None where too few neurons are redundant to be worth it.
@@ -88,7 +90,7 @@ def remove_redundant(
     least = 0.1 * count if least is None else least
     if count * (1 - choose.KEPT**2) < least:  # between two layers that keep so much of their channels each
         return None
-    loss = Loss(model)
+    loss = Loss(model) if loss is None else loss
     before = loss_of(loss, watched, total) if now is None else now
     if not np.isfinite(before):
         return None

@@ -67,6 +67,7 @@ class Changes:
         self._largest = 0  # parameters that it has had, or that the script's has
         self._reference = schedule.Reference()  # stays infinite where rows do not stay the same
         self._begun, self._on = False, True
+        self._compiled_loss: Loss | None = None
 
     def begin(self) -> None:
         """Before the first step, when the model is built; only the first call counts."""
@@ -135,6 +136,7 @@ class Changes:
         if progress is not None:
             text = self._grow(progress, learning) or ("" if learning else self._remove(looked_at, watched, loss))
         if text:
+            self._compiled_loss = None
             self._say(f"step {self._step}: {text}")
         self._schedule.go_on(learning)
         if self._step < self._due:
@@ -149,11 +151,17 @@ class Changes:
     def _loss(self, rows: Sequence[Rows]) -> float:
         """The loss on some rows. Nothing changes from now on where it cannot be computed."""
         try:
-            return loss_of(Loss(self._model), rows, total)
+            return loss_of(self._loss_now(), rows, total)
         except (ValueError, TypeError, AttributeError) as error:
             self._say(f"{self._model.name} stays as it is: its loss cannot be computed apart from a step ({error})")
             self._on = False
             return float("nan")
+
+    def _loss_now(self) -> Loss:
+        """That of the model as it is, compiled once for all looks until it changes."""
+        if self._compiled_loss is None:
+            self._compiled_loss = Loss(self._model)
+        return self._compiled_loss
 
     def _grow(self, progress: float, learning: bool) -> str:
         """Put something in; what it was, in words."""
@@ -175,7 +183,15 @@ class Changes:
         least = _WORTH * self._largest
         best, untrained = self._reference.loss, self._schedule.first
         removal = remove_redundant(
-            self._model, looked_at, watched, self._wanted.tolerance, best, least, now=now, untrained=untrained
+            self._model,
+            looked_at,
+            watched,
+            self._wanted.tolerance,
+            best,
+            least,
+            now=now,
+            untrained=untrained,
+            loss=self._loss_now(),
         )
         if removal is None:
             return ""
