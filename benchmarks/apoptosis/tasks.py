@@ -5,6 +5,7 @@ A function gets `keras`, which is Keras 3, or tf_keras for a peer that knows no 
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -160,8 +161,8 @@ def images_data(rows: int) -> tuple[np.ndarray, np.ndarray]:
     return np.clip(image, 0, 1).astype(np.float32), label.astype(np.int32)
 
 
-def resnet(keras: Any, width: float) -> Any:
-    """A residual network of three stages, one block each, with 16, 32 and 64 filters (He et al. 2016, section 4.2)."""
+def resnet(keras: Any, width: float, blocks: int = 1) -> Any:
+    """A residual network of three stages of blocks, with 16, 32 and 64 filters (He et al. 2016, section 4.2)."""
     layers = keras.layers
 
     def convolve(data: Any, filters: int, size: int = 3, strides: int = 1) -> Any:
@@ -170,8 +171,8 @@ def resnet(keras: Any, width: float) -> Any:
 
     inputs = keras.Input((32, 32, 3))
     data = layers.ReLU()(convolve(inputs, int(16 * width)))
-    for stage, filters in enumerate((16, 32, 64)):
-        count, strides = int(filters * width), 1 + (stage > 0)
+    for stage, block in itertools.product(range(3), range(blocks)):
+        count, strides = int(2**stage * 16 * width), 2 if stage and not block else 1
         branch = layers.ReLU()(convolve(data, count, strides=strides))
         branch = convolve(branch, count)
         if strides > 1:
@@ -181,6 +182,11 @@ def resnet(keras: Any, width: float) -> Any:
     return keras.Model(inputs, outputs)
 
 
+def resnet20(keras: Any, width: float) -> Any:
+    """The same with three blocks in each stage: the ResNet-20 of He et al. for CIFAR-10."""
+    return resnet(keras, width, 3)
+
+
 _CLASSES = "sparse_categorical_crossentropy"
 TASKS = {
     task.name: task
@@ -188,5 +194,6 @@ TASKS = {
         Task("higgs", higgs_data, higgs_model, "binary_crossentropy", "auc", 500_000, 8, 2000, 600, 1e-3),
         Task("lenet", digits_data, lenet, _CLASSES, "accuracy", 5391, 12, 128, 1, 1e-3),
         Task("resnet", images_data, resnet, _CLASSES, "accuracy", 6000, 12, 64, 1, 2e-3, decays=True),
+        Task("resnet20", images_data, resnet20, _CLASSES, "accuracy", 6000, 12, 64, 1, 2e-3, decays=True),
     )
 }

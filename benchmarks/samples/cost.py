@@ -18,7 +18,7 @@ def show(rows: int) -> None:
     import keras
 
     from matex_tf.core.world import World
-    from matex_tf.dynamics import samples
+    from matex_tf.dynamics.samples import scoring
 
     def resident() -> float:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
@@ -34,15 +34,15 @@ def show(rows: int) -> None:
     values, steps = np.random.default_rng(0).exponential(size=rows).astype(np.float32), -(-rows // task.batch)
     numbers = np.random.default_rng(0).permutation(rows)
     before, begin = resident(), time.process_time()
-    scores = samples.SampleScores(rows)
+    scores = scoring.SampleScores(rows)
     for low in range(0, rows, task.batch):
         scores.note(numbers[low : low + task.batch], values[low : low + task.batch])
     noted = time.process_time()
     scores.merge(World())
     merged = time.process_time()
-    epoch = samples.choose(scores.scores, 0.75, 1, 1)
+    epoch = scoring.choose(scores.scores, 0.75, 1, 1)
     chosen = time.process_time()
-    tags = samples.tags(epoch.codes, (1, 1))
+    tags = scoring.tags(epoch.codes, (1, 1))
     ordered, grown = time.process_time(), resident() - before
     share = 100 * (ordered - begin) / steps / step
     parts = [noted - begin, merged - noted, chosen - merged, ordered - chosen, ordered - begin]

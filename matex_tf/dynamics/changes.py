@@ -46,6 +46,7 @@ class Changes:
         steps_per_epoch: None where nobody knows.
         say: prints a line.
         epochs: of this `fit`.
+        growth: of an earlier `fit` of this model, which goes on.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Changes:
         steps_per_epoch: int | None,
         say: Callable[[str], None],
         epochs: int = 1,
+        growth: Growth | None = None,
     ):
         self._model, self._wanted, self._watched, self._say = model, wanted, list(watched), say
         self._schedule = schedule.Schedule.of(steps_per_epoch, epochs)
@@ -63,7 +65,7 @@ class Changes:
         self._step = 0
         self._seen: list[tuple[int, Rows]] = []
         self._looked_at = _LOOKED_AT[0]
-        self._growth: Growth | None = None
+        self.growth = growth
         self._largest = 0  # parameters that it has had, or that the script's has
         self._reference = schedule.Reference()  # stays infinite where rows do not stay the same
         self._begun, self._on = False, True
@@ -82,15 +84,24 @@ class Changes:
         if not groups.found:
             self._say(f"{model.name} has no layer whose neurons could change (docs/dynamics.md)")
             self._on = False
+        elif wanted.grow and self.growth is not None:
+            self.growth.go_on()
+        elif wanted.grow and int(model.optimizer.iterations) > 0:
+            self._say(f"--grow: {model.name} has been trained before, and stays as wide as it is (docs/dynamics.md)")
         elif wanted.grow:
-            by, to = _GROWN_BY, 1.0
-            if wanted.apoptosis:  # what was not needed goes again
-                by, to = _GROWN_BY / 2, wanted.grow_to
-            self._growth = Growth.begin(model, wanted.grow_from, by=by, by_depth=wanted.grow_depth, to=to)
-            self._say(
-                f"--grow: {model.name} begins with {int(model.count_params()):,} of the {before:,} parameters of its "
-                f"blueprint{self._growth.of_waiting}"
-            )
+            self._begin_small(before)
+
+    def _begin_small(self, blueprint: int) -> None:
+        """Begin with a part of the blueprint, which has so many parameters."""
+        model, wanted = self._model, self._wanted
+        by, to = _GROWN_BY, 1.0
+        if wanted.apoptosis:  # what was not needed goes again
+            by, to = _GROWN_BY / 2, wanted.grow_to
+        self.growth = Growth.begin(model, wanted.grow_from, by=by, by_depth=wanted.grow_depth, to=to)
+        self._say(
+            f"--grow: {model.name} begins with {int(model.count_params()):,} of the {blueprint:,} parameters of its "
+            f"blueprint{self.growth.of_waiting}"
+        )
 
     @property
     def wants_rows(self) -> bool:
@@ -143,6 +154,11 @@ class Changes:
             self._schedule.next = min(self._schedule.next, self._due)
         return bool(text)
 
+    def end(self) -> None:
+        """After the training, also where it has failed."""
+        if self.growth is not None:
+            self.growth.pause(self._model)
+
     def after_epoch(self) -> None:
         """After an epoch: how long the training is can be known now, where nobody knew."""
         if not self._schedule.steps:
@@ -165,7 +181,7 @@ class Changes:
 
     def _grow(self, progress: float, learning: bool) -> str:
         """Put something in; what it was, in words."""
-        growth, looks = self._growth, self._schedule
+        growth, looks = self.growth, self._schedule
         stands_still = looks.flat >= _FLAT_LOOKS and not learning
         if growth is None or growth.over or not (stands_still or self._step >= self._due):
             return ""
@@ -176,7 +192,7 @@ class Changes:
 
     def _remove(self, looked_at: Sequence[Rows], watched: Sequence[Rows], now: float) -> str:
         """Take something out, at this loss on the watched rows; what it was, in words."""
-        if not self._wanted.apoptosis or not (self._growth is None or self._growth.over):
+        if not self._wanted.apoptosis or not (self.growth is None or self.growth.over):
             return ""
         if self._schedule.done(self._step) > _LAST:
             return ""
@@ -201,7 +217,7 @@ class Changes:
     @property
     def _due(self) -> int:
         """The step after which the network grows in any case; a number above that of all steps where there is none."""
-        due = self._growth.due if self._growth is not None and self._schedule.steps else math.inf
+        due = self.growth.due if self.growth is not None and self._schedule.steps else math.inf
         return math.ceil(due * self._schedule.steps) if due <= 1 else sys.maxsize
 
     def _rows(self) -> tuple[list[Rows], list[Rows]]:

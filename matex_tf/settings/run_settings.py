@@ -190,7 +190,7 @@ class Settings:
     )
     grow_depth: bool = option(
         False,
-        "With `--grow on`: whether residual blocks that repeat an earlier one begin only when the network grows.",
+        "With `--grow on`: whether residual blocks that repeat an earlier one begin only when the widths are there.",
         kind="switch",
         group="dynamics",
     )

@@ -10,6 +10,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from matex_tf.dynamics.changes import Changes
+    from matex_tf.dynamics.growth import Growth
     from matex_tf.patches.data.batch_ownership import Finding
     from matex_tf.patches.data.pipeline_ownership import Made
     from matex_tf.patches.recovery.step_retry import RecoverableStep
@@ -41,6 +42,7 @@ class ModelState:
         sample_epochs: the iterator over the epochs of that `fit`.
         sample_factors: float32 (2,), for the graphs of steps; see `Pruning`.
         changes: what takes neurons out of the model, or puts them in, in the `fit` that is under way; None for nothing.
+        growth: of the model in an earlier `fit`, which goes on in the next one; None where it never began small.
         rows_apart: the ranks have given rows of their own to a call, so that none is a small one any more.
     """
 
@@ -65,6 +67,7 @@ class ModelState:
     sample_epochs: Any = None
     sample_factors: Any = None
     changes: Changes | None = None
+    growth: Growth | None = None
 
 
 _states: weakref.WeakKeyDictionary[Any, ModelState] = weakref.WeakKeyDictionary()

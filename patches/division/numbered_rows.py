@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf.core import world
-from matex_tf.dynamics import samples
+from matex_tf.dynamics.samples import scoring
 from matex_tf.errors import MatexError
 from matex_tf.patches.data import source_sharding
 from matex_tf.patches.data.pipeline_ownership import unwrapped
@@ -121,12 +121,12 @@ def _used(base: Any, pruning: Pruning) -> Any:
 
     @tf.autograph.experimental.do_not_convert
     def is_used(row: Any, codes: Any) -> Any:
-        return codes[row[0]] != samples.LEFT_OUT
+        return codes[row[0]] != scoring.LEFT_OUT
 
     @tf.autograph.experimental.do_not_convert
     def tagged(row: Any, codes: Any) -> Any:
         number, element = row
-        return (tf.where(codes[number] == samples.SCALED, -1 - number, number), *element)
+        return (tf.where(codes[number] == scoring.SCALED, -1 - number, number), *element)
 
     return tf.data.Dataset.zip((base.enumerate(), pruning.codes_of_epoch())).filter(is_used).map(tagged)
 
@@ -192,7 +192,7 @@ def of_pydataset(adapter: Any, pruning: Pruning, ranks: int) -> Any:
     def codes_of(place: int) -> np.ndarray:
         return pruning.codes()[place * size : (place + 1) * size]
 
-    mine = _All(data, adapter.shuffle, lambda place: bool((codes_of(place) != samples.LEFT_OUT).any()))
+    mine = _All(data, adapter.shuffle, lambda place: bool((codes_of(place) != scoring.LEFT_OUT).any()))
     if enqueuer is not None:
         begin, (enqueuer.py_dataset, enqueuer.shuffle) = enqueuer.start, (mine, False)
 
@@ -211,9 +211,9 @@ def of_pydataset(adapter: Any, pruning: Pruning, ranks: int) -> Any:
         held: list[list[np.ndarray]] = []
         for place, batch in zip(list(mine.places), mine.batches(enqueuer), strict=False):
             code = codes_of(place)
-            there = np.flatnonzero(code != samples.LEFT_OUT)
+            there = np.flatnonzero(code != scoring.LEFT_OUT)
             numbers = place * size + there
-            tags = np.where(code[there] == samples.SCALED, -1 - numbers, numbers)
+            tags = np.where(code[there] == scoring.SCALED, -1 - numbers, numbers)
             leaves = [np.asarray(leaf)[there] for leaf in flat(adapter._standardize_batch(batch), specs)]
             held.append([tags, *leaves])
             if sum(len(one[0]) for one in held) >= size:

@@ -48,11 +48,12 @@ def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     state = model_state.of(model)
     steps = given.get("steps_per_epoch") or _steps(given)
     epochs = given.get("epochs", 1) - given.get("initial_epoch", 0)
-    state.changes = Changes(model, wanted, watched, steps, log_once.log, epochs)
+    state.changes = Changes(model, wanted, watched, steps, log_once.log, epochs, state.growth)
     try:
         return wrapped(*args, **kwargs)
     finally:
-        state.changes = None
+        state.changes.end()
+        state.growth, state.changes = state.changes.growth, None
 
 
 def _begin(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.dynamics import sample_files, samples
+from matex_tf.dynamics.samples import score_files, scoring
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import active_flag, log_once, run_state
 from matex_tf.patches.samples.row_losses import RowLosses
@@ -55,8 +55,8 @@ class Pruning:
         self._until = math.floor(chosen.prune_samples_until * epochs)  # so that the last one is whole, if any is
         self._seed = world.current().broadcast((context.global_seed() or 0) + self.number, "share a seed")
         self.factors, self._ahead = factors, ahead
-        self.scores: samples.SampleScores | None = None
-        self.epoch = samples.Epoch.whole(0)
+        self.scores: scoring.SampleScores | None = None
+        self.epoch = scoring.Epoch.whole(0)
         self.batches: int | None = None
         self._size = self._global_size = 1
         self._drop = False
@@ -82,11 +82,11 @@ class Pruning:
             images: what has the rows of this rank, from the first; None where they cannot be had again.
             drop: whether a last batch that is not full is left out.
         """
-        self.scores = samples.SampleScores(sum(counts), self.by == "forgetting")
+        self.scores = scoring.SampleScores(sum(counts), self.by == "forgetting")
         self._offset = sum(counts[:own])
         self.counts = list(counts)
         self._size, self._global_size, self._images, self._drop = size, global_size, images, drop
-        self.epoch = samples.Epoch.whole(len(self.scores))
+        self.epoch = scoring.Epoch.whole(len(self.scores))
         if self.rate and self.number == 1:
             log_once.log(
                 f"--prune-samples {self.rate:g}: rows whose {self.by} is below the mean are left out of an epoch with "
@@ -96,7 +96,7 @@ class Pruning:
             )
 
     @property
-    def known(self) -> samples.SampleScores:
+    def known(self) -> scoring.SampleScores:
         """The scores of all rows."""
         assert self.scores is not None, "no pipeline has said what the data are"
         return self.scores
@@ -107,7 +107,7 @@ class Pruning:
         return self._offset
 
     def codes(self) -> np.ndarray:
-        """Of all rows, which are used in this epoch; see `samples.Epoch`."""
+        """Of all rows, which are used in this epoch; see `scoring.Epoch`."""
         return self.epoch.codes
 
     def tags(self, shuffle: bool) -> np.ndarray:
@@ -116,7 +116,7 @@ class Pruning:
         Args:
             shuffle: whether the order is drawn, for each epoch anew and the same on every rank.
         """
-        return samples.tags(self.epoch.codes, (self._seed, self._now) if shuffle else None)
+        return scoring.tags(self.epoch.codes, (self._seed, self._now) if shuffle else None)
 
     def begin_epoch(self, epoch: int, whole: bool = False) -> None:
         """Choose the rows of an epoch. Every rank chooses the same.
@@ -125,13 +125,13 @@ class Pruning:
             whole: whether all are used.
         """
         scores, self._now = self.known, epoch
-        self.epoch = samples.Epoch.whole(len(scores))
+        self.epoch = scoring.Epoch.whole(len(scores))
         if self.rate and epoch < self._until and not whole:
-            self.epoch = samples.choose(scores.scores, self.rate, self._seed, epoch, self.by == "random")
+            self.epoch = scoring.choose(scores.scores, self.rate, self._seed, epoch, self.by == "random")
             if not self._rescale:
                 self.epoch = self.epoch._replace(scale=1.0, log_factor=1.0)
         if self._drop and self.epoch.used < self._size:
-            self.epoch = samples.Epoch.whole(len(scores))
+            self.epoch = scoring.Epoch.whole(len(scores))
         self.batches = self._in_batches(self.epoch.used, self._size)
         self.factors.assign([self.epoch.scale, self.epoch.log_factor])
         full, short = (self._in_batches(rows, self._global_size) for rows in (len(scores), self.epoch.used))
@@ -209,7 +209,7 @@ class Pruning:
         self.known.restore(kept, world.current().rank == 0)
         scale, log_factor = map(float, kept["factors"])
         codes = kept["codes"]
-        self.epoch = samples.Epoch(codes, int((codes != samples.LEFT_OUT).sum()), scale, log_factor)
+        self.epoch = scoring.Epoch(codes, int((codes != scoring.LEFT_OUT).sum()), scale, log_factor)
         self.batches = self._in_batches(self.epoch.used, self._size)
         self.factors.assign([scale, log_factor])
         self._seed, self._now = kept["seed"], kept["now"]
@@ -227,19 +227,19 @@ class Pruning:
                 f"{100 * left:.1f} % were left out (--prune-samples)"
             )
         if path := settings.current().sample_scores:
-            self._write(sample_files.numbered(path, self.number))
+            self._write(score_files.numbered(path, self.number))
 
     def _write(self, path: str) -> None:
         ranks, scores = world.current(), self.known
-        shown = sample_files.extremes(scores.scores)
+        shown = score_files.extremes(scores.scores)
         everyone = ranks.allgather(self._pictures(shown), "gather the rows of a picture")
         error = ""
         if ranks.rank == 0:
             images = {number: image for own in everyone for number, image in own.items()}
             try:
                 with active_flag.alone():
-                    sample_files.write_table(path, scores.scores, scores.used)
-                    picture = sample_files.draw(path, shown, scores.scores, images, self.by)
+                    score_files.write_table(path, scores.scores, scores.used)
+                    picture = score_files.draw(path, shown, scores.scores, images, self.by)
                 log_once.log(f"the scores of {len(scores):,} rows are in {path}" + (f", {picture}" if picture else ""))
             except OSError as problem:
                 error = f"--sample-scores {path} cannot be written: {problem}"
@@ -249,7 +249,7 @@ class Pruning:
     def _pictures(self, shown: Sequence[np.ndarray]) -> dict[int, np.ndarray]:
         """Of these rows, the images that this rank has."""
         held = self._images
-        if held is None or not sample_files.is_image(tuple(held.shape[1:])):
+        if held is None or not score_files.is_image(tuple(held.shape[1:])):
             return {}
         if len(self.counts) == 1 and world.current().rank:
             return {}  # rank 0 has all of them

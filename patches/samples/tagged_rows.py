@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from matex_tf.dynamics import samples
+from matex_tf.dynamics.samples import scoring
 
 
 class TaggedRows(NamedTuple):
@@ -41,11 +41,11 @@ def used(numbers: tf.Tensor, codes: tf.Tensor) -> tf.Tensor:
 
     Args:
         numbers: int64 (n,), rows.
-        codes: int8 (rows,), see `samples.Epoch`.
+        codes: int8 (rows,), see `scoring.Epoch`.
     """
     code = tf.gather(codes, numbers)
-    tags = tf.where(code == samples.SCALED, -1 - numbers, numbers)
-    return tf.boolean_mask(tags, code != samples.LEFT_OUT)
+    tags = tf.where(code == scoring.SCALED, -1 - numbers, numbers)
+    return tf.boolean_mask(tags, code != scoring.LEFT_OUT)
 
 
 def numbers_of(tags: Any) -> Any:

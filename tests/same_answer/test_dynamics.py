@@ -40,3 +40,13 @@ def test_weights_differ_by_rounding_alone(ranks, how):
     """To 1e-5 of the largest weight, after a training in which neurons came and went."""
     result = same(ranks(dynamics.changed, (1, 4), **how), rtol=1e-5, atol=1e-7)
     assert result["after"] < 0.9 * result["before"]
+
+
+@pytest.mark.parametrize("depth", [True, False], ids=["depth", "widths"])
+def test_growth_goes_on_in_the_next_fit(ranks, depth):
+    """It does not begin again; nor does a model begin small that has been trained before."""
+    result = same(ranks(dynamics.several_fits, (1, 4), depth=depth), rtol=1e-4, atol=1e-5)
+    whole, seen = result["whole"], [int(count) for counts in result["seen"] for count in counts]
+    assert seen == sorted(seen) and seen[1] < seen[5] == seen[6] == whole
+    assert result["losses"] == sorted(result["losses"], reverse=True)
+    assert result["trained"] == whole

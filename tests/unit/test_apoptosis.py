@@ -300,7 +300,7 @@ def test_blocks_begin_later():
     assert [group.count for group in surgery.channel_groups(model) if not group.together] == [4, 16, 2, 2]
     rows = networks.rows_for(model)
     before = np.asarray(model(rows))
-    for told in ("1 block begins, ", "1 block begins, "):
+    for told in ("16 neurons put in", "2 blocks begin, "):
         assert not growth.over
         assert growth.grow(model).startswith(told)
         np.testing.assert_allclose(model(rows), before, atol=1e-5)
@@ -326,9 +326,9 @@ def test_blocks_that_rest_add_nothing():
 
 
 def test_blocks_of_a_resnet():
-    """The first block of each stage makes its stream, the second is the first to add to it, and others repeat that."""
+    """The first block of each stage makes its stream, and the others repeat it."""
     blocks = depth.repeated(surgery.channel_groups(networks.resnet()))
-    assert [len(names) for names in blocks] == [2] * (1 + 2 + 4 + 1)
+    assert [len(names) for names in blocks] == [2] * (2 + 3 + 5 + 2)
 
 
 def test_weights_of_other_channels_stay_in_a_kernel_that_reads_two_layers():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from matex_tf.core.world import World
-from matex_tf.dynamics import sample_files, samples
+from matex_tf.dynamics.samples import score_files, scoring
 from matex_tf.errors import DataError, SettingError
 from matex_tf.label import scores
 from matex_tf.label.board import Board
@@ -17,10 +17,10 @@ def test_who_is_left_out():
     """Of rows below the mean so many, of others none; the sum of weights stays what it was, in expectation."""
     scores = np.random.RandomState(0).exponential(size=200_000).astype("float32")
     for rate in (0.3, 0.75):
-        epoch = samples.choose(scores, rate, seed=1, epoch=2)
+        epoch = scoring.choose(scores, rate, seed=1, epoch=2)
         below = scores < scores.mean()
-        assert (epoch.codes[~below] == samples.USED).all()
-        assert abs((epoch.codes[below] == samples.LEFT_OUT).mean() - rate) < 0.005
+        assert (epoch.codes[~below] == scoring.USED).all()
+        assert abs((epoch.codes[below] == scoring.LEFT_OUT).mean() - rate) < 0.005
         weights = np.array([0, 1, epoch.scale])[epoch.codes]
         assert abs(weights.sum() / len(scores) - 1) < 0.005
         assert epoch.used == (weights > 0).sum() and epoch.log_factor == pytest.approx(epoch.used / weights.sum())
@@ -29,10 +29,10 @@ def test_who_is_left_out():
 def test_at_random():
     """As many, but any of them."""
     scores = np.random.RandomState(0).exponential(size=200_000).astype("float32")
-    by_loss, at_random = (samples.choose(scores, 0.5, 1, 2, at_random=so) for so in (False, True))
+    by_loss, at_random = (scoring.choose(scores, 0.5, 1, 2, at_random=so) for so in (False, True))
     assert abs(by_loss.used - at_random.used) < 0.005 * len(scores)
     hard = scores > scores.mean()
-    assert (at_random.codes[hard] == samples.LEFT_OUT).mean() == pytest.approx(
+    assert (at_random.codes[hard] == scoring.LEFT_OUT).mean() == pytest.approx(
         1 - at_random.used / len(scores), abs=0.01
     )
 
@@ -40,34 +40,34 @@ def test_at_random():
 def test_draws():
     """Even, other ones in each epoch and for each seed, and the same for the same."""
     rows = np.arange(100_000, dtype=np.uint64)
-    first = samples.uniform(rows, 3, 1)
-    np.testing.assert_array_equal(first, samples.uniform(rows, 3, 1))
+    first = scoring.uniform(rows, 3, 1)
+    np.testing.assert_array_equal(first, scoring.uniform(rows, 3, 1))
     assert first.min() >= 0 and first.max() < 1 and abs(first.mean() - 0.5) < 0.005
-    for other in (samples.uniform(rows, 3, 2), samples.uniform(rows, 4, 1), first[::-1]):
+    for other in (scoring.uniform(rows, 3, 2), scoring.uniform(rows, 4, 1), first[::-1]):
         assert abs(np.corrcoef(first, other)[0, 1]) < 0.02
 
 
 def test_tags():
     """Each row that is used once, marked where its gradient is scaled; in another order in each epoch."""
-    codes = np.array([samples.USED, samples.LEFT_OUT, samples.SCALED] * 100, np.int8)
-    assert samples.tags(codes, None)[:4].tolist() == [0, -3, 3, -6]
-    orders = [samples.tags(codes, (5, epoch)) for epoch in (1, 2)]
+    codes = np.array([scoring.USED, scoring.LEFT_OUT, scoring.SCALED] * 100, np.int8)
+    assert scoring.tags(codes, None)[:4].tolist() == [0, -3, 3, -6]
+    orders = [scoring.tags(codes, (5, epoch)) for epoch in (1, 2)]
     for order in orders:
-        assert order.dtype == np.int64 and sorted(order) == sorted(samples.tags(codes, None))
-    assert (orders[0] != orders[1]).any() and (orders[0] == samples.tags(codes, (5, 1))).all()
+        assert order.dtype == np.int64 and sorted(order) == sorted(scoring.tags(codes, None))
+    assert (orders[0] != orders[1]).any() and (orders[0] == scoring.tags(codes, (5, 1))).all()
 
 
 def test_rows_without_scores_are_used():
     scores = np.array([np.nan, 0.0, 0.0, 9.0], np.float32)
     for epoch in range(50):
-        codes = samples.choose(scores, 0.9, 0, epoch).codes
-        assert codes[0] == codes[3] == samples.USED
-    assert samples.choose(np.full(4, np.nan, np.float32), 0.9, 0, 0).used == 4
+        codes = scoring.choose(scores, 0.9, 0, epoch).codes
+        assert codes[0] == codes[3] == scoring.USED
+    assert scoring.choose(np.full(4, np.nan, np.float32), 0.9, 0, 0).used == 4
 
 
 def test_scores():
     """The last one counts; a row that was not seen, or whose loss is not finite, keeps its own."""
-    table = samples.SampleScores(5)
+    table = scoring.SampleScores(5)
     table.note(np.array([0, 1, 2]), np.array([1.0, 2.0, np.inf]))
     table.merge(World())
     table.note(np.array([1, 4]), np.array([7.0, 0.5]))
@@ -75,7 +75,7 @@ def test_scores():
     table.merge(World())
     np.testing.assert_array_equal(table.scores, np.array([1, 7, np.nan, np.nan, 0.5], np.float32))
     np.testing.assert_array_equal(table.used, [1, 2, 0, 0, 1])
-    again = samples.SampleScores(5)
+    again = scoring.SampleScores(5)
     again.restore(kept, fresh=True)
     again.merge(World())
     np.testing.assert_array_equal(again.scores, table.scores)
@@ -83,7 +83,7 @@ def test_scores():
 
 def test_forgetting():
     """Right and then wrong counts; so does each time for a row that was never right."""
-    table = samples.SampleScores(4, forgetting=True)
+    table = scoring.SampleScores(4, forgetting=True)
     for right in ([1, 0, 1, 0], [1, 0, 0, 1], [1, 0, 1, 1], [1, 0, 0, 0]):
         table.note(np.arange(4), np.array(right, np.float32))
         table.merge(World())
@@ -92,25 +92,25 @@ def test_forgetting():
 
 def test_memory():
     """At most 20 bytes a row, with what an epoch has."""
-    table = samples.SampleScores(1_000_000, forgetting=True)
+    table = scoring.SampleScores(1_000_000, forgetting=True)
     table.note(np.arange(1_000_000), np.random.RandomState(0).rand(1_000_000))
     table.merge(World())
-    epoch = samples.choose(table.scores, 0.5, 0, 1)
+    epoch = scoring.choose(table.scores, 0.5, 0, 1)
     assert table.nbytes + epoch.codes.nbytes <= 12_000_000
 
 
 def test_files(tmp_path):
     """A line for each row; a picture where rows are images."""
     path, scores = tmp_path / "deep" / "scores.csv", np.array([0.5, np.nan, 2, 1], np.float32)
-    sample_files.write_table(str(path), scores, np.array([3, 0, 4, 1]))
+    score_files.write_table(str(path), scores, np.array([3, 0, 4, 1]))
     assert path.read_text().split() == ["row,score,used", "0,0.5,3", "1,,0", "2,2,4", "3,1,1"]
-    hard, easy = sample_files.extremes(scores)
+    hard, easy = score_files.extremes(scores)
     assert [*hard] == [2, 3, 0] and [*easy] == [0, 3, 2]
     images = {row: np.random.RandomState(row).rand(8, 8, 3) for row in range(4)}
-    assert sample_files.draw(str(path), (hard, easy), scores, images, "loss") == str(path.with_suffix(".png"))
+    assert score_files.draw(str(path), (hard, easy), scores, images, "loss") == str(path.with_suffix(".png"))
     assert path.with_suffix(".png").stat().st_size > 1000
-    assert sample_files.is_image((8, 8)) and not sample_files.is_image((6,)) and not sample_files.is_image((8, 8, 5))
-    assert [sample_files.numbered("a.csv", fit) for fit in (1, 2)] == ["a.csv", "a-2.csv"]
+    assert score_files.is_image((8, 8)) and not score_files.is_image((6,)) and not score_files.is_image((8, 8, 5))
+    assert [score_files.numbered("a.csv", fit) for fit in (1, 2)] == ["a.csv", "a-2.csv"]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_hardest_first(tmp_path):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 255, (5, 8, 8), np.uint8))
     images = open_images(str(tmp_path / "x.npy"))
     path = tmp_path / "scores.csv"
-    sample_files.write_table(str(path), np.array([0.1, 2.0, np.nan, 0.5, 7.0], np.float32), np.arange(5))
+    score_files.write_table(str(path), np.array([0.1, 2.0, np.nan, 0.5, 7.0], np.float32), np.arange(5))
     store = Store(str(tmp_path / "l.sqlite"), images.names)
     store.new_group("ann", "water")
     board = Board(store, images, "scores", given=scores.read(str(path), 5))

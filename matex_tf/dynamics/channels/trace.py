@@ -28,7 +28,7 @@ def analyse(model: Any, inputs: Sequence[Any] | None = None) -> Analysis:
             `call` of its own that was built without shapes.
     """
     analysis = Analysis()
-    graph = _graph_of(model)
+    graph = graph_of(model)
     if graph is not None:
         symbolic = list(graph.inputs)
         flows = _walk(analysis, graph, [Flow.unknown(tensor.shape) for tensor in symbolic])
@@ -50,7 +50,7 @@ def apply(analysis: Analysis, operation: Any, call: Call) -> list[Flow]:
         operation: a layer, a model or an op of Keras.
     """
     analysis.calls.append((operation, call))
-    graph = _graph_of(operation)
+    graph = graph_of(operation)
     if graph is not None:
         return _walk(analysis, graph, call.flows)
     handler = table.handler_of(operation)
@@ -61,7 +61,7 @@ def apply(analysis: Analysis, operation: Any, call: Call) -> list[Flow]:
     return _expanded(analysis, operation, call.tensors, call)
 
 
-def _graph_of(operation: Any) -> Any:
+def graph_of(operation: Any) -> Any:
     """The functional model that says what a model computes; None for one with a `call` of its own."""
     from keras.src.models.functional import Functional
     from keras.src.models.sequential import Sequential

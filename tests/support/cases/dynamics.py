@@ -89,3 +89,37 @@ def changed(model="dense", rule="", validation=True, rows=1021, batch=24, epochs
         predictions=predictions,
         evaluated=evaluated,
     )
+
+
+class Widths(keras.callbacks.Callback):
+    """The parameters at the end of each epoch; the training ends after `last` of these."""
+
+    def __init__(self, last):
+        super().__init__()
+        self.last, self.seen = last, []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.seen.append(self.model.count_params())
+        self.model.stop_training = epoch + 1 == self.last
+
+
+def several_fits(depth=False):
+    """A training in several calls of `fit`, the first of which ends early; and one of a model that has been trained."""
+    keras.utils.set_random_seed(5)
+    x, y = teacher(1000)
+    seen, losses = [], []
+    with chosen(grow=True, grow_depth=depth):
+        net = blocks()
+        whole = net.count_params()
+        net.compile(keras.optimizers.SGD(0.05, momentum=0.9), "binary_crossentropy")
+        for epochs, last in ((8, 2), (4, 4), (1, 1)):
+            widths = Widths(last)
+            net.fit(x, y, batch_size=50, epochs=epochs, verbose=0, callbacks=[widths])
+            seen.append(widths.seen)
+            losses.append(net.evaluate(x, y, verbose=0))
+        trained = blocks()
+        trained.compile(keras.optimizers.SGD(0.05, momentum=0.9), "binary_crossentropy")
+        trained.train_on_batch(x[:50], y[:50])
+        trained.fit(x, y, batch_size=50, verbose=0)
+    weights = [weight for model in (net, trained) for weight in model.get_weights()]
+    return {"weights": weights, "seen": seen, "losses": losses, "whole": whole, "trained": trained.count_params()}

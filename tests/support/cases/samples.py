@@ -14,8 +14,8 @@ import tensorflow as tf
 from keras import layers
 
 from matex_tf.core import world
-from matex_tf.dynamics import sample_files
-from matex_tf.dynamics.samples import uniform
+from matex_tf.dynamics.samples import score_files
+from matex_tf.dynamics.samples.scoring import uniform
 from matex_tf.patches.common import run_state
 from matex_tf.readers import DataSet
 from tests.support.cases.common import classifier, compiled, crossentropy, momentum, result_of, table
@@ -228,7 +228,7 @@ def pictured(tmp, shards):
     parts = [keras.Input((8, 8, 1)), layers.Conv2D(4, 3), layers.Flatten(), layers.Dense(2)]
     with (
         chosen(sample_scores=f"{tmp}/deep/scores.csv"),
-        unittest.mock.patch.object(sample_files, "draw", wraps=sample_files.draw) as draw,
+        unittest.mock.patch.object(score_files, "draw", wraps=score_files.draw) as draw,
     ):
         compiled(keras.Sequential(parts), optimizer=momentum(0.05)).fit(x, y, epochs=2, batch_size=16, verbose=0)
         ranks.barrier("look at the files")
