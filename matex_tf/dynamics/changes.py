@@ -20,6 +20,7 @@ _ENOUGH = 4096  # rows of these: a layer that reads n channels has to see many m
 _BYTES = 2**29  # of these rows, on all ranks together, beyond the least of batches
 _FLAT_LOOKS = 2  # after so many the loss has stopped falling; one may be noise
 _GROWN_BY = 0.6  # of the training, a network has the widths of its blueprint
+_BEGUN_BY = 0.55  # of it, all blocks have begun too, where some have waited: the widths come well before that
 _WORTH = 0.1  # of the script's network, or a larger one that it has grown to, a removal saves at least
 _LAST = 0.8  # of the training: what is taken out later has no time left to pay, nor the others to learn without it
 
@@ -94,9 +95,9 @@ class Changes:
     def _begin_small(self, blueprint: int) -> None:
         """Begin with a part of the blueprint, which has so many parameters."""
         model, wanted = self._model, self._wanted
-        by, to = _GROWN_BY, 1.0
+        by, to = _BEGUN_BY if wanted.grow_depth else _GROWN_BY, 1.0
         if wanted.apoptosis:  # what was not needed goes again
-            by, to = _GROWN_BY / 2, wanted.grow_to
+            by, to = by / 2, wanted.grow_to
         self.growth = Growth.begin(model, wanted.grow_from, by=by, by_depth=wanted.grow_depth, to=to)
         self._say(
             f"--grow: {model.name} begins with {int(model.count_params()):,} of the {blueprint:,} parameters of its "

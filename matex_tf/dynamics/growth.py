@@ -192,8 +192,8 @@ class Growth:
         zeros = {id(variable) for branch in branches.values() for variable in branch.zeros}
         for group in surgery.channel_groups(model, inputs) if branches else ():
             for part in group.read_by() if group.name in branches else ():
-                if id(part.variable) not in zeros:
-                    value = np.asarray(part.variable)
+                value = np.asarray(part.variable)
+                if id(part.variable) not in zeros and np.any(value):
                     drawn = self.rng.normal(0.0, value[value != 0].std(), value.shape)
                     part.variable.assign(np.where(part.places(group.channels), drawn, value).astype(value.dtype))
         for block in begun:
