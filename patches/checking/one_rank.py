@@ -31,6 +31,8 @@ MOST_BYTES, MOST_ROWS = 64 << 20, 4096
 
 #: Relative differences that are not those of sums taken in another order; the second of numbers of 16 bits.
 TOLERANCE, OF_16_BITS = 1e-2, 1e-1
+#: Times that, in a single gradient of a deep network, may be rounding where all gradients together differ by less.
+_ROUNDING = 5
 #: Gradients below this part of the largest one are compared as if they were that large.
 _SMALL = 1e-3
 
@@ -96,7 +98,7 @@ class Check:
             reason = self._incomparable(updates)
             if not reason:
                 pairs = zip(self._alone, updates, strict=True)
-                which = next((at for at, (one, all_) in enumerate(pairs) if _worst(one, all_)[0] > _tolerance()), -1)
+                which = next((at for at, (one, all_) in enumerate(pairs) if _differ(one, all_)), -1)
         reason, which = ranks.broadcast((reason, which), WHAT)
         if which < 0:
             return reason
@@ -105,7 +107,7 @@ class Check:
         otherwise = self._add_up(self._own[which], scale)
         if ranks.rank == 0 and ranks.generation == self._generation:
             alone, found = self._alone[which], updates[which]
-            log_once.log(self._line(alone, found, _worst(alone, otherwise)[0] <= _tolerance()))
+            log_once.log(self._line(alone, found, not _differ(alone, otherwise)))
         return ""
 
     def _parts(self, seen: dict[object, tuple[tf_op.Given, list[np.ndarray]]]) -> list[list[Part]]:
@@ -199,6 +201,14 @@ def _tolerance() -> float:
         policies.append(of_keras.global_policy() if hasattr(of_keras, "global_policy") else of_keras.dtype_policy())
     half = any(policy.compute_dtype in ("float16", "bfloat16") for policy in policies)
     return OF_16_BITS if half else TOLERANCE
+
+
+def _differ(one: Sequence[Part], other: Sequence[Part]) -> bool:
+    """Whether gradients differ by more than rounding."""
+    worst, tolerance = _worst(one, other)[0], _tolerance()
+    apart = sum(float(np.square(a - b, dtype=np.float64).sum()) for (_, a), (_, b) in zip(one, other, strict=True))
+    size = sum(float(np.square(a, dtype=np.float64).sum()) for _, a in one)
+    return worst > _ROUNDING * tolerance or (worst > tolerance and apart > tolerance**2 * size)
 
 
 def _worst(one: Sequence[Part], other: Sequence[Part]) -> tuple[float, str]:
