@@ -21,6 +21,7 @@ from matex_tf.launch import lifetime
 _FIRST_WAIT = 0.5  # seconds in which rank 0 may report the error that this rank has too
 _WAIT_PER_RANK = 0.2
 _LONGEST_WAIT = 3.0
+_WHILE_STARTING = 2.0  # times these waits: the machine is busy with the other ranks' starts, and the launcher late
 _LAST_WORDS = 0.2  # seconds for the launcher to pass on what was printed
 _FOR_THE_LAUNCHER = 2.0  # seconds for the launcher to see that a rank has died
 
@@ -57,7 +58,7 @@ class Finalizer:
         """Report an error from before MPI started; returns the exit code."""
         rank = rank_in_environment()
         if rank:
-            time.sleep(_wait_of(rank))
+            time.sleep(_WHILE_STARTING * _wait_of(rank))
         print(f"matex_tf: error: {error}", file=sys.stderr, flush=True)
         if rank is not None:
             time.sleep(_LAST_WORDS)
