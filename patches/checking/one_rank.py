@@ -31,7 +31,7 @@ MOST_BYTES, MOST_ROWS = 64 << 20, 4096
 
 #: Relative differences that are not those of sums taken in another order; the second of numbers of 16 bits.
 TOLERANCE, OF_16_BITS = 1e-2, 1e-1
-#: Times that, in a single gradient of a deep network, may be rounding where all gradients together differ by less.
+#: Times the latter, in a single gradient of a deep network, may be rounding where all together differ by less than it.
 _ROUNDING = 5
 #: Gradients below this part of the largest one are compared as if they were that large.
 _SMALL = 1e-3
@@ -208,7 +208,8 @@ def _differ(one: Sequence[Part], other: Sequence[Part]) -> bool:
     worst, tolerance = _worst(one, other)[0], _tolerance()
     apart = sum(float(np.square(a - b, dtype=np.float64).sum()) for (_, a), (_, b) in zip(one, other, strict=True))
     size = sum(float(np.square(a, dtype=np.float64).sum()) for _, a in one)
-    return worst > _ROUNDING * tolerance or (worst > tolerance and apart > tolerance**2 * size)
+    most = _ROUNDING * tolerance if tolerance == OF_16_BITS else tolerance
+    return worst > most or (worst > tolerance and apart > tolerance**2 * size)
 
 
 def _worst(one: Sequence[Part], other: Sequence[Part]) -> tuple[float, str]:
