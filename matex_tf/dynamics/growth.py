@@ -112,7 +112,7 @@ class Growth:
             to: how many times the blueprint's the widths are then.
         """
         found = surgery.channel_groups(model, inputs)
-        waiting = [_block(model, found, names) for names in depth.repeated(found)] if by_depth else []
+        waiting = _blocks(model, found) if by_depth else []
         rests = {name: block for block in waiting for name in block.names}
         blueprint, gone = {}, {}
         for group in (group for group in found if can_change(group)):
@@ -151,11 +151,12 @@ class Growth:
             What has grown, in words; "" where nothing can any more.
         """
         largest = beyond if paid else min(beyond, 1.0)
-        are_there = self.part >= 1.0
+        begun: list[Block] = []
+        if self.part >= 1.0:
+            begun, self.waiting = self.waiting, []
         self.part *= _TIMES
         more, self.over = self._wider(model, largest, inputs)
-        begun: list[Block] = []
-        if are_there or not more:
+        if not more and self.waiting:
             begun, self.waiting = self.waiting, []
             more, self.over = self._wider(model, largest, inputs)
         if not more and not begun:
@@ -214,9 +215,17 @@ class Growth:
             block.rest_again()
 
 
-def _block(model: Any, groups: Groups, names: list[str]) -> Block:
-    layers = [layer for name in names for layer in groups[name].layers]
-    return Block(names, next(resting.branches(model, layers), None))
+def _blocks(model: Any, groups: Groups) -> list[Block]:
+    """The blocks that may wait, each with the branch that holds its layers, where that can rest."""
+    by_layer: dict[str, Branch] = {}
+    for branch in resting.branches(model):
+        for layer in branch.layers:
+            by_layer.setdefault(layer.name, branch)
+    blocks = []
+    for names in depth.repeated(groups):
+        held = [by_layer[layer] for name in names for layer in groups[name].layers if layer in by_layer]
+        blocks.append(Block(names, held[0] if held else None))
+    return blocks
 
 
 def _scale(part: Part, channels: np.ndarray, factor: float) -> None:

@@ -75,12 +75,12 @@ class Branch:
         return [*_gives(self.last).trainable_variables, *(one for one in added if one is not None)]
 
 
-def branches(model: Any, of: Sequence[str]) -> Iterator[Branch]:
-    """The branches that can rest and hold one of these layers, by name."""
+def branches(model: Any) -> Iterator[Branch]:
+    """The branches that can rest."""
     for layer in model._flatten_layers():
         graph = trace.graph_of(layer)
         if graph is not None:
-            yield from (one for one in _branches(graph) if any(layer.name in of for layer in one.layers))
+            yield from _branches(graph)
 
 
 def _branches(graph: Any) -> Iterator[Branch]:
