@@ -206,10 +206,11 @@ def _tolerance() -> float:
 def _differ(one: Sequence[Part], other: Sequence[Part]) -> bool:
     """Whether gradients differ by more than rounding."""
     worst, tolerance = _worst(one, other)[0], _tolerance()
+    if tolerance != OF_16_BITS or not tolerance < worst <= _ROUNDING * tolerance:
+        return worst > tolerance
     apart = sum(float(np.square(a - b, dtype=np.float64).sum()) for (_, a), (_, b) in zip(one, other, strict=True))
     size = sum(float(np.square(a, dtype=np.float64).sum()) for _, a in one)
-    most = _ROUNDING * tolerance if tolerance == OF_16_BITS else tolerance
-    return worst > most or (worst > tolerance and apart > tolerance**2 * size)
+    return apart > tolerance**2 * size
 
 
 def _worst(one: Sequence[Part], other: Sequence[Part]) -> tuple[float, str]:
