@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
@@ -60,15 +61,41 @@ def obstacle(function: Any) -> str:
     return ""
 
 
-@contextlib.contextmanager
-def put_back(function: Any) -> Iterator[None]:
-    """Give every variable of a traced step its value back at the end of a `with` block, to the bit."""
+def kept(function: Any) -> Callable[[], None]:
+    """What gives every variable of a traced step the value back that it has now, to the bit."""
     before = [
         (variable.handle, tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype))
         for variable in function.variables
     ]
+
+    def put_back() -> None:
+        for handle, value in before:
+            tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+    return put_back
+
+
+@contextlib.contextmanager
+def put_back(function: Any) -> Iterator[None]:
+    """Give every variable of a traced step its value back at the end of a `with` block, to the bit."""
+    give_back = kept(function)
     try:
         yield
     finally:
-        for handle, value in before:
-            tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+        give_back()
+
+
+def nudge(function: Any, by: float, random: np.random.Generator) -> None:
+    """Change every number of the weights of a traced step by a part of it, up or down.
+
+    Args:
+        function: a ConcreteFunction.
+        by: the part.
+        random: decides which go up.
+    """
+    for variable in function.variables:
+        if variable.trainable and variable.dtype.is_floating:
+            signs = random.choice(np.array([-by, by], np.float32), variable.shape.as_list())
+            value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+            nudged = value + value * tf.cast(signs, variable.dtype)
+            tf.raw_ops.AssignVariableOp(resource=variable.handle, value=nudged)

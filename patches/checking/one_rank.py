@@ -6,6 +6,10 @@ gives to the exchange is the gradient of one rank. What the ranks give to it in 
 
 A rank gives w_r g_r, w_r = rows / total. Where those do not add up to the gradient of one rank, a sum of the g_r does
 if the loss is a sum over the batch. Anything else compares rows, or draws random numbers otherwise.
+
+In a deep network rounding alone can change a gradient by several per cent: where the input of a ReLU is as good as 0,
+the last digit decides whether the unit passes its gradient on. So where gradients differ, rank 0 runs the step a few
+times more, from weights whose last digits are others, and what that changes is rounding.
 """
 
 from __future__ import annotations
@@ -31,8 +35,10 @@ MOST_BYTES, MOST_ROWS = 64 << 20, 4096
 
 #: Relative differences that are not those of sums taken in another order; the second of numbers of 16 bits.
 TOLERANCE, OF_16_BITS = 1e-2, 1e-1
-#: Times the latter, in a single gradient of a deep network, may be rounding where all together differ by less than it.
-_ROUNDING = 5
+#: Parts of themselves by which weights are changed: some units in the last place of what layers compute with.
+_NUDGES, _NUDGE = {"float16": 2e-3, "bfloat16": 1.6e-2}, 1e-6
+#: How often that is tried, and by how many times what it changes gradients may differ.
+_RUNS, _MARGIN = 4, 2.0
 #: Gradients below this part of the largest one are compared as if they were that large.
 _SMALL = 1e-3
 
@@ -59,6 +65,7 @@ class Check:
         self._generation = world.current().generation
         self._begun = besides()
         self._alone: list[list[Part]] = []
+        self._again: Callable[[], list[list[list[Part]]]] = list  # the same, with other last digits, several times
         self._own: list[list[Part]] = []
         self._failed = ""
 
@@ -69,12 +76,28 @@ class Check:
             run: runs it on the whole batch.
             function: the ConcreteFunction that it runs.
         """
-        try:
-            with effects.put_back(function), tf_op.watching(alone=True) as seen:
+
+        def parts() -> list[list[Part]]:
+            with tf_op.watching(alone=True) as seen:
                 run()
-                self._alone = self._parts(seen)
+                return self._parts(seen)
+
+        def again() -> list[list[list[Part]]]:
+            random, found = np.random.default_rng(0), []
+            with effects.put_back(function):
+                for _ in range(_RUNS):
+                    begin()
+                    effects.nudge(function, _NUDGES.get(_computed_with(), _NUDGE), random)
+                    found.append(parts())
+            return found
+
+        begin = effects.kept(function)
+        try:
+            with effects.put_back(function):
+                self._alone = parts()
         except Exception as error:  # there may be no memory for the whole batch: the training itself goes on
             self._failed = f"rank 0 could not run it on the whole batch ({type(error).__name__})"
+        self._again = again
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -93,12 +116,15 @@ class Check:
         updates = [self._add_up(parts, 1.0) for parts in self._own]
         if ranks.generation != self._generation:
             return "a rank has died meanwhile"
-        reason, which = "", -1
+        reason, which, rounding = "", -1, self._least()
         if ranks.rank == 0:
             reason = self._incomparable(updates)
             if not reason:
-                pairs = zip(self._alone, updates, strict=True)
-                which = next((at for at, (one, all_) in enumerate(pairs) if _differ(one, all_)), -1)
+                which = self._first_apart(updates, rounding)
+            if which >= 0:
+                rounding = self._rounding()
+                which = self._first_apart(updates, rounding)
+                reason = "" if which >= 0 else "rounding alone changes its gradients by as much"
         reason, which = ranks.broadcast((reason, which), WHAT)
         if which < 0:
             return reason
@@ -107,8 +133,26 @@ class Check:
         otherwise = self._add_up(self._own[which], scale)
         if ranks.rank == 0 and ranks.generation == self._generation:
             alone, found = self._alone[which], updates[which]
-            log_once.log(self._line(alone, found, not _differ(alone, otherwise)))
+            log_once.log(self._line(alone, found, bool((_apart(alone, otherwise) <= rounding[which]).all())))
         return ""
+
+    def _first_apart(self, updates: list[list[Part]], rounding: list[np.ndarray]) -> int:
+        """Which update of all ranks is the first that is not that of one; -1 where each is."""
+        several = zip(self._alone, updates, rounding, strict=True)
+        return next((at for at, (one, all_, most) in enumerate(several) if (_apart(one, all_) > most).any()), -1)
+
+    def _least(self) -> list[np.ndarray]:
+        """For each gradient of each update the difference that is always taken for rounding."""
+        return [np.full(len(parts), OF_16_BITS if _computed_with() in _NUDGES else TOLERANCE) for parts in self._alone]
+
+    def _rounding(self) -> list[np.ndarray]:
+        """The same, at least what other last digits of the weights change, with a margin."""
+        found = self._least()
+        with contextlib.suppress(tf.errors.ResourceExhaustedError):
+            for run in self._again():
+                for most, one, nudged in zip(found, self._alone, run, strict=True):
+                    np.maximum(most, _MARGIN * _apart(one, nudged), out=most)
+        return found
 
     def _parts(self, seen: dict[object, tuple[tf_op.Given, list[np.ndarray]]]) -> list[list[Part]]:
         updates = [_dense(given, arrays) for given, arrays in seen.values() if given.what == EXCHANGE]
@@ -140,7 +184,8 @@ class Check:
         return ""
 
     def _line(self, alone: list[Part], found: list[Part], known: bool) -> str:
-        ranks, (worst, label) = world.current().size, _worst(alone, found)
+        ranks, apart = world.current().size, _apart(alone, found)
+        worst, (label, _) = apart.max(), alone[int(apart.argmax())]
         one, all_ = (np.concatenate([array.reshape(-1) for _, array in parts]) for parts in (alone, found))
         factor = float(np.dot(one, all_) / max(np.dot(one, one), 1e-30))
         largest = f"{label.removeprefix('the gradient of ')} by {worst:.0%}"
@@ -194,30 +239,18 @@ def _dense(given: tf_op.Given, arrays: list[np.ndarray]) -> list[Part]:
     ]
 
 
-def _tolerance() -> float:
-    policies = []
+def _computed_with() -> str:
+    """The dtype of 16 bits that layers compute with, else "float32"."""
     for name in {"keras", "tf_keras"}.intersection(sys.modules):
         of_keras = sys.modules[name].mixed_precision
-        policies.append(of_keras.global_policy() if hasattr(of_keras, "global_policy") else of_keras.dtype_policy())
-    half = any(policy.compute_dtype in ("float16", "bfloat16") for policy in policies)
-    return OF_16_BITS if half else TOLERANCE
+        policy = of_keras.global_policy() if hasattr(of_keras, "global_policy") else of_keras.dtype_policy()
+        if policy.compute_dtype in _NUDGES:
+            return policy.compute_dtype
+    return "float32"
 
 
-def _differ(one: Sequence[Part], other: Sequence[Part]) -> bool:
-    """Whether gradients differ by more than rounding."""
-    worst, tolerance = _worst(one, other)[0], _tolerance()
-    if tolerance != OF_16_BITS or not tolerance < worst <= _ROUNDING * tolerance:
-        return worst > tolerance
-    apart = sum(float(np.square(a - b, dtype=np.float64).sum()) for (_, a), (_, b) in zip(one, other, strict=True))
-    size = sum(float(np.square(a, dtype=np.float64).sum()) for _, a in one)
-    return apart > tolerance**2 * size
-
-
-def _worst(one: Sequence[Part], other: Sequence[Part]) -> tuple[float, str]:
-    """The largest relative difference, and of which gradient."""
-    largest = max((np.abs(array).max(initial=0) for _, array in one), default=0)
-    found = (0.0, "")
-    for (label, a), (_, b) in zip(one, other, strict=True):
-        scale = max(np.abs(a).max(initial=0), _SMALL * largest, 1e-30)
-        found = max(found, (float(np.abs(a - b).max(initial=0) / scale), label))
-    return found
+def _apart(one: Sequence[Part], other: Sequence[Part]) -> np.ndarray:
+    """For each gradient the largest difference, relative to its largest entry."""
+    sizes = np.array([np.abs(array).max(initial=0) for _, array in one])
+    found = [np.abs(a - b).max(initial=0) for (_, a), (_, b) in zip(one, other, strict=True)]
+    return np.array(found) / np.maximum(sizes, max(_SMALL * sizes.max(initial=0), 1e-30))

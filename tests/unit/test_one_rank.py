@@ -5,23 +5,41 @@ import pytest
 
 from matex_tf.patches.checking import one_rank
 
+FIRST, SECOND = (size * np.random.default_rng(0).choice([-1.0, 1.0], 100).astype(np.float32) for size in (0.1, 1.0))
+
+
+def update(of_first, of_second):
+    """An update of two gradients, the first a tenth of the second, which differ by these parts."""
+    return [("first", FIRST * np.float32(1 + of_first)), ("second", SECOND * np.float32(1 - of_second))]
+
+
+def check(*nudged):
+    """A check of an update that other last digits change by as much as these are."""
+    made = one_rank.Check("a model", 0.5)
+    made._alone, made._again = [update(0, 0)], lambda: [[update(*parts)] for parts in nudged]
+    return made
+
 
 @pytest.mark.parametrize(
-    "tolerance, of_first, of_second, differ",
+    "computed_with, of_first, of_second, differ",
     [
-        (one_rank.TOLERANCE, 0.009, 0.009, False),
-        (one_rank.TOLERANCE, 0.02, 0.0, True),
-        (one_rank.OF_16_BITS, 0.09, 0.09, False),
-        (one_rank.OF_16_BITS, 0.2, 0.2, True),
-        (one_rank.OF_16_BITS, 0.4, 0.0, False),  # one small gradient of a deep network
-        (one_rank.OF_16_BITS, 0.6, 0.0, True),  # a part of the loss that is a sum, which one layer sees
+        ("float32", 0.009, 0.009, False),
+        ("float32", 0.02, 0.0, True),
+        ("float16", 0.09, 0.09, False),
+        ("bfloat16", 0.2, 0.0, True),
     ],
 )
-def test_which_gradients_differ(monkeypatch, tolerance, of_first, of_second, differ):
+def test_which_gradients_differ(monkeypatch, computed_with, of_first, of_second, differ):
     """The first gradient is a tenth of the second one."""
-    monkeypatch.setattr(one_rank, "_tolerance", lambda: tolerance)
-    random = np.random.default_rng(0)
-    first, second = (size * random.choice([-1.0, 1.0], 100).astype(np.float32) for size in (0.1, 1.0))
-    one = [("first", first), ("second", second)]
-    other = [("first", first * (1 + of_first)), ("second", second * (1 - of_second))]
-    assert one_rank._differ(one, other) == differ
+    monkeypatch.setattr(one_rank, "_computed_with", lambda: computed_with)
+    of_one = check()
+    assert of_one._first_apart([update(of_first, of_second)], of_one._least()) == (0 if differ else -1)
+
+
+def test_what_rounding_may_change(monkeypatch):
+    """Twice what other last digits change, of each gradient by itself; at least the tolerance."""
+    monkeypatch.setattr(one_rank, "_computed_with", lambda: "float32")
+    (most,) = check((0.0, 0.001), (0.04, 0.002))._rounding()
+    assert most == pytest.approx([0.08, one_rank.TOLERANCE], rel=1e-3)
+    (most,) = check()._rounding()
+    assert most == pytest.approx([one_rank.TOLERANCE] * 2)

@@ -5,6 +5,7 @@ What Keras computes by itself is that of one rank: its own `train_step`, layers 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.patches.across_rows import keras_losses, models
 from matex_tf.patches.checking import effects, one_rank
-from matex_tf.patches.common import row_slicing
+from matex_tf.patches.common import row_slicing, xla
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.keras import weights
 
@@ -48,8 +49,13 @@ def begin(model: Any, step: Any, data: Any, slices: Sequence[bool], share: RowRa
         one_rank.say_why_not(name, reason)
         return None
     check = one_rank.Check(name, share.rows / share.total, lambda: _accumulated(model))
+
+    def run() -> None:
+        with xla.called() if model.jit_compile else contextlib.nullcontext():
+            step(data, numbers)
+
     if ranks.rank == 0:
-        check.run_alone(lambda: step(data, numbers), function)
+        check.run_alone(run, function)
     return check
 
 
