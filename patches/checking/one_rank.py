@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -33,14 +33,25 @@ from matex_tf.strategies.sync import WHAT as EXCHANGE
 #: With `--check auto`: the bytes of the weights and of the batch, and the rows, up to which a step is held against one.
 MOST_BYTES, MOST_ROWS = 64 << 20, 4096
 
-#: Relative differences that are not those of sums taken in another order; the second of numbers of 16 bits.
-TOLERANCE, OF_16_BITS = 1e-2, 1e-1
-#: Parts of themselves by which weights are changed: some units in the last place of what layers compute with.
-_NUDGES, _NUDGE = {"float16": 2e-3, "bfloat16": 1.6e-2}, 1e-6
-#: How often that is tried, and by how many times what it changes gradients may differ.
+
+class _Rounding(NamedTuple):
+    """What rounding does to gradients.
+
+    Attributes:
+        tolerance: a relative difference that sums in another order may make.
+        small: gradients below this part of the largest one are compared as if they were that large.
+        nudge: a part of a weight, some units in the last place of what layers compute with.
+    """
+
+    tolerance: float
+    small: float
+    nudge: float
+
+
+_OF_32_BITS = _Rounding(1e-2, 1e-3, 1e-6)
+_OF_16_BITS = {"float16": _Rounding(1e-1, 3e-2, 2e-3), "bfloat16": _Rounding(1e-1, 1e-1, 1.6e-2)}
+#: How often weights are nudged, and by how many times what this changes gradients may differ.
 _RUNS, _MARGIN = 4, 2.0
-#: Gradients below this part of the largest one are compared as if they were that large.
-_SMALL = 1e-3
 
 NO_GRADIENTS = "it exchanges no gradients"
 WHAT = "check the first step against one rank"
@@ -87,7 +98,7 @@ class Check:
             with effects.put_back(function):
                 for _ in range(_RUNS):
                     begin()
-                    effects.nudge(function, _NUDGES.get(_computed_with(), _NUDGE), random)
+                    effects.nudge(function, _rounding().nudge, random)
                     found.append(parts())
             return found
 
@@ -143,7 +154,7 @@ class Check:
 
     def _least(self) -> list[np.ndarray]:
         """For each gradient of each update the difference that is always taken for rounding."""
-        return [np.full(len(parts), OF_16_BITS if _computed_with() in _NUDGES else TOLERANCE) for parts in self._alone]
+        return [np.full(len(parts), _rounding().tolerance) for parts in self._alone]
 
     def _rounding(self) -> list[np.ndarray]:
         """The same, at least what other last digits of the weights change, with a margin."""
@@ -239,18 +250,18 @@ def _dense(given: tf_op.Given, arrays: list[np.ndarray]) -> list[Part]:
     ]
 
 
-def _computed_with() -> str:
-    """The dtype of 16 bits that layers compute with, else "float32"."""
+def _rounding() -> _Rounding:
+    """That of what layers compute with."""
     for name in {"keras", "tf_keras"}.intersection(sys.modules):
         of_keras = sys.modules[name].mixed_precision
         policy = of_keras.global_policy() if hasattr(of_keras, "global_policy") else of_keras.dtype_policy()
-        if policy.compute_dtype in _NUDGES:
-            return policy.compute_dtype
-    return "float32"
+        if policy.compute_dtype in _OF_16_BITS:
+            return _OF_16_BITS[policy.compute_dtype]
+    return _OF_32_BITS
 
 
 def _apart(one: Sequence[Part], other: Sequence[Part]) -> np.ndarray:
     """For each gradient the largest difference, relative to its largest entry."""
     sizes = np.array([np.abs(array).max(initial=0) for _, array in one])
     found = [np.abs(a - b).max(initial=0) for (_, a), (_, b) in zip(one, other, strict=True)]
-    return np.array(found) / np.maximum(sizes, max(_SMALL * sizes.max(initial=0), 1e-30))
+    return np.array(found) / np.maximum(sizes, max(_rounding().small * sizes.max(initial=0), 1e-30))
