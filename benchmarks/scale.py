@@ -131,7 +131,7 @@ def measure(count: int, rounds: int, how: str, hosts: emulated.Hosts | None = No
     plain = how == PLAIN
     with tempfile.TemporaryDirectory() as name:
         words = ["-m", "benchmarks.scale", "--as-rank", name, "--rounds", str(rounds)]
-        warm = ["--warm-imports", "on"] if how == WARM else []
+        warm = ["--warm-imports", "on" if how == WARM else "off"]
         words = [*words, "--plain"] if plain else ["-m", "matex_tf", "--notes", "off", *warm, *words]
         begin = now()
         jobs.start(count, words, hosts, environ={"TF_CPP_MIN_LOG_LEVEL": "3"})

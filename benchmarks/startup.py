@@ -90,6 +90,7 @@ class Finder:
 sys.meta_path.insert(0, Finder)
 """
 
+WAYS = ("import", "default", "off", "on")
 TRAIN = """
 import json, os, sys
 from sitecustomize import began, now, spent
@@ -156,17 +157,24 @@ def phases(command: float, marks: dict[str, Any], launched: bool) -> dict[str, f
     return {phase: 1e3 * seconds for phase, seconds in found.items()}
 
 
-def ways(ranks: Sequence[int]) -> dict[str, tuple[list[str], bool, bool]]:
-    """The commands that are compared: up to the script, whether it trains, and whether mpirun starts it."""
+def commands(ranks: Sequence[int], ways: Sequence[str]) -> dict[str, tuple[list[str], bool, bool]]:
+    """The commands that are compared: up to the script, whether it trains, and whether mpirun starts it.
+
+    Args:
+        ranks: numbers of them.
+        ways: of `WAYS`.
+    """
     mpirun = mpirun_command.find_mpirun()
     found = {"python train.py": ([sys.executable], True, False)}
     for count in ranks:
         line = mpirun_command.mpirun_line(mpirun, count, names=list(jobs.THREADS))
-        found[f"mpirun -n {count} python import.py"] = ([*line, sys.executable], False, True)
+        if "import" in ways:
+            found[f"mpirun -n {count} python import.py"] = ([*line, sys.executable], False, True)
         run = [str(Path(sys.executable).with_name("matex-tf")), "run", "-n", str(count), "--notes", "off"]
-        found[f"matex-tf run -n {count} train.py"] = (run, True, True)
-        if count > 1:
-            found[f"matex-tf run -n {count} --warm-imports on train.py"] = ([*run, "--warm-imports", "on"], True, True)
+        for way in ways:
+            words = {"default": [], "off": ["--warm-imports", "off"], "on": ["--warm-imports", "on"]}.get(way)
+            if words is not None and (count > 1 or not words):
+                found[" ".join([f"matex-tf run -n {count}", *words, "train.py"])] = ([*run, *words], True, True)
     return found
 
 
@@ -189,8 +197,16 @@ def main() -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--ranks", default="1,4", help="numbers of ranks, with commas between (default 1,4)")
     parser.add_argument("--rounds", type=int, default=5, help="in which the commands take turns (default 5)")
+    parser.add_argument(
+        "--ways",
+        default="import,default,on",
+        help=f"of {','.join(WAYS)}: a bare import, and --warm-imports (%(default)s)",
+    )
     options = tables.parse(parser)
-    compared = ways([int(count) for count in options.ranks.split(",")])
+    wanted = options.ways.split(",")
+    if unknown := set(wanted) - set(WAYS):
+        parser.error(f"--ways {','.join(unknown)}: take some of {','.join(WAYS)}")
+    compared = commands([int(count) for count in options.ranks.split(",")], wanted)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in compared}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -1,4 +1,4 @@
-"""`--warm-imports on`: a rank is forked by a process of its node that has imported TensorFlow and Keras.
+"""`--warm-imports`: a rank is forked by a process of its node that has imported TensorFlow and Keras.
 
 How is in `launch.warm`. What a script sets in its environment before its own import of TensorFlow would come too late.
 So a script in which such a variable is seen imports for itself, and one that sets it elsewhere gets a line or, where
@@ -26,6 +26,10 @@ _LATER = re.compile(r"TF_CPP_\w+|TF_NUM_\w+_THREADS|CUDA_VISIBLE_DEVICES|OMP_NUM
 #: Which Keras trains.
 _OTHER_KERAS = {"KERAS_BACKEND": "tensorflow", "TF_USE_LEGACY_KERAS": ""}
 _LONGEST_SCRIPT = 1 << 22
+#: With `auto`: as many ranks share a core, and the script imports this.
+_RANKS_OF_A_CORE = 4
+_MODULE = re.compile(r"^\s*(?:import|from)\s+(\w+)", re.MULTILINE)
+_IMPORTS = re.compile(r"^(?:import|from) +(?:tensorflow|keras|tf_keras)\b", re.MULTILINE)
 
 
 def enter(arguments: Sequence[str]) -> None:
@@ -36,8 +40,11 @@ def enter(arguments: Sequence[str]) -> None:
     Args:
         arguments: of `python -m matex_tf`.
     """
+    if not starting.started_by_mpi():
+        return
     flagged = any(word.startswith("--warm-imports") for word in arguments)
-    if not (flagged or "MATEX_WARM_IMPORTS" in os.environ) or not starting.started_by_mpi():
+    expected = _ranks_here()
+    if not (flagged or _crowded(expected) or "MATEX_WARM_IMPORTS" in os.environ):
         return
     from matex_tf import settings
     from matex_tf.errors import MatexError
@@ -52,8 +59,7 @@ def enter(arguments: Sequence[str]) -> None:
         target = Target.read(given.rest)
     except (MatexError, BrokenPipeError):
         return  # which the rank will find out, and say
-    expected = _ranks_here()
-    if not wanted.warm_imports or expected == 1:
+    if not asked_for(wanted.warm_imports, expected, target):
         return
     from matex_tf.launch.warm import meeting_point
     from matex_tf.launch.warm.process import Refused
@@ -64,7 +70,7 @@ def enter(arguments: Sequence[str]) -> None:
             raise Refused(f"the script sets {name}, which is read at import: set it in the environment of the job")
         meeting_point.enter(lambda: drawn.append(_import(target, wanted)), expected)
     except Refused as reason:
-        if wanted.notes:
+        if wanted.notes and wanted.warm_imports == "on":
             print(
                 f"matex_tf: --warm-imports: this rank imports TensorFlow for itself: {reason}",
                 file=sys.stderr,
@@ -75,18 +81,47 @@ def enter(arguments: Sequence[str]) -> None:
     _watch_environment()
 
 
+def asked_for(setting: str, ranks: int, target: Any) -> bool:
+    """Whether a process of the node is to import for its ranks.
+
+    Args:
+        setting: `--warm-imports`.
+        ranks: of the job on this node; 0 where that is not known.
+        target: a `Target`.
+    """
+    if setting == "auto":
+        return _crowded(ranks) and _IMPORTS.search(_text(target)) is not None
+    return setting == "on" and ranks != 1
+
+
 def set_by_script(target: Any) -> str:
-    """The variable that a script sets itself though it is read when TensorFlow is imported; empty where none is seen.
+    """The variable that a script, or a module beside it that it imports, sets itself though it is read when TensorFlow
+    is imported; empty where none is seen.
 
     Args:
         target: a `Target`. Of a module only the environment that it sets as it runs is looked at.
     """
+    text, folder = _text(target), os.path.dirname(target.name)
+    beside = [os.path.join(folder, f"{name}.py") for name in dict.fromkeys(_MODULE.findall(text))]
+    named = (name for part in (text, *map(_read, beside)) for name in _SETS.findall(part))
+    return next((name for name in named if not _LATER.fullmatch(name)), "")
+
+
+def _text(target: Any) -> str:
+    return "" if target.is_module else _read(target.name)
+
+
+def _read(path: str) -> str:
+    """The text of a file of Python; "" where there is none."""
     try:
-        with open(target.name, encoding="utf-8", errors="replace") as file:
-            text = "" if target.is_module else file.read(_LONGEST_SCRIPT)
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(_LONGEST_SCRIPT)
     except OSError:
         return ""
-    return next((name for name in _SETS.findall(text) if not _LATER.fullmatch(name)), "")
+
+
+def _crowded(ranks: int) -> bool:
+    return ranks >= _RANKS_OF_A_CORE * (os.cpu_count() or 1)
 
 
 def _ranks_here() -> int:
@@ -169,11 +204,11 @@ def _watch_environment() -> None:
         if key in _OTHER_KERAS and text not in (imported_with.get(key), _OTHER_KERAS[key], "0"):
             raise SettingError(
                 f"the script sets {key} to {text!r}, after --warm-imports has imported Keras without it: set it in the "
-                "environment of the job, or leave out --warm-imports."
+                "environment of the job, or take --warm-imports off."
             )
         log_once.log(
             f"the script sets {key}, after --warm-imports has imported TensorFlow: where that is read at import it has "
-            "no effect. Set it in the environment of the job, or leave out --warm-imports"
+            "no effect. Set it in the environment of the job, or take --warm-imports off"
         )
 
     os.putenv = watched

@@ -124,14 +124,48 @@ def test_what_a_script_sets_itself(tmp_path):
         assert warm_imports.set_by_script(Target(str(script), ())) == name or not name, text
     script.write_text("os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'")
     assert warm_imports.set_by_script(Target(str(script), ())) == ""
+    (tmp_path / "helper.py").write_text("import os\nos.environ['XLA_FLAGS'] = '--x'")
+    (tmp_path / "other.py").write_text("import os\nos.environ['TF_XLA_FLAGS'] = '--x'")
+    script.write_text("import os, numpy\nfrom helper import nothing\n")
+    assert warm_imports.set_by_script(Target(str(script), ())) == "XLA_FLAGS"
+
+
+def test_where_many_ranks_share_a_core(tmp_path, monkeypatch):
+    """`auto`: four ranks of a core or more, of a script that imports TensorFlow or Keras."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    script = Target(str(tmp_path / "script.py"), ())
+    for text, imports in {
+        "import os\nfrom keras import layers\n": True,
+        "import tensorflow as tf": True,
+        "import kerasx\nif x:\n    import keras": False,
+    }.items():
+        (tmp_path / "script.py").write_text(text)
+        wanted = {ranks: warm_imports.asked_for("auto", ranks, script) for ranks in (0, 1, 7, 8, 64)}
+        assert [ranks for ranks, is_wanted in wanted.items() if is_wanted] == ([8, 64] if imports else [])
+        assert not warm_imports.asked_for("off", 64, script) and warm_imports.asked_for("on", 2, script)
+
+
+@pytest.mark.variants(0)
+@pytest.mark.skipif((os.cpu_count() or 1) > 2, reason="four ranks a core are too many for a test on this machine")
+def test_by_itself(tmp_path):
+    """Nobody has asked: ranks have one parent, which has imported."""
+    (tmp_path / "script.py").write_text(
+        "import os, sys\nthere = 'keras' in sys.modules\nimport keras, matex_tf\n"
+        "open(f'parent.{matex_tf.rank()}', 'w').write(f'{there} {os.getppid()}')\n"
+    )
+    ended = run(tmp_path, 4 * (os.cpu_count() or 1), "script.py")
+    assert ended.code == 0, ended.err
+    (said,) = {file.read_text() for file in tmp_path.glob("parent.*")}
+    assert said.startswith("True ")
 
 
 @pytest.mark.variants(0)
 @pytest.mark.parametrize("name, code", [("TF_ENABLE_ONEDNN_OPTS", 0), ("TF_USE_LEGACY_KERAS", 2)])
 def test_what_a_module_of_the_script_sets(tmp_path, name, code):
     """A line; an error where another Keras would have trained."""
-    (tmp_path / "script.py").write_text("import helper")
-    (tmp_path / "helper.py").write_text(f"import os\nos.environ['{name}'] = '1'\n")
+    (tmp_path / "script.py").write_text("import inner.helper")
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "helper.py").write_text(f"import os\nos.environ['{name}'] = '1'\n")
     ended = run(tmp_path, 2, *WARM, "script.py")
     assert ended.code == code, ended.err
-    assert f"the script sets {name}" in ended.err and "leave out --warm-imports" in ended.err
+    assert f"the script sets {name}" in ended.err and "take --warm-imports off" in ended.err
