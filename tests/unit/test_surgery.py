@@ -217,6 +217,29 @@ def test_unknown_layers_are_left_whole():
         surgery.remove(model, {"before": [0]})
 
 
+def test_what_reads_inputs_alone():
+    """A layer that nobody knows takes nothing away there: it is not named. One with weights is, as its units stay."""
+    import keras
+    import tensorflow as tf
+
+    class Scaled(keras.layers.Layer):
+        def build(self, shape):
+            self.scale = self.add_weight(shape=(3, 3))
+
+        def call(self, x):
+            return tf.linalg.matmul(tf.sort(x), self.scale)
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    first, last = [keras.layers.RandomFlip(), keras.layers.RandomZoom(0.1)], [keras.layers.Conv2D(4, 3, name="four")]
+    end = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(2)]
+    groups = surgery.channel_groups(keras.Sequential([keras.Input((8, 8, 3)), *first, *last, *end]))
+    assert [group.name for group in groups] == ["four"] and not groups.left_whole
+    groups = surgery.channel_groups(keras.Sequential([keras.Input((8, 8, 3)), Scaled(name="scaled"), *last, *end]))
+    assert [group.name for group in groups] == ["four"] and "scaled" in groups.left_whole
+
+
 def test_refusals():
     import keras
 

@@ -150,8 +150,12 @@ class Analysis:
             self._across.append(channels)
 
     def leave_whole(self, layer: Any, flows: Sequence[Flow], shapes: Sequence[Any], why: str) -> list[Flow]:
-        """A layer that is not known: what flows in stays as it is, and nothing is known of what comes out."""
-        self.left_whole.setdefault(layer.name, why)
+        """A layer that is not known: what flows in stays as it is, and nothing is known of what comes out.
+
+        One without weights that reads nothing of which channels are known, such as an image, takes nothing away.
+        """
+        if getattr(layer, "weights", None) or any(flow.channels is not None for flow in flows):
+            self.left_whole.setdefault(layer.name, why)
         for flow in flows:
             self.fix(flow.channels)
         return [Flow.unknown(shape) for shape in shapes]
