@@ -43,7 +43,7 @@ def test_weights_differ_by_rounding_alone(ranks, how):
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("depth", [True, False], ids=["depth", "widths"])
+@pytest.mark.parametrize("depth", [False, True], ids=["widths", "depth"])
 def test_growth_goes_on_in_the_next_fit(ranks, depth):
     """It does not begin again; nor does a model begin small that has been trained before."""
     result = same(ranks(dynamics.several_fits, (1, 4), depth=depth), rtol=1e-4, atol=1e-5)
