@@ -90,7 +90,9 @@ class Finder:
 sys.meta_path.insert(0, Finder)
 """
 
-WAYS = ("import", "default", "off", "on")
+#: Ways to start ranks that train, by what `matex-tf run` is told; and a bare import.
+FLAGS: dict[str, list[str]] = {"default": [], "off": ["--warm-imports", "off"], "on": ["--warm-imports", "on"]}
+WAYS = ("import", *FLAGS)
 TRAIN = """
 import json, os, sys
 from sitecustomize import began, now, spent
@@ -168,13 +170,13 @@ def commands(ranks: Sequence[int], ways: Sequence[str]) -> dict[str, tuple[list[
     found = {"python train.py": ([sys.executable], True, False)}
     for count in ranks:
         line = mpirun_command.mpirun_line(mpirun, count, names=list(jobs.THREADS))
-        if "import" in ways:
-            found[f"mpirun -n {count} python import.py"] = ([*line, sys.executable], False, True)
         run = [str(Path(sys.executable).with_name("matex-tf")), "run", "-n", str(count), "--notes", "off"]
         for way in ways:
-            words = {"default": [], "off": ["--warm-imports", "off"], "on": ["--warm-imports", "on"]}.get(way)
-            if words is not None and (count > 1 or not words):
-                found[" ".join([f"matex-tf run -n {count}", *words, "train.py"])] = ([*run, *words], True, True)
+            if way == "import":
+                found[f"mpirun -n {count} python import.py"] = ([*line, sys.executable], False, True)
+            elif count > 1 or way == "default":
+                title = " ".join([f"matex-tf run -n {count}", *FLAGS[way], "train.py"])
+                found[title] = ([*run, *FLAGS[way]], True, True)
     return found
 
 
@@ -205,7 +207,7 @@ def main() -> int:
     options = tables.parse(parser)
     wanted = options.ways.split(",")
     if unknown := set(wanted) - set(WAYS):
-        parser.error(f"--ways {','.join(unknown)}: take some of {','.join(WAYS)}")
+        parser.error(f"--ways: {', '.join(sorted(unknown))} is none of {', '.join(WAYS)}")
     compared = commands([int(count) for count in options.ranks.split(",")], wanted)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in compared}
     with tempfile.TemporaryDirectory() as name:

@@ -223,8 +223,8 @@ def _blocks(model: Any, groups: Groups) -> list[Block]:
             by_layer.setdefault(layer.name, branch)
     blocks = []
     for names in depth.repeated(groups):
-        held = [by_layer[layer] for name in names for layer in groups[name].layers if layer in by_layer]
-        blocks.append(Block(names, held[0] if held else None))
+        layers = (layer for name in names for layer in groups[name].layers)
+        blocks.append(Block(names, next((by_layer[layer] for layer in layers if layer in by_layer), None)))
     return blocks
 
 

@@ -34,8 +34,8 @@ from matex_tf.strategies.sync import WHAT as EXCHANGE
 MOST_BYTES, MOST_ROWS = 64 << 20, 4096
 
 
-class _Rounding(NamedTuple):
-    """What rounding does to gradients.
+class _Precision(NamedTuple):
+    """Of the numbers that layers compute with: what rounding does to gradients.
 
     Attributes:
         tolerance: a relative difference that sums in another order may make.
@@ -48,8 +48,8 @@ class _Rounding(NamedTuple):
     nudge: float
 
 
-_OF_32_BITS = _Rounding(1e-2, 1e-3, 1e-6)
-_OF_16_BITS = {"float16": _Rounding(1e-1, 3e-2, 2e-3), "bfloat16": _Rounding(1e-1, 1e-1, 1.6e-2)}
+_OF_32_BITS = _Precision(1e-2, 1e-3, 1e-6)
+_OF_16_BITS = {"float16": _Precision(1e-1, 3e-2, 2e-3), "bfloat16": _Precision(1e-1, 1e-1, 1.6e-2)}
 #: How often weights are nudged, and by how many times what this changes gradients may differ.
 _RUNS, _MARGIN = 4, 2.0
 
@@ -97,15 +97,17 @@ class Check:
             random, found = np.random.default_rng(0), []
             with effects.put_back(function):
                 for _ in range(_RUNS):
-                    begin()
-                    effects.nudge(function, _rounding().nudge, random)
+                    to_begin()
+                    effects.nudge(function, _precision().nudge, random)
                     found.append(parts())
             return found
 
-        begin = effects.kept(function)
         try:
-            with effects.put_back(function):
+            to_begin = effects.kept(function)
+            try:
                 self._alone = parts()
+            finally:
+                to_begin()
         except Exception as error:  # there may be no memory for the whole batch: the training itself goes on
             self._failed = f"rank 0 could not run it on the whole batch ({type(error).__name__})"
         self._again = again
@@ -154,7 +156,7 @@ class Check:
 
     def _least(self) -> list[np.ndarray]:
         """For each gradient of each update the difference that is always taken for rounding."""
-        return [np.full(len(parts), _rounding().tolerance) for parts in self._alone]
+        return [np.full(len(parts), _precision().tolerance) for parts in self._alone]
 
     def _rounding(self) -> list[np.ndarray]:
         """The same, at least what other last digits of the weights change, with a margin."""
@@ -250,7 +252,7 @@ def _dense(given: tf_op.Given, arrays: list[np.ndarray]) -> list[Part]:
     ]
 
 
-def _rounding() -> _Rounding:
+def _precision() -> _Precision:
     """That of what layers compute with."""
     for name in {"keras", "tf_keras"}.intersection(sys.modules):
         of_keras = sys.modules[name].mixed_precision
@@ -264,4 +266,4 @@ def _apart(one: Sequence[Part], other: Sequence[Part]) -> np.ndarray:
     """For each gradient the largest difference, relative to its largest entry."""
     sizes = np.array([np.abs(array).max(initial=0) for _, array in one])
     found = [np.abs(a - b).max(initial=0) for (_, a), (_, b) in zip(one, other, strict=True)]
-    return np.array(found) / np.maximum(sizes, max(_rounding().small * sizes.max(initial=0), 1e-30))
+    return np.array(found) / np.maximum(sizes, max(_precision().small * sizes.max(initial=0), 1e-30))

@@ -5,7 +5,6 @@ What Keras computes by itself is that of one rank: its own `train_step`, layers 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,7 +50,7 @@ def begin(model: Any, step: Any, data: Any, slices: Sequence[bool], share: RowRa
     check = one_rank.Check(name, share.rows / share.total, lambda: _accumulated(model))
 
     def run() -> None:
-        with xla.called() if model.jit_compile else contextlib.nullcontext():
+        with xla.called(model.jit_compile):
             step(data, numbers)
 
     if ranks.rank == 0:

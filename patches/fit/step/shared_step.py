@@ -93,7 +93,7 @@ class SharedStep:
             self._checked = True
             self._check = self._begin_check(data, slices, share)
         watching = self._check.watching() if self._check else contextlib.nullcontext()
-        compiled = xla.called() if model.jit_compile and not model.run_eagerly else contextlib.nullcontext()
+        compiled = xla.called(model.jit_compile and not model.run_eagerly)
         with trace.span("step", together.location), tf_op.collecting(), watching, compiled:
             if self.kind == "train":
                 strategy.before_step(model)
