@@ -15,6 +15,7 @@ from matex_tf.core import row_partition
 from matex_tf.core.row_partition import Interleaving, span
 from matex_tf.core.world import World
 from matex_tf.errors import DataError, quoted
+from matex_tf.readers.safety.limits import room
 from matex_tf.readers.tables.table import Arrays, Table, rows_with_gaps, take_rows
 from matex_tf.readers.tf_pipeline import pipeline
 
@@ -337,6 +338,14 @@ def _one_hot(labels: np.ndarray, classes: np.ndarray, shard: Shard) -> np.ndarra
             f"{shard.paths[0]}: row {at} of rank {shard.rank}'s part has the label {quoted(labels[at])}, which is none "
             f"of the {len(classes)} classes."
         )
-    vectors = np.zeros((len(labels), len(classes)), np.float32)
+    try:
+        vectors = room(shard.paths[0], len(labels), (len(classes),), np.float32)
+    except DataError:
+        raise DataError(
+            f"{shard.paths[0]}: one_hot makes vectors of {len(classes)} numbers, one for each class, and for "
+            f"{len(labels)} rows they would take {len(labels) * len(classes) >> 18} MB of memory, which this machine "
+            "does not have: leave one_hot out, and number the labels (np.searchsorted(shard.classes, shard.labels))."
+        ) from None
+    vectors[...] = 0.0
     vectors[np.arange(len(labels)), places] = 1.0
     return vectors

@@ -325,8 +325,9 @@ class Settings:
     )
     unpack_ratio: int = option(
         100,
-        "For `DataSet`: how many times its own length a packed file (gzip) may unpack to. A file that unpacks to more "
-        "than this, and to more than 256 MB, is an error before it fills memory or disk.",
+        "For `DataSet`: how many times its own length a packed file (gzip), or a packed array of an .npz file, may "
+        "unpack to. One that unpacks to more than this, and to more than 256 MB, is an error before it fills memory or "
+        "disk.",
         kind="positive",
         group="data",
     )

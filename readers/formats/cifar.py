@@ -12,9 +12,11 @@ import numpy as np
 from matex_tf.core.world import World
 from matex_tf.errors import DataError, quoted
 from matex_tf.readers.safety import read_watch, safe_pickle
+from matex_tf.readers.safety.limits import room
 from matex_tf.readers.tables.arrays import data_errors, open_each
 from matex_tf.readers.tables.format import Format
 from matex_tf.readers.tables.table import Arrays, FileStamp, ReadOptions, Table
+from matex_tf.readers.tables.values import put
 
 _LABELS = ("labels", "fine_labels", "coarse_labels")
 
@@ -100,9 +102,9 @@ class CifarTable(Table):
         if not 0 <= start <= stop <= self.rows:
             raise DataError(f"{self.path} has {self.rows} rows: there are no rows {start} to {stop}.")
         images, labels = self._load()
-        inputs = np.ascontiguousarray(images[start:stop].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-        if self._wanted.dtype is not None:
-            inputs = inputs.astype(self._wanted.dtype)
+        rows = images[start:stop].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        inputs = room(self.path, stop - start, rows.shape[1:], self._wanted.dtype or rows.dtype)
+        put(inputs, rows, self.path, start)
         return inputs, labels[start:stop].copy() if self.labelled else None
 
     def _load(self) -> tuple[np.ndarray, np.ndarray]:

@@ -13,11 +13,10 @@ import numpy as np
 
 from matex_tf.core.world import World
 from matex_tf.errors import DataError, quoted
-from matex_tf.readers.safety import read_watch
 from matex_tf.readers.tables.arrays import ArrayTable, check_plausible, data_errors, open_each
 from matex_tf.readers.tables.format import Format
-from matex_tf.readers.tables.raw import Place, RawFile
-from matex_tf.readers.tables.table import FileStamp, ReadOptions, Table, all_or_none
+from matex_tf.readers.tables.raw import Place, RawFile, check_whole, compare_length
+from matex_tf.readers.tables.table import FileStamp, ReadOptions, Table
 
 TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
@@ -33,7 +32,8 @@ def open(paths: Sequence[str], wanted: ReadOptions, ranks: World) -> Table:
     path, seen from the directory of the inputs, or False. Files of labels among `paths` that belong to others
     of them are not inputs.
 
-    A packed file is unpacked up to the last row wanted. That it is whole is found by rank 0, which unpacks all of it.
+    A packed file is unpacked up to the last row wanted. That it is whole is found by one rank of each
+    node, which unpacks all of it.
 
     Raises:
         DataError: on every rank: a file cannot be read, is too short or too long, or has not what is wanted.
@@ -41,12 +41,8 @@ def open(paths: Sequence[str], wanted: ReadOptions, ranks: World) -> Table:
     images = {_plain(os.path.abspath(path)) for path in paths if "images" in os.path.basename(path)}
     belong = {_labels_name(path) for path in images}
     inputs = [path for path in paths if _plain(os.path.abspath(path)) not in belong] or list(paths)
-    whole: list[Place] = []
-    table = open_each(inputs, wanted, ranks, "open idx files", functools.partial(_open_one, packed=whole))
-    with all_or_none(ranks, "see whether packed idx files are whole"):
-        if ranks.rank == 0:
-            for place in whole:
-                _check_whole(place)
+    table = open_each(inputs, wanted, ranks, "open idx files", _open_one)
+    check_whole(table, ranks)
     return table
 
 
@@ -97,7 +93,7 @@ def _variants(name: str) -> list[str]:
     return list(dict.fromkeys([name, f"{name}.gz", dotted, f"{dotted}.gz"]))
 
 
-def _open_one(path: str, wanted: ReadOptions, packed: list[Place]) -> Table:
+def _open_one(path: str, wanted: ReadOptions) -> Table:
     if wanted.x is not None:
         raise DataError(f"{path} holds one array without a name: x={quoted(wanted.x)} is not in it.")
     labels = _labels_beside(path, wanted)
@@ -106,7 +102,6 @@ def _open_one(path: str, wanted: ReadOptions, packed: list[Place]) -> Table:
     if len(set(names)) < len(names):
         names = [one.path for one in files]
     places = {name: _place(one) for name, one in zip(names, files, strict=True)}
-    packed += [place for place in places.values() if place.unpack]
     return ArrayTable(RawFile(path, "file", files, places, (names[0], names[1] if labels else None)), wanted)
 
 
@@ -149,28 +144,12 @@ def _place(watched: FileStamp) -> Place:
         shape = tuple(map(int, np.frombuffer(sizes, ">u4")))
         if len(shape) > 32:
             raise DataError(f"{path} is no idx file: it would have {len(shape)} dimensions.")
-        place = Place(path, 4 + len(sizes), shape, np.dtype(TYPES[start[2]]), unpack=unpack)
+        place = Place(path, 4 + len(sizes), shape, np.dtype(TYPES[start[2]]), unpack=unpack, packed=watched.bytes)
         if not packed:
-            _compare(place, watched.bytes)
+            compare_length(place, watched.bytes)
         check_plausible(path, "file", place.column(os.path.basename(path)), watched.bytes)
     return place
 
 
 def _unpacked(path: str) -> IO[bytes]:
     return cast(IO[bytes], gzip.open(path, "rb"))
-
-
-def _compare(place: Place, length: int) -> None:
-    due = place.offset + place.bytes
-    if length != due:
-        raise DataError(f"{place.path} has {length} bytes, and its header, shape {place.shape}, makes {due}.")
-
-
-def _check_whole(place: Place) -> None:
-    """Raises: DataError: a packed file cannot be unpacked to its end, or has not the length that its header says."""
-    with data_errors(place.path, "unpacked"), _unpacked(place.path) as stream:
-        length, due = 0, place.offset + place.bytes
-        while length <= due and (got := stream.read(1 << 20)):
-            length += len(got)
-            read_watch.goes_on()
-    _compare(place, length)

@@ -18,7 +18,7 @@ from matex_tf.core.world import World
 from matex_tf.errors import DataError, quoted
 from matex_tf.readers.tables.arrays import ArrayTable, data_errors, open_each
 from matex_tf.readers.tables.format import Format
-from matex_tf.readers.tables.raw import Place, RawFile
+from matex_tf.readers.tables.raw import Place, RawFile, check_whole
 from matex_tf.readers.tables.table import FileStamp, ReadOptions, Table
 
 _HEADERS = {
@@ -35,7 +35,9 @@ def open(paths: Sequence[str], wanted: ReadOptions, ranks: World) -> Table:
     of the first (a sequence of paths for several files). Of a .npz file the members are chosen like datasets.
 
     Rows of a .npy file and of a .npz file that is not packed are read by themselves; those of a packed one
-    (`np.savez_compressed`) by unpacking the member up to the last of them.
+    (`np.savez_compressed`) by unpacking the member up to the last of them. The checksum of a member is of all its
+    bytes: when the file is opened, each rank sums up a part of a member that is not packed, and one rank of each node
+    unpacks the others to their end.
 
     Raises:
         DataError: on every rank: a file cannot be read, or has not what is wanted.
@@ -43,7 +45,9 @@ def open(paths: Sequence[str], wanted: ReadOptions, ranks: World) -> Table:
     each = [wanted] * len(paths)
     if isinstance(wanted.y, (list, tuple)) and len(wanted.y) == len(paths) > 1:
         each = [replace(wanted, y=y) for y in wanted.y]
-    return open_each(paths, wanted, ranks, "open NumPy files", _open_one, each)
+    table = open_each(paths, wanted, ranks, "open NumPy files", _open_one, each)
+    check_whole(table, ranks)
+    return table
 
 
 def guess_can_open(path: str, head: bytes) -> bool:
@@ -120,11 +124,12 @@ def _members(path: str) -> dict[str, Place]:
                 offset = _stored_at(file, info, what)
                 file.seek(offset)
                 place = _place(file, path, what, info.file_size)
-                places[name] = replace(place, offset=offset + place.offset)
+                places[name] = replace(place, offset=offset + place.offset, begin=offset, sum=info.CRC)
             else:
                 with archive.open(info) as stream:
                     place = _place(stream, path, what, info.file_size)
-                places[name] = replace(place, unpack=functools.partial(_member, path, info.filename))
+                unpack = functools.partial(_member, path, info.filename)
+                places[name] = replace(place, unpack=unpack, packed=info.compress_size)
     return places
 
 
@@ -135,7 +140,7 @@ def _stored_at(file: Any, info: zipfile.ZipInfo, what: str) -> int:
     if len(header) < 30 or header[:4] != b"PK\x03\x04" or info.compress_size != info.file_size:
         raise DataError(f"{what} is not where the directory of the file says.")
     names, extra = struct.unpack("<HH", header[26:30])
-    if file.read(names) != info.filename.encode(errors="replace"):
+    if file.read(names) != info.orig_filename.encode("utf-8" if info.flag_bits & 0x800 else "cp437", "replace"):
         raise DataError(f"{what} is not where the directory of the file says.")
     return int(info.header_offset + 30 + names + extra)
 

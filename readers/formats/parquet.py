@@ -57,7 +57,7 @@ class ParquetTable(Table):
         if self.rows == 0:
             raise DataError(f"{paths[0]} has no rows.")
         names = tuple(schemas[0].names)
-        self._chosen: ColumnSelection = choose(names, len(names), wanted, paths[0])
+        self._chosen: ColumnSelection = choose(names, len(names), wanted, paths[0], _index_of(schemas[0]))
         self._columns = [names[column] for column in self._chosen.needed]
         self.labelled = bool(self._chosen.y)
         self.kind = Kind.INTEGER
@@ -182,6 +182,15 @@ class ParquetTable(Table):
         )
 
 
+def _index_of(schema: Any) -> frozenset[str]:
+    """The columns in which pandas, or Dask, has put the numbers or names of rows."""
+    try:
+        said = (schema.pandas_metadata or {}).get("index_columns", [])
+        return frozenset(name for name in said if isinstance(name, str)) if isinstance(said, list) else frozenset()
+    except (ValueError, AttributeError):  # what others have written there is no closed list
+        return frozenset()
+
+
 @contextlib.contextmanager
 def _opened(parquet: Any, watched: FileStamp, metadata: Any) -> Iterator[Any]:
     """A Parquet file while it is read from; what pyarrow raises becomes a DataError."""
@@ -200,7 +209,8 @@ def open(paths: Sequence[str], wanted: ReadOptions, ranks: World) -> ParquetTabl
 
     Args:
         paths: the files, all with the same columns.
-        wanted: see `ReadOptions`, and `columns.choose` for what is found where it says nothing.
+        wanted: see `ReadOptions`, and `columns.choose` for what is found where it says nothing. The index of a data
+            frame is taken only where it is named, as pandas has it.
         ranks: who reads.
 
     Raises:

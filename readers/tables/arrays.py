@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 
 from matex_tf.core.world import World
-from matex_tf.errors import DataError, MatexError, listed, quoted, shortened
+from matex_tf.errors import DataError, MatexError, listed, shortened
 from matex_tf.readers.safety import read_watch
 from matex_tf.readers.safety.hdf5_storage import Storage
 from matex_tf.readers.safety.limits import most_claimed, room
 from matex_tf.readers.tables import input_label_names
 from matex_tf.readers.tables.table import Arrays, ConcatTable, FileStamp, ReadOptions, Table, all_or_none
+from matex_tf.readers.tables.values import put
 
 #: What is read at a time, where what was read is converted or copied into place.
 PIECE_BYTES = 16 << 20
@@ -60,6 +61,10 @@ class Column:
 
     def as_label(self) -> Column:
         """The column as labels are read."""
+        return self
+
+    def as_input(self, wanted: np.dtype) -> Column:
+        """The column as inputs of a dtype are read that somebody asks for."""
         return self
 
     def but(self, **changes: Any) -> Column:
@@ -146,8 +151,7 @@ def fill_each(
                     f"{column.name}: rows {low} to {high} have the shape {got.shape}, where "
                     f"{(high - low, *column.shape)} was expected."
                 )
-            with np.errstate(invalid="ignore", over="ignore"):
-                array[low - start : high - start] = got
+            put(array[low - start : high - start], got, column.name, low)
 
 
 @contextlib.contextmanager
@@ -202,7 +206,9 @@ class ArrayTable(Table):
         self.words = labels is not None and columns[labels].dtype.kind in "UO"
         self.said = _said(columns, inputs, labels, wanted)
         self._several = several
-        self._columns = [columns[name] for name in inputs]
+        self._columns = [
+            columns[name] if wanted.dtype is None else columns[name].as_input(wanted.dtype) for name in inputs
+        ]
         if labels is not None:
             self._columns.append(columns[labels].as_label())
         self.rows = self._columns[0].rows
@@ -290,36 +296,6 @@ def _cast(file: ArrayFile, column: Column, wanted: np.dtype | None) -> np.dtype:
 
 def _words(dtype: np.dtype) -> str:
     return "text" if dtype.kind in "UO" else dtype.name
-
-
-def native(dtype: np.dtype) -> np.dtype:
-    """A dtype as rows are handed out in: the machine's byte order, text for bytes, float64 for longer floats."""
-    if dtype.kind == "S":
-        return np.dtype(f"U{max(1, dtype.itemsize)}")
-    if dtype.kind == "f" and dtype.itemsize > 8:
-        return np.dtype(np.float64)
-    return dtype.newbyteorder("=")
-
-
-def decode(array: np.ndarray, what: str) -> np.ndarray:
-    """Bytes to text, by UTF-8. Raises: DataError: they are no UTF-8; `what` names the array."""
-    try:
-        return np.char.decode(array, "utf-8").astype(native(array.dtype))
-    except UnicodeDecodeError as error:
-        raise DataError(f"{what} holds text that is no UTF-8 ({quoted(error.object)}).") from None
-
-
-def read_exactly(file: Any, place: int, count: int) -> np.ndarray:
-    """Bytes of an open file, uint8 of shape (count,). Raises: DataError: the file ends before."""
-    got = np.empty(count, np.uint8)
-    view, done = got.data, 0
-    file.seek(place)
-    while done < count:
-        more = file.readinto(view[done:])
-        if not more:
-            raise DataError(f"{file.name} is not whole: it ends at byte {place + done}, where {place + count} was due.")
-        done += more
-    return got
 
 
 def open_each(

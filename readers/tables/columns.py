@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,7 +87,9 @@ class ColumnSelection:
         return self.labels([np.empty(0, kind.dtype)] * len(self.y), 0, kind)
 
 
-def choose(names: Sequence[str] | None, count: int, wanted: ReadOptions, path: str) -> ColumnSelection:
+def choose(
+    names: Sequence[str] | None, count: int, wanted: ReadOptions, path: str, aside: Container[str] = ()
+) -> ColumnSelection:
     """Find the columns that a script asked for.
 
     Args:
@@ -96,11 +98,13 @@ def choose(names: Sequence[str] | None, count: int, wanted: ReadOptions, path: s
         wanted: what was asked for. y=None: a column with one of `LABEL_NAMES`, or else the last, or the first where
             `wanted.first` says so; x=None: all others.
         path: of the file, for messages.
+        aside: names of columns that are taken only where they are named; positions do not count them.
 
     Raises:
         DataError: a column is not there, or there is none for the inputs.
     """
     shown = tuple(map(quoted, names)) if names is not None else tuple(str(i) for i in range(count))
+    among = [place for place in range(count) if names is None or names[place] not in aside] or list(range(count))
     places: dict[str, list[int]] = {}
     for place, name in enumerate(names or ()):
         places.setdefault(name, []).append(place)
@@ -121,13 +125,13 @@ def choose(names: Sequence[str] | None, count: int, wanted: ReadOptions, path: s
         try:
             place = operator.index(name)
         except TypeError:
-            place = count
-        if isinstance(name, (bool, np.bool_)) or not -count <= place < count:
+            place = len(among)
+        if isinstance(name, (bool, np.bool_)) or not -len(among) <= place < len(among):
             raise DataError(
-                f"{path} has {count} columns, and {what}={quoted(name)} is none of them: give a name, or a position "
-                f"from 0 to {count - 1} (negative ones count from the last)."
+                f"{path} has {len(among)} columns, and {what}={quoted(name)} is none of them: give a name, or a "
+                f"position from 0 to {len(among) - 1} (negative ones count from the last)."
             )
-        return place % count
+        return among[place]
 
     def positions(asked: Any, what: str) -> tuple[int, ...]:
         if isinstance(asked, (str, bytes)) or not isinstance(asked, (Sequence, np.ndarray)):
@@ -138,15 +142,15 @@ def choose(names: Sequence[str] | None, count: int, wanted: ReadOptions, path: s
 
     if wanted.y is None:
         taken = set(positions(wanted.x, "x")) if wanted.x is not None else set()
-        label, why = _label(names, count, wanted.first)
-        y: tuple[int, ...] = tuple(i for i in (label,) if i not in taken)
+        place, why = _label([names[i] for i in among] if names is not None else None, len(among), wanted.first)
+        y: tuple[int, ...] = tuple(i for i in (among[place],) if i not in taken)
         why = why if y else f"{why} would be the label, and is an input"
     elif wanted.y is False:
         y, why = (), "y=False"
     else:
         y, why = positions(wanted.y, "y"), "as y= says"
     labels = set(y)
-    x = positions(wanted.x, "x") if wanted.x is not None else tuple(i for i in range(count) if i not in labels)
+    x = positions(wanted.x, "x") if wanted.x is not None else tuple(i for i in among if i not in labels)
     if not x:
         raise DataError(
             f"{path} has the column{'s' * (count > 1)} {listed(shown)} and no other for the inputs: "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,10 +17,14 @@ from typing import IO, Any
 
 import numpy as np
 
+from matex_tf.core.row_partition import span
+from matex_tf.core.world import World
 from matex_tf.errors import DataError
-from matex_tf.readers.safety import read_watch
-from matex_tf.readers.tables.arrays import PIECE_BYTES, ArrayFile, Column, decode, native, pieces, read_exactly
-from matex_tf.readers.tables.table import FileStamp
+from matex_tf.readers.safety import checksum, read_watch
+from matex_tf.readers.safety.limits import most_unpacked, unpacks_to_too_much
+from matex_tf.readers.tables.arrays import PIECE_BYTES, ArrayFile, ArrayTable, Column, data_errors, pieces
+from matex_tf.readers.tables.table import ConcatTable, FileStamp, Table, all_or_none
+from matex_tf.readers.tables.values import decode, native, put, read_exactly
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,8 @@ class Place:
         fortran: whether the first axis runs fastest. A range of rows is then a piece of every column, read one by one.
         unpack: opens the stream, where the array is packed. It is read from its start up to the last row wanted, and
             never held as a whole.
+        packed: its bytes in the file, where it is packed.
+        sum: the CRC-32 of the bytes from `begin` to its end that the file has, where it is not packed and has one.
     """
 
     path: str
@@ -41,6 +48,9 @@ class Place:
     dtype: np.dtype
     fortran: bool = False
     unpack: Callable[[], AbstractContextManager[IO[bytes]]] | None = None
+    packed: int = 0
+    sum: int | None = None
+    begin: int = 0
 
     @property
     def bytes(self) -> int:
@@ -77,11 +87,20 @@ class RawFile(ArrayFile):
         self._places = dict(places)
         self.columns = {name: place.column(name) for name, place in places.items()}
 
+    def check(self, names: Sequence[str]) -> None:
+        for place in map(self._places.__getitem__, names):
+            if place.unpack and place.offset + place.bytes > most_unpacked(place.packed):
+                raise unpacks_to_too_much(place.path, place.packed)
+
+    def places(self, names: Sequence[str]) -> list[Place]:
+        """Where some columns lie."""
+        return [self._places[name] for name in names]
+
     def fill(self, columns: Sequence[Column], out: Sequence[np.ndarray], start: int, stop: int) -> None:
         for column, array in zip(columns, out, strict=True):
             place = self._places[column.name]
             what = f"{place.path}: {self.kind} {column.name}"
-            with _opened(place) as source, np.errstate(invalid="ignore", over="ignore"):
+            with _opened(place) as source:
                 if place.fortran and len(place.shape) > 1:
                     _fill_columns(place, source, array, start, stop, what)
                     continue
@@ -89,7 +108,7 @@ class RawFile(ArrayFile):
                 for low, high in pieces(column, start, stop):
                     got = source.read(place.offset + low * row_bytes, (high - low) * row_bytes)
                     values = _values(got, place.dtype, what).reshape(high - low, *place.shape[1:])
-                    array[low - start : high - start] = values
+                    put(array[low - start : high - start], values, what, low)
 
 
 def _fill_columns(place: Place, source: _Source, array: np.ndarray, start: int, stop: int, what: str) -> None:
@@ -101,7 +120,7 @@ def _fill_columns(place: Place, source: _Source, array: np.ndarray, start: int, 
             high = min(stop, low + step)
             got = source.read(place.offset + (number * rows + low) * size, (high - low) * size)
             here: Any = (slice(low - start, high - start), *index)
-            array[here] = _values(got, place.dtype, what)
+            put(array[here], _values(got, place.dtype, what), what, low)
 
 
 def _values(raw: np.ndarray, dtype: np.dtype, what: str) -> np.ndarray:
@@ -166,3 +185,68 @@ def _opened(place: Place) -> Any:
     else:
         with place.unpack() as stream:
             yield _Stream(stream, place.path, place.offset + place.bytes)
+
+
+def check_whole(table: Table, ranks: World) -> None:
+    """See that arrays are whole, where their file can tell. Every rank calls it.
+
+    A packed one is unpacked to its end by one rank of each node. Of one that is not packed and has a checksum each rank
+    sums up a part.
+
+    Raises:
+        DataError: on every rank: an array is not whole, or is not what was written.
+    """
+    parts = table.tables if isinstance(table, ConcatTable) else [table]
+    files = [(part.file, part.names) for part in parts if isinstance(part, ArrayTable)]
+    places = [
+        (place, f"{place.path}: {file.kind} {name}")
+        for file, names in files
+        if isinstance(file, RawFile)
+        for name, place in zip(names, file.places(names), strict=True)
+    ]
+    sums: list[int] = []
+    with all_or_none(ranks, "see whether arrays are whole"):
+        for place, _ in places:
+            if place.sum is not None:
+                sums.append(_sum(place, *span(place.offset + place.bytes - place.begin, ranks.rank, ranks.size)))
+            elif place.unpack and ranks.local_rank == 0:
+                _unpack_whole(place)
+    everyone = ranks.allgather(sums, "compare the checksums of arrays")
+    summed = [(place, what) for place, what in places if place.sum is not None]
+    for (place, what), *shares in zip(summed, *everyone, strict=True):
+        total = 0
+        for rank, share in enumerate(shares):
+            low, high = span(place.offset + place.bytes - place.begin, rank, ranks.size)
+            total = checksum.joined(total, share, high - low)
+        if total != place.sum:
+            raise DataError(
+                f"{what} is damaged: its checksum (CRC-32) is {total:08x}, and {place.sum:08x} was written."
+            )
+
+
+def _sum(place: Place, low: int, high: int) -> int:
+    """The CRC-32 of some of the bytes that a checksum is of."""
+    found = 0
+    with data_errors(place.path, "read"), builtins.open(place.path, "rb", buffering=0) as file:
+        for at in range(place.begin + low, place.begin + high, PIECE_BYTES):
+            read_watch.goes_on()
+            found = zlib.crc32(read_exactly(file, at, min(PIECE_BYTES, place.begin + high - at)).data, found)
+    return found
+
+
+def _unpack_whole(place: Place) -> None:
+    """Raises: DataError: an array cannot be unpacked to its end, or has not the length that its header says."""
+    assert place.unpack is not None
+    with data_errors(place.path, "unpacked"), place.unpack() as stream:
+        length, due = 0, place.offset + place.bytes
+        while length <= due and (got := stream.read(1 << 20)):
+            length += len(got)
+            read_watch.goes_on()
+    compare_length(place, length)
+
+
+def compare_length(place: Place, length: int) -> None:
+    """Raises: DataError: a file, or what it unpacks to, is shorter or longer than its header says."""
+    due = place.offset + place.bytes
+    if length != due:
+        raise DataError(f"{place.path} has {length} bytes, and its header, shape {place.shape}, makes {due}.")

@@ -2,6 +2,7 @@
 
 import bz2
 import cProfile
+import gc
 import gzip
 import lzma
 import os
@@ -19,7 +20,7 @@ import pytest
 from array_files import idx_bytes
 from threads import on_threads
 
-from matex_tf import settings
+from matex_tf import DataSet, settings
 from matex_tf.core.world import World
 from matex_tf.errors import MESSAGE_LENGTH, DataError, listed, quoted, shortened
 from matex_tf.readers.formats import registry
@@ -166,7 +167,34 @@ def test_a_gzip_file_that_unpacks_to_far_too_much(small_limits, monkeypatch, tmp
     assert read(path)[0].shape == (3 << 20, 1)
 
 
+def test_packed_arrays_that_unpack_to_far_too_much(small_limits, tmp_path):
+    """Refused before they are unpacked, also where they are labels."""
+    large = np.zeros((3 << 20, 1), "u1")
+    (tmp_path / "a.idx.gz").write_bytes(gzip.compress(idx_bytes(large)))
+    np.savez_compressed(tmp_path / "x.npz", x=large, other=large[:9])
+    np.savez_compressed(tmp_path / "y.npz", x=np.arange(3 << 20), y=large)
+    for name, wanted in (("a.idx.gz", {}), ("x.npz", {"x": "x", "y": False}), ("y.npz", {})):
+        for ranks in (1, 2):
+            message = read(tmp_path / name, ranks, **wanted)
+            assert f"{tmp_path / name} has " in message and "--unpack-ratio" in message, message
+    assert read(tmp_path / "x.npz", x="other", y=False)[0].shape == (9, 1)
+    settings.use(Settings(unpack_ratio=10_000))
+    assert read(tmp_path / "a.idx.gz")[0].shape == read(tmp_path / "x.npz", x="x", y=False)[0].shape == large.shape
+
+
+def test_one_hot_vectors_without_room(monkeypatch, tmp_path):
+    """A class for each of very many words: what to do is said, and not only that memory is gone."""
+    path = tmp_path / "words.csv"
+    path.write_text("a,y\n" + "".join(f"{row},word {row}\n" for row in range(2000)))
+    assert DataSet.open(path, one_hot=True).labels.shape == (2000, 2000)  # what is imported asks the system too
+    monkeypatch.setattr(os, "sysconf", lambda name: 1 << 11)  # a machine with 4 MB
+    with pytest.raises(DataError, match=r"vectors of 2000 numbers.*15 MB of memory.*np.searchsorted"):
+        DataSet.open(path, one_hot=True).labels  # noqa: B018
+    assert len(DataSet.open(path).labels) == 2000
+
+
 def _open_files():
+    gc.collect()  # an error keeps what was open where it was raised
     return [
         os.readlink(f"/proc/self/fd/{number}")
         for number in os.listdir("/proc/self/fd")

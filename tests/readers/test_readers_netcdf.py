@@ -82,15 +82,19 @@ def test_missing_values(tmp_path, format):
         nan=(np.where(number == 1, np.nan, number).astype("f8"), {"_FillValue": np.nan}),
         plain=(np.where(number == 1, netCDF4.default_fillvals["i4"], number).astype("i4"), {}),
     )  # fmt: skip
-    names = ["short", "wide", "float", "nan", "plain"]
+    names = ["short", "wide", "float", "nan"]
     table = netcdf.open([path], ReadOptions(x=names), World())
     whole, _ = table.read(0, 6)
-    assert [x.dtype.str[1:] for x in whole] == ["f4", "f8", "f4", "f8", "i4"]
+    assert [x.dtype.str[1:] for x in whole] == ["f4", "f8", "f4", "f8"]
     for start in range(6):
         part, _ = table.read(start, start + 1)
         assert [x.dtype for x in part] == [x.dtype for x in whole]
     missing = [np.flatnonzero(np.isnan(x)).tolist() for x in whole]
-    assert missing == [[2], [], [1], [1], []]
+    assert missing == [[2], [], [1], [1]]
+    with pytest.raises(DataError, match="variable plain: row 1 of it has no value"):
+        netcdf.open([path], ReadOptions(x="plain", y=False), World()).read(0, 6)
+    floats = netcdf.open([path], ReadOptions(x="plain", y=False, dtype=np.dtype("f4")), World()).read(0, 6)[0]
+    assert floats.dtype == np.float32 and np.flatnonzero(np.isnan(floats)).tolist() == [1]
     for name, row in {"short": 2, "float": 1, "nan": 1, "plain": 1}.items():
         with pytest.raises(DataError, match=f"variable {name} is the labels, and row {row} of it"):
             netcdf.open([path], ReadOptions(x="wide", y=name), World()).read(0, 6)

@@ -1,6 +1,7 @@
 """NumPy's files: the ranks' rows are the file's, and what is wrong with a file is said on every rank."""
 
 import zipfile
+import zlib
 
 import array_files
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis.extra import numpy as arrays
 
 from matex_tf.core.world import World
 from matex_tf.readers.formats import registry
+from matex_tf.readers.safety import checksum
 from matex_tf.readers.tables.table import ReadOptions
 
 
@@ -56,6 +58,13 @@ def test_refused(bare_ranks, tmp_path):
     damaged = bytearray((tmp_path / "flip.npz").read_bytes())
     damaged[400] ^= 255
     (tmp_path / "flip.npz").write_bytes(damaged)
+    np.savez(tmp_path / "flip_plain.npz", x=x, y=y)
+    np.savez(tmp_path / "flip_of_labels.npz", x=x, y=y)
+    plain = bytearray((tmp_path / "flip_plain.npz").read_bytes())
+    for name, array, row in (("flip_plain", x, 50), ("flip_of_labels", y, 3)):
+        damaged = bytearray(plain)
+        damaged[plain.index(array.tobytes()) + row * array[0].nbytes] ^= 1
+        (tmp_path / f"{name}.npz").write_bytes(damaged)
     with zipfile.ZipFile(tmp_path / "photos.npz", "w") as archive:
         archive.writestr("photo.png", b"png")
     case("missing.npy", ["no such file"], format="NPY")
@@ -78,6 +87,8 @@ def test_refused(bare_ranks, tmp_path):
     case("old.npy", ["version 9.0"])
     case("cut.npz", ["cannot be read as .npz"])
     case("flip.npz", ["CRC"])
+    case("flip_plain.npz", ["array x is damaged: its checksum (CRC-32) is"])
+    case("flip_of_labels.npz", ["array y is damaged: its checksum (CRC-32) is"])
     case("photos.npz", ["no array at all"])
     check_refused(cases, bare_ranks)
 
@@ -94,14 +105,26 @@ def test_changed_since_it_was_opened(bare_ranks, tmp_path):
 
 
 def test_bytes_read(bare_ranks, tmp_path):
-    """A rank reads its part of an array that is not packed, in either order."""
+    """A rank reads its part of an array that is not packed, in either order; an .npz file once more."""
     x = array_files.rows("f4", 20, 5, count=50_000)
     np.save(tmp_path / "c.npy", x)
     np.save(tmp_path / "fortran.npy", np.asfortranarray(x))
     np.savez(tmp_path / "stored.npz", x=x, y=np.arange(50_000))
-    samples = [Sample(name, [str(tmp_path / name)], x, None) for name in ("c.npy", "fortran.npy", "stored.npz")]
+    samples = [Sample(name, [str(tmp_path / name)], x, None) for name in ("c.npy", "fortran.npy")]
     np.save(tmp_path / "small.npy", x[:9])
-    check_bytes(samples, [Sample("small", [str(tmp_path / "small.npy")], x[:9], None)], bare_ranks)
+    small = [Sample("small", [str(tmp_path / "small.npy")], x[:9], None)]
+    check_bytes(samples, small, bare_ranks)
+    check_bytes([Sample("stored.npz", [str(tmp_path / "stored.npz")], x, None)], small, bare_ranks, times=2)
+
+
+@given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=4))
+def test_checksums_of_parts(content, cuts):
+    """Joined they are that of the whole."""
+    ends = sorted(min(cut, len(content)) for cut in cuts)
+    total = 0
+    for low, high in zip([0, *ends], [*ends, len(content)], strict=True):
+        total = checksum.joined(total, zlib.crc32(content[low:high]), high - low)
+    assert total == zlib.crc32(content)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -113,7 +113,7 @@ def _numpy(directory: Path, name: str) -> Sample:
         np.save(path, X)
         return Sample(path, path, "numpy")
     (np.savez_compressed if "packed" in name else np.savez)(path, x=X, y=Y)
-    return Sample(path, path, "numpy")
+    return Sample(path, path, "numpy", lambda content: (0, content.index(b"PK\x01\x02")))
 
 
 def _idx(directory: Path, packed: bool) -> Sample:

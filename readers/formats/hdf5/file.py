@@ -11,8 +11,9 @@ import numpy as np
 from matex_tf.errors import DataError, listed
 from matex_tf.readers.safety import signature
 from matex_tf.readers.safety.hdf5_storage import Storage
-from matex_tf.readers.tables.arrays import ArrayFile, Column, data_errors, decode, fill_each, native
+from matex_tf.readers.tables.arrays import ArrayFile, Column, data_errors, fill_each
 from matex_tf.readers.tables.table import FileStamp, library
+from matex_tf.readers.tables.values import decode, native
 
 
 class Hdf5File(ArrayFile):

@@ -19,7 +19,8 @@ import numpy as np
 
 from matex_tf.errors import DataError
 from matex_tf.readers.safety import read_watch
-from matex_tf.readers.tables.arrays import PIECE_BYTES, read_exactly
+from matex_tf.readers.tables.arrays import PIECE_BYTES
+from matex_tf.readers.tables.values import read_exactly
 
 #: By the number of a type in the header.
 TYPES = {
@@ -57,7 +58,8 @@ class NetcdfVariable:
     @property
     def end(self) -> int:
         """One past the last byte."""
-        return self.begin + max(0, (self.shape[0] if self.shape else 1) - 1) * self.stride + self.row_bytes
+        rows = self.shape[0] if self.shape else 1
+        return self.begin + (rows - 1) * self.stride + self.row_bytes if rows else self.begin
 
 
 class _Header:

@@ -18,9 +18,10 @@ from matex_tf.readers.formats.netcdf import classic as netcdf_classic
 from matex_tf.readers.formats.netcdf.packing import Packing
 from matex_tf.readers.safety import read_watch, signature
 from matex_tf.readers.safety.hdf5_storage import Storage
-from matex_tf.readers.tables.arrays import ArrayFile, ArrayTable, Column, data_errors, decode, fill_each, open_each
+from matex_tf.readers.tables.arrays import ArrayFile, ArrayTable, Column, data_errors, fill_each, open_each
 from matex_tf.readers.tables.format import Format
 from matex_tf.readers.tables.table import FileStamp, ReadOptions, Table, library
+from matex_tf.readers.tables.values import decode, put
 
 _CLASSIC = (b"CDF\x01", b"CDF\x02", b"CDF\x05")
 _SUFFIXES = (".nc", ".nc4", ".cdf")
@@ -92,6 +93,10 @@ class Variable(Column):
     def as_label(self) -> Column:
         return self.but(label=True, dtype=self.packing.label_dtype) if self.packing.known else self
 
+    def as_input(self, wanted: np.dtype) -> Column:
+        floats = wanted.kind == "f" and self.packing.known and self.dtype.kind in "iu"
+        return self.but(dtype=np.dtype(np.float64)) if floats and self.packing.unwritten is not None else self
+
     def unpack(self, raw: np.ndarray, path: str, row: int) -> np.ndarray:
         """What stands in the file as what is handed out; `row` is the first one's number."""
         if raw.dtype.kind == "S":
@@ -99,7 +104,7 @@ class Variable(Column):
             return decode(joined, f"{path}: {self.name}")
         if not self.packing.known:
             return raw
-        return self.packing.unpack(raw, self.label, f"{path}: variable {self.name}", row)
+        return self.packing.unpack(raw, self.dtype, self.label, f"{path}: variable {self.name}", row)
 
 
 def _variable(
@@ -114,7 +119,10 @@ def _variable(
     if dtype.kind == "S":
         width = shape[-1] if len(shape) > 1 else 1
         return Variable(name, shape[0], shape[1:-1], np.dtype(f"U{max(1, width)}"), step)
-    packing = Packing.of(dtype, attributes)
+    try:
+        packing = Packing.of(dtype, attributes)
+    except DataError as error:
+        return Variable(name, shape[0], shape[1:], np.dtype(np.void), refused=str(error))
     return Variable(name, shape[0], shape[1:], packing.dtype, step, packing=packing)
 
 
@@ -132,6 +140,16 @@ def _mark_auxiliary(variables: Mapping[str, tuple[Variable, tuple[str, ...], Map
         for name, (variable, dimensions, _) in variables.items()
         for last in [name.rpartition("/")[2]]
     }
+
+
+def _notes(columns: Mapping[str, Column], names: Sequence[str]) -> tuple[str, ...]:
+    """What is to be said of variables that are taken."""
+    return tuple(
+        f"variable {shortened(name)}: {key} is no value that {column.packing.stored} can have, and is not used"
+        for name, column in ((name, columns[name]) for name in names)
+        if isinstance(column, Variable)
+        for key in column.packing.unused
+    )
 
 
 class ClassicFile(ArrayFile):
@@ -156,6 +174,9 @@ class ClassicFile(ArrayFile):
                 }
             )
 
+    def check(self, names: Sequence[str]) -> None:
+        self.notes += _notes(self.columns, names)
+
     def _unfit(self, one: netcdf_classic.NetcdfVariable) -> str:
         length = self.watched[0].bytes
         return f"is cut short: it ends at byte {one.end}, and the file has {length} bytes" if one.end > length else ""
@@ -165,7 +186,8 @@ class ClassicFile(ArrayFile):
         for number, low, raw in netcdf_classic.read_rows(self.path, stored, start, stop):
             column = columns[number]
             assert isinstance(column, Variable)
-            out[number][low - start : low - start + len(raw)] = column.unpack(raw, self.path, low)
+            values = column.unpack(raw, self.path, low)
+            put(out[number][low - start : low - start + len(raw)], values, column.name, low)
 
 
 class Netcdf4File(ArrayFile):
@@ -206,6 +228,7 @@ class Netcdf4File(ArrayFile):
             yield dataset
 
     def check(self, names: Sequence[str]) -> None:
+        self.notes += _notes(self.columns, names)
         # The library says nothing of where HDF5 stores a variable, nor of rows that only others of the dimension have.
         h5py = library("h5py", self.path)
         with (
