@@ -5,8 +5,8 @@
 With uv, which takes less than half of the time of pip for TensorFlow; with pip if uv cannot be had or fails. uv does
 not read the configuration of pip, so what that says of indexes, wheels, constraints and certificates is handed on.
 
-Both compile what they install. uv does not by default, and with PYTHONDONTWRITEBYTECODE set, as in most container images, every
-process would then compile TensorFlow and Keras anew: 20 s of CPU for `import keras` instead of 7.
+Both compile what they install. uv does not by default, and with PYTHONDONTWRITEBYTECODE set, as in most container
+images, every process would then compile TensorFlow and Keras anew: 20 s of CPU for `import keras` instead of 7.
 """
 
 from __future__ import annotations
