@@ -206,6 +206,7 @@ class Member:
 
         def ask() -> dict[str, Any]:
             answer = None
+            self._world.on_wait()  # the roster may wait for a group that waits for the next step of this one
             while self._world.rank == 0 and answer is None:
                 answer = self._lines.answer(self._lines.send(0, head, body))
             found: dict[str, Any] = self._world.broadcast(answer and answer[0], "ask which groups train")

@@ -152,6 +152,7 @@ class ProcessGroup:
             RanksDisagree: on every rank.
         """
         expected = self._world.step_signature
+        self._world.on_wait()
         while (total := self._sum(plan, number, arrays, expected)) is None:
             if error := self._world.disagreement(plan.what, [*expected, *plan.described]):
                 raise error
@@ -222,6 +223,7 @@ class ProcessGroup:
             RanksDisagree: on every rank.
         """
         expected = self._world.step_signature
+        self._world.on_wait()
         while True:
             with self._lock:
                 agreed, held = self._channel.wait(plan.what_sum, plan.detail_sum(expected), self._held())

@@ -27,7 +27,7 @@ class ModelState:
         accumulators_whole: gradient accumulators hold the sum over the ranks on every rank, not each rank's own part.
         before_merge: this rank's own metric state, where the metrics hold the state of all ranks.
         sources: for each entry of the last step's logs, the metric whose result it is; else None.
-        weight: this rank's part of the last batch, 0 to 1.
+        rows_of_step: rows of the last step that count for this rank.
         committed: the state of the metrics over all ranks, as of the last step, where ranks may die; see `step_retry`.
         carried: the same as of the step that has just run, where it came along with the gradients; see `metrics_along`.
         generation: of the world that gathered `committed`.
@@ -51,7 +51,7 @@ class ModelState:
     accumulators_whole: bool = False
     before_merge: list[tuple[Any, np.ndarray]] | None = None
     sources: dict[str, Any] = dataclasses.field(default_factory=dict)
-    weight: float = 1.0
+    rows_of_step: int = 1
     committed: np.ndarray | None = None
     carried: np.ndarray | None = None
     generation: int = 0

@@ -32,7 +32,8 @@ _WHAT, _LABELS = "add up the logs of a batch", ["the state of the metrics"]
 
 #: Keras' own callbacks that read the logs of a batch, and when.
 _READING: dict[str, Callable[[Any], bool]] = {
-    "ProgbarLogger": lambda bar: bar.verbose == 1,
+    # Where each group goes as fast as it can, a bar would let all wait for the slowest: it shows the group's own.
+    "ProgbarLogger": lambda bar: bar.verbose == 1 and not strategies.current().deals_parts,
     "TerminateOnNaN": lambda callback: True,
     "LambdaCallback": lambda callback: True,
     "TensorBoard": lambda board: board.update_freq != "epoch",
@@ -121,13 +122,14 @@ class Adder:
         means = {key: np.asarray(value, np.float64) for key, value in logs.items() if _is_mean(key, value, notes)}
         own = [np.asarray(keras_lines.tensor(variable)).reshape(-1).astype(np.float64) for variable in adding]
         states = sum(part.size for part in own)
-        parts = [*own, *(mean.reshape(-1) * notes.weight for mean in means.values())]
+        rows = [np.full(1, notes.rows_of_step, np.float64)] if means else []
+        parts = [*own, *rows, *(mean.reshape(-1) * notes.rows_of_step for mean in means.values())]
         total = self._sum(np.concatenate([np.zeros(0), *parts]), None if means else _known_sum(notes))
         if results:
             logs.update(self._results(adding, results, total[:states]))
+        of_rows = total[states + 1 :] / max(total[states], 1.0) if means else total[:0]
         for key, mean in means.items():
-            logs[key] = total[states : states + mean.size].reshape(mean.shape)
-            states += mean.size
+            logs[key], of_rows = of_rows[: mean.size].reshape(mean.shape), of_rows[mean.size :]
         return logs
 
     def _sum(self, own: np.ndarray, known: np.ndarray | None) -> np.ndarray:

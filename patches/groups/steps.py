@@ -77,10 +77,10 @@ class GroupSteps:
             if whole is None:
                 self._logs = self._run(*_own(batch, groups))
             else:
-                # Of the first batch each group takes a part, so that all have made a step when the epoch ends.
+                # Of the first batch each group takes a part, so that all have made a step and have logs from then on.
                 own = single or (begins and not settings.current().join)
                 for part in self._parts(groups, row_slicing.rows_of(whole), own):
-                    self._logs = self._run(whole, _share(groups, part))
+                    self._logs = self._run(whole, _share(groups, part, row_slicing.rows_of(whole)))
         finally:
             self._step.group = None
         self._batch += not single
@@ -91,13 +91,11 @@ class GroupSteps:
         """What this group takes of a batch: first row and one past the last.
 
         Args:
-            own: whether each group takes one part.
+            own: whether each group takes one part, be it empty: groups that go in step make as many steps.
         """
         strategy, model = strategies.current(), self._step.model
         if own or not strategy.deals_parts:
-            low, high = groups.rows(rows)[groups.number]
-            if low < high:
-                yield low, high
+            yield groups.rows(rows)[groups.number]
             return
         parts = strategy.parts_of_batch(model, world.current())
         while (at_hand := strategy.next_part(model)) // parts <= self._batch:
@@ -117,8 +115,11 @@ class GroupSteps:
             raise
 
 
-def _share(groups: Groups, part: tuple[int, int]) -> RowRange:
-    """This rank's rows of a part of a batch, which is the batch of its group."""
+def _share(groups: Groups, part: tuple[int, int], rows: int) -> RowRange:
+    """This rank's rows of a part of a batch of so many rows, which is the batch of its group."""
+    if part[0] == part[1]:  # all of the group are ghosts
+        low = min(part[0], rows - 1)
+        return RowRange(low, low + 1, 0, 1, 0)
     own = RowRange.of(part[1] - part[0], groups.world.rank, groups.world.size)
     return own._replace(low=own.low + part[0], high=own.high + part[0])
 

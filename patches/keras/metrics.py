@@ -269,9 +269,9 @@ def complete(model: Any, logs: Any, averaged: dict[str, float]) -> Any:
         elif isinstance(value, (int, float, np.ndarray, np.generic)) or tf.is_tensor(value):
             own[key] = np.asarray(value, np.float64)
     if own:
-        weighted = np.concatenate([value.reshape(-1) for value in own.values()]) * notes.weight
+        weighted = np.concatenate([np.ones(1), *(value.reshape(-1) for value in own.values())]) * notes.rows_of_step
         total = world.current().allreduce(weighted, "average logs")
-        start = 0
+        total, start = total[1:] / max(total[0], 1.0), 0
         for key, value in own.items():
             mean = total[start : start + value.size].reshape(value.shape)
             whole[key] = float(mean) if mean.ndim == 0 else mean

@@ -142,3 +142,45 @@ def test_refused():
     ):
         with pytest.raises(SettingError, match=word):
             Settings.read(given, {})
+
+
+EVERY = {
+    "sync": {"strategy": "sync"},
+    "pipe": {"strategy": "pipe"},
+    "gossip": {"strategy": "gossip"},
+    "local": {"strategy": "local", "local_every": 3},
+    "local groups": {"strategy": "local", "local_every": 3, "groups": "2"},
+    "elastic": {"strategy": "elastic", "elastic_every": 2},
+    "elastic groups": {"strategy": "elastic", "elastic_every": 2, "groups": "2"},
+    "server": {"strategy": "server", "staleness": 1},
+    "server groups": {"strategy": "server", "staleness": 1, "groups": "2"},
+}
+
+
+@pytest.mark.parametrize("form", EVERY)
+def test_callbacks(ranks, form):
+    """Every strategy with the default progress bar, with each callback of Keras, and with one that reads batches."""
+    found = ranks(groups.with_callbacks, (3,), meets="merge metrics", **EVERY[form])[3]
+    for value in found:
+        np.testing.assert_allclose([*value["losses"].values()], [*found[0]["losses"].values()], rtol=1e-6)
+        assert len(value["seen"]) == 4 * 9
+        assert all(np.isfinite(logs["loss"]) for logs in value["seen"])
+        if form != "gossip" and form != "local":  # whose metrics are averaged rank by rank
+            np.testing.assert_allclose(value["seen"][-1]["loss"], value["losses"]["seen"][-1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("form", EVERY)
+def test_means_of_rows(ranks, form):
+    """What a step computes of its rows is the mean over the rows of all groups, however many there are."""
+    for value in ranks(groups.means_of_rows, (3,), meets="merge metrics", **EVERY[form])[3]:
+        np.testing.assert_allclose([*value["batches"], *value["epochs"]], 5.0, rtol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["local groups", "server", "elastic"])
+def test_fewer_rows_than_groups(ranks, form):
+    """A group that has no row of a batch keeps in step with those that have some."""
+    given = {**EVERY[form], **({"groups": "3"} if form == "local groups" else {})}
+    for value in ranks(groups.few_rows, (3,), meets="merge metrics", **given)[3]:
+        assert value["steps"] == 48
+        assert value["losses"][-1] < value["losses"][0]
+        assert np.isfinite(value["single"]).all()

@@ -100,6 +100,13 @@ def test_results_in_turn(bare_ranks):
     assert bare_ranks(exchange.in_turn, (3,), meets="add") == {3: [2, 2, 2]}
 
 
+@pytest.mark.parametrize("size", [5, 50_000])
+def test_tells_that_it_waits(bare_ranks, size):
+    """Whoever holds others up by what it has not said hears of it before each wait for all ranks (`World.on_wait`)."""
+    for found in bare_ranks(exchange.told, (2,), meets="add", size=size)[2]:
+        assert all(found.values()), found
+
+
 @pytest.mark.parametrize("sharing, hosts, met", [([], "one host", 2), ([1], "one host", 1), ([1], "3 + 1", 2)])
 def test_where_ranks_share_cores(bare_ranks, sharing, hosts, met):
     """Ranks of one host that share their cores meet once for a sum of 200 KB, all of them where one does."""

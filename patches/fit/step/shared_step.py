@@ -129,7 +129,7 @@ class SharedStep:
         if scores is not None and remembered.samples is not None:
             remembered.samples.note(scores)
         remembered.rows += share.rows
-        remembered.weight = share.rows / share.total if share.total else 0.0
+        remembered.rows_of_step = share.rows
         if self.kind == "train":
             remembered.unmerged = True
         return logs

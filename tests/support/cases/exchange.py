@@ -125,6 +125,30 @@ def in_turn():
     return len(set(places))
 
 
+def told(hosts="", size=50_000):
+    """How often `on_wait` was called before each way in which a rank waits for all others."""
+    ranks = on_hosts(hosts)
+    array, calls, found = np.ones(size, np.float32), [], {}
+    plan = BucketPlan.of("add", ["tensor"], [array])
+    process_group.sum_arrays(ranks, [array], "add", ["tensor"])  # makes the process group
+    ranks.on_wait = lambda: calls.append(1)
+    for name, wait in {
+        "barrier": lambda: ranks.barrier("meet"),
+        "allreduce": lambda: ranks.allreduce(array, "add"),
+        "broadcast": lambda: ranks.broadcast(1, "give"),
+        "allgather": lambda: ranks.allgather(1, "give"),
+        "allgather_rows": lambda: ranks.allgather_rows(array, "give"),
+        "sum_arrays": lambda: process_group.sum_arrays(ranks, [array], "add", ["tensor"]),
+        "begin": lambda: ranks.exchange.begin(plan),
+    }.items():
+        wait()
+        found[name] = len(calls)
+        calls.clear()
+    ranks.on_wait = lambda: None
+    ranks.free()
+    return found
+
+
 def meetings(sharing, hosts=""):
     """How often ranks meet for a sum of 200 KB, where the ranks `sharing` find that they share their cores."""
     ranks = on_hosts(hosts)

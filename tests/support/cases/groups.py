@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
@@ -96,3 +98,101 @@ def own_rows(**chosen):
     with strategy(**chosen):
         model = compiled(classifier(), momentum(0.01))
         return {"losses": model.fit(x, y, batch_size=20, epochs=4, verbose=0).history["loss"]}
+
+
+class Seen(keras.callbacks.Callback):
+    """Reads the logs of every batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.logs = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.logs.append(numbers(logs))
+
+
+def _callbacks(tmp):
+    """Each callback of Keras that works in any script, set to act on batches where it can."""
+    of_keras = keras.callbacks
+    return {
+        "BackupAndRestore": lambda: of_keras.BackupAndRestore(f"{tmp}/backup"),
+        "CSVLogger": lambda: of_keras.CSVLogger(f"{tmp}/log.csv"),
+        "EarlyStopping": lambda: of_keras.EarlyStopping("loss", patience=50),
+        "LambdaCallback": lambda: of_keras.LambdaCallback(on_train_batch_end=lambda batch, logs: logs["loss"]),
+        "LearningRateScheduler": lambda: of_keras.LearningRateScheduler(lambda epoch, rate: rate),
+        "ModelCheckpoint": lambda: of_keras.ModelCheckpoint(
+            f"{tmp}/model.weights.h5", save_weights_only=True, save_freq=3
+        ),
+        "ReduceLROnPlateau": lambda: of_keras.ReduceLROnPlateau("loss", patience=50),
+        "TensorBoard": lambda: of_keras.TensorBoard(f"{tmp}/board", update_freq=2),
+        "TerminateOnNaN": lambda: of_keras.TerminateOnNaN(),
+    }
+
+
+#: Those that need something else: a server, Orbax, an optimizer with averages of weights; and what is no callback for
+#: scripts.
+WITH_MORE = {
+    "Callback",
+    "CallbackList",
+    "History",
+    "OrbaxCheckpoint",
+    "ProgbarLogger",
+    "RemoteMonitor",
+    "SwapEMAWeights",
+}
+
+
+def with_callbacks(tmp, epochs=4, **chosen):
+    """A training with the default progress bar, one with each callback of Keras, and one that reads every batch's logs.
+
+    Batches are of 12 rows, and the last of an epoch is of one: most groups have none of it.
+    """
+    os.makedirs(tmp, exist_ok=True)
+    x, y = table(97)
+    known = _callbacks(tmp)
+    unknown = {name for name in dir(keras.callbacks) if name[0].isupper()} - set(known) - WITH_MORE
+    assert not unknown, unknown
+    every = {"bar": None, **known, "seen": Seen}
+    losses, seen = {}, []
+    with strategy(**chosen):
+        model = compiled(classifier(), momentum(0.02))
+        for name, make in every.items():
+            callbacks = [] if make is None else [make()]
+            options = {} if make is None else {"verbose": 0}
+            history = model.fit(x, y, batch_size=12, epochs=epochs, callbacks=callbacks, **options).history
+            losses[name] = numbers(history["loss"])
+            seen = callbacks[0].logs if make is Seen else seen
+    return {"losses": losses, "seen": seen}
+
+
+class Averaging(keras.Sequential):
+    """A step that returns the mean of a column of its rows."""
+
+    def train_step(self, data):
+        logs = super().train_step(data)
+        return {**logs, "column": tf.reduce_mean(data[0][:, 0])}
+
+
+def means_of_rows(rows=30, batch=15, **chosen):
+    """What a step of the script's own computes of its rows is 5 for each batch, and has to be that in its logs.
+
+    The second batch of each epoch is of one row.
+    """
+    x, y = table(rows + 1)
+    x[:, 0] = 5.0
+    seen = Seen()
+    with strategy(**chosen):
+        model = compiled(Averaging([keras.Input((6,)), keras.layers.Dense(3)]), momentum(0.01))
+        history = model.fit(x, y, batch_size=batch, epochs=2, verbose=0, callbacks=[seen]).history
+    return {"batches": [logs["column"] for logs in seen.logs], "epochs": numbers(history["column"])}
+
+
+def few_rows(**chosen):
+    """Batches of two rows: a group of three has none of each batch."""
+    x, y = table(16)
+    seen = Seen()
+    with strategy(**chosen):
+        model = compiled(classifier(), momentum(0.01))
+        history = model.fit(x, y, batch_size=2, epochs=6, verbose=0, callbacks=[seen]).history
+        single = numbers(model.train_on_batch(x[:2], y[:2]))
+    return {"losses": numbers(history["loss"]), "steps": len(seen.logs), "single": single}
