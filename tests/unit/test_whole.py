@@ -1,11 +1,14 @@
 """A file that gets its name when it is whole, in every way in which writing it can end."""
 
+import errno
+import fcntl
 import os
 import resource
 import signal
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -83,7 +86,13 @@ def test_a_process_that_is_killed(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
     assert subprocess.run([sys.executable, "-c", KILLED, str(path)]).returncode == -signal.SIGKILL
-    assert path.read_text() == "old" and left(tmp_path) == [".matex-writing-file", "file"]
+    draft, name = left(tmp_path)
+    assert (
+        path.read_text() == "old" and draft.startswith(".matex-writing-") and draft.endswith("-file") and name == "file"
+    )
+    put(tmp_path / "another", "text")
+    assert left(tmp_path) == [draft, "another", "file"]
+    (tmp_path / "another").unlink()
     put(path, "new")
     assert path.read_text() == "new" and left(tmp_path) == ["file"]
 
@@ -140,23 +149,124 @@ def test_what_is_no_plain_file(tmp_path):
 
 
 def test_a_name_as_long_as_can_be(tmp_path):
-    """It leaves no room for more, and none is taken."""
-    put(tmp_path / ("n" * 255), "text")
-    assert left(tmp_path) == ["n" * 255]
+    """It leaves no room for more, and none is taken; also of letters that take several bytes."""
+    for name in ("n" * 255, "é" * 127):
+        put(tmp_path / name, "text")
+        put(tmp_path / name, "more")
+        assert left(tmp_path) == [name] and (tmp_path / name).read_text() == "more"
+        (tmp_path / name).unlink()
 
 
 def test_something_else_has_the_name(tmp_path):
-    """A link, or another user's directory, where the draft would be: it is not used, and stays."""
+    """What looks like a draft, and is a link, a file or another user's directory, is not cleared away."""
     (tmp_path / "elsewhere").mkdir()
-    trap = tmp_path / ".matex-writing-file"
-    trap.symlink_to("elsewhere")
+    (tmp_path / "elsewhere" / "kept").write_text("kept")
+    trap = tmp_path / f".matex-writing-{atomic_file._machine()}-12345678-file"
+    for make in (lambda: trap.symlink_to("elsewhere"), lambda: trap.write_text("text"), lambda: anothers(trap)):
+        make()
+        put(tmp_path / "file", "new")
+        assert left(tmp_path) == [trap.name, "elsewhere", "file"] and left(tmp_path / "elsewhere") == ["kept"]
+        trap.rmdir() if trap.is_dir() and not trap.is_symlink() else trap.unlink()
+
+
+def anothers(path):
+    """A directory of another user; of nobody where only root could make one."""
+    path.mkdir()
+    if os.geteuid() == 0:
+        os.chown(path, 65533, 65533)
+    else:
+        path.rmdir()
+        path.write_text("text")
+
+
+@pytest.mark.parametrize("order", ["first ends first", "first ends last"])
+def test_two_that_write_at_once(tmp_path, order):
+    """Each writes a draft of its own, and what stays is whole: that of the one that ends last."""
+    path, half, other_is_done = tmp_path / "file", threading.Event(), threading.Event()
+
+    def first(draft):
+        with open(draft, "w") as file:
+            file.write("first " * 1000)
+            file.flush()
+            half.set()
+            assert order == "first ends first" or other_is_done.wait(60)
+            file.write("first " * 1000)
+
+    def second(draft):
+        Path(draft).write_text("second ")
+        if order == "first ends first":
+            thread.join(60)
+            assert path.read_text() == "first " * 2000
+
+    errors = []
+
+    def run():
+        try:
+            atomic_file.put(path, first)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert half.wait(60)
+    atomic_file.put(path, second)
+    assert order == "first ends first" or path.read_text() == "second "
+    other_is_done.set()
+    thread.join(60)
+    assert not errors and not thread.is_alive()
+    assert path.read_text() == ("second " if order == "first ends first" else "first " * 2000)
+    assert left(tmp_path) == ["file"]
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch):
+    """Drafts have names of their own all the same, and nothing is cleared away."""
+
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "no locks")
+
+    trap = tmp_path / f".matex-writing-{atomic_file._machine()}-12345678-file"
+    trap.mkdir()
+    monkeypatch.setattr(fcntl, "flock", refuse)
     put(tmp_path / "file", "new")
-    assert trap.is_symlink() and not left(tmp_path / "elsewhere")
-    trap.unlink()
-    trap.mkdir(mode=0o777)
-    trap.chmod(0o777)
-    put(tmp_path / "file", "newer")
-    assert (tmp_path / "file").read_text() == "newer" and left(tmp_path) == [trap.name, "elsewhere", "file"]
+    assert (tmp_path / "file").read_text() == "new" and left(tmp_path) == [trap.name, "file"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of another user")
+@pytest.mark.parametrize("place", ["link", "folder/file", "own/../link", "own/back"])
+def test_a_link_of_another_user(tmp_path, place):
+    """In a directory that all can write to it is not followed, wherever it stands in a path; one's own is."""
+    shared, target = tmp_path / "shared", tmp_path / "mine"
+    for folder in (shared, target, shared / "own"):
+        folder.mkdir()
+    shared.chmod(0o1777)
+    os.chown(shared, 65532, 65532)
+    (target / "file").write_text("old")
+    (shared / "link").symlink_to(target / "file")
+    (shared / "folder").symlink_to(target)
+    (shared / "own" / "back").symlink_to("../link")
+    put(shared / place, "new")
+    assert (target / "file").read_text() == "new"
+    for name in ("link", "folder"):
+        os.chown(shared / name, 65533, 65533, follow_symlinks=False)
+    for call in (lambda: put(shared / place, "newer"), lambda: atomic_file.check(shared / place)):
+        with pytest.raises(PermissionError, match="a link that another user has put into a directory"):
+            call()
+    with pytest.raises(SettingError, match="another user"):
+        atomic_file.require(str(shared / place), "--trace")
+    assert (target / "file").read_text() == "new"
+    for name in ("link", "folder"):
+        os.chown(shared / name, 65532, 65532, follow_symlinks=False)  # the owner of the directory may
+    put(shared / place, "newest")
+    assert (target / "file").read_text() == "newest"
+
+
+def test_links_in_a_circle(tmp_path):
+    """An error, as for any other call; nothing is written in their place."""
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(OSError, match="symbolic links"):
+        put(tmp_path / "a", "text")
+    assert left(tmp_path) == ["a", "b"]
 
 
 def as_another_user(call):
@@ -185,7 +295,7 @@ def test_a_directory_that_takes_no_files(tmp_path, monkeypatch):
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     (tmp_path / "open" / "fixed").write_text("old")
-    monkeypatch.setattr(os.path, "realpath", os.fspath)
+    monkeypatch.setattr(atomic_file, "_followed", os.fspath)
     assert as_another_user(lambda: put(Path("mine"), "new")) and (tmp_path / "mine").read_text() == "new"
     assert as_another_user(lambda: atomic_file.check("mine"))
     for name in ("fixed", "open/fixed", "absent"):
