@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
+from typing import Any
 
 _BOOT = "/proc/sys/kernel/random/boot_id"
 
@@ -27,3 +29,18 @@ def file(descriptor: int) -> tuple[str, int, int]:
     """A mark of an open file: machine, device, and number on that."""
     found = os.fstat(descriptor)
     return machine(), found.st_dev, found.st_ino
+
+
+def here_alone(call: Callable[..., Any]) -> Callable[..., None]:
+    """A function that calls another one in this process, and does nothing in those that are forked from it.
+
+    Args:
+        call: such as what is registered with `atexit`, of which a forked process has a copy.
+    """
+    process = os.getpid()
+
+    def called(*args: Any, **kwargs: Any) -> None:
+        if os.getpid() == process:
+            call(*args, **kwargs)
+
+    return called

@@ -81,6 +81,13 @@ class Output:
             self._point(*self._real)
             _doubt_the_terminal()
 
+    def finish(self) -> None:
+        """The script has ended well. Where only the first rank's output is shown, that is so to the end of the process:
+        Python has yet to call what was registered with `atexit`."""
+        self.flush()
+        if not self._silent:
+            self.restore()
+
     def restore(self) -> None:
         """Flush what was printed and point the descriptors back; returns when every line is out."""
         self.flush()

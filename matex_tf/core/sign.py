@@ -116,7 +116,7 @@ class Strip:
 # process ends, which hands nothing along.
 _asked = ""
 _stderr = 2  # a copy of its own, as the script may put another file in its place
-_reached = False  # the end is known before `give` is called
+_reached = 0  # the process for which the end is known, before `give` is called; one that it forks has none
 
 
 def take() -> None:
@@ -132,12 +132,12 @@ def take() -> None:
 def reach() -> None:
     """The script has come to its end on all ranks that are left, and this is the first of them."""
     global _reached
-    _reached = True
+    _reached = os.getpid()
 
 
 def give() -> None:
     """At the end of this process, after all that the script has left to be done: give the sign where it is due."""
-    if _reached:
+    if _reached == os.getpid():
         _give(END)
 
 

@@ -67,6 +67,7 @@ class World:
         step_signature: what the next `barrier` compares besides its own details, such as "a batch of 32 rows".
         groups: what `matex_tf.core.groups` has made of this world; None until it is asked for.
         part_of: the world of which this is a group; None for others.
+        forked_from: the world of the rank that has forked this process, which is none itself; None in a rank.
         center: what `matex_tf.center` keeps of this world; None until it is asked for.
         on_wait: called before this rank waits for all others, where others may be held up by what it has not said yet.
     """
@@ -89,6 +90,7 @@ class World:
         self.holds_shard = False
         self.groups: tuple[str, Any] | None = None
         self.part_of: World | None = None
+        self.forked_from: World | None = None
         self.center: Any = None
         self.on_wait: Callable[[], None] = lambda: None
         self.log: Callable[[str], None] = lambda line: print(f"matex_tf: {line}", file=sys.stderr, flush=True)
@@ -467,6 +469,23 @@ def current() -> World:
     return _current if _current is not None else init()
 
 
+def forked() -> bool:
+    """Whether a rank has forked this process, which is none of the job: MPI belongs to the process that began it."""
+    return _current is not None and _current.forked_from is not None
+
+
+def _leave_job() -> None:
+    """In a process that was forked: be alone from now on."""
+    if _current is not None:
+        world = World(host=_current.host)
+        world.forked_from = _current.forked_from or _current
+        world.log, world.log_to = _current.log, _current.log_to
+        adopt(world)
+
+
+os.register_at_fork(after_in_child=_leave_job)
+
+
 @contextlib.contextmanager
 def use(world: World) -> Iterator[World]:
     """Let another world, such as a `subset`, be the current one inside a `with` block."""
@@ -478,16 +497,21 @@ def use(world: World) -> Iterator[World]:
         adopt(before)
 
 
+def _asked_for() -> World:
+    """What a script is told of: in a process that it has forked, the rank that has."""
+    return current().forked_from or current()
+
+
 def rank() -> int:
     """This rank, 0 to `size() - 1`."""
-    return current().rank
+    return _asked_for().rank
 
 
 def size() -> int:
     """The number of ranks that train together."""
-    return current().size
+    return _asked_for().size
 
 
 def local_rank() -> int:
     """This rank among the ranks of its node."""
-    return current().local_rank
+    return _asked_for().local_rank

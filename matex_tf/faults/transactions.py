@@ -70,7 +70,7 @@ class TransactionGuard:
         world.guard = self
         if world.rank == 0:
             sign.up()
-        atexit.register(self._leave)  # what the script has registered runs before
+        atexit.register(namespaces.here_alone(self._leave))  # what the script has registered runs before
 
     def run(self, operation: Callable[[], _Result]) -> _Result:
         """Run one or more collectives such that all survivors complete them or none does.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import signal
 import sys
 import sysconfig
+import threading
 import time
 import traceback
 from types import TracebackType
@@ -12,6 +15,7 @@ from typing import NoReturn
 
 import matex_tf
 from matex_tf import errors
+from matex_tf.core import world as world_module
 from matex_tf.core.output import Output
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError
@@ -52,7 +56,7 @@ class Finalizer:
             self._world.barrier("reach the end of the script")
         except BaseException as error:
             self.failed(error)
-        self._output.restore()
+        self._output.finish()
 
     def failed_to_start(self, error: MatexError) -> int:
         """Report an error from before MPI started; returns the exit code."""
@@ -63,6 +67,32 @@ class Finalizer:
         if rank is not None:
             time.sleep(_LAST_WORDS)
         return 2 if isinstance(error, errors.SettingError) else 1
+
+    @staticmethod
+    def end_forked(error: BaseException | None = None) -> None:
+        """In a process that the script has forked, end as Python would, but for MPI, which is the rank's to end. Comes
+        back in a rank.
+
+        Args:
+            error: what the script was left by; None where it has come to its end.
+        """
+        if not world_module.forked():
+            return
+        code = 0
+        if isinstance(error, SystemExit):
+            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+            if code and not isinstance(error.code, int):
+                print(error.code, file=sys.stderr)
+        elif error is not None:
+            code, tb = 1, own_traceback(error.__traceback__)
+            sys.excepthook(type(error), error.with_traceback(tb), tb)
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        Output.flush()
+        if isinstance(error, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+        os._exit(code & 0xFF)
 
     def failed(self, error: BaseException) -> None:
         """Report an error of the script and end all ranks; returns only for `sys.exit(0)`."""

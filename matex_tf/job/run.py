@@ -97,7 +97,9 @@ def run_among(world: World, target: Target, settings: Settings) -> None:
         callers.use(target.name, target.is_module)
         target.run()
     except BaseException as error:
+        ending.end_forked(error)
         ending.failed(error)  # which comes back for sys.exit(0)
+    ending.end_forked()
     try:
         from matex_tf import patches
 

@@ -132,7 +132,7 @@ def remove_unused_segments() -> None:
     if not left:
         return
     for process in filter(str.isdigit, os.listdir("/proc")):
-        left -= _opened(process)  # first: what is opened is mapped next, and then closed
+        left -= opened(process)  # first: what is opened is mapped next, and then closed
         left -= _mapped(process)
     for path in left:
         with contextlib.suppress(OSError):
@@ -150,8 +150,8 @@ def _mapped(process: str) -> set[str]:
     return found
 
 
-def _opened(process: str) -> set[str]:
-    """The files that a process has open; none where that cannot be known."""
+def opened(process: str) -> set[str]:
+    """What a process has open, as the kernel names it: files by their paths; none where that cannot be known."""
     found = set()
     with contextlib.suppress(OSError):
         for number in os.listdir(f"/proc/{process}/fd"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import shutil
 import signal
 import tempfile
@@ -16,6 +17,7 @@ import threading
 import time
 
 from matex_tf.core.sign import ENDS_WITHOUT, Sign, Strip
+from matex_tf.launch import lifetime
 from matex_tf.launch.output_filter import OutputFilter
 
 LOST_DAEMON = rb"^(?:PRTE|ORTE) has lost communication with a remote daemon"
@@ -44,6 +46,8 @@ _HOST = re.compile(rb"^ *Remote daemon: *\[.*\] on node (\S+)", re.MULTILINE)
 _CODE = re.compile(rb"^ *Errorcode: (\d+)", re.MULTILINE)
 
 _LONGEST_LINE = 4096
+#: Seconds for which an mpirun without ranks has had nothing to do, after which it does not end by itself.
+_IDLE_SECONDS = 2.0
 
 
 class MpirunMonitor:
@@ -107,15 +111,77 @@ class MpirunMonitor:
                 data = data[os.write(2, data) :]
 
 
-def kill(pid: int) -> None:
-    """Kill an mpirun and what it has started on this machine, such as the ssh to a host that does not answer, which
-    would keep the job's output open."""
-    family = [pid]
+class LeftRunning:
+    """Whether an mpirun, whose ranks are all on this machine, waits for nothing but programs that they have started.
+
+    It waits until nobody can write to what the ranks wrote to, and a program that has inherited that can. Python would
+    not wait. Where ranks end with an error, Open MPI does not either.
+    """
+
+    def __init__(self, mpirun: int, sign: Sign):
+        """Args: mpirun: its number. sign: of the end of the script."""
+        self._mpirun, self._sign = mpirun, sign
+        self._idle = 0.0
+
+    def look(self, seconds: float) -> bool:
+        """Look again; whether all is over but for mpirun. Args: seconds: since the last look."""
+        over = self._sign.given and not _children(self._mpirun)
+        idle = over and _sleeps(self._mpirun) and _taken(1) and _taken(2)
+        self._idle = self._idle + seconds if idle else 0.0
+        return self._idle >= _IDLE_SECONDS
+
+    def words(self) -> str:
+        """What to say of it."""
+        found = _holders(self._mpirun)
+        names = ", ".join(f"{name} (process {number})" for number, name in found)
+        who, verb = (names, "run" if len(found) > 1 else "runs") if names else ("a program", "runs")
+        return f"the job ends, and {who}, which the script has started, still {verb}"
+
+
+def _children(pid: int) -> list[int]:
+    """The processes that a process has started and that have not ended."""
+    found = []
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
-                family += map(int, file.read().split())
-    for one in family:
+                found += [int(word) for word in file.read().split() if _state(int(word)) not in ("Z", "")]
+    return found
+
+
+def _state(pid: int) -> str:
+    """The letter that the kernel gives a process; "" where there is none."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()[0]
+    return ""
+
+
+def _sleeps(pid: int) -> bool:
+    """Whether a process waits for something. With output of a rank to hand on it would not, however busy it is here."""
+    return _state(pid) == "S"
+
+
+def _taken(descriptor: int) -> bool:
+    """Whether somebody takes what is written: a pager that stands still does not, and then mpirun has more to write."""
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLOUT)
+    return bool(waiting.poll(0))
+
+
+def _holders(pid: int) -> list[tuple[int, str]]:
+    """The processes, by number, that can write into what an mpirun reads from its ranks, and their names."""
+    pipes = {link for link in lifetime.opened(str(pid)) if link.startswith("pipe:")} - lifetime.opened("self")
+    found = []
+    for number in sorted(map(int, filter(str.isdigit, os.listdir("/proc")))):
+        if number != pid and pipes & lifetime.opened(str(number)):
+            with contextlib.suppress(OSError), open(f"/proc/{number}/comm", encoding="utf-8", errors="replace") as file:
+                found.append((number, file.read().strip()))
+    return found
+
+
+def kill(pid: int) -> None:
+    """Kill an mpirun and what it has started on this machine, such as the ssh to a host that does not answer, which
+    would keep the job's output open."""
+    for one in (pid, *_children(pid)):
         with contextlib.suppress(ProcessLookupError):
             os.kill(one, signal.SIGKILL)
 

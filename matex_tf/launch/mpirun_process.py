@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from matex_tf.core import starting
 from matex_tf.core.sign import Sign
 from matex_tf.launch import lifetime, loopback
-from matex_tf.launch.monitor import MpirunMonitor, kill, remove_session
+from matex_tf.launch.monitor import LeftRunning, MpirunMonitor, kill, remove_session
 
 #: In the environment of a local job: where rank 0 finds the standard input of the launcher.
 STDIN = "MATEX_STDIN"
 
+_PAUSE = 0.5
 _SECONDS_TO_STOP = 6.0
 _SECONDS_TO_SAVE = 60.0
 _SSH_LOST = 255
@@ -63,6 +64,22 @@ def run(
         saves: whether SIGUSR1 is for the ranks, which then save a checkpoint and end; ranks that have not ended
             after a minute (mpirun has not passed it on, or they are not in a `fit`) get SIGTERM.
     """
+    if sign is not None or not local:
+        return _run(command, local, survive, watch, sign, sign, saves)
+    with Sign() as heard:  # what the script has left running is told from ranks by it
+        return _run(command, local, survive, watch, None, heard, saves)
+
+
+def _run(
+    command: Sequence[str],
+    local: bool,
+    survive: bool,
+    watch: MpirunMonitor | None,
+    sign: Sign | None,
+    told: Sign | None,
+    saves: bool,
+) -> int:
+    """See `run`. Args: told: what rank 0 gives, also where mpirun's code is enough."""
     environ = {name: value for name, value in os.environ.items() if name not in ("MATEX_TF", STDIN)}
     starting.settle_hashes(environ)
     direct = local and os.path.exists("/proc/self/fd/0") and not os.isatty(0)
@@ -85,7 +102,8 @@ def run(
             loopback.narrow_when_up(job.pid)
         if watch:
             os.close(watch.source)
-        end = _wait(job, heard, watch, lambda: survive and sign is not None and sign.given)
+        left = LeftRunning(job.pid, told) if told and local else None
+        end = _wait(job, heard, watch, lambda: survive and sign is not None and sign.given, left)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     remove_session(job.pid)  # of one that was killed, or whose daemons on a lost host still wrote there
@@ -126,23 +144,34 @@ class _End:
 
 
 def _wait(
-    job: subprocess.Popen[bytes], heard: set[signal.Signals], watch: MpirunMonitor | None, is_over: Callable[[], bool]
+    job: subprocess.Popen[bytes],
+    heard: set[signal.Signals],
+    watch: MpirunMonitor | None,
+    is_over: Callable[[], bool],
+    left: LeftRunning | None,
 ) -> _End:
     """Wait for mpirun to end, and pass signals on.
 
     Args:
         heard: the signals to wait for, which are blocked.
         is_over: whether the script has come to its end, and nobody has to wait for ranks that have not.
+        left: looks whether mpirun waits for programs alone; None where that cannot be seen.
     """
     end, waited = _End(), 0.0
     while job.poll() is None:
-        info = signal.sigtimedwait(heard, 0.5)
+        info = signal.sigtimedwait(heard, _PAUSE)
         if end.saving and not end.stopped and time.monotonic() > end.saving + _SECONDS_TO_SAVE:
             end.stopped = signal.SIGUSR1
             job.terminate()
         if info is None:
+            if left and left.look(_PAUSE):
+                print(f"matex_tf: {left.words()}", file=sys.stderr, flush=True)
+                end.over = True
+                kill(job.pid)
+                job.wait()
+                continue
             end.over = is_over()  # mpirun may wait for ranks of a lost host
-            waited += 0.5 if end.stopped or end.over or (watch and watch.seconds >= 0) else 0.0
+            waited += _PAUSE if end.stopped or end.over or (watch and watch.seconds >= 0) else 0.0
             if waited >= _SECONDS_TO_STOP:
                 kill(job.pid)  # its daemons on other hosts end the ranks there, and themselves
         elif info.si_signo == signal.SIGUSR1 and not end.saving:

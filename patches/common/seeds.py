@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
+import os
 import random
 import sys
 import threading
@@ -30,6 +31,8 @@ from matex_tf.patches.common import keras_lines, run_state, wrapping
 _seed: int | None = None
 _next_seed: Callable[[], np.random.SeedSequence]
 _states: list[weakref.ref[Any]] = []
+#: How often this process has forked, and those before it that it was forked from: ranks fork as often.
+_forks: list[int] = [0]
 _STRIDE = 1_000_003  # a prime; the seeds of ranks stay apart for layers whose seeds are near one another
 
 
@@ -72,8 +75,24 @@ def own_seeds() -> None:
 
 def _unseeded(seed: int) -> Callable[[], np.random.SeedSequence]:
     """What gives generators that are made without a seed one after the other, in the same order on every rank."""
-    count = itertools.count()
-    return lambda: np.random.SeedSequence(seed, spawn_key=(next(count),))
+    count, above = itertools.count(), tuple(_forks[:-1])
+    return lambda: np.random.SeedSequence(seed, spawn_key=(*above, next(count)))
+
+
+def _count_fork() -> None:
+    _forks[-1] += 1
+
+
+def _seed_child() -> None:
+    """In a process that was forked: draw what the same child of every rank draws, and no other child."""
+    global _next_seed
+    if _seed is not None and world.forked():
+        _forks.append(0)
+        _next_seed = _unseeded(_seed)
+        random.seed()  # Python has done it from the system
+
+
+os.register_at_fork(before=_count_fork, after_in_child=_seed_child)
 
 
 def _seed_generators(seed: int) -> None:

@@ -80,8 +80,11 @@ def alone() -> bool:
     """Whether this rank has never had others, and has nothing else to do than to run the script.
 
     With virtual ranks one rank does what several would. A model that changes while it trains does so on one rank too.
+    A process that was forked does neither: it is no rank.
     """
-    return under_way.is_apart() or (is_only_rank() and not settings.current().changes_one_rank)
+    if under_way.is_apart() or world.forked():
+        return True
+    return is_only_rank() and not settings.current().changes_one_rank
 
 
 def wrap(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:

@@ -10,6 +10,7 @@ import ast
 import atexit
 import gc
 import importlib.util
+import mmap
 import os
 import sys
 import threading
@@ -17,7 +18,8 @@ import threading
 import wrapt
 
 import matex_tf
-from matex_tf import patches
+from matex_tf import patches, settings
+from matex_tf.core import world
 from matex_tf.patches.common import active_flag, run_state, sharing_report, wrapping
 
 #: Where launchers tell a process its rank; a script that has one of these names shares its work out by itself.
@@ -91,6 +93,9 @@ def _script() -> Script:
     return run_state.current().part(Script)
 
 
+_said_forked = mmap.mmap(-1, 1)  # which processes that are forked share
+
+
 class _Collections:
     """Whether garbage is being collected; Python calls it at the beginning and at the end."""
 
@@ -133,7 +138,19 @@ def caller(through: frozenset[str] = _THROUGH) -> str:
     ):
         frame = frame.f_back
     shown = script.shown(frame.f_code.co_filename)
+    if shown and world.forked():
+        _say_forked(f"{shown}:{frame.f_lineno}")
     return f"{shown}:{frame.f_lineno}" if shown and shared() else ""
+
+
+def _say_forked(where: str) -> None:
+    """Say once, of all processes that the script forks, that they are not in one another's place."""
+    if world.rank() == 0 and settings.current().notes and _script().folders and not asks() and not _said_forked[0]:
+        _said_forked[0] = 1
+        world.current().log(
+            f"{where} changes files or starts programs in a process that the script has forked: every rank has such "
+            "processes, and each does it by itself (docs/files.md)"
+        )
 
 
 def asks() -> bool:

@@ -217,7 +217,8 @@ def _linked(path: str, draft: str) -> bool:
 @atexit.register
 def _remove_all() -> None:
     """All ranks have come to the end of the script."""
-    _known().remove()
+    if not world.forked():
+        _known().remove()
 
 
 def _begin(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:

@@ -1,8 +1,11 @@
 """Processes that a script starts: they are no ranks, and its workers work."""
 
 import json
+import subprocess
+import sys
 import tempfile
 
+import psutil
 import pytest
 from jobs import LAUNCHER, Job
 
@@ -90,6 +93,8 @@ if __name__ == "__main__":
 
 #: Keras' workers are processes of the script.
 WORKERS = """
+import os
+
 import keras
 import numpy as np
 
@@ -99,6 +104,8 @@ class Rows(keras.utils.PyDataset):
         return 4
 
     def __getitem__(self, index):
+        with open(f"worker.{os.getpid()}", "w") as file:
+            file.write("here")
         x = np.random.default_rng(index).normal(size=(8, 3))
         return x, x.sum(1, keepdims=True)
 
@@ -114,6 +121,213 @@ def main():
 if __name__ == "__main__":
     main()
 """
+
+
+#: Forks in every way that there is; the children change files, start programs and end in every way.
+FORKS = """
+import atexit, concurrent.futures, multiprocessing, os, signal, subprocess, sys, threading
+import numpy as np
+
+atexit.register(lambda: print("atexit", os.getpid() == MAIN, flush=True))
+MAIN = os.getpid()
+
+
+def work(number):
+    with open(f"open{number}.txt", "w") as file:
+        file.write("text")
+    with open("kept.txt") as file:
+        assert file.read() == "from the parent"
+    np.save(f"array{number}.npy", np.arange(number))
+    os.makedirs(f"folder{number}/below", exist_ok=True)
+    os.remove(f"open{number}.txt") if number == 3 and os.path.exists(f"open{number}.txt") else None
+    said = subprocess.run(["echo", str(number)], capture_output=True, text=True).stdout
+    return number, said, os.system("exit 3") >> 8
+
+
+def interrupted():
+    os.kill(os.getpid(), signal.SIGINT)
+    raise AssertionError
+
+
+def in_a_child(call):
+    pid = os.fork()
+    if not pid:
+        call()
+        sys.exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    print(call, "ends with", code, flush=True)
+
+
+def write():
+    kept.write(" and its child")
+    kept.close()
+
+
+def again():
+    in_a_child(sys.exit)
+    sys.exit(5)
+
+
+def threaded():
+    threading.Thread(target=lambda: (threading.Event().wait(0.1), print("thread", flush=True))).start()
+
+
+class Named:
+    def __init__(self, name, call):
+        self.name, self.call = name, call
+
+    def __call__(self):
+        return self.call()
+
+    def __str__(self):
+        return self.name
+
+
+with open("kept.txt", "w") as file:
+    file.write("from the parent")
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    print(pool.map(work, range(4)))
+with concurrent.futures.ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
+    print(list(pool.map(work, range(4))))
+process = multiprocessing.get_context("fork").Process(target=sys.exit, args=(7,))
+process.start(), process.join()
+print("process", process.exitcode, flush=True)
+kept = open("held.txt", "w")
+for call in (
+    Named("exit", sys.exit), Named("code", lambda: sys.exit(3)), Named("words", lambda: sys.exit("words")),
+    Named("error", lambda: 1 / 0), Named("interrupt", interrupted), Named("again", again), Named("thread", threaded),
+    Named("os._exit", lambda: os._exit(4)), Named("write", write),
+):
+    in_a_child(call)
+kept.close()
+print(open("held.txt").read(), flush=True)
+if not os.fork():
+    print("to the end", flush=True)
+else:
+    os.wait()
+    print("the parent", flush=True)
+"""
+
+#: What generators without a seed draw in forked processes, and whom these take themselves for.
+DRAWS = """
+import json, multiprocessing, os, random
+import numpy as np
+import matex_tf
+
+
+def draw(_):
+    barrier.wait()  # so that each process has one
+    drawn = [float(np.random.default_rng().random()), random.random(), random.Random().random()]
+    return drawn, matex_tf.rank(), matex_tf.size()
+
+
+fork = multiprocessing.get_context("fork")
+barrier = fork.Barrier(2)
+with fork.Pool(2) as pool:
+    said = pool.map(draw, [1, 2], chunksize=1)
+with open(f"drawn.{os.environ['OMPI_COMM_WORLD_RANK']}", "w") as file:
+    json.dump(sorted(said), file)
+"""
+
+#: Training in a process of its own, as scripts do that want their memory back; and then in the script.
+TRAINS = """
+import multiprocessing
+
+
+def train(queue=None):
+    import keras
+    import numpy as np
+
+    keras.utils.set_random_seed(1)
+    x = np.random.default_rng(0).normal(size=(32, 3)).astype("float32")
+    model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+    model.compile(optimizer=keras.optimizers.SGD(0.01), loss="mse")
+    loss = model.fit(x, x.sum(1, keepdims=True), batch_size=8, epochs=2, verbose=0).history["loss"]
+    model.save("model.keras")
+    return queue.put(loss) if queue is not None else loss
+
+
+fork = multiprocessing.get_context("fork")
+queue = fork.Queue()
+process = fork.Process(target=train, args=(queue,))
+process.start()
+print("the loss is", [queue.get(), train()])
+process.join()
+assert process.exitcode == 0
+"""
+
+
+def test_forked(tmp_path):
+    """Whatever the script forks does what it does, and ends, as in a script that Python runs."""
+    ended, files = {}, {}
+    for ranks in (0, 2):
+        folder = tmp_path / str(ranks)
+        folder.mkdir()
+        (folder / "script.py").write_text(FORKS)
+        line = [LAUNCHER, "run", "-n", str(ranks), "script.py"] if ranks else [sys.executable, "script.py"]
+        job = Job(line, folder)
+        ended[ranks] = job.end(100)
+        assert ended[ranks].code == 0, ended[ranks].err
+        assert not job.left()
+        files[ranks] = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+    assert ended[2].out == ended[0].out
+    assert files[2] == files[0]
+    ours = [line for line in ended[2].err.splitlines() if line.startswith("matex_tf:")]
+    assert len(ours) == 2 and "script.py:10 changes files or starts programs" in ours[1], ours
+    for words in ("words", "ZeroDivisionError: division by zero", "KeyboardInterrupt"):
+        assert ended[2].err.splitlines().count(words) == ended[0].err.splitlines().count(words) == 1, words
+
+
+#: Leaves a program running that has inherited the script's output, as one that serves TensorBoard does.
+LEAVES = """
+import subprocess, sys
+
+left = subprocess.Popen([sys.executable, "-c", "import time\\nwhile True: time.sleep(1)"])
+with open("left", "w") as file:
+    file.write(str(left.pid))
+print("the last line " * 10000)
+"""
+
+
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_what_is_left_running(ranks, tmp_path):
+    """The job ends, all is printed, a line names the program, and that runs on, as with Python."""
+    (tmp_path / "script.py").write_text(LEAVES)
+    with subprocess.Popen(
+        [LAUNCHER, "run", "-n", ranks, "script.py"],
+        cwd=tmp_path, stdout=(tmp_path / "out").open("w"), stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+    ) as job:  # fmt: skip
+        _, err = job.communicate(timeout=100)
+    left = psutil.Process(int((tmp_path / "left").read_text()))
+    try:
+        assert job.returncode == 0, err
+        assert (tmp_path / "out").read_text() == "the last line " * 10000 + "\n"
+        assert f"(process {left.pid}), which the script has started, still runs" in err
+        assert left.status() != psutil.STATUS_ZOMBIE
+    finally:
+        left.kill()
+
+
+def test_draws_of_forked_processes(tmp_path):
+    """Generators without a seed draw the same on each rank, and something else in each process of a rank."""
+    (tmp_path / "script.py").write_text(DRAWS)
+    ended = Job([LAUNCHER, "run", "-n", "2", "script.py"], tmp_path).end(60)
+    assert ended.code == 0, ended.err
+    said = [json.loads((tmp_path / f"drawn.{rank}").read_text()) for rank in range(2)]
+    drawn = [[one for one, _, _ in each] for each in said]
+    assert drawn[0] == drawn[1]
+    numbers = [number for one in drawn[0] for number in one]
+    assert len(numbers) == len(set(numbers)) == 6
+    assert [[who for _, *who in each] for each in said] == [[[0, 2]] * 2, [[1, 2]] * 2]
+
+
+def test_training_in_a_forked_process(tmp_path):
+    """It trains there as on one rank, and the script's own training is that of all ranks."""
+    (tmp_path / "script.py").write_text(TRAINS)
+    ended = Job([LAUNCHER, "run", "-n", "2", "script.py"], tmp_path).end(150)
+    assert ended.code == 0, ended.err
+    alone, shared = json.loads(ended.out.partition("the loss is")[2])
+    assert shared == pytest.approx(alone, rel=1e-5)
 
 
 def test_every_way_of_starting_one(tmp_path):
@@ -139,8 +353,6 @@ def test_every_way_of_starting_one(tmp_path):
 @pytest.mark.variants(0)
 def test_workers_of_a_dataset(tmp_path):
     """`PyDataset` with processes of its own trains as it does on one rank."""
-    import sys
-
     (tmp_path / "script.py").write_text(WORKERS)
     said = []
     for line in ([sys.executable, "script.py"], [LAUNCHER, "run", "-n", "2", "script.py"]):

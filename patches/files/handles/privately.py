@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from matex_tf.core import namespaces
 from matex_tf.patches.files import once, takeover
 from matex_tf.patches.files.handles import kinds, opened
 from matex_tf.patches.files.once import Call
@@ -64,7 +65,7 @@ def open_file(
                 shutil.copyfile(path, private)
             opening(private)
             if lasts:
-                weakref.finalize(of(), shutil.rmtree, folder, ignore_errors=True)
+                weakref.finalize(of(), namespaces.here_alone(shutil.rmtree), folder, ignore_errors=True)
         finally:
             if not lasts:
                 shutil.rmtree(folder)

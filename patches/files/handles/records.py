@@ -17,6 +17,7 @@ import tempfile
 from types import ModuleType
 from typing import Any
 
+from matex_tf.core import namespaces
 from matex_tf.patches.files import callers, once
 from matex_tf.patches.files.handles import kinds, opened, privately
 from matex_tf.patches.files.once import Call
@@ -112,7 +113,7 @@ def _cache(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
         if there:
             return wrapped(path, *rest, **named)
         folder = tempfile.mkdtemp(prefix="matex-cache-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        atexit.register(namespaces.here_alone(shutil.rmtree), folder, ignore_errors=True)
         return wrapped(os.path.join(folder, os.path.basename(path)), *rest, **named)
 
     return once.do(call, lambda: wrapped(path, *rest, **named), lambda made: os.path.exists(f"{path}.index"), elsewhere)
