@@ -98,16 +98,24 @@ def inputs_of(dataset: Any) -> list[Any]:
     return [unwrapped(one) for one in dataset._inputs()] if hasattr(dataset, "_inputs") else []
 
 
+def unordered(dataset: Any) -> bool:
+    """Whether a pipeline is said to have no fixed order; of one that is made inside of a tf.function, what it reads."""
+    if tf.is_symbolic_tensor(dataset._variant_tensor):
+        return any(map(unordered, inputs_of(dataset)))
+    with tf.init_scope():  # in a graph TensorFlow does not know, and warns
+        return bool(dataset.options().deterministic is False)
+
+
 def _walk(dataset: Any) -> _Found:
     found = _Found([], [], [], False, False, False)
     opens = python = False
-    unordered = dataset.options().deterministic is False
+    order_open = unordered(dataset)
     pending = [unwrapped(dataset)]
     while pending:
         one = pending.pop()
         found.kinds.append(type(one).__name__)
         opens = opens or not hasattr(one, "_inputs") or any(part in type(one).__name__ for part in _OPEN)
-        unordered = unordered or getattr(one, "_deterministic", None) == "false"
+        order_open = order_open or getattr(one, "_deterministic", None) == "false"
         for name, value in sorted(vars(one).items()):
             if hasattr(value, "function"):
                 nodes = ops_of(value.function.graph)
@@ -119,7 +127,7 @@ def _walk(dataset: Any) -> _Found:
                 orders = any(part in name for part in _ORDERS)
                 (found.orders if orders else found.prints).extend(_prints(_leaves(value)))
         pending += inputs_of(one)
-    return found._replace(opens=opens, python=python, unordered=unordered)
+    return found._replace(opens=opens, python=python, unordered=order_open)
 
 
 def _calls_script(node: Any) -> bool:

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from matex_tf.patches.common import batch_share, keras_lines, sharing_report, under_way, wrapping
 from matex_tf.patches.keras import optimizer as hook
+from matex_tf.patches.loops import gradient_updates, position
 
 #: Modules, and their classes that apply gradients.
 CLASSES = {
@@ -41,8 +42,8 @@ def _apply_gradients(wrapped: Any, optimizer: Any, args: Any, kwargs: Any) -> An
     pairs, rest = _arguments(*args, **kwargs)
     given = [gradient for gradient, _ in pairs if gradient is not None]
     if given and not all(map(hook.is_marked, given)):
-        if batch_share.of_step() is None:  # of a loop of the script's own, which has not averaged them
-            sharing_report.trained("tf_keras")
+        if batch_share.of_step() is None:
+            pairs = _of_loop(optimizer, pairs)
         elif hook.strategy().delays_updates:
             return _delay(wrapped, optimizer, pairs, rest, _without(kwargs))
         else:
@@ -51,6 +52,15 @@ def _apply_gradients(wrapped: Any, optimizer: Any, args: Any, kwargs: Any) -> An
             pairs = list(zip(averaged, variables, strict=True))
     with under_way.having(exchanged=True):  # it may hand them on to another method of this kind
         return wrapped(pairs, *rest, **_without(kwargs))
+
+
+def _of_loop(optimizer: Any, pairs: list[Any]) -> list[Any]:
+    """Gradients in a loop of the script's own that no tape has averaged, and their variables."""
+    if not position.active():  # Keras 2 in the scope of a strategy of tf.distribute, say
+        sharing_report.trained("tf_keras")
+        return pairs
+    gradients, variables = map(list, zip(*pairs, strict=True))
+    return list(zip(gradient_updates.averaged(optimizer, gradients, variables), variables, strict=True))
 
 
 def _delay(wrapped: Any, optimizer: Any, pairs: list[Any], rest: tuple[Any, ...], options: dict[str, Any]) -> Any:

@@ -1,6 +1,7 @@
 """Whether the elements of a tf.data pipeline are batches, and who asks for them.
 
-Relies on (TensorFlow 2.16 to 2.21, private): `_inputs` of a dataset, and the names of dataset classes.
+Relies on (TensorFlow 2.16 to 2.21, private): `_inputs` of a dataset, and the names of dataset classes;
+`ag_source_map` of what AutoGraph has converted, `converted_f` in the function that calls it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ from matex_tf.patches.data.pipeline_ownership import inputs_of, unwrapped
 _BATCHES = ("Batch", "GroupByWindow", "GroupByReducer")
 _OTHER = ("Unbatch", "Window", "FlatMap", "ParallelInterleave", "InterleaveDataset", "FromGenerator")
 
-_OWN = ("matex_tf.", "tensorflow.python.", "wrapt")
+#: What works for whoever calls it; an optimizer's `minimize` takes gradients for a script's loop.
+_OWN = (
+    *("matex_tf.", "tensorflow.python.", "wrapt"),
+    *(f"{package}.src.{room}." for package in ("keras", "tf_keras") for room in ("optimizers", "mixed_precision")),
+)
 _KERAS = ("keras.", "tf_keras.")
 
 
@@ -45,8 +50,19 @@ def caller() -> tuple[str, int] | None:
     first = frame
     while frame is not None and "site-packages" in frame.f_code.co_filename:
         frame = frame.f_back
-    frame = frame or first
-    return frame.f_code.co_filename, frame.f_lineno
+    return _written(frame or first)
+
+
+def _written(frame: FrameType) -> tuple[str, int]:
+    """File and line of the source of what a frame runs; AutoGraph compiles a file of its own from that."""
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    at: FrameType | None = frame if "__autograph_generated_file" in file else None
+    while at is not None:
+        for place, origin in getattr(at.f_locals.get("converted_f"), "ag_source_map", {}).items():
+            if (place.filename, place.lineno) == (file, line):
+                return origin.loc.filename, origin.loc.lineno
+        at = at.f_back
+    return file, line
 
 
 def _module(frame: FrameType) -> str:

@@ -20,7 +20,7 @@ from matex_tf.core import world
 from matex_tf.core.row_partition import OWN_ROWS
 from matex_tf.patches.common import log_once
 from matex_tf.patches.common.row_slicing import RowRange
-from matex_tf.patches.data import source_sharding
+from matex_tf.patches.data import pipeline_ownership, source_sharding
 from matex_tf.patches.data.array_sharding import LocalBatch
 from matex_tf.patches.division import own_rows, shared_work
 from matex_tf.patches.turns import from_generator
@@ -199,7 +199,7 @@ def _why_not(dataset: Any) -> str:
     asked = chosen.data != "exact" or chosen.rows == "own" or source_sharding.found(dataset, OWN_ROWS)
     if asked and chosen.data != "whole":
         return "so it was asked for"
-    return shared_work.undivided() or ("its order is not fixed" if dataset.options().deterministic is False else "")
+    return shared_work.undivided() or ("its order is not fixed" if pipeline_ownership.unordered(dataset) else "")
 
 
 def _divide(dataset: Any, whole: Any = None) -> own_rows.Divided:

@@ -135,16 +135,27 @@ def _apply(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     if not position.active():
         return wrapped(*args, **kwargs)
     grads, variables = _arguments(*args, **kwargs)
-    grads = list(grads)
+    grads = averaged(instance, grads, variables)
+    with under_way.having(exchanged=True):
+        return wrapped(grads, variables)
+
+
+def averaged(instance: Any, gradients: Sequence[Any], variables: Sequence[Any] | None) -> list[Any]:
+    """Gradients that an optimizer gets in a loop of the script's own, averaged where no tape has done so.
+
+    Args:
+        instance: the optimizer.
+        variables: None for those that it has trained before.
+    """
+    gradients = list(gradients)
     if variables is not None:
         variables = list(variables)
         _take_note()
         replica_sync.begin(variables, instance)
     position.touch()
-    if not all(grad is None or optimizer.is_marked(grad) for grad in grads):
-        grads = optimizer.average(grads, instance._trainable_variables if variables is None else variables)
-    with under_way.having(exchanged=True):
-        return wrapped(grads, variables)
+    if all(gradient is None or optimizer.is_marked(gradient) for gradient in gradients):
+        return gradients
+    return optimizer.average(gradients, instance._trainable_variables if variables is None else variables)
 
 
 def _arguments(grads: Sequence[Any], trainable_variables: Any = None) -> tuple[Sequence[Any], Any]:

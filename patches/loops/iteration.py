@@ -4,7 +4,8 @@ Eager loops go through a `Walk`. A loop inside a tf.function is traced once, so 
 graph; an iterator that is passed to a tf.function knows that it is one to share out.
 
 Relies on (TensorFlow 2.16 to 2.21, private): `tensorflow.python.data.ops.iterator_ops.OwnedIterator`, its
-`_next_internal`, `get_next_as_optional`, `_dataset` and `_type_spec`, `IteratorSpec` and its `_from_components`;
+`_next_internal`, `get_next_as_optional`, `_dataset` and `_type_spec`, `IteratorSpec`, its `_from_components` and
+`_to_components`;
 `tensorflow.python.autograph.operators.control_flow.for_loop_registry`. Public: `tf.data.Dataset.__iter__`.
 """
 
@@ -22,7 +23,7 @@ from tensorflow.python.data.ops import iterator_ops as _iterators
 from matex_tf.core import row_partition, world
 from matex_tf.errors import MatexError
 from matex_tf.exchange import tf_op
-from matex_tf.patches.common import batch_share, row_slicing, sharing_report, wrapping
+from matex_tf.patches.common import batch_share, row_slicing, sharing_report, under_way, wrapping
 from matex_tf.patches.loops import batched, divided, first_step, position, shared_loop
 
 
@@ -47,12 +48,31 @@ def install(module: ModuleType) -> None:
         parts = None if own else divided.in_graph(dataset, shared_loop.in_words(site))
         rows_of = counted_rows if own else own_rows if parts is None else _own_part
         data = dataset if parts is None else parts
-        result = original(data, extra_test, lambda batch: body(rows_of(batch)), *rest, **options)
-        position.leave_in_graph()
+        before = position.read_in_graph()
+        by_row = not under_way.now().draws_apart
+
+        def step(batch: Any) -> Any:
+            """TensorFlow traces it as a function of the pipeline, and it is a step of the script's."""
+            with under_way.having(draws_apart=not by_row):
+                return body(rows_of(batch))
+
+        result = original(data, extra_test, step, *rest, **options)
+        position.leave_in_graph(before)
         return result
 
     registry[module.data.Dataset] = loop_over_dataset
     wrapping.method(module, "train.Checkpoint.__init__", _saving)
+    wrapping.wrap(_iterators, "IteratorSpec._to_components", _given)
+
+
+def _given(wrapped: Any, spec: Any, args: Any, kwargs: Any) -> Any:
+    """An iterator is given to a tf.function that says itself what its elements are."""
+    if type(spec) is _iterators.IteratorSpec and isinstance(args[0], DividedIterator):
+        raise MatexError(
+            "a tf.function with tf.data.IteratorSpec in its input_signature gets an iterator whose batches the ranks "
+            "make together: leave out the input_signature, or take --data whole (docs/loops.md)."
+        )
+    return wrapped(*args, **kwargs)
 
 
 def _saving(wrapped: Any, checkpoint: Any, args: Any, kwargs: Any) -> Any:
@@ -125,8 +145,17 @@ def _static_rows(leaf: Any) -> int | None:
 class SharedIterator(_iterators.OwnedIterator):
     """An iterator over batches, of which the script gets this rank's rows."""
 
-    _walk: shared_loop.SharedLoop | None = None  # in a graph there is none
-    _take: Any = staticmethod(own_rows)
+    _dataset: Any = None  # in a graph that the iterator was passed to there is none
+    _walk: shared_loop.SharedLoop | None = None  # nor this
+
+    def _take(self, batch: Any) -> Any:
+        """In a graph: this rank's rows of a batch."""
+        return counted_rows(batch) if self._is_own else own_rows(batch)
+
+    @property
+    def _is_own(self) -> bool:
+        """Whether the batches are of the rank's own rows."""
+        return self._dataset is not None and shared_loop.is_own(self._dataset)
 
     def _next_internal(self) -> Any:
         if not tf.executing_eagerly():
@@ -141,8 +170,7 @@ class SharedIterator(_iterators.OwnedIterator):
 
     @property
     def _type_spec(self) -> Any:
-        own = shared_loop.is_own(self._dataset) if self._dataset is not None else False
-        return OwnIteratorSpec(self.element_spec) if own else SharedIteratorSpec(self.element_spec)
+        return OwnIteratorSpec(self.element_spec) if self._is_own else SharedIteratorSpec(self.element_spec)
 
     def __del__(self) -> None:
         if self._walk is not None and not sys.is_finalizing():
@@ -150,9 +178,9 @@ class SharedIterator(_iterators.OwnedIterator):
 
 
 class OwnIterator(SharedIterator):
-    """The same over batches of the rank's own rows, in a graph."""
+    """The same over batches of the rank's own rows, in a graph that it was passed to."""
 
-    _take = staticmethod(counted_rows)
+    _is_own = True
 
 
 class DividedIterator(SharedIterator):
@@ -169,7 +197,10 @@ class DividedIterator(SharedIterator):
         return self._unshared(self.division)
 
     def get_next_as_optional(self) -> Any:
-        if self.division is None or not tf.executing_eagerly():
+        if not tf.executing_eagerly():
+            pieces = _iterators.OwnedIterator(components=(self._iterator_resource,), element_spec=self._element_spec)
+            return _TakenRows(pieces.get_next_as_optional(), self._take)
+        if self.division is None:
             return super().get_next_as_optional()
         try:
             return tf.experimental.Optional.from_value(self._unshared(self.division))

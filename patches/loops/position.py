@@ -138,14 +138,22 @@ def given_batch() -> Any:
 
 
 def enter_in_graph(rows: tf.Tensor, total: tf.Tensor, taken: tf.Tensor, first: tf.Tensor) -> None:
-    """Be at this rank's rows of a batch, in a compiled function."""
-    _graphs.add(tf.compat.v1.get_default_graph())
+    """Be at this rank's rows of a batch, in a compiled function, and in those that it is traced within."""
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None:
+        _graphs.add(graph)
+        graph = getattr(graph, "outer_graph", None)
     _here().variable.assign(tf.stack([tf.constant(SPLIT), rows, total, taken, first]))
 
 
-def leave_in_graph() -> None:
-    """Be outside of any loop, in a compiled function."""
-    _here().variable.assign(tf.constant(BEGINNING))
+def read_in_graph() -> tf.Tensor:
+    """The position as int32 of shape (5,), in a compiled function; for `leave_in_graph`."""
+    return _here().variable.read_value()
+
+
+def leave_in_graph(before: tf.Tensor) -> None:
+    """Go back to where one was before, in a compiled function."""
+    _here().variable.assign(before)
 
 
 def in_shared_loop() -> bool:

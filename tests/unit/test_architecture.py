@@ -67,7 +67,7 @@ ROOMS: dict[str, str] = {
     ),
     "patches.keras2": (
         "core exchange strategies patches.common patches.across_rows patches.data patches.keras patches.fit"
-        " patches.fit.step patches.saving patches.recovery"
+        " patches.fit.step patches.saving patches.recovery patches.loops"
     ),
     "patches.recording": "core verifying watching patches.common patches.keras2",
     "patches.saving": "core storage patches.common patches.keras patches.fit",
