@@ -15,6 +15,7 @@ from matex_tf.core import row_partition
 from matex_tf.core.row_partition import Interleaving, span
 from matex_tf.core.world import World
 from matex_tf.errors import DataError, quoted
+from matex_tf.readers import of_all_ranks, own_rows
 from matex_tf.readers.safety.limits import room
 from matex_tf.readers.tables.table import Arrays, Table, rows_with_gaps, take_rows
 from matex_tf.readers.tf_pipeline import pipeline
@@ -102,6 +103,9 @@ class Shard:
     def data(self) -> Arrays:
         """The inputs of this rank's rows, read at the first use; a tuple of arrays where there are several inputs.
 
+        What NumPy computes over the rows (`np.mean`) is that of all ranks, or refused, see `own_rows`: every rank must
+        come to it.
+
         With `one_hot=True` or `normalize=True` every rank must come here: the ranks compare what they hold.
 
         Raises:
@@ -186,6 +190,14 @@ class Shard:
         first, last = span(self.total_rows, rank, self.size)
         return self._finish(*self._raw_of(self._window[first:last][low:high]))
 
+    def whole(self, array: np.ndarray) -> np.ndarray:
+        """The rows of all ranks, in the order of the files, of an array that has a row for each of this rank's rows.
+
+        Every rank must come here, and has the memory for it.
+        """
+        plain = np.asarray(array)
+        return of_all_ranks.whole(plain, "join the rows of a DataSet") if self.size > 1 else plain
+
     def block_rows(self) -> int:
         """Rows of some `BLOCK_BYTES`."""
         x, y = self._raw(0, 0)
@@ -201,6 +213,8 @@ class Shard:
         """Make `data` and `labels` of what `load` gave. Every rank must come here, see `data`."""
         self._prepare(raw)
         kept = self._finish(*raw)
+        if self.size > 1:
+            kept = own_rows.own(kept[0]), own_rows.own(kept[1])
         gaps = rows_with_gaps(raw[0]) if self._table.gaps is None else 0
         if gaps and settings.current().notes:
             name = os.path.basename(self.paths[0])

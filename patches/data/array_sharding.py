@@ -30,6 +30,7 @@ from matex_tf.patches.data.lost_rows import Orphans, found
 from matex_tf.patches.samples import tagged_rows
 from matex_tf.patches.samples.pruning import Pruning
 from matex_tf.patches.samples.tagged_rows import TaggedRows
+from matex_tf.readers import own_rows
 
 
 class LocalBatch(NamedTuple):
@@ -150,7 +151,7 @@ def pipeline(
     holding, orphans = _layout(leaves, asked)
     adapter._matex_sharded = holding.sharded
     if training:
-        _tell(holding)
+        _tell(holding, asked)
     if holding.sharded and not asked.get("batch_size") and asked.get("steps_per_epoch"):
         adapter._batch_size = math.ceil(holding.total / asked["steps_per_epoch"])
     per_rank = training and settings.current().batch == "per-rank"
@@ -327,8 +328,8 @@ def compare(leaves: list[Any]) -> DataLayout:
     return DataLayout(counts, ranks.size > 1 and (setting == "own" or (setting == "auto" and not same)))
 
 
-def _tell(holding: DataLayout) -> None:
-    """Say what was found."""
+def _tell(holding: DataLayout, asked: dict[str, Any]) -> None:
+    """Say what was found, and what to look for where nobody has asked for it by opening a `DataSet`."""
     size = world.current().size
     if size == 1:
         return
@@ -342,10 +343,9 @@ def _tell(holding: DataLayout) -> None:
         log_once.log(f"{holding.total} rows on every rank: {shared}")
         return
     counts = ", ".join(map(str, holding.counts[:16])) + (", …" if size > 16 else "")
-    log_once.log(
-        f"each rank holds rows of its own ({counts}): {holding.total} rows an epoch, each used once. Where all ranks "
-        f"should hold the same data, take --rows shared, and {log_once.LIKELY}."
-    )
+    opened = any(isinstance(leaf, own_rows.OwnRows) for name in ("x", "y") for leaf in tf.nest.flatten(asked.get(name)))
+    advice = "" if opened else f" Where all ranks should hold the same data, take --rows shared, and {log_once.LIKELY}."
+    log_once.log(f"each rank holds rows of its own ({counts}): {holding.total} rows an epoch, each used once.{advice}")
 
 
 def _column(position: int, leaf: Any) -> str:

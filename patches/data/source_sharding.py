@@ -5,8 +5,7 @@ r, r + p, r + 2p, … of what comes before, and does 1/p of the work that comes 
 n. The parts of the ranks together are batches of the script's size, and every element is used once; which elements
 share a batch is as on one rank only where p divides n and nothing shuffles after the first `map`.
 
-Relies on (TensorFlow 2.16 to 2.21): methods of `tf.data.Dataset` (public), and `_inputs` of a dataset (private); Keras:
-`adapt` of the layers in `ADAPTING` (public).
+Relies on (TensorFlow 2.16 to 2.21): methods of `tf.data.Dataset` (public), and `_inputs` of a dataset (private).
 """
 
 from __future__ import annotations
@@ -25,24 +24,13 @@ from matex_tf.patches.common.active_flag import ActiveFlag
 WORK = ("map", "batch", "padded_batch", "ragged_batch", "filter", "unbatch", "cache")
 OPENING = ("interleave", "flat_map")
 
-#: Layers that learn from a whole data set, by module.
-ADAPTING = {
-    "keras.src.layers.preprocessing.normalization": "Normalization",
-    "keras.src.layers.preprocessing.discretization": "Discretization",
-    "keras.src.layers.preprocessing.index_lookup": "IndexLookup",
-    "keras.src.layers.preprocessing.text_vectorization": "TextVectorization",
-}
-
 _BATCHED = "_matex_batched"
 #: While Keras or this project makes pipelines for itself, which are left alone.
 paused = ActiveFlag()
 
 
 def install(module: ModuleType) -> None:
-    """Patch tensorflow, or a module of `ADAPTING`."""
-    if module.__name__ in ADAPTING:
-        wrapping.wrap(module, f"{ADAPTING[module.__name__]}.adapt", _adapt)
-        return
+    """Patch tensorflow."""
     for name in (*WORK, *OPENING):
         wrapping.wrap(module, f"data.Dataset.{name}", _sharing)
 
@@ -101,13 +89,3 @@ def _own_size(args: Any, kwargs: Any, ranks: world.World) -> tuple[Any, Any]:
     low, high = span(size, ranks.rank, ranks.size)
     own = max(1, high - low)
     return ((own, *args[1:]), kwargs) if args else (args, {**kwargs, "batch_size": own})
-
-
-def _adapt(wrapped: Any, layer: Any, args: Any, kwargs: Any) -> Any:
-    data = args[0] if args else next(iter(kwargs.values()), None)
-    if found(data) == "source":
-        raise MatexError(
-            f"{layer.name}.adapt() would see this rank's rows only, since --data source shares out pipelines before "
-            "their first map: adapt it to arrays, or take --data exact."
-        )
-    return wrapped(*args, **kwargs)

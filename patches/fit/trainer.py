@@ -24,7 +24,7 @@ from matex_tf.patches.common.active_flag import ActiveFlag
 from matex_tf.patches.data import array_sharding, batches, pipeline_ownership, source_sharding
 from matex_tf.patches.data import batch_ownership as guesses
 from matex_tf.patches.division import numbered_rows, shared_work
-from matex_tf.patches.fit import predict_function, small_calls, step_function
+from matex_tf.patches.fit import asked, predict_function, small_calls, step_function
 from matex_tf.patches.fit.step import one_rank_shapes
 from matex_tf.patches.groups import joined_fit
 from matex_tf.patches.keras import epoch_iterators, metrics, weights
@@ -94,6 +94,7 @@ def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     model_state.of(model).begin = True
     ranks = world.current()
     ranks.location = f"the start of fit of {model.name}"
+    asked.compare(wrapped, args, kwargs)
     per_rank = settings.current().batch == "per-rank"
     if per_rank:
         log_once.log(
@@ -213,8 +214,9 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
     source_sharding.check_batched(kwargs.get("x"))
     what = "fit" if training else "evaluate" if predicting is None else "predict"
-    asked = under_way.EpochsAsked(training, kwargs, what, model_state.of(fitted).samples if training else None)
-    with under_way.having(epochs_asked=asked), source_sharding.paused():
+    samples = model_state.of(fitted).samples if training else None
+    epochs_asked = under_way.EpochsAsked(training, kwargs, what, samples)
+    with under_way.having(epochs_asked=epochs_asked), source_sharding.paused():
         result = wrapped(*args, **kwargs)
     if training and (this := resume_fit.under_way(fitted)) is not None:
         this.is_of(*_draws_of(iterator))
@@ -232,8 +234,8 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
         made = pipeline_ownership.look(kwargs["x"])
     counts = world.current().allgather(iterator._num_batches, "count the batches of the data")
     own = mark or settings.current().rows == "own" or made.source is pipeline_ownership.Source.OWN
-    if asked.pruning is not None:
-        _number(iterator, asked.pruning, bool(own) or len(set(counts)) > 1)
+    if epochs_asked.pruning is not None:
+        _number(iterator, epochs_asked.pruning, bool(own) or len(set(counts)) > 1)
         epochs.walks(fitted, iterator)
         return result
     if own or (len(set(counts)) > 1 and settings.current().rows == "auto"):

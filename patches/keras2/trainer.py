@@ -20,6 +20,7 @@ from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once, model_state, sharing_report, under_way, wrapping
 from matex_tf.patches.data import batch_ownership as guesses
 from matex_tf.patches.data import source_sharding
+from matex_tf.patches.fit import asked
 from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.keras2 import steps
 from matex_tf.patches.recovery import resume_fit
@@ -89,6 +90,7 @@ def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     ranks = world.current()
     model_state.of(model).begin = True
     ranks.location = f"the start of fit of {model.name}"
+    asked.compare(wrapped, args, kwargs)
     times = ranks.size if settings.current().batch == "per-rank" else 1
     if times > 1:
         log_once.log(

@@ -10,6 +10,7 @@ Relies on: `numpy.save`, `savez`, `savez_compressed`, `savetxt`, public.
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from types import ModuleType
@@ -44,7 +45,8 @@ def _whole(ending: str) -> Any:
             else:
                 wrapped(draft, *args[1:], **kwargs)
 
-        # Later than NumPy, which is patched before TensorFlow is there.
+        if "tensorflow" not in sys.modules:  # no step is under way, and what follows would import it
+            return _put(path, ending, write)
         from matex_tf.patches.fit import stopping
         from matex_tf.patches.saving import agreed_paths, model_files
 

@@ -120,7 +120,7 @@ def test_other_batches_at_the_source(ranks, kind):
     alike(results)
 
 
-@pytest.mark.parametrize(("kind", "word"), [("predict", "predict"), ("adapt", "adapt"), ("batches", "batch()")])
+@pytest.mark.parametrize(("kind", "word"), [("predict", "predict"), ("batches", "batch()")])
 def test_not_at_the_source(ranks, kind, word):
     """What cannot be shared out at the source is refused."""
     for message in ranks.refused(data.not_at_the_source, (3,), kind=kind)[3]:

@@ -155,5 +155,6 @@ def test_dropout(ranks):
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("how", ["seed", "lazy", "set", "between"])
 def test_initial_weights(ranks, how):
-    """Ranks with other weights start from those of rank 0, at every `fit`."""
-    same(ranks(models.initial_weights, how=how))
+    """Ranks with other weights raise an error that names the layer, at every `fit`."""
+    for message in ranks.refused(models.initial_weights, (2,), error="RanksDisagree", how=how)[2]:
+        assert "dense" in message and "before the first step" in message

@@ -60,7 +60,7 @@ ROOMS: dict[str, str] = {
         " patches.keras patches.recovery patches.random patches.samples"
     ),
     "patches.fit": (
-        "core exchange strategies watching patches.common patches.across_rows patches.checking patches.data"
+        "core exchange strategies watching readers patches.common patches.across_rows patches.checking patches.data"
         " patches.division patches.turns patches.keras patches.recovery patches.random patches.samples patches.dynamics"
         " patches.groups patches.fit.step"
         " patches patches.files"  # whether the script is recorded, and whether it asks for its rank

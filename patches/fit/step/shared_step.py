@@ -24,7 +24,7 @@ from matex_tf.patches.common import (
     xla,
 )
 from matex_tf.patches.common.row_slicing import RowRange
-from matex_tf.patches.fit.step import first_step, virtual_steps
+from matex_tf.patches.fit.step import alike, first_step, virtual_steps
 from matex_tf.patches.fit.step.step_graphs import StepGraphs
 from matex_tf.patches.keras import batch_norm, metrics, weights
 from matex_tf.patches.recovery import resume_fit
@@ -164,6 +164,7 @@ class SharedStep:
         ranks.barrier("compare the columns of the data", row_slicing.describe(data))
         if self.model.run_eagerly and not self.model.built:
             self._build(data)
+        alike.check(self.model)
         weights.broadcast(self.model)
         self._look_across_rows(data, slices)
         trainable, state = weights.trained_by_steps(self.model)

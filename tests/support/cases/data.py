@@ -440,7 +440,7 @@ def at_the_source(kind="map", rows=96, batch=24):
 
 
 def not_at_the_source(kind):
-    """What `--data source` cannot do: predict, adapt, batches that come from elsewhere."""
+    """What `--data source` cannot do: predict, batches that come from elsewhere."""
     import dataclasses
 
     from matex_tf import settings
@@ -452,8 +452,6 @@ def not_at_the_source(kind):
         model = compiled(classifier())
         if kind == "predict":
             model.predict(tf.data.Dataset.from_tensor_slices(x).batch(8), verbose=0)
-        elif kind == "adapt":
-            keras.layers.Normalization().adapt(tf.data.Dataset.from_tensor_slices(x).batch(8))
         else:
             batches = [(x[:50], y[:50]), (x[50:], y[50:])]
             spec = (tf.TensorSpec([None, 6]), tf.TensorSpec([None], tf.int32))

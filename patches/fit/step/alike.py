@@ -1,0 +1,78 @@
+"""A model before the first step of a `fit`: what it holds is the same on every rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from matex_tf.core import world
+from matex_tf.core.mismatch import checksum, name_ranks
+from matex_tf.errors import RanksDisagree
+from matex_tf.patches.common import keras_lines, seeds
+from matex_tf.patches.keras import weights
+
+#: Relative differences of sums up to this are rounding, of other machines, say; rank 0's values are taken.
+_ROUNDING = 1e-5
+
+
+def check(model: Any) -> None:
+    """Compare the variables of a model, and what its layers have learnt by `adapt`. All ranks come here.
+
+    Raises:
+        RanksDisagree: a value is another on another rank.
+    """
+    of_optimizers = {id(one) for held in weights.optimizers_of(model) for one in keras_lines.optimizer_variables(held)}
+    held = [
+        (keras_lines.path(one), np.asarray(one.numpy()))
+        for one in weights.variables_of(model)
+        if id(one) not in of_optimizers and not seeds.is_generator_state(one)
+    ]
+    for layer in model._flatten_layers():
+        held += [(f"{layer.name}/{name}", value) for name, value in _learnt(layer)]
+    ranks, what = world.current(), "compare the variables of the model"
+    ranks.barrier(what, [f"{name} {value.dtype} {value.shape}" for name, value in held])
+    marks = np.array(ranks.allgather([checksum(value) for _, value in held], what), np.int64)
+    apart = [held[place] for place in np.flatnonzero((marks != marks[:1]).any(axis=0))]
+    if not apart:
+        return
+    everyone = ranks.allgather([_sums(value) for _, value in apart], what)
+    for place, (name, _) in enumerate(apart):
+        others = [rank for rank, sums in enumerate(everyone) if not _close(everyone[0][place], sums[place])]
+        if others:
+            raise RanksDisagree(
+                f"{name} of {model.name} is another on {name_ranks(others)} than on rank 0 before the first step: it "
+                "was computed from a rank's own rows, drawn without the job's seed, or loaded on some ranks only. Let "
+                "every rank compute the same: adapt() of Keras' layers and statistics of shard.data are those of all "
+                "ranks, and shard.whole(array) has all rows (docs/data.md, Statistics)."
+            )
+
+
+def _sums(value: np.ndarray) -> tuple[float, ...] | int:
+    """What tells whether values differ by more than rounding; of what is no floating-point number a checksum."""
+    if value.dtype.kind != "f":
+        return checksum(value)
+    flat = value.reshape(-1).astype(np.float64)
+    places = np.arange(flat.size)
+    return (
+        float(np.abs(flat).sum()),
+        float(flat.sum()),
+        float(flat @ np.cos(places)),
+        float(flat @ np.sin(1.7 * places)),
+    )
+
+
+def _close(one: tuple[float, ...] | int, other: tuple[float, ...] | int) -> bool:
+    if isinstance(one, int) or isinstance(other, int) or one == other:
+        return one == other
+    return bool(np.abs(np.subtract(one, other)).max() <= _ROUNDING * max(one[0], other[0]))
+
+
+def _learnt(layer: Any) -> list[tuple[str, np.ndarray]]:
+    """What a layer keeps of `adapt` outside of variables, or was made with."""
+    if not hasattr(layer, "adapt"):
+        return []
+    found = [(name, getattr(layer, name, None)) for name in ("bin_boundaries", "input_mean", "input_variance")]
+    if hasattr(layer, "get_vocabulary"):
+        found.append(("vocabulary", layer.get_vocabulary()))
+    return [(name, np.asarray(value)) for name, value in found if value is not None]
