@@ -7,7 +7,10 @@ from typing import Any
 
 
 class MatexError(Exception):
-    """Base of every error that this package raises on purpose."""
+    """Base of every error that this package raises on purpose; nothing in its message moves a terminal."""
+
+    def __init__(self, *args: Any):
+        super().__init__(*(harmless(one) if isinstance(one, str) else one for one in args))
 
 
 class SettingError(MatexError):
@@ -55,12 +58,12 @@ class DataError(MatexError):
     """A file, or what a script asked of it, is not as it should be; says which file, row or name.
 
     Args:
-        message: what is wrong. Of a long one the middle is left out, and what a terminal would obey is written as
-            Python writes it: much of a message comes from a file that may be damaged or hostile.
+        message: what is wrong. Of a long one the middle is left out: much of a message comes from a file that may be
+            damaged or hostile.
     """
 
     def __init__(self, message: str):
-        super().__init__(shortened(_harmless(message), MESSAGE_LENGTH))
+        super().__init__(_cut(harmless(message), MESSAGE_LENGTH))
 
 
 class NameMoved(MatexError):
@@ -74,7 +77,11 @@ _LISTED_LENGTH = 300
 
 
 def shortened(text: str, most: int = QUOTED_LENGTH) -> str:
-    """A text of at most so many characters: of a longer one its beginning, `…`, and a little of its end."""
+    """A text on one line, of at most so many characters: of a longer one its beginning, `…`, some of its end."""
+    return _cut(harmless(text, lines=False), most)
+
+
+def _cut(text: str, most: int) -> str:
     if len(text) <= most:
         return text
     end = most // 4
@@ -103,8 +110,18 @@ def listed(names: Iterable[Any], between: str = ", ") -> str:
     return between.join(shown) + (f" and {more} more" if more else "")
 
 
-def _harmless(text: str) -> str:
-    return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+def harmless(text: str, lines: bool = True) -> str:
+    """A text in which characters that a terminal would obey, or cannot show, stand as Python writes them.
+
+    Names of files, and of what is in them, can have any.
+
+    Args:
+        lines: whether ends of lines and tabs stay.
+    """
+    if text.isprintable():
+        return text
+    kept = "\n\t" if lines else ""
+    return "".join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)
 
 
 _remembered: BaseException | None = None  # one for the process: TensorFlow runs its ops in threads of its own

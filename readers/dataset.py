@@ -13,7 +13,7 @@ import numpy as np
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.core.world import World
-from matex_tf.errors import DataError, quoted
+from matex_tf.errors import DataError, quoted, shortened
 from matex_tf.readers.file_names import DIRECTORIES, expand, files_of
 from matex_tf.readers.formats import registry
 from matex_tf.readers.shard import AUTO, Shard
@@ -240,17 +240,16 @@ def say(table: Table, rows: int, ranks: World, classes_follow: bool = False, for
     """
     if ranks.rank != 0 or not settings.current().notes:
         return
+    name = shortened(os.path.basename(table.paths[0]), 300)
     more = f" and {len(table.paths) - 1} more" if len(table.paths) > 1 else ""
     taken = f" of {table.rows}" if rows != table.rows else ""
     given = f"; rows are given as {form}" if form else ""
     gaps = f"; {table.gaps} rows lack an input (NaN)" if table.gaps else ""
-    ranks.log(
-        f"{os.path.basename(table.paths[0])}{more}: {table.format}, {rows}{taken} rows, {table.said}{given}{gaps}"
-    )
+    ranks.log(f"{name}{more}: {table.format}, {rows}{taken} rows, {table.said}{given}{gaps}")
     if table.words and not classes_follow:
         ranks.log("the labels are words, which no model takes: say one_hot=True, or number them by shard.classes")
     for note in table.notes:
-        ranks.log(f"{os.path.basename(table.paths[0])}: {note}")
+        ranks.log(f"{name}: {note}")
 
 
 def _slice(rows: Any) -> slice:

@@ -14,7 +14,7 @@ from matex_tf import settings
 from matex_tf.core import row_partition
 from matex_tf.core.row_partition import Interleaving, span
 from matex_tf.core.world import World
-from matex_tf.errors import DataError, quoted
+from matex_tf.errors import DataError, quoted, shortened
 from matex_tf.readers import of_all_ranks, own_rows
 from matex_tf.readers.safety.limits import room
 from matex_tf.readers.tables.table import Arrays, Table, rows_with_gaps, take_rows
@@ -217,7 +217,7 @@ class Shard:
             kept = own_rows.own(kept[0]), own_rows.own(kept[1])
         gaps = rows_with_gaps(raw[0]) if self._table.gaps is None else 0
         if gaps and settings.current().notes:
-            name = os.path.basename(self.paths[0])
+            name = shortened(os.path.basename(self.paths[0]), 300)
             self._ranks.log(f"{name}: {gaps} of the {len(self)} rows of rank {self.rank} lack an input (NaN)")
         again = copy.copy(self)  # for as long as the arrays live, and without holding on to them
         again._kept, again._like = None, again if self._like is self else self._like

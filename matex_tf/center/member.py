@@ -17,7 +17,7 @@ from matex_tf.center.client import Client, Dealer, Lines, Servers
 from matex_tf.center.schedule import Supply, parts_at_once
 from matex_tf.center.service import Service
 from matex_tf.core import groups
-from matex_tf.core.addresses import addresses
+from matex_tf.core.ports import addresses
 from matex_tf.core.world import World
 from matex_tf.settings import Settings
 

@@ -13,11 +13,10 @@ There is a thread for each connection. What it is asked:
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, Listener, answer_challenge, deliver_challenge
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from matex_tf.center import wire
 from matex_tf.center.piece import Piece
 from matex_tf.center.roster import Roster
 from matex_tf.center.schedule import answered_at
+from matex_tf.core import ports
 from matex_tf.exchange.network import codec as codecs
 
 Answer = tuple[dict[str, Any], bytes]
@@ -47,9 +47,10 @@ class Service:
 
     def __init__(self, host: str, token: bytes, port: int = 0, log: Callable[[str], None] = lambda line: None):
         """Args: host: the address to listen on; token: what clients must know; port: 0 for any; log: prints a line."""
-        self._listener: Listener = wire.listen(host, port)
+        listener = wire.listen(host, port)
+        self._door = ports.Door(listener, lambda accepted: Connection(accepted.detach()), wire.shut)
         self._token, self._log = token, log
-        self.address: wire.Address = self._listener.address
+        self.address: wire.Address = listener.getsockname()
         self.serving: set[Connection] = set()
         self.served = 0  # how many connections there have been
         self._changed = threading.Condition()
@@ -63,8 +64,7 @@ class Service:
     def close(self) -> None:
         """Serve no more."""
         self._closed = True
-        with contextlib.suppress(OSError):
-            self._listener.close()
+        self._door.close()
 
     def wait(self, least: int) -> None:
         """Wait until there have been so many connections, and all of them are closed."""
@@ -74,18 +74,21 @@ class Service:
     def _accept(self) -> None:
         while not self._closed:
             try:
-                connection = self._listener.accept()
+                connection = self._door.accept()
             except ConnectionError:
                 continue
             except OSError:
                 return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            if connection is not None:
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: Connection) -> None:
         try:
             wire.prepare(connection)
+            wire.wait_at_most(connection, ports.GREETING_SECONDS)
             deliver_challenge(connection, self._token)
             answer_challenge(connection, self._token)
+            wire.wait_at_most(connection, 0)
         except AuthenticationError:
             self._log(f"a connection to the center from {wire.peer(connection)} was refused: it has another token")
             connection.close()
@@ -93,6 +96,8 @@ class Service:
         except (EOFError, OSError):
             connection.close()
             return
+        finally:
+            self._door.known(connection)
         with self._changed:
             self.serving.add(connection)
             self.served += 1

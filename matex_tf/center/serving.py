@@ -8,7 +8,7 @@ from matex_tf.center import wire
 from matex_tf.center.client import Servers
 from matex_tf.center.member import TOKEN_BYTES, Center
 from matex_tf.center.service import Service
-from matex_tf.core.addresses import addresses
+from matex_tf.core.ports import addresses
 from matex_tf.core.world import World
 from matex_tf.settings import Settings
 

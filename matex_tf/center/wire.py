@@ -10,7 +10,8 @@ from __future__ import annotations
 import ipaddress
 import json
 import socket
-from multiprocessing.connection import Client, Connection, Listener
+import struct
+from multiprocessing.connection import Client, Connection
 from typing import Any
 
 from matex_tf.errors import MatexError, SettingError
@@ -38,7 +39,7 @@ def receive(connection: Connection) -> tuple[dict[str, Any], bytes]:
     return head, connection.recv_bytes() if head["bytes"] else b""
 
 
-def listen(host: str, port: int = 0) -> Listener:
+def listen(host: str, port: int = 0) -> socket.socket:
     """Listen on an address of this machine. Whoever accepts a connection has to ask it for the token.
 
     Raises:
@@ -51,7 +52,7 @@ def listen(host: str, port: int = 0) -> Listener:
             "travels is not encrypted. Name a private network with --center-network, such as 10.0.0.0/8."
         )
     try:
-        return Listener((host, port), backlog=_BACKLOG)
+        return socket.create_server((host, port), backlog=_BACKLOG)
     except OSError as error:
         raise MatexError(f"a server of the center cannot listen on {host}:{port}: {error}.") from error
 
@@ -77,6 +78,13 @@ def prepare(connection: Connection) -> None:
         own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _SILENT // 2)
         own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
         own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 3000 * _SILENT)
+
+
+def wait_at_most(connection: Connection, seconds: float) -> None:
+    """Let a read that takes longer end in an OSError; 0 for as long as it takes."""
+    with socket.socket(fileno=socket.dup(connection.fileno())) as own:
+        whole = int(seconds)
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", whole, int((seconds - whole) * 1e6)))
 
 
 def peer(connection: Connection) -> str:

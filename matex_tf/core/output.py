@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from matex_tf.core import starting
-from matex_tf.errors import SettingError
+from matex_tf.errors import SettingError, harmless
 
 #: In the environment of the ranks where the user's stderr is a terminal: how many columns it has.
 TERMINAL = "MATEX_TERMINAL"
@@ -72,7 +72,7 @@ class Output:
     def say(self, line: str) -> None:
         """Print a line that is not to be missed, from whichever rank, wherever its output goes."""
         self.flush()
-        os.write(self._real[1], f"matex_tf: {line}\n".encode(errors="replace"))
+        os.write(self._real[1], f"matex_tf: {harmless(line)}\n".encode(errors="replace"))
 
     def speak_up(self) -> None:
         """This rank is the first now: where only the first rank's output is shown, show it."""

@@ -21,7 +21,7 @@ import numpy as np
 from matex_tf.core.mismatch import difference, fingerprint
 from matex_tf.core.transport import registry
 from matex_tf.core.transport.communicator import Communicator, wait
-from matex_tf.errors import CommunicationError, RanksDisagree
+from matex_tf.errors import CommunicationError, RanksDisagree, harmless
 
 if TYPE_CHECKING:  # for annotations alone: what runs here knows none of them
     from matex_tf.exchange.process_group import ProcessGroup
@@ -93,7 +93,7 @@ class World:
         self.forked_from: World | None = None
         self.center: Any = None
         self.on_wait: Callable[[], None] = lambda: None
-        self.log: Callable[[str], None] = lambda line: print(f"matex_tf: {line}", file=sys.stderr, flush=True)
+        self.log: Callable[[str], None] = _print
         self.log_to = 2
         self.generation = 0
         self.host = host or socket.gethostname()
@@ -435,6 +435,10 @@ class World:
         if self._comm is not None:
             self._comm.abort(code)
         os._exit(code)
+
+
+def _print(line: str) -> None:
+    print(f"matex_tf: {harmless(line)}", file=sys.stderr, flush=True)
 
 
 def started() -> bool:

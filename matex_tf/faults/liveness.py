@@ -25,7 +25,7 @@ import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
-from matex_tf.core.addresses import addresses
+from matex_tf.core.ports import addresses
 from matex_tf.core.world import World
 from matex_tf.faults.peer_sockets import PeerSocket, connect
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
+from socketserver import ThreadingMixIn
 from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
+from matex_tf.core import ports
 from matex_tf.errors import MissingPackage, SettingError
 from matex_tf.watching.job_state import RUNS, JobState
 from matex_tf.watching.meter import Meter
@@ -42,6 +46,39 @@ def address(text: str) -> tuple[str, int]:
     return host or "127.0.0.1", int(port)
 
 
+class _Handler(WSGIRequestHandler):
+    """Says nothing, and does not wait for ever."""
+
+    timeout = ports.GREETING_SECONDS
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A thread for each request, and few of them: Prometheus' own has as many as others open connections."""
+
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int):
+        self.address_family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        super().__init__(place[:2], _Handler)  # type: ignore[arg-type]
+        self._door = ports.Door(self.socket)
+
+    def get_request(self) -> tuple[Any, Any]:
+        connection = self._door.accept()
+        if connection is None:
+            raise OSError("no descriptor is left")  # which the server takes for somebody who is gone
+        return connection, connection.getpeername()
+
+    def close_request(self, request: Any) -> None:
+        self._door.known(request)
+        super().close_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        pass  # somebody has said nothing, or something else than HTTP
+
+
 class Metrics:
     """A server for Prometheus, on the rank that the others report to."""
 
@@ -67,15 +104,17 @@ class Metrics:
         Raises:
             SettingError: the port is taken, or the address is not one of this host.
         """
-        from prometheus_client import CollectorRegistry, start_http_server
+        from prometheus_client import CollectorRegistry, make_wsgi_app
 
         self._listens = True
         registry = CollectorRegistry()
         host, port = self._address
         try:
-            start_http_server(port, host, registry=registry)
+            server = _Server(host, port)
         except OSError as error:
             raise SettingError(f"--metrics {self._text} on {socket.gethostname()}: {error.strerror}.") from None
+        server.set_app(make_wsgi_app(registry))
+        threading.Thread(target=server.serve_forever, name="matex_tf metrics", daemon=True).start()
         registry.register(self)
 
     def show(self, job: JobState, meter: Meter) -> None:

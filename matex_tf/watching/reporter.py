@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from matex_tf.core import addresses as own
+from matex_tf.core import ports
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError
 from matex_tf.settings import Settings
@@ -78,7 +78,7 @@ class Reporter:
         self._shown, self._run = shown, run
         self._interval = max(INTERVAL, world.size / _RANKS_PER_SECOND)
         local = len(world.nodes) == 1 and not in_batch
-        addresses = ["127.0.0.1"] if local else own.addresses() or ["127.0.0.1"]
+        addresses = ["127.0.0.1"] if local else ports.addresses() or ["127.0.0.1"]
         self._listener = socket.create_server(("127.0.0.1" if local else "", 0), backlog=min(world.size + 8, 1024))
         self._listener.setblocking(False)
         _held.add(self._listener)
@@ -90,7 +90,8 @@ class Reporter:
         self._state = JobState(script, world.size, time.time())
         self._line: asyncio.StreamWriter | None = None
         self._leads_to = -1
-        self._server: asyncio.Server | None = None
+        self._door: ports.Door | None = None
+        self._answering: set[asyncio.Task[None]] = set()
         self._entry: registry.Entry | None = None
         self._stopping = threading.Event()
         self._wake: Callable[[], object] = lambda: None
@@ -122,8 +123,9 @@ class Reporter:
         finally:
             if self._entry is not None:
                 registry.remove(self._entry.name, self._entry.pid, self._settings.watch_dir)
-            if self._server is not None:
-                self._server.close()
+            if self._door is not None:
+                loop.remove_reader(self._listener)
+                self._door.close()
             if self._line is not None:
                 self._line.close()
 
@@ -136,8 +138,8 @@ class Reporter:
                 await self._connect(first)
             await self._send(counts)
             return
-        if self._server is None:
-            await self._lead()
+        if self._door is None:
+            self._lead()
         elif self._entry is not None and self._entry.center is None and self._world.center is not None:
             self._write_down()  # from now on groups can join
         self._state.heard(counts)
@@ -172,9 +174,20 @@ class Reporter:
             self._leads_to = -1  # tried again with the next report
             raise ConnectionError from None
 
-    async def _lead(self) -> None:
+    def _lead(self) -> None:
         """From now on the others report to this rank."""
-        self._server = await asyncio.start_server(self._hear, sock=self._listener, limit=_MOST_BYTES)
+        self._door = door = ports.Door(self._listener)
+        loop = asyncio.get_running_loop()
+
+        def knock() -> None:
+            with contextlib.suppress(OSError):  # whoever it was is gone
+                connection = door.accept()
+                if connection is not None:
+                    task = loop.create_task(self._hear(connection, door))
+                    self._answering.add(task)
+                    task.add_done_callback(self._answering.discard)
+
+        loop.add_reader(self._listener, knock)
         self._write_down()
 
     def _write_down(self) -> None:
@@ -191,13 +204,16 @@ class Reporter:
             if self._settings.notes:
                 self._world.log(f"matex-tf top cannot find this job: {error}")
 
-    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _hear(self, connection: socket.socket, door: ports.Door) -> None:
+        connection.setblocking(False)
+        reader, writer = await asyncio.open_connection(sock=connection, limit=_MOST_BYTES)
         number, ended = -1, False
         try:
-            line = await asyncio.wait_for(reader.readline(), _SECONDS_TO_GREET)
+            line = await asyncio.wait_for(reader.readline(), ports.GREETING_SECONDS)
             said = json.loads(line) if line else {}
             if not isinstance(said, dict) or not hmac.compare_digest(str(said.get("token", "")), self._token):
                 return
+            door.known(connection)
             if said.get("ask") == "state":
                 writer.write(json.dumps(self._state.public()).encode())
                 await asyncio.wait_for(writer.drain(), _SECONDS_TO_GREET)
@@ -214,6 +230,7 @@ class Reporter:
         finally:
             if number >= 0 and not self._stopping.is_set():
                 self._state.left(number, ended, self._places[number].host if number < self._world_size else "")
+            door.known(connection)
             writer.close()
 
 

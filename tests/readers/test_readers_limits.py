@@ -13,6 +13,7 @@ import tempfile
 import tracemalloc
 
 import h5py
+import netCDF4
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -270,6 +271,42 @@ def test_messages_are_short(tmp_path):
     for message in messages:
         assert isinstance(message, str), message
         assert 20 < len(message) <= MESSAGE_LENGTH and message.isprintable(), message
+
+
+ESC = "\x1b]0;title\x07\x9b2J\n\u202ematex_tf: all is well"
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "npz", "hdf5", "netcdf"])
+def test_names_that_a_terminal_would_obey(capfd, tmp_path, kind):
+    """Names of files, directories, groups, datasets and columns are shown as Python writes them."""
+    folder = tmp_path / ESC
+    folder.mkdir()
+    path = folder / f"{ESC} \udcff data" if kind in ("csv", "npz") else folder / f"{ESC} data"
+    x, y = np.zeros((3, 2)), np.array([1, 2, 3])
+    if kind == "csv":
+        path.write_text(f'"{ESC}",b\n1,2\n,4\n')
+    elif kind == "parquet":
+        pq.write_table(pa.table({ESC: [1.0, None], "b": [1, 2]}), path)
+    elif kind == "npz":
+        with open(path, "wb") as file:
+            np.savez(file, **{f"{ESC}x": x, "y": y})
+    elif kind == "hdf5":
+        with h5py.File(path, "w") as file:
+            file[f"{ESC}/x"], file[f"{ESC}/y"] = x, y
+    else:
+        with netCDF4.Dataset(path, "w") as file:
+            file.createDimension("row", 3)
+            file.createGroup("g\u202e").createVariable("x", "i2", ("row",))[:] = y
+            file["g\u202e"]["x"].setncattr("valid_max", 1e9)
+    wanted = {"npz": {"x": f"{ESC}x", "y": "y"}, "netcdf": {"x": "g\u202e/x", "y": False}}.get(kind, {})
+    assert len(DataSet.open(path, **wanted).data) > 1
+    with pytest.raises(DataError) as refused:
+        DataSet.open(path, x="nothing\x1b")
+    said = capfd.readouterr().err
+    for text in (said, str(refused.value)):
+        assert text and all(line.isprintable() for line in text.split("\n")), text
+    assert "nothing\\x1b" in str(refused.value)
+    assert all(line.startswith("matex_tf: ") for line in said.splitlines())
 
 
 def test_how_messages_are_shortened():
