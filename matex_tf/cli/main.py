@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from matex_tf.core.output import open_closed
 from matex_tf.errors import MatexError, SettingError
 from matex_tf.job import command_line, suggestions
 
@@ -31,6 +32,7 @@ _NEED_WORDS = ("sbatch", "trace", "verify", "plan", "grow", "bench", "label", "h
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code: 2 for a command line that cannot be understood."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    open_closed()
     try:
         code = _run(words)
         sys.stdout.flush()

@@ -24,7 +24,7 @@ def parser() -> Parser:
     """The command line."""
     parser = Parser(
         "matex-tf run",
-        "[-n N] [options] [--setting VALUE ...] (SCRIPT | -m MODULE) [ARGS ...]",
+        "[-n N] [options] [--setting VALUE] (SCRIPT | -m MODULE | -c CODE | -) [ARGS ...]",
         "Run a script on N MPI ranks of this machine, or of others. Options come before the script.",
         f"docs/running.md; {SETTING_PAGES}",
     )

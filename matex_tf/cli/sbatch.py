@@ -110,6 +110,8 @@ def command(given: argparse.Namespace) -> int:
     settings = Settings.read(given.flags)
     target = Target.read(given.rest)
     target.require()
+    if not target.is_in_a_file:
+        raise SettingError(f"{target.name} is not there when the job runs: save the script in a file.")
     if not given.ntasks and not given.ntasks_per_node:
         raise SettingError("how many ranks? Give matex-tf sbatch -n N, or --nodes N --ntasks-per-node M.")
     for option in given.more:

@@ -55,6 +55,7 @@ def command(asked: argparse.Namespace) -> int:
     settings = Settings.read(asked.flags)
     target = Target.read(asked.rest)
     target.require()
+    target.require()
     atomic_file.require(asked.plot, "--plot")
     ranks = asked.ranks or max(2, resources.default_ranks(asked.hosts))
     seed = str(max(settings.seed, 0))

@@ -19,6 +19,10 @@ from matex_tf.errors import SettingError, harmless
 #: In the environment of the ranks where the user's stderr is a terminal: how many columns it has.
 TERMINAL = "MATEX_TERMINAL"
 
+#: In the environment of the ranks, the numbers of the standard streams that the launcher was started without.
+CLOSED = "MATEX_CLOSED"
+_STREAMS = ("stdin", "stdout", "stderr")
+
 _PUMP_SECONDS = 5.0
 #: Who can write to the directory could make a link of a log, to a file of this user.
 _LOG = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW
@@ -126,6 +130,31 @@ class Output:
         self._point(out_write, err_write)
         for end in (out_read, err_read, out_write, err_write):
             os.close(end)
+
+
+def open_closed() -> None:
+    """Put /dev/null where this process was started without a standard stream: the next file would get its number, and
+    be read or written as that stream. The ranks are told, see `close_as_told`."""
+    closed = ""
+    for number, name in enumerate(_STREAMS):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # has the lowest number that is free
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
+            closed += str(number)
+    if closed:
+        os.environ[CLOSED] = closed
+
+
+def close_as_told() -> None:
+    """Let the script find no stdin and no stdout where the launcher had none, as Python does.
+
+    It finds a stderr, which nobody reads: what is printed to none at all would come out on stdout.
+    """
+    for number in os.environ.pop(CLOSED, "").replace("2", ""):
+        setattr(sys, _STREAMS[int(number)], None)
+        setattr(sys, f"__{_STREAMS[int(number)]}__", None)
 
 
 def _doubt_the_terminal() -> None:

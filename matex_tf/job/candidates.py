@@ -42,7 +42,9 @@ def main() -> None:
     while (task := _next(folder, number)) is not None:
         now = Candidate.read(task)
         if now.is_last:
-            callers.use(target.name, target.is_module)  # its files are the script's; those of candidates are not
+            callers.use(
+                target.name, target.is_module, target.text
+            )  # its files are the script's; those of candidates are not
         candidate.use(now)
         _run(target, now)
         sys.argv[:], sys.path[:] = before, path

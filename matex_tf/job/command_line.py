@@ -21,6 +21,9 @@ from matex_tf.job.target import USAGE
 WIDTH = 100  # columns of the help, on any terminal
 SETTING_PAGES = "docs/settings.md (python -m matex_tf.settings prints its tables)"
 
+#: Words with a dash that are no options: what follows them is run, as by Python.
+_SCRIPTS = ("-", "-m", "-c")
+
 #: A flag and the text after it, to a value. Raises SettingError.
 Convert = Callable[[str, str], Any]
 
@@ -151,7 +154,7 @@ class Parser(argparse.ArgumentParser):
         left, rest = list(words), []
         while left:
             word = left.pop(0)
-            if not word.startswith("-") or word == "-m":
+            if not word.startswith("-") or word in _SCRIPTS:
                 rest.append(word)
                 if self.mixed:
                     continue

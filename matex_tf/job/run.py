@@ -17,7 +17,7 @@ from matex_tf import settings as settings_module
 from matex_tf.core import sign, starting, trace
 from matex_tf.core import world as world_module
 from matex_tf.core.mismatch import name_ranks
-from matex_tf.core.output import Output
+from matex_tf.core.output import Output, close_as_told
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError, MissingPackage, SettingError
 from matex_tf.faults import checkpoints, transactions
@@ -39,6 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     if starting.started_by_mpi():
         lifetime.end_with_launcher()
     take_stdin()
+    close_as_told()
     sign.take()
     ending = Finalizer()
     try:
@@ -94,7 +95,7 @@ def run_among(world: World, target: Target, settings: Settings) -> None:
             from matex_tf.center import joining
 
             joining.begin(world, settings.join)
-        callers.use(target.name, target.is_module)
+        callers.use(target.name, target.is_module, target.text)
         target.run()
     except BaseException as error:
         ending.end_forked(error)
@@ -118,12 +119,13 @@ def run_among(world: World, target: Target, settings: Settings) -> None:
 
 def take_stdin() -> None:
     """On rank 0 of a job of `matex-tf run`, read what the launcher was given to read; see `mpirun_process.run`."""
-    path = os.environ.pop("MATEX_STDIN", "")
+    begin, _, path = os.environ.pop("MATEX_STDIN", "").partition(":")
     if path and rank_in_environment() == 0:
         with contextlib.suppress(OSError):  # a socket cannot be opened again
             given = os.open(path, os.O_RDONLY)
             os.dup2(given, 0)
             os.close(given)
+            os.lseek(0, int(begin), os.SEEK_SET)  # which a pipe has not
 
 
 def join() -> World:

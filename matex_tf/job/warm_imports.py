@@ -108,7 +108,7 @@ def set_by_script(target: Any) -> str:
 
 
 def _text(target: Any) -> str:
-    return "" if target.is_module else _read(target.name)
+    return "" if target.is_module else target.text or _read(target.name)
 
 
 def _read(path: str) -> str:
@@ -144,7 +144,7 @@ def _import(target: Any, wanted: Any) -> Any:
     settings.use(wanted)
     from matex_tf.job import run
 
-    if not target.is_module:
+    if target.is_in_a_file and not target.is_module:
         sys.path[0] = os.path.dirname(os.path.realpath(target.name))  # as the script will find modules
     import_all(run.set_seeds(world.World(), max(wanted.seed, 0)))
     sys.path[:] = before

@@ -84,7 +84,10 @@ def _run(
     starting.settle_hashes(environ)
     direct = local and os.path.exists("/proc/self/fd/0") and not os.isatty(0)
     if direct:
-        environ[STDIN] = f"/proc/{os.getpid()}/fd/0"
+        begin = 0
+        with contextlib.suppress(OSError):  # of a pipe
+            begin = os.lseek(0, 0, os.SEEK_CUR)
+        environ[STDIN] = f"{begin}:/proc/{os.getpid()}/fd/0"
     if watch is None and (survive or not local or sign):
         watch = MpirunMonitor(survive, sign)
     heard = _STOPS | {signal.SIGCHLD} | ({signal.SIGUSR1} if saves else set())

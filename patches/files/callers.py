@@ -14,6 +14,7 @@ import mmap
 import os
 import sys
 import threading
+from pathlib import Path
 
 import wrapt
 
@@ -53,16 +54,23 @@ class Script:
         folders: where its code lies; none for a script without a name, which has no code.
     """
 
-    def __init__(self, script: str = "", is_module: bool = False):
-        """Args: script: the path of a file or, where `is_module`, the name of a module that is found from here."""
+    def __init__(self, script: str = "", is_module: bool = False, text: str = ""):
+        """Describe a script.
+
+        Args:
+            script: the path of a file or, where `is_module`, the name of a module that is found from here.
+            text: the source of a script that is in no file.
+        """
         self.folders: tuple[str, ...] = ()
         self._shown: dict[str, str] = {}  # by the name of a code's file
         self._modules_seen = 0
         self._asks = False
         if script:
-            path = os.path.abspath("x" if is_module else script)
+            path = os.path.abspath("x" if is_module or text else script)
             self.folders = tuple({os.path.dirname(path) + os.sep, os.path.dirname(os.path.realpath(path)) + os.sep})
-            self._asks = not is_module and _asks_for_rank(path)
+            self._asks = not is_module and _asks_for_rank(path, text)
+            if text:
+                self._shown = dict.fromkeys(("<string>", "<stdin>", script), script)
 
     def shown(self, path: str) -> str:
         """The name of a file of the script's below its folder; empty for every other file."""
@@ -84,9 +92,9 @@ class Script:
         return self._asks
 
 
-def use(script: str, is_module: bool = False) -> None:
+def use(script: str, is_module: bool = False, text: str = "") -> None:
     """Say which script is run, see `Script`; before that, and for an empty name, no call is its own."""
-    run_state.current().begin(Script(script, is_module))
+    run_state.current().begin(Script(script, is_module, text))
 
 
 def _script() -> Script:
@@ -158,11 +166,10 @@ def asks() -> bool:
     return _script().asks()
 
 
-def _asks_for_rank(path: str) -> bool:
-    """Whether a file of source imports mpi4py, asks matex_tf for its rank, or looks into a launcher's variables."""
+def _asks_for_rank(path: str, text: str = "") -> bool:
+    """Whether a source imports mpi4py, asks matex_tf for its rank, or looks into a launcher's variables."""
     try:
-        with open(path, "rb") as file:
-            tree = ast.parse(file.read())
+        tree = ast.parse(text or Path(path).read_bytes())
     except (OSError, SyntaxError, ValueError):
         return False  # a binary module, or a folder that is run; Python says what is wrong with the rest
     ours: set[str] = set()
