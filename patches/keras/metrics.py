@@ -73,11 +73,16 @@ def _inner(metric: Any) -> list[Any]:
 
 
 @contextlib.contextmanager
-def watching(model: Any, made: Callable[[], None] | None = None) -> Iterator[list[tuple[Any, Any]]]:
+def watching(
+    model: Any,
+    made: Callable[[], None] | None = None,
+    give: Callable[[Any, Callable[[], Any]], Any] = lambda metric, result: result(),
+) -> Iterator[list[tuple[Any, Any]]]:
     """Inside this block, note which tensor is the result of which metric.
 
     Args:
         made: called where metrics have come up, before they see their first batch.
+        give: from a metric and its `result` to what the script gets of it.
 
     Yields:
         A list that gets a pair (tensor, metric) for every call of `result` of one of the model's metrics.
@@ -93,7 +98,7 @@ def watching(model: Any, made: Callable[[], None] | None = None) -> Iterator[lis
 
     def noting(result: Callable[[], Any], metric: Any) -> Callable[[], Any]:
         def noted() -> Any:
-            value = result()
+            value = give(metric, result)
             results.append((value, metric))
             return value
 

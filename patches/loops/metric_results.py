@@ -23,10 +23,8 @@ from matex_tf.core import world
 from matex_tf.exchange import tf_op
 from matex_tf.patches.across_rows import own_metrics
 from matex_tf.patches.common import batch_share, keras_lines, under_way, wrapping
-from matex_tf.patches.keras import metrics
+from matex_tf.patches.keras import metrics, whole_results
 from matex_tf.patches.loops import position
-
-WHAT = "merge metrics"
 
 _shared: weakref.WeakSet[Any] = weakref.WeakSet()  # metrics whose states differ between ranks
 
@@ -114,16 +112,7 @@ def _result(wrapped: Any, metric: Any, args: Any, kwargs: Any) -> Any:
     with _working(metric):
         if not metrics.is_additive(metric):
             return _averaged(wrapped(*args, **kwargs), metric)
-        own = [(variable, tf.identity(keras_lines.tensor(variable))) for variable in metric.variables]
-        labels = [f"{metric.name}: {keras_lines.path(variable)}" for variable, _ in own]
-        summed = [place for place, (variable, _) in enumerate(own) if variable.dtype != "bool"]
-        sums = tf_op.sum_over_ranks([own[place][1] for place in summed], WHAT, [labels[place] for place in summed])
-        for place, total in zip(summed, sums, strict=True):
-            own[place][0].assign(total)
-        result = tf.nest.map_structure(metrics.fixed, wrapped(*args, **kwargs))
-        for variable, value in own:
-            variable.assign(value)
-        return result
+        return whole_results.of_sums(metric, metric.variables, lambda: wrapped(*args, **kwargs))
 
 
 def _averaged(result: Any, metric: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from matex_tf.core import world
 from matex_tf.patches.common import batch_share, log_once, model_state, row_slicing, sharing_report, xla
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.fit.step import one_rank_shapes, quick_call, virtual_steps
-from matex_tf.patches.keras import deferred_update, metrics, metrics_along, sum_loss
+from matex_tf.patches.keras import deferred_update, metrics, metrics_along, sum_loss, whole_results
 from matex_tf.patches.recovery import step_retry
 from matex_tf.patches.samples import tagged_rows
 from matex_tf.patches.samples.row_losses import RowLosses
@@ -45,6 +46,7 @@ class StepGraphs:
         self.sources: dict[Slices, dict[str, Any]] = {}
         self.functions: dict[Slices, Any] = {}
         self.carries_metrics = self.counts_early = True
+        self._whole_results = whole_results.always(model, f"{kind}_step")
         self._made: dict[tuple[Slices, int], Step] = {}
         self._known: list[Any] = []  # see `virtual_steps.known`
 
@@ -67,8 +69,14 @@ class StepGraphs:
     def _make(self, slices: Slices, data: Any, total: int, parts: int) -> Step:
         sharing_report.shared(training=self._kind == "train")
         built_with = [total] * len(slices) if self.promised is None else self.promised
-        step = self._of_parts(slices, built_with, parts) if parts else self._of_rows(slices, built_with)
-        return step if self._model.run_eagerly else self._compiled(step, slices, data, parts)
+        make = functools.partial(self._of_parts, parts=parts) if parts else self._of_rows
+        if self._model.run_eagerly:
+            return make(slices, built_with)
+        known = self._whole_results
+        made = self._compiled(make(slices, built_with), slices, data, parts)
+        if self._whole_results != known:  # the graph has shown that it computes with results of metrics
+            made = self._compiled(make(slices, built_with), slices, data, parts)
+        return made
 
     def _of_rows(self, slices: Slices, built_with: Any) -> Step:
         """The step on this rank's rows."""
@@ -85,18 +93,28 @@ class StepGraphs:
             share = batch_share.StepShare(rows, of_all, high - low, first, apart=apart, row_losses=of_rows)
             with contextlib.ExitStack() as inside:
                 inside.enter_context(batch_share.within(share))
-                results = inside.enter_context(metrics.watching(model, along.note if along else None))
+                whole = self._results_of()
+                if whole is None:
+                    watching = metrics.watching(model, along.note if along else None)
+                else:
+                    whole.of_rows(share)
+                    watching = metrics.watching(model, whole.note, whole.result)
+                results = inside.enter_context(watching)
                 inside.enter_context(xla.compiled(model.jit_compile))  # the updates that wait for the end too
                 if counts_early:
                     counting = deferred_update.then(step_retry.count_behind(model))
                     inside.enter_context(deferred_update.update_behind_metrics(model, counting))
+                if whole is not None:
+                    whole.note()
                 if along is not None:
                     along.begin()
                     inside.enter_context(deferred_update.update_behind_metrics(model, along.exchange))
                 if not model.run_eagerly:
                     inside.enter_context(one_rank_shapes.tracing(mine, built_with))
                 inside.enter_context(sum_loss.computed_by(model, training))
-                logs = sum_loss.in_logs(model_step(tagged_rows.untagged(mine)))
+                logs = model_step(tagged_rows.untagged(mine))
+                self._look(results)
+                logs = sum_loss.in_logs(logs)
             self.sources[slices] = _sources(logs, results)
             trained = step_retry.read_trained(model) if counts_early else None
             scores = None if of_rows is None else of_rows.found(model)
@@ -114,7 +132,12 @@ class StepGraphs:
             with contextlib.ExitStack() as inside:
                 shares = [tf.unstack(own) for own in tf.unstack(numbers)]
                 mine = [row_slicing.take(data, slices, low, high) for low, high, *_ in shares]
-                results = inside.enter_context(metrics.watching(model))
+                whole = self._results_of()
+                if whole is None:
+                    results = inside.enter_context(metrics.watching(model))
+                else:
+                    results = inside.enter_context(metrics.watching(model, whole.note, whole.result))
+                    whole.note()
                 for own in mine:
                     if not model.run_eagerly:
                         inside.enter_context(one_rank_shapes.tracing(own, built_with))
@@ -124,10 +147,13 @@ class StepGraphs:
                 def work(place: int) -> Any:
                     low, high, rows, of_all, first = shares[place]
                     share = batch_share.StepShare(rows, of_all, high - low, first, row_losses=every[place])
+                    if whole is not None:
+                        whole.of_rows(share)
                     with batch_share.within(share):
                         return model_step(tagged_rows.untagged(mine[place]))
 
                 logs, self._known = virtual_steps.run(model, numbers, work, results)
+                self._look(results)
             self.sources[slices] = _sources(logs, results)
             scores = [of_rows.found(model) for of_rows in every if of_rows is not None]
             return logs, None, None, tuple(tf.concat(parts, 0) for parts in zip(*scores, strict=True)) or None
@@ -158,6 +184,16 @@ class StepGraphs:
 
         return call
 
+    def _results_of(self) -> whole_results.WholeResults | None:
+        """What makes results of metrics whole inside of the step, where it computes with them."""
+        others = settings.current().reproducible or not world.current().is_single
+        wanted = self._whole_results and others and strategies.current().averages_gradients
+        return whole_results.WholeResults(self._model) if wanted else None
+
+    def _look(self, results: list[tuple[Any, Any]]) -> None:
+        """Take note of whether the step, which has just been traced, computes with results of metrics."""
+        self._whole_results = self._whole_results or whole_results.computed_with(results)
+
     def _row_losses(self, mine: Any, rows: Any) -> RowLosses | None:
         """What measures these rows, where they have numbers."""
         pruning = model_state.of(self._model).samples
@@ -173,7 +209,12 @@ class StepGraphs:
         if not self.carries_metrics or ranks.is_single or ranks.guard is not None or settings.current().codec != "none":
             return False
         in_every_step = optimizer is not None and not optimizer.gradient_accumulation_steps
-        return in_every_step and self._exchanges_in_graph() and takes_along(strategies.current())
+        return (
+            in_every_step
+            and self._exchanges_in_graph()
+            and takes_along(strategies.current())
+            and not self._whole_results
+        )
 
     def _exchanges_in_graph(self) -> bool:
         """Whether the step is one graph, which sums the gradients of all ranks and applies them."""
