@@ -78,7 +78,7 @@ class Settings:
         "Whether the first training step is held against one rank: its gradient of the whole batch beside what the "
         "ranks exchange. A line says so if they differ. `auto`: of models and loops with code of the script's own, of "
         "at most 64 MB of weights and 4096 rows or 64 MB of a batch, if the step has no effect such as printing. "
-        "`on`: of all, and a line says what stands in the way. `off`: of none.",
+        "`on`: of all. A line says what stands in the way. `off`: of none.",
         choices=("auto", "on", "off"),
         group="data",
     )

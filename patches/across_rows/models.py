@@ -26,7 +26,12 @@ ROWS = 4  # at most, of which the first half is tried alone
 _TOLERANCE = 1e-2
 
 #: Ops that count as stateful, and only read or call; what they call is looked at by itself.
-_HARMLESS = ("ReadVariableOp", "VarHandleOp", "ResourceGather", "Placeholder", "StatefulPartitionedCall", "While", "If")
+_HARMLESS = (
+    *("ReadVariableOp", "VarHandleOp", "ResourceGather", "Placeholder", "StatefulPartitionedCall", "While", "If"),
+    *("Case", "Assert", "NoOp"),
+)
+#: Ops that read a table (of `StringLookup`, say), and leave it as it is.
+READ_TABLES = tuple(f"LookupTable{what}{version}" for what in ("Find", "Size", "Export") for version in ("", "V2"))
 
 _KERAS = ("keras.src.layers.", "keras.src.ops.nn")
 _KERAS_2 = ("tf_keras.src.layers.", "tf_keras.src.engine.input_layer")
@@ -121,7 +126,9 @@ def has_no_effects(graph: Any, besides: Sequence[str] = ()) -> bool:
     """
     known = op_def_registry.get
     return all(
-        kind in _HARMLESS or kind in besides or (definition := known(kind)) is None or not definition.is_stateful
+        kind in (*_HARMLESS, *READ_TABLES, *besides)
+        or (definition := known(kind)) is None
+        or not definition.is_stateful
         for kind in kinds_of_ops(graph)
     )
 

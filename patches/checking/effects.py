@@ -1,8 +1,8 @@
 """What a traced step does besides computing, and putting back the variables that it changes.
 
 Relies on (TensorFlow 2.16 to 2.21): `ConcreteFunction.variables`, `captured_inputs` and `graph`, public;
-`tensorflow.python.framework.op_def_registry`, private. `ReadVariableOp` gives a variable's own memory, and updates of
-variables leave memory alone that is held elsewhere.
+`tensorflow.python.framework.op_def_registry` and `_handle_data` of the handle of a variable, private. `ReadVariableOp`
+gives a variable's own memory, and updates of variables leave memory alone that is held elsewhere.
 """
 
 from __future__ import annotations
@@ -17,9 +17,20 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from matex_tf.exchange import tf_op
+from matex_tf.patches.across_rows.models import READ_TABLES
 
 #: Ops that count as stateful, and only call, check or stand for something.
-_HARMLESS = {"StatefulPartitionedCall", "While", "If", "Case", "Placeholder", "Assert", "NoOp"}
+_HARMLESS = {
+    "StatefulPartitionedCall",
+    "While",
+    "If",
+    "Case",
+    "Placeholder",
+    "Assert",
+    "NoOp",
+    "Timestamp",
+    *READ_TABLES,
+}
 
 #: Ops that read and change variables, generators among them.
 _OF_VARIABLES = re.compile(
@@ -48,7 +59,7 @@ def obstacle(function: Any) -> str:
     nodes = [*graph.node, *(node for inner in graph.library.function for node in inner.node_def)]
     for node in nodes:
         definition = op_def_registry.get(node.op)
-        if definition is None or _OF_VARIABLES.fullmatch(node.op) or node.op in _HARMLESS:
+        if definition is None or node.op in _HARMLESS or _OF_VARIABLES.fullmatch(node.op):
             continue
         if node.op == "PyFunc" and tf_op.OP_NAME in node.name:
             continue
@@ -56,9 +67,14 @@ def obstacle(function: Any) -> str:
         if definition.is_stateful or of_resource:
             return _WORDS.get(node.op, f"it has an effect of its own ({node.op})")
     known = {id(variable.handle) for variable in function.variables}
-    if any(one.dtype == tf.resource and id(one) not in known for one in function.captured_inputs):
-        return "it uses a resource that is no variable"
+    if any(_is_variable(one) and id(one) not in known for one in function.captured_inputs):
+        return "it uses a variable that nobody holds"
     return ""
+
+
+def _is_variable(captured: Any) -> bool:
+    """Whether what a function has captured is the handle of a variable; one of a table says nothing of a shape."""
+    return captured.dtype == tf.resource and getattr(captured, "_handle_data", None) is not None
 
 
 def kept(function: Any) -> Callable[[], None]:

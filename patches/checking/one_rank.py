@@ -54,6 +54,7 @@ _OF_16_BITS = {"float16": _Precision(1e-1, 3e-2, 2e-3), "bfloat16": _Precision(1
 _RUNS, _MARGIN = 4, 2.0
 
 NO_GRADIENTS = "it exchanges no gradients"
+_ROUNDING = "rounding alone changes its gradients by as much"
 WHAT = "check the first step against one rank"
 _PAGE = "docs/how-it-works.md, Losses that compare rows"
 
@@ -137,7 +138,7 @@ class Check:
             if which >= 0:
                 rounding = self._rounding()
                 which = self._first_apart(updates, rounding)
-                reason = "" if which >= 0 else "rounding alone changes its gradients by as much"
+                reason = "" if which >= 0 else _ROUNDING
         reason, which = ranks.broadcast((reason, which), WHAT)
         if which < 0:
             return reason
@@ -233,9 +234,16 @@ def aside() -> str:
 
 
 def say_why_not(name: str, reason: str) -> None:
-    """With `--check on`: a line that a step is not held against one rank."""
-    if settings.current().check == "on":
-        log_once.log(f"--check on: {name} is not held against one rank: {reason}")
+    """Say that a step could not be held against one rank, unless --check off.
+
+    With --check auto not where a strategy says already that it changes the answer, nor of rounding: there it was held.
+    """
+    asked = settings.current().check
+    if asked == "on" or (asked == "auto" and reason not in ("", aside(), _ROUNDING)):
+        log_once.log(
+            f"{name} is not held against one rank: {reason}. A loss or a layer of the script's own that compares rows "
+            f"would go unnoticed ({_PAGE}; --check off)."
+        )
 
 
 def _dense(given: tf_op.Given, arrays: list[np.ndarray]) -> list[Part]:

@@ -52,10 +52,9 @@ class GivenBatch:
             one_rank.say_why_not(self.place, "no tf.function was called with the batch itself")
 
 
-def inside(site: tuple[str, int] | None) -> None:
-    """A loop is traced inside of a tf.function: there is no batch to call it with."""
-    if site is not None:
-        one_rank.say_why_not("a loop", "it runs inside of a tf.function; have it call one for each batch")
+def inside(place: str) -> None:
+    """A loop, or a step that takes batches by itself, is traced inside of a tf.function: no batch to call it with."""
+    one_rank.say_why_not(place, "it runs inside of a tf.function; have it call one for each batch")
 
 
 def _pairs(own: Any, whole: Any) -> list[tuple[Any, Any]]:

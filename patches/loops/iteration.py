@@ -43,7 +43,7 @@ def install(module: ModuleType) -> None:
         site = batched.caller()
         if not shared_loop.shares_out(dataset, batched.is_batched(dataset)) or site is None:
             return original(dataset, extra_test, body, *rest, **options)
-        first_step.inside(site)
+        first_step.inside(f"the loop at {shared_loop.in_words(site)}")
         own = shared_loop.is_own(dataset)
         parts = None if own else divided.in_graph(dataset, shared_loop.in_words(site))
         rows_of = counted_rows if own else own_rows if parts is None else _own_part
@@ -142,6 +142,13 @@ def _static_rows(leaf: Any) -> int | None:
     return shape[0] if shape.rank else None
 
 
+def _say_inside() -> None:
+    """Say that a compiled step that takes its batches by itself is not held against one rank."""
+    site = batched.caller()
+    if site is not None:
+        first_step.inside(f"the step that takes a batch at {shared_loop.in_words(site)}")
+
+
 class SharedIterator(_iterators.OwnedIterator):
     """An iterator over batches, of which the script gets this rank's rows."""
 
@@ -159,6 +166,7 @@ class SharedIterator(_iterators.OwnedIterator):
 
     def _next_internal(self) -> Any:
         if not tf.executing_eagerly():
+            _say_inside()
             return self._take(super()._next_internal())
         if self._walk is None or threading.current_thread() is not threading.main_thread():
             return super()._next_internal()
@@ -239,6 +247,7 @@ class _TakenRows:
         self._optional, self._take = optional, take
 
     def get_value(self, name: str | None = None) -> Any:
+        _say_inside()
         return self._take(self._optional.get_value(name))
 
 

@@ -121,7 +121,14 @@ def test_all_rows(ranks, first_of):
     assert found == dict.fromkeys(ways, [])
 
 
-#: What stands in the way; with `--check on` a line says so.
+def test_table(ranks):
+    """A table that a step only reads is no obstacle, in a layer (`StringLookup`) or beside it."""
+    found = said(ranks, {name: {"kind": "table", "loss": name} for name in ("contrastive", "mean")})
+    assert [ROWS in line for line in found["contrastive"]] == [True], found
+    assert not found["mean"]
+
+
+#: What stands in the way: a line says so.
 ASIDE = {
     "print": ({"kind": "print"}, "it prints"),
     "python": ({"kind": "python"}, "it runs Python"),
@@ -131,16 +138,22 @@ ASIDE = {
     "loop that prints": ({"loop": True, "effect": True}, "it prints"),
     "changed batch": ({"loop": True, "changed": True}, "something that was computed of the batch"),
     "loop inside": ({"loop": True, "inside": True}, "it runs inside of a tf.function"),
+    "table that changes": ({"kind": "counts"}, "it has an effect of its own (LookupTableInsertV2)"),
 }
 
 
 @pytest.mark.variants(0)
 def test_aside(ranks, first_of):
-    """A step with effects is not run once more; nobody hears of it who has not asked."""
+    """A step with effects is not run once more, and a line says so, unless a strategy says that it does otherwise."""
     aside = first_of(ASIDE, 3)
     asked = {name: {**way, "options": {**way.get("options", {}), "check": "on"}} for name, (way, _) in aside.items()}
-    found = said(ranks, {**asked, "quiet": ASIDE["print"][0], "quiet loop": ASIDE["eager loop"][0]})
-    assert not found.pop("quiet") and not found.pop("quiet loop")
-    assert {name: [aside[name][1] in line for line in lines] for name, lines in found.items()} == dict.fromkeys(
-        aside, [True]
+    by_itself = {
+        f"{name}, by itself": ASIDE[name] for name in ("print", "eager loop", "table that changes", "loop inside")
+    }
+    expected = {name: words for name, (_, words) in {**aside, **by_itself}.items()}
+    quiet = {"off": {"kind": "print", "options": {"check": "off"}}, "gossip, by itself": ASIDE["gossip"][0]}
+    found = said(ranks, {**asked, **{name: way for name, (way, _) in by_itself.items()}, **quiet})
+    assert not any(found.pop(name) for name in quiet)
+    assert {name: [expected[name] in line for line in lines] for name, lines in found.items()} == dict.fromkeys(
+        expected, [True]
     ), found

@@ -46,7 +46,7 @@ ROOMS: dict[str, str] = {
     "patches.candidates": "core storage blueprints patches.common",
     "patches.random": "exchange patches.common patches.across_rows",
     "patches.across_rows": "core exchange patches.common",
-    "patches.checking": "core exchange strategies patches.common",
+    "patches.checking": "core exchange strategies patches.common patches.across_rows",
     "patches.keras": "core exchange strategies patches.common patches.across_rows",
     "patches.samples": "core dynamics.samples patches.common patches.across_rows",
     "patches.data": "core exchange exchange.network strategies watching readers patches.common patches.samples",

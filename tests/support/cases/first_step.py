@@ -74,6 +74,9 @@ class Trained(keras.Model):
         super().__init__()
         self.inner, self.kind, self.effect, self.called = inner, loss, effect, 0
         self.tracker = keras.metrics.Mean(name="tracked")
+        if effect in ("table", "counts"):
+            self.words = layers.StringLookup(vocabulary=["0", "1"])
+            self.table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
 
     def train_step(self, data):
         x, y = data
@@ -83,6 +86,11 @@ class Trained(keras.Model):
         weights = self.inner.trainable_variables
         if self.effect == "print":
             tf.print("a step", output_stream="file:///dev/null")
+        if self.effect in ("table", "counts"):
+            words = tf.strings.as_string(tf.cast(x[:, 0] > 0, tf.int32))
+            x = x + tf.cast(self.words(words), tf.float32)[:, None] + tf.cast(self.table.size(), tf.float32)
+        if self.effect == "counts":
+            self.table.insert(tf.constant(1, tf.int64), tf.constant(1, tf.int64))
         if self.effect == "python":
             tf.py_function(lambda: None, [], [])
         self.optimizer.apply(tape.gradient(value, weights), weights)
@@ -125,6 +133,8 @@ MODELS = {
     "step": lambda loss, random: Trained(encoder(random), loss),
     "print": lambda loss, random: Trained(encoder(random), loss, "print"),
     "python": lambda loss, random: Trained(encoder(random), loss, "python"),
+    "table": lambda loss, random: Trained(encoder(random), loss, "table"),
+    "counts": lambda loss, random: Trained(encoder(random), loss, "counts"),
     "compute_loss": lambda loss, random: Computed(encoder(random), loss),
     "pair": lambda loss, random: Pair(loss),
     "kinks": lambda loss, random: Trained(_at_kinks(), loss),
