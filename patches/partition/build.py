@@ -1,0 +1,306 @@
+"""The second pass: the graph of a rank, from the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import ops as tf_ops
+
+from matex_tf.patches.partition.affine import Affine
+from matex_tf.patches.partition.analysis import Node, Plan
+from matex_tf.patches.partition.labels import Label, R
+from matex_tf.patches.partition.shapes import BRANCHES, HANDLES, LOOPS
+from matex_tf.patches.partition.tensor_map import TensorMap
+
+_COMBINE = {
+    "max": tf.reduce_max, "min": tf.reduce_min, "prod": tf.reduce_prod, "all": tf.reduce_all, "any": tf.reduce_any,
+}  # fmt: skip
+
+
+class CannotPartition(Exception):
+    """A step has something that cannot be cut by rows; it is computed whole."""
+
+
+class Exchange(Protocol):
+    """What connects the ranks. Both methods are called in the same order on each of them."""
+
+    def sum(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
+        """The sum of each tensor over the ranks."""
+
+    def gather(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
+        """Each tensor joined along the first axis, in the order of ranks; that axis may differ among them."""
+
+
+class Builder:
+    """Makes the graph of one plan in the graph that is current.
+
+    Attributes:
+        first, rows, total: int32 scalars: where the rank's rows begin in the batch, how many they are, and those of
+            the batch.
+    """
+
+    def __init__(self, plan: Plan, exchange: Exchange, first: Any, rows: Any, total: Any):
+        self.plan, self.shaped, self.exchange = plan, plan.shaped, exchange
+        self.first, self.rows, self.total = first, rows, total
+        self._values: TensorMap[Any] = TensorMap()
+        self._converted: dict[tuple[int, Label], Any] = {}
+        self._numbers: dict[bytes, Any] = {}
+
+    def run(self, inputs: Sequence[Any], outputs: Sequence[Label | None]) -> list[Any]:
+        """Args: inputs: of the graph, each with its label. outputs: the labels wanted; None: those that they have."""
+        for tensor, value in zip(self.shaped.inputs, inputs, strict=True):
+            self._values[tensor] = value
+        levels: dict[int, list[Node]] = {}
+        for node in self.plan.nodes:
+            levels.setdefault(node.level, []).append(node)
+        exchanges: dict[int, list[Any]] = {}
+        for tensor, level in self.plan.exchanges.items():
+            exchanges.setdefault(level, []).append(tensor)
+        order: TensorMap[int] = TensorMap()
+        order.update((tensor, place) for place, tensor in enumerate(self.shaped.inputs))
+        for node in self.plan.nodes:
+            for tensor in node.op.outputs:
+                order[tensor] = len(order)
+        for level in range(max([0, *levels, *exchanges]) + 1):
+            if level in exchanges:
+                self._exchange(sorted(exchanges[level], key=order.__getitem__))
+            for node in levels.get(level, ()):
+                self._node(node)
+        return [
+            self.get(tensor, label) for tensor, label in zip(self.shaped.outputs, outputs, strict=True)
+        ]
+
+    # -- values
+
+    def get(self, tensor: Any, label: Label | None = None) -> Any:
+        """The value of a tensor with a label; None: with its own."""
+        root = self.plan.root(tensor)
+        has = self.plan.labels[root]
+        if label is None or label == has or has.kind == "L":
+            if label is not None and label != has and None not in (label.inside, has.inside):
+                raise CannotPartition(f"a list of {has.inside} is wanted as one of {label.inside}")
+            return self._natural(root)
+        if (id(root), label) not in self._converted:
+            self._converted[id(root), label] = self._convert(root, has, label)
+        return self._converted[id(root), label]
+
+    def _natural(self, root: Any) -> Any:
+        if root not in self._values and root in self.shaped.known:
+            self._values[root] = self.integers(self.shaped.known[root], root.dtype)
+        return self._values[root]
+
+    def _convert(self, root: Any, has: Label, label: Label) -> Any:
+        if has.kind != "R":
+            if label == R:
+                raise KeyError(f"{root} was not exchanged")
+            return self._from_whole(root, self.get(root, R), label)
+        return self._from_whole(root, self._natural(root), label)
+
+    def _from_whole(self, root: Any, whole: Any, label: Label) -> Any:
+        if label.kind == "P" and label.is_sum:
+            return tf.where(tf.equal(self.first, 0) & self.is_first_rank, whole, tf.zeros_like(whole))
+        if label.kind == "P":
+            return whole
+        if label.kind == "L":
+            raise CannotPartition("a tensor is wanted as a list")
+        return self._rows_of(root, whole, label)
+
+    @property
+    def is_first_rank(self) -> Any:
+        """Whether no rank before this one has rows, and this one has: one rank of all, if the batch has rows."""
+        return tf.greater(self.rows, 0)
+
+    def _rows_of(self, root: Any, whole: Any, label: Label) -> Any:
+        """This rank's rows of a whole value."""
+        axis, blocks = label.axis, label.blocks
+        size = self.shaped.shape(root)[axis]  # type: ignore[index]
+        width = size // (self.shaped.prime * blocks)  # type: ignore[operator]
+        rank = root.shape.rank
+        begin, count = self.first * width, self.rows * width
+        if blocks == 1:
+            begins = tf.stack([begin if i == axis else 0 for i in range(rank)])
+            return tf.slice(whole, begins, tf.stack([count if i == axis else -1 for i in range(rank)]))
+        shape = tf.shape(whole)
+        cut = tf.reshape(whole, tf.concat([shape[:axis], [blocks, self.total * width], shape[axis + 1 :]], 0))
+        begins = tf.stack([begin if i == axis + 1 else 0 for i in range(rank + 1)])
+        mine = tf.slice(cut, begins, tf.stack([count if i == axis + 1 else -1 for i in range(rank + 1)]))
+        return tf.reshape(mine, tf.concat([shape[:axis], [blocks * count], shape[axis + 1 :]], 0))
+
+    # -- exchanges
+
+    def _exchange(self, tensors: Sequence[Any]) -> None:
+        sums = [tensor for tensor in tensors if self.plan.labels[tensor].is_sum]
+        others = [tensor for tensor in tensors if not self.plan.labels[tensor].is_sum]
+        if sums:
+            values = [self._values[tensor] for tensor in sums]
+            for tensor, value in zip(sums, self.exchange.sum(values, [t.name for t in sums]), strict=True):
+                self._converted[id(tensor), R] = value
+        if others:
+            before, after = zip(*(self._joining(tensor) for tensor in others), strict=True)
+            joined = self.exchange.gather(list(before), [tensor.name for tensor in others])
+            for tensor, value, finish in zip(others, joined, after, strict=True):
+                self._converted[id(tensor), R] = finish(value)
+        for tensor in tensors:
+            self._set_shape(self._converted[id(tensor), R], tensor)
+
+    def _joining(self, tensor: Any) -> tuple[Any, Callable[[Any], Any]]:
+        """What of a tensor is joined along the first axis, and what makes the whole value of that."""
+        label, value = self.plan.labels[tensor], self._values[tensor]
+        if label.kind == "P":
+            reduce = _COMBINE[label.combine]
+            return value[None], lambda joined: reduce(joined, 0)
+        if label.axis == 0 and label.blocks == 1:
+            return value, lambda joined: joined
+        axis, shape = label.axis, tf.shape(value)
+        width = self.shaped.shape(tensor)[axis] // (self.shaped.prime * label.blocks)  # type: ignore[index, operator]
+        outer = tf.reduce_prod(shape[:axis]) * label.blocks
+        inner = width * tf.reduce_prod(shape[axis + 1 :])
+        turned = tf.transpose(tf.reshape(value, tf.stack([outer, self.rows, inner])), [1, 0, 2])
+        whole = tf.concat([shape[:axis], [label.blocks * self.total * width], shape[axis + 1 :]], 0)
+        return turned, lambda joined: tf.reshape(tf.transpose(joined, [1, 0, 2]), whole)
+
+    # -- ops
+
+    def same(self, op: Any, inputs: Sequence[Any]) -> list[Any]:
+        """The same op on these inputs."""
+        graph = tf_ops.get_default_graph()
+        types = [tensor.dtype for tensor in op.outputs]
+        made = graph._create_op_internal(
+            op.type, list(inputs), types, attrs=self.shaped.attributes[op], name=None, op_def=op.op_def
+        )
+        return list(made.outputs)
+
+    def integers(self, value: Affine, dtype: Any) -> Any:
+        """Integers for the rows of the whole batch."""
+        return self._affine(value, self.total, dtype)
+
+    def local_of(self, value: Affine, axis: int) -> Any:
+        """A shape of which dimension `axis` counts the rank's rows, and the others those of the batch."""
+        parts = []
+        for place, (k, c) in enumerate(zip(value.per_row.tolist(), value.constant.tolist(), strict=True)):
+            rows = self.rows if place == axis else self.total
+            parts.append(rows * k + c if k else tf.constant(c))
+        return tf.stack(parts)
+
+    def local_shape(self, shape: Sequence[int | None] | None, label: Label) -> Any:
+        """The shape of a rank's value, from that for the prime number of rows."""
+        assert shape is not None
+        sizes: list[Any] = []
+        for axis, size in enumerate(shape):
+            if axis == label.axis:
+                sizes.append(self.rows * (size // self.shaped.prime))  # type: ignore[operator]
+            elif self.shaped.counts(size):
+                sizes.append(self.total * (size // self.shaped.prime))  # type: ignore[operator]
+            else:
+                sizes.append(size)
+        return tf.stack(sizes)
+
+    def _affine(self, value: Affine, rows: Any, dtype: Any) -> Any:
+        if value.is_constant:
+            return tf.constant(value.constant.astype(dtype.as_numpy_dtype), dtype)
+        key = value.per_row.tobytes() + b"|" + value.constant.tobytes() + str((dtype, value.constant.shape)).encode()
+        if key not in self._numbers:
+            self._numbers[key] = tf.cast(rows, dtype) * tf.constant(value.per_row, dtype) + tf.constant(
+                value.constant, dtype
+            )
+        return self._numbers[key]
+
+    def _node(self, node: Node) -> None:
+        op = node.op
+        if op.outputs and op.outputs[0] in self.shaped.known:
+            return  # made when it is read
+        if op.type in LOOPS:
+            outputs = self._loop(node)
+        elif op.type in BRANCHES:
+            outputs = self._branch(node)
+        else:
+            values = [self.get(tensor, want) for tensor, want in zip(op.inputs, node.ruling.wants, strict=True)]
+            build = node.ruling.build
+            outputs = self.same(op, values) if build is None else build(self, op, values)
+        for tensor, value in zip(op.outputs, outputs, strict=True):
+            self._values[tensor] = value
+            self._set_shape(value, tensor)
+
+    def _set_shape(self, value: Any, tensor: Any) -> None:
+        traced = self.shaped.traced.get(tensor)
+        if traced is not None and traced.rank is not None and value.dtype not in HANDLES:
+            value.set_shape(traced)
+
+    def inside(self, plan: Plan) -> Builder:
+        """The builder of a loop's body, or of a branch."""
+        return Builder(plan, self.exchange, self.first, self.rows, self.total)
+
+    def _loop(self, node: Node) -> list[Any]:
+        test, body = node.inside
+        labels = node.ruling.gives
+        given = [self.get(tensor, label) for tensor, label in zip(node.op.inputs, labels, strict=True)]
+        pairs = zip(body.shaped.inputs, body.shaped.outputs, strict=True)
+        moving = [i for i, (a, b) in enumerate(pairs) if a is not b]
+
+        def values(round_: Sequence[Any]) -> list[Any]:
+            every = list(given)
+            for i, value in zip(moving, round_, strict=True):
+                every[i] = value
+            return every
+
+        def condition(*round_: Any) -> Any:
+            return self.inside(test).run(values(round_), [R])[0]
+
+        def step(*round_: Any) -> list[Any]:
+            results = self.inside(body).run(values(round_), labels)
+            return [results[i] for i in moving]
+
+        start = [given[i] for i in moving]
+        invariants = [_invariant(value) for value in start]
+        results = tf.while_loop(condition, step, start, shape_invariants=invariants)
+        outputs = list(given)
+        for i, value in zip(moving, results, strict=True):
+            outputs[i] = value
+        return outputs
+
+    def _branch(self, node: Node) -> list[Any]:
+        pred = self.get(node.op.inputs[0], R)
+        given = [
+            self.get(tensor, want) for tensor, want in zip(node.op.inputs[1:], node.ruling.wants[1:], strict=True)
+        ]
+
+        def branch(plan: Plan) -> Callable[[], list[Any]]:
+            def run() -> list[Any]:
+                results = self.inside(plan).run(given, list(node.ruling.gives))
+                return [tf.identity(result) if result.dtype not in HANDLES else result for result in results]
+
+            return run
+
+        if not node.op.outputs:
+
+            def effects(plan: Plan) -> Callable[[], Any]:
+                def run() -> Any:
+                    self.inside(plan).run(given, list(node.ruling.gives))
+                    return tf.constant(0)
+
+                return run
+
+            branches: list[Callable[[], Any]] = [effects(plan) for plan in node.inside]
+        else:
+            branches = [branch(plan) for plan in node.inside]
+        if node.op.type in ("If", "StatelessIf"):
+            if pred.dtype != tf.bool:
+                pred = tf.cast(pred, tf.bool)
+            results = tf.cond(pred, *branches)
+        else:
+            results = tf.switch_case(pred, branches)
+        if not node.op.outputs:
+            return []
+        return list(results) if isinstance(results, (list, tuple)) else [results]
+
+
+def _invariant(value: Any) -> tf.TensorShape:
+    if value.dtype in HANDLES or value.shape.rank is None:
+        return tf.TensorShape(None)
+    return tf.TensorShape([None] * value.shape.rank)
+
+
+__all__ = ["Builder", "CannotPartition", "Exchange", "np"]

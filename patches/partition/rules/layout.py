@@ -1,0 +1,222 @@
+"""Ops that move elements and compute nothing: rows stay rows if they stay together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from matex_tf.patches.partition.labels import Label, P, R, S
+from matex_tf.patches.partition.rules import Op, Ruling, _size, rows_of, rule, same_rows
+
+
+def is_part(op: Op, place: int = 0) -> bool:
+    """Whether an input is a part that stays one where its elements are moved: the result is not larger."""
+    larger = _size(op.out_shapes[0]) > op.size(place)
+    return op.labels[place].is_sum and not larger
+
+
+def carry(op: Op, label: Label, before: Sequence[int | None], after: Sequence[int | None]) -> Label | None:
+    """The label of rows after a reshape, which keeps the order of all elements: outer blocks, rows, elements of a row."""
+    if any(size is None for size in [*before[: label.axis], *after]):
+        return None
+    outer = math.prod(before[: label.axis]) * label.blocks  # type: ignore[arg-type]
+    done = 1
+    for axis, size in enumerate(after):
+        if op.counts(size) and outer % done == 0:
+            found = S(axis, outer // done)
+            return found if op.is_rows(found, after) else None
+        if op.counts(size):
+            return None
+        done *= size  # type: ignore[operator]
+    return None
+
+
+@rule("Reshape", "ExpandDims", "Squeeze")
+def reshape(op: Op) -> Ruling | None:
+    """The elements in the same order."""
+    before, after, label = op.shapes[0], op.out_shapes[0], op.labels[0]
+    if is_part(op):
+        return Ruling([None] + [R] * (len(op.labels) - 1), [P])
+    if label.kind != "S" or before is None or after is None:
+        return None
+    found = carry(op, label, before, after)
+    if found is None:
+        return None
+    if op.type != "Reshape":
+        return Ruling([None] + [R] * (len(op.labels) - 1), [found])
+
+    def build(builder: Any, _: Any, values: list[Any]) -> list[Any]:
+        return [tf.reshape(values[0], builder.local_shape(after, found))]
+
+    return Ruling([None, R], [found], build)
+
+
+@rule("Fill", "BroadcastTo")
+def filled(op: Op) -> Ruling | None:
+    """A value for each row of a batch whose shape is known: the rank makes its rows alone."""
+    after, of_shape, of_value = op.out_shapes[0], *((0, 1) if op.type == "Fill" else (1, 0))
+    dims = op.known(of_shape)
+    if after is None or None in after or dims is None:
+        return None
+    value, shape = op.labels[of_value], op.shapes[of_value]
+    if shape is None:
+        return None
+    label = S(value.axis + len(after) - len(shape), value.blocks) if value.kind == "S" else None
+    if label is None:
+        axes = [axis for axis, size in enumerate(after) if op.counts(size)]
+        if not axes or dims.is_constant:
+            return None
+        label = S(axes[0])
+    own = label.axis - (len(after) - len(shape))
+    if not op.is_rows(label, after):
+        return None
+    if own >= 0 and shape[own] != 1:
+        want = S(own, label.blocks)
+        if not op.is_rows(want, shape):
+            return None
+    else:
+        want = R
+    found = label
+
+    def build(builder: Any, _: Any, values: list[Any]) -> list[Any]:
+        return [tf.broadcast_to(values[of_value], builder.local_shape(after, found))]
+
+    wants = [R, R]
+    wants[of_value] = want
+    return Ruling(wants, [found], build)
+
+
+@rule("Transpose")
+def transpose(op: Op) -> Ruling | None:
+    """By a permutation that is known."""
+    label, order = op.labels[0], op.constant(1)
+    if is_part(op):
+        return Ruling([None, R], [P])
+    if label.kind != "S" or order is None:
+        return None
+    return Ruling([None, R], [S(order.tolist().index(label.axis), label.blocks)])
+
+
+@rule("Tile")
+def tile(op: Op) -> Ruling | None:
+    """Along the axis of rows, copies become blocks."""
+    label, times, shape = op.labels[0], op.constant(1), op.shapes[0]
+    if is_part(op):
+        return Ruling([None, R], [P])
+    if label.kind != "S" or times is None or shape is None:
+        return None
+    return Ruling([None, R], [S(label.axis, label.blocks * int(times[label.axis]))])
+
+
+@rule("Pad", "PadV2", "MirrorPad", "ReverseV2", "Reverse", "MirrorPadGrad", "Roll", "MatrixBandPart")
+def other_axes(op: Op) -> Ruling | None:
+    """Rows are left alone."""
+    label, before, after = op.labels[0], op.shapes[0], op.out_shapes[0]
+    if label.is_sum and is_part(op) and op.type in ("ReverseV2", "Roll"):
+        return Ruling([None] + [R] * (len(op.labels) - 1), [P])
+    if label.kind != "S" or before is None or after is None or before[label.axis] != after[label.axis]:
+        return None
+    if op.type == "MatrixBandPart" and label.axis >= len(before) - 2:
+        return None
+    if op.type in ("ReverseV2", "Roll"):
+        axes = op.constant(1 if op.type == "ReverseV2" else 2)
+        if axes is None or label.axis in [int(axis) % len(before) for axis in axes.ravel()]:
+            return None
+    return Ruling([None] + [R] * (len(op.labels) - 1), [label])
+
+
+@rule("ConcatV2")
+def concat(op: Op) -> Ruling | None:
+    """Along another axis than that of the rows; along this, tensors of rows become blocks."""
+    data, where = list(range(len(op.labels) - 1)), op.constant(len(op.labels) - 1)
+    after = op.out_shapes[0]
+    if where is None or after is None or any(op.shapes[place] is None for place in data):
+        return None
+    axis, label = int(where) % len(after), rows_of(op, data)
+    if label is None:
+        return _parts(op, data)
+    if axis != label.axis:
+        fits = all(op.is_rows(label, op.shapes[place]) for place in data)
+        return same_rows(op, label, data, [label]) if fits else None
+    widths, blocks = set(), 0
+    wants: list[Label | None] = []
+    for place in data:
+        own = op.labels[place] if op.labels[place].kind == "S" else S(axis)
+        if own.axis != axis or not op.is_rows(own, op.shapes[place]):
+            return None
+        widths.add(op.per_row(op.shapes[place][axis], own.blocks))  # type: ignore[index]
+        blocks += own.blocks
+        wants.append(own)
+    return Ruling([*wants, R], [S(axis, blocks)]) if len(widths) == 1 else None
+
+
+def _parts(op: Op, data: Sequence[int]) -> Ruling | None:
+    """Parts beside parts, and beside whole values."""
+    if not any(op.labels[place].is_sum for place in data) or op.op.outputs[0].dtype.is_integer:
+        return None
+    if any(op.labels[place].kind != "R" and not op.labels[place].is_sum for place in data):
+        return None
+    return same_rows(op, P, data, [P] * len(op.out_shapes))
+
+
+@rule("Pack")
+def pack(op: Op) -> Ruling | None:
+    """Along a new axis."""
+    data = range(len(op.labels))
+    after, label = op.out_shapes[0], rows_of(op, data)
+    if after is None:
+        return None
+    if label is None:
+        return _parts(op, data)
+    if not all(op.is_rows(label, op.shapes[place]) for place in data):
+        return None
+    axis = op.attribute("axis") % len(after)
+    return same_rows(op, label, data, [S(label.axis + (axis <= label.axis), label.blocks)])
+
+
+@rule("Unpack")
+def unpack(op: Op) -> Ruling | None:
+    """Along another axis than that of the rows."""
+    label, before = op.labels[0], op.shapes[0]
+    if before is None:
+        return None
+    if label.is_sum:
+        return Ruling([None], [P] * len(op.out_shapes))
+    axis = op.attribute("axis") % len(before)
+    if label.kind != "S" or axis == label.axis:
+        return None
+    return Ruling([None], [S(label.axis - (axis < label.axis), label.blocks)] * len(op.out_shapes))
+
+
+@rule("Split", "SplitV")
+def split(op: Op) -> Ruling | None:
+    """Along another axis than that of the rows; along this, blocks become tensors of rows."""
+    data, at = (1, 0) if op.type == "Split" else (0, 2)
+    label, before, where = op.labels[data], op.shapes[data], op.constant(at)
+    wants: list[Label | None] = [R] * len(op.labels)
+    wants[data] = None
+    if label.is_sum:
+        return Ruling(wants, [P] * len(op.out_shapes))
+    if label.kind != "S" or before is None or where is None:
+        return None
+    if int(where) % len(before) != label.axis:
+        return Ruling(wants, [label] * len(op.out_shapes))
+    count = len(op.out_shapes)
+    if op.type == "SplitV" or label.blocks % count:
+        return None
+    return Ruling(wants, [S(label.axis, label.blocks // count)] * count)
+
+
+@rule("DepthToSpace", "SpaceToDepth")
+def spaces(op: Op) -> Ruling | None:
+    """Of each row."""
+    return Ruling([None], [op.labels[0]]) if op.labels[0] == S(0) else None
+
+
+@rule("IdentityN")
+def identity_n(op: Op) -> Ruling:
+    """As they are."""
+    return Ruling([None] * len(op.labels), list(op.labels), lambda builder, _, values: list(values))

@@ -1,0 +1,196 @@
+"""Slices: of other axes than that of the rows, or whole blocks of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from matex_tf.patches.partition.affine import Affine
+from matex_tf.patches.partition.labels import Label, P, R, S
+from matex_tf.patches.partition.rules import Op, Ruling, rule
+from matex_tf.patches.partition.rules.layout import is_part
+
+_MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+
+
+class Spec:
+    """The masks of a strided slice: which of its items is about which axis of the input, and where that goes.
+
+    Attributes:
+        item: the item about an axis of the input, by axis; those under an ellipsis have none.
+        to: the axis of the output, by axis of the input; those that one element is taken of have none.
+    """
+
+    def __init__(self, op: Op, rank: int, items: int):
+        self.masks = {name: op.attribute(name) for name in _MASKS}
+        bit = lambda name, item: bool(self.masks[name] >> item & 1)  # noqa: E731
+        self.item: dict[int, int] = {}
+        self.to: dict[int, int] = {}
+        new = sum(bit("new_axis_mask", item) for item in range(items))
+        has_ellipsis = any(bit("ellipsis_mask", item) for item in range(items))
+        axis = out = 0
+        for item in range(items):
+            if bit("ellipsis_mask", item):
+                for _ in range(rank - (items - new - 1)):
+                    self.to[axis] = out
+                    axis, out = axis + 1, out + 1
+            elif bit("new_axis_mask", item):
+                out += 1
+            else:
+                self.item[axis] = item
+                if not bit("shrink_axis_mask", item):
+                    self.to[axis] = out
+                    out += 1
+                axis += 1
+        if not has_ellipsis:
+            for rest in range(axis, rank):
+                self.to[rest] = out
+                out += 1
+
+    def bounds(self, item: int, begin: Affine, end: Affine, size: int, prime: int) -> tuple[int, int] | None:
+        """First and last element of an item, for the prime number of rows; None if it has a step."""
+        found = []
+        for mask, value, default in (("begin_mask", begin, 0), ("end_mask", end, size)):
+            if self.masks[mask] >> item & 1:
+                found.append(default)
+                continue
+            at = int(value.at(prime)[item])
+            found.append(min(max(at + size if at < 0 else at, 0), size))
+        return found[0], found[1]
+
+
+@rule("StridedSlice")
+def strided_slice(op: Op) -> Ruling | None:
+    """All rows, or whole blocks of them, and any part of the other axes."""
+    label, shape, begin, end, step = op.labels[0], op.shapes[0], op.known(1), op.known(2), op.constant(3)
+    if is_part(op):
+        return Ruling([None, R, R, R], [P])
+    if label.kind != "S" or shape is None or None in shape:
+        return None
+    if begin is None or end is None or step is None:
+        return None
+    found = _rows(op, label, shape, begin, end, step)  # type: ignore[arg-type]
+    if found is None:
+        return None
+    gives, item, first, last = found
+
+    def build(builder: Any, made: Any, values: list[Any]) -> list[Any]:
+        arguments = _arguments(builder, op, begin, end, step, item, first, last, made)
+        return [tf.raw_ops.StridedSlice(input=values[0], **arguments)]
+
+    return Ruling([None, R, R, R], [gives], build)
+
+
+def _rows(
+    op: Op, label: Label, shape: Sequence[int], begin: Affine, end: Affine, step: Any
+) -> tuple[Label, int | None, int, int] | None:
+    """The label of the result; which item is about rows; its bounds, in elements for each row."""
+    spec = Spec(op, len(shape), len(step))
+    axis = label.axis
+    if axis not in spec.to:
+        return None
+    for item in spec.item.values():  # other axes have bounds that do not depend on the rows
+        if item != spec.item.get(axis) and (begin.per_row[item] or end.per_row[item]):
+            return None
+    if axis not in spec.item:
+        return S(spec.to[axis], label.blocks), None, 0, 0
+    item, size = spec.item[axis], shape[axis]
+    if step[item] != 1:
+        return None
+    bounds = spec.bounds(item, begin, end, size, op.shaped.prime)
+    width = op.per_row(size, label.blocks)
+    if bounds is None or width is None:
+        return None
+    block = width * op.shaped.prime
+    if bounds[0] % block or bounds[1] % block or bounds[1] <= bounds[0]:
+        return None
+    gives = S(spec.to[axis], (bounds[1] - bounds[0]) // block)
+    return gives, item, bounds[0] // op.shaped.prime, bounds[1] // op.shaped.prime
+
+
+def _arguments(
+    builder: Any, op: Op, begin: Affine, end: Affine, step: Any, item: int | None, first: int, last: int, made: Any
+) -> dict[str, Any]:
+    """Those of the local slice: bounds of the item about rows count the rank's rows."""
+    dtype, masks = made.inputs[1].dtype, {name: op.attribute(name) for name in _MASKS}
+    bounds = []
+    for mask, value, own in (("begin_mask", begin, first), ("end_mask", end, last)):
+        given = [int(one) for one in value.constant]
+        if item is None:
+            bounds.append(tf.constant(given, dtype))
+            continue
+        masks[mask] &= ~(1 << item)
+        at: list[Any] = list(given)
+        at[item] = tf.cast(builder.rows, dtype) * own if own else 0
+        bounds.append(tf.stack([tf.cast(one, dtype) for one in at]))
+    return {"begin": bounds[0], "end": bounds[1], "strides": tf.constant(step, dtype), **masks}
+
+
+@rule("StridedSliceGrad")
+def strided_slice_grad(op: Op) -> Ruling | None:
+    """A slice put into zeros, where the slice is of whole blocks of rows."""
+    shape, begin, end, step = op.out_shapes[0], op.known(1), op.known(2), op.constant(3)
+    label = op.labels[4]
+    if label.is_sum and shape is not None and not any(op.counts(size) for size in shape):
+        return Ruling([R, R, R, R, None], [P])
+    if shape is None or None in shape or begin is None or end is None or step is None or op.known(0) is None:
+        return None
+    for axis in (axis for axis, size in enumerate(shape) if op.counts(size)):
+        for blocks in _blocks(op, shape[axis]):
+            found = _rows(op, S(axis, blocks), shape, begin, end, step)  # type: ignore[arg-type]
+            if found is None or not op.is_rows(found[0], op.shapes[4]):
+                continue
+            if label.kind == "S" and label != found[0]:
+                continue
+            return _grad(op, S(axis, blocks), found, begin, end, step)
+    return None
+
+
+def _blocks(op: Op, size: int | None) -> list[int]:
+    width = op.per_row(size or 0) or 1
+    return [blocks for blocks in range(1, min(width, 8) + 1) if width % blocks == 0]
+
+
+def _grad(
+    op: Op, gives: Label, found: tuple[Label, int | None, int, int], begin: Affine, end: Affine, step: Any
+) -> Ruling:
+    own, item, first, last = found
+
+    def build(builder: Any, made: Any, values: list[Any]) -> list[Any]:
+        arguments = _arguments(builder, op, begin, end, step, item, first, last, made)
+        shape = tf.cast(builder.local_shape(op.out_shapes[0], gives), made.inputs[1].dtype)
+        return [tf.raw_ops.StridedSliceGrad(shape=shape, dy=values[4], **arguments)]
+
+    return Ruling([R, R, R, R, own], [gives], build)
+
+
+@rule("Slice")
+def slice_(op: Op) -> Ruling | None:
+    """All rows, or whole blocks of them."""
+    label, shape, begin, size = op.labels[0], op.shapes[0], op.known(1), op.known(2)
+    if is_part(op):
+        return Ruling([None, R, R], [P])
+    if label.kind != "S" or shape is None or None in shape or begin is None or size is None:
+        return None
+    axis, prime = label.axis, op.shaped.prime
+    others = [other for other in range(len(shape)) if other != axis]
+    if begin.per_row[others].any() or size.per_row[others].any():
+        return None
+    first, count = int(begin.at(prime)[axis]), int(size.at(prime)[axis])
+    count = shape[axis] - first if count < 0 else count  # type: ignore[operator]
+    width = op.per_row(shape[axis], label.blocks)  # type: ignore[arg-type]
+    block = (width or 0) * prime
+    if not block or first % block or count % block or not count:
+        return None
+    gives = S(axis, count // block)
+
+    def build(builder: Any, made: Any, values: list[Any]) -> list[Any]:
+        at, sizes = list(begin.constant), list(size.constant)
+        local = lambda elements: builder.rows * (elements // prime) if elements else tf.constant(0)  # noqa: E731
+        firsts = tf.stack([local(first) if i == axis else tf.constant(int(one)) for i, one in enumerate(at)])
+        counts = tf.stack([local(count) if i == axis else tf.constant(int(one)) for i, one in enumerate(sizes)])
+        return [tf.slice(values[0], firsts, counts)]
+
+    return Ruling([None, R, R], [gives], build)

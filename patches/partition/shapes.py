@@ -1,0 +1,311 @@
+"""Which axis counts rows: a traced step once more, with the shapes that it has for a prime number of rows.
+
+A step is traced as Keras traces it, for a number of rows that is not known, so that the script's Python sees what it
+sees on one rank. TensorFlow then infers all shapes anew for a batch of a prime number of rows that occurs nowhere in
+the step: each dimension that is a multiple of it counts rows. Functions are inlined, and integers that follow from
+shapes become `Affine`. No Python of the script runs again.
+
+Relies on (TensorFlow 2.13 to 2.21, private): `FuncGraph` and its `_create_op_internal`, `_get_function`,
+`_add_function_recursive`; `handle_data_util.copy_handle_data`; `while_v2._get_graph`, `cond_v2.get_func_graphs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import func_graph, function_def_to_graph, tensor_util
+from tensorflow.python.ops import cond_v2, handle_data_util, while_v2
+
+from matex_tf.patches.partition import affine
+from matex_tf.patches.partition.affine import Affine
+from matex_tf.patches.partition.tensor_map import TensorMap
+
+#: Candidates; the first one of which no number in the step is a multiple is taken.
+PRIMES = (7919, 7907, 7901, 7883, 7879, 7877, 7873, 7867, 7853, 7841)
+CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+LOOPS = ("While", "StatelessWhile")
+BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
+#: Values that are handles: they have no rows.
+HANDLES = (tf.resource, tf.variant)
+
+
+class Shaped:
+    """A graph whose shapes are those for `prime` rows.
+
+    Attributes:
+        graph: of TensorFlow.
+        inputs, outputs: tensors of the graph, in the order of those of the function that it was made of.
+        ops: each after what it reads and what it waits for.
+        prime: the number of rows.
+        known: integers that follow from shapes, by tensor.
+        attributes: of the ops, by op.
+        traced: the shape that a tensor had when the step was traced, by tensor.
+        is_body: whether it is the body of a loop.
+        bodies: of a loop "cond" and "body", of a branch one for each, by op.
+    """
+
+    def __init__(self, prime: int, around: Any = None):
+        self.graph = func_graph.FuncGraph("rows")
+        self.prime = prime
+        self.inputs: list[Any] = []
+        self.outputs: list[Any] = []
+        self.ops: list[Any] = []
+        self.known: TensorMap[Affine] = TensorMap()
+        self.attributes: dict[Any, dict[str, Any]] = {}
+        self.traced: TensorMap[tf.TensorShape] = TensorMap()
+        self.bodies: dict[Any, list[Shaped]] = {}
+        self.is_body = False
+        self._functions_of(around)
+
+    def counts(self, size: int | None) -> bool:
+        """Whether a dimension counts rows: a multiple of the prime, once."""
+        return bool(size) and size % self.prime == 0 and size // self.prime % self.prime != 0  # type: ignore[operator]
+
+    def shape(self, tensor: Any) -> list[int | None] | None:
+        """The dimensions of a tensor; None if their number is not known."""
+        shape = tensor.shape
+        return None if shape.rank is None else shape.as_list()
+
+    def rows_axes(self, tensor: Any) -> list[int]:
+        """The axes of a tensor that count rows."""
+        return [axis for axis, size in enumerate(self.shape(tensor) or []) if self.counts(size)]
+
+    def _functions_of(self, graph: Any) -> None:
+        while graph is not None:  # a function's functions may be known to the graph around it alone
+            for function in getattr(graph, "_functions", {}).values():
+                self.graph._add_function_recursive(function)
+            graph = getattr(graph, "outer_graph", None)
+
+
+def of(graph: Any, shapes: Sequence[Any]) -> Shaped:
+    """The graph of a traced step with shapes for a prime number of rows.
+
+    Args:
+        graph: a FuncGraph.
+        shapes: for the first inputs of it, the shape with None for the number of rows; the others keep theirs.
+    """
+    prime = _prime(graph)
+    primed = [[prime if size is None else size for size in shape] if shape is not None else None for shape in shapes]
+    return _shaped(graph, prime, primed, {})
+
+
+def _shaped(graph: Any, prime: int, shapes: Sequence[Any], known: dict[int, Affine], like: Any = None) -> Shaped:
+    """Args: known: integers that inputs have, by their place; like: what comes in, for the body of a loop or branch."""
+    new = Shaped(prime, graph)
+    at: TensorMap[Any] = TensorMap()
+    with new.graph.as_default():
+        for place, tensor in enumerate(graph.inputs):
+            shape = shapes[place] if place < len(shapes) else tensor.shape
+            given = tf.compat.v1.placeholder(tensor.dtype, shape)
+            if tensor.dtype in HANDLES:
+                handle_data_util.copy_handle_data(like[place] if like else tensor, given)
+            at[tensor], new.traced[given] = given, tensor.shape
+            if place in known:
+                new.known[given] = known[place]
+            new.inputs.append(given)
+            new.graph.inputs.append(given)
+        _copy(graph, new, at, {})
+        new.outputs = [at[tensor] for tensor in graph.outputs if tensor is not None]
+    return new
+
+
+def in_order(graph: Any) -> list[Any]:
+    """The ops of a graph, each after what it reads and waits for, otherwise as they were made (the gradient of a loop
+    adds outputs to the loop later)."""
+    done: set[Any] = set()
+    ordered = []
+    for op in graph.get_operations():
+        stack = [op]
+        while stack:
+            last = stack[-1]
+            if last in done:
+                stack.pop()
+                continue
+            waits = [before for before in _before(last) if before not in done and before.graph is graph]
+            if waits:
+                stack.extend(waits)
+                continue
+            done.add(last)
+            ordered.append(stack.pop())
+    return ordered
+
+
+def _before(op: Any) -> Iterator[Any]:
+    for tensor in op.inputs:
+        yield tensor.op
+    yield from op.control_inputs
+
+
+def _copy(graph: Any, new: Shaped, at: TensorMap[Any], made: dict[Any, list[Any]]) -> None:
+    """Copy the ops of a function's graph, whose inputs are in `at`, to the graph that is made.
+
+    Args:
+        at: tensors of the new graph by those of the old one; completed.
+        made: ops of the new graph by the op of the old one; completed.
+    """
+    for op in in_order(graph):
+        if op.type == "Placeholder" and all(tensor in at for tensor in op.outputs):
+            continue
+        waits = [one for before in op.control_inputs for one in made.get(before, ())]
+        inputs = [at[tensor] for tensor in op.inputs]
+        with new.graph.control_dependencies(waits):
+            if op.type in CALLS:
+                outputs, made[op] = _inline(op, inputs, new)
+            else:
+                outputs, made[op] = _op(op, inputs, new)
+        for old, tensor in zip(op.outputs, outputs, strict=True):
+            at[old] = tensor
+            new.traced.setdefault(tensor, old.shape)
+
+
+def _inline(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], list[Any]]:
+    name = op.get_attr("f").name
+    function = op.graph._get_function(name)
+    body = getattr(function, "graph", None)
+    if body is None:
+        definition = getattr(function, "cached_definition", None) or function.definition
+        body = function_def_to_graph.function_def_to_graph(definition, [t.shape for t in op.inputs])
+    new._functions_of(body)
+    at: TensorMap[Any] = TensorMap()
+    at.update(zip(body.inputs, inputs, strict=True))
+    made: dict[Any, list[Any]] = {}
+    _copy(body, new, at, made)
+    return [at[tensor] for tensor in body.outputs], [one for ops in made.values() for one in ops]
+
+
+def _op(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], list[Any]]:
+    values = _known(op, inputs, new)
+    if values is not None and all(value.is_constant or _fits(value, new.prime, op) for value in values):
+        outputs = [
+            tf.constant(value.at(new.prime), tensor.dtype) for tensor, value in zip(op.outputs, values, strict=True)
+        ]
+        for tensor, value in zip(outputs, values, strict=True):
+            new.known[tensor] = value
+            _note(tensor.op, new)
+        return outputs, [tensor.op for tensor in outputs]
+    definition = op.node_def
+    attributes = {name: value for name, value in definition.attr.items() if name not in ("_output_shapes", "_class")}
+    made = _make(op, list(inputs), attributes, new)
+    new.attributes[made] = attributes
+    new.ops.append(made)
+    if op.type in LOOPS:
+        _loop(op, made, inputs, new)
+    elif op.type in BRANCHES:
+        _branch(op, made, inputs, new)
+    for old, tensor in zip(op.outputs, made.outputs, strict=True):
+        if old.dtype == tf.resource:
+            handle_data_util.copy_handle_data(old, tensor)
+    return list(made.outputs), [made]
+
+
+def _note(op: Any, new: Shaped) -> None:
+    if op not in new.attributes:
+        new.attributes[op] = dict(op.node_def.attr)
+        new.ops.append(op)
+
+
+def _fits(value: Affine, prime: int, op: Any) -> bool:
+    return bool((np.abs(value.at(prime)) <= op.outputs[0].dtype.max).all())
+
+
+def _make(op: Any, inputs: list[Any], attributes: dict[str, Any], new: Shaped) -> Any:
+    def make(given: list[Any]) -> Any:
+        types = [tensor.dtype for tensor in op.outputs]
+        return new.graph._create_op_internal(op.type, given, types, attrs=attributes, name=op.name, op_def=op.op_def)
+
+    try:
+        return make(inputs)
+    except ValueError:  # numbers that the script wrote down do not go with the prime: nothing is known of this op then
+        return make([t if t.dtype in HANDLES else tf.raw_ops.PlaceholderWithDefault(input=t, shape=None) for t in inputs])
+
+
+def _known(op: Any, inputs: Sequence[Any], new: Shaped) -> list[Affine] | None:
+    """The integers that an op gives, if they follow from shapes."""
+    if op.type in ("Shape", "ShapeN", "Size"):
+        found = [_dimensions(tensor, old, new) for tensor, old in zip(inputs, op.inputs, strict=True)]
+        if any(value is None for value in found):
+            return None
+        if op.type == "Size":
+            count = affine.product(found[0])  # type: ignore[arg-type]
+            return None if count is None else [count]
+        return found  # type: ignore[return-value]
+    if op.type == "Rank" and inputs[0].shape.rank is not None:
+        return [Affine.of(inputs[0].shape.rank)]
+    if op.type == "Const":
+        dtype, size = op.outputs[0].dtype, op.outputs[0].shape.num_elements()
+        if (dtype.is_integer or dtype == tf.bool) and size is not None and size <= 64:
+            return [Affine.of(tensor_util.MakeNdarray(op.get_attr("value")))]
+        return None
+    if not op.outputs or not all(tensor.dtype.is_integer or tensor.dtype == tf.bool for tensor in op.outputs):
+        return None
+    return affine.fold(op, [new.known.get(tensor) for tensor in inputs])
+
+
+def _dimensions(tensor: Any, old: Any, new: Shaped) -> Affine | None:
+    """The shape of a tensor; None if a dimension is neither a number of the trace nor a multiple of the rows."""
+    sizes = new.shape(tensor)
+    if sizes is None:
+        return None
+    traced = new.traced.get(tensor, old.shape)
+    known = traced.as_list() if traced.rank == len(sizes) else [None] * len(sizes)
+    per_row, constant = [], []
+    for size, before in zip(sizes, known, strict=True):
+        if before is not None or (size is not None and size < new.prime):
+            per_row.append(0)
+            constant.append(size if before is None else before)
+        elif new.counts(size):
+            per_row.append(size // new.prime)  # type: ignore[operator]
+            constant.append(0)
+        else:
+            return None
+    return Affine(np.asarray(per_row, np.int64), np.asarray(constant, np.int64))
+
+
+def _loop(op: Any, made: Any, inputs: Sequence[Any], new: Shaped) -> None:
+    """The graphs of a loop; what goes round keeps its shape."""
+    graphs = [while_v2._get_graph(op, name, f"_{name}_graph") for name in ("cond", "body")]
+    same = {i for i, (a, b) in enumerate(zip(graphs[1].inputs, graphs[1].outputs, strict=True)) if a is b}
+    known = {i: new.known[tensor] for i, tensor in enumerate(inputs) if i in same and tensor in new.known}
+    bodies = []
+    for graph in graphs:
+        bodies.append(_shaped(graph, new.prime, [tensor.shape for tensor in inputs], known, inputs))
+    bodies[1].is_body = True
+    new.bodies[made] = bodies
+    for given, tensor, back in zip(inputs, made.outputs, bodies[1].outputs, strict=True):
+        if tensor.dtype == tf.variant:
+            handle_data_util.copy_handle_data(back, tensor)
+        elif given.shape.rank is not None and back.shape.is_compatible_with(given.shape):
+            tensor.set_shape(given.shape)
+
+
+def _branch(op: Any, made: Any, inputs: Sequence[Any], new: Shaped) -> None:
+    known = {i: new.known[tensor] for i, tensor in enumerate(inputs[1:]) if tensor in new.known}
+    shapes = [tensor.shape for tensor in inputs[1:]]
+    bodies = [_shaped(graph, new.prime, shapes, known, inputs[1:]) for graph in cond_v2.get_func_graphs(op)]
+    new.bodies[made] = bodies
+    for tensor, *found in zip(made.outputs, *(body.outputs for body in bodies), strict=True):
+        if tensor.dtype == tf.variant:
+            handle_data_util.copy_handle_data(found[0], tensor)
+        elif all(one.shape.is_compatible_with(found[0].shape) for one in found) and tensor.shape.is_compatible_with(
+            found[0].shape
+        ):
+            tensor.set_shape(found[0].shape)
+
+
+def _prime(graph: Any) -> int:
+    """A prime of which no dimension and no integer of the step is a multiple."""
+    numbers = set(_numbers(graph))
+    return next((prime for prime in PRIMES if not any(number % prime == 0 for number in numbers)), PRIMES[0])
+
+
+def _numbers(graph: Any) -> Iterable[int]:
+    for op in graph.get_operations():
+        for tensor in op.outputs:
+            for size in tensor.shape.as_list() if tensor.shape.rank is not None else ():
+                if size is not None and size >= PRIMES[-1]:
+                    yield size
+        if op.type == "Const" and op.outputs[0].dtype.is_integer and (op.outputs[0].shape.num_elements() or 65) <= 64:
+            yield from (int(v) for v in tensor_util.MakeNdarray(op.get_attr("value")).ravel() if v >= PRIMES[-1])
