@@ -149,6 +149,20 @@ def _reduced_axes(op: Any, values: list[Affine]) -> list[Affine] | None:
     return [Affine.of(np.asarray(found, np.int64)) for found in axes]
 
 
+def _offsets(op: Any, values: list[Affine]) -> list[Affine] | None:
+    """Where each tensor begins in the concatenation of all (`ConcatOffset`)."""
+    axis, shapes = values[0], values[1:]
+    if not axis.is_constant:
+        return None
+    found, k, c = [], 0, 0
+    for shape in shapes:
+        per_row, constant = np.zeros_like(shape.per_row), np.zeros_like(shape.constant)
+        per_row[int(axis.constant)], constant[int(axis.constant)] = k, c
+        found.append(Affine(per_row, constant))
+        k, c = k + int(shape.per_row[int(axis.constant)]), c + int(shape.constant[int(axis.constant)])
+    return found
+
+
 _COMPUTING: dict[str, Callable[[Any, list[Affine]], Any]] = {
     "Mul": _times,
     "AddV2": lambda op, v: Affine(v[0].per_row + v[1].per_row, v[0].constant + v[1].constant),
@@ -157,6 +171,7 @@ _COMPUTING: dict[str, Callable[[Any, list[Affine]], Any]] = {
     "Maximum": _larger,
     "Prod": _product,
     "BroadcastGradientArgs": _reduced_axes,
+    "ConcatOffset": _offsets,
 }
 
 

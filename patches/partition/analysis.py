@@ -264,8 +264,7 @@ def _needed(shaped: Shaped) -> set[Any]:
         op = stack.pop()
         if op not in needed:
             needed.add(op)
-            if not any(tensor in shaped.known for tensor in op.outputs):
-                stack += [tensor.op for tensor in op.inputs]
+            stack += [tensor.op for tensor in op.inputs]
             stack += list(op.control_inputs)
     return needed
 

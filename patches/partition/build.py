@@ -210,7 +210,7 @@ class Builder:
 
     def _node(self, node: Node) -> None:
         op = node.op
-        if op.outputs and op.outputs[0] in self.shaped.known:
+        if op.type == "Const" and op.outputs[0] in self.shaped.known:
             return  # made when it is read
         if op.type in LOOPS:
             outputs = self._loop(node)

@@ -21,6 +21,7 @@ from tensorflow.python.ops import cond_v2, handle_data_util, while_v2
 
 from matex_tf.patches.partition import affine
 from matex_tf.patches.partition.affine import Affine
+from matex_tf.patches.partition.list_shapes import Lists
 from matex_tf.patches.partition.tensor_map import TensorMap
 
 #: Candidates; the first one of which no number in the step is a multiple is taken.
@@ -43,6 +44,7 @@ class Shaped:
         known: integers that follow from shapes, by tensor.
         attributes: of the ops, by op.
         traced: the shape that a tensor had when the step was traced, by tensor.
+        lists: what is known of lists of tensors.
         is_body: whether it is the body of a loop.
         bodies: of a loop "cond" and "body", of a branch one for each, by op.
     """
@@ -58,6 +60,7 @@ class Shaped:
         self.traced: TensorMap[tf.TensorShape] = TensorMap()
         self.bodies: dict[Any, list[Shaped]] = {}
         self.is_body = False
+        self.lists = Lists(prime, self.known)
         self._functions_of(around)
 
     def counts(self, size: int | None) -> bool:
@@ -92,8 +95,18 @@ def of(graph: Any, shapes: Sequence[Any]) -> Shaped:
     return _shaped(graph, prime, primed, {})
 
 
-def _shaped(graph: Any, prime: int, shapes: Sequence[Any], known: dict[int, Affine], like: Any = None) -> Shaped:
-    """Args: known: integers that inputs have, by their place; like: what comes in, for the body of a loop or branch."""
+def _shaped(
+    graph: Any,
+    prime: int,
+    shapes: Sequence[Any],
+    known: dict[int, Affine],
+    like: Any = None,
+    lists: Sequence[tuple[Any, Any]] = (),
+) -> Shaped:
+    """Args:
+    known: integers that inputs have, by their place.
+    like: what comes in, for the body of a loop or branch; lists: what is known of those among it.
+    """
     new = Shaped(prime, graph)
     at: TensorMap[Any] = TensorMap()
     with new.graph.as_default():
@@ -105,6 +118,8 @@ def _shaped(graph: Any, prime: int, shapes: Sequence[Any], known: dict[int, Affi
             at[tensor], new.traced[given] = given, tensor.shape
             if place in known:
                 new.known[given] = known[place]
+            if lists:
+                new.lists.give(given, *lists[place])
             new.inputs.append(given)
             new.graph.inputs.append(given)
         _copy(graph, new, at, {})
@@ -179,18 +194,14 @@ def _inline(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], lis
 def _op(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], list[Any]]:
     values = _known(op, inputs, new)
     if values is not None and all(value.is_constant or _fits(value, new.prime, op) for value in values):
-        outputs = [
-            tf.constant(value.at(new.prime), tensor.dtype) for tensor, value in zip(op.outputs, values, strict=True)
-        ]
-        for tensor, value in zip(outputs, values, strict=True):
-            new.known[tensor] = value
-            _note(tensor.op, new)
+        outputs = [_integers(value, tensor.dtype, new) for tensor, value in zip(op.outputs, values, strict=True)]
         return outputs, [tensor.op for tensor in outputs]
     definition = op.node_def
     attributes = {name: value for name, value in definition.attr.items() if name not in ("_output_shapes", "_class")}
     made = _make(op, list(inputs), attributes, new)
     new.attributes[made] = attributes
     new.ops.append(made)
+    new.lists.see(made, inputs)
     if op.type in LOOPS:
         _loop(op, made, inputs, new)
     elif op.type in BRANCHES:
@@ -198,13 +209,18 @@ def _op(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], list[An
     for old, tensor in zip(op.outputs, made.outputs, strict=True):
         if old.dtype == tf.resource:
             handle_data_util.copy_handle_data(old, tensor)
-    return list(made.outputs), [made]
+    return [
+        _integers(new.known[tensor], tensor.dtype, new) if tensor in new.known else tensor for tensor in made.outputs
+    ], [made]
 
 
-def _note(op: Any, new: Shaped) -> None:
-    if op not in new.attributes:
-        new.attributes[op] = dict(op.node_def.attr)
-        new.ops.append(op)
+def _integers(value: Affine, dtype: Any, new: Shaped) -> Any:
+    tensor = tf.constant(value.at(new.prime), dtype)
+    new.known[tensor] = value
+    if tensor.op not in new.attributes:
+        new.attributes[tensor.op] = dict(tensor.op.node_def.attr)
+        new.ops.append(tensor.op)
+    return tensor
 
 
 def _fits(value: Affine, prime: int, op: Any) -> bool:
@@ -269,14 +285,19 @@ def _loop(op: Any, made: Any, inputs: Sequence[Any], new: Shaped) -> None:
     graphs = [while_v2._get_graph(op, name, f"_{name}_graph") for name in ("cond", "body")]
     same = {i for i, (a, b) in enumerate(zip(graphs[1].inputs, graphs[1].outputs, strict=True)) if a is b}
     known = {i: new.known[tensor] for i, tensor in enumerate(inputs) if i in same and tensor in new.known}
-    bodies = []
-    for graph in graphs:
-        bodies.append(_shaped(graph, new.prime, [tensor.shape for tensor in inputs], known, inputs))
-    bodies[1].is_body = True
-    new.bodies[made] = bodies
-    for given, tensor, back in zip(inputs, made.outputs, bodies[1].outputs, strict=True):
+    shapes = [tensor.shape for tensor in inputs]
+    held = [new.lists.of(tensor) for tensor in inputs]
+    body = _shaped(graphs[1], new.prime, shapes, known, inputs, held)
+    after = [body.lists.of(tensor) for tensor in body.outputs]
+    if body.lists.lost and [str(one[0]) for one in after] != [str(one[0]) for one in held]:
+        held = [(shape, None) for shape, _ in after]  # what is read was put there in an earlier round
+        body = _shaped(graphs[1], new.prime, shapes, known, inputs, held)
+    body.is_body = True
+    new.bodies[made] = [_shaped(graphs[0], new.prime, shapes, known, inputs, held), body]
+    for given, tensor, back in zip(inputs, made.outputs, body.outputs, strict=True):
         if tensor.dtype == tf.variant:
             handle_data_util.copy_handle_data(back, tensor)
+            new.lists.give(tensor, *body.lists.of(back))
         elif given.shape.rank is not None and back.shape.is_compatible_with(given.shape):
             tensor.set_shape(given.shape)
 
@@ -284,11 +305,13 @@ def _loop(op: Any, made: Any, inputs: Sequence[Any], new: Shaped) -> None:
 def _branch(op: Any, made: Any, inputs: Sequence[Any], new: Shaped) -> None:
     known = {i: new.known[tensor] for i, tensor in enumerate(inputs[1:]) if tensor in new.known}
     shapes = [tensor.shape for tensor in inputs[1:]]
-    bodies = [_shaped(graph, new.prime, shapes, known, inputs[1:]) for graph in cond_v2.get_func_graphs(op)]
+    held = [new.lists.of(tensor) for tensor in inputs[1:]]
+    bodies = [_shaped(graph, new.prime, shapes, known, inputs[1:], held) for graph in cond_v2.get_func_graphs(op)]
     new.bodies[made] = bodies
     for tensor, *found in zip(made.outputs, *(body.outputs for body in bodies), strict=True):
         if tensor.dtype == tf.variant:
             handle_data_util.copy_handle_data(found[0], tensor)
+            new.lists.give(tensor, *bodies[0].lists.of(found[0]))
         elif all(one.shape.is_compatible_with(found[0].shape) for one in found) and tensor.shape.is_compatible_with(
             found[0].shape
         ):

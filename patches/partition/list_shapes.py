@@ -1,0 +1,77 @@
+"""The shapes of what is kept in TensorFlow's lists, which the lists themselves know only as they were traced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from matex_tf.patches.partition.affine import Affine
+from matex_tf.patches.partition.tensor_map import TensorMap
+
+READS = ("TensorListGetItem", "TensorListPopBack", "TensorListStack")
+
+
+class Lists:
+    """What is known of the elements of each list of a graph.
+
+    Attributes:
+        shapes: of the elements, by list.
+        values: integers that all elements are, by list.
+        lost: whether the shape of something that was read is not known.
+    """
+
+    def __init__(self, prime: int, known: TensorMap[Affine]):
+        self._prime, self._known = prime, known
+        self.shapes: TensorMap[tf.TensorShape] = TensorMap()
+        self.values: TensorMap[Affine] = TensorMap()
+        self.lost = False
+
+    def give(self, tensor: Any, shape: tf.TensorShape | None, value: Affine | None) -> None:
+        """Say what a list holds."""
+        if shape is not None:
+            self.shapes[tensor] = shape
+        if value is not None:
+            self.values[tensor] = value
+
+    def of(self, tensor: Any) -> tuple[tf.TensorShape | None, Affine | None]:
+        """What is known of a list."""
+        return self.shapes.get(tensor), self.values.get(tensor)
+
+    def see(self, op: Any, inputs: Sequence[Any]) -> None:
+        """Follow an op that has been made."""
+        if op.type in ("EmptyTensorList", "TensorListReserve"):
+            dims = self._known.get(inputs[0])
+            if dims is not None and dims.constant.ndim:
+                sizes = dims.at(self._prime).tolist()
+                self.give(op.outputs[0], tf.TensorShape([None if size < 0 else size for size in sizes]), None)
+        elif op.type == "TensorListFromTensor":
+            self.give(op.outputs[0], inputs[0].shape[1:], None)
+        elif op.type in ("TensorListPushBack", "TensorListSetItem"):
+            item = inputs[1 if op.type == "TensorListPushBack" else 2]
+            self.give(op.outputs[0], _better(self.shapes.get(inputs[0]), item.shape), self._known.get(item))
+        elif op.type in READS:
+            self._read(op, inputs[0])
+        elif op.type in ("Identity", "ZerosLike", "AddN", "StopGradient") and op.outputs[0].dtype == tf.variant:
+            self.give(op.outputs[0], *self.of(inputs[0]))
+
+    def _read(self, op: Any, held: Any) -> None:
+        shape, value = self.of(held)
+        element = op.outputs[-1]
+        if op.type == "TensorListPopBack":
+            self.give(op.outputs[0], shape, value)
+        if op.type != "TensorListStack" and value is not None:
+            self._known[element] = value
+        if shape is not None and op.type == "TensorListStack":
+            shape = tf.TensorShape([None]).concatenate(shape)
+        if shape is not None and element.shape.is_compatible_with(shape):
+            element.set_shape(shape)
+        rest = element.shape[1:] if op.type == "TensorListStack" else element.shape
+        self.lost = self.lost or not rest.is_fully_defined()
+
+
+def _better(one: tf.TensorShape | None, other: tf.TensorShape) -> tf.TensorShape:
+    if one is None or not one.is_compatible_with(other):
+        return other
+    return one.merge_with(other)
