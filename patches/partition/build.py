@@ -42,9 +42,11 @@ class Builder:
             the batch.
     """
 
-    def __init__(self, plan: Plan, exchange: Exchange, first: Any, rows: Any, total: Any):
+    def __init__(self, plan: Plan, exchange: Exchange, first: Any, rows: Any, total: Any, empty: bool = False):
+        """Args: empty: whether the rank has no rows; some ops give a wrong shape then."""
         self.plan, self.shaped, self.exchange = plan, plan.shaped, exchange
         self.first, self.rows, self.total = first, rows, total
+        self._empty = empty
         self._values: TensorMap[Any] = TensorMap()
         self._converted: dict[tuple[int, Label], Any] = {}
         self._numbers: dict[bytes, Any] = {}
@@ -220,9 +222,18 @@ class Builder:
             values = [self.get(tensor, want) for tensor, want in zip(op.inputs, node.ruling.wants, strict=True)]
             build = node.ruling.build
             outputs = self.same(op, values) if build is None else build(self, op, values)
-        for tensor, value in zip(op.outputs, outputs, strict=True):
+        for tensor, value, label in zip(op.outputs, outputs, node.ruling.gives, strict=True):
+            if self._empty and label.kind == "S":
+                value = self._of_no_rows(tensor, value, label)
             self._values[tensor] = value
             self._set_shape(value, tensor)
+
+    def _of_no_rows(self, tensor: Any, value: Any, label: Label) -> Any:
+        """A value without rows, made anew: a convolution of no pictures would lose their channels."""
+        shape = self.shaped.shape(tensor)
+        if shape is None or None in shape:
+            return value
+        return tf.fill(self.local_shape(shape, label), tf.zeros([], value.dtype))
 
     def _set_shape(self, value: Any, tensor: Any) -> None:
         traced = self.shaped.traced.get(tensor)
@@ -231,7 +242,7 @@ class Builder:
 
     def inside(self, plan: Plan) -> Builder:
         """The builder of a loop's body, or of a branch."""
-        return Builder(plan, self.exchange, self.first, self.rows, self.total)
+        return Builder(plan, self.exchange, self.first, self.rows, self.total, self._empty)
 
     def _loop(self, node: Node) -> list[Any]:
         test, body = node.inside

@@ -19,9 +19,6 @@ class Partitioned:
 
     Attributes:
         plan: labels and exchanges.
-        function: takes the tensors of a batch, each with this rank's rows if it has rows, and the numbers of these:
-            where they begin in the batch, how many there are, how many the batch has (int32, a vector of three).
-            Gives the outputs of the traced function, flat and whole.
     """
 
     def __init__(self, traced: Any, rows: Sequence[bool], exchange: Exchange):
@@ -29,27 +26,54 @@ class Partitioned:
         traced: a concrete function of tensors, of which those with rows have None as their first dimension.
         rows: for each of its tensors, whether its first axis runs over the rows of the batch.
         """
-        self._traced = traced
-        given = len(rows)
-        specs = [tensor.shape.as_list() if has else tensor.shape for tensor, has in zip(traced.inputs, rows, strict=False)]
-        shaped = shapes.of(traced.graph, specs)
-        labels = [S(0) if place < given and rows[place] else R for place in range(len(shaped.inputs))]
-        self.plan = Plan(shaped, labels).finish([R] * len(shaped.outputs))
-        wanted: list[Label | None] = [R] * len(shaped.outputs)
+        self._traced, self._rows, self._exchange = traced, rows, exchange
+        given = zip(traced.inputs, rows, strict=False)
+        self._shaped = shapes.of(traced.graph, [tensor.shape.as_list() if has else tensor.shape for tensor, has in given])
+        labels = [S(0) if has else R for has in rows] + [R] * (len(self._shaped.inputs) - len(rows))
+        self.plan = Plan(self._shaped, labels).finish([R] * len(self._shaped.outputs))
+        self._made: dict[bool, Any] = {}
+
+    def graph(self, empty: bool = False) -> Any:
+        """The function of a rank's rows and of three numbers (int32: where they begin in the batch, how many they are,
+        how many the batch has), which gives the outputs of the traced function, flat and whole.
+
+        Args:
+            empty: for a rank that has no rows.
+        """
+        if empty not in self._made:
+            self._made[empty] = self._make(empty)
+        return self._made[empty]
+
+    def _make(self, empty: bool) -> Any:
+        count, wanted = len(self._rows), [R] * len(self._shaped.outputs)
 
         def step(*arguments: Any) -> list[Any]:
             *batch, numbers = arguments
-            first, rows_, total = tf.unstack(numbers)
-            captured = traced.captured_inputs
             graph = tf_ops.get_default_graph()
-            for function in shaped.graph._functions.values():
+            for function in self._shaped.graph._functions.values():
                 graph._add_function_recursive(function)
-            builder = Builder(self.plan, exchange, first, rows_, total)
-            return builder.run([*batch, *captured], wanted)
+            builder = Builder(self.plan, self._exchange, *tf.unstack(numbers), empty=empty)
+            outputs: list[Label | None] = list(wanted)
+            return builder.run([*batch, *self._traced.captured_inputs], outputs)
 
-        signature = [tf.TensorSpec(t.shape, t.dtype) for t in traced.inputs[:given]] + [tf.TensorSpec([3], tf.int32)]
-        self.function = tf.function(step, input_signature=signature, autograph=False).get_concrete_function()
+        specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in self._traced.inputs[:count]]
+        function = tf.function(step, input_signature=[*specs, tf.TensorSpec([3], tf.int32)], autograph=False)
+        return function.get_concrete_function()
 
-    def outputs(self, flat: Sequence[Any]) -> Any:
-        """The outputs in the structure of the traced function."""
-        return tf.nest.pack_sequence_as(self._traced.structured_outputs, list(flat), expand_composites=True)
+    def __call__(self, batch: Sequence[Any], first: int, rows: int, total: int) -> Any:
+        """Run it on this rank's rows; returns what the traced function does.
+
+        Args:
+            batch: its tensors, those with rows holding this rank's.
+            first: where these begin in the batch; rows: how many they are; total: rows of the batch.
+        """
+        with tf.init_scope():
+            numbers = tf.constant([first, rows, total], tf.int32)
+        return self.pack(self.graph(empty=not rows)(*batch, numbers))
+
+    def pack(self, flat: Sequence[Any]) -> Any:
+        """Outputs in the structure of the traced function."""
+        structure, given = self._traced.structured_outputs, iter(flat)
+        leaves = tf.nest.flatten(structure, expand_composites=True)
+        every = [None if leaf is None else next(given) for leaf in leaves]
+        return tf.nest.pack_sequence_as(structure, every, expand_composites=True)
