@@ -214,7 +214,10 @@ class Builder:
         op = node.op
         if op.type == "Const" and op.outputs[0] in self.shaped.known:
             return  # made when it is read
-        if op.type in LOOPS:
+        nothing = self._of_no_rows(node) if self._empty and op.outputs and not op.op_def.is_stateful else None
+        if nothing is not None:
+            outputs = nothing
+        elif op.type in LOOPS:
             outputs = self._loop(node)
         elif op.type in BRANCHES:
             outputs = self._branch(node)
@@ -222,18 +225,21 @@ class Builder:
             values = [self.get(tensor, want) for tensor, want in zip(op.inputs, node.ruling.wants, strict=True)]
             build = node.ruling.build
             outputs = self.same(op, values) if build is None else build(self, op, values)
-        for tensor, value, label in zip(op.outputs, outputs, node.ruling.gives, strict=True):
-            if self._empty and label.kind == "S":
-                value = self._of_no_rows(tensor, value, label)
+        for tensor, value in zip(op.outputs, outputs, strict=True):
             self._values[tensor] = value
             self._set_shape(value, tensor)
 
-    def _of_no_rows(self, tensor: Any, value: Any, label: Label) -> Any:
-        """A value without rows, made anew: a convolution of no pictures would lose their channels."""
-        shape = self.shaped.shape(tensor)
-        if shape is None or None in shape:
-            return value
-        return tf.fill(self.local_shape(shape, label), tf.zeros([], value.dtype))
+    def _of_no_rows(self, node: Node) -> list[Any] | None:
+        """The outputs of an op on no rows: nothing, or a sum of nothing. They are not computed, since some ops fail (the
+        gradient of a filter) or lose a shape (a convolution). None if one is something else."""
+        outputs = []
+        for tensor, label in zip(node.op.outputs, node.ruling.gives, strict=True):
+            shape = self.shaped.shape(tensor)
+            sums = label.is_sum and any(want is not None and want.kind == "S" for want in node.ruling.wants)
+            if shape is None or None in shape or not (label.kind == "S" or sums):
+                return None
+            outputs.append(tf.fill(self.local_shape(shape, label), tf.zeros([], tensor.dtype)))
+        return outputs
 
     def _set_shape(self, value: Any, tensor: Any) -> None:
         traced = self.shaped.traced.get(tensor)
