@@ -198,7 +198,7 @@ class Builder:
                 sizes.append(self.total * (size // self.shaped.prime))  # type: ignore[operator]
             else:
                 sizes.append(size)
-        return tf.stack(sizes)
+        return tf.stack(sizes) if sizes else tf.constant([], tf.int32)
 
     def _affine(self, value: Affine, rows: Any, dtype: Any) -> Any:
         if value.is_constant:
