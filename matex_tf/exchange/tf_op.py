@@ -166,6 +166,35 @@ def _apart(tensors: Sequence[tf.Tensor], plan: BucketPlan, labels: Sequence[str]
     return results
 
 
+def gather_over_ranks(tensors: Sequence[tf.Tensor], what: str, labels: Sequence[str]) -> list[tf.Tensor]:
+    """Join each tensor along its first axis, in the order of ranks.
+
+    Args:
+        tensors: of any dtype; first axes may differ between ranks, the others may not.
+        what, labels: see `sum_over_ranks`.
+
+    Returns:
+        The joined tensors, dtypes as given, the same on every rank.
+    """
+    names = [f"{what}: {label}" for label in labels]
+
+    def exchange(*given: np.ndarray) -> list[np.ndarray]:
+        ranks = world.current()
+        return [_joined(ranks, array, name) for array, name in zip(given, names, strict=True)]
+
+    results = call(exchange, tensors, _dtypes(tensors), lambda arrays: list(arrays))
+    for result, tensor in zip(results, tensors, strict=True):
+        if tensor.shape.rank is not None:
+            result.set_shape([None, *tensor.shape[1:]])
+    return results
+
+
+def _joined(ranks: world.World, array: np.ndarray, name: str) -> np.ndarray:
+    if array.dtype.name == "bfloat16":  # MPI does not know it
+        return ranks.allgather_rows(array.view(np.uint16), name).view(array.dtype)
+    return ranks.allgather_rows(array, name)
+
+
 def _dtypes(tensors: Sequence[tf.Tensor]) -> list[tf.DType]:
     return [tensor.dtype for tensor in tensors]
 

@@ -157,6 +157,13 @@ class Settings:
         choices=("chained", "funneled", "concurrent"),
         group="exchange",
     )
+    partition: bool = option(
+        False,
+        "Compute a step by rebuilding its graph for a rank's rows, and not by patches: what is traced has the answer of "
+        "one rank, whatever it does with the rows of a batch (docs/how-it-works.md).",
+        kind="switch",
+        group="the run",
+    )
     strategy: str = option(
         "sync",
         "What ranks exchange, with whom and when.",  # the registry of strategies adds the choices, see `options`

@@ -43,6 +43,7 @@ class ModelState:
         sample_factors: float32 (2,), for the graphs of steps; see `Pruning`.
         changes: what takes neurons out of the model, or puts them in, in the `fit` that is under way; None for nothing.
         growth: of the model in an earlier `fit`, which goes on in the next one; None where it never began small.
+        whole: whether its steps leave the state of one rank on every rank, see `partitioned_step`; None: not known yet.
         rows_apart: the ranks have given rows of their own to a call, so that none is a small one any more.
     """
 
@@ -66,6 +67,7 @@ class ModelState:
     samples: Pruning | None = None
     sample_epochs: Any = None
     sample_factors: Any = None
+    whole: bool | None = None
     changes: Changes | None = None
     growth: Growth | None = None
 

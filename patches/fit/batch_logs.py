@@ -115,7 +115,7 @@ class Adder:
         notes, logs = model_state.of(model), metrics.flat(logs)
         adding = metrics.adding(model)
         if (
-            notes.before_merge is not None or settings.current().reproducible
+            notes.whole or notes.before_merge is not None or settings.current().reproducible
         ):  # they hold the state of all ranks already
             return logs
         results = {key: one for key in logs if (one := notes.sources.get(key)) is not None and metrics.is_additive(one)}

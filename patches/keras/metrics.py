@@ -168,7 +168,7 @@ def merge(model: Any, after_step: bool = False) -> dict[str, float]:
         Results of metrics that cannot be merged by adding, averaged over ranks, by the metric's name.
     """
     notes = model_state.of(model)
-    if notes.before_merge is not None or settings.current().reproducible:  # see `virtual_steps`
+    if notes.whole or notes.before_merge is not None or settings.current().reproducible:  # see `virtual_steps`
         return {}
     ranks = world.current()
     metrics = leaves(model)
@@ -261,6 +261,8 @@ def complete(model: Any, logs: Any, averaged: dict[str, float]) -> Any:
     """
     notes = model_state.of(model)
     logs = flat(logs)
+    if notes.whole:
+        return logs
     own: dict[str, np.ndarray] = {}
     whole: dict[str, Any] = {}
     for key, value in logs.items():

@@ -24,7 +24,7 @@ from matex_tf.patches.common import (
     xla,
 )
 from matex_tf.patches.common.row_slicing import RowRange
-from matex_tf.patches.fit.step import alike, first_step, virtual_steps
+from matex_tf.patches.fit.step import alike, first_step, partitioned_step, virtual_steps
 from matex_tf.patches.fit.step.step_graphs import StepGraphs
 from matex_tf.patches.keras import batch_norm, metrics, weights
 from matex_tf.patches.recovery import resume_fit
@@ -83,13 +83,14 @@ class SharedStep:
         if self.kind == "train" and remembered.accumulators_whole:
             weights.split_accumulators(model)
         virtual = settings.current().reproducible
-        numbers = tf.constant(virtual_steps.shares(share)) if virtual else row_slicing.as_tensor(share)
-        before = _values(self._put_back()) if share.rows == 0 and not virtual else None
+        whole = partitioned_step.applies(model)
+        numbers = share if whole else tf.constant(virtual_steps.shares(share)) if virtual else row_slicing.as_tensor(share)
+        before = _values(self._put_back()) if share.rows == 0 and not virtual and not whole else None
         strategy = strategies.current()
         tagged = isinstance(data, TaggedRows) and remembered.samples is not None
         if tagged:
             remembered.samples.before_step()  # type: ignore[union-attr]
-        if first and not self._checked and not going_on and not virtual and self.group is None:
+        if first and not self._checked and not going_on and not virtual and self.group is None and not whole:
             self._checked = True
             self._check = self._begin_check(data, slices, share)
         watching = self._check.watching() if self._check else contextlib.nullcontext()
@@ -102,7 +103,7 @@ class SharedStep:
             with world.use(together):
                 logs, self.trained, carried, scores = step(data, numbers)
             remembered.carried = None if carried is None else np.asarray(carried, np.float64)
-            remembered.sources = self.graphs.sources[slices]
+            remembered.sources = self.graphs.sources.get(slices, {})
             if remembered.call is not None:
                 remembered.call.computing = time.perf_counter() - begun
             if before is not None:
@@ -130,7 +131,7 @@ class SharedStep:
             remembered.samples.note(scores)
         remembered.rows += share.rows
         remembered.rows_of_step = share.rows
-        if self.kind == "train":
+        if self.kind == "train" and not remembered.whole:
             remembered.unmerged = True
         return logs
 
@@ -185,6 +186,8 @@ class SharedStep:
         )
 
     def _look_across_rows(self, data: Any, slices: tuple[bool, ...]) -> None:
+        if partitioned_step.applies(self.model):
+            return  # whatever it looks across, it is right
         models.tell(self.model, *tagged_rows.without_tags(data, slices))
 
     def _begin_check(self, data: Any, slices: tuple[bool, ...], share: RowRange) -> one_rank.Check | None:

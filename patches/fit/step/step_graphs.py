@@ -13,7 +13,7 @@ from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.patches.common import batch_share, log_once, model_state, row_slicing, sharing_report, xla
 from matex_tf.patches.common.row_slicing import RowRange
-from matex_tf.patches.fit.step import one_rank_shapes, quick_call, virtual_steps
+from matex_tf.patches.fit.step import one_rank_shapes, partitioned_step, quick_call, virtual_steps
 from matex_tf.patches.keras import deferred_update, metrics, metrics_along, sum_loss, whole_results
 from matex_tf.patches.recovery import step_retry
 from matex_tf.patches.samples import tagged_rows
@@ -56,6 +56,8 @@ class StepGraphs:
         Args:
             data: one of them; `total`: its rows on all ranks.
         """
+        if partitioned_step.applies(self._model):
+            return self._partitioned(slices, data)
         parts = 0
         if settings.current().reproducible:  # as many virtual ranks as this rank has now
             parts = len(virtual_steps.shares(RowRange(0, 1, 1, 1, 0)))
@@ -65,6 +67,19 @@ class StepGraphs:
                 # The step has made metrics, or found out how they add up.
                 self._made[slices, parts] = self._make(slices, data, total, parts)
         return self._made[slices, parts]
+
+    def _partitioned(self, slices: Slices, data: Any) -> Step:
+        """The step of one rank, rebuilt for this rank's rows."""
+        key = slices, -1
+        if key not in self._made:
+            sharing_report.shared(training=self._kind == "train")
+            step = partitioned_step.PartitionedStep(self._model_step(), data, slices)
+
+            def run(data: Any, share: Any) -> Any:
+                return step(data, share), None, None, None
+
+            self._made[key] = run
+        return self._made[key]
 
     def _make(self, slices: Slices, data: Any, total: int, parts: int) -> Step:
         sharing_report.shared(training=self._kind == "train")

@@ -1,0 +1,23 @@
+"""The exchanges of a partitioned step, on the ranks of the world."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from matex_tf.exchange import tf_op
+
+_WHAT = "a step's sums", "a step's rows"
+
+
+class Ranks:
+    """See `build.Exchange`."""
+
+    def sum(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
+        """The sum of each tensor over the ranks, in buckets as the settings say."""
+        return tf_op.sum_over_ranks(tensors, _WHAT[0], names)
+
+    def gather(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
+        """Each tensor joined along the first axis."""
+        return tf_op.gather_over_ranks(tensors, _WHAT[1], names)
