@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from matex_tf.exchange import tf_op
 
-_WHAT = "a step's sums", "a step's rows"
+_WHAT = "exchange gradients and sums", "join rows"
 
 
 class Ranks:
