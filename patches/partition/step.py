@@ -11,7 +11,7 @@ from tensorflow.python.framework import ops as tf_ops
 from matex_tf.patches.partition import shapes
 from matex_tf.patches.partition.analysis import Plan
 from matex_tf.patches.partition.build import Builder, Exchange
-from matex_tf.patches.partition.labels import Label, R, S
+from matex_tf.patches.partition.labels import R, S
 
 
 class Partitioned:
@@ -34,8 +34,9 @@ class Partitioned:
         self._made: dict[bool, Any] = {}
 
     def graph(self, empty: bool = False) -> Any:
-        """The function of a rank's rows and of three numbers (int32: where they begin in the batch, how many they are,
-        how many the batch has), which gives the outputs of the traced function, flat and whole.
+        """The function of the tensors of a batch and of four numbers (int32: where the rank's rows begin in these, where
+        they begin in the batch, how many they are, how many the batch has), which gives the outputs of the traced
+        function, flat and whole.
 
         Args:
             empty: for a rank that has no rows.
@@ -45,35 +46,42 @@ class Partitioned:
         return self._made[empty]
 
     def _make(self, empty: bool) -> Any:
-        count, wanted = len(self._rows), [R] * len(self._shaped.outputs)
+        count = len(self._rows)
 
         def step(*arguments: Any) -> list[Any]:
             *batch, numbers = arguments
             graph = tf_ops.get_default_graph()
             for function in self._shaped.graph._functions.values():
                 graph._add_function_recursive(function)
-            builder = Builder(self.plan, self._exchange, *tf.unstack(numbers), empty=empty)
-            outputs: list[Label | None] = list(wanted)
-            return builder.run([*batch, *self._traced.captured_inputs], outputs)
+            low, first, rows, total = tf.unstack(numbers)
+            mine = [leaf[low : low + rows] if has else leaf for leaf, has in zip(batch, self._rows, strict=True)]
+            builder = Builder(self.plan, self._exchange, first, rows, total, empty=empty)
+            return builder.run([*mine, *self._traced.captured_inputs], [R] * len(self._shaped.outputs))
 
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in self._traced.inputs[:count]]
-        function = tf.function(step, input_signature=[*specs, tf.TensorSpec([3], tf.int32)], autograph=False)
+        function = tf.function(step, input_signature=[*specs, tf.TensorSpec([4], tf.int32)], autograph=False)
         return function.get_concrete_function()
 
-    def __call__(self, batch: Sequence[Any], first: int, rows: int, total: int) -> Any:
+    def __call__(self, batch: Sequence[Any], first: int, rows: int, total: int, low: int = 0) -> Any:
         """Run it on this rank's rows; returns what the traced function does.
 
         Args:
-            batch: its tensors, those with rows holding this rank's.
+            batch: its tensors; those with rows hold this rank's rows from row `low` on.
             first: where these begin in the batch; rows: how many they are; total: rows of the batch.
         """
+        graph = self.graph(empty=not rows)
         with tf.init_scope():
-            numbers = tf.constant([first, rows, total], tf.int32)
-        return self.pack(self.graph(empty=not rows)(*batch, numbers))
+            numbers = tf.constant([low, first, rows, total], tf.int32)
+        if hasattr(graph, "_call_flat"):  # what looks for the graph's inputs takes longer than a small step
+            return self.pack(graph._call_flat([*batch, numbers], graph.captured_inputs))
+        return self.pack(graph(*batch, numbers))
 
     def pack(self, flat: Sequence[Any]) -> Any:
         """Outputs in the structure of the traced function."""
         structure, given = self._traced.structured_outputs, iter(flat)
+        if isinstance(structure, dict) and not any(isinstance(leaf, (dict, list, tuple)) for leaf in structure.values()):
+            if not any(leaf is None for leaf in structure.values()):
+                return dict(zip(sorted(structure), given, strict=True))
         leaves = tf.nest.flatten(structure, expand_composites=True)
         every = [None if leaf is None else next(given) for leaf in leaves]
         return tf.nest.pack_sequence_as(structure, every, expand_composites=True)

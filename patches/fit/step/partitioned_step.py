@@ -54,7 +54,6 @@ class PartitionedStep:
         data: a batch, or its specs.
         slices: for each of its leaves, whether its first axis runs over rows.
         """
-        self._slices = tuple(slices)
         spec = row_slicing.relaxed(data, slices)
         with world.use(world.World()):  # the script's Python sees one rank
 
@@ -73,10 +72,5 @@ class PartitionedStep:
         """Run it on rows `share` of a batch; returns what one rank's step returns."""
         if self._partitioned is None:
             return self.traced(data)  # nothing is known of the rows of such data: every rank computes all of it
-        low, high = share.low, share.low + share.rows
-        leaves = [
-            leaf if not has or (low == 0 and high == leaf.shape[0]) else leaf[low:high]
-            for leaf, has in zip(tf.nest.flatten(data), self._slices, strict=True)
-            if leaf is not None
-        ]
-        return self._partitioned(leaves, share.first, share.rows, share.total)
+        leaves = [leaf for leaf in tf.nest.flatten(data) if leaf is not None]
+        return self._partitioned(leaves, share.first, share.rows, share.total, share.low)
