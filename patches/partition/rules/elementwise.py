@@ -7,7 +7,7 @@ from matex_tf.patches.partition.rules import Op, Ruling, rule
 
 ELEMENTWISE = (
     "Abs Acos Acosh Add AddN AddV2 ApproximateEqual Asin Asinh Atan Atan2 Atanh Betainc BesselI0 BesselI0e BesselI1 "
-    "BesselI1e Bitcast BitwiseAnd BitwiseOr BitwiseXor Cast Ceil CheckNumerics CheckNumericsV2 ClipByValue Complex "
+    "BesselI1e Bitcast BitwiseAnd BitwiseOr BitwiseXor Cast Ceil ClipByValue Complex "
     "ComplexAbs Conj Cos Cosh Digamma Div DivNoNan Elu EluGrad Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod "
     "Greater GreaterEqual Igamma IgammaGradA Igammac Imag Inv InvGrad Invert IsFinite IsInf IsNan LeakyRelu "
     "LeakyReluGrad LeftShift Less LessEqual Lgamma Log Log1p LogicalAnd LogicalNot LogicalOr Maximum Minimum Mod Mul "
