@@ -159,8 +159,8 @@ class Settings:
     )
     partition: bool = option(
         False,
-        "Compute a step by rebuilding its graph for a rank's rows, and not by patches: what is traced has the answer of "
-        "one rank, whatever it does with the rows of a batch (docs/how-it-works.md).",
+        "Rebuild the graph of a step for a rank's rows, and do not patch Keras' parts: what is traced has the answer "
+        "of one rank, whatever it does with the rows of a batch (docs/how-it-works.md).",
         kind="switch",
         group="the run",
     )

@@ -58,9 +58,12 @@ _PLACING: dict[str, Sequence[int] | None] = {
 }  # fmt: skip
 #: Ops that are evaluated if nothing that they read depends on the rows.
 _CONSTANT = frozenset(
-    "FloorMod FloorDiv Maximum Minimum Equal NotEqual Greater GreaterEqual Less LessEqual SelectV2 Select LogicalAnd "
-    "LogicalOr LogicalNot Range InvertPermutation Sum Max Min DynamicStitch ConcatOffset Pad Neg Abs ListDiff "
-    "BroadcastArgs RealDiv".split()
+    [
+    "FloorMod", "FloorDiv", "Maximum", "Minimum", "Equal", "NotEqual", "Greater", "GreaterEqual", "Less",
+    "LessEqual", "SelectV2", "Select", "LogicalAnd", "LogicalOr", "LogicalNot", "Range", "InvertPermutation",
+    "Sum", "Max", "Min", "DynamicStitch", "ConcatOffset", "Pad", "Neg", "Abs", "ListDiff", "BroadcastArgs",
+    "RealDiv",
+]
 )
 
 
@@ -111,7 +114,8 @@ def _divided(op: Any, values: list[Affine]) -> Affine | None:
     if b.is_constant and b.constant.all() and not (a.per_row % b.constant).any():
         if a.is_constant:
             return Affine.of(a.constant // b.constant)
-        return Affine(a.per_row // b.constant, a.constant // b.constant) if not (a.constant % b.constant).any() else None
+        exact = not (a.constant % b.constant).any()
+        return Affine(a.per_row // b.constant, a.constant // b.constant) if exact else None
     if not a.constant.any() and not b.constant.any() and b.per_row.all() and not (a.per_row % b.per_row).any():
         return Affine.of(a.per_row // b.per_row)
     return None

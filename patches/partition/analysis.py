@@ -217,12 +217,13 @@ class Plan:
         exchange_by: TensorMap[int] = TensorMap()
         op_latest: dict[Any, int] = {}
         for node in reversed(self.nodes):
-            level = min([depth, op_latest.get(node.op, depth), *(latest.get(tensor, depth) for tensor in node.op.outputs)])
+            after = [latest.get(tensor, depth) for tensor in node.op.outputs]
+            level = min([depth, op_latest.get(node.op, depth), *after])
             op_latest[node.op] = level
             for op in self._waits(node.op):
                 op_latest[op] = min(op_latest.get(op, depth), level)
-            for root, after in self._reads(node):
-                if after:
+            for root, exchanged in self._reads(node):
+                if exchanged:
                     exchange_by[root] = min(exchange_by.get(root, depth), level)
                     latest[root] = min(latest.get(root, depth), level - 1)
                 else:
@@ -270,7 +271,8 @@ def _needed(shaped: Shaped) -> set[Any]:
 
 
 def _has_list(op: Any, labels: Sequence[Label]) -> bool:
-    return op.type.startswith("TensorList") or op.type == "EmptyTensorList" or any(label.kind == "L" for label in labels)
+    of_lists = op.type.startswith("TensorList") or op.type == "EmptyTensorList"
+    return of_lists or any(label.kind == "L" for label in labels)
 
 
 def lists(op: Any, labels: Sequence[Label], shaped: Shaped) -> Ruling:

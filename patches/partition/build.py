@@ -230,8 +230,10 @@ class Builder:
             self._set_shape(value, tensor)
 
     def _of_no_rows(self, node: Node) -> list[Any] | None:
-        """The outputs of an op on no rows: nothing, or a sum of nothing. They are not computed, since some ops fail (the
-        gradient of a filter) or lose a shape (a convolution). None if one is something else."""
+        """The outputs of an op on no rows: nothing, or a sum of nothing; None if one is something else.
+
+        They are not computed, since some ops fail (the gradient of a filter) or lose a shape (a convolution).
+        """
         outputs = []
         for tensor, label in zip(node.op.outputs, node.ruling.gives, strict=True):
             shape = self.shaped.shape(tensor)

@@ -5,9 +5,9 @@
     P(combine)      a part: the value is the sum (or the largest, the smallest, …) of what the ranks hold: a gradient
     L(inside)       a list of TensorFlow's, whose elements have the label `inside`
 
-An axis of S is `blocks` times the rows of the batch times whole numbers of elements for each row, in this order:
-`concat([a, b], 0)` of two tensors of rows has two blocks. This is the vocabulary of GSPMD (arXiv 2105.04663, section 3),
-for one axis and ragged batches.
+An axis of S is `blocks` times the rows of the batch times a whole number of elements for each row, in this order.
+So `concat([a, b], 0)` of two tensors of rows has two blocks. This is the vocabulary of GSPMD (arXiv 2105.04663,
+section 3), for one axis and ragged batches.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def of(graph: Any, shapes: Sequence[Any]) -> Shaped:
         shapes: for the first inputs of it, the shape with None for the number of rows; the others keep theirs.
     """
     prime = _prime(graph)
-    primed = [[prime if size is None else size for size in shape] if shape is not None else None for shape in shapes]
+    primed = [tf.TensorShape([prime if size is None else size for size in shape]) for shape in shapes]
     return _shaped(graph, prime, primed, {})
 
 
@@ -234,8 +234,9 @@ def _make(op: Any, inputs: list[Any], attributes: dict[str, Any], new: Shaped) -
 
     try:
         return make(inputs)
-    except ValueError:  # numbers that the script wrote down do not go with the prime: nothing is known of this op then
-        return make([t if t.dtype in HANDLES else tf.raw_ops.PlaceholderWithDefault(input=t, shape=None) for t in inputs])
+    except ValueError:  # numbers that the script wrote down do not go with the prime: nothing is known of this op
+        lost = [t if t.dtype in HANDLES else tf.raw_ops.PlaceholderWithDefault(input=t, shape=None) for t in inputs]
+        return make(lost)
 
 
 def _known(op: Any, inputs: Sequence[Any], new: Shaped) -> list[Affine] | None:

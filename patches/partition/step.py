@@ -27,16 +27,16 @@ class Partitioned:
         rows: for each of its tensors, whether its first axis runs over the rows of the batch.
         """
         self._traced, self._rows, self._exchange = traced, rows, exchange
-        given = zip(traced.inputs, rows, strict=False)
-        self._shaped = shapes.of(traced.graph, [tensor.shape.as_list() if has else tensor.shape for tensor, has in given])
+        given = [tensor.shape for tensor, _ in zip(traced.inputs, rows, strict=False)]
+        self._shaped = shapes.of(traced.graph, given)
         labels = [S(0) if has else R for has in rows] + [R] * (len(self._shaped.inputs) - len(rows))
         self.plan = Plan(self._shaped, labels).finish([R] * len(self._shaped.outputs))
         self._made: dict[bool, Any] = {}
 
     def graph(self, empty: bool = False) -> Any:
-        """The function of the tensors of a batch and of four numbers (int32: where the rank's rows begin in these, where
-        they begin in the batch, how many they are, how many the batch has), which gives the outputs of the traced
-        function, flat and whole.
+        """The function of the tensors of a batch and of four numbers. It gives the outputs of the traced function, flat
+        and whole. The numbers are int32: where the rank's rows begin in these tensors and in the batch, how many
+        they are, and how many the batch has.
 
         Args:
             empty: for a rank that has no rows.
@@ -79,9 +79,8 @@ class Partitioned:
     def pack(self, flat: Sequence[Any]) -> Any:
         """Outputs in the structure of the traced function."""
         structure, given = self._traced.structured_outputs, iter(flat)
-        if isinstance(structure, dict) and not any(isinstance(leaf, (dict, list, tuple)) for leaf in structure.values()):
-            if not any(leaf is None for leaf in structure.values()):
-                return dict(zip(sorted(structure), given, strict=True))
+        if isinstance(structure, dict) and all(isinstance(leaf, tf.Tensor) for leaf in structure.values()):
+            return dict(zip(sorted(structure), given, strict=True))
         leaves = tf.nest.flatten(structure, expand_composites=True)
         every = [None if leaf is None else next(given) for leaf in leaves]
         return tf.nest.pack_sequence_as(structure, every, expand_composites=True)

@@ -84,7 +84,9 @@ class SharedStep:
             weights.split_accumulators(model)
         virtual = settings.current().reproducible
         whole = partitioned_step.applies(model)
-        numbers = share if whole else tf.constant(virtual_steps.shares(share)) if virtual else row_slicing.as_tensor(share)
+        numbers: Any = share
+        if not whole:
+            numbers = tf.constant(virtual_steps.shares(share)) if virtual else row_slicing.as_tensor(share)
         before = _values(self._put_back()) if share.rows == 0 and not virtual and not whole else None
         strategy = strategies.current()
         tagged = isinstance(data, TaggedRows) and remembered.samples is not None

@@ -2,9 +2,10 @@
 
 A rule is a function of an `Op` that returns a `Ruling`, or None if it does not know: the op then gets whole values and
 is computed by every rank, as on one rank. Rules are registered by the type of the op, `@rule("MatMul")`; the last one
-registered that knows an op decides. `tests/unit/test_partition_rules.py` tries each on random inputs cut at random rows.
+registered that knows an op decides. `tests/unit/test_partition_rules.py` tries each on random inputs cut at random
+rows.
 
-Start reading in elementwise.py.
+It may import its own package alone. Start reading in elementwise.py.
 """
 
 from __future__ import annotations

@@ -5,19 +5,23 @@ from __future__ import annotations
 from matex_tf.patches.partition.labels import Label, P, R, S
 from matex_tf.patches.partition.rules import Op, Ruling, rule
 
-ELEMENTWISE = (
-    "Abs Acos Acosh Add AddN AddV2 ApproximateEqual Asin Asinh Atan Atan2 Atanh Betainc BesselI0 BesselI0e BesselI1 "
-    "BesselI1e Bitcast BitwiseAnd BitwiseOr BitwiseXor Cast Ceil ClipByValue Complex "
-    "ComplexAbs Conj Cos Cosh Digamma Div DivNoNan Elu EluGrad Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod "
-    "Greater GreaterEqual Igamma IgammaGradA Igammac Imag Inv InvGrad Invert IsFinite IsInf IsNan LeakyRelu "
-    "LeakyReluGrad LeftShift Less LessEqual Lgamma Log Log1p LogicalAnd LogicalNot LogicalOr Maximum Minimum Mod Mul "
-    "MulNoNan Ndtri Neg NextAfter NotEqual OnesLike Polygamma Pow Real RealDiv Reciprocal ReciprocalGrad Relu Relu6 "
-    "Relu6Grad ReluGrad RightShift Rint Round Rsqrt RsqrtGrad Select SelectV2 Selu SeluGrad Sigmoid SigmoidGrad Sign "
-    "Sin Sinh Softplus SoftplusGrad Softsign SoftsignGrad Sqrt SqrtGrad Square SquaredDifference Sub Tan Tanh TanhGrad "
-    "TruncateDiv TruncateMod Xdivy Xlog1py Xlogy ZerosLike Zeta StringLower StringUpper StringStrip AsString "
-    "StringToNumber StringToHashBucketFast StringToHashBucketStrong StaticRegexReplace RegexReplace StaticRegexFullMatch "
-    "RegexFullMatch StringLength PreventGradient"
-).split()
+ELEMENTWISE = [
+    "Abs", "Acos", "Acosh", "Add", "AddN", "AddV2", "ApproximateEqual", "Asin", "Asinh", "Atan", "Atan2", "Atanh",
+    "Betainc", "BesselI0", "BesselI0e", "BesselI1", "BesselI1e", "Bitcast", "BitwiseAnd", "BitwiseOr",
+    "BitwiseXor", "Cast", "Ceil", "ClipByValue", "Complex", "ComplexAbs", "Conj", "Cos", "Cosh", "Digamma", "Div",
+    "DivNoNan", "Elu", "EluGrad", "Equal", "Erf", "Erfc", "Erfinv", "Exp", "Expm1", "Floor", "FloorDiv",
+    "FloorMod", "Greater", "GreaterEqual", "Igamma", "IgammaGradA", "Igammac", "Imag", "Inv", "InvGrad", "Invert",
+    "IsFinite", "IsInf", "IsNan", "LeakyRelu", "LeakyReluGrad", "LeftShift", "Less", "LessEqual", "Lgamma", "Log",
+    "Log1p", "LogicalAnd", "LogicalNot", "LogicalOr", "Maximum", "Minimum", "Mod", "Mul", "MulNoNan", "Ndtri",
+    "Neg", "NextAfter", "NotEqual", "OnesLike", "Polygamma", "Pow", "Real", "RealDiv", "Reciprocal",
+    "ReciprocalGrad", "Relu", "Relu6", "Relu6Grad", "ReluGrad", "RightShift", "Rint", "Round", "Rsqrt",
+    "RsqrtGrad", "Select", "SelectV2", "Selu", "SeluGrad", "Sigmoid", "SigmoidGrad", "Sign", "Sin", "Sinh",
+    "Softplus", "SoftplusGrad", "Softsign", "SoftsignGrad", "Sqrt", "SqrtGrad", "Square", "SquaredDifference",
+    "Sub", "Tan", "Tanh", "TanhGrad", "TruncateDiv", "TruncateMod", "Xdivy", "Xlog1py", "Xlogy", "ZerosLike",
+    "Zeta", "StringLower", "StringUpper", "StringStrip", "AsString", "StringToNumber", "StringToHashBucketFast",
+    "StringToHashBucketStrong", "StaticRegexReplace", "RegexReplace", "StaticRegexFullMatch", "RegexFullMatch",
+    "StringLength", "PreventGradient",
+]
 #: Ops that are linear in these inputs, the other inputs being whole.
 LINEAR = {
     "Neg": (0,), "Mul": (0, 1), "MulNoNan": (0,), "RealDiv": (0,), "Div": (0,), "DivNoNan": (0,), "Conj": (0,),

@@ -19,7 +19,7 @@ def is_part(op: Op, place: int = 0) -> bool:
 
 
 def carry(op: Op, label: Label, before: Sequence[int | None], after: Sequence[int | None]) -> Label | None:
-    """The label of rows after a reshape, which keeps the order of all elements: outer blocks, rows, elements of a row."""
+    """The label of rows after a reshape, which keeps the order of elements: outer blocks, rows, elements of a row."""
     if any(size is None for size in [*before[: label.axis], *after]):
         return None
     outer = math.prod(before[: label.axis]) * label.blocks  # type: ignore[arg-type]
@@ -147,7 +147,7 @@ def concat(op: Op) -> Ruling | None:
         own = op.labels[place] if op.labels[place].kind == "S" else S(axis)
         if own.axis != axis or not op.is_rows(own, op.shapes[place]):
             return None
-        widths.add(op.per_row(op.shapes[place][axis], own.blocks))  # type: ignore[index]
+        widths.add(op.per_row(op.shapes[place][axis], own.blocks))  # type: ignore[index, arg-type]
         blocks += own.blocks
         wants.append(own)
     return Ruling([*wants, R], [S(axis, blocks)]) if len(widths) == 1 else None

@@ -40,7 +40,7 @@ def _made(op: Op) -> Ruling:
     label, local = _element(op, 0)
 
     def build(builder: Any, made: Any, values: list[Any]) -> list[Any]:
-        return builder.same(made, [local(builder, values[0]), *values[1:]])  # type: ignore[no-any-return]
+        return builder.same(made, [local(builder, values[0]), *values[1:]])
 
     return Ruling([R, R], [L(label)], build)
 
@@ -62,7 +62,7 @@ def _from_tensor(op: Op) -> Ruling:
         shape = local(builder, values[1])
         if inside.kind == "S" and label is None:
             shape = tf.fill(tf.shape(values[1]), tf.cast(-1, values[1].dtype))
-        return builder.same(made, [values[0], shape])  # type: ignore[no-any-return]
+        return builder.same(made, [values[0], shape])
 
     return Ruling([want, R], [L(inside)], build)
 
@@ -90,7 +90,7 @@ def _get(op: Op) -> Ruling:
         if op.type == "TensorListStack" and op.counts(op.attribute("num_elements")):
             dtype = made.outputs[0].dtype
             return [tf.raw_ops.TensorListStack(input_handle=given[0], element_shape=given[1], element_dtype=dtype)]
-        return builder.same(made, given)  # type: ignore[no-any-return]
+        return builder.same(made, given)
 
     wants: list[Label | None] = [None, *[R] * (len(op.labels) - 1)]
     if op.type == "TensorListPopBack":

@@ -83,7 +83,10 @@ def matrices(op: Op) -> Ruling | None:
     return Ruling([label] * len(op.labels), [label]) if fits else None
 
 
-@rule("Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter", "Dilation2DBackpropFilter")
+@rule(
+    "Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter",
+    "Dilation2DBackpropFilter",
+)  # fmt: skip
 def of_filter(op: Op) -> Ruling | None:
     """The gradient of a filter: a sum over rows."""
     first, last = 0, 2
@@ -120,7 +123,7 @@ def of_input(op: Op) -> Ruling | None:
 
     def build(builder: Any, made: Any, values: list[Any]) -> list[Any]:
         shape = tf.cast(builder.local_shape(after, S(0)), made.inputs[of_shape].dtype)
-        return builder.same(made, [shape if place == of_shape else value for place, value in enumerate(values)])  # type: ignore[no-any-return]
+        return builder.same(made, [shape if place == of_shape else value for place, value in enumerate(values)])
 
     return Ruling(wants, [S(0)], build)
 
