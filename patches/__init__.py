@@ -23,6 +23,9 @@ from matex_tf.verifying import record
 
 #: Names of modules, and the file that patches each. Keras 2 is `tf_keras` here, also where it is installed as `keras`.
 PATCHES = (
+    ("tensorflow", "imports.tried"),
+    ("keras", "imports.tried"),
+    ("tf_keras", "imports.tried"),
     ("tensorflow", "imports.thread_pools"),
     ("tensorflow", "imports.allocator"),
     ("tensorflow", "common.seeds"),
@@ -170,6 +173,10 @@ def install(seed: int | None = None) -> None:
     run.patched = True
     if run.prepared is not None:
         seeds.seed_tensorflow(sys.modules["tensorflow"])
+        from matex_tf.patches.imports import tried
+
+        for package in tried.PACKAGES.intersection(sys.modules):  # imported before there were ranks
+            tried.install(sys.modules[package])
         return
     _patch_imports()
 
