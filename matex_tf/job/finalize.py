@@ -20,6 +20,7 @@ from matex_tf.core.output import Output
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError
 from matex_tf.faults import transactions
+from matex_tf.job import tracebacks
 from matex_tf.launch import lifetime
 
 _FIRST_WAIT = 0.5  # seconds in which rank 0 may report the error that this rank has too
@@ -137,11 +138,10 @@ class Finalizer:
         ours = _own_error(error)
         if ours is not None:
             return 2 if isinstance(ours, errors.SettingError) else 1, f"matex_tf: error: {ours}\n{uncovered}"
-        lines = traceback.format_exception(type(error), error, own_traceback(error.__traceback__))
-        cause = traceback.format_exception_only(type(error), error)[-1].strip().partition("\n")
+        text = tracebacks.whole(error, own_traceback(error.__traceback__))
         # The last line says what went wrong, also where the error has more of them.
-        again = f"{here} failed: {cause[0]}\n" if cause[1] else ""
-        return 1, f"{here} failed:\n{''.join(lines)}{uncovered or again}"
+        again = f"{here} failed: {tracebacks.summary(error)}\n" if "\n" in str(error).strip() else ""
+        return 1, f"{here} failed:\n{text}{uncovered or again}"
 
 
 def own_traceback(tb: TracebackType | None) -> TracebackType | None:
