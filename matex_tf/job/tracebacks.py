@@ -27,9 +27,14 @@ def whole(error: BaseException, tb: TracebackType | None) -> str:
     return text if settings.current().traceback == "full" else without_ours(text)
 
 
+def message(error: BaseException) -> str:
+    """The last lines of a traceback; also of an error whose `__str__` fails."""
+    return "".join(traceback.format_exception_only(type(error), error)).strip()
+
+
 def summary(error: BaseException) -> str:
     """What went wrong, on one line: all of the message, unless that is very long."""
-    words = " ".join("".join(traceback.format_exception_only(type(error), error)).split())
+    words = " ".join(message(error).split())
     return words if len(words) <= _MOST else f"{words[: _MOST - 201]}…{words[-200:]}"
 
 

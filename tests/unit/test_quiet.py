@@ -1,6 +1,9 @@
 """The last lines of a job that has failed."""
 
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,3 +105,28 @@ def test_an_error_of_the_script(tmp_path):
     assert "patches/" in full.err and "patches/" not in short.err and "script.py" in short.err, short
     last = short.err.splitlines()[-1]
     assert last == full.err.splitlines()[-1] and "'x' sizes: 30" in last and "'y' sizes: 29" in last, last
+
+
+CLAIM = """
+import sys
+from matex_tf.job import finalize
+print(finalize.claim(ValueError("boom")), finalize.claim(ValueError("another")), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_an_error_of_every_rank_is_reported_once():
+    """By the first rank of a node that comes to it; another error has a report of its own, and so has another job."""
+    environ = {**os.environ, "PMIX_NAMESPACE": f"a test {os.getpid()}"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    first = subprocess.Popen([sys.executable, "-c", CLAIM], env=environ, **pipes)
+    try:
+        assert first.stdout.readline() == "True True\n"
+        later = CLAIM.replace("another", "a third")
+        second = subprocess.run([sys.executable, "-c", later], env=environ, input="", capture_output=True, text=True)
+        assert second.stdout == "False True\n", second
+        environ["PMIX_NAMESPACE"] += " and another job"
+        third = subprocess.run([sys.executable, "-c", CLAIM], env=environ, input="", capture_output=True, text=True)
+        assert third.stdout == "True True\n", third
+    finally:
+        first.communicate("")
