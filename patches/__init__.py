@@ -10,7 +10,6 @@ It may import all of matex_tf but job and cli. Start reading in fit/trainer.py.
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -208,7 +207,7 @@ def _patch_imports() -> None:
 
 def recorded() -> bool:
     """Whether what the script computes is written down."""
-    return record.DIRECTORY in os.environ
+    return record.active()
 
 
 def install_recording(seed: int) -> None:
