@@ -10,7 +10,6 @@ It may import all of matex_tf but job and cli. Start reading in fit/trainer.py.
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -23,6 +22,9 @@ from matex_tf.verifying import record
 
 #: Names of modules, and the file that patches each. Keras 2 is `tf_keras` here, also where it is installed as `keras`.
 PATCHES = (
+    ("tensorflow", "imports.tried"),
+    ("keras", "imports.tried"),
+    ("tf_keras", "imports.tried"),
     ("tensorflow", "imports.thread_pools"),
     ("tensorflow", "imports.allocator"),
     ("tensorflow", "common.seeds"),
@@ -170,6 +172,10 @@ def install(seed: int | None = None) -> None:
     run.patched = True
     if run.prepared is not None:
         seeds.seed_tensorflow(sys.modules["tensorflow"])
+        from matex_tf.patches.imports import tried
+
+        for package in tried.PACKAGES.intersection(sys.modules):  # imported before there were ranks
+            tried.install(sys.modules[package])
         return
     _patch_imports()
 
@@ -201,7 +207,7 @@ def _patch_imports() -> None:
 
 def recorded() -> bool:
     """Whether what the script computes is written down."""
-    return record.DIRECTORY in os.environ
+    return record.active()
 
 
 def install_recording(seed: int) -> None:

@@ -18,7 +18,8 @@ from matex_tf.errors import DataError, quoted, shortened
 from matex_tf.readers import of_all_ranks, own_rows
 from matex_tf.readers.safety.limits import room
 from matex_tf.readers.tables.table import Arrays, Table, rows_with_gaps, take_rows
-from matex_tf.readers.tf_pipeline import pipeline
+from matex_tf.readers.tf_pipeline import AsOneRank, pipeline
+from matex_tf.verifying import record
 
 #: Of `one_hot`: for labels that are classes.
 AUTO = "auto"
@@ -174,12 +175,19 @@ class Shard:
             A `tf.data.Dataset` of (inputs, labels), or of inputs. It takes the place of arrays in `fit`, `evaluate` and
             `predict`; `map` and `prefetch` may follow it.
         """
+        if record.active() and self.size > 1:
+            return pipeline(AsOneRank(self), batch_size, shuffle, seed, (self.rank, self.size))
         return pipeline(self, batch_size, shuffle, seed)
 
     def read(self, low: int, high: int) -> tuple[Arrays, Arrays | None]:
         """This rank's rows `low` to `high`, as `data` and `labels` have them, and not kept."""
         self._prepare()
         return self._finish(*self._raw(low, high))
+
+    def read_any(self, low: int, high: int) -> tuple[Arrays, Arrays | None]:
+        """The same of the rows of all ranks, in the order of the files."""
+        self._prepare()
+        return self._finish(*self._raw_of(self._window[low:high]))
 
     def read_of(self, rank: int, low: int, high: int) -> tuple[Arrays, Arrays | None]:
         """The same of another rank's rows; `data` must have been read. For those that take over from a dead rank.

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from matex_tf import errors
-from matex_tf.core.row_partition import OWN_ROWS, Interleaving
+from matex_tf.core.row_partition import OWN_ROWS, Interleaving, span
 from matex_tf.errors import DataError
 from matex_tf.readers.tables.table import Arrays, join, take_rows
 
@@ -32,6 +32,17 @@ class Rows(Protocol):
 
     def read(self, low: int, high: int) -> tuple[Arrays, Arrays | None]:
         """This rank's rows `low` to `high`."""
+
+
+class AsOneRank:
+    """All rows of a shard, in the order of the files, as one rank has them."""
+
+    def __init__(self, shard: Any):
+        self.rank, self.turns = 0, Interleaving([shard.total_rows])
+        self.block_rows, self.read = shard.block_rows, shard.read_any
+
+    def __len__(self) -> int:
+        return self.turns.total
 
 
 def batches(shard: Rows, batch_size: int, seed: int | None) -> Iterator[tuple[Arrays, Arrays | None]]:
@@ -74,8 +85,12 @@ def batches(shard: Rows, batch_size: int, seed: int | None) -> Iterator[tuple[Ar
             yield join([x for x, _ in pieces]), join([y for _, y in pieces])
 
 
-def pipeline(shard: Rows, batch_size: int, shuffle: bool, seed: int | None) -> Any:
-    """What `Shard.to_tf_data` returns."""
+def pipeline(shard: Rows, batch_size: int, shuffle: bool, seed: int | None, part: tuple[int, int] = (0, 1)) -> Any:
+    """What `Shard.to_tf_data` returns.
+
+    Args:
+        part: of each batch, which of how many parts of its rows is yielded.
+    """
     import tensorflow as tf
 
     x, y = shard.read(0, 0)
@@ -92,7 +107,9 @@ def pipeline(shard: Rows, batch_size: int, shuffle: bool, seed: int | None) -> A
         epoch = next(epochs)
         mixed = np.random.SeedSequence([first, epoch, shard.rank]).generate_state(1)[0] if shuffle else None
         try:
-            for inputs, labels in batches(shard, batch_size, None if mixed is None else int(mixed)):
+            for both in batches(shard, batch_size, None if mixed is None else int(mixed)):
+                mine = slice(*span(_rows(both[0]), *part))
+                inputs, labels = take_rows(both[0], mine), take_rows(both[1], mine)
                 yield inputs if labels is None else (inputs, labels)
         except DataError as error:
             errors.remember(error)  # TensorFlow raises one of its own, in which little is left of this

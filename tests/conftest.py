@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,10 @@ from pool import CASE_SECONDS, Case, Outcome, Pool, plan
 from tests.support import cases, named
 
 named.stand_in(cases)
+
+# Images set it, and each process that a test starts would compile this package anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 HERE = Path(__file__).resolve().parent
 WAITING, COMPUTING = ("faults", "launch"), ("same_answer", "horovod", "unit", "readers")  # the longest first

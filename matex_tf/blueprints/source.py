@@ -20,6 +20,8 @@ from matex_tf.errors import MissingPackage, SettingError
 
 #: What a config of Keras has, and a file of ranges has not.
 _OF_KERAS = "class_name"
+#: How deep a blueprint may nest, and how many values it may have; a name of YAML that stands often counts each time.
+_DEEPEST, _MOST = 100, 1_000_000
 
 
 def read(path: str) -> dict[str, Any]:
@@ -36,11 +38,31 @@ def read(path: str) -> dict[str, Any]:
         raise SettingError(f"the blueprint {path} cannot be read: {error}.") from None
     try:
         found = json.loads(text) if path.endswith(".json") else _yaml(text)
+        too_much = _too_much(found)
+    except RecursionError:
+        too_much = f"it nests more than {_DEEPEST} deep"
     except ValueError as error:
         raise SettingError(f"the blueprint {path} cannot be read: {error}.") from None
+    if too_much:
+        raise SettingError(f"the blueprint {path} cannot be read: {too_much}.")
     if not isinstance(found, dict) or not found:
         raise SettingError(f"the blueprint {path} must have names and ranges, such as units: 32..512.")
     return {str(name): value for name, value in found.items()}
+
+
+def _too_much(found: Any) -> str:
+    """Why nobody can go through what a file has, in words: YAML can have a part in itself; "" where all is well."""
+    pending, count = [(found, 0)], 0
+    while pending:
+        value, depth = pending.pop()
+        count += 1
+        if depth > _DEEPEST:
+            return f"it refers to itself, or nests more than {_DEEPEST} deep"
+        if count > _MOST:
+            return f"it has more than {_MOST:,} values"
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        pending += [(one, depth + 1) for one in inner]
+    return ""
 
 
 def _yaml(text: str) -> Any:

@@ -8,10 +8,11 @@ import getpass
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from typing import Any
 
-from matex_tf.errors import MatexError, MissingPackage, SettingError
+from matex_tf.errors import MatexError, MissingPackage, SettingError, harmless
 from matex_tf.job import launching
 from matex_tf.job.command_line import Parser, one_of, whole
 from matex_tf.launch import resources
@@ -169,15 +170,20 @@ def _require(module: str = "", message: str = "") -> None:
 def _export(board: Any, folder: str, size: int) -> int:
     from matex_tf.label import export
 
-    os.makedirs(folder, exist_ok=True)
     table, arrays = os.path.join(folder, "labels.csv"), os.path.join(folder, "labels.h5")
 
     def write(draft: str) -> None:
         with open(draft, "wb") as file:
             file.write(export.table(board))
 
-    atomic_file.put(table, write)
-    count = atomic_file.put(arrays, lambda draft: export.hdf5(board, size, draft))
+    try:
+        os.makedirs(folder, exist_ok=True)
+        atomic_file.put(table, write)
+        count = atomic_file.put(arrays, lambda draft: export.hdf5(board, size, draft))
+    except OSError as error:
+        raise SettingError(
+            f"--export {folder} cannot be written ({error.strerror or error}): give a directory."
+        ) from None
     print(f"{table}: {len(board.images.names):,} images; {arrays}: {count:,} with labels that people agree on")
     return 0
 
@@ -213,7 +219,10 @@ def _serve(board: Any, given: argparse.Namespace, title: str, person: str) -> in
     token = board.store.token
     application = server.application(board, training, token, title, person, names)
     where = "localhost" if local else given.address
-    print(f"{len(board.images.names):,} images of {title}; labels are kept in {board.store.path}")
+    for note in board.store.notes:
+        print(f"matex-tf label: {harmless(note, lines=False)}", file=sys.stderr, flush=True)
+    kept = harmless(f"{title}; labels are kept in {board.store.path}", lines=False)
+    print(f"{len(board.images.names):,} images of {kept}")
     print(f"Open this page:  http://{where}:{port}/?token={token}")
     if local and "SSH_CONNECTION" in os.environ:
         host = socket.getfqdn()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
 from matex_tf.core.output import open_closed
 from matex_tf.errors import MatexError, SettingError
 from matex_tf.job import command_line, suggestions
+from matex_tf.launch import resources
 
 #: Each command is a module of this room with `parser()` and `command(given)`, and is told so in the help.
 COMMANDS = {
@@ -33,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code: 2 for a command line that cannot be understood."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     open_closed()
+    resources.give_home(os.environ)
     try:
         code = _run(words)
         sys.stdout.flush()
@@ -45,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
+    if words[0:1] == ["help"] and len(words) > 1:
+        words = [words[1], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
         print(overview())
         return 0 if words else 2

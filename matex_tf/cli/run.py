@@ -18,6 +18,7 @@ from matex_tf.job.command_line import SETTING_PAGES, Parser, whole
 from matex_tf.job.target import Target
 from matex_tf.launch import mpirun_command, mpirun_process, resources
 from matex_tf.settings import Settings
+from matex_tf.watching import registry
 
 
 def parser() -> Parser:
@@ -79,6 +80,8 @@ def command(given: argparse.Namespace) -> int:
             code = mpirun_process.run(line(ranks, hosts, {}), local=local, survive=survive, sign=sign)
         if sign.missed:
             print(f"matex_tf: error: {mpirun_process.NO_SIGN}", file=sys.stderr, flush=True)
+    if code and settings.watch:
+        registry.forget_gone(settings.watch_dir)
     if settings.notes and settings.output not in ("first", "all") and ranks > 1:
         where = os.path.join(settings.output, "rank.R.log") + ("" if local else ", on its host")
         print(f"matex_tf: what each rank R printed is in {where}", file=sys.stderr, flush=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import signal
+import socket
 import sys
 import sysconfig
 import threading
@@ -15,17 +17,20 @@ from typing import NoReturn
 
 import matex_tf
 from matex_tf import errors
+from matex_tf.core import mismatch
 from matex_tf.core import world as world_module
 from matex_tf.core.output import Output
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError
 from matex_tf.faults import transactions
+from matex_tf.job import tracebacks
 from matex_tf.launch import lifetime
 
 _FIRST_WAIT = 0.5  # seconds in which rank 0 may report the error that this rank has too
 _WAIT_PER_RANK = 0.2
 _LONGEST_WAIT = 3.0
 _WHILE_STARTING = 2.0  # times these waits: the machine is busy with the other ranks' starts, and the launcher late
+_FOR_ANOTHER = 6.0  # seconds for a rank that has said that it reports the same error
 _LAST_WORDS = 0.2  # seconds for the launcher to pass on what was printed
 _FOR_THE_LAUNCHER = 2.0  # seconds for the launcher to see that a rank has died
 
@@ -107,6 +112,8 @@ class Finalizer:
         self._output.flush()
         if report and self._world.rank != 0:
             time.sleep(_wait_of(self._world.rank))
+        if report and not claim(error):
+            time.sleep(_FOR_ANOTHER)  # which reports the same, and ends this one
         self._output.restore()
         if report:
             os.write(2, report.encode(errors="replace"))
@@ -137,11 +144,30 @@ class Finalizer:
         ours = _own_error(error)
         if ours is not None:
             return 2 if isinstance(ours, errors.SettingError) else 1, f"matex_tf: error: {ours}\n{uncovered}"
-        lines = traceback.format_exception(type(error), error, own_traceback(error.__traceback__))
-        cause = traceback.format_exception_only(type(error), error)[-1].strip().partition("\n")
+        text = tracebacks.whole(error, own_traceback(error.__traceback__))
         # The last line says what went wrong, also where the error has more of them.
-        again = f"{here} failed: {cause[0]}\n" if cause[1] else ""
-        return 1, f"{here} failed:\n{''.join(lines)}{uncovered or again}"
+        again = f"{here} failed: {tracebacks.summary(error)}\n" if "\n" in tracebacks.message(error) else ""
+        return 1, f"{here} failed:\n{text}{uncovered or again}"
+
+
+_claims: list[socket.socket] = []  # held to the end of this process, which gives them back
+
+
+def claim(error: BaseException) -> bool:
+    """Whether this is the first rank of this node to report an error of these words; the first call counts.
+
+    A name of the kernel's is bound, which nobody has to remove. Somebody else who has it only makes a report late.
+    """
+    job = os.environ.get("PMIX_NAMESPACE") or str(os.getppid())
+    mark, detail = mismatch.fingerprint(f"{job} {os.geteuid()}", [errors.harmless(tracebacks.message(error))])
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        held.bind(f"\0matex-report-{mark:08x}{detail:08x}")
+    except OSError as taken:
+        held.close()
+        return taken.errno != errno.EADDRINUSE
+    _claims.append(held)
+    return True
 
 
 def own_traceback(tb: TracebackType | None) -> TracebackType | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hmac
+import secrets
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -11,6 +13,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse
 
 MOST_BYTES = 8 << 20  # of a request
+_SESSION_SECONDS = 30 * 24 * 3600
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 _READING = ("GET", "HEAD")
 _HEADERS = {
@@ -34,15 +37,14 @@ class Guard:
     """An ASGI application in front of another one, which only requests reach that may.
 
     Args:
-        token: in the address that is printed; a browser keeps it as a cookie from then on.
+        token: in the address that is printed. A browser gets a session for it, which it keeps as a cookie from then on.
+            The token cannot be told from a session, and a new token ends all of them.
         hosts: names by which this server may be called, beside those of the machine itself. A page of another name
             that leads here (DNS rebinding) is refused. Any port will do: an ssh tunnel has its own.
     """
 
     def __init__(self, app: Any, token: str, hosts: tuple[str, ...] = ()):
         self._app, self._token, self._hosts = app, token, {*_LOCAL, *hosts}
-        # Of each server its own: browsers keep cookies by the name of a machine, whatever the port.
-        self.cookie = "matex-label-" + hmac.new(token.encode(), b"cookie", "sha256").hexdigest()[:8]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -84,8 +86,9 @@ class Guard:
         return None
 
     def _knows(self, scope: Scope, headers: Headers) -> bool:
+        if self._is_session(cookie_parser(headers.get("cookie", "")).get(_cookie(headers), "")):
+            return True
         given = [
-            cookie_parser(headers.get("cookie", "")).get(self.cookie, ""),
             QueryParams(scope["query_string"]).get("token", ""),
             headers.get("authorization", "").removeprefix("token ").removeprefix("Bearer "),
         ]
@@ -93,9 +96,29 @@ class Guard:
         return any([hmac.compare_digest(one.encode(errors="replace"), known) for one in given])
 
     def _welcome(self, scope: Scope) -> RedirectResponse | None:
-        """Let a browser keep the token, and take it out of the address."""
+        """Let a browser keep a session, and take the token out of the address."""
         if scope["path"] != "/" or b"token=" not in scope["query_string"]:
             return None
         answer = RedirectResponse("/", 303)
-        answer.set_cookie(self.cookie, self._token, httponly=True, samesite="strict", max_age=30 * 24 * 3600)
+        session = self._session(f"{int(time.time())}.{secrets.token_urlsafe(16)}")
+        name = _cookie(Headers(scope=scope))
+        answer.set_cookie(name, session, httponly=True, samesite="strict", max_age=_SESSION_SECONDS)
         return answer
+
+    def _session(self, begun: str) -> str:
+        """When a session has begun and a random word, signed by the token."""
+        return f"{begun}.{hmac.new(self._token.encode(), f'session {begun}'.encode(), 'sha256').hexdigest()}"
+
+    def _is_session(self, given: str) -> bool:
+        begun, _, _ = given.rpartition(".")
+        when, _, _ = begun.partition(".")
+        if not hmac.compare_digest(self._session(begun).encode(), given.encode(errors="replace")):
+            return False
+        return int(when) > time.time() - _SESSION_SECONDS
+
+
+def _cookie(headers: Headers) -> str:
+    """The name of the cookie: of each port its own, as browsers keep cookies by the name of a machine alone. It is the
+    port that the browser knows, which an ssh tunnel has chosen."""
+    port = headers.get("host", "").rpartition(":")[2]
+    return f"matex-label-{port if port.isascii() and port.isdigit() else 80}"

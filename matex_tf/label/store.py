@@ -10,13 +10,43 @@ import json
 import os
 import secrets
 import sqlite3
+import stat
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from matex_tf.label.actions import NONE, SKIPPED, TABLES, VERSION, Action, Change, StoreError, plain
+from matex_tf.storage.private_directory import owner
 
 MOST_GROUPS = 200
+
+
+def _take(path: str) -> bool:
+    """Have the file, empty and for this user alone where there was none; whether others can read it.
+
+    One that is there is not opened: to close it again would end the locks of this process on it.
+
+    Raises:
+        StoreError: it cannot be made, is no plain file, or it or its journal, which is read back, is another user's.
+    """
+    try:
+        if os.path.islink(path) and not os.path.exists(path):
+            there = os.readlink(path)
+            raise StoreError(f"{path} is a link to {there}, where there is nothing: give another file as --labels.")
+        for one in (path, f"{path}-journal"):
+            found = os.stat(one) if os.path.lexists(one) else None
+            if found is not None and not stat.S_ISREG(found.st_mode):
+                raise StoreError(f"{one} is no file: give another one as --labels.")
+            if found is not None and found.st_uid != os.geteuid():
+                raise StoreError(
+                    f"{one} belongs to {owner(found.st_uid)}, who knows the token in it, and could change the labels: "
+                    "give a file of your own as --labels, such as a copy."
+                )
+        if not os.path.exists(path):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        return bool(os.stat(path).st_mode & 0o077)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be opened ({error.strerror}): give another file as --labels.") from None
 
 
 class Store:
@@ -28,14 +58,17 @@ class Store:
         of: what they are images of, the same each time.
 
     Raises:
-        StoreError: the file is no such file, or another server has it.
+        StoreError: the file is no such file, belongs to somebody else, or another server has it.
+
+    Attributes:
+        token: what whoever asks the server must know. It is drawn anew where others may have read it.
+        notes: what should be known of the file.
     """
 
     def __init__(self, path: str, names: Sequence[str], of: str = ""):
         self.path, self._lock = path, threading.RLock()
-        new = not os.path.exists(path)
-        if new:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        self.notes: tuple[str, ...] = ()
+        seen = _take(path)
         try:
             self._db = sqlite3.connect(path, timeout=2, isolation_level=None, check_same_thread=False)
             # No write-ahead log: that needs shared memory, which the file systems of clusters do not have.
@@ -47,6 +80,7 @@ class Store:
                 self._make()
             self._check(of)
             self._know(names)
+            self._renew(seen)
             self._db.execute("commit")
         except sqlite3.OperationalError as error:
             if "locked" in str(error):
@@ -60,7 +94,7 @@ class Store:
         for statement in TABLES.split(";"):
             self._db.execute(statement)
         self._db.execute("insert into groups values (?, 'none of these', 0, 0), (?, 'skipped', 0, 0)", (NONE, SKIPPED))
-        about = {"made by": "matex-tf label", "version": VERSION, "token": secrets.token_urlsafe(24)}
+        about = {"made by": "matex-tf label", "version": VERSION}
         self._db.executemany("insert into about values (?, ?)", about.items())
 
     def _check(self, of: str) -> None:
@@ -72,6 +106,18 @@ class Store:
         if (before := self.about("of")) is not None and before != of:
             raise StoreError(f"{self.path} has the labels of {before}, not of {of}: give another file as --labels.")
         self.remember("of", of)
+
+    def _renew(self, seen: bool) -> None:
+        """Draw a token where there is none, where others could read it, and where it is that of another user's file."""
+        mine = str(os.geteuid())
+        known = self.about("token") is not None
+        if known and self.about("token of") == mine and not seen:
+            return
+        if seen:
+            os.chmod(self.path, 0o600)
+            self.notes = (f"others could read {self.path}: it is for you alone now, and has a new token",)
+        self.remember("token", secrets.token_urlsafe(24))
+        self.remember("token of", mine)
 
     def _know(self, names: Sequence[str]) -> None:
         """Give new images a number; `ids` is then the number of each image in the file."""

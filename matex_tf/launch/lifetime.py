@@ -112,11 +112,18 @@ def remove_own_segments(*starts: str) -> None:
     Args:
         starts: of their paths; MPICH's where none are given.
     """
-    wanted = starts or (_MPICH,)
-    for path in _mapped("self"):
-        if path.startswith(wanted):
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+    for path in segments("self", *(starts or (_MPICH,))):
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def segments(process: str, *starts: str) -> set[str]:
+    """The files of MPI's shared memory that a process has mapped.
+
+    Args:
+        starts: of their paths; those of all MPIs where none are given.
+    """
+    return {path for path in _mapped(process) if path.startswith(starts or (_OPEN_MPI, _MPICH))}
 
 
 def remove_unused_segments() -> None:

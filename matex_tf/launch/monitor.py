@@ -180,10 +180,15 @@ def _holders(pid: int) -> list[tuple[int, str]]:
 
 def kill(pid: int) -> None:
     """Kill an mpirun and what it has started on this machine, such as the ssh to a host that does not answer, which
-    would keep the job's output open."""
-    for one in (pid, *_children(pid)):
+    would keep the job's output open. Ranks cannot remove their shared memory then."""
+    family = [pid, *_children(pid)]
+    segments = set().union(*(lifetime.segments(str(one)) for one in family))
+    for one in family:
         with contextlib.suppress(ProcessLookupError):
             os.kill(one, signal.SIGKILL)
+    for path in segments:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 def remove_session(pid: int) -> None:

@@ -182,7 +182,8 @@ def _wait(
             with contextlib.suppress(ProcessLookupError):
                 job.send_signal(signal.SIGUSR1)
         elif info.si_signo in _STOPS:
-            from_terminal = info.si_code > 0
+            # A terminal that is closed tells its first process alone, which may be this one.
+            from_terminal = info.si_code > 0 and info.si_signo != signal.SIGHUP
             if not end.stopped and not from_terminal:
                 with contextlib.suppress(ProcessLookupError):
                     job.send_signal(signal.SIGTERM if info.si_signo == signal.SIGHUP else info.si_signo)

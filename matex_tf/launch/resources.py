@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,14 @@ BATCH_SYSTEMS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE", "CO
 
 #: How many ranks a batch system (Slurm, PBS, LSF, Grid Engine) has been asked for.
 TASKS = ("SLURM_NTASKS", "PBS_NP", "LSB_DJOB_NUMPROC", "NSLOTS")
+
+
+def give_home(environ: MutableMapping[str, str]) -> None:
+    """Set HOME where it is not, to what the system knows or else to TMPDIR: Open MPI does not start without."""
+    if not environ.get("HOME"):
+        environ.pop("HOME", None)  # empty, it would be taken
+        found = os.path.expanduser("~")
+        environ["HOME"] = found if os.path.isabs(found) else tempfile.gettempdir()
 
 
 @dataclass(frozen=True)

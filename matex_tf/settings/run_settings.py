@@ -423,6 +423,12 @@ class Settings:
         kind="switch",
         group="files and output",
     )
+    traceback: str = option(
+        "short",
+        "How an error of the script is shown: `short` leaves out frames of matex_tf, `full` shows them.",
+        choices=("short", "full"),
+        group="files and output",
+    )
     of_strategies: tuple[Any, ...] = ()
 
     @classmethod

@@ -67,7 +67,7 @@ class Folder:
         found = os.fstat(self._open[-1])
         if found.st_uid != os.geteuid():
             raise MatexError(
-                f"{self.path} belongs to {_user(found.st_uid)}, who could change what this job reads back: give a "
+                f"{self.path} belongs to {owner(found.st_uid)}, who could change what this job reads back: give a "
                 f"directory of your own as {self._option}."
             )
         if found.st_mode & _OF_OTHERS:
@@ -163,7 +163,8 @@ def _is_own(found: os.stat_result) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
 
 
-def _user(number: int) -> str:
+def owner(number: int) -> str:
+    """The name of a user."""
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:

@@ -13,10 +13,8 @@ from matex_tf.verifying.record import BATCH, EPOCH, SLOTS, TEST, WEIGHTS, Moment
 KINDS = (BATCH, EPOCH, TEST, WEIGHTS, SLOTS)
 #: Relative differences up to this come of sums that are taken in another order.
 ROUNDING = 1e-5
-#: Slots that hold mean gradients (1) and mean squares of gradients (2): their names in Keras 3, in Keras 2 with its new
-#: optimizers ("Adam/m/dense/bias:0") and with its legacy ones ("Adam/dense/bias/m:0").
-_MOMENTS = {"momentum": 1, "m": 1, "velocity": 2, "v": 2, "rms": 2}
-_NOTHING = 1e-4
+#: How much larger a difference may be than what rounding makes of one rank, and how many steps earlier.
+_MARGIN, _EARLIER = 4.0, 4
 _SMALLEST = 1e-4  # an array of smaller entries is held against this
 
 
@@ -42,11 +40,23 @@ class Found:
 
 @dataclass
 class Comparison:
-    """What was found of all kinds, and what one of the two has and the other has not."""
+    """What was found of all kinds, and what one of the two has and the other has not.
+
+    Attributes:
+        left_out: what differs by as much as rounding makes it differ on one rank.
+    """
 
     found: dict[str, Found]
     unequal: list[str]
-    left_out: frozenset[str] = frozenset()
+    left_out: set[str] = field(default_factory=set)
+
+    def first_log(self) -> Found | None:
+        """Of logs, or where there are none of weights, what is furthest apart; None where nothing was compared."""
+        for kinds in ((BATCH, EPOCH, TEST), (WEIGHTS,)):
+            found = [self.found[kind] for kind in kinds if self.found[kind].compared]
+            if found:
+                return max(found, key=lambda one: one.largest)
+        return None
 
     def within(self, tolerance: float) -> bool:
         """Whether both are the same up to a relative difference, and something was compared."""
@@ -54,70 +64,43 @@ class Comparison:
         return compared and not self.unequal and all(one.largest <= tolerance for one in self.found.values())
 
 
-def without_gradient(training: Iterable[Moment]) -> list[str]:
-    """The weights whose gradients are rounding alone, such as a bias before BatchNormalization, which takes it out.
+class Rounding:
+    """What other last digits of the weights make of a training on one rank, by value and step.
 
-    Adam makes steps of them that are as large as any, in directions that mean nothing. They are known by their mean
-    gradient: it is never more than 1e-4 of the largest in the model.
+    The gradient of a bias before BatchNormalization, which takes it out, is rounding alone, and Adam makes steps of it
+    that are as large as any. Where the input of a ReLU is nearly 0, the last digit decides whether a gradient passes.
     """
-    weights: set[str] = set()
-    largest: dict[tuple[str, int], float] = {}
-    for moment in training:
-        if moment.kind == WEIGHTS:
-            weights.update(moment.values)
-        elif moment.kind == SLOTS:
-            for name, value in moment.values.items():
-                about = _moment(name)
-                if about is not None and value.size:
-                    largest[about] = max(largest.get(about, 0.0), float(np.abs(value).max()))
-    limits = {
-        order: _NOTHING**order * max((found for (_, one), found in largest.items() if one == order), default=0.0)
-        for order in (1, 2)
-    }
-    orders = {order for _, order in largest}
-    idle = {about for (about, order), found in largest.items() if order == min(orders) and found <= limits[order]}
-    found = {name for name in weights if _flat(name) in idle}
-    if found:  # what takes such a bias out follows it
-        found.update(name for name in weights if _plain(name).endswith("/moving_mean"))
-    return sorted(found)
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], dict[int, float]] = {}
+
+    def add(self, expected: Iterable[Moment], nudged: Iterable[Moment]) -> None:
+        """Take note of how far apart two trainings on one rank are, which differ by rounding."""
+        for one, other in zip(expected, nudged, strict=False):
+            for name in one.values.keys() & other.values.keys():
+                if one.values[name].shape == other.values[name].shape:
+                    steps = self._found.setdefault((one.kind, name), {})
+                    apart = difference(one.values[name], other.values[name])
+                    steps[one.step] = max(steps.get(one.step, 0.0), apart)
+
+    def most(self, kind: str, name: str, step: int) -> float:
+        """The largest difference that is taken for rounding, of a value after a step."""
+        steps = self._found.get((kind, name), {})
+        return _MARGIN * max((apart for at, apart in steps.items() if at <= step + _EARLIER), default=0.0)
 
 
-def _moment(slot: str) -> tuple[str, int] | None:
-    """Whose mean gradient a slot holds, and of which order; None for any other slot."""
-    parts = _plain(slot).split("/")
-    if len(parts) > 2 and parts[1] in _MOMENTS:  # Keras 2: optimizer, slot, the path of the weight
-        return "_".join(parts[2:]), _MOMENTS[parts[1]]
-    if len(parts) > 2 and parts[-1] in _MOMENTS:  # its legacy optimizers
-        return "_".join(parts[1:-1]), _MOMENTS[parts[-1]]
-    about, _, kind = parts[-1].rpartition("_")
-    return (about, _MOMENTS[kind]) if about and kind in _MOMENTS else None
-
-
-def _is_slot_of(slot: str, weights: Iterable[str]) -> bool:
-    """Whether a slot, of whichever kind, belongs to one of these weights, whose names are flat."""
-    rest = _flat(slot.partition("/")[2])
-    return any(rest.startswith(f"{weight}_") or rest.partition("_")[2] == weight for weight in weights)
-
-
-def _plain(name: str) -> str:
-    """Without the number of TensorFlow's output, which names of Keras 2 have."""
-    return name.partition(":")[0]
-
-
-def _flat(name: str) -> str:
-    """The name of a weight as it is a part of the names of its slots in Keras 3."""
-    return _plain(name).replace("/", "_")
-
-
-def compare(expected: Iterable[Moment], got: Iterable[Moment], leave_out: Iterable[str] = ()) -> Comparison:
+def compare(
+    expected: Iterable[Moment], got: Iterable[Moment], tolerance: float = 0.0, rounding: Rounding | None = None
+) -> Comparison:
     """Hold a training beside the one that it should be like.
 
     Args:
         expected: that of one rank.
         got: the other.
-        leave_out: weights that are not compared, nor are their slots.
+        tolerance: a difference up to this is none.
+        rounding: what rounding makes of the training; differences up to that are left out.
     """
-    result = Comparison({kind: Found() for kind in KINDS}, [], frozenset(leave_out))
+    result = Comparison({kind: Found() for kind in KINDS}, [])
     for one, other in itertools.zip_longest(expected, got):
         if one is None or other is None:
             there, which = (one, "one rank") if other is None else (other, "several ranks")
@@ -128,24 +111,24 @@ def compare(expected: Iterable[Moment], got: Iterable[Moment], leave_out: Iterab
                 f"one rank has {one.kind} after step {one.step} where several have {other.kind} after step {other.step}"
             )
             break
-        _compare(one, other, result)
+        _compare(one, other, result, tolerance, rounding or Rounding())
     return result
 
 
-def _compare(one: Moment, other: Moment, result: Comparison) -> None:
+def _compare(one: Moment, other: Moment, result: Comparison, tolerance: float, rounding: Rounding) -> None:
     found = result.found[one.kind]
     alone = sorted(set(one.values) ^ set(other.values))
     if alone:
         result.unequal.append(f"{one.kind} after step {one.step}: {', '.join(alone[:4])} not in both")
-    left_out = {_flat(name) for name in result.left_out}
     for name in [name for name in one.values if name in other.values]:
-        if name in result.left_out or (one.kind == SLOTS and _is_slot_of(name, left_out)):
-            continue
         a, b = one.values[name], other.values[name]
         if a.shape != b.shape or a.dtype != b.dtype:
             result.unequal.append(f"{name} after step {one.step}: {a.dtype} {a.shape}, and {b.dtype} {b.shape}")
             continue
         apart = difference(a, b)
+        if tolerance < apart <= rounding.most(one.kind, name, one.step):
+            result.left_out.add(name)
+            continue
         found.compared += a.size
         found.by_step[one.step] = max(found.by_step.get(one.step, 0.0), apart)
         if apart > ROUNDING and found.first is None:

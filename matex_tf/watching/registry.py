@@ -51,7 +51,13 @@ class Entry:
     @property
     def is_gone(self) -> bool:
         """Whether its process has ended, as far as this host can tell."""
-        return self.host == socket.gethostname() and not os.path.exists(f"/proc/{self.pid}")
+        if self.host != socket.gethostname():
+            return False
+        try:
+            with open(f"/proc/{self.pid}/stat", encoding="utf-8", errors="replace") as file:
+                return file.read().rpartition(")")[2].split()[0] == "Z"  # nobody has asked how it ended
+        except OSError:
+            return True
 
 
 def directory(base: str = "") -> Folder:
@@ -74,6 +80,7 @@ def add(entry: Entry, base: str) -> None:
     Raises:
         MatexError, OSError: see `directory`.
     """
+    forget_gone(base)
     with directory(base) as folder:
         draft = f"{entry.name}.{entry.pid}.draft"
         folder.remove(draft)
@@ -88,6 +95,12 @@ def remove(name: str, pid: int, base: str) -> None:
         found = _read(folder, f"{name}.json")
         if found is not None and found.pid == pid:
             folder.remove(f"{name}.json")
+
+
+def forget_gone(base: str) -> None:
+    """Forget the jobs of this host whose process has ended: one that was killed could not."""
+    with contextlib.suppress(OSError, MatexError):
+        list(entries(base))
 
 
 def entries(base: str = "") -> Iterator[Entry]:

@@ -99,7 +99,7 @@ class Check:
             with effects.put_back(function):
                 for _ in range(_RUNS):
                     to_begin()
-                    effects.nudge(function, _precision().nudge, random)
+                    effects.nudge(function, precision().nudge, random)
                     found.append(parts())
             return found
 
@@ -157,7 +157,7 @@ class Check:
 
     def _least(self) -> list[np.ndarray]:
         """For each gradient of each update the difference that is always taken for rounding."""
-        return [np.full(len(parts), _precision().tolerance) for parts in self._alone]
+        return [np.full(len(parts), precision().tolerance) for parts in self._alone]
 
     def _rounding(self) -> list[np.ndarray]:
         """The same, at least what other last digits of the weights change, with a margin."""
@@ -260,7 +260,7 @@ def _dense(given: tf_op.Given, arrays: list[np.ndarray]) -> list[Part]:
     ]
 
 
-def _precision() -> _Precision:
+def precision() -> _Precision:
     """That of what layers compute with."""
     for name in {"keras", "tf_keras"}.intersection(sys.modules):
         of_keras = sys.modules[name].mixed_precision
@@ -274,4 +274,4 @@ def _apart(one: Sequence[Part], other: Sequence[Part]) -> np.ndarray:
     """For each gradient the largest difference, relative to its largest entry."""
     sizes = np.array([np.abs(array).max(initial=0) for _, array in one])
     found = [np.abs(a - b).max(initial=0) for (_, a), (_, b) in zip(one, other, strict=True)]
-    return np.array(found) / np.maximum(sizes, max(_precision().small * sizes.max(initial=0), 1e-30))
+    return np.array(found) / np.maximum(sizes, max(precision().small * sizes.max(initial=0), 1e-30))

@@ -31,6 +31,7 @@ from matex_tf.patches.samples import tagged_rows
 from matex_tf.patches.samples.pruning import Pruning
 from matex_tf.patches.samples.tagged_rows import TaggedRows
 from matex_tf.readers import own_rows
+from matex_tf.verifying import record
 
 
 class LocalBatch(NamedTuple):
@@ -149,6 +150,8 @@ def pipeline(
     ranks = world.current()
     leaves = [leaf for leaf in tf.nest.flatten(adapter._inputs) if leaf is not None]
     holding, orphans = _layout(leaves, asked)
+    if training and holding.sharded and elements is None and record.active():
+        elements, holding, orphans = _as_one_rank_has_them(adapter, holding), DataLayout([holding.total], False), None
     adapter._matex_sharded = holding.sharded
     if training:
         _tell(holding, asked)
@@ -183,6 +186,17 @@ def pipeline(
         adapter._matex_source = Gatherer(elements, tagged=pruning is not None)
         origin = [batch_origins.remember(adapter._matex_source), ranks.generation]
     return _gathered(batches, own_rows, elements, origin, not holding.sharded, pruning)
+
+
+def _as_one_rank_has_them(adapter: Any, holding: DataLayout) -> Any:
+    """For `matex-tf verify` the rows of all ranks on each, so that the batches are those of one rank."""
+    log_once.log("verify: the rows of the ranks are put together, so that batches are those of one rank")
+    adapter._num_samples = holding.total
+    ranks, what = world.current(), "put the rows of the ranks together"
+    return tf.nest.map_structure(
+        lambda leaf: None if leaf is None else tf.constant(ranks.allgather_rows(np.asarray(leaf), what)),
+        _as_elements(adapter._inputs, ghosts=False),
+    )
 
 
 def _layout(leaves: list[Any], asked: dict[str, Any]) -> tuple[DataLayout, Any]:
@@ -287,13 +301,13 @@ def _going_round(adapter: Any, elements: Any, holding: DataLayout, global_size: 
     return batches.map(gather).with_options(options)
 
 
-def _as_elements(inputs: Any) -> Any:
-    """The arrays as Keras gives them to tf.data; one row of zeros where a rank has none."""
+def _as_elements(inputs: Any, ghosts: bool = True) -> Any:
+    """The arrays as Keras gives them to tf.data; with `ghosts` one row of zeros where a rank has none."""
     from keras.src import tree
     from keras.src.trainers.data_adapters import array_slicing
 
     arrays = tree.lists_to_tuples(array_slicing.convert_to_sliceable(inputs, target_backend="tensorflow"))
-    return tf.nest.map_structure(at_least_one_row, arrays)
+    return tf.nest.map_structure(at_least_one_row, arrays) if ghosts else arrays
 
 
 def at_least_one_row(leaf: Any) -> Any:

@@ -1,6 +1,7 @@
 """The same for Keras 2: what a training has after each step.
 
-Relies on (tf_keras 2.16 to 2.21, Keras 2.13 to 2.15): `CallbackList.on_train_batch_end`, `on_epoch_end`, `on_test_end`,
+Relies on (tf_keras 2.16 to 2.21, Keras 2.13 to 2.15): `CallbackList.on_train_batch_begin`,
+`on_train_batch_end`, `on_epoch_end`, `on_test_end`,
 `Model.fit`, `evaluate`, `predict` and `train_on_batch`, `apply_gradients(grads_and_vars, ...)` of new and legacy
 optimizers and of those that scale losses, public.
 """
@@ -49,6 +50,8 @@ def _recording(original: Any) -> Any:
         known = [variable for _, variable in pairs]
         own = [*known, *keras_lines.optimizer_variables(self)]
         names = recorder.unique([keras_lines.path(variable) for variable in own])
+
+        recorder.nudge(known, self.iterations)
 
         def add(*values: np.ndarray) -> None:
             recorder.add_step(names, values, len(known))

@@ -3,8 +3,8 @@
 Steps of `fit` and `train_on_batch` are recorded when they are over, those of a loop of the script's own where a Keras
 optimizer has applied gradients.
 
-Relies on (Keras 3.3 to 3.15): `CallbackList.on_train_batch_end`, `on_epoch_end`, `on_test_end`, `BaseOptimizer.apply`
-and `TensorFlowTrainer.fit`, `evaluate` and `train_on_batch`, public.
+Relies on (Keras 3.3 to 3.15): `CallbackList.on_train_batch_begin`, `on_train_batch_end`, `on_epoch_end`, `on_test_end`,
+`BaseOptimizer.apply` and `TensorFlowTrainer.fit`, `evaluate` and `train_on_batch`, public.
 """
 
 from __future__ import annotations
@@ -45,12 +45,22 @@ class Recorder:
         self.add(record.WEIGHTS, _named(weights))
         self.add(record.SLOTS, _named(slots))
 
+    def before_step(self, model: Any) -> None:
+        """Give weights other last digits where that is asked for: it shows what rounding makes of a training."""
+        if _nudge:
+            random = np.random.default_rng([_nudge, self.steps])
+            for variable in model.trainable_variables:
+                value = np.asarray(variable)
+                factor = 1 + _last_digits() * random.uniform(-1, 1, value.shape)
+                variable.assign((value * factor).astype(value.dtype))
+
     def end_if_enough(self) -> None:
         """End the script after as many steps as are wanted, on every rank after the same one."""
         if self._wanted and self.steps >= self._wanted:
             raise SystemExit(0)
 
 
+_nudge = int(os.environ.get(record.NUDGE, "0"))
 _recorder = Recorder(os.environ.get(record.DIRECTORY, ""), int(os.environ.get(record.STEPS, "0")))
 
 
@@ -68,6 +78,7 @@ def install(module: ModuleType) -> None:
 
 def watch_callbacks(module: ModuleType) -> None:
     """Record what the `CallbackList` of a module hears."""
+    _before(module, "CallbackList.on_train_batch_begin", lambda callbacks: _recorder.before_step(callbacks.model))
     for method, after in (
         ("on_train_batch_end", _after_batch),
         ("on_epoch_end", _after_epoch),
@@ -81,6 +92,21 @@ def watch_model(module: ModuleType, owner: str) -> None:
     for method in ("fit", "evaluate", "predict"):
         around(module, f"{owner}.{method}", _of_keras)
     around(module, f"{owner}.train_on_batch", _train_on_batch)
+
+
+def _last_digits() -> float:
+    """A part of a weight, some units in the last place of what layers compute with."""
+    from matex_tf.patches.checking import one_rank
+
+    return one_rank.precision().nudge
+
+
+def _before(module: ModuleType, path: str, before: Any) -> None:
+    def wrapper(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
+        before(callbacks)
+        return wrapped(*args, **kwargs)
+
+    around(module, path, wrapper)
 
 
 def _after(module: ModuleType, path: str, after: Any) -> None:
@@ -104,6 +130,7 @@ def _of_keras(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _train_on_batch(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    _recorder.before_step(model)
     with in_keras():
         result = wrapped(*args, **kwargs)
     _recorder.steps += 1
@@ -177,6 +204,15 @@ def add_step(names: Sequence[str], values: Sequence[np.ndarray], weights: int) -
         _recorder.add(kind, dict(zip(names[here], values[here], strict=True)))
 
 
+def nudge(variables: Iterable[Any], step: Any) -> None:
+    """The same after a step of a loop of the script's own, also in a graph. Args: step: a number, other each time."""
+    for place, variable in enumerate(variables if _nudge else ()):
+        seed = tf.stack([tf.constant(_nudge + 1000 * place), tf.cast(step, tf.int32)])
+        random = tf.random.stateless_uniform(variable.shape, seed, -1.0, 1.0, tf.float64)
+        value = tf.cast(tf.convert_to_tensor(variable), tf.float64) * (1 + _last_digits() * random)
+        variable.assign(tf.cast(value, tf.as_dtype(variable.dtype)))
+
+
 def _applying(original: Any) -> Any:
     """`apply` of an optimizer, after which its variables are recorded where a loop of the script's own calls it."""
 
@@ -187,6 +223,7 @@ def _applying(original: Any) -> Any:
         known = list(self._trainable_variables if trainable_variables is None else trainable_variables)
         own = [*known, *self.variables]
         paths = [variable.path for variable in own]
+        nudge(known, self.iterations)
 
         def add(*values: np.ndarray) -> None:
             add_step(paths, values, len(known))

@@ -113,7 +113,9 @@ def _members(path: str) -> dict[str, Place]:
     """The arrays of a .npz file by name."""
     places: dict[str, Place] = {}
     with zipfile.ZipFile(path) as archive, builtins.open(path, "rb") as file:
+        _compare_count(file, archive, path)
         for info in archive.infolist():
+            begin = _begin(file, info, path)
             if not info.filename.endswith(".npy"):
                 continue
             name = info.filename[: -len(".npy")]
@@ -121,10 +123,11 @@ def _members(path: str) -> dict[str, Place]:
             if name in places:
                 raise DataError(f"{what} is in it twice.")
             if info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1:
-                offset = _stored_at(file, info, what)
-                file.seek(offset)
+                if info.compress_size != info.file_size:
+                    raise DataError(f"{what} is not where the directory of the file says.")
+                file.seek(begin)
                 place = _place(file, path, what, info.file_size)
-                places[name] = replace(place, offset=offset + place.offset, begin=offset, sum=info.CRC)
+                places[name] = replace(place, offset=begin + place.offset, begin=begin, sum=info.CRC)
             else:
                 with archive.open(info) as stream:
                     place = _place(stream, path, what, info.file_size)
@@ -133,11 +136,22 @@ def _members(path: str) -> dict[str, Place]:
     return places
 
 
-def _stored_at(file: Any, info: zipfile.ZipInfo, what: str) -> int:
-    """Where the bytes of a member that is not packed begin."""
+def _compare_count(file: Any, archive: zipfile.ZipFile, path: str) -> None:
+    """See that no member is lost between others: Python's zipfile does not compare their number."""
+    file.seek(archive.start_dir)
+    rest = file.read()
+    end = rest.rfind(b"PK\x05\x06")
+    (count,) = struct.unpack_from("<H", rest, end + 10)
+    if count not in (len(archive.infolist()), 0xFFFF):  # which stands for a larger number
+        raise DataError(f"{path} is damaged: it has {len(archive.infolist())} members, and {count} were written.")
+
+
+def _begin(file: Any, info: zipfile.ZipInfo, path: str) -> int:
+    """Where the bytes of a member begin. Of its name, which no checksum covers, both copies must be alike."""
     file.seek(info.header_offset)
     header = file.read(30)
-    if len(header) < 30 or header[:4] != b"PK\x03\x04" or info.compress_size != info.file_size:
+    what = f"{path}: {quoted(info.filename)}"
+    if len(header) < 30 or header[:4] != b"PK\x03\x04":
         raise DataError(f"{what} is not where the directory of the file says.")
     names, extra = struct.unpack("<HH", header[26:30])
     if file.read(names) != info.orig_filename.encode("utf-8" if info.flag_bits & 0x800 else "cp437", "replace"):

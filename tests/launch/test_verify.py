@@ -121,32 +121,146 @@ def test_compare():
     assert not compare.compare([], []).within(1)
 
 
-@pytest.mark.parametrize(
-    ("slot", "first", "second", "colon"),
-    [
-        ("adam/net_{}_{}", "momentum", "velocity", ""),  # Keras 3
-        ("Adam/{1}/net/{0}:0", "m", "v", ":0"),  # Keras 2
-        ("Adam/net/{}/{}:0", "m", "v", ":0"),  # its legacy optimizers
-        ("rmsprop/net_{}_{}", "", "velocity", ""),
-        ("RMSprop/{1}/net/{0}:0", "", "velocity", ":0"),
-        ("RMSprop/net/{}/{}:0", "", "rms", ":0"),
-    ],
-)
-def test_weights_without_a_gradient(slot, first, second, colon):
-    """They and their slots are left out; the others are compared."""
-    kernel, bias = f"net/kernel{colon}", f"net/bias{colon}"
+def test_rounding():
+    """What differs no more than rounding makes it differ is left out; what differs more, or earlier, is not."""
 
-    def training(value):
-        yield Moment(WEIGHTS, 1, {kernel: np.ones(2), bias: np.array([value])})
-        slots = {("kernel", second): 0.25, ("bias", second): value * 1e-18}
-        if first:
-            slots |= {("kernel", first): 0.5, ("bias", first): value * 1e-9}
-        yield Moment(SLOTS, 1, {slot.format(*names): np.array([one]) for names, one in slots.items()})
+    def training(bias, kernel=1.0):
+        for step, value in enumerate(bias, 1):
+            yield Moment(WEIGHTS, step, {"kernel": np.array([kernel]), "bias": np.array([value])})
 
-    assert compare.without_gradient(training(0.1)) == [bias]
-    left_out = compare.compare(training(0.1), training(0.2), [bias])
-    assert left_out.within(1e-9) and left_out.found[SLOTS].compared == (2 if first else 1)
-    assert not compare.compare(training(0.1), training(0.2)).within(0.1)
+    rounding = compare.Rounding()
+    rounding.add(training([0.01, 0.02, 0.03]), training([0.01, 0.02, 0.028]))
+    rounding.add(training([0.01, 0.02, 0.03]), training([0.01, 0.021, 0.03]))
+    left_out = compare.compare(training([0.01, 0.02, 0.03]), training([0.01, 0.022, 0.034]), 1e-3, rounding)
+    assert left_out.within(1e-3) and left_out.left_out == {"bias"} and left_out.found[WEIGHTS].compared == 4
+    for other in (training([0.01, 0.02, 0.06]), training([0.01, 0.02, 0.03], kernel=1.01)):
+        assert not compare.compare(training([0.01, 0.02, 0.03]), other, 1e-3, rounding).within(1e-3)
+    late = compare.Rounding()
+    late.add(training([0.01] * 9), training([0.01] * 8 + [0.02]))
+    assert not compare.compare(training([0.01] * 9), training([0.02] + [0.01] * 8), 1e-3, late).within(1e-3)
+
+
+#: The commonest chain: the bias of the first layer has a gradient that is rounding alone, and Adam makes steps of it.
+CHAIN = """
+import os
+import keras
+import numpy as np
+import tensorflow as tf
+keras.utils.set_random_seed(1)
+several = "OMPI_COMM_WORLD_SIZE" in os.environ
+random = np.random.RandomState(0)
+x = random.normal(size=(150, 8)).astype("float32")
+y = (x[:, :1] * x[:, 1:2] > 0).astype("float32")
+rate, loss, Model, options, first, momentum, rule = 0.001, "binary_crossentropy", keras.Model, {}, [], 0.99, None
+%s
+chain = [*first, keras.layers.Dense(16, kernel_regularizer=rule), keras.layers.BatchNormalization(momentum=momentum)]
+chain += [keras.layers.ReLU(), keras.layers.Dense(1, activation="sigmoid", name="last")]
+z = inputs = keras.Input((8,))
+for layer in chain:
+    z = layer(z)
+model = Model(inputs, z)
+%s
+model.compile(keras.optimizers.Adam(rate), loss)
+model.fit(x, y, batch_size=32, epochs=2, verbose=0, **options)
+"""
+#: What makes the script another one on several ranks.
+WRONG = {
+    "a step across rows": ("""
+class Model(keras.Model):
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            z = self(x, training=True)
+            loss = tf.reduce_mean(tf.square(z - tf.transpose(z)) * tf.abs(y - tf.transpose(y)))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+""", ""),
+    "rate": ("rate = 0.002 if several else 0.001", ""),
+    "sum": ("""
+class Model(keras.Model):
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(self(x, training=True) - y))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+""", ""),
+    "rows": ("x = x * 1.01 if several else x", ""),
+    "a label": ("y[7] = 1 - y[7] if several else y[7]", ""),
+    "a layer across rows": ("""
+class Centered(keras.layers.Layer):
+    def call(self, x):
+        return x * (1 + keras.ops.mean(x, axis=0, keepdims=True))
+first = [Centered()]
+""", ""),
+    "statistics": ("momentum = 0.9 if several else 0.99", ""),
+    "regularizer": ("rule = keras.regularizers.L2(0.02 if several else 0.01)", ""),
+    "frozen": ("", "model.layers[-1].trainable = not several"),
+    "weights": ("", "several and model.layers[-1].bias.assign([0.01])"),
+    "order": ("options = {'shuffle': not several}", ""),
+}  # fmt: skip
+
+
+@pytest.mark.variants(2)
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("wrong", ["", *WRONG])
+def test_chain(server, tmp_path, wrong):
+    """A right script passes though Adam makes steps of rounding, and a wrong one is told."""
+    (tmp_path / "script.py").write_text(CHAIN % WRONG.get(wrong, ("", "")))
+    ended = Job([LAUNCHER, "verify", "-n", "2", "script.py"], tmp_path, **server.environ).end(380)
+    assert ended.code == (1 if wrong else 0), ended
+    assert ("2 ranks give the answer of one rank" in ended.out) == (not wrong), ended
+    assert ("NOT the answer of one rank" in ended.out) == bool(wrong), ended
+    if not wrong:
+        assert "rounding alone" in ended.out and "/bias" in ended.out, ended
+
+
+#: Rows of the ranks' own, as arrays and as they are read.
+ROWS = """
+import keras
+import numpy as np
+from matex_tf import DataSet
+data = DataSet.open("data.npz", one_hot=True)
+keras.utils.set_random_seed(1)
+scale = keras.layers.Normalization()
+scale.adapt(data.data)
+drop = keras.layers.Dropout(0.3)
+head = [keras.layers.Dense(8, activation="relu"), drop, keras.layers.Dense(3, activation="softmax")]
+model = keras.Sequential([keras.Input((4,)), scale, *head])
+model.compile("adam", "categorical_crossentropy", metrics=["accuracy"])
+x = data.data
+%s
+model.fit(x, data.labels, batch_size=16, epochs=1, verbose=0)
+model.evaluate(x, data.labels, verbose=0)
+model.fit(data.to_tf_data(16, shuffle=True), epochs=1, verbose=0)
+"""
+
+
+@pytest.mark.variants(1)
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("wrong", ["", "x = np.asarray(x) - np.asarray(x).mean(axis=0)"])
+def test_data_set(server, tmp_path, wrong):
+    """A right script with a `DataSet` passes; one that computes with a statistic of a rank's own rows is told."""
+    random = np.random.default_rng(0)
+    np.savez(tmp_path / "data.npz", x=random.normal(size=(101, 4)).astype("float32"), y=np.arange(101) // 34)
+    (tmp_path / "script.py").write_text(ROWS % wrong)
+    ended = Job([LAUNCHER, "verify", "-n", "2", "--steps", "0", "script.py"], tmp_path, **server.environ).end(380)
+    assert ended.code == (1 if wrong else 0), ended
+    assert ("2 ranks give the answer of one rank" in ended.out) == (not wrong), ended
+
+
+@pytest.mark.timeout(300)
+def test_no_seed(server, tmp_path):
+    """A script that does not repeat itself on one rank is not held against several: that is what is said."""
+    (tmp_path / "script.py").write_text(
+        SCRIPT.replace("RandomState(0)", "RandomState(int(os.environ.get('OMPI_COMM_WORLD_SIZE') or os.getpid()))")
+        % (1, FIT)
+    )
+    ended = Job([LAUNCHER, "verify", "-n", "2", "script.py"], tmp_path, **server.environ).end(280)
+    assert ended.code == 1 and "does not repeat itself on one rank" in ended.out and "set_random_seed" in ended.out, (
+        ended
+    )
+    assert "answer of one rank" not in ended.out, ended
 
 
 @pytest.mark.parametrize(

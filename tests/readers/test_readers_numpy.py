@@ -65,6 +65,12 @@ def test_refused(bare_ranks, tmp_path):
         damaged = bytearray(plain)
         damaged[plain.index(array.tobytes()) + row * array[0].nbytes] ^= 1
         (tmp_path / f"{name}.npz").write_bytes(damaged)
+    renamed = plain[: plain.rindex(b"y.npy")] + b"y.npi" + plain[plain.rindex(b"y.npy") + 5 :]
+    (tmp_path / "flip_of_name.npz").write_bytes(renamed)
+    lost = bytearray(plain)
+    place = plain.index(b"PK\x01\x02")  # of the first member in the directory, whose comment swallows the second
+    lost[place + 32 : place + 34] = (plain.rindex(b"PK\x05\x06") - plain.rindex(b"PK\x01\x02")).to_bytes(2, "little")
+    (tmp_path / "lost.npz").write_bytes(lost)
     with zipfile.ZipFile(tmp_path / "photos.npz", "w") as archive:
         archive.writestr("photo.png", b"png")
     case("missing.npy", ["no such file"], format="NPY")
@@ -87,6 +93,8 @@ def test_refused(bare_ranks, tmp_path):
     case("old.npy", ["version 9.0"])
     case("cut.npz", ["cannot be read as .npz"])
     case("flip.npz", ["CRC"])
+    case("lost.npz", ["has 1 members, and 2 were written"])
+    case("flip_of_name.npz", ["'y.npi' is not where the directory of the file says"])
     case("flip_plain.npz", ["array x is damaged: its checksum (CRC-32) is"])
     case("flip_of_labels.npz", ["array y is damaged: its checksum (CRC-32) is"])
     case("photos.npz", ["no array at all"])

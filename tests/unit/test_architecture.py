@@ -34,7 +34,7 @@ ROOMS: dict[str, str] = {
     "verifying": "",
     "launch": "core faults",
     "launch.warm": "core storage launch",
-    "readers": "core readers.tables readers.formats readers.safety",
+    "readers": "core verifying readers.tables readers.formats readers.safety",
     "readers.safety": "core",
     "readers.tables": "core readers.safety",
     "readers.formats": "core readers.tables readers.safety",
@@ -49,7 +49,9 @@ ROOMS: dict[str, str] = {
     "patches.checking": "core exchange strategies patches.common patches.across_rows",
     "patches.keras": "core exchange strategies patches.common patches.across_rows",
     "patches.samples": "core dynamics.samples patches.common patches.across_rows",
-    "patches.data": "core exchange exchange.network strategies watching readers patches.common patches.samples",
+    "patches.data": (
+        "core exchange exchange.network strategies verifying watching readers patches.common patches.samples"
+    ),
     "patches.turns": "core exchange.node exchange.network patches.common patches.data",
     "patches.division": "core dynamics.samples patches.common patches.data patches.samples patches.turns",
     "patches.recovery": "core storage faults exchange patches.common patches.data patches.keras",
@@ -71,7 +73,7 @@ ROOMS: dict[str, str] = {
         "core exchange strategies patches.common patches.across_rows patches.data patches.keras patches.fit"
         " patches.fit.step patches.saving patches.recovery patches.loops"
     ),
-    "patches.recording": "core verifying watching patches.common patches.keras2",
+    "patches.recording": "core verifying watching patches.checking patches.common patches.keras2",
     "patches.saving": "core storage patches.common patches.keras patches.fit",
     "patches.files": "core patches patches.common",
     "patches.files.handles": "core patches.common patches.files",

@@ -248,3 +248,26 @@ def test_what_is_kept_can_be_a_blueprint(tmp_path):
     """Values without ranges: what --keep has written."""
     (tmp_path / "best.json").write_text(json.dumps({"units": 32, "activation": "gelu"}))
     assert Blueprint(str(tmp_path / "best.json")).values == {"units": 32, "activation": "gelu"}
+
+
+DEEP = 3000
+BOMB = "a0: &a0 [1, 1]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("itself.yaml", "a: &a {units: 32..64, b: *a}", "refers to itself"),
+        ("list.yml", "a: &a [*a]", "refers to itself"),
+        ("config.yaml", "class_name: Sequential\nconfig: &c {layers: [*c]}", "refers to itself"),
+        ("deep.json", '{"a": ' * DEEP + "1" + "}" * DEEP, "deep"),
+        ("lists.json", '{"a": ' + "[" * 500 + "]" * 500 + "}", "deep"),
+        ("deep.yaml", "{a: " * DEEP + "1" + "}" * DEEP, "deep"),
+        ("bomb.yaml", BOMB, "more than 1,000,000 values"),
+    ],
+)
+def test_a_blueprint_without_end(tmp_path, name, text, words):
+    """One that has itself as a part, nests very deep, or names a part again and again, is an error in words."""
+    (tmp_path / name).write_text(text)
+    with pytest.raises(SettingError, match=rf"the blueprint .*{name} cannot be read: .*{words}"):
+        source.read(str(tmp_path / name))

@@ -115,6 +115,17 @@ def test_refused(words, message, capsys):
     assert said.startswith("matex-tf: error: ") and message in said and said.count("\n") == 1
 
 
+def test_help_of_a_command(capsys):
+    """`matex-tf help run` is `matex-tf run --help`; without a command there is the overview."""
+    said = []
+    for words in (["help", "run"], ["run", "--help"], ["help"], ["--help"]):
+        assert main(words) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] and said[2] == said[3] != said[0]
+    assert main(["help", "runn"]) == 2
+    assert "there is no command runn (did you mean run?)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", PARSERS)
 def test_help(command, capsys):
     """Groups of lines that fit, no option twice, at the end the page that says more, and that is there."""

@@ -51,7 +51,8 @@ def known(page):
     answer = page.get(f"/?token={TOKEN}")
     assert answer.status_code == 303 and answer.headers["location"] == "/"
     cookie = answer.headers["set-cookie"].lower()
-    assert "httponly" in cookie and "samesite=strict" in cookie
+    assert "httponly" in cookie and "samesite=strict" in cookie and cookie.startswith("matex-label-8765=")
+    assert TOKEN not in answer.headers["set-cookie"]
     return page
 
 
@@ -80,6 +81,45 @@ def test_the_token(page):
     )
 
 
+def test_a_session(known, monkeypatch):
+    """Each browser has its own, for each port that it knows; it ends after a month, and with the token."""
+    name, session = next(iter(known.cookies.items()))
+    other = known.get(f"/?token={TOKEN}", headers={"host": "localhost:9000"}).headers["set-cookie"]
+    assert other.startswith("matex-label-9000=") and session not in other
+    assert (
+        known.get(f"/?token={TOKEN}", headers={"host": "localhost"}).headers["set-cookie"].startswith("matex-label-80=")
+    )
+    known.cookies.clear()
+
+    def answers(value, token=TOKEN, **headers):
+        guard = known.app
+        monkeypatch.setattr(guard, "_token", token)
+        return known.get("/api/all", headers={"cookie": f"{name}={value}", **headers}).status_code
+
+    begun, word, sign = session.split(".")
+    assert answers(session) == 200 and answers(session, host="localhost:9000") == 403
+    later = f"{int(begun) + 1}.{word}.{sign}"
+    for wrong in (
+        TOKEN,
+        "",
+        ".",
+        "..",
+        later,
+        f"{begun}.{word}",
+        f".{sign}",
+        session[:-1],
+        session.upper(),
+        "x" * 9999,
+    ):
+        assert answers(wrong) == 403, wrong
+    assert answers(session, token="another") == 403
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 29 * 24 * 3600)
+    assert answers(session) == 200
+    monkeypatch.setattr(time, "time", lambda: now + 31 * 24 * 3600)
+    assert answers(session) == 403
+
+
 def test_only_the_page_itself(known):
     """Pages of other sites, of other ports of this machine and of other names that lead here are refused."""
     good = {"kind": "assign", "images": [1], "group": 1, "person": "ann"}
@@ -103,7 +143,8 @@ def test_only_the_page_itself(known):
         )
     assert known.get("/image/1/64.png", headers={"sec-fetch-site": "same-site"}).status_code == 403
     tunnel = {**JSON, "host": "127.0.0.1:9000", "origin": "http://127.0.0.1:9000"}  # an ssh tunnel has its own port
-    assert known.post("/api/act", content=json.dumps(good), headers=tunnel).status_code == 200
+    session = known.get(f"/?token={TOKEN}", headers={"host": "127.0.0.1:9000"}).headers["set-cookie"].partition(";")[0]
+    assert known.post("/api/act", content=json.dumps(good), headers={**tunnel, "cookie": session}).status_code == 200
 
 
 def test_headers(known):
@@ -214,6 +255,7 @@ def test_command_line(tmp_path, capsys):
     """Messages that name what is wrong; an export without a page."""
     np.save(tmp_path / "x.npy", np.zeros((3, 8, 8), np.uint8))
     x, labels = str(tmp_path / "x.npy"), str(tmp_path / "l.sqlite")
+    (tmp_path / "dangling").symlink_to("nowhere")
     for words, message in (
         ([str(tmp_path / "none")], "there is no"),
         ([x, x], "give one directory or file"),
@@ -222,6 +264,13 @@ def test_command_line(tmp_path, capsys):
         ([x, "--held-out", "1"], "from 0 to below 1"),
         ([x, "--script", "none.py"], "--script is none.py"),
         ([x, "--export", str(tmp_path), "--labels", labels], "nobody has labelled an image yet"),
+        ([x, "--labels", str(tmp_path / "dangling")], "is a link to nowhere, where there is nothing"),
+        ([x, "--labels", str(tmp_path / "no" / "labels")], "cannot be opened (No such file or directory)"),
+        (
+            [x, "--labels", str(tmp_path / "l2.sqlite"), "--classes", "a", "--export", x],
+            "(File exists): give a directory",
+        ),
+        ([x, "--labels", str(tmp_path / "l2.sqlite"), "--export", f"{x}/out"], "(Not a directory): give a directory"),
     ):
         assert main(["label", *words]) in (1, 2)
         assert message in capsys.readouterr().err

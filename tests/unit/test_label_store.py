@@ -169,6 +169,72 @@ def test_the_file(tmp_path, store):
         Store(str(other), NAMES)
 
 
+def kept(path):
+    """The token in a file."""
+    store = Store(str(path), NAMES)
+    store.close()
+    return store.token, store.notes
+
+
+def test_a_file_that_others_could_read(tmp_path):
+    """It is this user's alone from then on, and has a new token; a file of another kind keeps its mode."""
+    path = tmp_path / "labels.sqlite"
+    token, notes = kept(path)
+    assert kept(path) == (token, ()) and notes == ()
+    for mode in (0o644, 0o640, 0o604, 0o660):
+        path.chmod(mode)
+        new, (note,) = kept(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600 and new != token and "has a new token" in note
+        token = new
+    with sqlite3.connect(path) as db:
+        db.execute("delete from about where name = 'token of'")  # an older one, which may be a copy
+    assert kept(path)[0] != token
+    other = tmp_path / "other.sqlite"
+    other.write_text("something else")
+    other.chmod(0o644)
+    with pytest.raises(StoreError, match="is no file of labels"):
+        Store(str(other), NAMES)
+    assert stat.S_IMODE(other.stat().st_mode) == 0o644
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_file_of_another_user(tmp_path):
+    """It is refused, by a link too, and so is a journal that somebody else has put beside; a copy has another token."""
+    path = tmp_path / "labels.sqlite"
+    token, _ = kept(path)
+    (tmp_path / "link").symlink_to(path)
+    (tmp_path / "own.sqlite").write_bytes(path.read_bytes())
+    with sqlite3.connect(tmp_path / "own.sqlite") as db:
+        db.execute("update about set value = '65533' where name = 'token of'")
+    (tmp_path / "own.sqlite").chmod(0o600)
+    os.chown(path, 65533, 65533)
+    for name in ("labels.sqlite", "link"):
+        with pytest.raises(StoreError, match="belongs to user 65533, who knows the token"):
+            Store(str(tmp_path / name), NAMES)
+    assert kept(tmp_path / "own.sqlite")[0] != token
+    journal = tmp_path / "own.sqlite-journal"
+    journal.write_bytes(b"")
+    os.chown(journal, 65533, 65533)
+    with pytest.raises(StoreError, match="own.sqlite-journal belongs to user 65533"):
+        Store(str(tmp_path / "own.sqlite"), NAMES)
+
+
+def test_what_cannot_be_opened(tmp_path):
+    """A link to nothing, a directory, a pipe, a place that is not there: each with a message."""
+    (tmp_path / "dangling").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    for name, message in (
+        ("dangling", "is a link to nowhere, where there is nothing"),
+        ("", "is no file"),
+        ("pipe", "is no file"),
+        ("no/labels", r"cannot be opened \(No such file"),
+        ("pipe/labels", r"cannot be opened \(Not a directory"),
+    ):
+        with pytest.raises(StoreError, match=message):
+            Store(f"{tmp_path}/{name}", NAMES)
+    assert not (tmp_path / "nowhere").exists()
+
+
 def test_images_come_and_go(tmp_path):
     """Labels belong to names: more images, other places and missing ones change none of them."""
     path = str(tmp_path / "labels.sqlite")

@@ -1,10 +1,16 @@
 """The last lines of a job that has failed."""
 
+import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+import wrapt
 from jobs import LAUNCHER, Job
 
+from matex_tf.job import tracebacks
 from matex_tf.launch.output_filter import OutputFilter
 
 FRAME = "-" * 74 + "\n"
@@ -59,4 +65,68 @@ def test_the_last_line_is_the_cause(tmp_path):
     )
     ended = Job([LAUNCHER, "run", "-n", "2", "script.py"], tmp_path).end()
     assert ended.code == 1 and "MPI_ABORT" not in ended.err and "prterun" not in ended.err, ended
-    assert ended.err.splitlines()[-1].endswith("failed: ValueError: boom"), ended
+    assert ended.err.splitlines()[-1].endswith("failed: ValueError: boom in two lines"), ended
+
+
+def test_frames_of_ours_are_left_out(tmp_path):
+    """Of a traceback, of what led to it, and of what a message quotes; not of an error that is all ours."""
+    ours, other = Path(tracebacks.__file__), tmp_path / "script.py"
+    patch = Path(__file__).resolve().parents[2] / "patches" / "common" / "wrapping.py"
+    quoted = (
+        f'  in user code:\n\n    File "{other}", line 5, in step  *\n        f(x)\n    File "{ours}", line 9, in g\n'
+    )
+    text = (
+        f'Traceback (most recent call last):\n  File "{ours}", line 1, in f\n    g()\n    ^^^\nKeyError: 1\n\n'
+        f'During handling of it:\n\nTraceback (most recent call last):\n  File "{other}", line 3, in <module>\n'
+        f'    h()\n  File "{patch}", line 2, in h\n    raise\n  File "{wrapt.__file__}", line 2, in w\n'
+        f'    a\n  File "{other}", line 7, in i\n    b\nValueError: {quoted}\n    no\n'
+    )
+    short = tracebacks.without_ours(text)
+    assert str(ours) not in short and "wrapping.py" not in short and "wrapt" not in short and "^^^" not in short
+    assert [word in short for word in ("KeyError: 1", "line 3", "h()", "line 7", "line 5", "f(x)", "    no\n")] == [
+        True
+    ] * 7
+    all_ours = f'Traceback (most recent call last):\n  File "{ours}", line 1, in f\nKeyError: 1\n'
+    assert tracebacks.without_ours(all_ours) == all_ours
+
+
+def test_an_error_of_the_script(tmp_path):
+    """Its own frame and Keras' alone, the whole message in the last line; `--traceback full` shows all frames."""
+    (tmp_path / "script.py").write_text(
+        "import keras, numpy as np\n"
+        "m = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)]); m.compile('sgd', 'mse')\n"
+        "m.fit(np.ones((30, 3)), np.ones((29, 1)), verbose=0)\n"
+    )
+    short, full = (
+        Job([LAUNCHER, "run", "-n", "2", *flags, "script.py"], tmp_path).end()
+        for flags in ([], ["--traceback", "full"])
+    )
+    assert short.code == full.code == 1
+    assert "patches/" in full.err and "patches/" not in short.err and "script.py" in short.err, short
+    last = short.err.splitlines()[-1]
+    assert last == full.err.splitlines()[-1] and "'x' sizes: 30" in last and "'y' sizes: 29" in last, last
+
+
+CLAIM = """
+import sys
+from matex_tf.job import finalize
+print(finalize.claim(ValueError("boom")), finalize.claim(ValueError("another")), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_an_error_of_every_rank_is_reported_once():
+    """By the first rank of a node that comes to it; another error has a report of its own, and so has another job."""
+    environ = {**os.environ, "PMIX_NAMESPACE": f"a test {os.getpid()}"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    first = subprocess.Popen([sys.executable, "-c", CLAIM], env=environ, **pipes)
+    try:
+        assert first.stdout.readline() == "True True\n"
+        later = CLAIM.replace("another", "a third")
+        second = subprocess.run([sys.executable, "-c", later], env=environ, input="", capture_output=True, text=True)
+        assert second.stdout == "False True\n", second
+        environ["PMIX_NAMESPACE"] += " and another job"
+        third = subprocess.run([sys.executable, "-c", CLAIM], env=environ, input="", capture_output=True, text=True)
+        assert third.stdout == "True True\n", third
+    finally:
+        first.communicate("")
