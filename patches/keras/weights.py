@@ -92,6 +92,7 @@ def own_accumulators(model: Any) -> list[Any]:
     accumulating = [one for one in optimizers_of(model) if getattr(one, "gradient_accumulation_steps", None)]
     if (
         not accumulating
+        or model_state.of(model).whole
         or not strategies.current().averages_gradients
         or not strategies.current().replicas_identical
         or not optimizer_hook.accumulates_own_part()

@@ -29,6 +29,7 @@ def applies(model: Any) -> bool:
             and ranks.guard is None
             and not chosen.reproducible
             and chosen.codec == "none"
+            and chosen.batch_norm == "batch"
             and strategy.averages_gradients
             and strategy.replicas_identical
             and not strategy.delays_updates

@@ -1,0 +1,133 @@
+"""Steps that look across rows, keep state or change gradients themselves, with `--partition on`."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+from matex_tf import settings
+from matex_tf.patches.common import model_state
+
+ROWS, BATCH = 70, 23  # the last batch has one row, fewer than ranks
+
+
+class Counting(layers.Layer):
+    """Counts the rows that it has seen, and follows their largest entries."""
+
+    def build(self, shape):
+        self.rows = self.add_weight(shape=(), initializer="zeros", trainable=False, name="rows")
+        self.largest = self.add_weight(shape=(shape[-1],), initializer="zeros", trainable=False, name="largest")
+
+    def call(self, x, training=False):
+        if training:
+            self.rows.assign_add(tf.cast(tf.shape(x)[0], tf.float32))
+            self.largest.assign(0.9 * self.largest + 0.1 * tf.reduce_max(x, 0))
+        return x - self.largest
+
+
+class Centralizing(keras.optimizers.Adam):
+    """Takes its mean from each gradient."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        axes = list(range(len(gradient.shape) - 1))
+        centered = gradient - tf.reduce_mean(gradient, axes, keepdims=True) if axes else gradient
+        super().update_step(centered, variable, learning_rate)
+
+
+class Embedding(keras.Model):
+    """A model with a loss of its own over all rows of a batch."""
+
+    def __init__(self, loss):
+        super().__init__()
+        self.body, self.of = layers.Dense(8), loss
+
+    def call(self, x):
+        return self.body(x)
+
+    def train_step(self, data):
+        x, y = data[:2]
+        with tf.GradientTape() as tape:
+            loss = self.of(self, x, y)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss, "twice": 2 * loss}
+
+
+def _hard_triplets(model, x, y):
+    rows = model(x)
+    apart = tf.reduce_sum(tf.square(rows[:, None] - rows[None]), -1)
+    alike = tf.cast(y[:, None] == y[None], tf.float32)
+    far, near = tf.reduce_max(apart * alike, 1), tf.reduce_min(apart + 1e3 * alike, 1)
+    return tf.reduce_mean(tf.nn.relu(far - near + 1.0))
+
+
+def _contrast(model, x, y):
+    both = tf.concat([model(x + 0.1), model(x - 0.1)], 0)
+    both = tf.math.l2_normalize(both, 1)
+    size = tf.shape(x)[0]
+    alike = both @ tf.transpose(both) / 0.5 - 1e9 * tf.eye(2 * size)
+    other = tf.concat([tf.range(size, 2 * size), tf.range(size)], 0)
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(other, alike))
+
+
+def _penalty(model, x, y):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        score = tf.reduce_sum(model(x) ** 2, 1)
+    slope = tf.sqrt(tf.reduce_sum(tape.gradient(score, x) ** 2, 1) + 1e-6)
+    return tf.reduce_mean(score) * 0.1 + tf.reduce_mean((slope - 1.0) ** 2)
+
+
+_LOSSES = {"triplets": _hard_triplets, "contrast": _contrast, "penalty": _penalty}
+
+
+def _model(form):
+    if form in _LOSSES:
+        model = Embedding(_LOSSES[form])
+        model.build((None, 12))
+        model.compile(keras.optimizers.SGD(0.05))
+        return model
+    dense = [layers.Dense(16, "relu"), layers.Dense(4)]
+    body = {
+        "state": [Counting(), *dense],
+        "centralized": dense,
+        "batch norm": [layers.Dense(16), layers.BatchNormalization(), layers.Dropout(0.3, seed=5), *dense],
+        "images": [layers.Reshape((3, 4, 1)), layers.Conv2D(6, 2, activation="relu"), layers.Flatten(), *dense],
+        "recurrent": [layers.Reshape((4, 3)), layers.LSTM(5), layers.Dense(4)],
+        "accumulated": dense,
+    }[form]
+    model = keras.Sequential([keras.Input((12,)), *body])
+    optimizer = {
+        "centralized": Centralizing(0.01),
+        "accumulated": keras.optimizers.Adam(0.01, gradient_accumulation_steps=2),
+    }.get(form, keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=1.0))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, metrics=["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2)])
+    return model
+
+
+def fitted(form):
+    """What `fit`, `train_on_batch`, `evaluate` and `predict` leave behind."""
+    before = settings.use(dataclasses.replace(settings.current(), partition=True))
+    try:
+        keras.utils.set_random_seed(1)
+        model, random = _model(form), np.random.RandomState(0)
+        x, y = random.rand(ROWS, 12).astype("float32"), random.randint(0, 4, ROWS)
+        own = form in _LOSSES
+        history = model.fit(x, y, batch_size=BATCH, epochs=2, verbose=0, validation_data=None if own else (x, y)).history
+        on_batch = model.train_on_batch(x[:7], y[:7], return_dict=True)
+        logs = {} if own else model.evaluate(x, y, batch_size=BATCH, verbose=0, return_dict=True)
+        return {
+            "history": history,
+            "on batch": {name: float(value) for name, value in on_batch.items()},
+            "logs": logs,
+            "predictions": np.asarray(model.predict(x[:30], verbose=0)),
+            "weights": [np.asarray(weight) for weight in model.weights],
+            "counted": int(model.optimizer.iterations.numpy()),
+        }, model_state.of(model).whole
+    finally:
+        settings.use(before)
