@@ -44,6 +44,7 @@ class ModelState:
         changes: what takes neurons out of the model, or puts them in, in the `fit` that is under way; None for nothing.
         growth: of the model in an earlier `fit`, which goes on in the next one; None where it never began small.
         rows_apart: the ranks have given rows of their own to a call, so that none is a small one any more.
+        epoch_losses: of the epochs of the `fit` that is under way; None where a line has said that they grow.
     """
 
     begin: bool = True
@@ -63,6 +64,7 @@ class ModelState:
     call: Any = None
     small_calls: dict[Any, Any] = dataclasses.field(default_factory=dict)
     rows_apart: bool = False
+    epoch_losses: list[float] | None = dataclasses.field(default_factory=list)
     samples: Pruning | None = None
     sample_epochs: Any = None
     sample_factors: Any = None
