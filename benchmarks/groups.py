@@ -24,6 +24,9 @@ from benchmarks import hosts as emulated
 from benchmarks import jobs, tables
 from benchmarks.training import digits
 
+DILOCO = {
+    "strategy": "local", "groups": "2", "local_every": 32, "outer_learning_rate": 0.7, "outer_momentum": 0.9,
+}  # fmt: skip
 #: What is compared, and the settings of each: chosen once, and the same for all measurements. What is not said here is
 #: the default.
 COMPARED: dict[str, dict[str, Any]] = {
@@ -35,9 +38,9 @@ COMPARED: dict[str, dict[str, Any]] = {
     "elastic": {"strategy": "elastic", "groups": "2"},
     "elastic int8": {"strategy": "elastic", "groups": "2", "codec": "int8"},
     "elastic momentum": {"strategy": "elastic", "groups": "2", "elastic_momentum": 0.9},
-    "local": {"strategy": "local", "groups": "2", "local_every": 32},
-    "local int8": {"strategy": "local", "groups": "2", "codec": "int8", "local_every": 32},
-    "local int4": {"strategy": "local", "groups": "2", "codec": "int4", "local_every": 32},
+    "local": {**DILOCO},
+    "local int8": {**DILOCO, "codec": "int8"},
+    "local int4": {**DILOCO, "codec": "int4"},
 }
 #: Learning rate and momentum of the script's optimizer. With --elastic-momentum the optimizer has none.
 OPTIMIZERS = {"lenet": (0.02, 0.0), "digits": (0.05, 0.9)}

@@ -52,6 +52,7 @@ class Strategy:
         Options: a frozen dataclass of the settings that it alone has, each declared with `settings.option`.
         settings, options: those of the run, and of them its own.
         changes: what it changes of what is computed, for the advice of `matex-tf plan`; "" if that is nothing.
+        remedy: what to do where a training with it falls behind, a clause without a full stop.
         price: what that costs in steps, for the same advice, a clause without a full stop; "" if nothing is known.
         note: what it changes of what is computed, in a line that is said when it starts; "" where that is nothing.
         codecs: those that `matex-tf plan` and the plots show with it; any codec goes with any strategy.
@@ -73,6 +74,7 @@ class Strategy:
     line: ClassVar[Any] = "-"
     Options: ClassVar[type[Any]] = NoOptions
     changes = ""
+    remedy = "take a smaller learning rate, or --strategy sync"
     price: ClassVar[str] = ""
     codecs: ClassVar[tuple[str, ...]] = ("bf16", "int8")
     rounded: ClassVar[str] = "gradients are rounded between nodes"

@@ -6,7 +6,9 @@ gradient (DiLoCo, Algorithm 1), by Nesterov's momentum:
 
     d = mean over r of (a - w_r)        m <- mu m + d        a <- a - rate (d + mu m)
 
-and begin the next round at a. With rate 1 and mu 0, a is the mean of the ranks' weights: local SGD (arXiv 1805.09767).
+and begin the next round at a. With rate 1 and mu 0, the default, a is the mean of the ranks' weights: local SGD (arXiv
+1805.09767). DiLoCo's 0.7 and 0.9 move a by up to 0.7 / (1 - 0.9) = 7 times as far as the ranks have moved, which takes
+thousands of rounds, and a small inner rate.
 
 H = 1 with rate 1 and mu 0 is sync: gradients are averaged then, which for SGD is the same, and for other optimizers
 gives the answer of one rank.
@@ -65,13 +67,15 @@ class LocalOptions:
         kind="number",
     )
     outer_learning_rate: float = option(
-        0.7,
-        "What the mean of the ranks' moves is multiplied by when they meet. 1 without momentum averages the weights.",
+        1.0,
+        "What the mean of the ranks' moves is multiplied by when they meet. 1 without momentum averages the weights. "
+        "DiLoCo has 0.7 with a momentum of 0.9, for thousands of rounds.",
         kind="number",
     )
     outer_momentum: float = option(
-        0.9,
-        "Nesterov's momentum of the outer step, below 1.",
+        0.0,
+        "Nesterov's momentum of the outer step, below 1. With 0.9 it goes several times as far as ranks "
+        "have moved, which a job of few rounds does not get over.",
         kind="number",
     )
 
@@ -98,6 +102,8 @@ class Local(Apart):
         super().__init__(settings)
         self.apart = bool(settings.groups) and not self.synchronous
         self.averages_gradients = self.synchronous or self.apart  # in a group
+        if (self.options.outer_learning_rate, self.options.outer_momentum) != (1, 0):
+            self.remedy = "take --outer-learning-rate 1 --outer-momentum 0, a smaller learning rate, or --strategy sync"
         self.changes = "" if self.synchronous else "each rank trains alone between meetings"
 
     def is_synchronous(self) -> bool:

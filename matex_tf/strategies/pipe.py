@@ -71,6 +71,7 @@ class Pipe(Sync):
         super().__init__(settings)
         self.delays_updates = self.only_in_fit = self.options.pipe_width > 1
         self.changes = self.note
+        self.remedy = "take a smaller learning rate or less momentum, or --strategy sync"
         self._under_way: dict[int, _UnderWay] = {}  # by optimizer; the same order on every rank
         self._steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 

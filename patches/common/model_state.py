@@ -45,6 +45,7 @@ class ModelState:
         growth: of the model in an earlier `fit`, which goes on in the next one; None where it never began small.
         whole: whether its steps leave the state of one rank on every rank, see `partitioned_step`; None: not known yet.
         rows_apart: the ranks have given rows of their own to a call, so that none is a small one any more.
+        epoch_losses: of the epochs of the `fit` that is under way; None where a line has said that they grow.
     """
 
     begin: bool = True
@@ -64,6 +65,7 @@ class ModelState:
     call: Any = None
     small_calls: dict[Any, Any] = dataclasses.field(default_factory=dict)
     rows_apart: bool = False
+    epoch_losses: list[float] | None = dataclasses.field(default_factory=list)
     samples: Pruning | None = None
     sample_epochs: Any = None
     sample_factors: Any = None

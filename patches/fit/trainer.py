@@ -24,7 +24,7 @@ from matex_tf.patches.common.active_flag import ActiveFlag
 from matex_tf.patches.data import array_sharding, batches, pipeline_ownership, source_sharding
 from matex_tf.patches.data import batch_ownership as guesses
 from matex_tf.patches.division import numbered_rows, shared_work
-from matex_tf.patches.fit import asked, predict_function, small_calls, step_function
+from matex_tf.patches.fit import asked, falling_behind, predict_function, small_calls, step_function
 from matex_tf.patches.fit.step import one_rank_shapes
 from matex_tf.patches.groups import joined_fit
 from matex_tf.patches.keras import epoch_iterators, metrics, weights
@@ -92,6 +92,7 @@ def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
 
 def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     model_state.of(model).begin = True
+    model_state.of(model).epoch_losses = []
     ranks = world.current()
     ranks.location = f"the start of fit of {model.name}"
     asked.compare(wrapped, args, kwargs)
@@ -121,6 +122,8 @@ def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         ).unmerged = True  # Keras has put each rank's own moving averages in the place of its weights
     weights.merge_statistics(model)
     strategies.current().end(model)
+    if not strategies.current().replicas_identical:  # `train_on_batch` has to begin another training to meet anybody
+        model_state.of(model).begin = True
     epochs.end(model)
     ranks.location = f"the end of fit of {model.name}"
     ranks.barrier("end a fit")
@@ -188,8 +191,12 @@ def _logs_of_all(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     logs = wrapped(*args, **kwargs)
     own = args[0] if args else kwargs.get("logs")
     if logs is own and isinstance(logs, dict):
-        return metrics.complete(model, logs, averaged)
-    return {**logs, **averaged} if isinstance(logs, dict) else logs
+        logs = metrics.complete(model, logs, averaged)
+    elif isinstance(logs, dict):
+        logs = {**logs, **averaged}
+    if not _evaluating:
+        falling_behind.look(model, logs)
+    return logs
 
 
 def _reset_metrics(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:

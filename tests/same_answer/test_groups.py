@@ -53,7 +53,7 @@ def test_elastic_equals_numpy(ranks, every, alpha, mu, center):
 
 def test_local_by_groups(ranks):
     """Two groups of two ranks are as two ranks: inside a group all is as in sync."""
-    given = {"strategy": "local", "groups": "2", "local_every": 3}
+    given = {"strategy": "local", "groups": "2", "local_every": 3, "outer_learning_rate": 0.7, "outer_momentum": 0.9}
     seen, end = simulate(2, 3, 0.7, 0.9)
     found = ranks(groups.linear, (4,), meets="take an outer step", **given)[4]
     for rank, value in enumerate(found):

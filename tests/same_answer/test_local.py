@@ -117,6 +117,7 @@ def stream(size, every, rate, momentum, fragments, overlap, mix, rows=56, batch=
 def test_streams(ranks, every, fragments, overlap, mix):
     """Streaming DiLoCo: layers that meet in turn, and outer steps that come some steps later."""
     given = {"local_every": every, "local_fragments": fragments, "local_overlap": overlap, "local_mix": mix}
+    given |= {"outer_learning_rate": 0.7, "outer_momentum": 0.9}
     for size, values in ranks(local.deep, (2,), meets=OUTER, **given).items():
         seen, end = stream(size, every, 0.7, 0.9, fragments, overlap, mix)
         for value, steps in zip(values, seen, strict=True):
@@ -169,3 +170,23 @@ def test_refused():
     ):
         with pytest.raises(SettingError, match=word):
             Settings.read({"strategy": "local", **given}, {})
+
+
+def test_a_short_job_keeps_up(ranks):
+    """With the defaults a job of few rounds ends as with sync, and no line says that it falls behind."""
+    given = {"local_every": 8, "groups": "2", "epochs": 12}
+    (accuracy,) = {one["accuracy"] for one in ranks(local.short_job, (2,), meets=OUTER, **given)[2]}
+    assert "falls behind" not in ranks.last[2][0].output
+    (alone,) = {one["accuracy"] for one in ranks(local.short_job, (2,), strategy="sync", epochs=12)[2]}
+    assert accuracy > alone - 0.03, (accuracy, alone)  # one training; scripts/bench accuracy has means
+
+
+@pytest.mark.parametrize("form", ["outer step", "pipe"])
+def test_says_that_it_falls_behind(ranks, form):
+    """A line names the strategy that lets the loss grow, and what to do: an outer step that goes too far, old gradients
+    at a large rate with momentum."""
+    outer = {"local_every": 8, "outer_learning_rate": 0.7, "outer_momentum": 0.9}
+    ranks(local.short_job, (2,), meets="merge metrics", **(outer if form == "outer step" else {"strategy": "pipe"}))
+    wanted = "--outer-momentum 0" if form == "outer step" else "less momentum"
+    said = [line for line in ranks.last[2][0].output.splitlines() if "falls behind" in line]
+    assert len(said) == 1 and wanted in said[0], said

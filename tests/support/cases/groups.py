@@ -63,6 +63,7 @@ def rows_once(rows=101, batch=12, **chosen):
     x, y = table(rows)
     number = np.arange(rows, dtype="float32") ** 2
     with strategy(**chosen):
+        keras.utils.set_random_seed(7)
         model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
 
         def mean_number(y_true, y_pred):

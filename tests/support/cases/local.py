@@ -18,7 +18,7 @@ from tests.support.cases.models import train
 @contextlib.contextmanager
 def strategy(**chosen):
     """Settings of a run by local SGD."""
-    before = settings.use(settings.Settings().changed(strategy="local", seed=1, notes=False, **chosen))
+    before = settings.use(settings.Settings().changed(**{"strategy": "local", "seed": 1, "notes": False, **chosen}))
     try:
         yield
     finally:
@@ -66,7 +66,7 @@ def deep(rows=56, batch=8, epochs=2, **chosen):
 def plain():
     """A meeting in each step, and nothing else: sync."""
     x, y = table()
-    with strategy(local_every=1, outer_learning_rate=1.0, outer_momentum=0.0):
+    with strategy(local_every=1):
         return train(compiled(classifier(), momentum()), x, y)
 
 
@@ -102,3 +102,21 @@ def coded(codec, size=100_000, rounds=3):
     here.free()
     off = np.abs(weights.numpy() - moves.mean(axis=2).sum(axis=(0, 1))).max() / np.abs(moves.sum(axis=1)).max()
     return float(off), zlib.crc32(weights.numpy().tobytes())
+
+
+def short_job(epochs=6, **chosen):
+    """A few hundred steps on the digits: accuracy on rows that it was not trained on, and the loss of each epoch."""
+    from sklearn import datasets
+
+    found = datasets.load_digits()
+    order = np.random.RandomState(0).permutation(len(found.data))
+    x, y = (found.data[order] / 16).astype("float32"), found.target[order].astype("int32")
+    with strategy(**{**chosen, "notes": True}):
+        keras.utils.set_random_seed(0)
+        hidden = [keras.layers.Dense(units, activation="relu") for units in (64, 32)]
+        model = keras.Sequential([keras.Input((64,)), *hidden, keras.layers.Dense(10)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss, metrics=["accuracy"])
+        history = model.fit(x[:1400], y[:1400], batch_size=56, epochs=epochs, verbose=0).history
+        accuracy = float(model.evaluate(x[1400:], y[1400:], verbose=0)[1])
+    return {"accuracy": accuracy, "losses": [float(one) for one in history["loss"]]}
