@@ -1,0 +1,156 @@
+"""Ranks that are threads of one process, for the partitioner: what a step gives on each of them, beside one rank.
+
+They exchange by queues of TensorFlow, whose ops wait without holding a thread, so that any number of ranks goes with any
+number of threads. A rank that fails, or a time limit, closes the queues: then all ranks end.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from matex_tf.patches.partition.step import Partitioned
+
+SECONDS = 120
+
+
+class Meeting:
+    """The queues between some ranks, one for each pair.
+
+    Attributes:
+        size: the number of ranks.
+    """
+
+    def __init__(self, size: int):
+        self.size = size
+        self._queues = [[tf.queue.FIFOQueue(10_000, [tf.string, tf.string]) for _ in range(size)] for _ in range(size)]
+
+    def queue(self, source: int, destination: int) -> Any:
+        return self._queues[source][destination]
+
+    def abort(self) -> None:
+        """End what waits, now and later."""
+        for queue in (queue for row in self._queues for queue in row):
+            queue.close(cancel_pending_enqueues=True)
+
+    def is_empty(self) -> bool:
+        """Whether every message has been read."""
+        return all(int(queue.size()) == 0 for row in self._queues for queue in row)
+
+
+class ThreadExchange:
+    """The exchange of one rank. See `matex_tf.patches.partition.build.Exchange`.
+
+    Attributes:
+        calls: the number of exchanges in the graphs.
+    """
+
+    def __init__(self, meeting: Meeting, rank: int):
+        self.meeting, self.rank, self.calls = meeting, rank, 0
+
+    def sum(self, tensors: Sequence[Any], names: Sequence[str]) -> list[Any]:
+        return [tf.add_n(parts) for parts in self._meet("sum", tensors, names)]
+
+    def gather(self, tensors: Sequence[Any], names: Sequence[str]) -> list[Any]:
+        return [tf.concat(parts, 0) for parts in self._meet("gather", tensors, names)]
+
+    def _meet(self, how: str, tensors: Sequence[Any], names: Sequence[str]) -> list[list[Any]]:
+        """The tensors of each rank, in the order of ranks, for each tensor."""
+        self.calls += 1
+        ranks, what = range(self.meeting.size), f"{how} {list(names)}"
+        mine = tf.stack([tf.io.serialize_tensor(tensor) for tensor in tensors])
+        packed = tf.io.serialize_tensor(mine)
+        sent = [self.meeting.queue(self.rank, other).enqueue([what, packed]) for other in ranks]
+        every = []
+        with tf.control_dependencies(sent):
+            for other in ranks:
+                name, values = self.meeting.queue(other, self.rank).dequeue()
+                check = tf.debugging.assert_equal(name, what, f"rank {self.rank} is not where rank {other} is")
+                with tf.control_dependencies([check]):
+                    every.append(tf.io.parse_tensor(values, tf.string))
+        parsed = []
+        for place, tensor in enumerate(tensors):
+            parts = [tf.io.parse_tensor(values[place], tensor.dtype) for values in every]
+            for part in parts:
+                part.set_shape([None] * tensor.shape.rank if tensor.shape.rank is not None else None)
+            parsed.append(parts)
+        return parsed
+
+
+def on_threads(size: int, meeting: Meeting, work: Callable[[int], Any]) -> list[Any]:
+    """What `work(rank)` returns on each rank; the first exception of a rank is raised."""
+    results: list[Any] = [None] * size
+    errors: list[BaseException] = []
+
+    def run(rank: int) -> None:
+        try:
+            results[rank] = work(rank)
+        except BaseException as error:
+            errors.append(error)
+            meeting.abort()
+
+    limit = threading.Timer(SECONDS, meeting.abort)
+    limit.start()
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    limit.cancel()
+    if errors:
+        raise errors[0]
+    return results
+
+
+def cut(rows: int, size: int, generator: Any) -> list[int]:
+    """Where the rows of each rank begin, and the end: at random places, at least one row for each rank."""
+    places = generator.choice(rows - 1, size - 1, replace=False) + 1
+    return [0, *sorted(int(place) for place in places), rows]
+
+
+class Ranks:
+    """One step on several ranks.
+
+    Attributes:
+        steps: the partitioned step of each rank.
+    """
+
+    def __init__(self, size: int, trace: Callable[[int], Any], rows: Sequence[bool]):
+        """Args:
+        trace: gives the concrete function of a rank, which owns its variables.
+        rows: for each tensor of it, whether it has the rows of the batch.
+        """
+        self.size, self.rows = size, rows
+        self.meeting = Meeting(size)
+        self.traced = [trace(rank) for rank in range(size)]
+        self.exchanges = [ThreadExchange(self.meeting, rank) for rank in range(size)]
+        self.steps = [
+            Partitioned(traced, rows, exchange) for traced, exchange in zip(self.traced, self.exchanges, strict=True)
+        ]
+
+    @property
+    def plan(self) -> Any:
+        return self.steps[0].plan
+
+    def whole(self) -> dict[str, int]:
+        """How many ops of each type every rank computes whole though there are rows."""
+        counts: dict[str, int] = {}
+        for op in self.plan.computed_whole:
+            counts[op.type] = counts.get(op.type, 0) + 1
+        return counts
+
+    def __call__(self, batch: Sequence[Any], bounds: Sequence[int]) -> list[Any]:
+        """What each rank gives for a batch that is cut at these places, flat."""
+
+        def work(rank: int) -> Any:
+            low, high = bounds[rank], bounds[rank + 1]
+            given = [value[low:high] if has else value for value, has in zip(batch, self.rows, strict=True)]
+            step = self.steps[rank]
+            return [tensor.numpy() for tensor in step.function(*given, tf.constant([low, high - low, bounds[-1]]))]
+
+        results = on_threads(self.size, self.meeting, work)
+        assert self.meeting.is_empty()
+        return results
