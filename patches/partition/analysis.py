@@ -185,7 +185,7 @@ class Plan:
         depth = max([0, *(level + 1 for tensor, level in ready.items() if tensor in self.wanted)])
         latest = self._latest(depth)
         for tensor in self.wanted:
-            self.exchanges[tensor] = min(latest.get(tensor, depth), depth)
+            self.exchanges[tensor] = latest[tensor]
         self._levels()
         return self
 
@@ -215,6 +215,8 @@ class Plan:
         what comes later, as gradients do with all other gradients."""
         latest: TensorMap[int] = TensorMap()
         exchange_by: TensorMap[int] = TensorMap()
+        for tensor in self.wanted:  # by the outputs of the graph too, which no op reads
+            exchange_by[tensor], latest[tensor] = depth, depth - 1
         op_latest: dict[Any, int] = {}
         for node in reversed(self.nodes):
             after = [latest.get(tensor, depth) for tensor in node.op.outputs]

@@ -22,23 +22,31 @@ class Meeting:
 
     Attributes:
         size: the number of ranks.
+        queues: by source and destination. What is made for no rank in particular has sources and destinations of its
+            own, the last ones; see `as_rank`.
     """
 
     def __init__(self, size: int):
         self.size = size
-        self._queues = [[tf.queue.FIFOQueue(10_000, [tf.string, tf.string]) for _ in range(size)] for _ in range(size)]
+        self.queues = [
+            [tf.queue.FIFOQueue(10_000, [tf.string, tf.string]) for _ in range(size + 1)] for _ in range(size + 1)
+        ]
 
-    def queue(self, source: int, destination: int) -> Any:
-        return self._queues[source][destination]
+    def as_rank(self, captured: Sequence[Any], rank: int) -> list[Any]:
+        """What a graph that was made for no rank captures, for a rank."""
+        queues, none = self.queues, self.size
+        places = {id(queues[none][other].queue_ref): queues[rank][other].queue_ref for other in range(self.size)}
+        places |= {id(queues[other][none].queue_ref): queues[other][rank].queue_ref for other in range(self.size)}
+        return [places.get(id(tensor), tensor) for tensor in captured]
 
     def abort(self) -> None:
         """End what waits, now and later."""
-        for queue in (queue for row in self._queues for queue in row):
+        for queue in (queue for row in self.queues for queue in row):
             queue.close(cancel_pending_enqueues=True)
 
     def is_empty(self) -> bool:
         """Whether every message has been read."""
-        return all(int(queue.size()) == 0 for row in self._queues for queue in row)
+        return all(int(queue.size()) == 0 for row in self.queues for queue in row)
 
 
 class ThreadExchange:
@@ -63,12 +71,12 @@ class ThreadExchange:
         ranks, what = range(self.meeting.size), f"{how} {list(names)}"
         mine = tf.stack([tf.io.serialize_tensor(tensor) for tensor in tensors])
         packed = tf.io.serialize_tensor(mine)
-        sent = [self.meeting.queue(self.rank, other).enqueue([what, packed]) for other in ranks]
+        sent = [self.meeting.queues[self.rank][other].enqueue([what, packed]) for other in ranks]
         every = []
         with tf.control_dependencies(sent):
             for other in ranks:
-                name, values = self.meeting.queue(other, self.rank).dequeue()
-                check = tf.debugging.assert_equal(name, what, f"rank {self.rank} is not where rank {other} is")
+                name, values = self.meeting.queues[other][self.rank].dequeue()
+                check = tf.debugging.assert_equal(name, what, f"not where rank {other} is")
                 with tf.control_dependencies([check]):
                     every.append(tf.io.parse_tensor(values, tf.string))
         parsed = []
@@ -106,34 +114,30 @@ def on_threads(size: int, meeting: Meeting, work: Callable[[int], Any]) -> list[
 
 
 def cut(rows: int, size: int, generator: Any) -> list[int]:
-    """Where the rows of each rank begin, and the end: at random places, at least one row for each rank."""
-    places = generator.choice(rows - 1, size - 1, replace=False) + 1
-    return [0, *sorted(int(place) for place in places), rows]
+    """Where the rows of each rank begin, and the end: at random places. A rank may have none."""
+    return [0, *sorted(int(place) for place in generator.randint(0, rows + 1, size - 1)), rows]
 
 
 class Ranks:
     """One step on several ranks.
 
     Attributes:
-        steps: the partitioned step of each rank.
+        traced: the step of each rank; plan: how the first one is shared out.
     """
 
-    def __init__(self, size: int, trace: Callable[[int], Any], rows: Sequence[bool]):
+    def __init__(self, size: int, trace: Callable[[int], Any], rows: Sequence[bool], stateless: bool = False):
         """Args:
         trace: gives the concrete function of a rank, which owns its variables.
         rows: for each tensor of it, whether it has the rows of the batch.
+        stateless: there are no variables, and one graph does for all ranks.
         """
-        self.size, self.rows = size, rows
+        self.size, self.rows, self._stateless = size, rows, stateless
         self.meeting = Meeting(size)
-        self.traced = [trace(rank) for rank in range(size)]
-        self.exchanges = [ThreadExchange(self.meeting, rank) for rank in range(size)]
-        self.steps = [
-            Partitioned(traced, rows, exchange) for traced, exchange in zip(self.traced, self.exchanges, strict=True)
-        ]
-
-    @property
-    def plan(self) -> Any:
-        return self.steps[0].plan
+        self.traced = [trace(rank) for rank in ([size] if stateless else range(size))]
+        ranks = [size] if stateless else range(size)
+        self.exchanges = [ThreadExchange(self.meeting, rank) for rank in ranks]
+        self.steps = [Partitioned(one, rows, exchange) for one, exchange in zip(self.traced, self.exchanges, strict=True)]
+        self.plan = self.steps[0].plan
 
     def whole(self) -> dict[str, int]:
         """How many ops of each type every rank computes whole though there are rows."""
@@ -144,12 +148,17 @@ class Ranks:
 
     def __call__(self, batch: Sequence[Any], bounds: Sequence[int]) -> list[Any]:
         """What each rank gives for a batch that is cut at these places, flat."""
+        empty = [bounds[rank] == bounds[rank + 1] for rank in range(self.size)]
+        graphs = [self.steps[0 if self._stateless else rank].graph(empty=empty[rank]) for rank in range(self.size)]
 
         def work(rank: int) -> Any:
             low, high = bounds[rank], bounds[rank + 1]
             given = [value[low:high] if has else value for value, has in zip(batch, self.rows, strict=True)]
-            step = self.steps[rank]
-            return [tensor.numpy() for tensor in step.function(*given, tf.constant([low, high - low, bounds[-1]]))]
+            given.append(tf.constant([low, high - low, bounds[-1]]))
+            graph = graphs[rank]
+            if not self._stateless:
+                return [tensor.numpy() for tensor in graph(*given)]
+            return [tensor.numpy() for tensor in graph._call_flat(given, self.meeting.as_rank(graph.captured_inputs, rank))]
 
         results = on_threads(self.size, self.meeting, work)
         assert self.meeting.is_empty()

@@ -2,7 +2,7 @@
 
 A trial names its operands by strings: a kind and the sizes of its axes, "f n 3". An axis n has one element for each row
 of the batch, an axis N counts the rows too and is whole on each rank. Kinds: f floats about zero, u floats between 0 and
-1, p floats above 1, i5 integers below 5, b booleans, c complex numbers, s strings of digits.
+1, p floats above 1, i5 integers below 5, k integers from 1 to 5, b booleans, c complex numbers, s strings of digits.
 
 Each trial is run with its rows as they come, with two elements for each row, with two blocks of rows, with whole values
 in the place of rows, and with sums over the rows (parts) in the place of what has no rows.
@@ -22,7 +22,8 @@ from matex_tf.patches.partition.labels import P, S, part
 from tests.support.partition import Ranks, cut
 
 RANKS = 3
-BATCHES = (3, 7, 11)
+BATCHES = (2, 7, 11)
+FORMS = ("rows", "wide", "blocks", "mixed", "first", "others", "parts")
 TOLERANCE = {"float64": 1e-6, "complex128": 1e-6, "float32": 2e-4, "complex64": 2e-4, "float16": 3e-2}
 
 
@@ -36,7 +37,7 @@ class Trial:
         operands: see the module.
         gives: the label of the first output where rows come as they are; "" where the rule does not hold.
         dtypes: those that stand for floats.
-        forms: the ways in which it is run.
+        forms: the ways in which it is run; none: all.
     """
 
     type: str
@@ -44,7 +45,7 @@ class Trial:
     operands: Sequence[str]
     gives: str
     dtypes: Sequence[str] = ("float64", "float32")
-    forms: Sequence[str] = ("rows", "wide", "blocks", "mixed", "first", "others", "parts")
+    forms: Sequence[str] = ()
 
 
 @dataclasses.dataclass
@@ -73,12 +74,14 @@ def runs(trial: Trial) -> Iterator[Run]:
     """The trial in all of its forms."""
     has = [" n" in operand for operand in trial.operands]
     floats = [not rows and operand[0] in "fup" for rows, operand in zip(has, trial.operands, strict=True)]
-    for dtype, form in itertools.product(trial.dtypes, trial.forms):
+    for dtype, form in itertools.product(trial.dtypes, trial.forms or FORMS):
+        if dtype != trial.dtypes[0] and form not in ("rows", "parts"):
+            continue
         ways = [form if rows else "constant" for rows in has]
         if form == "parts":
             if not any(floats):
                 continue
-            for place in [place for place, one in enumerate(floats) if one]:
+            for place in [place for place, one in enumerate(floats) if one and sum(floats) > 1]:
                 ways = ["sum" if i == place else "rows" if rows else "constant" for i, rows in enumerate(has)]
                 yield Run(trial, f"parts {place}", dtype, _operands(trial, ways, dtype))
             ways = ["sum" if one else "rows" if rows else "constant" for one, rows in zip(floats, has, strict=True)]
@@ -132,7 +135,7 @@ def operand(text: str, way: str, dtype: str) -> Operand:
 
 def _whole(tensor: Any) -> Any:
     """The same on each rank, and whole: no rule knows a reversal along the rows."""
-    return tf.reverse(tf.reverse(tensor, [0]), [0])
+    return tf.reverse(tensor, [0])
 
 
 def _dtype(kind: str, dtype: str) -> Any:
@@ -140,12 +143,14 @@ def _dtype(kind: str, dtype: str) -> Any:
         return tf.as_dtype(dtype)
     if kind[0] == "c":
         return {"float64": tf.complex128, "float32": tf.complex64}[dtype]
-    return {"i": tf.int32, "j": tf.int64, "b": tf.bool, "s": tf.string}[kind[0]]
+    return {"i": tf.int32, "k": tf.int32, "j": tf.int64, "b": tf.bool, "s": tf.string}[kind[0]]
 
 
 def _draw(kind: str, dtype: Any, shape: Sequence[int], generator: Any) -> np.ndarray:
     if kind[0] in "ij":
         return generator.randint(0, int(kind[1:] or 5), shape).astype(dtype.as_numpy_dtype)
+    if kind == "k":
+        return generator.randint(1, 6, shape).astype("int32")
     if kind == "b":
         return generator.rand(*shape) < 0.5
     if kind == "s":
@@ -206,7 +211,7 @@ def failures(some: Sequence[Run], seed: int = 0) -> list[str]:
 
 def _failures(some: Sequence[Run], seed: int) -> list[str]:
     traced = Traced(some)
-    ranks = Ranks(RANKS, traced.trace, [True] * len(traced.specs))
+    ranks = Ranks(RANKS, traced.trace, [True] * len(traced.specs), stateless=True)
     found = _labels(traced, ranks.plan)
     generator = np.random.RandomState(seed)
     for rows in BATCHES:

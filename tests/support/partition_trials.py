@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
+from matex_tf.patches.partition.rules.elementwise import LINEAR
 from tests.support.partition_rules import Trial
 
 raw = tf.raw_ops
@@ -23,12 +24,13 @@ _KINDS = {
     "LogicalAnd": "bb", "LogicalNot": "b", "LogicalOr": "bb", "StringLower": "s", "StringUpper": "s", "StringStrip": "s",
     "StringToNumber": "s", "StringToHashBucketFast": "s", "StringToHashBucketStrong": "s", "StringLength": "s",
     "StaticRegexReplace": "s", "RegexReplace": "s", "StaticRegexFullMatch": "s", "RegexFullMatch": "s",
-    "BitwiseAnd": "ii", "BitwiseOr": "ii", "BitwiseXor": "ii", "Invert": "i", "LeftShift": "ii", "RightShift": "ii",
+    "BitwiseAnd": "kk", "BitwiseOr": "kk", "BitwiseXor": "kk", "Invert": "k", "LeftShift": "kk", "RightShift": "kk",
     "TruncateMod": "pp", "FloorMod": "pp", "Mod": "pp",
 }  # fmt: skip
 _ATTRIBUTES: dict[str, dict[str, Any]] = {
     "Cast": {"DstT": tf.float32}, "Bitcast": {"type": tf.int64}, "CheckNumerics": {"message": ""},
-    "CheckNumericsV2": {"message": ""}, "StringToHashBucketFast": {"num_buckets": 7},
+    "CheckNumericsV2": {"message": ""}, "Complex": {"Tout": tf.complex128},
+    "ComplexAbs": {"Tout": tf.float64}, "Real": {"Tout": tf.float64}, "Imag": {"Tout": tf.float64}, "StringToHashBucketFast": {"num_buckets": 7},
     "StringToHashBucketStrong": {"num_buckets": 7, "key": [1, 2]}, "StaticRegexReplace": {"pattern": "1", "rewrite": "x"},
     "StaticRegexFullMatch": {"pattern": "1."},
 }  # fmt: skip
@@ -40,7 +42,7 @@ _SAME = (
 #: Their integers, and dtypes for which no kernel is there.
 _INTEGERS = (
     "Abs Add AddN AddV2 Equal FloorDiv Greater GreaterEqual Less LessEqual Maximum Minimum Mul Neg NotEqual OnesLike "
-    "Sign Square SquaredDifference Sub ZerosLike SelectV2 Relu ClipByValue Cast AsString Bitcast"
+    "Sign Square SquaredDifference Sub ZerosLike SelectV2 Relu ClipByValue Cast AsString"
 ).split()
 
 
@@ -53,7 +55,7 @@ def elementwise(types: list[str]) -> Iterator[Trial]:
         types_of = _float_types(definition, name)
         yield from _of(name, kinds, types_of)
         if name in _INTEGERS:
-            yield from _of(name, "".join("i" if kind == "f" else kind for kind in kinds), ["float64"])
+            yield from _of(name, "".join("k" if kind == "f" else kind for kind in kinds), ["float64"])
 
 
 def _float_types(definition: Any, name: str) -> tuple[str, ...]:
@@ -64,7 +66,8 @@ def _float_types(definition: Any, name: str) -> tuple[str, ...]:
     return tuple(one for one in ALL if one in names and not (one == "float16" and name in _NO_HALF))
 
 
-_NO_HALF = ("Betainc", "Zeta", "Polygamma", "Igamma", "Igammac", "IgammaGradA", "NextAfter", "ApproximateEqual")
+_NO_HALF = ("Betainc", "Zeta", "Polygamma", "Igamma", "Igammac", "IgammaGradA", "NextAfter", "ApproximateEqual", "Erfinv", "Ndtri",
+    "Mod", "TruncateMod", "BesselI0", "BesselI0e", "BesselI1", "BesselI1e")  # fmt: skip
 
 
 def _of(name: str, kinds: str, dtypes: Any) -> Iterator[Trial]:
@@ -75,32 +78,29 @@ def _of(name: str, kinds: str, dtypes: Any) -> Iterator[Trial]:
         every = ["s n 3"]
     elif name == "ClipByValue":
         every = [every[0], kinds[1], kinds[2]]
-    yield Trial(name, function, every, "S0", dtypes)
-    yield Trial(name, function, [one.replace("n 3", "2 n") for one in every], "S1", dtypes[:1])
-    if len(every) == 1 and " n" in every[0]:
-        forms = ("parts",)
-        yield Trial(name, function, [one.replace("n ", "") for one in every], "", dtypes, forms)
+    yield Trial(name, function, every, "S0", dtypes, () if name in _EVERY_FORM else ("rows",))
+    if name == "Bitcast" or not any(kind in "fup" for kind in kinds):
         return
-    yield Trial(name, function, [one.replace(" n", "") for one in every], "", dtypes, ("parts",))
-    if name == "Select":
-        yield Trial(name, function, ["b n", "f n 3", "f n 3"], "S0", dtypes[:1])
-        yield Trial(name, function, ["b", "f n 3", "f n 3"], "S0", dtypes[:1])
-        yield Trial(name, function, ["b 2", "f 2 n", "f 2 n"], "S1", dtypes[:1])
-    if name in _SAME:
+    without = [one.replace(" n", "") for one in every]
+    yield Trial(name, function, without, "", dtypes if name in LINEAR else dtypes[:1], ("parts",))
+    if name in _SAME or len(every) == 1:
         return
     rest = [f"{kind} 3" for kind in kinds[1:]]
-    yield Trial(name, function, [f"{kinds[0]} n 3", *rest], "S0", dtypes[:1])
-    yield Trial(name, function, [f"{kinds[0]} 3", *[f"{kind} n 3" for kind in kinds[1:]]], "S0", dtypes[:1])
-    yield Trial(name, function, [f"{kinds[0]} n 1", *[f"{kind} 2 n 3" for kind in kinds[1:]]], "S1", dtypes[:1])
-    yield Trial(name, function, [f"{kinds[0]} n", *[f"{kind} n 1" for kind in kinds[1:]]], "", dtypes[:1])
-    if kinds[0] in "fup":
-        yield Trial(name, function, [f"{kinds[0]} n N", *[f"{kind} n 1" for kind in kinds[1:]]], "", dtypes[:1])
-    yield Trial(name, function, [f"{kinds[0]} n 3", *kinds[1:]], "S0", dtypes[:1])
+    yield Trial(name, function, [f"{kinds[0]} n 3", *rest], "S0", dtypes[:1], ("rows", "parts"))
+    if name in _EVERY_FORM:
+        for shapes in ("n 3|3", "3|n 3", "2 n|2 n", "n 1|2 n 3", "n|n 1", "n N|n 1", "N n|n 1", "n 3|", "|n", "3 n|3 1"):
+            first, second = shapes.split("|")
+            yield Trial(name, function, [f"{kinds[0]} {first}", *[f"{kind} {second}" for kind in kinds[1:]]], "", dtypes[:1])
+
+
+#: Those that stand for all others: they are tried in every form, with operands of all kinds of shapes.
+_EVERY_FORM = ("Mul", "Sub", "RealDiv", "Maximum", "SelectV2", "Select", "Less")
 
 
 def _caller(name: str) -> Any:
     def call(*values: Any) -> Any:
         names = [arg.name for arg in op_def_registry.get(name).input_arg]
+        names = ["condition", "x", "y"] if name == "Select" else names
         if name == "AddN":
             return raw.AddN(inputs=list(values))
         if name in ("RegexReplace", "RegexFullMatch"):

@@ -65,7 +65,7 @@ def _aligned(op: Op, axis: int, blocks: int) -> list[Label | None] | None:
         own = axis - (len(out) - len(shape))  # type: ignore[arg-type]
         if op.type == "Select" and len(shape) < len(out):  # type: ignore[arg-type]
             own = axis  # its condition may be a vector, along the first axis
-            if axis > 0:
+            if axis > 0 or not shape:
                 wants.append(R)
                 continue
         if own < 0 or shape[own] == 1:  # type: ignore[index]
