@@ -136,7 +136,9 @@ class Ranks:
         self.traced = [trace(rank) for rank in ([size] if stateless else range(size))]
         ranks = [size] if stateless else range(size)
         self.exchanges = [ThreadExchange(self.meeting, rank) for rank in ranks]
-        self.steps = [Partitioned(one, rows, exchange) for one, exchange in zip(self.traced, self.exchanges, strict=True)]
+        self.steps = [
+            Partitioned(one, rows, exchange) for one, exchange in zip(self.traced, self.exchanges, strict=True)
+        ]
         self.plan = self.steps[0].plan
 
     def whole(self) -> dict[str, int]:
@@ -158,7 +160,9 @@ class Ranks:
             graph = graphs[rank]
             if not self._stateless:
                 return [tensor.numpy() for tensor in graph(*given)]
-            return [tensor.numpy() for tensor in graph._call_flat(given, self.meeting.as_rank(graph.captured_inputs, rank))]
+            return [
+                tensor.numpy() for tensor in graph._call_flat(given, self.meeting.as_rank(graph.captured_inputs, rank))
+            ]
 
         results = on_threads(self.size, self.meeting, work)
         assert self.meeting.is_empty()

@@ -31,7 +31,12 @@ class Result:
     rounds: int
 
 
-def compare(build: Callable[[], Any], draw: Callable[[Any, int], Sequence[np.ndarray]] | None = None, sizes: Sequence[int] = SIZES, ranks: int = 3) -> Result:
+def compare(
+    build: Callable[[], Any],
+    draw: Callable[[Any, int], Sequence[np.ndarray]] | None = None,
+    sizes: Sequence[int] = SIZES,
+    ranks: int = 3,
+) -> Result:
     """Args:
     build: makes variables and a function of a batch that returns a dict of logs.
     draw: from a generator and a number of rows to the tensors of a batch.
@@ -55,7 +60,9 @@ def compare(build: Callable[[], Any], draw: Callable[[Any, int], Sequence[np.nda
             logs = max([logs, *(_far(one, other) for one, other in zip(got, wanted, strict=True))])
     values = [[variable.numpy() for variable in variables] for variables in [mine, *(one for one, _ in models)]]
     far = [max([0.0, *(_far(one, other) for one, other in zip(some, values[0], strict=True))]) for some in values[1:]]
-    apart = max(max([0.0, *(_far(one, other) for one, other in zip(some, values[1], strict=True))]) for some in values[1:])
+    apart = max(
+        max([0.0, *(_far(one, other) for one, other in zip(some, values[1], strict=True))]) for some in values[1:]
+    )
     return Result(logs, max(far), apart, several.whole(), len(set(several.plan.exchanges.values())))
 
 

@@ -215,7 +215,10 @@ def _failures(some: Sequence[Run], seed: int) -> list[str]:
     found = _labels(traced, ranks.plan)
     generator = np.random.RandomState(seed)
     for rows in BATCHES:
-        batch = [tf.constant(draw(generator, rows), spec.dtype) for draw, spec in zip(traced.draws, traced.specs, strict=True)]
+        batch = [
+            tf.constant(draw(generator, rows), spec.dtype)
+            for draw, spec in zip(traced.draws, traced.specs, strict=True)
+        ]
         wanted = [tensor.numpy() for tensor in tf.nest.flatten(ranks.traced[0](*batch))]
         for rank, got in enumerate(ranks(batch, cut(rows, RANKS, generator))):
             owners = [run for run, size in zip(some, traced.sizes, strict=True) for _ in range(size)]
@@ -233,7 +236,9 @@ def difference(one: np.ndarray, other: np.ndarray) -> str:
         return f"shape {one.shape} for {other.shape}"
     if one.dtype.kind not in "fc":
         return "" if (one == other).all() else f"{(one != other).sum()} of {one.size} elements differ"
-    limit = TOLERANCE[str(one.dtype)] * max(1.0, float(np.nanmax(np.abs(np.where(np.isfinite(other), other, 0)), initial=0)))
+    limit = TOLERANCE[str(one.dtype)] * max(
+        1.0, float(np.nanmax(np.abs(np.where(np.isfinite(other), other, 0)), initial=0))
+    )
     if np.allclose(one, other, 0, limit, equal_nan=True):
         return ""
     return f"differs by {np.nanmax(np.abs(one - other)):.1e}"
@@ -255,7 +260,14 @@ def _labels(traced: Traced, plan: Any) -> list[str]:
 
 
 def _has(node: Any, gives: str) -> bool:
-    labels = {"S0": S(0), "S1": S(1), "S2": S(2), "S3": S(3), "P": P, **{f"P:{one}": part(one) for one in ("max", "min", "prod", "all", "any")}}
+    labels = {
+        "S0": S(0),
+        "S1": S(1),
+        "S2": S(2),
+        "S3": S(3),
+        "P": P,
+        **{f"P:{one}": part(one) for one in ("max", "min", "prod", "all", "any")},
+    }
     if gives == "R":
         return node.known and node.ruling.gives == []
     return bool(node.ruling.gives[0] == labels[gives])

@@ -91,8 +91,12 @@ def nnclr() -> Any:
             nearest = tf.gather(support, tf.argmax(tf.matmul(a, support, transpose_b=True), 1))
             logits = tf.matmul(nearest, b, transpose_b=True) / 0.2
             labels = tf.range(tf.shape(logits)[0])
-            loss = tf.reduce_mean(crossentropy(labels, logits)) + tf.reduce_mean(crossentropy(labels, tf.transpose(logits)))
-        support.assign(tf.concat([a, support[: 20 - tf.shape(a)[0]]], 0) if x.shape[0] else tf.concat([a, support], 0)[:20])
+            loss = tf.reduce_mean(crossentropy(labels, logits)) + tf.reduce_mean(
+                crossentropy(labels, tf.transpose(logits))
+            )
+        support.assign(
+            tf.concat([a, support[: 20 - tf.shape(a)[0]]], 0) if x.shape[0] else tf.concat([a, support], 0)[:20]
+        )
         descend(tape, loss, [w])
         right = tf.reduce_mean(tf.cast(tf.equal(tf.argmax(logits, 1, tf.int32), labels), D))
         return {"loss": loss, "right": right}
@@ -190,7 +194,10 @@ def clip() -> Any:
             image, text = tf.math.l2_normalize(x[:, :6] @ a, 1), tf.math.l2_normalize(x[:, 6:] @ b, 1)
             logits = tf.exp(t) * tf.matmul(image, text, transpose_b=True)
             labels = tf.range(tf.shape(x)[0])
-            loss = (tf.reduce_mean(crossentropy(labels, logits)) + tf.reduce_mean(crossentropy(labels, tf.transpose(logits)))) / 2
+            loss = (
+                tf.reduce_mean(crossentropy(labels, logits))
+                + tf.reduce_mean(crossentropy(labels, tf.transpose(logits)))
+            ) / 2
         descend(tape, loss, [a, b, t])
         return {"loss": loss}
 
@@ -378,7 +385,9 @@ def experts() -> Any:
             value, place = tf.math.top_k(p, 2)
             hot = tf.reduce_sum(tf.one_hot(place, 3, dtype=D) * value[..., None], 1)
             h = tf.einsum("be,bed->bd", hot, tf.einsum("bi,eid->bed", x, w))
-            balance = 3 * tf.reduce_sum(tf.reduce_mean(tf.one_hot(tf.argmax(p, 1), 3, dtype=D), 0) * tf.reduce_mean(p, 0))
+            balance = 3 * tf.reduce_sum(
+                tf.reduce_mean(tf.one_hot(tf.argmax(p, 1), 3, dtype=D), 0) * tf.reduce_mean(p, 0)
+            )
             loss = tf.reduce_mean(crossentropy(y, tf.nn.relu(h) @ out)) + 0.1 * balance
         descend(tape, loss, [gate, w, out])
         return {"loss": loss, "balance": balance}
@@ -455,7 +464,12 @@ def between_rows() -> Any:
             loss += tf.reduce_mean(tf.gather(h, tf.argsort(each)) * h) * 0.1
         kinds, index, counts = tf.unique_with_counts(label)
         descend(tape, loss, [w])
-        logs = {"kinds": tf.size(kinds), "most": tf.reduce_max(counts), "last": index[-1], "where": tf.size(tf.where(label > 1))}
+        logs = {
+            "kinds": tf.size(kinds),
+            "most": tf.reduce_max(counts),
+            "last": index[-1],
+            "where": tf.size(tf.where(label > 1)),
+        }
         return {"loss": loss, **{name: tf.cast(value, D) for name, value in logs.items()}}
 
     return [w], run
@@ -472,7 +486,9 @@ def segments() -> Any:
             h = x @ w
             means = tf.math.unsorted_segment_mean(h, label, 4)
             largest = tf.math.unsorted_segment_max(h, label, 4)
-            loss = tf.reduce_mean((h - tf.gather(means, label)) ** 2) + tf.reduce_mean((h - tf.gather(centers, label)) ** 2)
+            loss = tf.reduce_mean((h - tf.gather(means, label)) ** 2) + tf.reduce_mean(
+                (h - tf.gather(centers, label)) ** 2
+            )
             loss += 0.01 * tf.reduce_sum(tf.where(largest > -1e3, largest, 0.0))
         centers.assign(tf.tensor_scatter_nd_add(centers, label[:, None], 0.1 * (h - tf.gather(centers, label))))
         descend(tape, loss, [w])

@@ -85,12 +85,15 @@ def find(op: Op) -> Ruling | None:
 def bincount(op: Op) -> Ruling | None:
     """Counts of what is in rows: of each row along its own axis, or of all."""
     label, shape, after = op.labels[0], op.shapes[0], op.out_shapes[0]
-    if label != S(0) or shape is None or after is None or op.attribute("binary_output"):
+    if label.kind != "S" or label.axis or shape is None or after is None:
+        return None
+    if op.type == "DenseBincount" and op.attribute("binary_output"):
         return None
     weights = op.shapes[2]
     weighted = weights is not None and len(weights) > 0 and weights != [0]
-    if weighted and not op.is_rows(S(0), weights):
+    if weights is None or weighted and not op.is_rows(label, weights):
         return None
-    if len(after) == 2 and op.is_rows(S(0), after):
-        return Ruling([S(0), R, S(0) if weighted else R], [S(0)])
-    return Ruling([S(0), R, S(0) if weighted else R], [P]) if not op.op.outputs[0].dtype.is_integer else None
+    wants = [label, R, label if weighted else R]
+    if len(after) == 2 and op.is_rows(label, after):
+        return Ruling(wants, [label])
+    return Ruling(wants, [P])

@@ -25,10 +25,10 @@ def carry(op: Op, label: Label, before: Sequence[int | None], after: Sequence[in
     outer = math.prod(before[: label.axis]) * label.blocks  # type: ignore[arg-type]
     done = 1
     for axis, size in enumerate(after):
-        if op.counts(size) and outer % done == 0:
+        if op.counts(size) and outer % done == 0 and outer // done % op.shaped.prime:
             found = S(axis, outer // done)
             return found if op.is_rows(found, after) else None
-        if op.counts(size):
+        if op.counts(size) and outer % (done * size):  # type: ignore[operator]
             return None
         done *= size  # type: ignore[operator]
     return None
@@ -106,12 +106,12 @@ def tile(op: Op) -> Ruling | None:
     label, times, shape = op.labels[0], op.constant(1), op.shapes[0]
     if is_part(op):
         return Ruling([None, R], [P])
-    if label.kind != "S" or times is None or shape is None:
+    if label.kind != "S" or times is None or shape is None or not times[label.axis]:
         return None
     return Ruling([None, R], [S(label.axis, label.blocks * int(times[label.axis]))])
 
 
-@rule("Pad", "PadV2", "MirrorPad", "ReverseV2", "Reverse", "MirrorPadGrad", "Roll", "MatrixBandPart")
+@rule("Pad", "PadV2", "MirrorPad", "ReverseV2", "MirrorPadGrad", "Roll", "MatrixBandPart")
 def other_axes(op: Op) -> Ruling | None:
     """Rows are left alone."""
     label, before, after = op.labels[0], op.shapes[0], op.out_shapes[0]
@@ -213,7 +213,8 @@ def split(op: Op) -> Ruling | None:
 @rule("DepthToSpace", "SpaceToDepth")
 def spaces(op: Op) -> Ruling | None:
     """Of each row."""
-    return Ruling([None], [op.labels[0]]) if op.labels[0] == S(0) else None
+    label = op.labels[0]
+    return Ruling([None], [label]) if label.kind == "S" and label.axis == 0 else None
 
 
 @rule("IdentityN")

@@ -6,10 +6,7 @@ from matex_tf.patches.partition.labels import R
 from matex_tf.patches.partition.rules import Op, Ruling, rule
 
 
-@rule(
-    "VarHandleOp", "ReadVariableOp", "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "Const", "NoOp",
-    "VarIsInitializedOp", "VariableShape", "StatefulPartitionedCall",
-)  # fmt: skip
+@rule("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 def state(op: Op) -> Ruling:
     """The same on every rank."""
     return Ruling([R] * len(op.labels), [R] * len(op.out_shapes))
