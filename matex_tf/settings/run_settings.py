@@ -157,7 +157,7 @@ class Settings:
         choices=("chained", "funneled", "concurrent"),
         group="exchange",
     )
-    partition: bool = option(
+    partitioner: bool = option(
         False,
         "Rebuild the graph of a step for a rank's rows, and do not patch Keras' parts: what is traced has the answer "
         "of one rank, whatever it does with the rows of a batch (docs/how-it-works.md).",

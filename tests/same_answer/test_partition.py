@@ -1,4 +1,4 @@
-"""`--partition on`: what is traced has the answer of one rank, whatever it does with the rows of a batch."""
+"""`--partitioner on`: what is traced has the answer of one rank, whatever it does with the rows of a batch."""
 
 import pytest
 from compare import same

@@ -24,7 +24,7 @@ def applies(model: Any) -> bool:
     if notes.whole is None:
         strategy, ranks, chosen = strategies.current(), world.current(), settings.current()
         notes.whole = (
-            chosen.partition
+            chosen.partitioner
             and not ranks.is_single
             and ranks.guard is None
             and not chosen.reproducible

@@ -1,4 +1,4 @@
-"""Steps that look across rows, keep state or change gradients themselves, with `--partition on`."""
+"""Steps that look across rows, keep state or change gradients themselves, with `--partitioner on`."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _model(form):
 
 def fitted(form):
     """What `fit`, `train_on_batch`, `evaluate` and `predict` leave behind."""
-    before = settings.use(dataclasses.replace(settings.current(), partition=True))
+    before = settings.use(dataclasses.replace(settings.current(), partitioner=True))
     try:
         keras.utils.set_random_seed(1)
         model, random = _model(form), np.random.RandomState(0)
