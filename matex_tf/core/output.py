@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -157,6 +158,23 @@ def close_as_told() -> None:
         setattr(sys, f"__{_STREAMS[int(number)]}__", None)
 
 
+def write_to_the_user() -> None:
+    """On the rank whose output is shown, write to the terminal or the pipe that Open MPI's starter has, if it is the
+    parent: what comes by that starter is handed on in whole lines, and a progress bar or a question is none."""
+    if _parent_name() not in _STARTERS:
+        return
+    for number in (1, 2):
+        with contextlib.suppress(OSError):  # the terminal of another user, or a socket
+            theirs = f"/proc/{starting.parent()}/fd/{number}"
+            mode = os.stat(theirs).st_mode
+            if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):  # of a file this would be another place in it
+                opened = os.open(theirs, os.O_WRONLY | os.O_NOCTTY)
+                signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a terminal would stop what is not in its foreground
+                os.dup(number)  # and that is not closed: the starter would take this rank to have ended its output
+                os.dup2(opened, number)
+                os.close(opened)
+
+
 def _doubt_the_terminal() -> None:
     """Let `sys.stdout.isatty()` say no where the user's stdout is not a terminal."""
     # Python's word only: a pipe in the terminal's place would need a process that hands on its lines.
@@ -169,11 +187,17 @@ def _only_seems_a_terminal() -> bool:
     """Whether Open MPI's terminal stands where the user has a file or a pipe; False where that cannot be seen."""
     if not os.isatty(1):
         return False
-    parent = Path(f"/proc/{starting.parent()}")
     try:
-        name = (parent / "comm").read_text().strip()
-        theirs = os.stat(parent / "fd" / "1")
+        theirs = os.stat(f"/proc/{starting.parent()}/fd/1")
         nowhere = theirs.st_rdev == os.stat(os.devnull).st_rdev
-        return name in _STARTERS and (nowhere or not stat.S_ISCHR(theirs.st_mode))
+        return _parent_name() in _STARTERS and (nowhere or not stat.S_ISCHR(theirs.st_mode))
     except OSError:
         return False
+
+
+def _parent_name() -> str:
+    """The name of the process that has started this rank; "" where that cannot be seen."""
+    try:
+        return Path(f"/proc/{starting.parent()}/comm").read_text().strip()
+    except OSError:
+        return ""

@@ -17,7 +17,7 @@ from matex_tf import settings as settings_module
 from matex_tf.core import sign, starting, trace
 from matex_tf.core import world as world_module
 from matex_tf.core.mismatch import name_ranks
-from matex_tf.core.output import Output, close_as_told
+from matex_tf.core.output import Output, close_as_told, write_to_the_user
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError, MissingPackage, SettingError
 from matex_tf.faults import checkpoints, transactions
@@ -40,6 +40,8 @@ def main(arguments: Sequence[str]) -> int:
         lifetime.end_with_launcher()
     take_stdin()
     close_as_told()
+    if rank_in_environment() == 0:
+        write_to_the_user()
     sign.take()
     ending = Finalizer()
     try:

@@ -140,14 +140,15 @@ def _import(target: Any, wanted: Any) -> Any:
     from matex_tf import settings
     from matex_tf.core import world
 
-    before = list(sys.path)
+    path, before = sys.path, list(sys.path)
     settings.use(wanted)
     from matex_tf.job import run
 
     if target.is_in_a_file and not target.is_module:
         sys.path[0] = os.path.dirname(os.path.realpath(target.name))  # as the script will find modules
     import_all(run.set_seeds(world.World(), max(wanted.seed, 0)))
-    sys.path[:] = before
+    path[:] = before
+    sys.path = path  # in the place of which cv2 puts another list
     return random.getstate()
 
 

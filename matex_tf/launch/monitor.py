@@ -89,7 +89,7 @@ class MpirunMonitor:
     def _copy(self) -> None:
         held = b""
         while data := os.read(self._from, 1 << 16):
-            held = (held + data)[-_LONGEST_LINE - len(data) :]
+            held = (held + data.replace(b"\r", b"\n"))[-_LONGEST_LINE - len(data) :]
             if self._failed_at is None and self._survive and _OVER.search(held):
                 self._failed_at, self.code = time.monotonic(), 0
             if self._failed_at is None and self._failed.search(held):
@@ -169,10 +169,14 @@ def _taken(descriptor: int) -> bool:
 
 def _holders(pid: int) -> list[tuple[int, str]]:
     """The processes, by number, that can write into what an mpirun reads from its ranks, and their names."""
-    pipes = {link for link in lifetime.opened(str(pid)) if link.startswith("pipe:")} - lifetime.opened("self")
+    ends = {link for link in lifetime.opened(str(pid)) if link.startswith("pipe:")} - lifetime.opened("self")
+    with contextlib.suppress(OSError):
+        for descriptor in os.listdir(f"/proc/{pid}/fdinfo"):
+            with open(f"/proc/{pid}/fdinfo/{descriptor}", encoding="ascii") as file:
+                ends.update(f"/dev/pts/{line.split()[1]}" for line in file if line.startswith("tty-index:"))
     found = []
     for number in sorted(map(int, filter(str.isdigit, os.listdir("/proc")))):
-        if number != pid and pipes & lifetime.opened(str(number)):
+        if number != pid and ends & lifetime.opened(str(number)):
             with contextlib.suppress(OSError), open(f"/proc/{number}/comm", encoding="utf-8", errors="replace") as file:
                 found.append((number, file.read().strip()))
     return found

@@ -31,6 +31,12 @@ _MORE = re.compile(
 )
 
 
+def _cut(data: bytes) -> tuple[bytes, bytes, bytes]:
+    """The first line, its end and the rest; a carriage return ends one too: a progress line is written over."""
+    place = next((place for place in sorted((data.find(b"\n"), data.find(b"\r"))) if place >= 0), len(data))
+    return data[:place], data[place : place + 1], data[place + 1 :]
+
+
 class OutputFilter:
     """Goes through a stream part by part."""
 
@@ -50,7 +56,7 @@ class OutputFilter:
         """
         data, self._kept, out = self._kept + data, b"", b""
         while data:
-            line, end, data = data.partition(b"\n")
+            line, end, data = _cut(data)
             if self._begun:
                 out, self._begun = out + line + end, not end
             elif end:

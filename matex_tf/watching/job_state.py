@@ -46,6 +46,15 @@ class RankState:
         spent = last["time"] - first["time"]
         return float(max(0.0, (last[name] - first[name]) / spent)) if spent > 0 else 0.0
 
+    def step_seconds(self) -> float:
+        """Seconds from a step to the next, but for those that were traced, which do not come again; 0 if not known."""
+        if len(self.history) < 2:
+            return 0.0
+        first, last = self.history[0], self.history[-1]
+        grown = {name: last[name] - first[name] for name in ("step", "traced_steps", "time", "traced")}
+        steps = grown["step"] - grown["traced_steps"]
+        return float(max(0.0, grown["time"] - grown["traced"]) / steps) if steps > 0 else 0.0
+
     def share(self, name: str) -> float:
         """The part of the time that went into `input`, `exchange` or `wait`. Outside of steps ranks wait too."""
         spent = max(self.rate("exchange"), self.rate("wait")) if name == "exchange" else self.rate(name)
@@ -120,15 +129,15 @@ class JobState:
         alive = [rank for rank in self.ranks.values() if rank.status == RUNS]
         first = min(alive, key=lambda rank: rank.last["rank"], default=RankState())
         counts = first.last
-        speed = first.rate("step")
+        seconds = first.step_seconds()
         left = None
-        if speed > 0 and counts["epochs"] and counts["of_epoch"]:
+        if seconds > 0 and counts["epochs"] and counts["of_epoch"]:
             steps = counts["epochs"] * counts["of_epoch"]
-            left = max(0, steps - (counts["epoch"] - 1) * counts["of_epoch"] - counts["in_epoch"]) / speed
+            left = max(0, steps - (counts["epoch"] - 1) * counts["of_epoch"] - counts["in_epoch"]) * seconds
         return {
             **{name: counts.get(name, 0) for name in ("epoch", "epochs", "in_epoch", "of_epoch", "step", "rows")},
             "phase": counts.get("phase", ""),
-            "steps_per_second": speed,
+            "steps_per_second": first.rate("step"),
             "rows_per_second": first.rate("rows"),
             # Exchanges are waited for by all alike; the rank that waits longest for input holds up the others.
             "exchange": statistics.fmean(rank.share("exchange") for rank in alive) if alive else 0.0,

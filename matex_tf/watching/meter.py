@@ -23,6 +23,7 @@ class Meter:
         step: training steps so far.
         rows: rows of their batches, of all ranks together.
         input: seconds spent in waiting for batches.
+        traced, traced_steps: seconds in which steps were traced, with their first run; the training steps among them.
         epoch, epochs: which one runs, from 1, and of how many; 0 outside of `fit`.
         in_epoch, of_epoch: steps of this epoch so far, and of how many; 0 where that is not known.
         epoch_begun: when it began, on the clock of `time.monotonic`.
@@ -32,7 +33,8 @@ class Meter:
 
     def __init__(self) -> None:
         self.step = self.rows = 0
-        self.input = 0.0
+        self.input = self.traced = 0.0
+        self.traced_steps = 0
         self.epoch = self.epochs = self.in_epoch = self.of_epoch = 0
         self.epoch_begun = 0.0
         self.bar = False
@@ -76,6 +78,11 @@ class Meter:
         """Time has gone by until a batch was there."""
         self.input += seconds
 
+    def has_traced(self, seconds: float, steps: int) -> None:
+        """A step was traced, and run for the first time. Args: steps: 1 if it was a training step, which counts."""
+        self.traced += seconds
+        self.traced_steps += steps
+
     def snapshot(self, world: World) -> dict[str, Any]:
         """The counts, for other ranks: numbers and texts by name.
 
@@ -98,6 +105,8 @@ class Meter:
             "phase": self.phase,
             "time": time.monotonic(),
             "input": self.input,
+            "traced": self.traced,
+            "traced_steps": self.traced_steps,
             "exchange": spent.get(EXCHANGE, 0.0),
             "wait": spent.get(WAIT, 0.0),
             "cpu": time.process_time(),

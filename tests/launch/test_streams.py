@@ -88,3 +88,46 @@ def test_what_cannot_be_run(line, words, tmp_path):
     )
     assert ended.returncode == 2
     assert words in ended.stderr + ended.stdout, ended
+
+
+#: Runs the launcher on a terminal, and says in how many pieces the words came that the script writes one by one.
+ON_A_TERMINAL = """
+import os, pty, sys
+process, terminal = pty.fork()
+if not process:
+    os.execvp(sys.argv[1], sys.argv[1:])
+seen = b""
+for number in range(3):
+    while b"word %d" % number not in seen:
+        seen += os.read(terminal, 10000)
+    assert b"word %d" % (number + 1) not in seen
+    open(f"seen.{number}", "w").close()  # or the script does not write the next one
+try:
+    while part := os.read(terminal, 10000):
+        seen += part
+except OSError:
+    pass
+sys.stdout.buffer.write(seen)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+"""
+
+WORDS = """
+import os, sys, time
+print("a terminal:", sys.stdout.isatty(), flush=True)
+for number in range(3):
+    os.write(DESCRIPTOR, b"\\rword %d" % number)
+    while os.environ.get("OMPI_COMM_WORLD_RANK", "0") == "0" and not os.path.exists(f"seen.{number}"):
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("ranks", ["1", "2"])
+@pytest.mark.parametrize("descriptor", ["1", "2"])
+def test_what_is_no_whole_line(ranks, descriptor, tmp_path):
+    """A progress bar, a question: it comes at once, and not with the end of its line."""
+    (tmp_path / "script.py").write_text(WORDS.replace("DESCRIPTOR", descriptor))
+    line = [sys.executable, "-c", ON_A_TERMINAL, LAUNCHER, "run", "-n", ranks, "script.py"]
+    ended = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert "a terminal: True" in ended.stdout
+    assert [ended.stdout.count(f"word {number}") for number in range(3)] == [1, 1, 1]

@@ -42,6 +42,25 @@ def said(folder, name, ranks):
     return [json.loads((folder / f"{name}.{rank}").read_text()) for rank in range(ranks)]
 
 
+def test_an_import_that_rebinds_the_path(tmp_path):
+    """As opencv does, which Keras imports where it is installed: another list takes the place of `sys.path`."""
+    (tmp_path / "packages" / "cv2").mkdir(parents=True)
+    (tmp_path / "packages" / "cv2" / "__init__.py").write_text(
+        "import sys\nkept = sys.path[:]\nsys.path.insert(1, 'of cv2')\nsys.path = kept\nHERE = True\n"
+    )
+    (tmp_path / "script.py").write_text(
+        "import json, os, sys, keras, matex_tf\n"
+        "said = sys.modules['cv2'].HERE, os.getppid(), sys.path\n"
+        "json.dump(said, open(f'said.{matex_tf.rank()}', 'w'))\n"
+    )
+    ended = run(tmp_path, 2, *WARM, "script.py", PYTHONPATH=str(tmp_path / "packages"))
+    assert ended.code == 0, ended.err
+    assert "for itself" not in ended.err
+    (here, parent, path), other = said(tmp_path, "said", 2)
+    assert here and [here, parent, path] == other
+    assert path[0] == str(tmp_path) and "of cv2" not in path
+
+
 @pytest.mark.variants(0)
 def test_the_same_as_with_imports_of_its_own(tmp_path):
     """The same losses and draws; the same names lead to patches, in all modules; nothing of the launcher's is left. The

@@ -295,9 +295,11 @@ def test_what_is_left_running(ranks, tmp_path):
     (tmp_path / "script.py").write_text(LEAVES)
     with subprocess.Popen(
         [LAUNCHER, "run", "-n", ranks, "script.py"],
-        cwd=tmp_path, stdout=(tmp_path / "out").open("w"), stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+        cwd=tmp_path, stdout=(tmp_path / "out").open("w"), stderr=(tmp_path / "err").open("w"),
+        stdin=subprocess.DEVNULL,
     ) as job:  # fmt: skip
-        _, err = job.communicate(timeout=100)
+        job.wait(100)
+    err = (tmp_path / "err").read_text()
     left = psutil.Process(int((tmp_path / "left").read_text()))
     try:
         assert job.returncode == 0, err

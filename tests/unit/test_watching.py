@@ -26,7 +26,7 @@ def counts(rank, seconds, step=0, *, wait=0.0, exchange=0.0, feed=0.0, generatio
         **{"rank": rank, "host": "node1", "pid": 7, "generation": generation, "size": size},
         **{"step": step, "rows": 32 * step, "epoch": 2, "epochs": 3, "in_epoch": step % 10, "of_epoch": 10},
         **{"phase": "train", "time": 100.0 + seconds, "input": feed, "exchange": exchange, "wait": wait},
-        **{"cpu": seconds / 2, "cores": 1, "memory": 10**8},
+        **{"cpu": seconds / 2, "cores": 1, "memory": 10**8, "traced": 0.0, "traced_steps": 0},
         **more,
     }
 
@@ -54,6 +54,17 @@ def test_speeds_and_shares():
     assert text == "epoch 2/3, step 8/10, 0:06 left, 2/3 ranks, 2 steps/s, 64 rows/s, exchange 50%, input 10%"
     assert progress.text(job(counts(0, 1)).public()) == ""  # of a training that has not begun
     assert progress.duration(3723) == "1:02:03"
+
+
+def test_what_is_traced_does_not_come_again():
+    """The time that is left is that of steps which are not traced, also while none of them has been made."""
+    first = [counts(0, second, in_epoch=0, epoch=1) for second in range(9)]
+    traced = {"epoch": 1, "traced": 8.5, "traced_steps": 1}
+    assert job(*first).public()["seconds_left"] is None
+    assert job(*first, counts(0, 9, 1, **traced)).public()["seconds_left"] is None
+    # 11 steps, one of which took 8.5 seconds and the others 0.05: 19 are left of three epochs.
+    found = job(*first, counts(0, 9, 11, **{**traced, "in_epoch": 1, "epoch": 2})).public()
+    assert found["seconds_left"] == pytest.approx(19 * 0.05)
 
 
 def test_stragglers():

@@ -58,7 +58,7 @@ def describe() -> tuple[dict[str, Any], list[int]]:
         "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
         "files": numbers,
         "line": sys.orig_argv,
-        "path": sys.path,
+        "path": list(sys.path),  # imports change it
         "namespaces": namespaces(),
         "cgroup": _cgroup(),
         "parent": os.getppid(),

@@ -66,6 +66,7 @@ class SharedStep:
         """Run the step on rows `share` of an eager batch; returns its logs, those of this rank."""
         model, remembered = self.model, model_state.of(self.model)
         slices = row_slicing.sliceable(data)
+        called, made = time.perf_counter(), self.graphs.made
         self.steps += 1
         together = self.group or world.current()
         together.location = f"{self.kind} step {self.steps} of {model.name}"
@@ -119,8 +120,11 @@ class SharedStep:
             return self(data, share)
         if first and strategy.replicas_identical:
             weights.check_alike(model)
+        meter = run_state.current().part(Meter)
         if self.kind == "train":
-            run_state.current().part(Meter).count(share.total)
+            meter.count(share.total)
+        if self.graphs.made > made:
+            meter.has_traced(time.perf_counter() - called, steps=int(self.kind == "train"))
         if self.kind == "train" and self.group is None:
             self.count()
         return logs

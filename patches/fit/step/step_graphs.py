@@ -50,6 +50,11 @@ class StepGraphs:
         self._made: dict[tuple[Slices, int], Step] = {}
         self._known: list[Any] = []  # see `virtual_steps.known`
 
+    @property
+    def made(self) -> int:
+        """How many steps there are: one that has just been made was traced, which takes time."""
+        return len(self._made)
+
     def step(self, slices: Slices, data: Any, total: int) -> Step:
         """The step for batches of these columns.
 
