@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 #: Names that stand for a file of the reader's own.
-THE_READERS_OWN = re.compile(r"(train|script|my_\w+|first|SCRIPT|X|test_user)(\.py)?$|job\.sh$|package\.module$")
+THE_READERS_OWN = re.compile(r"(train|script|my_\w+|first|SCRIPT|X|test_user)(\.py|\.ipynb)?$|job\.sh$|package\.module$")
 
 LAUNCHERS = ("mpirun", "mpiexec", "srun")
 FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
@@ -93,6 +93,8 @@ def commands() -> frozenset[str]:
 def wrong_matex(words: Sequence[str]) -> str:
     if words[0] in ("--version", "--help"):
         return ""
+    if words[0] == "help":
+        words = [*words[1:], "--help"]
     if words[0] not in commands():
         return f"matex-tf has no command {words[0]}"
     if words[0] == "horovodrun":
@@ -111,7 +113,7 @@ def wrong_run(words: Sequence[str], command: str) -> str:
 
     by_flag = {one.flag: one for one in options()}
     rest, given = list(words), dict[str, str]()
-    while rest and rest[0].startswith("-") and rest[0] != "-m":
+    while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c", "-"):
         flag, equals, value = rest.pop(0).partition("=")
         if flag not in by_flag and flag not in known_flags(command):
             return f"matex-tf {command} has no flag {flag}"
@@ -131,6 +133,8 @@ def wrong_run(words: Sequence[str], command: str) -> str:
 def wrong_program(words: Sequence[str]) -> str:
     """A script or `-m MODULE`, with the arguments that it has."""
     if not words:
+        return ""
+    if words[0] in ("-c", "-"):
         return ""
     if words[0] == "-m":
         return wrong_module(words[1], words[2:])
