@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import statistics
 import time
 from typing import Any
@@ -47,10 +48,14 @@ class RankState:
         return float(max(0.0, (last[name] - first[name]) / spent)) if spent > 0 else 0.0
 
     def step_seconds(self) -> float:
-        """Seconds from a step to the next, but for those that were traced, which do not come again; 0 if not known."""
-        if len(self.history) < 2:
+        """Seconds from a step of this `fit` to the next; 0 if not known.
+
+        What comes before the first one, and steps that were traced, are left out: they do not come again.
+        """
+        after = list(itertools.takewhile(lambda one: one["epoch"] > 1 or one["in_epoch"] > 0, reversed(self.history)))
+        if len(after) < 2:
             return 0.0
-        first, last = self.history[0], self.history[-1]
+        first, last = after[-1], after[0]
         grown = {name: last[name] - first[name] for name in ("step", "traced_steps", "time", "traced")}
         steps = grown["step"] - grown["traced_steps"]
         return float(max(0.0, grown["time"] - grown["traced"]) / steps) if steps > 0 else 0.0

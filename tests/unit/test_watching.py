@@ -59,12 +59,15 @@ def test_speeds_and_shares():
 def test_what_is_traced_does_not_come_again():
     """The time that is left is that of steps which are not traced, also while none of them has been made."""
     first = [counts(0, second, in_epoch=0, epoch=1) for second in range(9)]
-    traced = {"epoch": 1, "traced": 8.5, "traced_steps": 1}
+    begun = counts(0, 9, 1, epoch=1, traced=8.5, traced_steps=1)
     assert job(*first).public()["seconds_left"] is None
-    assert job(*first, counts(0, 9, 1, **traced)).public()["seconds_left"] is None
-    # 11 steps, one of which took 8.5 seconds and the others 0.05: 19 are left of three epochs.
-    found = job(*first, counts(0, 9, 11, **{**traced, "in_epoch": 1, "epoch": 2})).public()
-    assert found["seconds_left"] == pytest.approx(19 * 0.05)
+    assert job(*first, begun).public()["seconds_left"] is None
+    # Ten steps in half a second: 19 are left of three epochs.
+    on = counts(0, 9.5, 11, traced=8.5, traced_steps=1)
+    assert job(*first, begun, on).public()["seconds_left"] == pytest.approx(19 * 0.05)
+    # Then one of another shape, which takes three seconds: 18 are left.
+    again = counts(0, 12.5, 12, traced=11.5, traced_steps=2)
+    assert job(*first, begun, on, again).public()["seconds_left"] == pytest.approx(18 * 0.05)
 
 
 def test_stragglers():
