@@ -17,7 +17,7 @@ from matex_tf.patches.partition.shapes import BRANCHES, HANDLES, LOOPS, Shaped
 from matex_tf.patches.partition.tensor_map import TensorMap
 
 #: Ops that give what they get: no op is made of them.
-_ALIASES = ("Identity", "StopGradient", "PreventGradient", "Snapshot")
+_ALIASES = ("Identity", "StopGradient", "PreventGradient", "Snapshot", "PlaceholderWithDefault")
 
 
 @dataclasses.dataclass

@@ -214,7 +214,8 @@ class Builder:
         op = node.op
         if op.type == "Const" and op.outputs[0] in self.shaped.known:
             return  # made when it is read
-        nothing = self._of_no_rows(node) if self._empty and op.outputs and not op.op_def.is_stateful else None
+        skips = self._empty and op.outputs and not node.inside and not op.op_def.is_stateful
+        nothing = self._of_no_rows(node) if skips else None
         if nothing is not None:
             outputs = nothing
         elif op.type in LOOPS:

@@ -45,6 +45,7 @@ class Shaped:
         attributes: of the ops, by op.
         traced: the shape that a tensor had when the step was traced, by tensor.
         lists: what is known of lists of tensors.
+        sizes: dimensions that do not depend on the rows.
         is_body: whether it is the body of a loop.
         bodies: of a loop "cond" and "body", of a branch one for each, by op.
     """
@@ -60,6 +61,7 @@ class Shaped:
         self.traced: TensorMap[tf.TensorShape] = TensorMap()
         self.bodies: dict[Any, list[Shaped]] = {}
         self.is_body = False
+        self.sizes: set[int] = set()
         self.lists = Lists(prime, self.known)
         self._functions_of(around)
 
@@ -68,13 +70,38 @@ class Shaped:
         return bool(size) and size % self.prime == 0 and size // self.prime % self.prime != 0  # type: ignore[operator]
 
     def shape(self, tensor: Any) -> list[int | None] | None:
-        """The dimensions of a tensor; None if their number is not known."""
+        """The dimensions of a tensor; None if their number is not known. One is None if it depends on the rows and is
+        no multiple of them, such as that of `x[1:]`."""
         shape = tensor.shape
-        return None if shape.rank is None else shape.as_list()
+        if shape.rank is None:
+            return None
+        return [size if size in self.sizes or self.counts(size) else None for size in shape.as_list()]
 
     def rows_axes(self, tensor: Any) -> list[int]:
         """The axes of a tensor that count rows."""
         return [axis for axis, size in enumerate(self.shape(tensor) or []) if self.counts(size)]
+
+    def see(self, op: Any, made: Any) -> None:
+        """Take note of the dimensions of what an op gives that do not depend on the rows: those of the trace, and those
+        beside rows where what the op reads has such dimensions alone."""
+        for tensor in op.outputs:
+            self.sizes.update(size for size in tensor.shape.as_list() or () if size is not None) if tensor.shape.rank else None
+        if any(None in (self.shape(tensor) or []) for tensor in made.inputs):
+            return
+        given = [self.known[tensor] for tensor in made.inputs if tensor in self.known]
+        if any((value.per_row.astype(bool) & value.constant.astype(bool)).any() for value in given):
+            return
+        axes = max([int(any(not value.is_constant for value in given)), *(len(self.rows_axes(t)) for t in made.inputs)])
+        for tensor in made.outputs:
+            if tensor.shape.rank and len(self.rows_axes(tensor)) >= axes:
+                self.sizes.update(size for size in tensor.shape.as_list() if size is not None and not self.counts(size))
+
+    def hidden(self, tensor: Any, shape: Any) -> Any:
+        """The tensor under another name, so that no shape is inferred from its value (or none from its shape)."""
+        other = tf.raw_ops.PlaceholderWithDefault(input=tensor, shape=shape)
+        self.attributes[other.op] = dict(other.op.node_def.attr)
+        self.ops.append(other.op)
+        return other
 
     def _functions_of(self, graph: Any) -> None:
         while graph is not None:  # a function's functions may be known to the graph around it alone
@@ -102,17 +129,21 @@ def _shaped(
     known: dict[int, Affine],
     like: Any = None,
     lists: Sequence[tuple[Any, Any]] = (),
+    sizes: Iterable[int] = (),
 ) -> Shaped:
     """Args:
     known: integers that inputs have, by their place.
+    sizes: dimensions that are known not to depend on the rows.
     like: what comes in, for the body of a loop or branch; lists: what is known of those among it.
     """
     new = Shaped(prime, graph)
+    new.sizes.update(sizes)
     at: TensorMap[Any] = TensorMap()
     with new.graph.as_default():
         for place, tensor in enumerate(graph.inputs):
             shape = shapes[place] if place < len(shapes) else tensor.shape
             given = tf.compat.v1.placeholder(tensor.dtype, shape)
+            new.sizes.update(size for size in tensor.shape.as_list() if size is not None) if tensor.shape.rank else None
             if tensor.dtype in HANDLES:
                 handle_data_util.copy_handle_data(like[place] if like else tensor, given)
             at[tensor], new.traced[given] = given, tensor.shape
@@ -202,6 +233,7 @@ def _op(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], list[An
     new.attributes[made] = attributes
     new.ops.append(made)
     new.lists.see(made, inputs)
+    new.see(op, made)
     if op.type in LOOPS:
         _loop(op, made, inputs, new)
     elif op.type in BRANCHES:
@@ -209,9 +241,18 @@ def _op(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], list[An
     for old, tensor in zip(op.outputs, made.outputs, strict=True):
         if old.dtype == tf.resource:
             handle_data_util.copy_handle_data(old, tensor)
-    return [
-        _integers(new.known[tensor], tensor.dtype, new) if tensor in new.known else tensor for tensor in made.outputs
-    ], [made]
+    depends = any(
+        tensor in new.known and not new.known[tensor].is_constant or None in (new.shape(tensor) or ())
+        for tensor in made.inputs
+    )
+    outputs = []
+    for tensor in made.outputs:
+        if tensor in new.known:
+            tensor = _integers(new.known[tensor], tensor.dtype, new)
+        elif depends and tensor.dtype not in HANDLES and tensor.shape.rank in (0, 1) and not new.rows_axes(tensor):
+            tensor = new.hidden(tensor, tensor.shape)  # TensorFlow would compute with the prime
+        outputs.append(tensor)
+    return outputs, [made]
 
 
 def _integers(value: Affine, dtype: Any, new: Shaped) -> Any:
@@ -235,14 +276,13 @@ def _make(op: Any, inputs: list[Any], attributes: dict[str, Any], new: Shaped) -
     try:
         return make(inputs)
     except ValueError:  # numbers that the script wrote down do not go with the prime: nothing is known of this op
-        lost = [t if t.dtype in HANDLES else tf.raw_ops.PlaceholderWithDefault(input=t, shape=None) for t in inputs]
-        return make(lost)
+        return make([tensor if tensor.dtype in HANDLES else new.hidden(tensor, None) for tensor in inputs])
 
 
 def _known(op: Any, inputs: Sequence[Any], new: Shaped) -> list[Affine] | None:
     """The integers that an op gives, if they follow from shapes."""
     if op.type in ("Shape", "ShapeN", "Size"):
-        found = [_dimensions(tensor, old, new) for tensor, old in zip(inputs, op.inputs, strict=True)]
+        found = [_dimensions(tensor, new) for tensor in inputs]
         if any(value is None for value in found):
             return None
         if op.type == "Size":
@@ -261,23 +301,13 @@ def _known(op: Any, inputs: Sequence[Any], new: Shaped) -> list[Affine] | None:
     return affine.fold(op, [new.known.get(tensor) for tensor in inputs])
 
 
-def _dimensions(tensor: Any, old: Any, new: Shaped) -> Affine | None:
-    """The shape of a tensor; None if a dimension is neither a number of the trace nor a multiple of the rows."""
+def _dimensions(tensor: Any, new: Shaped) -> Affine | None:
+    """The shape of a tensor; None if a dimension depends on the rows and is no multiple of them."""
     sizes = new.shape(tensor)
-    if sizes is None:
+    if sizes is None or None in sizes:
         return None
-    traced = new.traced.get(tensor, old.shape)
-    known = traced.as_list() if traced.rank == len(sizes) else [None] * len(sizes)
-    per_row, constant = [], []
-    for size, before in zip(sizes, known, strict=True):
-        if before is not None or (size is not None and size < new.prime):
-            per_row.append(0)
-            constant.append(size if before is None else before)
-        elif new.counts(size):
-            per_row.append(size // new.prime)  # type: ignore[operator]
-            constant.append(0)
-        else:
-            return None
+    per_row = [size // new.prime if new.counts(size) else 0 for size in sizes]  # type: ignore[operator]
+    constant = [0 if new.counts(size) else size for size in sizes]
     return Affine(np.asarray(per_row, np.int64), np.asarray(constant, np.int64))
 
 
@@ -288,13 +318,13 @@ def _loop(op: Any, made: Any, inputs: Sequence[Any], new: Shaped) -> None:
     known = {i: new.known[tensor] for i, tensor in enumerate(inputs) if i in same and tensor in new.known}
     shapes = [tensor.shape for tensor in inputs]
     held = [new.lists.of(tensor) for tensor in inputs]
-    body = _shaped(graphs[1], new.prime, shapes, known, inputs, held)
+    body = _shaped(graphs[1], new.prime, shapes, known, inputs, held, new.sizes)
     after = [body.lists.of(tensor) for tensor in body.outputs]
     if body.lists.lost and [str(one[0]) for one in after] != [str(one[0]) for one in held]:
         held = [(shape, None) for shape, _ in after]  # what is read was put there in an earlier round
-        body = _shaped(graphs[1], new.prime, shapes, known, inputs, held)
+        body = _shaped(graphs[1], new.prime, shapes, known, inputs, held, new.sizes)
     body.is_body = True
-    new.bodies[made] = [_shaped(graphs[0], new.prime, shapes, known, inputs, held), body]
+    new.bodies[made] = [_shaped(graphs[0], new.prime, shapes, known, inputs, held, new.sizes), body]
     for given, tensor, back in zip(inputs, made.outputs, body.outputs, strict=True):
         if tensor.dtype == tf.variant:
             handle_data_util.copy_handle_data(back, tensor)
@@ -307,7 +337,7 @@ def _branch(op: Any, made: Any, inputs: Sequence[Any], new: Shaped) -> None:
     known = {i: new.known[tensor] for i, tensor in enumerate(inputs[1:]) if tensor in new.known}
     shapes = [tensor.shape for tensor in inputs[1:]]
     held = [new.lists.of(tensor) for tensor in inputs[1:]]
-    bodies = [_shaped(graph, new.prime, shapes, known, inputs[1:], held) for graph in cond_v2.get_func_graphs(op)]
+    bodies = [_shaped(graph, new.prime, shapes, known, inputs[1:], held, new.sizes) for graph in cond_v2.get_func_graphs(op)]
     new.bodies[made] = bodies
     for tensor, *found in zip(made.outputs, *(body.outputs for body in bodies), strict=True):
         if tensor.dtype == tf.variant:

@@ -156,7 +156,7 @@ class Ranks:
         def work(rank: int) -> Any:
             low, high = bounds[rank], bounds[rank + 1]
             given = [value[low:high] if has else value for value, has in zip(batch, self.rows, strict=True)]
-            given.append(tf.constant([low, high - low, bounds[-1]]))
+            given.append(tf.constant([0, low, high - low, bounds[-1]]))
             graph = graphs[rank]
             if not self._stateless:
                 return [tensor.numpy() for tensor in graph(*given)]

@@ -564,7 +564,7 @@ def triplets() -> Any:
             d = square[:, None] - 2 * e @ tf.transpose(e) + square[None]
             same = tf.equal(label[:, None], label[None])
             far = tf.reduce_max(tf.where(same, d, 0.0), 1)
-            near = tf.reduce_min(tf.where(same, 1e9, d), 1)
+            near = tf.reduce_min(tf.where(same, tf.constant(1e9, D), d), 1)
             loss = tf.reduce_mean(tf.nn.softplus(far - tf.minimum(near, 50.0)))
             triple = d[:, :, None] - d[:, None, :] + 0.2
             valid = same[:, :, None] & ~same[:, None, :]
