@@ -50,11 +50,12 @@ def product(values: Affine) -> Affine | None:
     return Affine(np.asarray(per_row, np.int64), np.asarray(constant, np.int64))
 
 
-#: Ops that place integers and do not compute with them, with the inputs that hold the integers; None: all of them.
+#: Ops that place integers, or are linear in them, with the inputs that hold the integers; None: all of them.
 _PLACING: dict[str, Sequence[int] | None] = {
     "Pack": None, "ConcatV2": None, "StridedSlice": (0,), "GatherV2": (0,), "Slice": (0,), "Reshape": (0,),
     "ExpandDims": (0,), "Squeeze": (0,), "Identity": (0,), "Unpack": (0,), "Fill": (1,), "Transpose": (0,),
-    "BroadcastTo": (0,), "Split": (1,), "Tile": (0,), "ReverseV2": (0,), "Cast": (0,),
+    "BroadcastTo": (0,), "Split": (1,), "Tile": (0,), "ReverseV2": (0,), "Cast": (0,), "Pad": (0,), "Neg": (0,),
+    "Sum": (0,), "Select": (1, 2), "SelectV2": (1, 2), "DynamicStitch": None,
 }  # fmt: skip
 #: Ops that are evaluated if nothing that they read depends on the rows.
 _CONSTANT = frozenset(
@@ -82,6 +83,8 @@ def fold(op: Any, inputs: Sequence[Affine | None]) -> list[Affine] | None:
         rest = [i for i in range(len(values)) if data is not None and i not in data]
         if op.type == "ConcatV2":
             rest = [len(values) - 1]
+        elif op.type == "DynamicStitch":
+            rest = list(range(len(values) // 2))
         if any(not values[i].is_constant for i in rest):
             return None
         constants = [value.constant for value in values]
@@ -122,13 +125,28 @@ def _divided(op: Any, values: list[Affine]) -> Affine | None:
 
 
 def _larger(op: Any, values: list[Affine]) -> Affine | None:
-    """`maximum(rows * k, c)` where it is the first for one row already."""
+    """`maximum(rows * k, c)` where it is the first for one row already; and of what is the same."""
     a, b = values if not values[0].is_constant else values[::-1]
     if a.is_constant and b.is_constant:
         return Affine.of(np.maximum(a.constant, b.constant))
     if b.is_constant and (a.per_row > 0).all() and (a.per_row + a.constant >= b.constant).all():
         return Affine(*np.broadcast_arrays(a.per_row, a.constant))
-    return None
+    return a if _same(a, b) else None
+
+
+def _smaller(op: Any, values: list[Affine]) -> Affine | None:
+    """The other one of `maximum`."""
+    larger = _larger(op, values)
+    if larger is None:
+        return None
+    return Affine(*(sum(getattr(value, name) for value in values) - getattr(larger, name) for name in _PARTS))
+
+
+_PARTS = ("per_row", "constant")
+
+
+def _same(a: Affine, b: Affine) -> bool:
+    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in _PARTS)
 
 
 def _product(op: Any, values: list[Affine]) -> Affine | None:
@@ -173,6 +191,7 @@ _COMPUTING: dict[str, Callable[[Any, list[Affine]], Any]] = {
     "Sub": lambda op, v: Affine(v[0].per_row - v[1].per_row, v[0].constant - v[1].constant),
     "FloorDiv": _divided,
     "Maximum": _larger,
+    "Minimum": _smaller,
     "Prod": _product,
     "BroadcastGradientArgs": _reduced_axes,
     "ConcatOffset": _offsets,

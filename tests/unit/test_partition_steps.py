@@ -1,0 +1,56 @@
+"""Training steps as people write them, rebuilt by the partitioner for three ranks that are threads, beside one rank."""
+
+import pytest
+
+#: The types of ops that every rank computes whole, by step; other steps have none.
+WHOLE = {
+    "moco": ("ConcatV2",),
+    "nnclr": ("ConcatV2",),
+    "nt_xent": ("MatrixDiagV3",),
+    "masked_tokens": ("GatherV2", "Where"),
+    "maml": ("StridedSlice",),
+    "experts": ("ScatterNd",),
+    "experts_by_place": ("Cumsum",),
+    "mapped": ("GatherV2", "SparseSoftmaxCrossEntropyWithLogits"),
+    "conditional": ("Mul", "OptionalFromValue", "StridedSlice"),
+    "between_rows": ("Cumsum", "GatherV2", "StridedSlice", "TopKV2", "UniqueWithCounts", "UnsortedSegmentSum", "Where"),
+    "segments": ("TensorScatterAdd", "UnsortedSegmentMax"),
+    "memory_bank": ("ResourceScatterAdd", "ResourceScatterNdUpdate"),
+    "embedding": ("ResourceScatterSub",),
+    "said": ("CheckNumerics",),
+    "over_rows": ("AddN", "StridedSlice"),
+    "whitening": ("MatrixTriangularSolve",),
+    "histograms": ("DenseBincount", "HistogramFixedWidth"),
+    "mixup": ("ReverseV2", "Roll"),
+    "ragged": ("Cumsum", "GatherV2", "SparseSoftmaxCrossEntropyWithLogits", "Where"),
+    "sparse": ("GatherNd", "SparseTensorDenseMatMul", "Where"),
+}
+NAMES = (
+    "vq_vae", "moco", "nnclr", "centralized", "lookahead", "sam", "nt_xent", "clip", "barlow_twins", "vicreg",
+    "dice", "masked_tokens", "metrics_of_metrics", "wgan_gp", "dynamic_scale", "maml", "experts", "experts_by_place",
+    "mapped", "conditional", "between_rows", "segments", "memory_bank", "embedding", "said", "triplets", "until",
+    "over_rows", "whitening", "histograms", "mixup", "ragged", "sparse",
+)
+
+
+@pytest.fixture(scope="module")
+def support():
+    """Imported when a test is run: nothing else imports TensorFlow where tests are collected."""
+    from tests.support import partition_cases, partition_steps
+
+    return partition_cases, partition_steps
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_step(support, name):
+    """Logs and variables are those of one rank, and no op is computed whole that need not be."""
+    cases, steps = support
+    result = cases.compare(steps.STEPS[name])
+    assert max(result.logs, result.variables) < 1e-9, result
+    assert result.apart == 0, result
+    assert set(result.whole) == set(WHOLE.get(name, ())), result
+
+
+def test_names(support):
+    """Every step of the support module is tried."""
+    assert set(NAMES) == set(support[1].STEPS)
