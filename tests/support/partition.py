@@ -6,6 +6,7 @@ number of threads. A rank that fails, or a time limit, closes the queues: then a
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -68,7 +69,7 @@ class ThreadExchange:
     def _meet(self, how: str, tensors: Sequence[Any], names: Sequence[str]) -> list[list[Any]]:
         """The tensors of each rank, in the order of ranks, for each tensor."""
         self.calls += 1
-        ranks, what = range(self.meeting.size), f"{how} {list(names)}"
+        ranks, what = range(self.meeting.size), f"{how} {[re.sub(r'[_:]*[0-9]+', '', name) for name in names]}"  # Keras counts layers
         mine = tf.stack([tf.io.serialize_tensor(tensor) for tensor in tensors])
         packed = tf.io.serialize_tensor(mine)
         sent = [self.meeting.queues[self.rank][other].enqueue([what, packed]) for other in ranks]

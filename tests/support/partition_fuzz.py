@@ -100,7 +100,7 @@ def loss(draw: random.Random) -> Any:
     reduction = draw.choice(["sum_over_batch_size", "sum", "mean_with_sample_weight"])
     kind = draw.choice(["crossentropy", "crossentropy", "MeanSquaredError", "Huber", "LogCosh", "MeanAbsoluteError", "CosineSimilarity"])
     if kind == "crossentropy":
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction), ["accuracy", "sparse_top_k_categorical_accuracy"]
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction), ["accuracy", "sparse_categorical_crossentropy"]
     return getattr(keras.losses, kind)(reduction=reduction), ["mae", keras.metrics.MeanSquaredError(), keras.metrics.RootMeanSquaredError()]
 
 
