@@ -18,7 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 #: Names that stand for a file of the reader's own.
-THE_READERS_OWN = re.compile(r"(train|script|my_\w+|first|SCRIPT|X|test_user)(\.py|\.ipynb)?$|job\.sh$|package\.module$")
+THE_READERS_OWN = re.compile(
+    r"(train|script|my_\w+|first|SCRIPT|X|test_user)(\.py|\.ipynb)?$|job\.sh$|package\.module$"
+)
 
 LAUNCHERS = ("mpirun", "mpiexec", "srun")
 FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")

@@ -85,7 +85,7 @@ class Shaped:
         """Take note of the dimensions of what an op gives that do not depend on the rows: those of the trace, and those
         beside rows where what the op reads has such dimensions alone."""
         for tensor in op.outputs:
-            self.sizes.update(size for size in tensor.shape.as_list() or () if size is not None) if tensor.shape.rank else None
+            self.sizes.update(_numbers_of(tensor))
         if any(None in (self.shape(tensor) or []) for tensor in made.inputs):
             return
         given = [self.known[tensor] for tensor in made.inputs if tensor in self.known]
@@ -143,7 +143,7 @@ def _shaped(
         for place, tensor in enumerate(graph.inputs):
             shape = shapes[place] if place < len(shapes) else tensor.shape
             given = tf.compat.v1.placeholder(tensor.dtype, shape)
-            new.sizes.update(size for size in tensor.shape.as_list() if size is not None) if tensor.shape.rank else None
+            new.sizes.update(_numbers_of(tensor))
             if tensor.dtype in HANDLES:
                 handle_data_util.copy_handle_data(like[place] if like else tensor, given)
             at[tensor], new.traced[given] = given, tensor.shape
@@ -337,7 +337,8 @@ def _branch(op: Any, made: Any, inputs: Sequence[Any], new: Shaped) -> None:
     known = {i: new.known[tensor] for i, tensor in enumerate(inputs[1:]) if tensor in new.known}
     shapes = [tensor.shape for tensor in inputs[1:]]
     held = [new.lists.of(tensor) for tensor in inputs[1:]]
-    bodies = [_shaped(graph, new.prime, shapes, known, inputs[1:], held, new.sizes) for graph in cond_v2.get_func_graphs(op)]
+    graphs = cond_v2.get_func_graphs(op)
+    bodies = [_shaped(graph, new.prime, shapes, known, inputs[1:], held, new.sizes) for graph in graphs]
     new.bodies[made] = bodies
     for tensor, *found in zip(made.outputs, *(body.outputs for body in bodies), strict=True):
         if tensor.dtype == tf.variant:
@@ -347,6 +348,11 @@ def _branch(op: Any, made: Any, inputs: Sequence[Any], new: Shaped) -> None:
             found[0].shape
         ):
             tensor.set_shape(found[0].shape)
+
+
+def _numbers_of(tensor: Any) -> list[int]:
+    """The dimensions of a tensor that are numbers."""
+    return [size for size in tensor.shape.as_list() if size is not None] if tensor.shape.rank else []
 
 
 def _prime(graph: Any) -> int:

@@ -13,7 +13,7 @@ FORMS = [
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_answer_of_one_rank(ranks, form):
-    """Layers that keep state, optimizers of one's own, losses over all rows; a last batch with fewer rows than ranks."""
+    """Layers that keep state, optimizers of one's own, losses over all rows; a last batch of fewer rows than ranks."""
     results = ranks(partitioned.fitted, (1, 3), form=form)
     assert all(whole for _, whole in results[3]), "the steps were not partitioned"
     same({size: [value for value, _ in values] for size, values in results.items()}, rtol=1e-4, atol=1e-5)

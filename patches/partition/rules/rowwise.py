@@ -50,8 +50,9 @@ def batch(op: Op) -> Ruling | None:
 
 
 def _first_axis(op: Op, places: Sequence[int]) -> Label:
-    """The label of rows along the first axis that an input has; if rows are along others alone, they are brought there."""
-    return next((op.labels[place] for place in places if op.labels[place].kind == "S" and op.labels[place].axis == 0), S(0))
+    """The label of rows along the first axis that an input has; rows that are along others alone are brought there."""
+    labels = [op.labels[place] for place in places]
+    return next((label for label in labels if label.kind == "S" and label.axis == 0), S(0))
 
 
 def _one_axis(op: Op) -> bool:
