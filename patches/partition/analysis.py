@@ -131,14 +131,19 @@ class Plan:
         """Labels of what goes round are joined until they stand still."""
         condition, body = self.shaped.bodies[op]
         stays = {i for i, (a, b) in enumerate(zip(body.inputs, body.outputs, strict=True)) if a is b}
+        before, whole = [], set()
         while True:
             inside = Plan(body, labels)
             new = [
-                label if i in stays else join(label, inside.label(tensor))
+                label if i in stays or i in whole else join(label, inside.label(tensor))
                 for i, (label, tensor) in enumerate(zip(labels, body.outputs, strict=True))
             ]
             if new == labels:
                 break
+            if new in before:  # they would go round for ever
+                whole |= {i for i, pair in enumerate(zip(new, labels, strict=True)) if pair[0] != pair[1]}
+                new = [R if i in whole and label.kind != "L" else label for i, label in enumerate(new)]
+            before.append(labels)
             labels = new
         for i, tensor in enumerate(body.outputs):
             inside.want(tensor, labels[i])

@@ -709,3 +709,23 @@ def sparse() -> Any:
         return {"loss": loss}
 
     return [w], run
+
+
+@step
+def turning() -> Any:
+    """A loop in which rows become a sum over rows and turn back, and one in which two values change places."""
+    w = weight(12, 4)
+
+    def run(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            h = tf.tanh(x @ w)
+            s = tf.matmul(h, h, transpose_b=True) / 10
+            v = tf.reduce_sum(h, 1)
+            u = tf.ones_like(v)
+            for _ in tf.range(3):
+                u, v = tf.linalg.matvec(s, v, transpose_a=True), u + tf.sin(v)
+            loss = tf.reduce_mean(u * v)
+        descend(tape, loss, [w], 0.01)
+        return {"loss": loss}
+
+    return [w], run

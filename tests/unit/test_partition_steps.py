@@ -29,7 +29,7 @@ NAMES = (
     "vq_vae", "moco", "nnclr", "centralized", "lookahead", "sam", "nt_xent", "clip", "barlow_twins", "vicreg",
     "dice", "masked_tokens", "metrics_of_metrics", "wgan_gp", "dynamic_scale", "maml", "experts", "experts_by_place",
     "mapped", "conditional", "between_rows", "segments", "memory_bank", "embedding", "said", "triplets", "until",
-    "over_rows", "whitening", "histograms", "mixup", "ragged", "sparse",
+    "over_rows", "whitening", "histograms", "mixup", "ragged", "sparse", "turning",
 )
 
 
