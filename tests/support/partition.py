@@ -1,7 +1,7 @@
 """Ranks that are threads of one process, for the partitioner: what a step gives on each of them, beside one rank.
 
-They exchange by queues of TensorFlow, whose ops wait without holding a thread, so that any number of ranks goes with any
-number of threads. A rank that fails, or a time limit, closes the queues: then all ranks end.
+They exchange by queues of TensorFlow, whose ops wait without holding a thread, so that any number of ranks goes with
+any number of threads. A rank that fails, or a time limit, closes the queues: then all ranks end.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ class ThreadExchange:
     def _meet(self, how: str, tensors: Sequence[Any], names: Sequence[str]) -> list[list[Any]]:
         """The tensors of each rank, in the order of ranks, for each tensor."""
         self.calls += 1
-        ranks, what = range(self.meeting.size), f"{how} {[re.sub(r'[_:]*[0-9]+', '', name) for name in names]}"  # Keras counts layers
+        ranks, what = (
+            range(self.meeting.size),
+            f"{how} {[re.sub(r'[_:]*[0-9]+', '', name) for name in names]}",
+        )  # Keras counts layers
         mine = tf.stack([tf.io.serialize_tensor(tensor) for tensor in tensors])
         packed = tf.io.serialize_tensor(mine)
         sent = [self.meeting.queues[self.rank][other].enqueue([what, packed]) for other in ranks]

@@ -42,27 +42,36 @@ def layers(draw: random.Random) -> list[Any]:
     ]  # fmt: skip
     sequences = [
         lambda: L.Conv1D(3, 2, padding=pick(["same", "valid", "causal"])), lambda: L.LSTM(4, return_sequences=True),
-        lambda: L.GRU(4, return_sequences=True, reset_after=pick([True, False])), lambda: L.SimpleRNN(4, return_sequences=True),
+        lambda: L.GRU(4, return_sequences=True, reset_after=pick([True, False])), lambda: L.SimpleRNN(4,
+        return_sequences=True),
         lambda: L.Bidirectional(L.LSTM(3, return_sequences=True)), lambda: L.BatchNormalization(),
-        lambda: L.MaxPooling1D(2, padding="same"), lambda: L.AveragePooling1D(2, padding="same"), lambda: L.LayerNormalization(),
+        lambda: L.MaxPooling1D(2, padding="same"), lambda: L.AveragePooling1D(2, padding="same"),
+        lambda: L.LayerNormalization(),
         lambda: L.TimeDistributed(L.Dense(3)), lambda: L.SpatialDropout1D(0.3, seed=1), lambda: L.SeparableConv1D(4, 2),
         lambda: Attention(), lambda: L.UpSampling1D(2), lambda: L.ZeroPadding1D(1), lambda: L.Permute((2, 1)),
     ]  # fmt: skip
     images = [
         lambda: L.Conv2D(4, 2, padding="same", strides=pick([1, 2])), lambda: L.DepthwiseConv2D(2, padding="same"),
-        lambda: L.BatchNormalization(), lambda: L.GroupNormalization(groups=1), lambda: L.MaxPooling2D(2, padding="same"),
+        lambda: L.BatchNormalization(), lambda: L.GroupNormalization(groups=1), lambda: L.MaxPooling2D(2,
+        padding="same"),
         lambda: L.AveragePooling2D(2, padding="same"), lambda: L.Conv2DTranspose(2, 2), lambda: L.UpSampling2D(2),
     ]  # fmt: skip
     kind = pick(["vectors", "vectors", "sequences", "images", "tokens"])
     made: list[Any] = []
     if kind == "sequences":
         made += [L.Reshape((4, 3)), *([L.Masking(0.0)] if draw.random() < 0.2 else [])]
-        made += [pick(sequences)() for _ in range(draw.randint(1, 3))] + [pick([L.Flatten, L.GlobalAveragePooling1D, L.GlobalMaxPooling1D])()]
+        made += [pick(sequences)() for _ in range(draw.randint(1, 3))] + [
+            pick([L.Flatten, L.GlobalAveragePooling1D, L.GlobalMaxPooling1D])()
+        ]
     elif kind == "images":
         made += [L.Reshape((3, 2, 2)), *(pick(images)() for _ in range(draw.randint(1, 3)))]
         made += [pick([L.Flatten, L.GlobalAveragePooling2D, L.GlobalMaxPooling2D])()]
     elif kind == "tokens":
-        made += [Tokens(), L.Embedding(10, 4, mask_zero=draw.random() < 0.5), pick([lambda: L.LSTM(4), L.GlobalAveragePooling1D])()]
+        made += [
+            Tokens(),
+            L.Embedding(10, 4, mask_zero=draw.random() < 0.5),
+            pick([lambda: L.LSTM(4), L.GlobalAveragePooling1D])(),
+        ]
     made += [pick(vectors)() for _ in range(draw.randint(0, 4))]
     return [*made, L.Dense(4)]
 
@@ -90,7 +99,14 @@ def optimizer(draw: random.Random) -> Any:
     kind = draw.choice(["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Nadam", "Adamax", "Adadelta", "Lion", "Ftrl"])
     options: dict[str, Any] = {"learning_rate": 0.01}
     options |= draw.choice([{}, {"clipnorm": 0.1}, {"clipvalue": 0.01}, {"global_clipnorm": 0.2}])
-    options |= draw.choice([{}, {"weight_decay": 0.01}, {"use_ema": True, "ema_overwrite_frequency": 2}, {"gradient_accumulation_steps": 2}])
+    options |= draw.choice(
+        [
+            {},
+            {"weight_decay": 0.01},
+            {"use_ema": True, "ema_overwrite_frequency": 2},
+            {"gradient_accumulation_steps": 2},
+        ]
+    )
     if kind == "SGD" and draw.random() < 0.5:
         options |= {"momentum": 0.9, "nesterov": draw.random() < 0.5}
     return getattr(keras.optimizers, kind)(**options)
@@ -98,10 +114,27 @@ def optimizer(draw: random.Random) -> Any:
 
 def loss(draw: random.Random) -> Any:
     reduction = draw.choice(["sum_over_batch_size", "sum", "mean_with_sample_weight"])
-    kind = draw.choice(["crossentropy", "crossentropy", "MeanSquaredError", "Huber", "LogCosh", "MeanAbsoluteError", "CosineSimilarity"])
+    kind = draw.choice(
+        [
+            "crossentropy",
+            "crossentropy",
+            "MeanSquaredError",
+            "Huber",
+            "LogCosh",
+            "MeanAbsoluteError",
+            "CosineSimilarity",
+        ]
+    )
     if kind == "crossentropy":
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction), ["accuracy", "sparse_categorical_crossentropy"]
-    return getattr(keras.losses, kind)(reduction=reduction), ["mae", keras.metrics.MeanSquaredError(), keras.metrics.RootMeanSquaredError()]
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction), [
+            "accuracy",
+            "sparse_categorical_crossentropy",
+        ]
+    return getattr(keras.losses, kind)(reduction=reduction), [
+        "mae",
+        keras.metrics.MeanSquaredError(),
+        keras.metrics.RootMeanSquaredError(),
+    ]
 
 
 def build(seed: int, weighted: bool) -> Any:

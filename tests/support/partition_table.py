@@ -1,5 +1,7 @@
 """The table of trials of ops that are not elementwise, by the module of their rule."""
 
+# ruff: noqa: E501  a line for each trial
+
 from __future__ import annotations
 
 from collections.abc import Callable

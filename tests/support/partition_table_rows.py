@@ -1,5 +1,7 @@
 """The table of trials of ops on rows, of ops by indices, and of ops on variables and lists."""
 
+# ruff: noqa: E501  a line for each trial
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -21,7 +21,8 @@ _KINDS = {
     "IgammaGradA": "pp", "Igammac": "pp", "Log": "p", "Lgamma": "p", "Digamma": "p", "Ndtri": "u", "Pow": "pf",
     "Polygamma": "pp", "Rsqrt": "p", "RsqrtGrad": "pf", "Sqrt": "p", "SqrtGrad": "pf", "Zeta": "pp", "Log1p": "u",
     "Complex": "ff", "ComplexAbs": "c", "Conj": "c", "Real": "c", "Imag": "c", "Select": "bff", "SelectV2": "bff",
-    "LogicalAnd": "bb", "LogicalNot": "b", "LogicalOr": "bb", "StringLower": "s", "StringUpper": "s", "StringStrip": "s",
+    "LogicalAnd": "bb", "LogicalNot": "b", "LogicalOr": "bb", "StringLower": "s", "StringUpper": "s",
+    "StringStrip": "s",
     "StringToNumber": "s", "StringToHashBucketFast": "s", "StringToHashBucketStrong": "s", "StringLength": "s",
     "StaticRegexReplace": "s", "RegexReplace": "s", "StaticRegexFullMatch": "s", "RegexFullMatch": "s",
     "BitwiseAnd": "kk", "BitwiseOr": "kk", "BitwiseXor": "kk", "Invert": "k", "LeftShift": "kk", "RightShift": "kk",
@@ -30,8 +31,10 @@ _KINDS = {
 _ATTRIBUTES: dict[str, dict[str, Any]] = {
     "Cast": {"DstT": tf.float32}, "Bitcast": {"type": tf.int64}, "CheckNumerics": {"message": ""},
     "CheckNumericsV2": {"message": ""}, "Complex": {"Tout": tf.complex128},
-    "ComplexAbs": {"Tout": tf.float64}, "Real": {"Tout": tf.float64}, "Imag": {"Tout": tf.float64}, "StringToHashBucketFast": {"num_buckets": 7},
-    "StringToHashBucketStrong": {"num_buckets": 7, "key": [1, 2]}, "StaticRegexReplace": {"pattern": "1", "rewrite": "x"},
+    "ComplexAbs": {"Tout": tf.float64}, "Real": {"Tout": tf.float64}, "Imag": {"Tout": tf.float64},
+    "StringToHashBucketFast": {"num_buckets": 7},
+    "StringToHashBucketStrong": {"num_buckets": 7, "key": [1, 2]}, "StaticRegexReplace": {"pattern": "1",
+    "rewrite": "x"},
     "StaticRegexFullMatch": {"pattern": "1."},
 }  # fmt: skip
 #: Elementwise ops that do not broadcast: all operands have one shape.
@@ -108,7 +111,8 @@ def _float_types(definition: Any, name: str) -> tuple[str, ...]:
     return tuple(one for one in ALL if one in names and not (one == "float16" and name in _NO_HALF))
 
 
-_NO_HALF = ("Betainc", "Zeta", "Polygamma", "Igamma", "Igammac", "IgammaGradA", "NextAfter", "ApproximateEqual", "Erfinv", "Ndtri",
+_NO_HALF = ("Betainc", "Zeta", "Polygamma", "Igamma", "Igammac", "IgammaGradA", "NextAfter", "ApproximateEqual",
+"Erfinv", "Ndtri",
     "Mod", "TruncateMod", "Rint", "BesselI0", "BesselI0e", "BesselI1", "BesselI1e")  # fmt: skip
 
 
