@@ -138,6 +138,9 @@ class Plan:
                 label if i in stays or i in whole else join(label, inside.label(tensor))
                 for i, (label, tensor) in enumerate(zip(labels, body.outputs, strict=True))
             ]
+            cut = [i for i, label in enumerate(new) if i not in stays and label.kind == "S" and label != labels[i]]
+            unfit = {i for i in cut if not _fits(body, body.inputs[i], new[i])}
+            new = [R if i in unfit else label for i, label in enumerate(new)]
             if new == labels:
                 break
             if new in before:  # they would go round for ever
@@ -164,6 +167,10 @@ class Plan:
             gives = [
                 join(label, plan.label(tensor)) for label, tensor in zip(gives, plan.shaped.outputs, strict=True)
             ]
+        outputs = zip(*(plan.shaped.outputs for plan in plans), strict=True)
+        graphs = [plan.shaped for plan in plans]
+        fits = [all(map(_fits, graphs, some, [label] * len(plans))) for label, some in zip(gives, outputs, strict=True)]
+        gives = [label if fit else R for label, fit in zip(gives, fits, strict=True)]
         for plan in plans:
             for tensor, label in zip(plan.shaped.outputs, gives, strict=True):
                 plan.want(tensor, label)
@@ -259,6 +266,15 @@ class Plan:
             else:
                 found.append(one)
         return found
+
+
+def _fits(shaped: Shaped, tensor: Any, label: Label) -> bool:
+    """Whether a value that is whole can be cut to rows with this label."""
+    if label.kind != "S":
+        return True
+    shape = shaped.shape(tensor)
+    size = shape[label.axis] if shape is not None and label.axis < len(shape) else None
+    return shaped.counts(size) and size % (shaped.prime * label.blocks) == 0  # type: ignore[operator, no-any-return]
 
 
 def _needed(shaped: Shaped) -> set[Any]:

@@ -1,8 +1,9 @@
 """Trials of the partitioner's rules: an op on operands that ranks hold in every way, against the op on whole values.
 
 A trial names its operands by strings: a kind and the sizes of its axes, "f n 3". An axis n has one element for each row
-of the batch, an axis N counts the rows too and is whole on each rank. Kinds: f floats about zero, u floats between 0
-and 1, p floats above 1, i5 integers below 5, k integers from 1 to 5, b booleans, c complex numbers, s strings of digits.
+of the batch, an axis N counts the rows too and is whole on each rank. Kinds: f floats about zero, u floats between
+0 and 1, p floats above 1, i5 integers below 5, k integers from 1 to 5, b booleans, c complex numbers, s strings of
+digits.
 
 Each trial is run with its rows as they come, with two elements for each row, with two blocks of rows, with whole values
 in the place of rows, and with sums over the rows (parts) in the place of what has no rows.

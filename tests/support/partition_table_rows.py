@@ -183,6 +183,8 @@ INDICES = [
     t("UnsortedSegmentSum", lambda x, i: raw.UnsortedSegmentSum(data=x, segment_ids=i, num_segments=4), "i n 3", "i4 n"),
     t("ScatterNd", lambda i, x: raw.ScatterNd(indices=i, updates=x, shape=[4, 3]), "i4 n 1", "f n 3", gives="P", dtypes=BOTH),
     t("ScatterNd", lambda i, x: raw.ScatterNd(indices=i, updates=x, shape=[4, 3]), "i3 n 2", "f n", gives="P"),
+    t("ScatterNd", lambda i, x: raw.ScatterNd(indices=i, updates=x, shape=[9]), "i9 n 1", "b n", gives="P:any"),
+    t("ScatterNd", lambda i, x: raw.ScatterNd(indices=i, updates=x, shape=[9]), "i9 n 1", "s n"),
     t("ScatterNd", lambda i, x: raw.ScatterNd(indices=i, updates=x, shape=[rows(i), 3]), "i2 n 1", "f n 3"),
     t("ScatterNd", lambda i, x: raw.ScatterNd(indices=i, updates=x, shape=tf.stack([4, rows(x, 1)])), "i4 2 1", "f 2 n"),
     t("LookupTableFindV2", lambda i: table(i), "i5 n", gives="S0"),

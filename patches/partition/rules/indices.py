@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from matex_tf.patches.partition.labels import P, R, S
+from matex_tf.patches.partition.labels import P, R, S, part
 from matex_tf.patches.partition.rules import Op, Ruling, rule
 
 
@@ -71,7 +71,10 @@ def scatter_nd(op: Op) -> Ruling | None:
         return None
     if not op.is_rows(label, indices) or not op.is_rows(label, op.shapes[1]):
         return None
-    return Ruling([label, label, R], [P])
+    dtype = op.op.outputs[0].dtype
+    if dtype.is_bool:  # an index that is there at all, as the optimizers of Keras ask
+        return Ruling([label, label, R], [part("any")])
+    return Ruling([label, label, R], [P]) if dtype.is_floating or dtype.is_integer or dtype.is_complex else None
 
 
 @rule("LookupTableFindV2")
