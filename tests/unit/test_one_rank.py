@@ -31,14 +31,14 @@ def check(*nudged):
 )
 def test_which_gradients_differ(monkeypatch, precision, of_first, of_second, differ):
     """The first gradient is a tenth of the second one."""
-    monkeypatch.setattr(one_rank, "_precision", lambda: precision)
+    monkeypatch.setattr(one_rank, "precision", lambda: precision)
     of_one = check()
     assert of_one._first_apart([update(of_first, of_second)], of_one._least()) == (0 if differ else -1)
 
 
 def test_what_rounding_may_change(monkeypatch):
     """Twice what other last digits change, of each gradient by itself; at least the tolerance."""
-    monkeypatch.setattr(one_rank, "_precision", lambda: one_rank._OF_32_BITS)
+    monkeypatch.setattr(one_rank, "precision", lambda: one_rank._OF_32_BITS)
     (most,) = check((0.0, 0.001), (0.04, 0.002))._rounding()
     assert most == pytest.approx([0.08, one_rank._OF_32_BITS.tolerance], rel=1e-3)
     (most,) = check()._rounding()

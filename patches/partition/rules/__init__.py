@@ -11,6 +11,7 @@ It may import its own package alone. Start reading in elementwise.py.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import math
 from collections.abc import Callable, Sequence
@@ -127,11 +128,11 @@ def decide(op: Op) -> Ruling | None:
     return None
 
 
+@functools.cache
 def load() -> None:
-    """Import the modules of rules."""
-    if not RULES:
-        for name in MODULES:
-            importlib.import_module(f"matex_tf.patches.partition.rules.{name}")
+    """Import the modules of rules, once."""
+    for name in MODULES:
+        importlib.import_module(f"matex_tf.patches.partition.rules.{name}")
 
 
 def whole(op: Op) -> Ruling:

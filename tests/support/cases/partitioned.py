@@ -118,7 +118,8 @@ def fitted(form):
         model, random = _model(form), np.random.RandomState(0)
         x, y = random.rand(ROWS, 12).astype("float32"), random.randint(0, 4, ROWS)
         own = form in _LOSSES
-        history = model.fit(x, y, batch_size=BATCH, epochs=2, verbose=0, validation_data=None if own else (x, y)).history
+        validation = None if own else (x, y)
+        history = model.fit(x, y, batch_size=BATCH, epochs=2, verbose=0, validation_data=validation).history
         on_batch = model.train_on_batch(x[:7], y[:7], return_dict=True)
         logs = {} if own else model.evaluate(x, y, batch_size=BATCH, verbose=0, return_dict=True)
         return {
