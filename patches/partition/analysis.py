@@ -274,7 +274,7 @@ def _fits(shaped: Shaped, tensor: Any, label: Label) -> bool:
         return True
     shape = shaped.shape(tensor)
     size = shape[label.axis] if shape is not None and label.axis < len(shape) else None
-    return shaped.counts(size) and size % (shaped.prime * label.blocks) == 0  # type: ignore[operator, no-any-return]
+    return shaped.counts(size) and size % (shaped.prime * label.blocks) == 0  # type: ignore[operator]
 
 
 def _needed(shaped: Shaped) -> set[Any]:
