@@ -61,7 +61,7 @@ ROWWISE = [
     t("LRNGrad", of_batch("LRNGrad", "input_grads input_image output_image"), IMAGE, IMAGE, IMAGE, gives="S0", dtypes=FLOAT),
     t("SparseSoftmaxCrossEntropyWithLogits", of_batch("SparseSoftmaxCrossEntropyWithLogits", "features labels"), "f n 4", "i4 n", gives="S0", dtypes=HALF),
     t("SoftmaxCrossEntropyWithLogits", of_batch("SoftmaxCrossEntropyWithLogits", "features labels"), "f n 4", "u n 4", gives="S0", dtypes=HALF),
-    t("SoftmaxCrossEntropyWithLogits", of_batch("SoftmaxCrossEntropyWithLogits", "features labels"), "f n 4", "u 1 4", gives="S0"),
+    t("SoftmaxCrossEntropyWithLogits", of_batch("SoftmaxCrossEntropyWithLogits", "features labels"), "f n 4", "u 1 4"),
     t("SoftmaxCrossEntropyWithLogits", of_batch("SoftmaxCrossEntropyWithLogits", "features labels"), "f n N", "u n N"),
     t("InTopK", of_batch("InTopK", "predictions targets", k=2), "f n 4", "i4 n", gives="S0", dtypes=FLOAT),
     t("InTopKV2", of_batch("InTopKV2", "predictions targets", k=2), "f n 4", "i4 n", gives="S0", dtypes=FLOAT),

@@ -26,8 +26,9 @@ def elementwise_types(rules):
             yield name
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.variants(len(TABLES) + 1)
 @pytest.mark.parametrize("name", [*TABLES, "elementwise"])
+@pytest.mark.parametrize("part", range(PARTS))
 def test_rules(support, name, part):
     """What ranks give is what one rank gives, and rules hold where they are meant to."""
     _, trials, tables = support

@@ -81,7 +81,9 @@ def scatter_nd(op: Op) -> Ruling | None:
 def find(op: Op) -> Ruling | None:
     """A table that is only read: each key by itself."""
     label = op.labels[1]
-    return Ruling([R, None, R], [label]) if label.kind == "S" and len(op.out_shapes) == 1 else None
+    if label.kind != "S" or (label != S(0) and op.out_shapes[0] is None):
+        return None
+    return Ruling([R, None, R], [label])
 
 
 @rule("Bincount", "DenseBincount")

@@ -45,13 +45,11 @@ def reshape(op: Op) -> Ruling | None:
     found = carry(op, label, before, after)
     if found is None:
         return None
-    if op.type != "Reshape":
-        return Ruling([None] + [R] * (len(op.labels) - 1), [found])
 
     def build(builder: Any, _: Any, values: list[Any]) -> list[Any]:
-        return [tf.reshape(values[0], builder.local_shape(after, found))]
+        return [tf.reshape(values[0], builder.local_shape(after, found))]  # a rank may have one row: it stays an axis
 
-    return Ruling([None, R], [found], build)
+    return Ruling([None] + [R] * (len(op.labels) - 1), [found], build)
 
 
 @rule("Fill", "BroadcastTo")

@@ -32,7 +32,7 @@ def batch(op: Op) -> Ruling | None:
         return None
     if op.type == "AdjustContrastv2" and len(op.shapes[0] or ()) < 4:
         return None  # one image, by the mean of it
-    if op.type == "SparseSoftmaxCrossEntropyWithLogits" and not _one_axis(op):
+    if op.type.endswith("SoftmaxCrossEntropyWithLogits") and not _one_axis(op):
         return None
     label = _first_axis(op, places)
     wants: list[Label | None] = [R] * len(op.labels)
