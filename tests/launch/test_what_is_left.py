@@ -75,7 +75,8 @@ def test_the_next_job_forgets_those_that_are_gone(tmp_path):
         assert job.process.poll() is None
     job.process.kill()
     job.end()
-    assert [path for path in job.left() if "watch" not in path] == []
+    # Open MPI's own directory may stay if its mpirun ends with the launcher; of ours only the job file may.
+    assert [path for path in job.left() if "watch" not in path and "/ompi." not in path] == []
     (tmp_path / "next.py").write_text(NEXT)
     assert Job([LAUNCHER, "run", "-n", "2", "next.py"], tmp_path, **watched).end().code == 0
     assert entries(tmp_path) == []
