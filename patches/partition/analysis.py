@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from matex_tf.patches.partition import rules
-from matex_tf.patches.partition.labels import L, Label, P, R, S, join
-from matex_tf.patches.partition.rules import Op, Ruling
+from matex_tf.patches.partition.labels import Label, R, join
+from matex_tf.patches.partition.rules import Op, Ruling, lists
 from matex_tf.patches.partition.shapes import BRANCHES, HANDLES, LOOPS, Shaped
 from matex_tf.patches.partition.tensor_map import TensorMap
 
@@ -87,7 +87,7 @@ class Plan:
         elif op.type in BRANCHES:
             node = self._branch(op, labels)
         elif _has_list(op, labels):
-            node = Node(op, self._list(op, labels))
+            node = Node(op, lists.decide(Op(op, labels, self.shaped)))
         else:
             node = self._by_rule(op, labels)
         wants = [
@@ -97,13 +97,10 @@ class Plan:
         node.ruling = dataclasses.replace(node.ruling, wants=wants)
         for tensor, label in zip(op.outputs, node.ruling.gives, strict=True):
             self.labels[tensor] = label
-        self._want(op.inputs, node.ruling.wants)
-        self.nodes.append(node)
-
-    def _want(self, tensors: Sequence[Any], wants: Sequence[Label | None]) -> None:
-        for tensor, want in zip(tensors, wants, strict=True):
+        for tensor, want in zip(op.inputs, wants, strict=True):
             if want is not None:
                 self.want(tensor, want)
+        self.nodes.append(node)
 
     def want(self, tensor: Any, label: Label) -> None:
         """Take note that a tensor is needed with a label."""
@@ -177,11 +174,6 @@ class Plan:
             plan.finish()
             self.computed_whole += plan.computed_whole
         return Node(op, Ruling([R, *given], gives), tuple(plans))
-
-    # -- lists of TensorFlow
-
-    def _list(self, op: Any, labels: list[Label]) -> Ruling:
-        return lists(op, labels, self.shaped)
 
     # -- levels
 
@@ -296,13 +288,3 @@ def _needed(shaped: Shaped) -> set[Any]:
 def _has_list(op: Any, labels: Sequence[Label]) -> bool:
     of_lists = op.type.startswith("TensorList") or op.type == "EmptyTensorList"
     return of_lists or any(label.kind == "L" for label in labels)
-
-
-def lists(op: Any, labels: Sequence[Label], shaped: Shaped) -> Ruling:
-    """What is kept in a list has the label of its elements."""
-    from matex_tf.patches.partition.rules import lists as of_lists
-
-    return of_lists.decide(Op(op, labels, shaped))
-
-
-__all__ = ["L", "Node", "P", "Plan", "R", "S"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
@@ -21,7 +20,7 @@ _COMBINE = {
 
 
 class CannotPartition(Exception):
-    """A step has something that cannot be cut by rows; it is computed whole."""
+    """A step has something that cannot be cut by rows."""
 
 
 class Exchange(Protocol):
@@ -321,6 +320,3 @@ def _invariant(value: Any) -> tf.TensorShape:
     if value.dtype in HANDLES or value.shape.rank is None:
         return tf.TensorShape(None)
     return tf.TensorShape([None] * value.shape.rank)
-
-
-__all__ = ["Builder", "CannotPartition", "Exchange", "np"]

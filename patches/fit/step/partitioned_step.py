@@ -63,11 +63,11 @@ class PartitionedStep:
                 return model_step(given)
 
             self.traced = tf.function(step).get_concrete_function(data if spec is None else spec)
-        self._tensors_only = spec is not None and all(
+        tensors_only = spec is not None and all(
             isinstance(leaf, (tf.Tensor, type(None))) for leaf in tf.nest.flatten(data)
         )
         rows = [has for leaf, has in zip(tf.nest.flatten(data), slices, strict=True) if leaf is not None]
-        self._partitioned = Partitioned(self.traced, rows, Ranks()) if self._tensors_only else None
+        self._partitioned = Partitioned(self.traced, rows, Ranks()) if tensors_only else None
 
     def __call__(self, data: Any, share: row_slicing.RowRange) -> Any:
         """Run it on rows `share` of a batch; returns what one rank's step returns."""
