@@ -10,9 +10,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from matex_tf.patches.partition import rules
-from matex_tf.patches.partition.labels import Label, R, join
+from matex_tf.patches.partition import rules, squares
+from matex_tf.patches.partition.labels import Label, P, R, S, join
 from matex_tf.patches.partition.rules import Op, Ruling, lists
+from matex_tf.patches.partition.schedule import Ready, schedule
 from matex_tf.patches.partition.shapes import BRANCHES, HANDLES, LOOPS, Shaped
 from matex_tf.patches.partition.tensor_map import TensorMap
 
@@ -27,6 +28,8 @@ class Node:
     Attributes:
         op: of the shaped graph.
         ruling: which labels its inputs get and its outputs have.
+        inputs, outputs: what it reads and gives: those of the op, if no rewrite says otherwise.
+        reads: the inputs under their first name, and whether after an exchange; waits: ops that it waits for.
         inside: the plans of a loop's condition and body, or of branches.
         known: whether a rule decided, or every rank computes the whole.
         level: the number of exchanges that must have happened before it.
@@ -37,6 +40,10 @@ class Node:
     inside: tuple[Plan, ...] = ()
     known: bool = True
     level: int = 0
+    inputs: Sequence[Any] = ()
+    outputs: Sequence[Any] = ()
+    reads: Sequence[tuple[Any, bool]] = ()
+    waits: Sequence[Any] = ()
 
 
 class Plan:
@@ -60,10 +67,13 @@ class Plan:
         self.exchanges: TensorMap[int] = TensorMap()
         self.wanted: TensorMap[None] = TensorMap()  # in order
         self.computed_whole: list[Any] = []
+        self._ready = Ready()
+        self._statistics: dict[tuple[Any, ...], list[squares.Statistic]] = {}
         needed = _needed(shaped)
-        for op in shaped.ops:
-            if op in needed:
-                self._decide(op)
+        ops = [op for op in shaped.ops if op in needed]
+        self._squares = squares.find(shaped, ops, _root)
+        for op in ops:
+            self._decide(op)
 
     def root(self, tensor: Any) -> Any:
         """The tensor that this one is another name of."""
@@ -81,6 +91,8 @@ class Plan:
         if op.type in _ALIASES and op.inputs[0].dtype not in HANDLES:
             self.alias[op.outputs[0]] = op.inputs[0]
             return
+        if op in self._squares and self._by_statistics(op, self._squares[op]):
+            return
         labels = [self.label(tensor) for tensor in op.inputs]
         if op.type in LOOPS:
             node = self._loop(op, labels)
@@ -90,16 +102,29 @@ class Plan:
             node = Node(op, lists.decide(Op(op, labels, self.shaped)))
         else:
             node = self._by_rule(op, labels)
+        self._add(node, op.inputs, op.outputs)
+
+    def _add(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Take a node into the plan."""
+        labels = [self.label(tensor) for tensor in inputs]
         wants = [
             label if want is None and label.kind != "L" else want
             for want, label in zip(node.ruling.wants, labels, strict=True)
         ]
         node.ruling = dataclasses.replace(node.ruling, wants=wants)
-        for tensor, label in zip(op.outputs, node.ruling.gives, strict=True):
+        node.inputs, node.outputs = list(inputs), list(outputs)
+        for tensor, label in zip(node.outputs, node.ruling.gives, strict=True):
             self.labels[tensor] = label
-        for tensor, want in zip(op.inputs, wants, strict=True):
+        for tensor, want in zip(node.inputs, wants, strict=True):
             if want is not None:
                 self.want(tensor, want)
+        roots = [self.root(tensor) for tensor in node.inputs]
+        node.reads = [
+            (root, want is not None and want != self.labels[root] and root in self.wanted)
+            for root, want in zip(roots, wants, strict=True)
+        ]
+        node.waits = self._waits(node.op)
+        self._ready.add(node)
         self.nodes.append(node)
 
     def want(self, tensor: Any, label: Label) -> None:
@@ -117,10 +142,53 @@ class Plan:
             return Node(op, rules.whole(seen))
         ruling = rules.decide(seen)
         if ruling is not None:
+            hasty = self._waiting(op, labels, ruling)
+            if hasty:  # a part that waits for an exchange anyhow had better travel with it
+                node = self._by_rule(op, [R if place in hasty else label for place, label in enumerate(labels)])
+                wants = [R if place in hasty else want for place, want in enumerate(node.ruling.wants)]
+                node.ruling = dataclasses.replace(node.ruling, wants=wants)
+                return node
             return Node(op, ruling)
         if any(label.kind == "S" for label in labels):
             self.computed_whole.append(op)
         return Node(op, rules.whole(seen), known=all(label.kind == "R" for label in labels))
+
+    def _waiting(self, op: Any, labels: list[Label], ruling: Ruling) -> list[int]:
+        """The inputs that stay parts while the op waits for an exchange that they could have had by then."""
+        kept = [place for place, label in enumerate(labels) if label.is_sum and ruling.wants[place] in (None, P)]
+        if not kept or self.shaped.is_body:
+            return []
+        roots = [self.root(tensor) for tensor in op.inputs]
+        others = [0]
+        for place, root in enumerate(roots):
+            has, want = self.labels[root], ruling.wants[place] or labels[place]
+            others += [self._ready.level(root, has != want and has.kind in "SP")] if place not in kept else []
+        return [place for place in kept if self._ready.level(roots[place]) < max(others)]
+
+    def _by_statistics(self, op: Any, of: squares.Squares) -> bool:
+        """Let a mean or a sum of squares come of statistics that are exchanged before; whether that is of use."""
+        label, about = self.label(of.x), self.root(of.about)
+        shape = self.shaped.shape(of.x)
+        if label.kind != "S" or label.axis not in of.axes or shape is None:
+            return False
+        is_mean = about is op.outputs[0]
+        if not is_mean:
+            exchanged = about in self.wanted or self.labels[about].kind != "R"
+            if self._ready.level(about, exchanged) <= self._ready.level(self.root(of.x)):
+                return False  # what it is about is there already
+        if of.key not in self._statistics:
+            wants: list[Label | None] = [label]
+            if of.weight is not None:
+                has_rows = self.shaped.shape(of.weight)[label.axis] == shape[label.axis]  # type: ignore[index]
+                wants.append(S(label.axis, label.blocks) if has_rows else R)
+            sums = self._statistics[of.key] = squares.statistics(self.shaped, of)
+            inputs = [of.x] if of.weight is None else [of.x, of.weight]
+            self._add(Node(op, Ruling(wants, [P] * len(sums), squares.local(of))), inputs, sums)
+        sums = self._statistics[of.key]
+        inputs = sums[:1] if is_mean else [of.about, *sums]
+        build = squares.whole(op, of, shape)
+        self._add(Node(op, Ruling([R] * len(inputs), [R], build)), inputs, op.outputs)
+        return True
 
     # -- loops and branches
 
@@ -185,68 +253,8 @@ class Plan:
         """
         for tensor, label in zip(self.shaped.outputs, outputs, strict=False):
             self.want(tensor, label)
-        ready = self._ready()
-        depth = max([0, *(level + 1 for tensor, level in ready.items() if tensor in self.wanted)])
-        latest = self._latest(depth)
-        for tensor in self.wanted:
-            self.exchanges[tensor] = latest[tensor]
-        self._levels()
+        schedule(self, self._ready)
         return self
-
-    def _reads(self, node: Node) -> list[tuple[Any, bool]]:
-        """What an op reads, and whether after an exchange."""
-        reads = []
-        for tensor, want in zip(node.op.inputs, node.ruling.wants, strict=True):
-            root = self.root(tensor)
-            has = self.labels[root]
-            reads.append((root, root in self.wanted and want is not None and want != has))
-        return reads
-
-    def _ready(self) -> TensorMap[int]:
-        """The number of exchanges before a value can be there, by tensor."""
-        levels: TensorMap[int] = TensorMap()
-        of_op: dict[Any, int] = {}
-        for node in self.nodes:
-            level = max([0, *(levels.get(root, 0) + after for root, after in self._reads(node))])
-            level = max([level, *(of_op.get(op, 0) for op in self._waits(node.op))])
-            of_op[node.op] = level
-            for tensor in node.op.outputs:
-                levels[tensor] = level
-        return levels
-
-    def _latest(self, depth: int) -> TensorMap[int]:
-        """The last level at which a value can be exchanged without making the step longer: what can wait travels with
-        what comes later, as gradients do with all other gradients."""
-        latest: TensorMap[int] = TensorMap()
-        exchange_by: TensorMap[int] = TensorMap()
-        for tensor in self.wanted:  # by the outputs of the graph too, which no op reads
-            exchange_by[tensor], latest[tensor] = depth, depth - 1
-        op_latest: dict[Any, int] = {}
-        for node in reversed(self.nodes):
-            after = [latest.get(tensor, depth) for tensor in node.op.outputs]
-            level = min([depth, op_latest.get(node.op, depth), *after])
-            op_latest[node.op] = level
-            for op in self._waits(node.op):
-                op_latest[op] = min(op_latest.get(op, depth), level)
-            for root, exchanged in self._reads(node):
-                if exchanged:
-                    exchange_by[root] = min(exchange_by.get(root, depth), level)
-                    latest[root] = min(latest.get(root, depth), level - 1)
-                else:
-                    latest[root] = min(latest.get(root, depth), level)
-        return exchange_by
-
-    def _levels(self) -> None:
-        levels: TensorMap[int] = TensorMap()
-        of_op: dict[Any, int] = {}
-        for node in self.nodes:
-            level = max(
-                [0, *(self.exchanges[root] if after else levels.get(root, 0) for root, after in self._reads(node))]
-            )
-            node.level = max([level, *(of_op.get(op, 0) for op in self._waits(node.op))])
-            of_op[node.op] = node.level
-            for tensor in node.op.outputs:
-                levels[tensor] = node.level
 
     def _waits(self, op: Any) -> list[Any]:
         """Ops that an op waits for; through those of which none is made."""
@@ -260,13 +268,16 @@ class Plan:
         return found
 
 
+def _root(tensor: Any) -> Any:
+    """The tensor that this one is another name of."""
+    while tensor.op.type in _ALIASES and tensor.dtype not in HANDLES:
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
 def _fits(shaped: Shaped, tensor: Any, label: Label) -> bool:
     """Whether a value that is whole can be cut to rows with this label."""
-    if label.kind != "S":
-        return True
-    shape = shaped.shape(tensor)
-    size = shape[label.axis] if shape is not None and label.axis < len(shape) else None
-    return shaped.counts(size) and size % (shaped.prime * label.blocks) == 0  # type: ignore[operator]
+    return label.kind != "S" or shaped.is_rows(label, shaped.shape(tensor))
 
 
 def _needed(shaped: Shaped) -> set[Any]:

@@ -63,7 +63,7 @@ class Builder:
         order: TensorMap[int] = TensorMap()
         order.update((tensor, place) for place, tensor in enumerate(self.shaped.inputs))
         for node in self.plan.nodes:
-            for tensor in node.op.outputs:
+            for tensor in node.outputs:
                 order[tensor] = len(order)
         for level in range(max([0, *levels, *exchanges]) + 1):
             if level in exchanges:
@@ -199,6 +199,21 @@ class Builder:
                 sizes.append(size)
         return tf.stack(sizes) if sizes else tf.constant([], tf.int32)
 
+    def count(self, shape: Sequence[int | None], axes: Sequence[int], value: Any = None) -> Any:
+        """Elements along some axes, int64, on all ranks.
+
+        Args:
+            shape: for the prime number of rows. value: with that shape; for dimensions that are not known.
+        """
+        count = tf.constant(1, tf.int64)
+        for axis in axes:
+            size = shape[axis]
+            if self.shaped.counts(size):
+                count *= tf.cast(self.total, tf.int64) * (size // self.shaped.prime)  # type: ignore[operator]
+            else:
+                count *= tf.shape(value, tf.int64)[axis] if size is None else size
+        return count
+
     def _affine(self, value: Affine, rows: Any, dtype: Any) -> Any:
         if value.is_constant:
             return tf.constant(value.constant.astype(dtype.as_numpy_dtype), dtype)
@@ -222,10 +237,10 @@ class Builder:
         elif op.type in BRANCHES:
             outputs = self._branch(node)
         else:
-            values = [self.get(tensor, want) for tensor, want in zip(op.inputs, node.ruling.wants, strict=True)]
+            values = [self.get(tensor, want) for tensor, want in zip(node.inputs, node.ruling.wants, strict=True)]
             build = node.ruling.build
             outputs = self.same(op, values) if build is None else build(self, op, values)
-        for tensor, value in zip(op.outputs, outputs, strict=True):
+        for tensor, value in zip(node.outputs, outputs, strict=True):
             self._values[tensor] = value
             self._set_shape(value, tensor)
 
@@ -235,7 +250,7 @@ class Builder:
         They are not computed, since some ops fail (the gradient of a filter) or lose a shape (a convolution).
         """
         outputs = []
-        for tensor, label in zip(node.op.outputs, node.ruling.gives, strict=True):
+        for tensor, label in zip(node.outputs, node.ruling.gives, strict=True):
             shape = self.shaped.shape(tensor)
             sums = label.is_sum and any(want is not None and want.kind == "S" for want in node.ruling.wants)
             if shape is None or None in shape or not (label.kind == "S" or sums):

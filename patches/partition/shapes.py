@@ -21,6 +21,7 @@ from tensorflow.python.ops import cond_v2, handle_data_util, while_v2
 
 from matex_tf.patches.partition import affine
 from matex_tf.patches.partition.affine import Affine
+from matex_tf.patches.partition.labels import Label
 from matex_tf.patches.partition.list_shapes import Lists
 from matex_tf.patches.partition.tensor_map import TensorMap
 
@@ -68,6 +69,18 @@ class Shaped:
     def counts(self, size: int | None) -> bool:
         """Whether a dimension counts rows: a multiple of the prime, once."""
         return bool(size) and size % self.prime == 0 and size // self.prime % self.prime != 0  # type: ignore[operator]
+
+    def per_row(self, size: int, blocks: int = 1) -> int | None:
+        """Elements of a row in a dimension of so many blocks; None if it is no multiple of them."""
+        width, rest = divmod(size, self.prime * blocks)
+        return None if rest or not width else width
+
+    def is_rows(self, label: Label, shape: Sequence[int | None] | None) -> bool:
+        """Whether a value of this shape can have this label S."""
+        if shape is None or not 0 <= label.axis < len(shape):
+            return False
+        size = shape[label.axis]
+        return size is not None and self.counts(size) and self.per_row(size, label.blocks) is not None
 
     def shape(self, tensor: Any) -> list[int | None] | None:
         """The dimensions of a tensor; None if their number is not known. One is None if it depends on the rows and is

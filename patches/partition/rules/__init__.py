@@ -76,15 +76,11 @@ class Op:
 
     def per_row(self, size: int, blocks: int = 1) -> int | None:
         """Elements of a row in a dimension of so many blocks; None if it is no multiple of them."""
-        width, rest = divmod(size, self.shaped.prime * blocks)
-        return None if rest or not width else width
+        return self.shaped.per_row(size, blocks)
 
     def is_rows(self, label: Label, shape: Sequence[int | None] | None) -> bool:
         """Whether a value of this shape can have this label S."""
-        if shape is None or not 0 <= label.axis < len(shape):
-            return False
-        size = shape[label.axis]
-        return size is not None and self.counts(size) and self.per_row(size, label.blocks) is not None
+        return self.shaped.is_rows(label, shape)
 
     def size(self, place: int) -> float:
         """Elements of an input, for costs."""

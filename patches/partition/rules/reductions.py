@@ -45,19 +45,13 @@ def _mean(op: Op, label: Label, shape: list[int | None], reduced: list[int]) -> 
     """The sum of the rank's elements over the number of all ranks' elements: a part of the mean."""
     if op.op.inputs[0].dtype.is_integer:
         return None
-    keep, prime = op.attribute("keep_dims"), op.shaped.prime
+    keep = op.attribute("keep_dims")
 
     def build(builder: Any, _: Any, values: list[Any]) -> list[Any]:
         x = values[0]
         wide = tf.float32 if x.dtype in (tf.float16, tf.bfloat16) else x.dtype
         total = tf.reduce_sum(tf.cast(x, wide), reduced, keepdims=keep)
-        count = tf.constant(1, tf.int64)
-        for axis in reduced:
-            size = shape[axis]
-            if op.counts(size):  # along another axis than the rank's, all of them are here
-                count *= tf.cast(builder.total, tf.int64) * (size // prime)  # type: ignore[operator]
-            else:
-                count *= tf.shape(x, tf.int64)[axis] if size is None else size
+        count = builder.count(shape, reduced, x)
         return [tf.cast(total / tf.cast(count, wide), x.dtype)]
 
     return Ruling([None, R], [P], build)
