@@ -193,7 +193,7 @@ def signature(data: Any) -> list[Any]:
         else leaf is None
         for leaf in tf.nest.flatten(data)
     ]
-    return [_nesting(data), *leaves]
+    return [nesting(data), *leaves]
 
 
 def ranks(data: Any) -> tuple[int | None, ...]:
@@ -201,9 +201,10 @@ def ranks(data: Any) -> tuple[int | None, ...]:
     return tuple(getattr(getattr(leaf, "shape", None), "rank", None) for leaf in tf.nest.flatten(data))
 
 
-def _nesting(data: Any) -> Any:
+def nesting(data: Any) -> Any:
+    """How a batch, or its specs, are nested, to be compared."""
     if isinstance(data, dict):
-        return {name: _nesting(value) for name, value in data.items()}
+        return {name: nesting(value) for name, value in data.items()}
     if isinstance(data, (tuple, list)):
-        return [isinstance(data, list), *map(_nesting, data)]
+        return [isinstance(data, list), *map(nesting, data)]
     return None

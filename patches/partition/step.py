@@ -21,14 +21,15 @@ class Partitioned:
         plan: labels and exchanges.
     """
 
-    def __init__(self, traced: Any, rows: Sequence[bool], exchange: Exchange):
+    def __init__(self, traced: Any, rows: Sequence[bool], exchange: Exchange, columns: Sequence[Any] | None = None):
         """Args:
         traced: a concrete function of tensors, of which those with rows have None as their first dimension.
         rows: for each of its tensors, whether its first axis runs over the rows of the batch.
+        columns: the shapes of its tensors, in which no other dimension is None; None: those that it was traced for.
         """
         self._traced, self._rows, self._exchange = traced, rows, exchange
-        given = [tensor.shape for tensor, _ in zip(traced.inputs, rows, strict=False)]
-        self._shaped = shapes.of(traced.graph, given)
+        self._given = columns or [tensor.shape for tensor, _ in zip(traced.inputs, rows, strict=False)]
+        self._shaped = shapes.of(traced.graph, self._given)
         labels = [S(0) if has else R for has in rows] + [R] * (len(self._shaped.inputs) - len(rows))
         self.plan = Plan(self._shaped, labels).finish([R] * len(self._shaped.outputs))
         self._made: dict[bool, Any] = {}
@@ -46,8 +47,6 @@ class Partitioned:
         return self._made[empty]
 
     def _make(self, empty: bool) -> Any:
-        count = len(self._rows)
-
         def step(*arguments: Any) -> list[Any]:
             *batch, numbers = arguments
             graph = tf_ops.get_default_graph()
@@ -58,7 +57,8 @@ class Partitioned:
             builder = Builder(self.plan, self._exchange, first, rows, total, empty=empty)
             return builder.run([*mine, *self._traced.captured_inputs], [R] * len(self._shaped.outputs))
 
-        specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in self._traced.inputs[:count]]
+        given = zip(self._given, self._traced.inputs, strict=False)
+        specs = [tf.TensorSpec(shape, tensor.dtype) for shape, tensor in given]
         function = tf.function(step, input_signature=[*specs, tf.TensorSpec([4], tf.int32)], autograph=False)
         return function.get_concrete_function()
 

@@ -17,3 +17,33 @@ def test_the_answer_of_one_rank(ranks, form):
     results = ranks(partitioned.fitted, (1, 3), form=form)
     assert all(whole for _, whole in results[3]), "the steps were not partitioned"
     same({size: [value for value, _ in values] for size, values in results.items()}, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shards", [False, True], ids=["shared", "shards"])
+@pytest.mark.parametrize("kind", ["cannot", "fails"])
+def test_what_cannot_be_rebuilt_is_computed_whole(ranks, kind, shards):
+    """Every rank computes the whole batch then, also if each has rows of its own; a line says why."""
+    results = ranks(partitioned.computed_whole, (1, 3) if not shards else (2, 3), kind=kind, shards=shards, meets="")
+    why = {"cannot": "a test says so", "fails": "IndexError: list index out of range"}[kind]
+    assert all(any(why in line for line in lines) for _, lines in results[3]), results[3][0][1]
+    if not shards:  # each number of ranks has shards of its own
+        same({size: [value for value, _ in values] for size, values in results.items()}, rtol=1e-4, atol=1e-5)
+        return
+    expected = ranks(partitioned.computed_whole, (2, 3), kind="", shards=True)
+    for size, values in results.items():
+        assert not expected[size][0][1]
+        same({1: [expected[size][0][0]], size: [value for value, _ in values]}, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["ragged", "lengths"])
+def test_batches_of_many_shapes(ranks, kind):
+    """Ragged batches are computed whole; for each length of sequences a step is rebuilt."""
+    results = ranks(partitioned.computed_whole, (1, 3), kind=kind, meets="")
+    assert all(any("ragged" in line for line in lines) == (kind == "ragged") for _, lines in results[3])
+    same({size: [value for value, _ in values] for size, values in results.items()}, rtol=1e-4, atol=1e-5)
+
+
+def test_ranks_that_rebuild_differently_say_so(ranks):
+    """One rank alone cannot rebuild a step: every rank says what differs, and none waits."""
+    said = ranks(partitioned.rebuilt_by_some, (3,), meets="")[3]
+    assert all("computed whole by every rank" in text and "shared out by rows" in text for text in said), said

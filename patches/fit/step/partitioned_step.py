@@ -1,6 +1,8 @@
 """A model's step, traced as one rank traces it and rebuilt for the rows of this one; see `patches.partition`.
 
 Every rank ends such a step with the state that one rank has: metrics, moving statistics, counters and logs are whole.
+What cannot be rebuilt is run as it was traced, by every rank on the whole batch. That follows from the graph alone, so
+the ranks decide alike; `how` says what this one has decided, for them to compare where they meet.
 """
 
 from __future__ import annotations
@@ -12,9 +14,17 @@ import tensorflow as tf
 
 from matex_tf import settings, strategies
 from matex_tf.core import world
-from matex_tf.patches.common import model_state, row_slicing
+from matex_tf.patches.common import log_once, model_state, row_slicing
+from matex_tf.patches.fit.step import whole_batch
+from matex_tf.patches.partition import whole_part
+from matex_tf.patches.partition.build import CannotPartition
 from matex_tf.patches.partition.ranks import Ranks
 from matex_tf.patches.partition.step import Partitioned
+
+#: Shapes of columns for which a step is rebuilt, each time anew; other batches are computed whole.
+MOST = 32
+#: The part of a step's values from which on a line says that every rank computes it.
+_WORTH_A_LINE = 0.01
 
 
 def applies(model: Any) -> bool:
@@ -43,35 +53,124 @@ def applies(model: Any) -> bool:
 
 
 class PartitionedStep:
-    """The step of a model for batches of one structure.
+    """The step of a model for batches whose leaves have rows in the same places.
 
     Attributes:
-        traced: the function that one rank has.
+        how: how the last batch was shared out, in words.
     """
 
-    def __init__(self, model_step: Callable[[Any], Any], data: Any, slices: Sequence[bool]):
+    def __init__(self, model_step: Callable[[Any], Any], name: str, slices: Sequence[bool]):
         """Args:
         model_step: of a batch.
-        data: a batch, or its specs.
-        slices: for each of its leaves, whether its first axis runs over rows.
+        name: of the step, for lines.
+        slices: for each leaf of a batch, whether its first axis runs over rows.
         """
-        spec = row_slicing.relaxed(data, slices)
+        self._model_step, self._name, self._slices = model_step, name, slices
+        self._traced: list[tuple[Any, Any]] = []  # specs, and what was traced for them
+        self._rebuilt: dict[str, _Rebuilt] = {}  # by the columns of a batch
+        self._last: tuple[Any, _Rebuilt] | None = None
+        self.how = ""
+
+    def make(self, data: Any) -> _Rebuilt:
+        """What computes batches of these columns."""
+        columns = row_slicing.signature(data)
+        if self._last is not None and self._last[0] == columns:
+            return self._last[1]
+        if str(columns) not in self._rebuilt:
+            spec = whole_batch.spec(data, self._slices)
+            why = "" if len(self._rebuilt) < MOST else f"its batches have more than {MOST} different shapes"
+            self._rebuilt[str(columns)] = made = _Rebuilt(self._trace(spec), spec, self._slices, why)
+            made.tell(self._name)
+        made = self._rebuilt[str(columns)]
+        self._last, self.how = (columns, made), made.how
+        return made
+
+    def _trace(self, spec: Any) -> Any:
+        """What was traced for such batches; columns of a second size are traced as of any, as Keras does it."""
+        for known, traced in self._traced:
+            if _covers(known, spec):
+                return traced
+        for known, _ in self._traced:
+            spec = _common(known, spec)
+
+        @tf.autograph.experimental.do_not_convert
+        def step(given: Any) -> Any:
+            return self._model_step(given)
+
         with world.use(world.World()):  # the script's Python sees one rank
-
-            @tf.autograph.experimental.do_not_convert
-            def step(given: Any) -> Any:
-                return model_step(given)
-
-            self.traced = tf.function(step).get_concrete_function(data if spec is None else spec)
-        tensors_only = spec is not None and all(
-            isinstance(leaf, (tf.Tensor, type(None))) for leaf in tf.nest.flatten(data)
-        )
-        rows = [has for leaf, has in zip(tf.nest.flatten(data), slices, strict=True) if leaf is not None]
-        self._partitioned = Partitioned(self.traced, rows, Ranks()) if tensors_only else None
+            self._traced.append((spec, tf.function(step).get_concrete_function(spec)))
+        return self._traced[-1][1]
 
     def __call__(self, data: Any, share: row_slicing.RowRange) -> Any:
         """Run it on rows `share` of a batch; returns what one rank's step returns."""
-        if self._partitioned is None:
-            return self.traced(data)  # nothing is known of the rows of such data: every rank computes all of it
+        return self.make(data)(data, share)
+
+
+class _Rebuilt:
+    """The step for batches of one spec.
+
+    Attributes:
+        why_whole: what keeps it from being shared out, in words; empty for nothing.
+    """
+
+    def __init__(self, traced: Any, spec: Any, slices: Sequence[bool], why_whole: str = ""):
+        self._traced, self._slices, self.why_whole = traced, slices, why_whole
+        self._partitioned: Partitioned | None = None
+        leaves = tf.nest.flatten(spec)
+        if not all(isinstance(leaf, (tf.TensorSpec, type(None))) for leaf in leaves):
+            self.why_whole = "its batches are ragged or sparse"
+        if self.why_whole:
+            return
+        there = [(leaf.shape, has) for leaf, has in zip(leaves, slices, strict=True) if leaf is not None]
+        try:
+            self._partitioned = Partitioned(traced, [has for _, has in there], Ranks(), [shape for shape, _ in there])
+            self._partitioned.graph()
+        except CannotPartition as error:
+            self.why_whole = str(error)
+        except Exception as error:  # whatever it is, what was traced is right
+            self.why_whole = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+    def tell(self, name: str) -> None:
+        """Say what every rank computes whole, all of the step or a part of it."""
+        if self._partitioned is None or self.why_whole:
+            log_once.log(f"{name} is computed whole by every rank, so more ranks make it no faster: {self.why_whole}")
+            return
+        part = whole_part.of(self._partitioned.plan)
+        if part.ops and part.share >= _WORTH_A_LINE:
+            log_once.log(
+                f"{name} has {part.share:.0%} of its values computed whole by every rank, since no rule says how rows "
+                f"go through {part}"
+            )
+
+    @property
+    def how(self) -> str:
+        """How batches are shared out, in words."""
+        return "computed whole by every rank" if self.why_whole else "shared out by rows"
+
+    def __call__(self, data: Any, share: row_slicing.RowRange) -> Any:
+        if self._partitioned is None or self.why_whole:
+            return self._traced(whole_batch.of(data, self._slices, share))
         leaves = [leaf for leaf in tf.nest.flatten(data) if leaf is not None]
         return self._partitioned(leaves, share.first, share.rows, share.total, share.low)
+
+
+def _covers(spec: Any, other: Any) -> bool:
+    """Whether batches of the second spec are such of the first."""
+    if row_slicing.nesting(spec) != row_slicing.nesting(other):
+        return False
+    pairs = zip(tf.nest.flatten(spec), tf.nest.flatten(other), strict=True)
+    return all(one is two is None or (one is not None and one.is_compatible_with(two)) for one, two in pairs)
+
+
+def _common(spec: Any, other: Any) -> Any:
+    """The second spec, with any size where tensors of the first have another one."""
+    if row_slicing.nesting(spec) != row_slicing.nesting(other):
+        return other
+    leaves = []
+    for one, two in zip(tf.nest.flatten(spec), tf.nest.flatten(other), strict=True):
+        both = isinstance(one, tf.TensorSpec) and isinstance(two, tf.TensorSpec)
+        if both and one.dtype == two.dtype and one.shape.rank == two.shape.rank:
+            sizes = [a if a == b else None for a, b in zip(one.shape, two.shape, strict=True)]
+            two = tf.TensorSpec(sizes, two.dtype)
+        leaves.append(two)
+    return tf.nest.pack_sequence_as(other, leaves)

@@ -75,6 +75,10 @@ class SharedStep:
             metrics.restore_local(model)
         with world.use(together):
             step = self._step(slices, data, share.total)
+        shown = together.location
+        if slices in self.graphs.partitioned:
+            how = self.graphs.partitioned[slices].how
+            together.step_signature, shown = (*together.step_signature, how), f"{shown}, {how}"
         first = self.kind == "train" and remembered.begin
         if first:
             self._begin(data, slices, share)
@@ -98,7 +102,7 @@ class SharedStep:
             self._check = self._begin_check(data, slices, share)
         watching = self._check.watching() if self._check else contextlib.nullcontext()
         compiled = xla.called(model.jit_compile and not model.run_eagerly)
-        with trace.span("step", together.location), tf_op.collecting(), watching, compiled:
+        with trace.span("step", shown), tf_op.collecting(), watching, compiled:
             if self.kind == "train":
                 strategy.before_step(model)
             begun = time.perf_counter()

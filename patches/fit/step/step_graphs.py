@@ -35,6 +35,7 @@ class StepGraphs:
         promised: the rows that one rank's pipeline would promise; None where a batch is given by itself.
         sources: by the slices of a batch, which metric gives which log; see `ModelState`.
         functions: by the same, those that TensorFlow has compiled.
+        partitioned: by the same, those that are partitioned.
         carries_metrics: whether the states of metrics may be summed along with the gradients, where all else allows it.
         counts_early: whether they may be summed after the gradients, for ranks that die, where all else allows it.
     """
@@ -45,6 +46,7 @@ class StepGraphs:
         self.promised: one_rank_shapes.Rows | None = None
         self.sources: dict[Slices, dict[str, Any]] = {}
         self.functions: dict[Slices, Any] = {}
+        self.partitioned: dict[Slices, partitioned_step.PartitionedStep] = {}
         self.carries_metrics = self.counts_early = True
         self._whole_results = whole_results.always(model, f"{kind}_step")
         self._made: dict[tuple[Slices, int], Step] = {}
@@ -78,12 +80,14 @@ class StepGraphs:
         key = slices, -1
         if key not in self._made:
             sharing_report.shared(training=self._kind == "train")
-            step = partitioned_step.PartitionedStep(self._model_step(), data, slices)
+            name = f"{'the training' if self._kind == 'train' else 'the test'} step of {self._model.name}"
+            step = self.partitioned[slices] = partitioned_step.PartitionedStep(self._model_step(), name, slices)
 
             def run(data: Any, share: Any) -> Any:
                 return step(data, share), None, None, None
 
             self._made[key] = run
+        self.partitioned[slices].make(data)
         return self._made[key]
 
     def _make(self, slices: Slices, data: Any, total: int, parts: int) -> Step:

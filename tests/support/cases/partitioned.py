@@ -10,7 +10,11 @@ import tensorflow as tf
 from keras import layers
 
 from matex_tf import settings
-from matex_tf.patches.common import model_state
+from matex_tf.core import world
+from matex_tf.errors import RanksDisagree
+from matex_tf.patches.common import log_once, model_state
+from matex_tf.patches.fit.step import partitioned_step
+from matex_tf.patches.partition.build import CannotPartition
 
 ROWS, BATCH = 70, 23  # the last batch has one row, fewer than ranks
 
@@ -131,4 +135,91 @@ def fitted(form):
             "counted": int(model.optimizer.iterations.numpy()),
         }, model_state.of(model).whole
     finally:
+        settings.use(before)
+
+
+class Bags(keras.Model):
+    """Sums of embeddings over rows of any length."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = self.add_weight(shape=(9, 4), name="table")
+        self.dense = layers.Dense(1)
+
+    def call(self, x):
+        found = tf.gather(self.table, tf.cast(x, tf.int32))
+        return self.dense(tf.reduce_mean(found, 1) if isinstance(x, tf.RaggedTensor) else found[:, 0])
+
+
+def _batches(kind, x, y):
+    """Batches of rows, ragged and sparse ones and of several lengths among them."""
+    if kind == "ragged":
+        lengths = 1 + np.arange(ROWS) % 5
+        rows = tf.RaggedTensor.from_row_lengths(np.arange(lengths.sum()) % 9, lengths)
+        return tf.data.Dataset.from_tensor_slices((rows, y)).batch(BATCH)
+    if kind == "lengths":
+        parts = [tf.data.Dataset.from_tensor_slices((x[:, :n, None], y)).batch(BATCH) for n in (5, 7, 12)]
+        return parts[0].concatenate(parts[1]).concatenate(parts[2])
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+
+
+def _refuse(*_):
+    raise CannotPartition("a test says so")
+
+
+def computed_whole(kind, shards=False):
+    """What `fit` leaves behind where a step cannot be rebuilt for rows, or for each of several lengths; and lines.
+
+    Args:
+        kind: "ragged"; "lengths"; "cannot": the rebuild says so; "fails": it has an error.
+        shards: whether each rank has rows of its own.
+    """
+    before = settings.use(dataclasses.replace(settings.current(), partitioner=True))
+    original = partitioned_step.Partitioned
+    said = set(log_once._said)
+    try:
+        if kind in ("cannot", "fails"):
+            partitioned_step.Partitioned = _refuse if kind == "cannot" else (lambda *_: [][0])
+        keras.utils.set_random_seed(1)
+        random, ranks = np.random.RandomState(0), world.current()
+        x, y = random.rand(ROWS, 12).astype("float32"), random.rand(ROWS, 1).astype("float32")
+        if kind == "ragged":
+            model = Bags()
+        elif kind == "lengths":
+            body = [layers.Conv1D(4, 3, padding="same"), layers.GlobalAveragePooling1D(), layers.Dense(1)]
+            model = keras.Sequential([keras.Input((None, 1)), *body])
+        else:
+            body = [layers.Dense(8), layers.BatchNormalization(), layers.Dense(1)]
+            model = keras.Sequential([keras.Input((12,)), *body])
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", metrics=["mae"])
+        if shards and not ranks.is_single:
+            x, y = x[ranks.rank :: ranks.size], y[ranks.rank :: ranks.size]
+        if shards:
+            history = model.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0).history
+        else:
+            data = _batches(kind, x, y)
+            history = model.fit(data, epochs=2, verbose=0, validation_data=data).history
+        lines = [line for line in log_once._said - said if "computed whole" in line]
+        return {"history": history, "weights": [np.asarray(weight) for weight in model.weights]}, lines
+    finally:
+        log_once._said -= {line for line in log_once._said if "computed whole" in line}
+        partitioned_step.Partitioned = original
+        settings.use(before)
+
+
+def rebuilt_by_some():
+    """What the ranks say if the step cannot be rebuilt on the last one alone."""
+    before = settings.use(dataclasses.replace(settings.current(), partitioner=True))
+    original = partitioned_step.Partitioned
+    try:
+        if world.rank() == world.size() - 1:
+            partitioned_step.Partitioned = _refuse
+        model = keras.Sequential([keras.Input((3,)), layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(np.ones((8, 3)), np.ones((8, 1)), verbose=0)
+        return ""
+    except RanksDisagree as error:
+        return str(error)
+    finally:
+        partitioned_step.Partitioned = original
         settings.use(before)
