@@ -39,13 +39,13 @@ class Builder:
     Attributes:
         first, rows, total: int32 scalars: where the rank's rows begin in the batch, how many they are, and those of
             the batch.
+        empty: whether the rank has no rows; some ops give a wrong shape then.
     """
 
     def __init__(self, plan: Plan, exchange: Exchange, first: Any, rows: Any, total: Any, empty: bool = False):
-        """Args: empty: whether the rank has no rows; some ops give a wrong shape then."""
         self.plan, self.shaped, self.exchange = plan, plan.shaped, exchange
         self.first, self.rows, self.total = first, rows, total
-        self._empty = empty
+        self.empty = empty
         self._values: TensorMap[Any] = TensorMap()
         self._converted: dict[tuple[int, Label], Any] = {}
         self._numbers: dict[bytes, Any] = {}
@@ -228,7 +228,7 @@ class Builder:
         op = node.op
         if op.type == "Const" and op.outputs[0] in self.shaped.known:
             return  # made when it is read
-        skips = self._empty and op.outputs and not node.inside and not op.op_def.is_stateful
+        skips = self.empty and op.outputs and not node.inside and not op.op_def.is_stateful
         nothing = self._of_no_rows(node) if skips else None
         if nothing is not None:
             outputs = nothing
@@ -265,7 +265,7 @@ class Builder:
 
     def inside(self, plan: Plan) -> Builder:
         """The builder of a loop's body, or of a branch."""
-        return Builder(plan, self.exchange, self.first, self.rows, self.total, self._empty)
+        return Builder(plan, self.exchange, self.first, self.rows, self.total, self.empty)
 
     def _loop(self, node: Node) -> list[Any]:
         test, body = node.inside

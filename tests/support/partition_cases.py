@@ -21,14 +21,14 @@ class Result:
     Attributes:
         logs, variables: from one rank; apart: between ranks.
         whole: how many ops of each type.
-        rounds: of exchanges, in a step.
+        exchanges: in the graph of a step.
     """
 
     logs: float
     variables: float
     apart: float
     whole: dict[str, int]
-    rounds: int
+    exchanges: int
 
 
 def compare(
@@ -52,7 +52,8 @@ def compare(
     mine, single = traced()
     models = [traced() for _ in range(ranks)]
     several = Ranks(ranks, lambda rank: models[rank][1], [True] * len(specs))
-    logs = 0.0
+    several.steps[0].graph()
+    exchanges, logs = several.exchanges[0].calls, 0.0
     for batch in batches:
         given = [tf.constant(one) for one in batch]
         wanted = [tensor.numpy() for tensor in tf.nest.flatten(single(*given))]
@@ -63,7 +64,7 @@ def compare(
     apart = max(
         max([0.0, *(_far(one, other) for one, other in zip(some, values[1], strict=True))]) for some in values[1:]
     )
-    return Result(logs, max(far), apart, several.whole(), len(set(several.plan.exchanges.values())))
+    return Result(logs, max(far), apart, several.whole(), exchanges)
 
 
 def rows(generator: Any, size: int) -> list[np.ndarray]:

@@ -116,8 +116,6 @@ ROWWISE = [
     t("AvgPool3DGrad", shaped("AvgPool3DGrad", 0, [2, 2, 4, 2], "orig_input_shape grad", ksize=[1, 2, 2, 2, 1], strides=[1, 2, 2, 2, 1], **V), "f n 1 1 2 2", gives="S0", dtypes=FLOAT),
     *(t("OneHot", lambda x, axis=axis: raw.OneHot(indices=x, depth=5, on_value=2.0, off_value=0.5, axis=axis), shape, gives=gives) for axis, shape, gives in ((-1, "i n", "S0"), (0, "i n", "S1"), (1, "i n 2", "S0"), (-1, "i 2 n", "S1"))),
     t("OneHot", lambda x: raw.OneHot(indices=x, depth=rows(x), on_value=2.0, off_value=0.5), "i n", gives="S0"),
-    *(t(name, lambda x, v, name=name: getattr(raw, name)(x=x, scale=v, offset=v + 1, mean=v, variance=v * v, is_training=False)[0], IMAGE, "p 2", gives="S0", dtypes=FLOAT) for name in ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3") ),
-    t("FusedBatchNormV3", lambda x, v: raw.FusedBatchNormV3(x=x, scale=v, offset=v + 1, mean=[], variance=[], is_training=True)[:3], IMAGE, "p 2", dtypes=FLOAT),
     t("BiasAdd", of_batch("BiasAdd", "value bias"), "f n 3", "f 3", gives="S0", dtypes=HALF),
     t("BiasAdd", of_batch("BiasAdd", "value bias"), "f 3 n", "f n"),
     t("BiasAdd", of_batch("BiasAdd", "value bias"), "f 2 3", "f 3", forms=("parts",)),

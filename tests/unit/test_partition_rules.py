@@ -2,7 +2,7 @@
 
 import pytest
 
-TABLES = ("CONTRACTIONS", "REDUCTIONS", "LAYOUT", "SLICES", "ROWWISE", "INDICES")
+TABLES = ("CONTRACTIONS", "REDUCTIONS", "LAYOUT", "SLICES", "ROWWISE", "NORMALIZATION", "INDICES")
 PARTS = 4
 #: Rules that are tried in steps (tests/unit/test_partition_steps.py): they need variables.
 IN_STEPS = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "Assert"}
@@ -12,10 +12,17 @@ IN_STEPS = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "A
 def support():
     """Imported when a test is run: nothing else imports TensorFlow where tests are collected."""
     from matex_tf.patches.partition import rules
-    from tests.support import partition_rules, partition_table, partition_table_rows, partition_trials
+    from tests.support import (
+        partition_normalization,
+        partition_rules,
+        partition_table,
+        partition_table_rows,
+        partition_trials,
+    )
 
     rules.load()
-    tables = {name: getattr(partition_table, name, None) or getattr(partition_table_rows, name) for name in TABLES}
+    modules = (partition_table, partition_table_rows, partition_normalization)
+    tables = {name: getattr(one, name) for name in TABLES for one in modules if hasattr(one, name)}
     tables["elementwise"] = list(partition_trials.elementwise(list(elementwise_types(rules))))
     return rules, partition_rules, tables
 

@@ -81,6 +81,16 @@ def test_step(support, name):
     assert set(result.whole) == set(WHOLE.get(name, ())), result
 
 
+def test_fused_batch_normalization(support):
+    """A layer takes an exchange forward and one backward; gradients and the loss share one more. A batch of one row has
+    no variance, and rounding decides what becomes of it."""
+    from tests.support import partition_normalization
+
+    result = support[0].compare(partition_normalization.two_layers, sizes=(23, 14, 7, 5))
+    assert max(result.logs, result.variables) < 2e-6, result
+    assert (result.apart, result.whole, result.exchanges) == (0, {}, 5), result
+
+
 def test_names(support):
     """Every step of the support module is tried."""
     assert set(NAMES) == set(support[1].STEPS)

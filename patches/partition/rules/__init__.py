@@ -23,7 +23,9 @@ from matex_tf.patches.partition.affine import Affine
 from matex_tf.patches.partition.labels import Label, R, S
 from matex_tf.patches.partition.shapes import Shaped
 
-MODULES = ("elementwise", "contractions", "reductions", "layout", "slices", "rowwise", "indices", "state")
+MODULES = (
+    "elementwise", "contractions", "reductions", "layout", "slices", "rowwise", "normalization", "indices", "state",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -156,15 +156,6 @@ def one_hot(op: Op) -> Ruling | None:
     return Ruling([None] + [R] * 3, [S(label.axis + (axis <= label.axis), label.blocks)])
 
 
-@rule("FusedBatchNormV3", "FusedBatchNormV2", "FusedBatchNorm")
-def fused_batch_norm(op: Op) -> Ruling | None:
-    """With the moving statistics: each row by itself. Statistics of the batch are whole, see `rewrites`."""
-    label = op.labels[0]
-    if op.attribute("is_training") or label.kind != "S" or label.axis:
-        return None
-    return Ruling([None] + [R] * 4, [label] + [R] * (len(op.out_shapes) - 1))
-
-
 @rule("BiasAdd")
 def bias_add(op: Op) -> Ruling | None:
     """A vector added along the channels."""
