@@ -54,6 +54,7 @@ class Plan:
         nodes: one for each op, in their order; labels: by tensor.
         alias: a tensor that is another one under a new name.
         exchanges: tensors that are needed whole and are not, with the level of their exchange.
+        free: tensors of rows that are made of whole values, with their op: each rank can make all rows.
         computed_whole: types of ops that no rule knew while there were rows.
     """
 
@@ -66,6 +67,7 @@ class Plan:
         self.nodes: list[Node] = []
         self.exchanges: TensorMap[int] = TensorMap()
         self.wanted: TensorMap[None] = TensorMap()  # in order
+        self.free: TensorMap[Node] = TensorMap()
         self.computed_whole: list[Any] = []
         self._ready = Ready()
         self._statistics: dict[tuple[Any, ...], list[squares.Statistic]] = {}
@@ -115,6 +117,9 @@ class Plan:
         node.inputs, node.outputs = list(inputs), list(outputs)
         for tensor, label in zip(node.outputs, node.ruling.gives, strict=True):
             self.labels[tensor] = label
+        by_itself = len(outputs) == 1 and not node.inside and (node.ruling.whole or not node.op.op_def.is_stateful)
+        if by_itself and node.ruling.gives[0].kind == "S" and all(want == R for want in wants):
+            self.free[outputs[0]] = node
         for tensor, want in zip(node.inputs, wants, strict=True):
             if want is not None:
                 self.want(tensor, want)
@@ -130,15 +135,18 @@ class Plan:
     def want(self, tensor: Any, label: Label) -> None:
         """Take note that a tensor is needed with a label."""
         root = self.root(tensor)
-        has = self.labels[root]
-        if has != label and has.kind in "SP":
+        if self._is_exchanged(root, label):
             self.wanted[root] = None
+
+    def _is_exchanged(self, root: Any, label: Label) -> bool:
+        """Whether the other ranks are needed for a value with a label."""
+        has = self.labels[root]
+        return has != label and has.kind in "SP" and root not in self.free
 
     def _by_rule(self, op: Any, labels: list[Label]) -> Node:
         seen = Op(op, labels, self.shaped)
-        if all(label.kind == "R" for label in labels) and not any(
-            tensor in self.shaped.known for tensor in op.inputs
-        ):
+        has_rows = any(label.kind != "R" for label in labels) or any(t in self.shaped.known for t in op.inputs)
+        if not has_rows and not op.op_def.is_stateful:
             return Node(op, rules.whole(seen))
         ruling = rules.decide(seen)
         if ruling is not None:
@@ -161,8 +169,8 @@ class Plan:
         roots = [self.root(tensor) for tensor in op.inputs]
         others = [0]
         for place, root in enumerate(roots):
-            has, want = self.labels[root], ruling.wants[place] or labels[place]
-            others += [self._ready.level(root, has != want and has.kind in "SP")] if place not in kept else []
+            want = ruling.wants[place] or labels[place]
+            others += [self._ready.level(root, self._is_exchanged(root, want))] if place not in kept else []
         return [place for place in kept if self._ready.level(roots[place]) < max(others)]
 
     def _by_statistics(self, op: Any, of: squares.Squares) -> bool:
@@ -172,10 +180,9 @@ class Plan:
         if label.kind != "S" or label.axis not in of.axes or shape is None:
             return False
         is_mean = about is op.outputs[0]
-        if not is_mean:
-            exchanged = about in self.wanted or self.labels[about].kind != "R"
-            if self._ready.level(about, exchanged) <= self._ready.level(self.root(of.x)):
-                return False  # what it is about is there already
+        needed = self._ready.level(about, self._is_exchanged(about, R)) if not is_mean else None
+        if needed is not None and needed <= self._ready.level(self.root(of.x)):
+            return False  # what it is about is there already
         if of.key not in self._statistics:
             wants: list[Label | None] = [label]
             if of.weight is not None:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
+from tensorflow.python.ops import resource_variable_ops
 
 from matex_tf.patches.partition.affine import Affine
 from matex_tf.patches.partition.analysis import Node, Plan
@@ -40,12 +41,14 @@ class Builder:
         first, rows, total: int32 scalars: where the rank's rows begin in the batch, how many they are, and those of
             the batch.
         empty: whether the rank has no rows; some ops give a wrong shape then.
+        counters: of ops that draw random numbers from a state of their own, by op.
     """
 
     def __init__(self, plan: Plan, exchange: Exchange, first: Any, rows: Any, total: Any, empty: bool = False):
         self.plan, self.shaped, self.exchange = plan, plan.shaped, exchange
         self.first, self.rows, self.total = first, rows, total
         self.empty = empty
+        self.counters: dict[Any, Any] = {}
         self._values: TensorMap[Any] = TensorMap()
         self._converted: dict[tuple[int, Label], Any] = {}
         self._numbers: dict[bytes, Any] = {}
@@ -96,9 +99,17 @@ class Builder:
     def _convert(self, root: Any, has: Label, label: Label) -> Any:
         if has.kind != "R":
             if label == R:
-                raise KeyError(f"{root} was not exchanged")
+                return self._anew(self.plan.free[root])
             return self._from_whole(root, self.get(root, R), label)
         return self._from_whole(root, self._natural(root), label)
+
+    def _anew(self, node: Node) -> Any:
+        """The whole value of what gives rows and is made of whole values."""
+        values = [self.get(tensor, R) for tensor in node.inputs]
+        whole = node.ruling.whole
+        value = (self.same(node.op, values) if whole is None else whole(self, node.op, values))[0]
+        self._set_shape(value, node.outputs[0])
+        return value
 
     def _from_whole(self, root: Any, whole: Any, label: Label) -> Any:
         if label.kind == "P" and label.is_sum:
@@ -173,6 +184,15 @@ class Builder:
             op.type, list(inputs), types, attrs=self.shaped.attributes[op], name=None, op_def=op.op_def
         )
         return list(made.outputs)
+
+    def state(self, op: Any) -> Any:
+        """A variable, int64 and 0 at first, in the place of what an op keeps: all graphs of a plan have the same."""
+        if op not in self.shaped.states:
+            with tf.init_scope(), tf.device("CPU:0"):
+                # Of the class itself: a tf.Variable that is made while a function is traced has it traced once more.
+                variable = resource_variable_ops.ResourceVariable(0, trainable=False, dtype=tf.int64)
+            self.shaped.states[op] = variable
+        return self.shaped.states[op]
 
     def integers(self, value: Affine, dtype: Any) -> Any:
         """Integers for the rows of the whole batch."""

@@ -48,6 +48,7 @@ class Shaped:
         lists: what is known of lists of tensors.
         sizes: dimensions that do not depend on the rows.
         is_body: whether it is the body of a loop.
+        states: variables in the place of what ops keep themselves, by op.
         bodies: of a loop "cond" and "body", of a branch one for each, by op.
     """
 
@@ -64,6 +65,7 @@ class Shaped:
         self.is_body = False
         self.sizes: set[int] = set()
         self.lists = Lists(prime, self.known)
+        self.states: dict[Any, Any] = {}
         self._functions_of(around)
 
     def counts(self, size: int | None) -> bool:

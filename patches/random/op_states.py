@@ -25,12 +25,11 @@ from tensorflow.python.ops import resource_variable_ops as _variables
 
 from matex_tf.exchange import virtual_ranks
 from matex_tf.patches.common import batch_share, seeds
+from matex_tf.patches.partition.philox import PER_NUMBER
 
 _TYPES = tf.types.experimental
 #: What `tf.function` makes; TensorFlow 2.13 and 2.14 have the older name.
 _COMPILED = _TYPES.PolymorphicFunction if hasattr(_TYPES, "PolymorphicFunction") else _TYPES.GenericFunction
-
-_PER_NUMBER = 256  # by which a kernel moves on for each number
 
 _held: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()  # what graphs count with
 _met: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # how many ops of a graph draw
@@ -70,7 +69,7 @@ def move_on(part: batch_share.StepShare, seed: tuple[int, int], size: Any) -> An
         _held.setdefault(graph, []).append(state)
         seeds.note_state(state)
         begun = state.read_value()
-        state.assign_add(size * _PER_NUMBER)
+        state.assign_add(size * PER_NUMBER)
         return begun
     of_function = _tables.setdefault(_function(), {})
     op = _depth(graph), number, seed
@@ -81,7 +80,7 @@ def move_on(part: batch_share.StepShare, seed: tuple[int, int], size: Any) -> An
     _held.setdefault(graph, []).append(table)
     entry = tf.cast(part.total, tf.int64) if _retraced(part, graph) else tf.constant(0, tf.int64)
     begun = table.lookup(entry)
-    table.insert(entry, begun + size * _PER_NUMBER)
+    table.insert(entry, begun + size * PER_NUMBER)
     return begun
 
 
@@ -99,7 +98,7 @@ def _of_parts(graph: Any, number: int, one: Any, size: Any) -> Any:
         seeds.note_state(shared[number])
     begun = shared[number].read_value()
     if one.is_last:
-        shared[number].assign_add(size * _PER_NUMBER)
+        shared[number].assign_add(size * PER_NUMBER)
     return begun
 
 

@@ -21,6 +21,7 @@ import tensorflow as tf
 from tensorflow.python.ops import gen_stateless_random_ops_v2 as _counting
 
 from matex_tf.patches.common import batch_share, seeds, wrapping
+from matex_tf.patches.partition.philox import PHILOX
 from matex_tf.patches.random import op_states, row_span, stateless_ops
 
 #: By the name of the function that draws: that which draws the same from a counter.
@@ -76,7 +77,7 @@ def _counted(
     begun = op_states.move_on(part, seed, size)
     counter = tf.bitcast(tf.stack([begun, tf.constant(seed[1], tf.int64)]), tf.uint64)
     rest = {name: value for name, value in values.items() if name in ("dtype", "minval", "maxval", "name")}
-    return op(shape=shape, key=tf.constant([seed[0]], tf.uint64), counter=counter, alg=stateless_ops.PHILOX, **rest)
+    return op(shape=shape, key=tf.constant([seed[0]], tf.uint64), counter=counter, alg=PHILOX, **rest)
 
 
 def _by_parameter(signature: inspect.Signature, name: str) -> Any:

@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from matex_tf.patches.common import wrapping, xla
+from matex_tf.patches.partition.philox import CHOSEN, PHILOX
 from matex_tf.patches.random import philox, row_span, xla_draws
 
 #: By the name of the function that draws: the layout of its numbers, for their dtype.
@@ -34,8 +35,6 @@ _BY_PARAMETERS = {
     "stateless_random_poisson": ("lam",),
     "stateless_parameterized_truncated_normal": ("means", "stddevs", "minvals", "maxvals"),
 }
-PHILOX = 1  # the algorithm, by its number
-_CHOSEN = 3  # lets a kernel choose, which on CPU and GPU is Philox
 
 
 def install(module: ModuleType) -> None:
@@ -56,7 +55,7 @@ def _counted(signature: inspect.Signature, layout_of: Any) -> Any:
         given.apply_defaults()
         values = given.arguments
         rows = row_span.of_shape(values["shape"])
-        by_xla = xla.active() and values["alg"] == _CHOSEN and "alpha" not in values
+        by_xla = xla.active() and values["alg"] == CHOSEN and "alpha" not in values
         if rows is None:
             return xla_draws.by_xla(wrapped, values) if by_xla else wrapped(*args, **kwargs)
 
@@ -70,7 +69,7 @@ def _counted(signature: inspect.Signature, layout_of: Any) -> Any:
         if (
             rows.axis == 0
             and not by_xla
-            and values["alg"] in (PHILOX, _CHOSEN)
+            and values["alg"] in (PHILOX, CHOSEN)
             and (alpha is None or (one_span and _full(alpha, values)))
         ):
             return philox.draw(part, values["shape"], values["counter"], layout, rows)

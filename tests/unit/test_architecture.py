@@ -44,7 +44,7 @@ ROOMS: dict[str, str] = {
     "patches": "verifying patches.common patches.files patches.imports patches.loops patches.turns",
     "patches.common": "core patches",
     "patches.candidates": "core storage blueprints patches.common",
-    "patches.random": "exchange patches.common patches.across_rows",
+    "patches.random": "exchange patches.common patches.across_rows patches.partition",
     "patches.across_rows": "core exchange patches.common",
     "patches.checking": "core exchange strategies patches.common patches.across_rows",
     "patches.keras": "core exchange strategies patches.common patches.across_rows",

@@ -24,7 +24,8 @@ from matex_tf.patches.partition.labels import Label, R, S
 from matex_tf.patches.partition.shapes import Shaped
 
 MODULES = (
-    "elementwise", "contractions", "reductions", "layout", "slices", "rowwise", "normalization", "indices", "state",
+    "elementwise", "contractions", "reductions", "layout", "slices", "rowwise", "normalization", "indices", "draws",
+    "state",
 )  # fmt: skip
 
 
@@ -36,11 +37,13 @@ class Ruling:
         wants: the label that each input is given with; None: the one that it has.
         gives: the label of each output.
         build: from the builder, the op and the values of its inputs to those of its outputs; None: the same op.
+        whole: the same for the whole values, where whole inputs give rows; None: the same op.
     """
 
     wants: Sequence[Label | None]
     gives: Sequence[Label]
     build: Callable[..., list[Any]] | None = None
+    whole: Callable[..., list[Any]] | None = None
 
 
 class Op:
