@@ -60,7 +60,11 @@ def meeting(settings: Any) -> Any:
 
 
 def exchanging(name: str, model_name: str, batch: int, rank: Rank) -> tuple[Any, Callable[[], Any]]:
-    """A model that exchanges in a way such as "chained 32" (schedule, megabytes of a bucket), and its step."""
+    """A model that exchanges in a way such as "chained 32" (schedule, megabytes of a bucket), and its step.
+
+    With "chained 32 partitioned" or "chained 32 patched" its step is rebuilt for rows, or made of patches, whatever the
+    default is.
+    """
     import tensorflow as tf
 
     from matex_tf import settings, strategies
@@ -74,8 +78,9 @@ def exchanging(name: str, model_name: str, batch: int, rank: Rank) -> tuple[Any,
     elif name == PATCHED:
         strategies.use(strategies.Strategy(before))  # it gives gradients back as they are
     else:
-        schedule, _, bucket = name.partition(" ")
-        settings.use(dataclasses.replace(before, schedule=schedule, bucket_mb=int(bucket)))
+        schedule, bucket, *way = name.split()
+        partitioner = {"partitioned": True, "patched": False}.get(*way) if way else before.partitioner
+        settings.use(dataclasses.replace(before, schedule=schedule, bucket_mb=int(bucket), partitioner=partitioner))
     model = the_model(model_name)
     # As arrays given to `fit` come out of the pipeline: the rank's own rows of a batch.
     share = tf.constant(RowRange.own([batch] * world.size(), world.rank()))
