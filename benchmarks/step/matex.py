@@ -79,7 +79,7 @@ def exchanging(name: str, model_name: str, batch: int, rank: Rank) -> tuple[Any,
         strategies.use(strategies.Strategy(before))  # it gives gradients back as they are
     else:
         schedule, bucket, *way = name.split()
-        partitioner = {"partitioned": True, "patched": False}.get(*way) if way else before.partitioner
+        partitioner = before.partitioner if not way else {"partitioned": True, "patched": False}[way[0]]
         settings.use(dataclasses.replace(before, schedule=schedule, bucket_mb=int(bucket), partitioner=partitioner))
     model = the_model(model_name)
     # As arrays given to `fit` come out of the pipeline: the rank's own rows of a batch.

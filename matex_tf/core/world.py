@@ -449,6 +449,7 @@ def started() -> bool:
 # The world of the process, as MPI has one: a script asks for its rank without an argument, and so does what Keras,
 # TensorFlow and its threads call. What is called by us is given its world.
 _current: World | None = None
+_of_thread = threading.local()  # `world`: what `alone` has put in its place for one thread
 
 
 def init() -> World:
@@ -469,7 +470,12 @@ def adopt(world: World | None) -> None:
 
 
 def current() -> World:
-    """The world that collectives use now."""
+    """The world that collectives use now, in this thread."""
+    return getattr(_of_thread, "world", None) or of_job()
+
+
+def of_job() -> World:
+    """The world of the process, also in a thread that is `alone`."""
     return _current if _current is not None else init()
 
 
@@ -499,6 +505,18 @@ def use(world: World) -> Iterator[World]:
         yield world
     finally:
         adopt(before)
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[World]:
+    """Let this thread be the only rank of a world inside a `with` block, as the Python of a step that is traced for one
+    rank is. Threads beside it, such as those that make batches, still have the world of the job."""
+    before, world = getattr(_of_thread, "world", None), World(host=of_job().host)
+    _of_thread.world = world
+    try:
+        yield world
+    finally:
+        _of_thread.world = before
 
 
 def _asked_for() -> World:

@@ -20,5 +20,5 @@ def log(text: str) -> None:
     """Print a line on rank 0, to standard error, the first time only."""
     if text not in _said:
         _said.add(text)
-        if world.rank() == 0 and settings.current().notes:
+        if world.of_job().rank == 0 and settings.current().notes:
             print(f"matex_tf: {text}", file=sys.stderr, flush=True)

@@ -1,8 +1,11 @@
 """The collectives of `world`, on real ranks."""
 
+from concurrent import futures
+
 import pytest
 from compare import alike
 
+from matex_tf.core import world
 from tests.support.cases import primitives
 
 SIZES = (1, 2, 3, 4)
@@ -73,3 +76,16 @@ def test_alone(bare_ranks):
     """One rank without MPI answers every call by itself."""
     expected = (True, 0, 1, [0.0, 1.0, 2.0], True, 5, ["x"], [0.0, 1.0, 2.0], True)
     assert bare_ranks(primitives.alone, (1,)) == {1: [expected]}
+
+
+def test_alone_is_of_one_thread():
+    """A thread that traces a step as one rank does has a world of its own; the threads beside it have the job's."""
+    job = world.World()
+    with world.use(job), world.alone() as one:
+        assert world.current() is one and one.is_single and world.of_job() is job
+        with futures.ThreadPoolExecutor() as pool:
+            assert pool.submit(world.current).result() is job
+        with world.alone():
+            assert world.current() is not one
+        assert world.current() is one
+    assert getattr(world._of_thread, "world", None) is None

@@ -97,7 +97,7 @@ class PartitionedStep:
         def step(given: Any) -> Any:
             return self._model_step(given)
 
-        with world.use(world.World()):  # the script's Python sees one rank
+        with world.alone():  # the script's Python sees one rank
             self._traced.append((spec, tf.function(step).get_concrete_function(spec)))
         return self._traced[-1][1]
 
