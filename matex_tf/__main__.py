@@ -6,9 +6,10 @@ from matex_tf.core.starting import start_again_with_hash_seed
 
 if __name__ == "__main__":
     start_again_with_hash_seed(sys.orig_argv)
-    from matex_tf.job import warm_imports
+    from matex_tf.job import layered, warm_imports
 
     warm_imports.enter(sys.argv[1:])
+    mounts = layered.enter(sys.argv[1:])
     from matex_tf.job.run import main
 
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:], mounts))

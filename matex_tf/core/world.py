@@ -70,6 +70,7 @@ class World:
         forked_from: the world of the rank that has forked this process, which is none itself; None in a rank.
         center: what `matex_tf.center` keeps of this world; None until it is asked for.
         on_wait: called before this rank waits for all others, where others may be held up by what it has not said yet.
+        on_meeting: called after this rank has met all others for the same purpose.
     """
 
     def __init__(self, comm: Communicator | None = None, host: str = ""):
@@ -93,6 +94,7 @@ class World:
         self.forked_from: World | None = None
         self.center: Any = None
         self.on_wait: Callable[[], None] = lambda: None
+        self.on_meeting: Callable[[], None] = lambda: None
         self.log: Callable[[str], None] = _print
         self.log_to = 2
         self.generation = 0
@@ -158,6 +160,7 @@ class World:
         while not self._agree(*fingerprint(what, details)):
             if error := self.disagreement(what, details):
                 raise error
+        self.on_meeting()
 
     def barrier_at(self, call: str, detail: Sequence[str] = ()) -> Sequence[tuple[str, tuple[str, ...], str]] | None:
         """The same for a call of the script's that the others may not come to: whoever is elsewhere goes on waiting.

@@ -21,7 +21,7 @@ from matex_tf.core.output import Output, close_as_told, write_to_the_user
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError, MissingPackage, SettingError
 from matex_tf.faults import checkpoints, transactions
-from matex_tf.job import child_processes, command_line, suggestions, watched
+from matex_tf.job import child_processes, command_line, layered, suggestions, watched
 from matex_tf.job.finalize import Finalizer, own_traceback, rank_in_environment
 from matex_tf.job.target import Target
 from matex_tf.launch import lifetime, loopback, resources
@@ -29,11 +29,12 @@ from matex_tf.settings import Settings
 from matex_tf.watching.meter import Meter
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], mounts: layered.Mounts | None = None) -> int:
     """Run a script; returns the exit code where it is not the script's own business.
 
     Args:
         arguments: settings, then the script and its arguments.
+        mounts: what this process has of them, for `--files private`.
     """
     os.environ.pop("MATEX_TF", None)
     if starting.started_by_mpi():
@@ -75,11 +76,11 @@ def main(arguments: Sequence[str]) -> int:
             return 0
         world = training
         world_module.adopt(world)
-    run_among(world, target, settings)
+    run_among(world, target, settings, mounts or layered.Mounts())
     return 0
 
 
-def run_among(world: World, target: Target, settings: Settings) -> None:
+def run_among(world: World, target: Target, settings: Settings, mounts: layered.Mounts) -> None:
     """Run a script on the ranks that train. Comes back on all of them, or on none."""
     output = Output()
     reporter = None
@@ -92,6 +93,7 @@ def run_among(world: World, target: Target, settings: Settings) -> None:
         if world.restarts:
             checkpoints.join(world, settings, target.name)
         seed = prepare(world, settings, output)
+        layered.begin(world, settings, target, mounts)
         reporter = watched.begin(world, settings, target, seed, run_state.current().part(Meter))
         if settings.join:
             from matex_tf.center import joining

@@ -16,6 +16,7 @@ from matex_tf.core import starting
 from matex_tf.core.sign import Sign
 from matex_tf.launch import lifetime, loopback
 from matex_tf.launch.monitor import LeftRunning, MpirunMonitor, kill, remove_session
+from matex_tf.layer import leftovers
 
 #: In the environment of a local job: where rank 0 finds the standard input of the launcher.
 STDIN = "MATEX_STDIN"
@@ -110,6 +111,7 @@ def _run(
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     remove_session(job.pid)  # of one that was killed, or whose daemons on a lost host still wrote there
+    leftovers.tidy()
     if local and job.returncode:
         lifetime.remove_unused_segments()
     if watch:

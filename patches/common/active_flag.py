@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from matex_tf.patches.common import run_state
+
 
 class ActiveFlag:
     """True while a block of `with this():` runs, in any thread; blocks may be nested."""
@@ -27,3 +29,28 @@ class ActiveFlag:
 
 #: While this rank writes by itself, whatever the others do.
 alone = ActiveFlag()
+
+
+class Layers:
+    """What the run has of private layers.
+
+    Attributes:
+        on: whether each rank but the first has one: what one rank writes no other one waits for, or sees.
+        refresh: lets this rank see what the first one has written since.
+    """
+
+    on = False
+
+    @staticmethod
+    def refresh() -> None:
+        """Nothing, on the first rank."""
+
+
+def layers() -> Layers:
+    """Those of the run."""
+    return run_state.current().part(Layers)
+
+
+def each_writes() -> bool:
+    """Whether this rank writes by itself: for now, or all the time, into a layer of its own."""
+    return bool(alone) or layers().on

@@ -6,7 +6,6 @@ What libraries do in their own code stays as it is: they know nothing of ranks, 
 
 from __future__ import annotations
 
-import ast
 import atexit
 import gc
 import importlib.util
@@ -14,23 +13,15 @@ import mmap
 import os
 import sys
 import threading
-from pathlib import Path
 
 import wrapt
 
 import matex_tf
 from matex_tf import patches, settings
 from matex_tf.core import world
+from matex_tf.layer import asking
 from matex_tf.patches.common import active_flag, run_state, sharing_report, wrapping
 
-#: Where launchers tell a process its rank; a script that has one of these names shares its work out by itself.
-RANK_VARIABLES = frozenset(
-    (
-        *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_RANK", "PMI_RANK", "MPI_LOCALRANKID"),
-        *("SLURM_PROCID", "SLURM_LOCALID"),
-    )
-)
-_RANK_NAMES = frozenset(("rank", "local_rank", "init", "world"))  # of matex_tf
 _READERS = importlib.util.find_spec("matex_tf.readers")
 _OURS = tuple(
     os.path.dirname(os.path.abspath(path)) + os.sep
@@ -68,7 +59,7 @@ class Script:
         if script:
             path = os.path.abspath("x" if is_module or text else script)
             self.folders = tuple({os.path.dirname(path) + os.sep, os.path.dirname(os.path.realpath(path)) + os.sep})
-            self._asks = not is_module and _asks_for_rank(path, text)
+            self._asks = not is_module and asking.for_rank(path, text)
             if text:
                 self._shown = dict.fromkeys(("<string>", "<stdin>", script), script)
 
@@ -88,7 +79,7 @@ class Script:
             files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
             for path in files:
                 if isinstance(path, str) and path not in self._shown:
-                    self._asks = self._asks or (bool(self.shown(path)) and _asks_for_rank(path))
+                    self._asks = self._asks or (bool(self.shown(path)) and asking.for_rank(path))
         return self._asks
 
 
@@ -123,7 +114,7 @@ def shared() -> bool:
     return bool(
         _script().folders
         and not _garbage.under_way
-        and not active_flag.alone
+        and not active_flag.each_writes()
         and threading.get_ident() == threading.main_thread().ident
         and not wrapping.is_aside()
         and not wrapping.alone()
@@ -138,7 +129,7 @@ def caller(through: frozenset[str] = _THROUGH) -> str:
         through: names of modules that the script may have called it by.
     """
     script = _script()
-    if not script.folders:
+    if not script.folders or active_flag.each_writes():
         return ""
     frame = sys._getframe(1)
     while frame.f_back is not None and (
@@ -164,34 +155,3 @@ def _say_forked(where: str) -> None:
 def asks() -> bool:
     """Whether the script, or one of its modules that are loaded, asks which rank it is."""
     return _script().asks()
-
-
-def _asks_for_rank(path: str, text: str = "") -> bool:
-    """Whether a source imports mpi4py, asks matex_tf for its rank, or looks into a launcher's variables."""
-    try:
-        tree = ast.parse(text or Path(path).read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return False  # a binary module, or a folder that is run; Python says what is wrong with the rest
-    ours: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            modules = [alias.name.partition(".")[0] for alias in node.names]
-            ours.update(alias.asname or "matex_tf" for alias in node.names if alias.name == "matex_tf")
-        elif isinstance(node, ast.ImportFrom):
-            modules = [(node.module or "").partition(".")[0]]
-            if modules == ["matex_tf"] and any(alias.name in _RANK_NAMES for alias in node.names):
-                return True
-        else:
-            continue
-        if "mpi4py" in modules:
-            return True
-    return any(
-        (isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in RANK_VARIABLES)
-        or (
-            isinstance(node, ast.Attribute)
-            and node.attr in _RANK_NAMES
-            and isinstance(node.value, ast.Name)
-            and node.value.id in ours
-        )
-        for node in ast.walk(tree)
-    )

@@ -15,7 +15,7 @@ from typing import Any
 
 from matex_tf.core import world
 from matex_tf.patches.common import batch_share, wrapping
-from matex_tf.patches.common.active_flag import alone
+from matex_tf.patches.common.active_flag import alone, each_writes, layers
 from matex_tf.patches.loops import position, replica_sync
 from matex_tf.patches.saving import agreed_paths, model_files
 
@@ -43,8 +43,8 @@ def _wrap_at_its_source(module: ModuleType, path: str, source: str, name: str, w
 
 
 def on_rank_0(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """Do it on rank 0, and nothing on the others."""
-    return wrapped(*args, **kwargs) if world.current().rank == 0 else None
+    """Do it on rank 0, and nothing on the others; on each where each has a layer."""
+    return wrapped(*args, **kwargs) if layers().on or world.current().rank == 0 else None
 
 
 def before_writing() -> None:
@@ -61,7 +61,7 @@ def _checkpoint(wrapped: Any, checkpoint: Any, args: Any, kwargs: Any) -> Any:
     args, kwargs = (args, {**kwargs, name: prefix}) if name else ((prefix, *args[1:]), kwargs)
     shared = model_files.shared(lambda: wrapped(*args, **kwargs), f"write {prefix}", f"{prefix}.index")
     agreed_paths.offer(prefix, (".index", ".data-00000-of-00001"))
-    if world.current().rank and not alone:
+    if world.current().rank and not each_writes():
         options = kwargs.get("options") or (args[1] if len(args) > 1 else None)
         for callback in getattr(options, "experimental_write_callbacks", None) or ():
             if callback.__name__ == "_record_and_sweep_state":  # the manager's list of what there is; writes nothing
@@ -80,7 +80,7 @@ def _saved_model(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _summaries(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    if batch_share.in_keras() or world.current().rank == 0:
+    if batch_share.in_keras() or layers().on or world.current().rank == 0:
         return wrapped(*args, **kwargs)
     import tensorflow as tf
 

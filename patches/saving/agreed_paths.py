@@ -26,7 +26,7 @@ from typing import Any
 
 from matex_tf.core import world
 from matex_tf.patches.common import keras_lines, log_once, run_state, wrapping
-from matex_tf.patches.common.active_flag import alone
+from matex_tf.patches.common.active_flag import each_writes
 
 _BACKUPS = ("_weights_path", "_training_metadata_path", "_prev_weights_path", "_prev_training_metadata_path")
 #: Where a callback of Keras, or of a class that is made from it, keeps paths; the first is the one that was given.
@@ -66,7 +66,7 @@ def agreed(path: str, what: str) -> str:
     Args:
         what: the purpose, see `World.barrier`.
     """
-    if alone:
+    if each_writes():
         return path
     ranks = world.current()
     everyone = ranks.allgather(path, what)
@@ -82,7 +82,7 @@ def offer(path: str, endings: Sequence[str] = ("",)) -> None:
         endings: of several files whose names begin so.
     """
     paths = _known()
-    if not paths.differ or alone:
+    if not paths.differ or each_writes():
         return
     ranks = world.current()
     linked: list[str] = []
@@ -223,7 +223,7 @@ def _remove_all() -> None:
 
 def _begin(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
     """From here on callbacks have the paths of rank 0."""
-    if alone:
+    if each_writes():
         return wrapped(*args, **kwargs)
     mine = [(kind, {name: _text(callback, name) for name in found}) for kind, callback, found in _with_paths(callbacks)]
     ranks = world.current()

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from matex_tf.core import world
-from matex_tf.patches.common import carried_error, log_once, wrapping
+from matex_tf.patches.common import active_flag, carried_error, log_once, wrapping
 
 
 def install(module: ModuleType) -> None:
@@ -27,6 +27,7 @@ def _one_a_node(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
             path = wrapped(*args, **kwargs)
         except Exception as error:
             failure = error
+    active_flag.layers().refresh()
     said = ranks.allgather(failure and carried_error.pack(failure), f"wait for {name}")
     rank = next((rank for rank, error in enumerate(said) if error), None)
     if rank is not None and len(set(ranks.hosts)) > 1:

@@ -20,7 +20,7 @@ from typing import Any
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.patches.common import carried_error, keras_lines, log_once, wrapping
-from matex_tf.patches.common.active_flag import ActiveFlag, alone
+from matex_tf.patches.common.active_flag import ActiveFlag, alone, each_writes, layers
 from matex_tf.patches.keras import weights
 from matex_tf.patches.saving import agreed_paths
 from matex_tf.storage import atomic_file
@@ -124,8 +124,9 @@ def _put(path: str | os.PathLike[str], write: Callable[[str], Any]) -> Any:
 
 
 def writes() -> bool:
-    """Whether this rank writes what is written once: the first one, and none of a group that has joined a job."""
-    return world.current().rank == 0 and not settings.current().join
+    """Whether this rank writes what is written once: the first one, and none of a group that has joined a job; each one
+    into its own layer."""
+    return layers().on or (world.current().rank == 0 and not settings.current().join)
 
 
 def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) -> Any:
@@ -141,7 +142,7 @@ def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) ->
     Raises:
         Exception: what `write` raised, on every rank.
     """
-    if alone:
+    if each_writes():
         return write()
     ranks = world.current()
     result: Any = None
@@ -175,7 +176,7 @@ def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) ->
 
 def shared(write: Callable[[], Any], what: str, path: str | None = None) -> Any:
     """The same as `by_one_rank`, with a result, any picklable object, that every rank gets."""
-    if alone:
+    if each_writes():
         return write()
     return world.current().broadcast(by_one_rank(write, what, path), f"share the result of: {what}")
 

@@ -17,6 +17,7 @@ ROOMS: dict[str, str] = {
     "matex_tf": "core job readers patches.loops patches.candidates",
     "settings": "strategies",  # lazily: the registry has the names, the rules and the options of strategies
     "storage": "",
+    "layer": "storage",
     "core": "storage core.transport",
     "core.transport": "core",
     "exchange": "core core.transport exchange.node exchange.network",
@@ -32,7 +33,7 @@ ROOMS: dict[str, str] = {
     "blueprints": "core launch planning",
     "planning": "core storage exchange exchange.network center strategies",
     "verifying": "",
-    "launch": "core faults",
+    "launch": "core faults layer",
     "launch.warm": "core storage launch",
     "readers": "core verifying readers.tables readers.formats readers.safety",
     "readers.safety": "core",
@@ -75,7 +76,7 @@ ROOMS: dict[str, str] = {
     ),
     "patches.recording": "core verifying watching patches.checking patches.common patches.keras2",
     "patches.saving": "core storage patches.common patches.keras patches.fit",
-    "patches.files": "core patches patches.common",
+    "patches.files": "core layer patches patches.common",
     "patches.files.handles": "core patches.common patches.files",
     "patches.imports": "core readers patches patches.common",
     "patches.loops": (
@@ -94,7 +95,7 @@ ROOMS: dict[str, str] = {
     "patches.horovod.optimizers": "patches.common patches.horovod.core",
     "label": "core storage launch label.network",  # and Keras, in the script that it trains with
     "job": (
-        "core center exchange launch launch.warm faults watching patches patches.common patches.candidates"
+        "core layer center exchange launch launch.warm faults watching patches patches.common patches.candidates"
         " patches.files patches.imports"
     ),
     "cli.checks": "launch",

@@ -1,0 +1,181 @@
+"""`--files private`: each rank has a layer of its own over what a script may change (`matex_tf.layer`).
+
+Mounts of its own it has from before Python has a thread; the layer is put up when the ranks know each other, by all of
+them or by none: where one of them cannot have it, calls that change files are done by one rank for all.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from matex_tf.core import namespaces, starting
+from matex_tf.core.mismatch import name_ranks
+from matex_tf.errors import MatexError
+from matex_tf.job.target import Target
+from matex_tf.layer import asking, kernel, leftovers, places, shortcomings
+from matex_tf.layer.private_layer import PrivateLayer
+from matex_tf.settings import Settings
+
+if TYPE_CHECKING:  # which would import numpy, and start threads, too early
+    from matex_tf.core.world import World
+
+#: Directories, by their variables, that the launcher, MPI and `matex-tf verify` have in common with all ranks.
+_COMMON = ("PMIX_SERVER_TMPDIR", "OMPI_FILE_LOCATION", "PRTE_TMPDIR", "PMI_TMPDIR", "MATEX_RECORD")
+
+_PAUSE = 0.5  # seconds between two publications, at least
+
+
+@dataclass(frozen=True)
+class Mounts:
+    """What this process has of mounts.
+
+    Attributes:
+        refused: why there are none of its own; empty where there are.
+        of_others: whether it is in a user namespace, where files of another owner or group are other ones'.
+    """
+
+    refused: str = "this process was not started for it"
+    of_others: bool = False
+
+
+def enter(arguments: Sequence[str]) -> Mounts:
+    """Before anything starts a thread: have mounts of one's own, where that is asked for and can be.
+
+    Args:
+        arguments: of `python -m matex_tf`.
+    """
+    asked = any(word.startswith("--files") for word in arguments) or "MATEX_FILES" in os.environ
+    if not asked or not starting.started_by_mpi() or starting.alone_in(os.environ):
+        return Mounts()
+    from matex_tf.job import command_line
+
+    try:
+        given = command_line.of_python().parse(arguments)
+        if given is None or Settings.read(given.flags).files != "private":
+            return Mounts()
+        refused = _why_not(Target.read(given.rest))
+    except (MatexError, BrokenPipeError):
+        return Mounts()  # which the rank will find out, and say
+    if refused:
+        return Mounts(refused)
+    before = os.stat("/proc/self/ns/user").st_ino
+    try:
+        kernel.leave_mounts()
+    except OSError as error:
+        said = kernel.forbidden_by()
+        return Mounts(f"{error.filename}: {error.strerror}" + (f", {said}" if said else ""))
+    return Mounts("", os.stat("/proc/self/ns/user").st_ino != before)
+
+
+def _why_not(target: Target) -> str:
+    if target.is_module and target.name.startswith("matex_tf."):
+        return "its files are those of matex-tf"
+    if target.is_module or not target.is_in_a_file:
+        return ""
+    shared = asking.shares_files(target.name)
+    return f"{shared}, so its ranks may share files on purpose" if shared else ""
+
+
+def begin(world: World, settings: Settings, target: Target, mounts: Mounts) -> None:
+    """Put up the layers; or say why there are none. Collective."""
+    if settings.files != "private":
+        return
+    reason = "groups that join a job share its files" if settings.join else mounts.refused
+    reasons = world.allgather(reason, "see whether layers can be had")
+    layer: PrivateLayer | None = None
+    if world.local_rank == 0:
+        leftovers.tidy()
+    if not any(reasons):
+        tried = [os.getcwd(), *([] if target.is_module else [os.path.dirname(os.path.abspath(target.name))])]
+        layer, reason = _put_up(world, [path for path in dict.fromkeys(tried) if os.path.isdir(path)])
+        reasons = world.allgather(reason, "see whether all ranks have their layers")
+    failed = [rank for rank, why in enumerate(reasons) if why]
+    if failed:
+        if layer is not None:
+            layer.take_down()
+        if world.rank == 0 and settings.notes:
+            world.log(
+                f"no private layers ({name_ranks(failed)}: {reasons[failed[0]]}): one rank changes files while the "
+                "others wait, as with --files once"
+            )
+        return
+    assert layer is not None
+    _keep(world, layer, settings, mounts)
+
+
+def _put_up(world: World, tried: list[str]) -> tuple[PrivateLayer | None, str]:
+    """The layer of this rank, or why there is none. Collective."""
+    from matex_tf.patches.files import systems
+
+    tops, reason = [], ""
+    try:
+        tops = places.to_cover(tried)
+    except OSError as error:
+        reason = str(error)
+    others = world.allgather((tops, reason), "compare the directories that get layers")
+    if any(why for _, why in others):
+        return None, reason
+    wanted = sorted({top for found, _ in others for top in found})
+    doers = {top: systems.doers(world, top) for top in wanted}
+    common = [os.environ[name] for name in _COMMON if os.path.isdir(os.environ.get(name, ""))]
+    if world.checkpoints is not None and os.path.isdir(world.checkpoints.path):
+        common.append(os.fspath(world.checkpoints.path))
+    common = [path for path in common if any(os.path.realpath(path).startswith(top + os.sep) for top in tops)]
+    try:
+        layer = PrivateLayer(tops, tried, common, [top for top in tops if doers[top][world.rank] == world.rank])
+    except (OSError, MatexError) as error:
+        return None, str(error)
+    return layer, ""
+
+
+def _keep(world: World, layer: PrivateLayer, settings: Settings, mounts: Mounts) -> None:
+    """To the end of this process."""
+    from matex_tf.patches.common import active_flag
+    from matex_tf.patches.files import callers
+
+    active_flag.layers().on = True
+    active_flag.layers().refresh = layer.refresh  # type: ignore[method-assign]
+    shortcomings.make_up_for(layer.tops, mounts.of_others)
+    world.on_meeting = _Publishing(layer)
+    if world.guard is not None:
+        world.guard.on_change.append(lambda _: _take_over(world, layer))
+
+    def end() -> None:
+        layer.publish()
+        if world.rank and callers.asks() and (count := layer.keep_missing()) and settings.notes:
+            files = (
+                "a file that rank 0 has not: it is" if count == 1 else f"{count} files that rank 0 has not: they are"
+            )
+            world.log(f"rank {world.rank} has made {files} kept")
+        layer.remove()
+
+    atexit.register(namespaces.here_alone(end))  # before the script registers anything: so it comes last
+
+
+class _Publishing:
+    """Publishes, when the ranks have met; not so often that it would take more than a tenth of the time."""
+
+    def __init__(self, layer: PrivateLayer):
+        self._layer, self._next = layer, 0.0
+
+    def __call__(self) -> None:
+        begin = time.monotonic()
+        if begin < self._next or threading.current_thread() is not threading.main_thread():
+            return
+        self._layer.publish()
+        now = time.monotonic()
+        self._next = now + max(_PAUSE, 10 * (now - begin))
+
+
+def _take_over(world: World, layer: PrivateLayer) -> None:
+    """The first rank has died, and this one comes next: its files are the job's."""
+    if world.rank == 0:
+        for top in layer.tops:
+            layer.be_first(top, only_newer=True)
+        layer.publish()

@@ -1,0 +1,161 @@
+"""What is in a layer is put to where the script thinks that it is: files whole, as links where that can be.
+
+The rank that has the first word on a file system does so whenever all ranks meet. Then the others have changed the same
+in their own layers, and do not see what it puts below them. A file that was put there is put there again once it has
+changed; what has been removed in the layer is removed once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import tempfile
+from dataclasses import dataclass, field
+
+HIDDEN = "matex-layers-"  # begins the name of the directory of the layers, which no layer shows
+_EVENTS = "tfevents"  # of TensorBoard; each process has a file of another name for the same
+_OPAQUE = "user.overlay.opaque"  # of a directory that replaces one of its name
+_Signature = tuple[int, int, int, int]
+
+
+@dataclass
+class Publication:
+    """From one layer to the directory below it.
+
+    Attributes:
+        upper, real: the directories, as this process reaches them.
+        only_missing: whether what is there already stays, and nothing is removed.
+        only_newer: the same for what is not older.
+        count: files that were put there.
+    """
+
+    upper: str
+    real: str
+    only_missing: bool = False
+    only_newer: bool = False
+    count: int = 0
+    _done: dict[str, _Signature] = field(default_factory=dict)
+
+    def skip_present(self) -> None:
+        """What is in the layer now is not to be published."""
+        for folder, folders, files in os.walk(self.upper):
+            for name in (*folders, *files):
+                self._is_new(os.path.join(folder, name))
+
+    def publish(self) -> int:
+        """Put there what has changed since the last time; how many files. A link shows by itself what is added to it."""
+        before = self.count
+        self._folder(self.upper, self.real)
+        return self.count - before
+
+    def _folder(self, upper: str, real: str) -> None:
+        names = set()
+        try:
+            with os.scandir(upper) as found:
+                entries = list(found)
+        except OSError:
+            return
+        for entry in entries:
+            names.add(entry.name)
+            place = os.path.join(real, entry.name)
+            with contextlib.suppress(OSError):  # a file that the script has removed meanwhile, or that nobody may write
+                self._entry(entry, place)
+        if _is_opaque(upper) and self._is_new(f"{upper}/.") and not self.only_missing:
+            with contextlib.suppress(OSError):
+                for name in set(os.listdir(real)) - names:
+                    _remove(os.path.join(real, name))
+
+    def _entry(self, entry: os.DirEntry[str], place: str) -> None:
+        found = entry.stat(follow_symlinks=False)
+        if stat.S_ISDIR(found.st_mode):
+            if not self.only_missing and self._is_new(entry.path):
+                self._make_folder(place, found)
+            self._folder(entry.path, place)
+        elif stat.S_ISCHR(found.st_mode) and found.st_rdev == 0:
+            hidden = entry.name.startswith(HIDDEN)
+            if self._is_new(entry.path) and not self.only_missing and not hidden and os.path.lexists(place):
+                _remove(place)
+        elif self._is_new(entry.path) and self._wanted(found, place):
+            if self.only_missing:
+                os.makedirs(os.path.dirname(place), exist_ok=True)
+            self.count += self._put(entry.path, place, found)
+            self._is_new(entry.path)  # as it is now: a link more has changed it
+
+    def _is_new(self, path: str) -> bool:
+        """Whether something has changed since this was asked; directories, but for their mode, have not."""
+        try:
+            found = os.lstat(path)
+        except OSError:
+            return False
+        is_folder = stat.S_ISDIR(found.st_mode)
+        times = (found.st_mode, 0) if is_folder else (found.st_size, found.st_ctime_ns)
+        signature = (found.st_ino, found.st_mtime_ns if not is_folder else 0, *times)
+        if self._done.get(path) == signature:
+            return False
+        self._done[path] = signature
+        return True
+
+    def _wanted(self, found: os.stat_result, place: str) -> bool:
+        if self.only_missing and _EVENTS in os.path.basename(place):
+            return False
+        if not (self.only_missing or self.only_newer) or not os.path.lexists(place):
+            return True
+        there = os.lstat(place)
+        return not self.only_missing and there.st_mtime_ns < found.st_mtime_ns
+
+    def _make_folder(self, place: str, found: os.stat_result) -> None:
+        if os.path.lexists(place) and not os.path.isdir(place):
+            os.unlink(place)
+        if not os.path.isdir(place):
+            os.makedirs(place)
+        mode = stat.S_IMODE(found.st_mode)
+        if stat.S_IMODE(os.stat(place).st_mode) != mode:
+            os.chmod(place, mode)
+
+    def _put(self, file: str, place: str, found: os.stat_result) -> bool:
+        """Put a file, a link or a pipe in its place, whole; whether it was not there."""
+        if os.path.lexists(place) and os.path.samestat(os.lstat(place), found):
+            return False
+        draft = tempfile.mkdtemp(prefix=".matex-", dir=os.path.dirname(place))
+        try:
+            copy = os.path.join(draft, "file")
+            if stat.S_ISREG(found.st_mode) and os.lstat(draft).st_gid == found.st_gid and _linked(file, copy):
+                pass
+            elif stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode):
+                shutil.copy2(file, copy, follow_symlinks=False)
+            elif stat.S_ISFIFO(found.st_mode):
+                os.mkfifo(copy, stat.S_IMODE(found.st_mode))
+            else:
+                return False  # a socket, which is nothing without the process that made it
+            if self.only_missing:
+                os.link(copy, place, follow_symlinks=False)  # of two ranks that have it, one comes first
+            else:
+                if os.path.isdir(place) and not os.path.islink(place):
+                    shutil.rmtree(place)
+                os.replace(copy, place)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        return True
+
+
+def _linked(file: str, place: str) -> bool:
+    try:
+        os.link(file, place, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
+
+
+def _is_opaque(path: str) -> bool:
+    with contextlib.suppress(OSError):
+        return os.getxattr(path, _OPAQUE) == b"y"
+    return False

@@ -1,0 +1,92 @@
+"""`--files private`: what a script and C libraries do to files happens once, with ranks that wait for nobody."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from jobs import LAUNCHER, Job
+
+pytestmark = pytest.mark.timeout(200)
+
+#: Writes by Python, a C library, a database and a program, twice each; what is there already it goes on with.
+SCRIPT = """
+import os, sqlite3, sys
+import h5py
+import matex_tf
+
+for _ in range(2):
+    with open("log.txt", "a") as log:
+        log.write("line\\n")
+    os.system("echo line >> shell.txt")
+    with h5py.File("rows.h5", "a") as rows:
+        rows[str(len(rows))] = [1, 2]
+    with sqlite3.connect("runs.db") as runs:
+        runs.execute("create table if not exists run (number)")
+        runs.execute("insert into run values (1)")
+    os.mkdir("first" if not os.path.exists("first") else "second")
+os.rename("first", "third"), os.rename("old", "older")
+os.mkdir(f"run-{os.getpid()}")
+world = matex_tf.init()
+world.barrier("see what is there")
+with sqlite3.connect("runs.db") as runs, h5py.File("rows.h5") as rows:
+    said = [runs.execute("select count(*) from run").fetchone(), len(rows), open("log.txt").read(), open("shell.txt").read()]
+said += [sorted(name for name in os.listdir() if not name.startswith(("run-", "log.", "tmp"))), os.listdir("older")]
+with open(f"log.{world.rank}", "w") as log:
+    log.write(repr(said))
+if sys.argv[1:] == ["dies"] and world.rank == 0:
+    os.kill(os.getpid(), 9)
+world.barrier("end")
+"""
+
+
+def run(folder, *line):
+    (folder / "old").mkdir(parents=True)
+    (folder / "old" / "file").write_text("old")
+    (folder / "script.py").write_text(SCRIPT)
+    return Job(line, folder).end(150)
+
+
+def found(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.suffix not in (".db", ".h5") and not path.is_relative_to(folder / "tmp")
+    }
+
+
+@pytest.fixture
+def can():
+    """Layers can be had here."""
+    asked = [sys.executable, "-c", "from matex_tf.layer import kernel; kernel.leave_mounts()"]
+    if subprocess.run(asked, capture_output=True).returncode:
+        pytest.skip("no mount namespace here")
+
+
+@pytest.mark.parametrize("ends", [(), ("dies",)], ids=["well", "killed"])
+def test_once(ends, tmp_path, can):
+    """Three ranks find, and leave, what one process does; what each rank names after itself is kept. Where the first
+    rank is killed, what it has written is there all the same."""
+    one = run(tmp_path / "one", sys.executable, "script.py")
+    assert one.code == 0, one.err
+    job = run(tmp_path / "three", LAUNCHER, "run", "-n", "3", "--files", "private", "script.py", *ends)
+    assert (job.code == 0) is not bool(ends), job.err
+    expected, after = found(tmp_path / "one"), found(tmp_path / "three")
+    assert b"line\\nline\\n" in expected["log.0"]
+    if not ends:
+        assert "rank 1 has made a file that rank 0 has not: it is kept" in job.err
+        assert {after.pop("log.1"), after.pop("log.2")} == {expected["log.0"]}
+    assert after == expected
+    folders = [name for name in os.listdir(tmp_path / "three") if name.startswith("run-")]
+    assert len(folders) == 1
+    assert not list((tmp_path / "three" / "tmp").iterdir())
+
+
+def test_who_shares_files_has_none(tmp_path):
+    """A script that imports mpi4py runs without, and says so."""
+    (tmp_path / "script.py").write_text("from mpi4py import MPI\nopen(f'file.{MPI.COMM_WORLD.rank}', 'w').close()\n")
+    job = Job([LAUNCHER, "run", "-n", "2", "--files", "private", "script.py"], tmp_path).end(100)
+    assert job.code == 0 and "the script imports mpi4py, so its ranks may share files on purpose" in job.err
+    assert (tmp_path / "file.1").exists()

@@ -1,0 +1,176 @@
+"""The private layer of a rank, in processes of its own: of this user, and, if that is root, of an ordinary one as well."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from matex_tf.layer import asking, kernel, places
+from matex_tf.layer.publication import Publication
+
+#: A process in a folder, whose layer is up as `layer`. To fill in: the user, and what it does.
+PROCESS = """
+import ctypes, os, shutil, sqlite3, sys, tempfile
+import encodings.ascii, encodings.idna
+from matex_tf.layer import kernel, leftovers, places, private_layer, shortcomings
+if %d:
+    os.setgroups([4321]), os.setgid(1234), os.setuid(1234)
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # /proc/self is the user's again
+here, users = os.getcwd(), os.stat("/proc/self/ns/user").st_ino
+kernel.leave_mounts()
+tops = places.to_cover([here])
+layer = private_layer.PrivateLayer(tops, [here], published=tops if %r else [])
+shortcomings.make_up_for(tops, os.stat("/proc/self/ns/user").st_ino != users)
+%s
+"""
+
+
+def layered(folder: Path, does: str, user: int = 0, first: bool = False) -> None:
+    """Run something in a layer over a folder; `user` 1234 has `folder` from a project's group."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROCESS % (user, first, does)],
+        cwd=folder,
+        env={**os.environ, "TMPDIR": "/tmp", "HOME": "/"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def can():
+    """Layers can be had here."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from matex_tf.layer import kernel; kernel.leave_mounts()"], capture_output=True
+    )
+    if done.returncode:
+        pytest.skip(f"no mount namespace: {done.stderr.decode()[-200:]}")
+
+
+@pytest.fixture(params=[pytest.param(0, id="this user"), pytest.param(1234, id="a user")])
+def place(request, tmp_path_factory, can):
+    """A folder with files, and whose it is."""
+    if os.geteuid() and request.param:
+        pytest.skip("only root can become another user")
+    folder = Path(subprocess.check_output(["mktemp", "-d", "/tmp/matex-layer-test-XXXXXX"], text=True).strip())
+    (folder / "results").mkdir()
+    (folder / "old.txt").write_text("old\n")
+    (folder / "results" / "first.txt").write_text("first\n")
+    if request.param:
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, 1234, 4321)
+            path.chmod(0o2775 if path.is_dir() else 0o664)
+    yield folder, request.param
+    subprocess.run(["rm", "-rf", folder], check=True)
+
+
+def state(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file()
+    }
+
+
+WRITES = """
+open("new.txt", "w").write("new")
+open("old.txt", "a").write("more\\n")
+open("results/second.txt", "w").write("second\\n")
+os.remove("results/first.txt")
+os.rename("results", "renamed"), os.mkdir("results")
+with sqlite3.connect("a.db") as base:
+    base.execute("create table one (two)")
+assert sorted(os.listdir(".")) == ["a.db", "new.txt", "old.txt", "renamed", "results"], os.listdir(".")
+assert os.listdir("renamed") == ["second.txt"] and not os.listdir("results")
+assert open("old.txt").read() == "old\\nmore\\n"
+assert os.getuid() == %d and leftovers.name() not in os.listdir("/tmp")
+"""
+
+
+def test_nothing_changes_below(place):
+    """A rank sees what it has done itself, and nobody else does."""
+    folder, user = place
+    before = state(folder)
+    layered(folder, WRITES % user + "layer.remove()", user)
+    assert state(folder) == before
+
+
+def test_what_counts_is_put_in_its_place(place):
+    """What the first rank has written, removed and renamed is so below, when it is published; files keep the group."""
+    folder, user = place
+    layered(folder, WRITES % user + "layer.publish()\nlayer.remove()", user, first=True)
+    after = state(folder)
+    assert after.pop("a.db")
+    assert after == {"new.txt": "new", "old.txt": "old\nmore\n", "renamed/second.txt": "second\n"}
+    assert (folder / "results").is_dir()
+    if user:
+        assert (folder / "new.txt").stat().st_gid == (folder / "old.txt").stat().st_gid == 4321
+
+
+def test_of_a_rank_that_was_killed(place):
+    """The next one that comes puts what counted in its place; what a later rank wrote is gone."""
+    folder, user = place
+    layered(folder, 'open("kept.txt", "w").write("kept"); os._exit(0)', user, first=True)
+    layered(folder, 'open("lost.txt", "w").write("lost"); os._exit(0)', user)
+    assert not (folder / "kept.txt").exists()
+    tidy = f"import os; from matex_tf.layer import leftovers; os.setuid({user or os.geteuid()}); leftovers.tidy('/tmp')"
+    subprocess.run([sys.executable, "-c", tidy], check=True, timeout=60)
+    assert (folder / "kept.txt").read_text() == "kept" and not (folder / "lost.txt").exists()
+
+
+def test_rights_are_those_of_the_user(place):
+    """A file that is read-only is so in a layer too, for whoever is not root."""
+    folder, user = place
+    (folder / "old.txt").chmod(0o444)
+    layered(folder, f'assert os.access("old.txt", os.W_OK) is {not user}; layer.remove()', user)
+
+
+def test_published_again_and_once(tmp_path):
+    """What has changed since is put there again; what the user has made anew is not removed again."""
+    upper, real = tmp_path / "upper", tmp_path / "real"
+    upper.mkdir(), real.mkdir()
+    (upper / "log").write_text("1")
+    publication = Publication(str(upper), str(real))
+    assert publication.publish() == 1 and publication.publish() == 0
+    with open(upper / "log", "a") as log:
+        log.write("2")
+    assert (real / "log").read_text() == "12"  # a link, which is there at once
+    (real / "log").unlink(), (real / "log").write_text("another's")
+    assert Publication(str(upper), str(real), only_missing=True).publish() == 0
+    assert (real / "log").read_text() == "another's"
+
+
+def test_where_layers_go():
+    """As high up as one mount reaches; a directory with other mounts below it has none, and is an error if it must."""
+    mounts = "1 0 8:1 / / rw - ext4 /dev/a rw\n2 1 8:2 / /tmp rw - tmpfs t rw\n3 1 8:3 / /proc rw - proc p rw\n"
+    found = places.to_cover([], {"HOME": "/root"}, mounts)
+    assert "/tmp" in found and "/proc" not in found and not any(path.startswith("/usr") for path in found)
+    with pytest.raises(OSError, match="mounted below"):
+        places.to_cover(["/tmp"], {}, mounts + "4 2 8:4 / /tmp/inside rw - ext4 b rw\n")
+    read_only = mounts.replace("/tmp rw", "/tmp ro")
+    assert "/tmp" not in places.to_cover([], {}, read_only)
+
+
+def test_who_shares_files(tmp_path):
+    """A script that imports mpi4py or Horovod, itself or by a module beside it, may share files among ranks."""
+    script = tmp_path / "train.py"
+    for text, beside, said in (
+        ("import matex_tf; print(matex_tf.rank())", "", ""),
+        ("from mpi4py import MPI", "", "mpi4py"),
+        ("import helper", "import horovod.tensorflow as hvd", "horovod"),
+        ("import helper.part", "import os", ""),
+    ):
+        script.write_text(text)
+        (tmp_path / "helper.py").write_text(beside)
+        assert asking.shares_files(str(script)).endswith(said)
+        assert bool(asking.shares_files(str(script))) is bool(said)
+
+
+def test_what_forbids_it(monkeypatch, tmp_path):
+    """The line of sysctl is named."""
+    (tmp_path / "users").write_text("0\n")
+    monkeypatch.setattr(kernel, "_FORBIDDING", ((str(tmp_path / "users"), "0"),))
+    assert kernel.forbidden_by().endswith("users = 0")
