@@ -13,7 +13,7 @@ import sys
 import tempfile
 from typing import Any
 
-from matex_tf.cli.checks import bytecode, gpus, mpi_table
+from matex_tf.cli.checks import bytecode, gpus, layers, mpi_table
 from matex_tf.cli.checks.finding import Finding
 from matex_tf.errors import MissingPackage, SettingError
 from matex_tf.job import suggestions
@@ -88,7 +88,7 @@ def examine() -> int:
     from rich.console import Console
     from rich.table import Table
 
-    findings = [*python(), *bytecode.findings(), *tensorflow(), *mpi(), *machine()]
+    findings = [*python(), *bytecode.findings(), *tensorflow(), *mpi(), *machine(), *layers.findings()]
     colours = {"ok": "green", "so so": "yellow", "bad": "red"}
     table = Table(title="matex-tf doctor")
     for column in ("what", "found", ""):

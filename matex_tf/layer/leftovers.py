@@ -42,6 +42,8 @@ def remove(base: str) -> None:
                 if not os.path.islink(path):
                     os.chmod(path, 0o700)
     shutil.rmtree(base, ignore_errors=True)
+    with contextlib.suppress(OSError):  # others have theirs in it
+        os.rmdir(os.path.dirname(base))
 
 
 def tidy(place: str = "") -> None:

@@ -6,7 +6,8 @@ another has appended to already: so the first rank has a layer as well, and what
 meet (`publish`), and at the end. Of a rank that was killed, whoever comes next does it (`leftovers`).
 
 A directory or a file of another owner or group cannot be copied into the layer of an ordinary user (EOVERFLOW): such
-directories are made in it beforehand, and `own_copies` puts a copy in the place of such a file before it is written to.
+directories are made in it beforehand, and `shortcomings` puts a copy in the place of such a file before it is written
+to.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Publication:
                 self._is_new(os.path.join(folder, name))
 
     def publish(self) -> int:
-        """Put there what has changed since the last time; how many files. A link shows by itself what is added to it."""
+        """Put there what has changed since the last time; how many files. A link shows by itself what was added."""
         before = self.count
         self._folder(self.upper, self.real)
         return self.count - before

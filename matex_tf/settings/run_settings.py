@@ -108,8 +108,8 @@ class Settings:
     files: str = option(
         "once",
         "Who changes files and starts programs for a script. `once`: one of the ranks that share a "
-        "file system, while the others wait. `private`: each rank, and all but the first in a layer of their own over "
-        "the file system; where there can be none, as `once`. `every-rank`: each rank.",
+        "file system, while the others wait. `private`: each rank, in a layer of its own over the file system, of "
+        "which the first rank's counts; where there can be none, as `once`. `every-rank`: each rank.",
         choices=("once", "private", "every-rank"),
         group="files and output",
     )

@@ -32,7 +32,8 @@ os.mkdir(f"run-{os.getpid()}")
 world = matex_tf.init()
 world.barrier("see what is there")
 with sqlite3.connect("runs.db") as runs, h5py.File("rows.h5") as rows:
-    said = [runs.execute("select count(*) from run").fetchone(), len(rows), open("log.txt").read(), open("shell.txt").read()]
+    said = [runs.execute("select count(*) from run").fetchone(), len(rows)]
+said += [open("log.txt").read(), open("shell.txt").read()]
 said += [sorted(name for name in os.listdir() if not name.startswith(("run-", "log.", "tmp"))), os.listdir("older")]
 with open(f"log.{world.rank}", "w") as log:
     log.write(repr(said))

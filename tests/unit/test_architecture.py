@@ -98,7 +98,7 @@ ROOMS: dict[str, str] = {
         "core layer center exchange launch launch.warm faults watching patches patches.common patches.candidates"
         " patches.files patches.imports"
     ),
-    "cli.checks": "launch",
+    "cli.checks": "launch layer",
     "label.network": "",
     "cli": "cli.checks matex_tf core storage exchange center planning watching blueprints verifying launch job label",
 }  # fmt: skip

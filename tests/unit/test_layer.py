@@ -1,4 +1,4 @@
-"""The private layer of a rank, in processes of its own: of this user, and, if that is root, of an ordinary one as well."""
+"""The private layer of a rank, in processes of its own: of this user and, if that is root, of an ordinary one too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `matex-tf doctor` looks at beside Python and MPI: what each MPI can do, and the GPUs of this machine.
+"""What `matex-tf doctor` looks at beside Python and MPI: what each MPI can do, the GPUs of this machine, and more.
 
-It may import launch. Start reading in finding.py.
+It may import launch and layer. Start reading in finding.py.
 """
