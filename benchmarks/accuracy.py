@@ -46,7 +46,10 @@ TASKS = {
     "circles": Task(32, 12),
 }
 #: By its name an optimizer, from its learning rate.
-OPTIMIZERS = {"sgd": lambda rate: {"learning_rate": rate, "momentum": 0.9}, "adam": lambda rate: {"learning_rate": rate}}
+OPTIMIZERS = {
+    "sgd": lambda rate: {"learning_rate": rate, "momentum": 0.9},
+    "adam": lambda rate: {"learning_rate": rate},
+}
 #: The first so many of all rows train, the others test.
 TRAINED = 0.7
 

@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
 
-    from matex_tf.exchange.async_allreduce import PendingAllreduce
-    from matex_tf.exchange.bucket_plan import BucketPlan
-    from matex_tf.planning.cost_model import Cost
     from matex_tf.core.world import World
+    from matex_tf.exchange.async_allreduce import PendingAllreduce
+    from matex_tf.planning.cost_model import Cost
     from matex_tf.planning.step_cost import PlannedStep, StepCost
     from matex_tf.strategies.predicted_weights import PredictedWeights
 
@@ -96,7 +95,7 @@ class Pipe(Sync):
 
     name = "pipe"
     text = "a step applies the gradients of an earlier step, which travel while it computes"
-    price = "gradients of earlier steps want a smaller learning rate, and then more steps"
+    price = "what a rank predicts of the weights is off by the noise of its rows, and more with a wider pipe"
     line = "--"
     Options = PipeOptions
     options: PipeOptions
@@ -122,7 +121,10 @@ class Pipe(Sync):
         width, exchange = self.options.pipe_width, step.exchange()
         if width == 1:
             return step.overlapped()
-        return step.takes(step_seconds(step.compute, step.update, exchange, width, busy=step.machine.busy), exchange)
+        update = step.update
+        if self.options.pipe_predict:
+            update *= width  # one by each gradient under way, too
+        return step.takes(step_seconds(step.compute, update, exchange, width, busy=step.machine.busy), exchange)
 
     @property
     def note(self) -> str:
@@ -130,7 +132,8 @@ class Pipe(Sync):
         if width == 1:
             return ""
         steps = "the step before" if width == 2 else f"{width - 1} steps before"
-        return f"a step applies the gradients of {steps}"
+        where = ", computed at the weights that were predicted for it" if self.options.pipe_predict else ""
+        return f"a step applies the gradients of {steps}{where}"
 
     def before_step(self, model: Any) -> None:
         for optimizer, predicted in self._predicted.items():
@@ -184,17 +187,13 @@ class Pipe(Sync):
             apply(sums)
             return tf.constant(True)
 
-        def take_back() -> tf.Tensor:
-            predicted.take_back()
-            return tf.constant(True)
-
         known = tf_op.Given(WHAT, labels, read=lambda arrays: list(arrays[1:]))
         neither = [np.array(False), np.array(False)]
         ready, elsewhere = tf_op.call(post, [update.part, *dense], [tf.bool, tf.bool], lambda arrays: neither, known)
         ready.set_shape([])
         elsewhere.set_shape([])
         if predicted is not None:
-            tf.cond(elsewhere, take_back, lambda: tf.constant(False))
+            predicted.take_back_if(elsewhere)
         tf.cond(ready, apply_oldest, lambda: tf.constant(False))
 
     def _prediction_of(self, update: Update) -> PredictedWeights | None:

@@ -23,7 +23,7 @@ class PredictedWeights:
         """Args: changed: all that an update changes: weights, and the optimizer's own."""
         self.variables = [one if isinstance(one, tf.Variable) else one.value for one in changed]
         with tf.init_scope():  # one for all graphs of the step
-            self._true = [tf.Variable(variable, trainable=False) for variable in self.variables]
+            self._true = [tf.Variable(tf.zeros(one.shape, one.dtype), trainable=False) for one in self.variables]
         self._put_aside = tf.function(lambda: _copy(self.variables, self._true))
         self._elsewhere = False
 
@@ -47,6 +47,15 @@ class PredictedWeights:
     def take_back(self) -> None:
         """In a graph or in eager mode: the variables get what they had before `put`."""
         _copy(self._true, self.variables)
+
+    def take_back_if(self, elsewhere: tf.Tensor) -> None:
+        """In a graph: the same, where a boolean scalar says so."""
+
+        def take_back() -> tf.Tensor:
+            self.take_back()
+            return tf.constant(True)
+
+        tf.cond(elsewhere, take_back, lambda: tf.constant(False))
 
 
 def _copy(ones: Sequence[tf.Variable], others: Sequence[tf.Variable]) -> None:
