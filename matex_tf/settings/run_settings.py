@@ -159,7 +159,7 @@ class Settings:
         group="exchange",
     )
     partitioner: bool = option(
-        False,
+        True,
         "Rebuild the graph of a step for a rank's rows, and do not patch Keras' parts: what is traced has the answer "
         "of one rank, whatever it does with the rows of a batch (docs/how-it-works.md).",
         kind="switch",

@@ -117,25 +117,29 @@ def rebind(module: ModuleType, *names: str) -> None:
                 setattr(other, name, new)
 
 
-def method(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:
-    """The same for a method that a script may call inside a tf.function: AutoGraph warns of what wrapt has wrapped."""
+def method(module: ModuleType, path: str, wrapper: Callable[..., Any], in_steps: bool = False) -> None:
+    """The same for a method that a script may call inside a tf.function: AutoGraph warns of what wrapt has wrapped.
+
+    Args:
+        in_steps: whether it is also wrapped while a step is traced as in a world of one rank.
+    """
     owner_path, _, name = path.rpartition(".")
     require(module, path)
     owner = require(module, owner_path)
     original = vars(owner)[name] if name in vars(owner) else getattr(owner, name)
     if keras_lines.is_of_keras_2(module.__name__):  # which asks whether AutoGraph is at work
         original = keras_lines.converted(original, itself=False)
-    setattr(owner, name, around(original, wrapper))
+    setattr(owner, name, around(original, wrapper, in_steps))
 
 
-def around(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
+def around(original: Callable[..., Any], wrapper: Callable[..., Any], in_steps: bool = False) -> Callable[..., Any]:
     """A function for a class that calls `wrapper(bound method, instance, args, kwargs)`, but not in a world of one."""
     import tensorflow as tf
 
     @functools.wraps(original)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         bound = original.__get__(self, type(self))
-        if is_aside() or alone():
+        if is_aside() or (alone() and not in_steps):
             return bound(*args, **kwargs)
         return wrapper(bound, self, args, kwargs)
 

@@ -15,6 +15,7 @@ Relies on (Keras 3.3 to 3.15): `Trainer.test_on_batch`, which resets the metrics
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -119,7 +120,7 @@ def begin(model: Any, kind: str, data: Any) -> Call | None:
     rows = {int(leaf.shape[0]) for leaf in leaves}
     if len(rows) > 1 or not 0 < max(rows) <= ROWS or not _rows_are_shared() or not _weights_are_alike(model):
         return None
-    if model_state.of(model).rows_apart or (kind.startswith("test") and model_state.of(model).whole):
+    if model_state.of(model).rows_apart:
         return None
     columns = tuple((str(leaf.dtype), len(leaf.shape), int(np.prod(leaf.shape)).bit_length()) for leaf in leaves)
     seen = model_state.of(model).small_calls.setdefault((kind, max(rows), columns), Seen())
@@ -174,7 +175,10 @@ def only_counts(model: Any, graph: Any) -> bool:
 
 
 class WholeTest:
-    """A model's `test_step` on all rows of a batch, by each rank, after its metrics have been reset."""
+    """A model's `test_step` on all rows of a batch, by each rank, after its metrics have been reset.
+
+    Metrics hold the state of all ranks then, as they do after each step of a model whose steps are partitioned.
+    """
 
     def __init__(self, model: Any):
         self.model = model
@@ -183,14 +187,23 @@ class WholeTest:
     def alike(self, data: Any) -> bool:
         """Whether it gives the same on every rank; makes its graph."""
         spec = row_slicing.relaxed(data, row_slicing.sliceable(data))
-        return spec is not None and only_counts(self.model, self._function().get_concrete_function(spec).graph)
+        if spec is None:
+            return False
+        with self._traced():
+            return only_counts(self.model, self._function().get_concrete_function(spec).graph)
 
     def __call__(self, data: Any) -> Any:
-        """Its logs; the metrics then hold the state of all ranks."""
+        """Its logs."""
         metrics.restore_local(self.model)
-        logs = self._function()(data)
-        metrics.take_as_merged(self.model)
+        with self._traced():
+            logs = self._function()(data)
+        if not model_state.of(self.model).whole:
+            metrics.take_as_merged(self.model)
         return metrics.flat(logs) if isinstance(logs, dict) else logs
+
+    def _traced(self) -> contextlib.AbstractContextManager[Any]:
+        """The world in which the step is traced, as all steps of the model are."""
+        return world.alone() if model_state.of(self.model).whole else contextlib.nullcontext()
 
     def _function(self) -> Any:
         if self._compiled is None:

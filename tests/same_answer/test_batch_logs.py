@@ -26,11 +26,11 @@ def test_progress_bar(ranks):
 
 
 def test_no_message_of_their_own(ranks):
-    """In training they come along with the gradients."""
+    """In training they come along with the gradients; in a partitioned step metrics do too."""
     same(ranks(batch_logs.read), rtol=3e-5)
     several = [rank.calls for rank in ranks.last[max(ranks.last)]]
     assert not any(WHAT in call for calls in several for call in calls)
-    assert [calls["merge metrics"] for calls in several] == [2] * len(several), "at the end of each epoch of fit"
+    assert not any("merge metrics" in call for calls in several for call in calls)
 
 
 def test_unread(ranks):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,19 @@ def same(results: dict[int, list[Any]], rtol: float = 1e-5, atol: float = 1e-6) 
     for hear in hearing:
         hear()
     return reference
+
+
+def rows_of_batch(parts: Sequence[np.ndarray], total: int) -> np.ndarray:
+    """The rows of a batch of which each rank saw a part, or all of them: Python in a partitioned step gets whole
+    batches, the same on every rank.
+
+    Args:
+        parts: by rank, (rows, ...); total: rows of the batch.
+    """
+    if all(len(part) == total for part in parts):
+        assert all(np.array_equal(part, parts[0]) for part in parts), "ranks saw different batches"
+        return parts[0]
+    return np.concatenate(parts)
 
 
 def alike(results: dict[int, list[Any]], rtol: float = 0.0, atol: float = 0.0) -> None:

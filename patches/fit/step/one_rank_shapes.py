@@ -35,7 +35,7 @@ _of_pipelines: weakref.WeakKeyDictionary[Any, Rows] = weakref.WeakKeyDictionary(
 
 def install(module: ModuleType) -> None:
     """Patch keras.src.layers.layer."""
-    wrapping.method(module, "Layer._maybe_build", _maybe_build)
+    wrapping.method(module, "Layer._maybe_build", _maybe_build, in_steps=True)
 
 
 def note(epoch_iterator: Any) -> None:

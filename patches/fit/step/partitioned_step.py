@@ -15,7 +15,7 @@ import tensorflow as tf
 from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.patches.common import log_once, model_state, row_slicing
-from matex_tf.patches.fit.step import whole_batch
+from matex_tf.patches.fit.step import first_step, one_rank_shapes, whole_batch
 from matex_tf.patches.partition import whole_part
 from matex_tf.patches.partition.build import CannotPartition
 from matex_tf.patches.partition.ranks import Ranks
@@ -27,9 +27,14 @@ MOST = 32
 _WORTH_A_LINE = 0.01
 
 
-def applies(model: Any) -> bool:
+def applies(model: Any, data: Any = None) -> bool:
     """Whether the steps of a model are partitioned. All that it depends on is the same on every rank, and for all steps
-    of a model: they change the same metrics."""
+    of a model: they change the same metrics.
+
+    Args:
+        data: its first batch. If it is ragged or sparse, a rank's rows of it are cut out, and what Keras has made of
+            them is patched; the steps of a model with code of the script's own are computed whole instead.
+    """
     notes = model_state.of(model)
     if notes.whole is None:
         strategy, ranks, chosen = strategies.current(), world.current(), settings.current()
@@ -48,8 +53,14 @@ def applies(model: Any) -> bool:
             and notes.changes is None
             and not model.run_eagerly
             and not model.jit_compile
+            and (has_tensors_alone(data) or first_step.has_own_code(model))
         )
     return notes.whole
+
+
+def has_tensors_alone(data: Any) -> bool:
+    """Whether no leaf of a batch, or of its specs, is ragged or sparse."""
+    return all(isinstance(leaf, (tf.Tensor, tf.TensorSpec, type(None))) for leaf in tf.nest.flatten(data))
 
 
 class PartitionedStep:
@@ -71,21 +82,25 @@ class PartitionedStep:
         self._last: tuple[Any, _Rebuilt] | None = None
         self.how = ""
 
-    def make(self, data: Any) -> _Rebuilt:
-        """What computes batches of these columns."""
+    def make(self, data: Any, built_with: one_rank_shapes.Rows) -> _Rebuilt:
+        """What computes batches of these columns.
+
+        Args:
+            built_with: for each leaf, the rows with which one rank would build layers; None for any number.
+        """
         columns = row_slicing.signature(data)
         if self._last is not None and self._last[0] == columns:
             return self._last[1]
         if str(columns) not in self._rebuilt:
             spec = whole_batch.spec(data, self._slices)
             why = "" if len(self._rebuilt) < MOST else f"its batches have more than {MOST} different shapes"
-            self._rebuilt[str(columns)] = made = _Rebuilt(self._trace(spec), spec, self._slices, why)
+            self._rebuilt[str(columns)] = made = _Rebuilt(self._trace(spec, built_with), spec, self._slices, why)
             made.tell(self._name)
         made = self._rebuilt[str(columns)]
         self._last, self.how = (columns, made), made.how
         return made
 
-    def _trace(self, spec: Any) -> Any:
+    def _trace(self, spec: Any, built_with: one_rank_shapes.Rows) -> Any:
         """What was traced for such batches; columns of a second size are traced as of any, as Keras does it."""
         for known, traced in self._traced:
             if _covers(known, spec):
@@ -95,7 +110,8 @@ class PartitionedStep:
 
         @tf.autograph.experimental.do_not_convert
         def step(given: Any) -> Any:
-            return self._model_step(given)
+            with one_rank_shapes.tracing(given, built_with):
+                return self._model_step(given)
 
         with world.alone():  # the script's Python sees one rank
             self._traced.append((spec, tf.function(step).get_concrete_function(spec)))
@@ -103,7 +119,8 @@ class PartitionedStep:
 
     def __call__(self, data: Any, share: row_slicing.RowRange) -> Any:
         """Run it on rows `share` of a batch; returns what one rank's step returns."""
-        return self.make(data)(data, share)
+        assert self._last is not None  # what was made last
+        return self._last[1](data, share)
 
 
 class _Rebuilt:
@@ -117,7 +134,7 @@ class _Rebuilt:
         self._traced, self._slices, self.why_whole = traced, slices, why_whole
         self._partitioned: Partitioned | None = None
         leaves = tf.nest.flatten(spec)
-        if not all(isinstance(leaf, (tf.TensorSpec, type(None))) for leaf in leaves):
+        if not has_tensors_alone(spec):
             self.why_whole = "its batches are ragged or sparse"
         if self.why_whole:
             return

@@ -63,8 +63,8 @@ class StepGraphs:
         Args:
             data: one of them; `total`: its rows on all ranks.
         """
-        if partitioned_step.applies(self._model):
-            return self._partitioned(slices, data)
+        if partitioned_step.applies(self._model, data):
+            return self._partitioned(slices, data, total)
         parts = 0
         if settings.current().reproducible:  # as many virtual ranks as this rank has now
             parts = len(virtual_steps.shares(RowRange(0, 1, 1, 1, 0)))
@@ -75,7 +75,7 @@ class StepGraphs:
                 self._made[slices, parts] = self._make(slices, data, total, parts)
         return self._made[slices, parts]
 
-    def _partitioned(self, slices: Slices, data: Any) -> Step:
+    def _partitioned(self, slices: Slices, data: Any, total: int) -> Step:
         """The step of one rank, rebuilt for this rank's rows."""
         key = slices, -1
         if key not in self._made:
@@ -87,12 +87,16 @@ class StepGraphs:
                 return step(data, share), None, None, None
 
             self._made[key] = run
-        self.partitioned[slices].make(data)
+        self.partitioned[slices].make(data, self._built_with(slices, total))
         return self._made[key]
+
+    def _built_with(self, slices: Slices, total: int) -> one_rank_shapes.Rows:
+        """For each leaf of a batch, the rows with which one rank would build layers."""
+        return [total] * len(slices) if self.promised is None else self.promised
 
     def _make(self, slices: Slices, data: Any, total: int, parts: int) -> Step:
         sharing_report.shared(training=self._kind == "train")
-        built_with = [total] * len(slices) if self.promised is None else self.promised
+        built_with = self._built_with(slices, total)
         make = functools.partial(self._of_parts, parts=parts) if parts else self._of_rows
         if self._model.run_eagerly:
             return make(slices, built_with)

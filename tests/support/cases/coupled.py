@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
+from matex_tf import settings
 from matex_tf.patches.common import log_once
 from tests.support.cases.common import momentum, numbers, ready, result_of, table, weights_for
 
@@ -327,7 +328,7 @@ class Own(keras.Model):
 
 
 def own_model(kind):
-    """Whether `fit` says that a model looks across rows, and the weights that it ends with."""
+    """Whether `fit` says that a model looks across rows if its steps are not partitioned."""
     x, _ = table(12)
     keras.utils.set_random_seed(7)
     if kind == "functional":
@@ -340,5 +341,9 @@ def own_model(kind):
         model = Own(kind)
     log_once._said.clear()
     model.compile(momentum(0.01), "mse")
-    model.fit(x, x[:, :1], batch_size=6, epochs=1, verbose=0)
+    before = settings.use(settings.current().changed(partitioner=False))
+    try:
+        model.fit(x, x[:, :1], batch_size=6, epochs=1, verbose=0)
+    finally:
+        settings.use(before)
     return {"told": [line for line in log_once._said if "looks across the rows" in line]}

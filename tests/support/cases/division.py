@@ -19,6 +19,7 @@ from matex_tf.patches.division import file_index, shared_work
 from matex_tf.patches.division import records as numbered
 from matex_tf.patches.turns import row_memory
 from tests.support.cases.common import KERAS, classifier, compiled, numbers, result_of, table
+from tests.support.compare import rows_of_batch
 
 SLICES = tf.data.Dataset.from_tensor_slices
 AUTOTUNE = tf.data.AUTOTUNE
@@ -61,11 +62,7 @@ def joined(kept):
     everyone = world.current().allgather(kept, "compare rows")
     batches = []
     for parts in zip(*everyone, strict=True):
-        if all(total == len(leaves[0]) for total, leaves in parts):
-            for _, leaves in parts[1:]:
-                assert all(map(np.array_equal, leaves, parts[0][1]))
-            parts = parts[:1]
-        leaves = [np.concatenate(leaf) for leaf in zip(*(part for _, part in parts), strict=True)]
+        leaves = [rows_of_batch(leaf, parts[0][0]) for leaf in zip(*(part for _, part in parts), strict=True)]
         assert {total for total, _ in parts} == {len(leaves[0])}
         batches.append(leaves)
     return batches

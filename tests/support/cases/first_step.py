@@ -144,10 +144,10 @@ MODELS = {
 
 @contextlib.contextmanager
 def _said(lines, **options):
-    """With these settings; the lines of this package are added to `lines`."""
+    """With these settings, and steps that are not partitioned; the lines of this package are added to `lines`."""
     out = io.StringIO()
     log_once._said.clear()
-    before = settings.use(settings.current().changed(**options))
+    before = settings.use(settings.current().changed(partitioner=False, **options))
     try:
         with contextlib.redirect_stderr(out):
             yield

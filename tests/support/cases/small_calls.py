@@ -105,7 +105,8 @@ def apart(kind):
 
 
 def in_callbacks():
-    """`predict_on_batch` between the batches of an epoch, where ranks have moving statistics of their own."""
+    """`predict_on_batch` between the batches of an epoch, where ranks have moving statistics of their own if the steps
+    are not partitioned."""
     x, y = table()
     keras.utils.set_random_seed(3)
     model = compiled(keras.Sequential([layers.Input((6,)), layers.BatchNormalization(), layers.Dense(3)]))
@@ -115,5 +116,5 @@ def in_callbacks():
     )
     with _without_clocks():
         model.fit(x, y, batch_size=10, epochs=1, verbose=0, callbacks=[look])
-    assert not any(one.whole for one in model_state.of(model).small_calls.values())
+    assert model_state.of(model).whole or not any(one.whole for one in model_state.of(model).small_calls.values())
     return numbers(seen)
