@@ -122,6 +122,12 @@ PATCHES = (
     ("tf_keras.src.saving.saving_api", "saving.model_files"),
     ("tf_keras.src.saving.saving_api", "saving.agreed_paths"),
     ("tf_keras.src.engine.training", "saving.agreed_paths"),
+    ("socket", "imports.server_ports"),
+    ("wandb", "imports.trackers"),
+    ("clearml", "imports.trackers"),
+    ("comet_ml", "imports.trackers"),
+    ("neptune", "imports.trackers"),
+    ("mlflow", "imports.trackers"),
     ("torch", "imports.other_frameworks"),
     ("jax", "imports.other_frameworks"),
 )

@@ -20,8 +20,16 @@ OUR_HASH_SEED = "0"
 #: In the environment of a rank that a server has forked (`launch.warm`): the parent of what stands in for it.
 PARENT = "MATEX_PARENT"
 
+#: What was taken out of the environment, because a script would take it for its own (`job.child_processes`).
+hidden: dict[str, str] = {}
+
 #: Text whose hash shows whether two processes hash alike.
 _PROBE = "the order of a set"
+
+
+def given(name: str) -> str | None:
+    """A variable of the launcher's, as this process was started with it."""
+    return os.environ.get(name, hidden.get(name))
 
 
 def started_by_mpi(environ: Mapping[str, str] = os.environ) -> bool:

@@ -1,11 +1,11 @@
 """Processes that a script starts are not ranks: they get an environment without what makes a process one.
 
 With a rank's variables a child that imports mpi4py joins the job as a second process of that rank, and takes it down or
-waits for ever; an mpirun in a script refuses to start. MPI has read them once it has started. From then on they are in
-`os.environ`, where the script and its libraries find them, but not in the environment of the process itself, which is
-what children get: those of `os.system`, `subprocess`, `multiprocessing`, and of C and C++. Where a script hands on
-`os.environ` or a copy of it by itself, they are taken out on the way. Children that `fork` makes have `os.environ` as
-their parent had it.
+waits for ever; an mpirun in a script refuses to start. MPI has read them once it has started. From then on they are not
+in the environment of the process itself, which is what children get: those of `os.system`, `subprocess`,
+`multiprocessing`, and of C and C++. Nor are they in `os.environ` (`hide`), where libraries would take the process for
+one of several. A script that asks for them by name finds them there; where it hands on `os.environ` or a copy of it by
+itself, they are taken out on the way. Children that `fork` makes have `os.environ` as their parent had it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any
 
 import wrapt
 
+from matex_tf.core import starting
+
 #: Beginnings of names that launchers and MPI libraries set for a rank: Open MPI, PMIx, PRRTE, Slurm and Hydra.
 _BEGINNINGS = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDI_", "MPI_LOCAL", "ORTE_", "OPAL_MCA_")
 #: Those among them that are the user's: parameters, where an MPI is installed, and what builds programs.
@@ -27,6 +29,11 @@ _PARAMETERS = (
     *("OMPI_MCA_PREFIXES", "OMPI_MCA_cpu_type", "OMPI_MCA_initial_wdir", "OMPI_MCA_num_procs", "OMPI_MCA_ess"),
     *("OMPI_MCA_orte_", "OMPI_MCA_pmix", "OMPI_MCA_shmem_RUNTIME", "OMPI_MCA_mpi_ft_enable"),
     *("OPAL_MCA_PREFIXES", "PMIX_MCA_PREFIXES", "PRTE_MCA_PREFIXES"),
+)
+#: Variables by which libraries take a process of Slurm for one of several.
+_OF_SLURM = (
+    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS", "SLURM_TASK_PID", "SLURM_STEP_NUM_TASKS"),
+    *("SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS", "SLURM_NPROCS"),
 )
 #: What the launcher tells ranks.
 _OURS = (
@@ -56,6 +63,13 @@ def part() -> None:
     for name in [name for name in os.environ if of_a_rank(name)]:
         _taken[name] = os.environ[name]
         os.unsetenv(name)  # and not del os.environ[name]: the script still finds it there
+
+
+def hide() -> None:
+    """From now on the script and its libraries do not find what the launcher has told this process, and take it for
+    the only one. To be called last of all before the script."""
+    for name in [name for name in os.environ if of_a_rank(name) or name in _OF_SLURM]:
+        starting.hidden[name] = os.environ.pop(name)
 
 
 def clean(environ: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import matex_tf
 from matex_tf import errors
-from matex_tf.core import mismatch
+from matex_tf.core import mismatch, starting
 from matex_tf.core import world as world_module
 from matex_tf.core.output import Output
 from matex_tf.core.world import World
@@ -158,7 +158,7 @@ def claim(error: BaseException) -> bool:
 
     A name of the kernel's is bound, which nobody has to remove. Somebody else who has it only makes a report late.
     """
-    job = os.environ.get("PMIX_NAMESPACE") or str(os.getppid())
+    job = starting.given("PMIX_NAMESPACE") or str(os.getppid())
     mark, detail = mismatch.fingerprint(f"{job} {os.geteuid()}", [errors.harmless(tracebacks.message(error))])
     held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:

@@ -25,6 +25,7 @@ from matex_tf.job import child_processes, command_line, layered, suggestions, wa
 from matex_tf.job.finalize import Finalizer, own_traceback, rank_in_environment
 from matex_tf.job.target import Target
 from matex_tf.launch import lifetime, loopback, resources
+from matex_tf.layer import asking
 from matex_tf.settings import Settings
 from matex_tf.watching.meter import Meter
 
@@ -100,6 +101,8 @@ def run_among(world: World, target: Target, settings: Settings, mounts: layered.
 
             joining.begin(world, settings.join)
         callers.use(target.name, target.is_module, target.text)
+        if settings.env == "hide" and not asking.takes_part(target.name if target.is_in_a_file else "", target.text):
+            child_processes.hide()
         target.run()
     except BaseException as error:
         ending.end_forked(error)

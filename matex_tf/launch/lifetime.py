@@ -170,7 +170,7 @@ def opened(process: str) -> set[str]:
 def _launcher(parent: int) -> tuple[int, list[int]]:
     """The closest ancestor that is not of this rank itself, and the processes that are: this one, and a shell in front
     of it, which does not end with the launcher."""
-    mine = [os.environ.get(name) for name in _OWN]
+    mine = [starting.given(name) for name in _OWN]
     own, process = [os.getpid()], parent
     while process > 1:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,8 @@ RANK_VARIABLES = frozenset(
         *("SLURM_PROCID", "SLURM_LOCALID"),
     )
 )
+#: What a launcher sets for a process.
+_OF_LAUNCHERS = re.compile(r"(?:OMPI|PMIX?|MPI)_\w+|SLURM_(?:PROCID|LOCALID|NTASKS|NPROCS|GTIDS|TASK_PID|STEP_\w+)")
 _RANK_NAMES = frozenset(("rank", "local_rank", "init", "world"))  # of matex_tf
 #: Packages by which a script gives each of its ranks a part of its own, files too.
 _SHARING = ("mpi4py", "horovod")
@@ -39,7 +42,7 @@ def for_rank(path: str, text: str = "") -> bool:
             continue
         if "mpi4py" in modules:
             return True
-    return _names_variable(tree) or any(
+    return any(text in RANK_VARIABLES for text in _texts(tree)) or any(
         isinstance(node, ast.Attribute)
         and node.attr in _RANK_NAMES
         and isinstance(node.value, ast.Name)
@@ -50,25 +53,28 @@ def for_rank(path: str, text: str = "") -> bool:
 
 def shares_files(path: str) -> str:
     """Why a script, with its modules beside it, may share files among its ranks, such as "it imports mpi4py"; or ""."""
-    for _, tree in _sources(path):
-        for module in _imported(tree):
-            if module.partition(".")[0] in _SHARING:
-                return f"the script imports {module.partition('.')[0]}"
-    return ""
+    found = next((package for _, tree in _sources(path) if (package := _shared_by(tree))), "")
+    return f"the script imports {found}" if found else ""
 
 
-def names_variable(path: str, text: str = "") -> bool:
-    """Whether a script, or a module beside it, looks into a launcher's variables."""
-    if text:
-        return _names_variable(_parsed(path, text))
-    return any(_names_variable(tree) for _, tree in _sources(path))
+def takes_part(path: str, text: str = "") -> bool:
+    """Whether a script, or a module beside it, looks into a launcher's variables, or imports what does.
+
+    Args:
+        path: of the script; empty for none.
+        text: its source, where that is in no file.
+    """
+    trees = [_parsed("", text)] if text else [tree for _, tree in _sources(path)] if path else []
+    return any(any(map(_OF_LAUNCHERS.fullmatch, _texts(tree))) or _shared_by(tree) for tree in trees)
 
 
-def _names_variable(tree: ast.AST) -> bool:
-    return any(
-        isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in RANK_VARIABLES
-        for node in ast.walk(tree)
-    )
+def _shared_by(tree: ast.AST) -> str:
+    packages = (module.partition(".")[0] for module in _imported(tree))
+    return next((package for package in packages if package in _SHARING), "")
+
+
+def _texts(tree: ast.AST) -> list[str]:
+    return [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
 
 
 def _sources(path: str) -> Iterator[tuple[str, ast.Module]]:

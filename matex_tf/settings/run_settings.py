@@ -113,6 +113,14 @@ class Settings:
         choices=("once", "private", "every-rank"),
         group="files and output",
     )
+    env: str = option(
+        "hide",
+        "What the script finds of the launcher in its environment (`OMPI_COMM_WORLD_RANK`, `PMIX_…`, `SLURM_PROCID`). "
+        "`hide`: nothing, as libraries would take it for one process of several; a script that names such a variable, "
+        "or imports mpi4py or Horovod, finds all. `keep`: all.",
+        choices=("hide", "keep"),
+        group="files and output",
+    )
     output: str = option(
         "first",
         "Whose output to show: `first`, `all`, or the name of a directory. `first`: that of rank 0. `all`: that of "

@@ -1,4 +1,5 @@
-"""Modules that a script imports: Horovod's and MaTEx's names, other frameworks, and how TensorFlow makes its threads.
+"""Modules that a script imports: Horovod's and MaTEx's names, other frameworks, trackers, ports, and how TensorFlow
+makes its threads.
 
-It may import patches.common. Start reading in horovod_alias.py.
+It may import patches.common and patches.files. Start reading in horovod_alias.py.
 """

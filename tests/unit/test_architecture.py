@@ -80,7 +80,7 @@ ROOMS: dict[str, str] = {
     "patches.saving": "core storage patches.common patches.keras patches.fit",
     "patches.files": "core layer patches patches.common",
     "patches.files.handles": "core patches.common patches.files",
-    "patches.imports": "core readers patches patches.common",
+    "patches.imports": "core readers patches patches.common patches.files",
     "patches.loops": (
         "core exchange strategies watching patches.common patches.across_rows patches.checking patches.data"
         " patches.division patches.keras patches.saving patches.turns"

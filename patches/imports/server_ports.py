@@ -1,0 +1,72 @@
+"""A port that the script opens: the first rank of a node has it, the others get free ones, and find themselves there.
+
+A server on a fixed port (metrics, a dashboard) can be opened by one process of a machine. Where this rank connects to
+its own machine at that port, it gets to its own server, as one process would. A script that asks for its rank gives
+each rank a port of its own, and gets it. What C libraries open (gRPC, ZeroMQ) stays as it is.
+
+Relies on: `socket.socket.bind`, `connect` and `connect_ex`, public.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from types import ModuleType
+from typing import Any
+
+from matex_tf import settings
+from matex_tf.core import ports, world
+from matex_tf.patches.common import run_state, wrapping
+from matex_tf.patches.files import callers
+
+
+class Ports:
+    """Of each port that this rank has asked for, the one that it has."""
+
+    def __init__(self) -> None:
+        self.given: dict[int, int] = {}
+
+
+def install(module: ModuleType) -> None:
+    """Patch socket."""
+    wrapping.wrap(module, "socket.bind", _bind)
+    for name in ("connect", "connect_ex"):
+        wrapping.wrap(module, f"socket.{name}", _connect)
+
+
+def _bind(wrapped: Any, opened: socket.socket, args: Any, kwargs: Any) -> Any:
+    address: Any = args[0] if args else None
+    port = _port(opened, address)
+    if not port or not world.local_rank():
+        return wrapped(*args, **kwargs)
+    if callers.asks():
+        try:
+            return wrapped(*args, **kwargs)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    wrapped((address[0], 0, *address[2:]))
+    run_state.current().part(Ports).given[port] = got = opened.getsockname()[1]
+    if settings.current().notes:
+        world.current().log(f"port {port} is that of the first rank of a node: rank {world.rank()} has {got} instead")
+    return None
+
+
+def _connect(wrapped: Any, opened: socket.socket, args: Any, kwargs: Any) -> Any:
+    address: Any = args[0] if args else None
+    got = run_state.current().part(Ports).given.get(_port(opened, address))
+    if got is None or not _is_here(address[0]):
+        return wrapped(*args, **kwargs)
+    return wrapped((address[0], got, *address[2:]))
+
+
+def _port(opened: socket.socket, address: Any) -> int:
+    """The port of an address of the Internet's; 0 for every other address, and where any port will do."""
+    of_internet = opened.family in (socket.AF_INET, socket.AF_INET6) and isinstance(address, tuple)
+    return address[1] if of_internet and len(address) > 1 and isinstance(address[1], int) else 0
+
+
+def _is_here(host: str) -> bool:
+    if host in ("", "localhost", "0.0.0.0", "::", "::1", socket.gethostname()) or host.startswith("127."):
+        return True
+    return host in ports.addresses()

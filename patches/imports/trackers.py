@@ -1,0 +1,70 @@
+"""Experiment trackers: one process reports the run, the first rank. On the others their own switches turn them off.
+
+Every rank runs the script, so each would open a run of its own at the tracker's server. What is in `SWITCHES` is set
+once a tracker is imported, and holds for processes that the rank starts as well. What a script says by itself, such as
+`wandb.init(mode="online")`, comes before it.
+
+Relies on the trackers' documents, see each line.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import wrapt
+
+from matex_tf.core import world
+from matex_tf.patches.common import active_flag, log_once, wrapping
+
+#: By the name of a module, the variables with which it reports nothing, and says so itself in its documents.
+SWITCHES: Mapping[str, Mapping[str, str]] = {
+    "wandb": {"WANDB_MODE": "disabled"},  # docs.wandb.ai: Environment variables
+    "clearml": {"CLEARML_OFFLINE_MODE": "1"},  # clear.ml/docs: Environment variables; and `Task.set_offline`
+    "comet_ml": {"COMET_START_ONLINE": "0", "COMET_DISABLE_AUTO_LOGGING": "1"},  # comet.com/docs: Configure
+    "neptune": {"NEPTUNE_MODE": "debug"},  # docs.neptune.ai: Environment variables
+    "mlflow": {},  # has none: see `_mlflow`
+}
+
+
+def install(module: ModuleType) -> None:
+    """Switch a tracker off, on every rank but the first."""
+    name = module.__name__
+    if wrapping.is_only_rank():
+        return
+    log_once.log(f"{name} is imported: rank 0 reports the run, other ranks report nothing")
+    if world.rank() == 0:
+        return
+    os.environ.update(SWITCHES[name])
+    if name == "clearml":
+        module.Task.set_offline(True)
+    elif name == "mlflow":
+        _mlflow(module)
+
+
+def _mlflow(module: ModuleType) -> None:
+    """MLflow has an address, and nothing else: where that is a server's, runs go to a directory that is thrown away."""
+    if not active_flag.layers().on or _is_far(os.environ.get("MLFLOW_TRACKING_URI", "")):
+        module.set_tracking_uri(_nowhere())
+    wrapt.wrap_function_wrapper(module, "set_tracking_uri", _set_uri)
+
+
+def _set_uri(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    uri = kwargs.get("uri", args[0] if args else "")
+    if active_flag.layers().on and not _is_far(str(uri)):
+        return wrapped(*args, **kwargs)
+    return wrapped(_nowhere())
+
+
+def _is_far(uri: str) -> bool:
+    """Whether runs go to another machine: with layers, files and SQLite are a rank's own."""
+    return "://" in uri and not uri.startswith(("file:", "sqlite:"))
+
+
+def _nowhere() -> str:
+    """A store of runs of this rank's own."""
+    folder = tempfile.mkdtemp(prefix="matex-mlflow-")
+    return f"sqlite:///{folder}/runs.db"

@@ -1,0 +1,108 @@
+"""What a script does to a machine beside files: ports, trackers, and what it finds of the launcher."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from jobs import LAUNCHER, Job
+
+pytestmark = pytest.mark.timeout(100)
+
+#: A server on a fixed port that counts who has asked; two trackers; what is found of the launcher. Each rank says it
+#: once to `say`, which is another module and knows no ranks.
+SCRIPT = """
+import http.server, os, socket, sys, threading, urllib.request
+import mlflow, say, wandb
+
+asked = []
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        asked.append(1)
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *words):
+        pass
+
+
+port = int(sys.argv[1])
+server = http.server.HTTPServer(("127.0.0.1", port), Server)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+for _ in range(2):
+    urllib.request.urlopen(f"http://localhost:{port}/").read()
+names = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "SLURM_PROCID")
+found = [name for name in os.environ if name in ("_".join(("OMPI_COMM_WORLD", "SIZE")), "_".join(("PMIX", "RANK")))]
+say.say(asked=len(asked), own=server.server_address[1] == port, found=found, wandb=os.environ.get("WANDB_MODE", ""))
+mlflow.set_tracking_uri("http://tracker:5000")
+say.say(mlflow=mlflow.uri[:8])
+server.shutdown()
+"""
+
+SAY = """
+import json, os, tempfile
+place = os.environ["SAY"]
+said = {}
+
+
+def say(**words):
+    said.update(words)
+    with open(os.path.join(place, f"said.{os.getpid()}"), "w") as file:
+        json.dump(said, file)
+"""
+
+MLFLOW = """
+uri = ""
+
+
+def set_tracking_uri(address):
+    global uri
+    uri = address
+"""
+
+
+def said(folder, port, *options, script=SCRIPT):
+    """What the ranks say, the first one's first, and the job."""
+    places = folder / "elsewhere"
+    places.mkdir(exist_ok=True)
+    for name, text in (("say", SAY), ("wandb", ""), ("mlflow", MLFLOW)):
+        (places / f"{name}.py").write_text(text)
+    (folder / "script").mkdir(exist_ok=True)
+    (folder / "script" / "script.py").write_text(script)
+    say = folder / "said"
+    say.mkdir()
+    line = [LAUNCHER, "run", "-n", "3", *options, "script/script.py", str(port)]
+    job = Job(line, folder, SAY=str(say), PYTHONPATH=str(places)).end(80)
+    assert job.code == 0, job.err
+    words = [json.loads(path.read_text()) for path in say.iterdir()]
+    return sorted(words, key=lambda one: not one["own"]), job
+
+
+@pytest.fixture
+def port():
+    """A port that is free now."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def test_once_on_a_machine(tmp_path, port):
+    """The first rank has the port and the trackers; each finds its own server; nobody finds a launcher."""
+    script = SCRIPT.replace('names = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "SLURM_PROCID")\n', "")
+    words, job = said(tmp_path, port, script=script)
+    first = {"asked": 2, "own": True, "found": [], "wandb": "", "mlflow": "http://t"}
+    other = {"asked": 2, "own": False, "found": [], "wandb": "disabled", "mlflow": "sqlite:/"}
+    assert words == [first, other, other]
+    assert f"port {port} is that of the first rank of a node: rank 1 has" in job.err
+    assert "wandb is imported: rank 0 reports the run, other ranks report nothing" in job.err
+
+
+@pytest.mark.parametrize("options", [(), ("--env", "keep")], ids=["it names one", "--env keep"])
+def test_who_finds_the_launcher(options, tmp_path, port):
+    """A script that names a launcher's variable finds all of them; so does every one with --env keep."""
+    script = SCRIPT if not options else SCRIPT.replace('"PMIX_RANK", "SLURM_PROCID"', "")
+    words, _ = said(tmp_path, port, *options, script=script)
+    assert [len(one["found"]) for one in words] == [2, 2, 2]
