@@ -45,7 +45,10 @@ def _bind(wrapped: Any, opened: socket.socket, args: Any, kwargs: Any) -> Any:
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
+    reuses = opened.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)  # or two that do not listen yet get one port
     wrapped((address[0], 0, *address[2:]))
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuses)
     run_state.current().part(Ports).given[port] = got = opened.getsockname()[1]
     if settings.current().notes:
         world.current().log(f"port {port} is that of the first rank of a node: rank {world.rank()} has {got} instead")
