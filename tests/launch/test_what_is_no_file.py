@@ -104,4 +104,4 @@ def test_who_finds_the_launcher(options, tmp_path, port):
     """A script that names a launcher's variable finds all of them; so does every one with --env keep."""
     script = SCRIPT if not options else SCRIPT.replace("OMPI_COMM_WORLD_SIZE", "")
     words, _ = said(tmp_path, port, *options, script=script)
-    assert [len(one["found"]) for one in words] == [2, 2, 2]
+    assert all({"OMPI_COMM_WORLD_SIZE", "PMIX_RANK"} <= set(one["found"]) for one in words)
