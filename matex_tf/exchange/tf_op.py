@@ -302,11 +302,16 @@ def collecting() -> Iterator[None]:
         MatexError: the first error of the exchange, at the end of the block.
     """
     global _collected
-    before, _collected = _collected, []
+    caught: list[BaseException] = []
+    before, _collected = _collected, caught
     try:
         yield
+    except Exception:
+        if not caught:
+            raise
+        # Else an op has failed on what the exchange has given in place of a result.
     finally:
-        caught, _collected = _collected, before
+        _collected = before
     if caught:
         raise caught[0]
 

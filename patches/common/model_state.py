@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matex_tf.patches.data.batch_ownership import Finding
     from matex_tf.patches.data.pipeline_ownership import Made
     from matex_tf.patches.recovery.step_retry import RecoverableStep
+    from matex_tf.patches.recovery.whole_step import WholeStep
     from matex_tf.patches.samples.pruning import Pruning
 
 
@@ -32,6 +33,7 @@ class ModelState:
         carried: the same as of the step that has just run, where it came along with the gradients; see `metrics_along`.
         generation: of the world that gathered `committed`.
         step: the step of this model that runs now, and may have to be run again; None for others.
+        whole_step: the same, if steps leave the state of one rank on every rank.
         batches_in_step: of the script's size, in a training step of all ranks; more than 1 with `--batch per-rank`.
         predicts: what is known of the data that `predict` walks over; None outside of it.
         finding: what their first batch has shown.
@@ -58,6 +60,7 @@ class ModelState:
     carried: np.ndarray | None = None
     generation: int = 0
     step: RecoverableStep | None = None
+    whole_step: WholeStep | None = None
     batches_in_step: int = 1
     predicts: Made | None = None
     finding: Finding | None = None

@@ -12,6 +12,7 @@ from tensorflow.python.ops import resource_variable_ops
 from matex_tf.patches.partition.affine import Affine
 from matex_tf.patches.partition.analysis import Node, Plan
 from matex_tf.patches.partition.labels import Label, R
+from matex_tf.patches.partition.schedule import last_exchange
 from matex_tf.patches.partition.shapes import BRANCHES, HANDLES, LOOPS
 from matex_tf.patches.partition.tensor_map import TensorMap
 
@@ -27,8 +28,8 @@ class CannotPartition(Exception):
 class Exchange(Protocol):
     """What connects the ranks. Both methods are called in the same order on each of them."""
 
-    def sum(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
-        """The sum of each tensor over the ranks."""
+    def sum(self, tensors: Sequence[tf.Tensor], names: Sequence[str], coded: bool = False) -> list[tf.Tensor]:
+        """The sum of each tensor over the ranks. Args: coded: whether they may be encoded on their way."""
 
     def gather(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
         """Each tensor joined along the first axis, in the order of ranks; that axis may differ among them."""
@@ -44,10 +45,21 @@ class Builder:
         counters: of ops that draw random numbers from a state of their own, by op.
     """
 
-    def __init__(self, plan: Plan, exchange: Exchange, first: Any, rows: Any, total: Any, empty: bool = False):
+    def __init__(
+        self,
+        plan: Plan,
+        exchange: Exchange,
+        first: Any,
+        rows: Any,
+        total: Any,
+        empty: bool = False,
+        after_last: Callable[[], Any] | None = None,
+    ):
+        """Args: after_last: makes an op that runs after the last exchange, and before any change of state that waits
+        for it."""
         self.plan, self.shaped, self.exchange = plan, plan.shaped, exchange
         self.first, self.rows, self.total = first, rows, total
-        self.empty = empty
+        self.empty, self._after_last = empty, after_last
         self.counters: dict[Any, Any] = {}
         self._values: TensorMap[Any] = TensorMap()
         self._converted: dict[tuple[int, Label], Any] = {}
@@ -68,11 +80,16 @@ class Builder:
         for node in self.plan.nodes:
             for tensor in node.outputs:
                 order[tensor] = len(order)
+        last, before = last_exchange(self.plan), []
         for level in range(max([0, *levels, *exchanges]) + 1):
             if level in exchanges:
                 self._exchange(sorted(exchanges[level], key=order.__getitem__))
+            if level == last and self._after_last is not None:
+                with tf.control_dependencies([self._converted[id(tensor), R] for tensor in exchanges[level]]):
+                    before = [self._after_last()]
             for node in levels.get(level, ()):
-                self._node(node)
+                with tf.control_dependencies(before if node.op.op_def.is_stateful or node.inside else []):
+                    self._node(node)
         return [
             self.get(tensor, label) for tensor, label in zip(self.shaped.outputs, outputs, strict=True)
         ]
@@ -146,10 +163,12 @@ class Builder:
     def _exchange(self, tensors: Sequence[Any]) -> None:
         sums = [tensor for tensor in tensors if self.plan.labels[tensor].is_sum]
         others = [tensor for tensor in tensors if not self.plan.labels[tensor].is_sum]
-        if sums:
-            values = [self._values[tensor] for tensor in sums]
-            for tensor, value in zip(sums, self.exchange.sum(values, [t.name for t in sums]), strict=True):
-                self._converted[id(tensor), R] = value
+        for coded in (False, True):
+            some = [tensor for tensor in sums if (tensor in self.plan.gradients) == coded]
+            if some:
+                values, names = [self._values[tensor] for tensor in some], [tensor.name for tensor in some]
+                for tensor, value in zip(some, self.exchange.sum(values, names, coded), strict=True):
+                    self._converted[id(tensor), R] = value
         if others:
             before, after = zip(*(self._joining(tensor) for tensor in others), strict=True)
             joined = self.exchange.gather(list(before), [tensor.name for tensor in others])

@@ -14,9 +14,9 @@ _WHAT = "exchange gradients and sums", "join rows"
 class Ranks:
     """See `build.Exchange`."""
 
-    def sum(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
-        """The sum of each tensor over the ranks, in buckets as the settings say."""
-        return tf_op.sum_over_ranks(tensors, _WHAT[0], names)
+    def sum(self, tensors: Sequence[tf.Tensor], names: Sequence[str], coded: bool = False) -> list[tf.Tensor]:
+        """The sum of each tensor over the ranks, in buckets and with the codec as the settings say."""
+        return tf_op.sum_over_ranks(tensors, _WHAT[0], names, coded)
 
     def gather(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
         """Each tensor joined along the first axis."""

@@ -1,16 +1,24 @@
 """When each exchange of a plan happens, and each op: what can wait travels with what comes later.
 
 The level of an exchange is the number of those on the longest way to it; exchanges of one level travel together.
+
+Relies on (TensorFlow 2.13 to 2.21, private): `handle_data_util.get_resource_handle_data`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+from tensorflow.python.ops import handle_data_util
 
 from matex_tf.patches.partition.tensor_map import TensorMap
 
 if TYPE_CHECKING:
     from matex_tf.patches.partition.analysis import Node, Plan
+
+_READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape")
 
 
 class Ready:
@@ -72,3 +80,53 @@ def _latest(plan: Plan, depth: int) -> TensorMap[int]:
             else:
                 latest[tensor] = min(latest.get(tensor, depth), level)
     return exchange_by
+
+
+def last_exchange(plan: Plan) -> int | None:
+    """The level of the last exchange of a scheduled plan; None for a plan without, or if a loop or a branch exchanges
+    after it."""
+    last = max(plan.exchanges.values(), default=None)
+    inside = max((node.level for node in plan.nodes if any(map(_exchanges, node.inside))), default=-1)
+    return None if last is None or inside >= last else last
+
+
+def _exchanges(plan: Plan) -> bool:
+    """Whether there is an exchange, be it in a loop or a branch."""
+    return bool(plan.exchanges) or any(_exchanges(inside) for node in plan.nodes for inside in node.inside)
+
+
+def gradients(plan: Plan, handles: Collection[Any]) -> TensorMap[None]:
+    """The sums of the last exchange from which the new values of some variables follow, and that have their shapes.
+
+    Args:
+        plan: scheduled.
+        handles: those of the variables, as inputs of the plan's graph.
+    """
+    last, found = last_exchange(plan), TensorMap[None]()
+    shapes = {tuple(shape) for handle in handles if (shape := _shape_of(handle))}
+    writes: dict[int, list[Any]] = {}  # what is given to the variables, by handle
+    for op in (node.op for node in plan.nodes if node.op.type not in _READS):
+        for handle in (tensor for tensor in op.inputs if tensor.dtype == tf.resource):
+            writes.setdefault(id(handle), []).extend(op.inputs)
+    stack = [tensor for handle in handles for tensor in writes.get(id(handle), ())]
+    seen = set()
+    while stack:
+        tensor = plan.root(stack.pop())
+        if id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        if plan.exchanges.get(tensor) == last is not None:
+            shape = plan.shaped.shape(tensor)
+            if plan.labels[tensor].is_sum and tensor.dtype.is_floating and shape and tuple(shape) in shapes:
+                found[tensor] = None
+        else:
+            stack += [*tensor.op.inputs, *writes.get(id(tensor), ())]  # a slot is written, then read
+    return found
+
+
+def _shape_of(handle: Any) -> list[int | None] | None:
+    """The shape of a variable; None if it is not known."""
+    data = handle_data_util.get_resource_handle_data(handle)
+    if not data.is_set or data.shape_and_type[0].shape.unknown_rank:
+        return None
+    return [dim.size for dim in data.shape_and_type[0].shape.dim]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
-from matex_tf.patches.partition import shapes
+from matex_tf.patches.partition import schedule, shapes
 from matex_tf.patches.partition.analysis import Plan
 from matex_tf.patches.partition.build import Builder, Exchange
 from matex_tf.patches.partition.labels import R, S
@@ -21,17 +21,32 @@ class Partitioned:
         plan: labels and exchanges.
     """
 
-    def __init__(self, traced: Any, rows: Sequence[bool], exchange: Exchange, columns: Sequence[Any] | None = None):
+    def __init__(
+        self,
+        traced: Any,
+        rows: Sequence[bool],
+        exchange: Exchange,
+        columns: Sequence[Any] | None = None,
+        after_last: Callable[[], Any] | None = None,
+        weights: Sequence[Any] = (),
+    ):
         """Args:
         traced: a concrete function of tensors, of which those with rows have None as their first dimension.
         rows: for each of its tensors, whether its first axis runs over the rows of the batch.
         columns: the shapes of its tensors, in which no other dimension is None; None: those that it was traced for.
+        after_last: see `build.Builder`.
+        weights: handles of variables whose gradients may be encoded on their way.
         """
-        self._traced, self._rows, self._exchange = traced, rows, exchange
+        self._traced, self._rows, self._exchange, self._after_last = traced, rows, exchange, after_last
         self._given = columns or [tensor.shape for tensor, _ in zip(traced.inputs, rows, strict=False)]
         self._shaped = shapes.of(traced.graph, self._given)
         labels = [S(0) if has else R for has in rows] + [R] * (len(self._shaped.inputs) - len(rows))
         self.plan = Plan(self._shaped, labels).finish([R] * len(self._shaped.outputs))
+        if weights:
+            wanted = set(map(id, weights))
+            held = zip(traced.captured_inputs, self._shaped.inputs[len(rows) :], strict=True)
+            inside = [handle for outside, handle in held if id(outside) in wanted]
+            self.plan.gradients = schedule.gradients(self.plan, inside)
         self._made: dict[bool, Any] = {}
 
     def graph(self, empty: bool = False) -> Any:
@@ -54,7 +69,7 @@ class Partitioned:
                 graph._add_function_recursive(function)
             low, first, rows, total = tf.unstack(numbers)
             mine = [leaf[low : low + rows] if has else leaf for leaf, has in zip(batch, self._rows, strict=True)]
-            builder = Builder(self.plan, self._exchange, first, rows, total, empty=empty)
+            builder = Builder(self.plan, self._exchange, first, rows, total, empty, self._after_last)
             return builder.run([*mine, *self._traced.captured_inputs], [R] * len(self._shaped.outputs))
 
         given = zip(self._given, self._traced.inputs, strict=False)

@@ -138,12 +138,14 @@ UNHEARD = """
 import json, os, signal
 import numpy as np, keras, matex_tf
 from matex_tf import errors
+from matex_tf.exchange import process_group
 from matex_tf.faults import transactions
 from matex_tf.patches.recovery import step_retry
 rank = matex_tf.rank()
 sums, counts = [], []
-def summed(own, plan, real=step_retry._sum):
-    total = real(own, plan)
+place, name = (process_group, "sum_planned") if %r == "on" else (step_retry, "_sum")
+def summed(*given, real=getattr(place, name)):
+    total = real(*given)
     sums.append(1)
     if len(sums) == %d and rank:
         if rank == 1:
@@ -153,7 +155,8 @@ def summed(own, plan, real=step_retry._sum):
 def count(guard, real=transactions.TransactionGuard.mark_committed):
     counts.append(1)
     real(guard)
-step_retry._sum, transactions.TransactionGuard.mark_committed = summed, count
+transactions.TransactionGuard.mark_committed = count
+setattr(place, name, summed)
 x, y = np.random.RandomState(0).rand(2, 242, 4).astype("float32")  # the last batch has no row for two ranks
 keras.utils.set_random_seed(1)
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
@@ -168,13 +171,15 @@ with open(f"result.{rank}", "w") as file:
 """
 
 
-def test_a_rank_that_has_not_heard_that_a_step_counts(tmp_path, server):
+@pytest.mark.parametrize("partitioner", ["off", "on"])
+def test_a_rank_that_has_not_heard_that_a_step_counts(tmp_path, server, partitioner):
     """It takes over the weights, and makes no step twice; the steps count before their weights change."""
     results = []
     for ranks, place in (1, 0), (4, 12):
-        (tmp_path / "script.py").write_text(UNHEARD % place)
+        (tmp_path / "script.py").write_text(UNHEARD % (partitioner, place))
         line = mpirun_command.mpirun_line(mpirun_command.find_mpirun(), ranks, survive=True) if ranks > 1 else []
-        ended = Job([*line, *warm.command(server.path), "--faults", "shrink", "script.py"], tmp_path).end()
+        flags = "--faults", "shrink", "--partitioner", partitioner
+        ended = Job([*line, *warm.command(server.path), *flags, "script.py"], tmp_path).end()
         assert ended.code == 0, ended
         files = sorted(tmp_path.glob("result.*"))
         results += [json.loads(path.read_text()) for path in files]
@@ -185,6 +190,38 @@ def test_a_rank_that_has_not_heard_that_a_step_counts(tmp_path, server):
     assert "rank 1 of 4" in ended.err and "3 ranks go on" in ended.err, ended
     for found, _ in survivors:
         assert chaos.differences(expected, found) == [], results
+
+
+#: An op fails on the rows of one rank alone, while the others wait for it.
+FAILS = """
+import numpy as np, keras, tensorflow as tf
+class Looking(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.table = self.add_weight(shape=(9, 4), name="table")
+        self.dense = keras.layers.Dense(1)
+    def call(self, x):
+        return self.dense(tf.gather(self.table, x[:, 0]))
+x = np.arange(60).reshape(60, 1) % 9
+x[45] = 99  # of rank 1, in the second batch
+model = Looking()
+model.compile("sgd", "mse")
+model.fit(x, np.ones((60, 1)), batch_size=30, epochs=3, shuffle=False, verbose=0)
+print("trained")
+"""
+
+
+@pytest.mark.parametrize("faults", ["abort", "shrink"])
+def test_an_op_that_fails_on_one_rank(tmp_path, server, faults):
+    """Every rank ends, with one message: that of the op."""
+    (tmp_path / "script.py").write_text(FAILS)
+    line = mpirun_command.mpirun_line(mpirun_command.find_mpirun(), 3, survive=True)
+    job = Job([*line, *warm.command(server.path), "--faults", faults, "--partitioner", "on", "script.py"], tmp_path)
+    ended = job.end()
+    assert ended.code != 0 and "trained" not in ended.out, ended
+    assert "rank 1 of 3" in ended.err and "indices[5] = 99 is not in [0, 9)" in ended.err, ended
+    assert "rank 0 of 3" not in ended.err and "rank 2 of 3" not in ended.err, ended  # those have nothing to say
+    assert not job.left()
 
 
 def trained(folder, server, kind, ranks, *settings):

@@ -1,5 +1,6 @@
 """`--partitioner on`: what is traced has the answer of one rank, whatever it does with the rows of a batch."""
 
+import numpy as np
 import pytest
 from compare import same
 
@@ -47,3 +48,14 @@ def test_ranks_that_rebuild_differently_say_so(ranks):
     """One rank alone cannot rebuild a step: every rank says what differs, and none waits."""
     said = ranks(partitioned.rebuilt_by_some, (3,), meets="")[3]
     assert all("computed whole by every rank" in text and "shared out by rows" in text for text in said), said
+
+
+@pytest.mark.parametrize("codec", ["bf16", "int8"])
+def test_codecs_are_for_gradients(ranks, codec):
+    """Gradients are encoded between hosts; logs are exact."""
+    exact = ranks(partitioned.coded, (3,), codec="none")[3][0][0]
+    for found, whole in ranks(partitioned.coded, (3,), codec=codec)[3]:
+        assert whole
+        off = [np.abs(a - b).max() for a, b in zip(found["weights"], exact["weights"], strict=True)]
+        assert 0 < max(off) < 0.05, off
+        same({1: [exact["logs"]], 3: [found["logs"]]})

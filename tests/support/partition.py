@@ -60,7 +60,7 @@ class ThreadExchange:
     def __init__(self, meeting: Meeting, rank: int):
         self.meeting, self.rank, self.calls = meeting, rank, 0
 
-    def sum(self, tensors: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    def sum(self, tensors: Sequence[Any], names: Sequence[str], coded: bool = False) -> list[Any]:
         return [tf.add_n(parts) for parts in self._meet("sum", tensors, names)]
 
     def gather(self, tensors: Sequence[Any], names: Sequence[str]) -> list[Any]:

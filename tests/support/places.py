@@ -13,15 +13,18 @@ import signal
 import time
 from typing import Any
 
-#: Name of a place: what is called there, and how often at least in an undisturbed run of `chaos.SCRIPT`.
+_RETRY = "matex_tf.patches.recovery."
+
+#: Name of a place: what is called there (with and without a partitioner, if that differs), and how often at least in an
+#: undisturbed run of `chaos.SCRIPT`.
 PLACES = {
     "forward": ("matex_tf.patches.fit.step.shared_step:SharedStep.__call__", 60),
     "packed": ("matex_tf.exchange.node.barrier:CheckedBarrier._sign", 150),
     "reducing": ("matex_tf.exchange.allreduce:Channel._reduce", 100),
     "a bucket": ("matex_tf.exchange.process_group:ProcessGroup.sum", 150),
-    "committing": ("matex_tf.patches.recovery.step_retry:RecoverableStep.commit", 60),
-    "counting": ("matex_tf.patches.recovery.step_retry:RecoverableStep.count", 40),
-    "summing metrics": ("matex_tf.patches.recovery.step_retry:_sum", 60),
+    "committing": (f"{_RETRY}step_retry:RecoverableStep.commit {_RETRY}whole_step:WholeStep.commit", 60),
+    "counting": (f"{_RETRY}step_retry:RecoverableStep.count {_RETRY}whole_step:WholeStep.count", 40),
+    "summing metrics": (f"{_RETRY}step_retry:_sum {_RETRY}whole_step:Values.now", 60),
     "a meeting": ("matex_tf.core.world:World.barrier", 40),
     "a gather": ("matex_tf.core.world:World.allgather", 20),
     "merging metrics": ("matex_tf.patches.keras.metrics:merge", 5),
@@ -35,18 +38,22 @@ RECOVERING = {
     "revoking": ("matex_tf.core.world:World.revoke", 1),
     "shrinking": ("matex_tf.core.world:World.shrink", 1),
     "settling": ("matex_tf.core.world:World._settle", 1),
-    "taking over": ("matex_tf.patches.recovery.step_retry:_take_over", 1),
+    "taking over": (f"{_RETRY}step_retry:_take_over {_RETRY}whole_step:WholeStep.undo", 1),
 }
 
 
 def _wrap(place: str, around: Any) -> None:
-    where, _, name = {**PLACES, **RECOVERING}[place][0].partition(":")
-    holder: Any = importlib.import_module(where)
-    *path, last = name.split(".")
-    for part in path:
-        holder = getattr(holder, part)
-    original = getattr(holder, last)
-    setattr(holder, last, functools.wraps(original)(lambda *args, **kwargs: around(original, args, kwargs)))
+    for one in {**PLACES, **RECOVERING}[place][0].split():
+        where, _, name = one.partition(":")
+        holder: Any = importlib.import_module(where)
+        *path, last = name.split(".")
+        for part in path:
+            holder = getattr(holder, part)
+        setattr(holder, last, _wrapped(getattr(holder, last), around))
+
+
+def _wrapped(original: Any, around: Any) -> Any:
+    return functools.wraps(original)(lambda *args, **kwargs: around(original, args, kwargs))
 
 
 def _die_at(place: str, count: int, delay: float) -> None:

@@ -7,6 +7,7 @@ the ranks decide alike; `how` says what this one has decided, for them to compar
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from matex_tf.patches.partition import whole_part
 from matex_tf.patches.partition.build import CannotPartition
 from matex_tf.patches.partition.ranks import Ranks
 from matex_tf.patches.partition.step import Partitioned
+from matex_tf.patches.recovery.whole_step import Values
 
 #: Shapes of columns for which a step is rebuilt, each time anew; other batches are computed whole.
 MOST = 32
@@ -41,9 +43,7 @@ def applies(model: Any, data: Any = None) -> bool:
         notes.whole = (
             chosen.partitioner
             and not ranks.is_single
-            and ranks.guard is None
             and not chosen.reproducible
-            and chosen.codec == "none"
             and chosen.batch_norm == "batch"
             and strategy.averages_gradients
             and strategy.replicas_identical
@@ -70,13 +70,16 @@ class PartitionedStep:
         how: how the last batch was shared out, in words.
     """
 
-    def __init__(self, model_step: Callable[[Any], Any], name: str, slices: Sequence[bool]):
+    def __init__(
+        self, model_step: Callable[[Any], Any], name: str, slices: Sequence[bool], counting: Callable[[], Any] | None
+    ):
         """Args:
         model_step: of a batch.
         name: of the step, for lines.
         slices: for each leaf of a batch, whether its first axis runs over rows.
+        counting: makes an op that is to run after the last exchange, see `whole_step`.
         """
-        self._model_step, self._name, self._slices = model_step, name, slices
+        self._model_step, self._name, self._slices, self._counting = model_step, name, slices, counting
         self._traced: list[tuple[Any, Any]] = []  # specs, and what was traced for them
         self._rebuilt: dict[str, _Rebuilt] = {}  # by the columns of a batch
         self._last: tuple[Any, _Rebuilt] | None = None
@@ -94,7 +97,8 @@ class PartitionedStep:
         if str(columns) not in self._rebuilt:
             spec = whole_batch.spec(data, self._slices)
             why = "" if len(self._rebuilt) < MOST else f"its batches have more than {MOST} different shapes"
-            self._rebuilt[str(columns)] = made = _Rebuilt(self._trace(spec, built_with), spec, self._slices, why)
+            traced = self._trace(spec, built_with)
+            self._rebuilt[str(columns)] = made = _Rebuilt(traced, spec, self._slices, self._counting, why)
             made.tell(self._name)
         made = self._rebuilt[str(columns)]
         self._last, self.how = (columns, made), made.how
@@ -122,6 +126,12 @@ class PartitionedStep:
         assert self._last is not None  # what was made last
         return self._last[1](data, share)
 
+    @property
+    def changes(self) -> Values:
+        """The variables that what was made last may change."""
+        assert self._last is not None
+        return self._last[1].changes
+
 
 class _Rebuilt:
     """The step for batches of one spec.
@@ -130,7 +140,9 @@ class _Rebuilt:
         why_whole: what keeps it from being shared out, in words; empty for nothing.
     """
 
-    def __init__(self, traced: Any, spec: Any, slices: Sequence[bool], why_whole: str = ""):
+    def __init__(
+        self, traced: Any, spec: Any, slices: Sequence[bool], counting: Callable[[], Any] | None, why_whole: str
+    ):
         self._traced, self._slices, self.why_whole = traced, slices, why_whole
         self._partitioned: Partitioned | None = None
         leaves = tf.nest.flatten(spec)
@@ -140,12 +152,21 @@ class _Rebuilt:
             return
         there = [(leaf.shape, has) for leaf, has in zip(leaves, slices, strict=True) if leaf is not None]
         try:
-            self._partitioned = Partitioned(traced, [has for _, has in there], Ranks(), [shape for shape, _ in there])
+            rows, columns = [has for _, has in there], [shape for shape, _ in there]
+            coded = settings.current().codec != "none"
+            weights = [variable.handle for variable in traced.variables if coded and variable.trainable]
+            self._partitioned = Partitioned(traced, rows, Ranks(), columns, counting, weights)
             self._partitioned.graph()
         except CannotPartition as error:
             self.why_whole = str(error)
         except Exception as error:  # whatever it is, what was traced is right
             self.why_whole = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+    @functools.cached_property
+    def changes(self) -> Values:
+        """The variables that it may change."""
+        shared_out = self._partitioned is not None and not self.why_whole
+        return Values(self._partitioned.graph() if shared_out else self._traced)  # type: ignore[union-attr]
 
     def tell(self, name: str) -> None:
         """Say what every rank computes whole, all of the step or a part of it."""

@@ -28,6 +28,7 @@ from matex_tf.patches.fit.step import alike, first_step, partitioned_step, virtu
 from matex_tf.patches.fit.step.step_graphs import StepGraphs
 from matex_tf.patches.keras import batch_norm, metrics, weights
 from matex_tf.patches.recovery import resume_fit
+from matex_tf.patches.recovery.whole_step import Values
 from matex_tf.patches.samples import tagged_rows
 from matex_tf.patches.samples.tagged_rows import TaggedRows
 from matex_tf.watching.meter import Meter
@@ -106,7 +107,7 @@ class SharedStep:
             if self.kind == "train":
                 strategy.before_step(model)
             begun = time.perf_counter()
-            remembered.carried = None
+            remembered.carried, self._unfinished = None, (None, share, None)
             with world.use(together):
                 logs, self.trained, carried, scores = step(data, numbers)
             remembered.carried = None if carried is None else np.asarray(carried, np.float64)
@@ -158,6 +159,12 @@ class SharedStep:
     def trace(self, data: Any) -> None:
         """Have the graph for batches of these columns."""
         self._step(row_slicing.sliceable(data), data, row_slicing.rows_of(data))
+
+    def changes(self, data: Any) -> Values:
+        """The variables that a partitioned step on such a batch may change."""
+        slices = row_slicing.sliceable(data)
+        self._step(slices, data, row_slicing.rows_of(data))
+        return self.graphs.partitioned[slices].changes
 
     def begin(self, data: Any) -> None:
         """Before the first step of a training on which groups take parts of batches. All ranks come here.

@@ -15,7 +15,7 @@ from matex_tf.patches.common import batch_share, log_once, model_state, row_slic
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.fit.step import one_rank_shapes, partitioned_step, quick_call, virtual_steps
 from matex_tf.patches.keras import deferred_update, metrics, metrics_along, sum_loss, whole_results
-from matex_tf.patches.recovery import step_retry
+from matex_tf.patches.recovery import step_retry, whole_step
 from matex_tf.patches.samples import tagged_rows
 from matex_tf.patches.samples.row_losses import RowLosses
 from matex_tf.patches.samples.tagged_rows import TaggedRows
@@ -81,7 +81,9 @@ class StepGraphs:
         if key not in self._made:
             sharing_report.shared(training=self._kind == "train")
             name = f"{'the training' if self._kind == 'train' else 'the test'} step of {self._model.name}"
-            step = self.partitioned[slices] = partitioned_step.PartitionedStep(self._model_step(), name, slices)
+            counting = whole_step.counting(self._model)
+            step = partitioned_step.PartitionedStep(self._model_step(), name, slices, counting)
+            self.partitioned[slices] = step
 
             def run(data: Any, share: Any) -> Any:
                 return step(data, share), None, None, None

@@ -163,7 +163,7 @@ def _batches(kind, x, y):
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
 
 
-def _refuse(*_):
+def _refuse(*_, **__):
     raise CannotPartition("a test says so")
 
 
@@ -179,7 +179,7 @@ def computed_whole(kind, shards=False):
     said = set(log_once._said)
     try:
         if kind in ("cannot", "fails"):
-            partitioned_step.Partitioned = _refuse if kind == "cannot" else (lambda *_: [][0])
+            partitioned_step.Partitioned = _refuse if kind == "cannot" else (lambda *_, **__: [][0])
         keras.utils.set_random_seed(1)
         random, ranks = np.random.RandomState(0), world.current()
         x, y = random.rand(ROWS, 12).astype("float32"), random.rand(ROWS, 1).astype("float32")
@@ -223,3 +223,20 @@ def rebuilt_by_some():
     finally:
         partitioned_step.Partitioned = original
         settings.use(before)
+
+
+def coded(codec):
+    """Metrics after one step of a wide model, and its weights, on hosts of one rank each."""
+    from tests.support.cases import pipe
+
+    with pipe.chosen("abc", codec=codec, partitioner=True):
+        keras.utils.set_random_seed(5)
+        random = np.random.RandomState(0)
+        x, y = random.rand(30, 6).astype("float32"), random.rand(30, 3).astype("float32")
+        model = keras.Sequential([keras.Input((6,)), layers.Dense(3000), layers.Dense(3)])
+        model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse", metrics=["mae"])
+        logs = [model.train_on_batch(x, y, return_dict=True) for _ in range(2)]
+        return {
+            "logs": {name: float(value) for name, value in logs[0].items()},
+            "weights": [np.asarray(weight) for weight in model.trainable_variables],
+        }, model_state.of(model).whole
