@@ -1,8 +1,8 @@
 """Accuracy at the end of short jobs, by strategy, with the defaults of each: five small data sets, beside sync.
 
-Each is trained for a few hundred steps, by SGD with momentum, in a network of two hidden layers. Two ranks, each a
-group of its own where a strategy has groups. What a strategy changes shows in such jobs first: there are few rounds,
-and weights move far in each.
+Each is trained for a few hundred steps, by SGD with momentum at two rates and by Adam, in a network of two hidden
+layers. Two ranks, each a group of its own where a strategy has groups. What a strategy changes shows in such jobs
+first: there are few rounds, and weights move far in each.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from benchmarks import jobs, tables
 COMPARED = {
     "sync": ["--strategy", "sync"],
     "pipe": ["--strategy", "pipe"],
+    "pipe, as published": ["--strategy", "pipe", "--pipe-predict", "off"],
     "gossip": ["--strategy", "gossip"],
     "local": ["--strategy", "local", "--groups", "2"],
     "elastic": ["--strategy", "elastic", "--groups", "2"],
@@ -43,6 +44,11 @@ TASKS = {
     "wine": Task(16, 20),
     "moons": Task(32, 12),
     "circles": Task(32, 12),
+}
+#: By its name an optimizer, from its learning rate.
+OPTIMIZERS = {
+    "sgd": lambda rate: {"learning_rate": rate, "momentum": 0.9},
+    "adam": lambda rate: {"learning_rate": rate},
 }
 #: The first so many of all rows train, the others test.
 TRAINED = 0.7
@@ -72,27 +78,30 @@ def network(columns: int, classes: int) -> Any:
     return keras.Sequential([keras.Input((columns,)), *hidden, keras.layers.Dense(classes)])
 
 
-def train(names: list[str], seeds: int, rate: float) -> dict[str, list[float]]:
-    """On a rank: the accuracy on test rows, for each seed."""
+def train(names: list[str], optimizers: list[str], seeds: int) -> dict[str, dict[str, list[float]]]:
+    """On a rank: by optimizer and data set the accuracy on test rows, for each seed."""
     import keras
 
-    found: dict[str, list[float]] = {}
+    found: dict[str, dict[str, list[float]]] = {}
     for name in names:
         (x, y), task = rows_of(name), TASKS[name]
-        count = int(TRAINED * len(x))
-        model = network(x.shape[1], int(y.max()) + 1)
-        optimizer = keras.optimizers.SGD(rate, momentum=0.9)
-        optimizer.build(model.trainable_variables)
-        begin = [np.array(variable) for variable in optimizer.variables]
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(optimizer, loss, metrics=["accuracy"])
-        for seed in range(seeds):  # the step is compiled once for all of them
-            keras.utils.set_random_seed(seed)
-            model.set_weights(network(x.shape[1], int(y.max()) + 1).get_weights())
-            for variable, value in zip(optimizer.variables, begin, strict=True):
-                variable.assign(value)
-            model.fit(x[:count], y[:count], batch_size=task.batch, epochs=task.epochs, verbose=0)
-            found.setdefault(name, []).append(float(model.evaluate(x[count:], y[count:], verbose=0)[1]))
+        count, classes = int(TRAINED * len(x)), int(y.max()) + 1
+        for chosen in optimizers:
+            kind, _, rate = chosen.partition(" ")
+            model = network(x.shape[1], classes)
+            optimizer = keras.optimizers.get({"class_name": kind, "config": OPTIMIZERS[kind](float(rate))})
+            optimizer.build(model.trainable_variables)
+            begin = [np.array(variable) for variable in optimizer.variables]
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            model.compile(optimizer, loss, metrics=["accuracy"])
+            for seed in range(seeds):  # the step is compiled once for all of them
+                keras.utils.set_random_seed(seed)
+                model.set_weights(network(x.shape[1], classes).get_weights())
+                for variable, value in zip(optimizer.variables, begin, strict=True):
+                    variable.assign(value)
+                model.fit(x[:count], y[:count], batch_size=task.batch, epochs=task.epochs, verbose=0)
+                right = float(model.evaluate(x[count:], y[count:], verbose=0)[1])
+                found.setdefault(chosen, {}).setdefault(name, []).append(right)
     return found
 
 
@@ -100,31 +109,41 @@ def main() -> None:
     parser = tables.parser("accuracy", __doc__)
     parser.add_argument("--ranks", type=int, default=2, help="in two groups where a strategy has them (default 2)")
     parser.add_argument("--seeds", type=int, default=3, help="trainings on each data set (default 3)")
-    parser.add_argument("--rate", type=float, default=0.05, help="learning rate of SGD (default 0.05)")
+    parser.add_argument(
+        "--optimizers",
+        default="sgd 0.05,sgd 0.1,adam 0.001",
+        help="of sgd (with momentum 0.9) and adam, each with a rate (default 'sgd 0.05,sgd 0.1,adam 0.001')",
+    )
     parser.add_argument("--tasks", default=",".join(TASKS), help=f"of {', '.join(TASKS)} (default all)")
     parser.add_argument("--only", metavar="NAME/…", help=f"of {' / '.join(COMPARED)} (default all)")
     parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)
     options = tables.parse(parser)
-    names = options.tasks.split(",")
+    names, optimizers = options.tasks.split(","), options.optimizers.split(",")
     if options.as_rank:
-        jobs.tell(train(names, options.seeds, options.rate))
+        jobs.tell(train(names, optimizers, options.seeds))
         return
     figures: dict[str, Any] = {}
+    rows: list[tuple[str, ...]] = []
+    columns = ["optimizer", "strategy", *names, "most behind sync"]
     for name in options.only.split("/") if options.only else COMPARED:
         words = ["-m", "matex_tf", *COMPARED[name], "--seed", "1", "--notes", "off", "--threads", "1"]
         words += ["-m", "benchmarks.accuracy", "--as-rank", "--tasks", options.tasks]
-        words += ["--seeds", str(options.seeds), "--rate", str(options.rate)]
+        words += ["--seeds", str(options.seeds), "--optimizers", options.optimizers]
         figures[name] = jobs.on_ranks(options.ranks, words)
-        print(f"  {name}: {figures[name]}", file=sys.stderr, flush=True)
-    means = {name: [100 * statistics.mean(found[task]) for task in names] for name, found in figures.items()}
-    rows = []
-    for name, own in means.items():
-        base = means.get("sync", own)
-        behind = max(there - here for there, here in zip(base, own, strict=True))
-        rows.append((name, *(f"{one:.2f}" for one in own), f"{max(behind, 0.0):.2f}"))
-    note = f"SGD {options.rate:g}, momentum 0.9; {options.ranks} ranks, {options.seeds} seeds"
-    tables.show("accuracy on test rows, %", ["strategy", *names, "most behind sync"], rows, note=note)
-    tables.keep(figures)
+        tables.keep(figures)
+        for optimizer in optimizers:
+            own, base = (_means(figures.get(one, figures[name])[optimizer], names) for one in (name, "sync"))
+            behind = max(there - here for there, here in zip(base, own, strict=True))
+            rows.append((optimizer, name, *(f"{one:.2f}" for one in own), f"{max(behind, 0.0):.2f}"))
+            print("  ", *rows[-1], sep="  ", file=sys.stderr, flush=True)
+    rows.sort(key=lambda row: optimizers.index(row[0]))
+    note = f"momentum of SGD 0.9; {options.ranks} ranks, {options.seeds} seeds"
+    tables.show("accuracy on test rows, %", columns, rows, labels=2, note=note)
+
+
+def _means(found: dict[str, list[float]], names: list[str]) -> list[float]:
+    """The mean over the seeds of each data set, in per cent."""
+    return [100 * statistics.mean(found[name]) for name in names]
 
 
 if __name__ == "__main__":

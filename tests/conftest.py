@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import compare
 import pytest
+import verified
 import warm
 from pool import CASE_SECONDS, Case, Outcome, Pool, plan
 
@@ -47,6 +49,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--all",
         action="store_true",
         help="every variant of the tests that have a mark `variants`, on 1 and 3 ranks",
+    )
+    parser.addoption(
+        "--verify",
+        action="store_true",
+        help="hold cases whose answer is that of one rank against matex-tf verify, see scripts/verify_cases",
     )
 
 
@@ -101,12 +108,26 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.update(MATEX_SCHEDULE=schedule, MATEX_BUCKET_MB="1", MATEX_TEST_BUCKET_BYTES="256")
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """What `matex-tf verify` has said of a case, as it comes."""
+    for line in verified.said(report) if not os.environ.get("PYTEST_XDIST_WORKER") else ():
+        print(f"\n{report.nodeid}: {line}", flush=True)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What `matex-tf verify` has said of cases, where it was asked."""
+    if terminalreporter.config.getoption("--verify"):
+        reports = [one for kind in ("passed", "failed") for one in terminalreporter.stats.get(kind, [])]
+        terminalreporter.write_line(verified.summary(reports))
+
+
 class Ranks:
     """Runs cases; what the fixture `ranks` gives."""
 
-    def __init__(self, pool: Pool, sizes: tuple[int, ...]):
+    def __init__(self, pool: Pool, sizes: tuple[int, ...], recorded: verified.Recorded | None = None):
         self._pool = pool
         self.sizes = sizes
+        self.recorded = recorded
         self.last: dict[int, list[Outcome]] = {}
 
     def __call__(
@@ -139,7 +160,9 @@ class Ranks:
     ) -> dict[int, list[Outcome]]:
         """The same, with the outcome of each rank, errors among them."""
         outcomes: dict[int, list[Outcome]] = {}
-        for groups in plan(sizes or self.sizes):
+        if self.recorded is not None:
+            outcomes = self.recorded.run(case, sizes or self.sizes, kwargs, seconds)
+        for groups in plan(sizes or self.sizes) if self.recorded is None else ():
             for group, result in zip(groups, self._pool.run(case, groups, kwargs, seconds), strict=True):
                 outcomes[len(group)] = result
         if os.environ.get("MATEX_TEST_TIMES"):
@@ -216,29 +239,37 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="session")
-def pool() -> Iterator[Pool]:
+def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
     """The four ranks."""
-    ranks = Pool()
+    ranks = verified.recording_pool() if request.config.getoption("--verify") else Pool()
     yield ranks
     ranks.close()
 
 
 @pytest.fixture(scope="session")
-def any_ranks(pool: Pool, request: pytest.FixtureRequest) -> Ranks:
+def any_ranks(pool: Pool, request: pytest.FixtureRequest) -> Iterator[Ranks]:
     """What `ranks` is for fixtures that serve several tests."""
     text = request.config.getoption("--sizes")
-    if text:
-        return Ranks(pool, tuple(int(size) for size in text.split(",")))
-    return Ranks(pool, (1, 3) if request.config.getoption("--all") else (1, 2))
+    sizes = (1, 3) if request.config.getoption("--all") else (1, 2)
+    recorded = verified.Recorded(pool) if request.config.getoption("--verify") else None
+    yield Ranks(pool, tuple(int(size) for size in text.split(",")) if text else sizes, recorded)
+    if recorded is not None:
+        recorded.close()
 
 
 @pytest.fixture
-def ranks(any_ranks: Ranks) -> Ranks:
+def ranks(any_ranks: Ranks, request: pytest.FixtureRequest) -> Iterator[Ranks]:
     """Run a case on worlds of several sizes: `ranks(models.gan, (1, 3), argument=…)`.
 
     Where a test leaves them open, it runs on 1 and 2 ranks, with `--all` on 1 and 3: a rank is a third of the work.
     """
-    return any_ranks
+    if any_ranks.recorded is None:
+        yield any_ranks
+        return
+    any_ranks.recorded.forget()
+    compare.hearing[:] = [verified.Asked(any_ranks.recorded, request)]
+    yield any_ranks
+    compare.hearing.clear()
 
 
 @pytest.fixture

@@ -16,11 +16,9 @@ from matex_tf.job.target import Target
 from matex_tf.launch import mpirun_command, mpirun_process, resources
 from matex_tf.settings import Settings
 from matex_tf.storage import atomic_file
-from matex_tf.verifying import compare, record
+from matex_tf.verifying import compare, judge, record
 
 _TOLERANCE, _STEPS = 1e-3, 20
-#: How often the script runs on one rank with other last digits, where several ranks seem to give something else.
-_NUDGES = 2
 _SEEDS = "Seed what it draws: keras.utils.set_random_seed(0), np.random.default_rng(0), and nothing from the clock."
 #: Settings on which the bits of a run with --reproducible depend.
 _FOR_BITS = ("reproducible", "threads", "batch_norm")
@@ -58,7 +56,6 @@ def command(asked: argparse.Namespace) -> int:
     settings = Settings.read(asked.flags)
     target = Target.read(asked.rest)
     target.require()
-    target.require()
     atomic_file.require(asked.plot, "--plot")
     ranks = asked.ranks or max(2, resources.default_ranks(asked.hosts))
     seed = str(max(settings.seed, 0))
@@ -69,29 +66,17 @@ def command(asked: argparse.Namespace) -> int:
         alone = _Alone([*words, *own, *target.words], folder, asked.steps, target)
         one = alone.run("one rank")
         several = _several(words, asked, settings, ranks, folder, target)
-        found = compare.compare(record.read(one), record.read(several))
-        if not found.within(asked.tolerance):
-            again = alone.run("one rank again, to see whether the script repeats itself")
-            repeated = compare.compare(record.read(one), record.read(again))
-            first = repeated.first_log()
-            if repeated.unequal or (first is not None and first.largest > asked.tolerance):
-                show(repeated, asked.tolerance)
-                print(
-                    f"{target.name} does not repeat itself on one rank: of {ranks} ranks nothing can be said. {_SEEDS}"
-                )
-                return 1
-            rounding = compare.Rounding()
-            rounding.add(record.read(one), record.read(again))
-            for nudge in range(1, _NUDGES + 1):
-                other = alone.run("one rank with other last digits of the weights, to see what rounding does", nudge)
-                rounding.add(record.read(one), record.read(other))
-            found = compare.compare(record.read(one), record.read(several), asked.tolerance, rounding)
+        judged = judge.judge(one, several, alone.again, asked.tolerance)
+    found = judged.found
     show(found, asked.tolerance)
-    same = say(found, ranks, asked.tolerance)
+    if not judged.repeats:
+        print(f"{target.name} does not repeat itself on one rank: of {ranks} ranks nothing can be said. {_SEEDS}")
+        return 1
+    say(judged, ranks, asked.tolerance)
     if asked.plot:
         draw(found, ranks, asked.plot)
         print(f"drawn: {asked.plot}")
-    return 0 if same else 1
+    return 0 if judged.same else 1
 
 
 class _Alone:
@@ -110,6 +95,11 @@ class _Alone:
         code = subprocess.run(self._line, env=environ).returncode
         _require(code, folder, "one rank", self._target)
         return folder
+
+    def again(self, nudge: int) -> str:
+        """The same, to see what one rank makes of rounding."""
+        why = "other last digits of the weights, to see what rounding does" if nudge else "the same again"
+        return self.run(f"one rank, {why}", nudge)
 
 
 def _several(
@@ -180,15 +170,14 @@ def show(found: compare.Comparison, tolerance: float) -> None:
         print(f"not the same: {line}")
 
 
-def say(found: compare.Comparison, ranks: int, tolerance: float) -> bool:
-    """Print the verdict; whether several ranks give what one gives."""
-    same = found.within(tolerance)
-    if same and not found.left_out and all(one.largest == 0 for one in found.found.values()):
+def say(judged: judge.Judgement, ranks: int, tolerance: float) -> None:
+    """Print the verdict."""
+    found = judged.found
+    if judged.same and not found.left_out and all(one.largest == 0 for one in found.found.values()):
         print(f"{ranks} ranks give the bits of one rank")
-        return True
-    verdict = "the answer of one rank" if same else "NOT the answer of one rank"
-    print(f"{ranks} ranks give {verdict}, {'' if same else 'not '}to {tolerance:g}")
-    return same
+        return
+    verdict = "the answer of one rank" if judged.same else "NOT the answer of one rank"
+    print(f"{ranks} ranks give {verdict}, {'' if judged.same else 'not '}to {tolerance:g}")
 
 
 def _first(one: compare.Found) -> str:

@@ -38,6 +38,25 @@ def held_by(variable: Any) -> Any:
     return variable.value() if callable(variable.value) else variable.value
 
 
+@dataclasses.dataclass(frozen=True)
+class Update:
+    """An update of an optimizer, for a strategy that delays it.
+
+    Attributes:
+        key: the optimizer, or another object that stands for one sequence of updates; kept by a weak reference.
+        names: the paths of the variables that it updates, for messages.
+        apply: applies gradients as the optimizer would; in this graph, or in eager mode.
+        changed: all variables that this changes: the weights, and those of the optimizer.
+        part: float32 scalar of the graph, rows of the batch that are this rank's, of all rows.
+    """
+
+    key: Any
+    names: Sequence[str]
+    apply: Callable[[list[Gradient]], None]
+    changed: Sequence[Any]
+    part: tf.Tensor
+
+
 class Strategy:
     """What is exchanged, with whom and when. Every method is called at the same point on every rank.
 
@@ -176,19 +195,11 @@ class Strategy:
         """
         return list(gradients)
 
-    def delay(
-        self,
-        key: Any,
-        gradients: Sequence[Gradient],
-        names: Sequence[str],
-        apply: Callable[[list[Gradient]], None],
-    ) -> None:
+    def delay(self, update: Update, gradients: Sequence[Gradient]) -> None:
         """In the graph of a step, in place of `Optimizer.apply`.
 
         Args:
-            key: the optimizer, or another object that stands for one sequence of updates; kept by a weak reference.
-            gradients, names: as for `exchange`, but before anything is done with the gradients.
-            apply: applies gradients as the optimizer would; in this graph, or in eager mode.
+            gradients: as for `exchange`, but before anything is done with them.
         """
         raise NotImplementedError
 

@@ -27,6 +27,7 @@ from matex_tf.errors import MatexError
 from matex_tf.exchange import op_inputs, virtual_ranks
 from matex_tf.patches.common import batch_share, log_once, under_way, wrapping, xla
 from matex_tf.patches.keras import deferred_update
+from matex_tf.strategies.base import Update
 from matex_tf.strategies.sync import Sync, exchange_parts
 
 _sync = Sync(settings.current())
@@ -101,7 +102,8 @@ def delay(instance: Any, grads: Sequence[Any], variables: Sequence[Any], apply: 
         with under_way.having(exchanged=True):
             apply(averaged)
 
-    strategy().delay(instance, shaped(weighted(grads), variables), paths(variables), apply_exchanged)
+    update = Update(instance, paths(variables), apply_exchanged, [*variables, *instance.variables], part_of_batch())
+    strategy().delay(update, shaped(weighted(grads), variables))
 
 
 def _build(instance: Any, variables: Sequence[Any]) -> None:
@@ -233,16 +235,20 @@ def paths(variables: Sequence[Any]) -> list[str]:
     return [getattr(variable, "path", None) or variable.name for variable in variables]
 
 
+def part_of_batch() -> tf.Tensor:
+    """float32 scalar, by which this rank's gradients count in what is added up over the ranks."""
+    part = batch_share.current()
+    if not strategy().averages_gradients:
+        return part.alive if part is not None else tf.constant(1.0)
+    return part.weight if part is not None else tf.constant(1.0 / world.current().size)
+
+
 def weighted(grads: Sequence[Any]) -> list[Any]:
     """Gradients times this rank's part of the batch; a ghost's become 0, whatever they are.
 
     For a strategy that does not average gradients a rank that has rows counts whole.
     """
-    part = batch_share.current()
-    if not strategy().averages_gradients:
-        weight = part.alive if part is not None else tf.constant(1.0)
-    else:
-        weight = part.weight if part is not None else tf.constant(1.0 / world.current().size)
+    weight = part_of_batch()
 
     def scale(values: tf.Tensor) -> tf.Tensor:
         if not values.dtype.is_floating:

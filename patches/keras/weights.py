@@ -182,6 +182,11 @@ def merge_statistics(model: Any) -> None:
     # What the strategy applies has been exchanged; no loop of the script's own is at work.
     with under_way.having(in_keras=True):
         strategies.current().flush(model)
+    join_state(model)
+
+
+def join_state(model: Any) -> None:
+    """Give all ranks what they have accumulated together, and the average of other state that differs between them."""
     join_accumulators(model)
     average_statistics(trained_by_steps(model)[1])
 

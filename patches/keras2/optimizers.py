@@ -18,6 +18,7 @@ import tensorflow as tf
 from matex_tf.patches.common import batch_share, keras_lines, sharing_report, under_way, wrapping
 from matex_tf.patches.keras import optimizer as hook
 from matex_tf.patches.loops import gradient_updates, position
+from matex_tf.strategies.base import Update
 
 #: Modules, and their classes that apply gradients.
 CLASSES = {
@@ -74,7 +75,9 @@ def _delay(wrapped: Any, optimizer: Any, pairs: list[Any], rest: tuple[Any, ...]
             wrapped(list(zip(averaged, variables, strict=True)), *rest, **options)
 
     gradients = hook.weighted(hook.dense([gradient for gradient, _ in pairs]))
-    hook.strategy().delay(optimizer, hook.shaped(gradients, variables), hook.paths(variables), apply)
+    changed = [*variables, *keras_lines.optimizer_variables(optimizer)]
+    update = Update(optimizer, hook.paths(variables), apply, changed, hook.part_of_batch())
+    hook.strategy().delay(update, hook.shaped(gradients, variables))
     return optimizer.iterations
 
 

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from matex_tf.patches.partition import rules, squares
+from matex_tf.patches.partition import rules, sparse, squares
 from matex_tf.patches.partition.labels import Label, P, R, S, join
 from matex_tf.patches.partition.rules import Op, Ruling, lists
 from matex_tf.patches.partition.schedule import Ready, schedule
@@ -76,6 +76,9 @@ class Plan:
         needed = _needed(shaped)
         ops = [op for op in shaped.ops if op in needed]
         self._squares = squares.find(shaped, ops, _root)
+        self._gathered = sparse.find(shaped, ops, _root)
+        given = [tensor for tensor in shaped.inputs if tensor in self._gathered]
+        self.wanted.update((tensor, None) for tensor in given if self.labels[tensor].kind == "S")
         for op in ops:
             self._decide(op)
 
@@ -86,10 +89,10 @@ class Plan:
         return tensor
 
     def label(self, tensor: Any) -> Label:
-        """The label of a tensor; a part that is exchanged anyhow is whole."""
+        """The label of a tensor; a part that is exchanged anyhow is whole, and a sparse gradient that is gathered."""
         root = self.root(tensor)
         label = self.labels[root]
-        return R if label.kind == "P" and root in self.wanted else label
+        return R if root in self.wanted and (label.kind == "P" or root in self._gathered) else label
 
     def _decide(self, op: Any) -> None:
         if op.type in _ALIASES and op.inputs[0].dtype not in HANDLES:
@@ -119,6 +122,8 @@ class Plan:
         node.inputs, node.outputs = list(inputs), list(outputs)
         for tensor, label in zip(node.outputs, node.ruling.gives, strict=True):
             self.labels[tensor] = label
+            if label.kind == "S" and tensor in self._gathered:
+                self.wanted[tensor] = None
         by_itself = len(outputs) == 1 and not node.inside and (node.ruling.whole or not node.op.op_def.is_stateful)
         if by_itself and node.ruling.gives[0].kind == "S" and all(want == R for want in wants):
             self.free[outputs[0]] = node
@@ -152,19 +157,19 @@ class Plan:
             return Node(op, rules.whole(seen))
         ruling = rules.decide(seen)
         if ruling is not None:
-            hasty = self._waiting(op, labels, ruling)
-            if hasty:  # a part that waits for an exchange anyhow had better travel with it
-                node = self._by_rule(op, [R if place in hasty else label for place, label in enumerate(labels)])
-                wants = [R if place in hasty else want for place, want in enumerate(node.ruling.wants)]
+            better = self._waiting(op, labels, ruling) or self._free_for(op, labels, ruling)
+            if better:
+                node = self._by_rule(op, [R if place in better else label for place, label in enumerate(labels)])
+                wants = [R if place in better else want for place, want in enumerate(node.ruling.wants)]
                 node.ruling = dataclasses.replace(node.ruling, wants=wants)
                 return node
             return Node(op, ruling)
-        if any(label.kind == "S" for label in labels):
+        if any(label.kind == "S" and self.root(t) not in self.free for t, label in zip(op.inputs, labels, strict=True)):
             self.computed_whole.append(op)
         return Node(op, rules.whole(seen), known=all(label.kind == "R" for label in labels))
 
     def _waiting(self, op: Any, labels: list[Label], ruling: Ruling) -> list[int]:
-        """The inputs that stay parts while the op waits for an exchange that they could have had by then."""
+        """The inputs that stay parts while the op waits for an exchange that they had better travel with."""
         kept = [place for place, label in enumerate(labels) if label.is_sum and ruling.wants[place] in (None, P)]
         if not kept or self.shaped.is_body:
             return []
@@ -174,6 +179,12 @@ class Plan:
             want = ruling.wants[place] or labels[place]
             others += [self._ready.level(root, self._is_exchanged(root, want))] if place not in kept else []
         return [place for place in kept if self._ready.level(roots[place]) < max(others)]
+
+    def _free_for(self, op: Any, labels: list[Label], ruling: Ruling) -> list[int]:
+        """The inputs with rows, if every rank can make them whole, and a part would come of them."""
+        rows = [place for place, label in enumerate(labels) if label.kind == "S"]
+        free = all(self.root(op.inputs[place]) in self.free for place in rows)
+        return rows if free and any(label.kind == "P" for label in ruling.gives) else []
 
     def _by_statistics(self, op: Any, of: squares.Squares) -> bool:
         """Let a mean or a sum of squares come of statistics that are exchanged before; whether that is of use."""

@@ -18,9 +18,11 @@ import numpy as np
 import tensorflow as tf
 import wrapt
 
+from matex_tf import strategies
 from matex_tf.core import world
 from matex_tf.patches.common import keras_lines, seeds, wrapping
 from matex_tf.patches.common.active_flag import ActiveFlag
+from matex_tf.patches.keras import weights
 from matex_tf.verifying import record
 
 #: While Keras' own loops are at work, whose steps are recorded by their callbacks.
@@ -30,9 +32,11 @@ in_keras = ActiveFlag()
 class Recorder:
     """Counts the steps of this process, and writes down what rank 0 has after each."""
 
-    def __init__(self, directory: str, steps: int):
+    def __init__(self, directory: str, steps: int, nudge: int):
+        """Args: as they stand in the environment, see `record`."""
         self._writer = record.Writer(directory)
         self._wanted = steps
+        self.nudge = nudge
         self.steps = 0
 
     def add(self, kind: str, values: dict[str, np.ndarray]) -> None:
@@ -47,8 +51,8 @@ class Recorder:
 
     def before_step(self, model: Any) -> None:
         """Give weights other last digits where that is asked for: it shows what rounding makes of a training."""
-        if _nudge:
-            random = np.random.default_rng([_nudge, self.steps])
+        if self.nudge:
+            random = np.random.default_rng([self.nudge, self.steps])
             for variable in model.trainable_variables:
                 value = np.asarray(variable)
                 factor = 1 + _last_digits() * random.uniform(-1, 1, value.shape)
@@ -60,8 +64,11 @@ class Recorder:
             raise SystemExit(0)
 
 
-_nudge = int(os.environ.get(record.NUDGE, "0"))
-_recorder = Recorder(os.environ.get(record.DIRECTORY, ""), int(os.environ.get(record.STEPS, "0")))
+_recorder = Recorder(
+    os.environ.get(record.DIRECTORY, ""),
+    int(os.environ.get(record.STEPS, "0")),
+    int(os.environ.get(record.NUDGE, "0")),
+)
 
 
 def install(module: ModuleType) -> None:
@@ -163,6 +170,8 @@ def _logs(logs: Any) -> dict[str, np.ndarray]:
 
 
 def _add_model(model: Any) -> None:
+    if world.current().size > 1 and strategies.current().replicas_identical:
+        weights.join_state(model)  # a rank's part of it is nothing to compare
     kinds = keras_lines.optimizer_classes()
     held = [getattr(model, "optimizer", None), *vars(model).values()]
     slots = [
@@ -206,8 +215,8 @@ def add_step(names: Sequence[str], values: Sequence[np.ndarray], weights: int) -
 
 def nudge(variables: Iterable[Any], step: Any) -> None:
     """The same after a step of a loop of the script's own, also in a graph. Args: step: a number, other each time."""
-    for place, variable in enumerate(variables if _nudge else ()):
-        seed = tf.stack([tf.constant(_nudge + 1000 * place), tf.cast(step, tf.int32)])
+    for place, variable in enumerate(variables if _recorder.nudge else ()):
+        seed = tf.stack([tf.constant(_recorder.nudge + 1000 * place), tf.cast(step, tf.int32)])
         random = tf.random.stateless_uniform(variable.shape, seed, -1.0, 1.0, tf.float64)
         value = tf.cast(tf.convert_to_tensor(variable), tf.float64) * (1 + _last_digits() * random)
         variable.assign(tf.cast(value, tf.as_dtype(variable.dtype)))

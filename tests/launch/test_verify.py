@@ -4,10 +4,13 @@ import importlib.util
 
 import numpy as np
 import pytest
+import verified
 from jobs import LAUNCHER, Job
 
 from matex_tf.verifying import compare, record
 from matex_tf.verifying.record import BATCH, SLOTS, WEIGHTS, Moment
+from tests.support.cases import chains, models
+from tests.support.cases.chains import CHAIN, WRONG
 
 #: Trains by `fit`, then by a loop of its own.
 SCRIPT = """
@@ -140,73 +143,48 @@ def test_rounding():
     assert not compare.compare(training([0.01] * 9), training([0.02] + [0.01] * 8), 1e-3, late).within(1e-3)
 
 
-#: The commonest chain: the bias of the first layer has a gradient that is rounding alone, and Adam makes steps of it.
-CHAIN = """
-import os
-import keras
-import numpy as np
-import tensorflow as tf
-keras.utils.set_random_seed(1)
-several = "OMPI_COMM_WORLD_SIZE" in os.environ
-random = np.random.RandomState(0)
-x = random.normal(size=(150, 8)).astype("float32")
-y = (x[:, :1] * x[:, 1:2] > 0).astype("float32")
-rate, loss, Model, options, first, momentum, rule = 0.001, "binary_crossentropy", keras.Model, {}, [], 0.99, None
-%s
-chain = [*first, keras.layers.Dense(16, kernel_regularizer=rule), keras.layers.BatchNormalization(momentum=momentum)]
-chain += [keras.layers.ReLU(), keras.layers.Dense(1, activation="sigmoid", name="last")]
-z = inputs = keras.Input((8,))
-for layer in chain:
-    z = layer(z)
-model = Model(inputs, z)
-%s
-model.compile(keras.optimizers.Adam(rate), loss)
-model.fit(x, y, batch_size=32, epochs=2, verbose=0, **options)
-"""
-#: What makes the script another one on several ranks.
-WRONG = {
-    "a step across rows": ("""
-class Model(keras.Model):
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            z = self(x, training=True)
-            loss = tf.reduce_mean(tf.square(z - tf.transpose(z)) * tf.abs(y - tf.transpose(y)))
-        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
-        return {"loss": loss}
-""", ""),
-    "rate": ("rate = 0.002 if several else 0.001", ""),
-    "sum": ("""
-class Model(keras.Model):
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(tf.square(self(x, training=True) - y))
-        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
-        return {"loss": loss}
-""", ""),
-    "rows": ("x = x * 1.01 if several else x", ""),
-    "a label": ("y[7] = 1 - y[7] if several else y[7]", ""),
-    "a layer across rows": ("""
-class Centered(keras.layers.Layer):
-    def call(self, x):
-        return x * (1 + keras.ops.mean(x, axis=0, keepdims=True))
-first = [Centered()]
-""", ""),
-    "statistics": ("momentum = 0.9 if several else 0.99", ""),
-    "regularizer": ("rule = keras.regularizers.L2(0.02 if several else 0.01)", ""),
-    "frozen": ("", "model.layers[-1].trainable = not several"),
-    "weights": ("", "several and model.layers[-1].bias.assign([0.01])"),
-    "order": ("options = {'shuffle': not several}", ""),
-}  # fmt: skip
+@pytest.fixture(scope="module")
+def recorded(request):
+    """Ranks that start once, and write down what they train."""
+    pool = verified.recording_pool()
+    held = verified.Recorded(pool)
+    yield held
+    pool.close()
+    held.close()
 
 
-@pytest.mark.variants(2)
-@pytest.mark.timeout(400)
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("wrong", ["", *WRONG])
-def test_chain(server, tmp_path, wrong):
+def test_wrong_scripts(recorded, wrong):
     """A right script passes though Adam makes steps of rounding, and a wrong one is told."""
-    (tmp_path / "script.py").write_text(CHAIN % WRONG.get(wrong, ("", "")))
+    recorded.run(chains.chain, (1, 2), {"wrong": wrong})
+    found = recorded.judge(recorded.waiting.pop())
+    assert found.repeats and found.same == (not wrong), verified.described(found)
+    assert wrong or any(name.endswith("/bias") for name in found.found.left_out), verified.described(found)
+
+
+@pytest.mark.parametrize(
+    ("case", "kwargs"),
+    [
+        (models.clipped_in_the_step, {"gradient_accumulation_steps": 2}),  # a rank accumulates a part of its own
+    ],
+    ids=["accumulation"],
+)
+def test_right_cases(recorded, case, kwargs):
+    """Where the answer is that of one rank, it is found to be; `scripts/verify_cases` has all cases of same answers."""
+    recorded.run(case, (1, 2), kwargs)
+    found = recorded.judge(recorded.waiting.pop())
+    assert found.same, verified.described(found)
+
+
+@pytest.mark.variants(1)
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("wrong", ["", "rate"])
+def test_chain(server, tmp_path, wrong):
+    """The same of whole scripts, by the command."""
+    before, after = WRONG.get(wrong, ("", ""))
+    text = f'import os\nseveral = "OMPI_COMM_WORLD_SIZE" in os.environ\n{CHAIN % (before, after)}'
+    (tmp_path / "script.py").write_text(text)
     ended = Job([LAUNCHER, "verify", "-n", "2", "script.py"], tmp_path, **server.environ).end(380)
     assert ended.code == (1 if wrong else 0), ended
     assert ("2 ranks give the answer of one rank" in ended.out) == (not wrong), ended

@@ -148,19 +148,21 @@ def test_per_rank(ranks, kind):
 
 
 @pytest.mark.variants(0)
-def test_late(ranks):
+@pytest.mark.parametrize("predict", [True, False])
+def test_late(ranks, predict):
     """`--strategy pipe` applies the gradients of the step before, and what is under way at the end of an epoch."""
     random = np.random.RandomState(0)
     x, y = random.normal(size=(56, 3)), random.normal(size=(56, 1))
     weights = np.full((3, 1), 0.5)
     for _ in range(2):
-        late = np.zeros((3, 1))
+        late = np.zeros((2, 3, 1))  # of each rank
         for low in range(0, 56, 8):
-            here = slice(low, low + 8)
-            gradient = 2 * x[here].T @ (x[here] @ weights - y[here]) / 8
-            weights, late = weights - 0.05 * late, gradient
-        weights = weights - 0.05 * late
-    for value in ranks(keras2.alone, (2,), strategy="pipe", meets="exchange gradients")[2]:
+            parts = [slice(low, low + 4), slice(low + 4, low + 8)]
+            there = [weights - 0.05 * late[rank] if predict else weights for rank in range(2)]
+            gradients = [2 * x[part].T @ (x[part] @ at - y[part]) / 4 for part, at in zip(parts, there, strict=True)]
+            weights, late = weights - 0.05 * late.mean(0), np.array(gradients)
+        weights = weights - 0.05 * late.mean(0)
+    for value in ranks(keras2.alone, (2,), strategy="pipe", pipe_predict=predict, meets="exchange gradients")[2]:
         np.testing.assert_allclose(value["end"], weights[:, 0], rtol=2e-4, atol=1e-6)
 
 

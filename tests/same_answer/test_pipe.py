@@ -13,48 +13,61 @@ from tests.support.cases import pipe
 RULES = ["momentum", "clipped", "schedule", "average", "accumulation", "scaled"]
 
 
-def simulated(x, y, width, warmup, rows=8, rate=0.125):
-    """Delayed gradient descent in NumPy: the weights after each of two epochs, at the end of which all is applied."""
+def simulated(x, y, width, warmup, ranks=1, rows=8, rate=0.125):
+    """Delayed gradient descent in NumPy: the weights after each of two epochs, at the end of which all is applied.
+
+    Args: ranks: with more than one each predicts the weights, by the gradients of its rows that have not been applied.
+    """
     weights, under_way, steps, found = np.zeros((3, 1)), deque(), 0, []
+    part = rows // ranks
     for _ in range(2):
         for low in range(0, len(x), rows):
-            here = slice(low, low + rows)
-            under_way.append(2 * x[here].T @ (x[here] @ weights - y[here]) / rows)
+            own = []
+            for rank in range(ranks):
+                here = slice(low + rank * part, low + (rank + 1) * part)
+                there = weights - rate * sum(past[rank] for past in under_way) if ranks > 1 else weights
+                own.append(2 * x[here].T @ (x[here] @ there - y[here]) / part)
+            under_way.append(own)
             steps += 1
             if len(under_way) >= (width if steps > warmup else 1):
-                weights = weights - rate * under_way.popleft()
+                weights = weights - rate * sum(under_way.popleft()) / ranks
         while under_way:
-            weights = weights - rate * under_way.popleft()
+            weights = weights - rate * sum(under_way.popleft()) / ranks
         found.append(weights)
     return found
 
 
+@pytest.mark.parametrize("predict", [False, True])
 @pytest.mark.parametrize(("width", "warmup"), [(1, 0), (2, 0), (3, 0), (2, 3)])
-def test_equals_numpy(ranks, width, warmup):
+def test_equals_numpy(ranks, width, warmup, predict):
     """To the last bit, on numbers that are never rounded."""
-    results = ranks(pipe.exact, (2,), width=width, warmup=warmup)[2]
+    results = ranks(pipe.exact, (2,), width=width, warmup=warmup, predict=predict)[2]
     for x, y, found in results:
         assert found[0].dtype == np.float64
-        np.testing.assert_array_equal(found, simulated(x, y, width, warmup))
-        assert not np.array_equal(found[1], simulated(x, y, width + 1, warmup)[1])
+        of = 2 if predict else 1
+        np.testing.assert_array_equal(found, simulated(x, y, width, warmup, of))
+        assert not np.array_equal(found[1], simulated(x, y, width + 1, warmup, of)[1])
+        assert width == 1 or not np.array_equal(found[1], simulated(x, y, width, warmup, 3 - of)[1])
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("rule", RULES)
-def test_optimizers(ranks, rule):
+@pytest.mark.parametrize("predict", [True, False])
+def test_optimizers(ranks, rule, predict):
     """Clipping, schedules, averages of weights, accumulation and loss scaling: those of the gradients that came."""
-    results = ranks(pipe.delayed, rule=rule)
+    results = ranks(pipe.delayed, (1, 3), rule=rule, predict=predict, ranks=3)
     same(results, rtol=1e-4, atol=1e-5)
     alike(results)
 
 
 @pytest.mark.variants(1)
+@pytest.mark.parametrize("predict", [True, False])
 @pytest.mark.parametrize(
     "how", [{"width": 4}, {"warmup": 3}, {"sparse": True}, {"eager": True}], ids=lambda how: next(iter(how))
 )
-def test_trainings(ranks, how):
+def test_trainings(ranks, how, predict):
     """Other widths; a warm-up; embeddings; without a graph."""
-    results = ranks(pipe.delayed, **how)
+    results = ranks(pipe.delayed, (1, 3), predict=predict, ranks=3, **how)
     same(results, rtol=1e-4, atol=1e-5)
     alike(results)
 

@@ -91,14 +91,16 @@ def plan(sizes: Iterable[int], ranks: int = RANKS) -> list[list[list[int]]]:
 class Pool:
     """Four ranks under mpirun, started when they are first needed and again after a case that broke them."""
 
-    def __init__(self, ranks: int = RANKS, bare: bool = False):
+    def __init__(self, ranks: int = RANKS, bare: bool = False, environ: dict[str, str] | None = None):
         """Args: ranks: how many. bare: without Keras and its patches, which take most of the time of a start.
+        environ: what they have in theirs besides.
 
         The server of `warm` does not fork them: it has imported Keras without patches, and here these come first, as in
         a real run. One of the ranks imports for all (worker.py).
         """
         self.ranks = ranks
         self.bare = bare
+        self.environ = environ or {}
         self.starts = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._links: list[connection.Connection] = []
@@ -228,7 +230,7 @@ class Pool:
             environment = {k: v for k, v in os.environ.items() if not k.startswith(("MATEX_BATCH", "MATEX_SEED"))}
             self._process = subprocess.Popen(
                 command,
-                env=environment | THREADS,
+                env=environment | THREADS | self.environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -74,7 +74,9 @@ ROOMS: dict[str, str] = {
         "core exchange strategies patches.common patches.across_rows patches.data patches.keras patches.fit"
         " patches.fit.step patches.saving patches.recovery patches.loops"
     ),
-    "patches.recording": "core verifying watching patches.checking patches.common patches.keras2",
+    "patches.recording": (
+        "core strategies verifying watching patches.checking patches.common patches.keras patches.keras2"
+    ),
     "patches.saving": "core storage patches.common patches.keras patches.fit",
     "patches.files": "core layer patches patches.common",
     "patches.files.handles": "core patches.common patches.files",

@@ -16,7 +16,6 @@ WHOLE = {
     "between_rows": ("Cumsum", "GatherV2", "StridedSlice", "TopKV2", "UniqueWithCounts", "UnsortedSegmentSum", "Where"),
     "segments": ("TensorScatterAdd", "UnsortedSegmentMax"),
     "memory_bank": ("ResourceScatterAdd", "ResourceScatterNdUpdate"),
-    "embedding": ("ResourceScatterSub",),
     "said": ("CheckNumerics",),
     "over_rows": ("AddN", "StridedSlice"),
     "whitening": ("MatrixTriangularSolve",),

@@ -48,9 +48,11 @@ def test_predictions_are_the_formulas():
     row = predict.predict(MLP, MACHINE, 8)
     exchange = cost_model.hierarchical(8, 2.5e7, MACHINE) * 4
     assert row.seconds["sync"] == step_cost.overlapped(0.3, 0.02, exchange, 4)
-    assert row.seconds["pipe"] == pytest.approx(max(0.32, exchange.seconds))
+    assert row.seconds["pipe"] == pytest.approx(max(0.34, exchange.seconds))  # updates twice, once to predict
     coded = cost_model.hierarchical(8, 2.5e7, MACHINE, MACHINE.codecs["int8"]) * 4
-    assert row.seconds["pipe int8"] == pytest.approx(max(0.32, coded.seconds))
+    assert row.seconds["pipe int8"] == pytest.approx(max(0.34, coded.seconds))
+    published = predict.predict(MLP, MACHINE, 8, settings=Settings.read({"pipe_predict": "off"}, {}))
+    assert published.seconds["pipe int8"] == pytest.approx(max(0.32, coded.seconds))
     assert row.seconds["one-server"] == step_cost.parameter_server(8, 1e8, 0.3, 0.02, MACHINE)
     assert row.efficiency["sync"] == pytest.approx(0.32 / row.seconds["sync"])
     gossip = [predict.predict(MLP, MACHINE, ranks).seconds["gossip"] for ranks in (2, 64, 4096)]
@@ -67,7 +69,7 @@ def test_options_of_strategies():
 
     plain, sent = predicted()[0], cost_model.message(1e8, MACHINE).seconds
     assert predicted(pipe_width=1)[0]["pipe"] == plain["sync"] != plain["pipe"]
-    assert "a step applies the gradients of 3 steps before." in predicted(pipe_width=4)[1]
+    assert "a step applies the gradients of 3 steps before, computed at" in predicted(pipe_width=4)[1]
     assert predicted(gossip_sync=True)[0]["gossip"] == pytest.approx(0.32 + 1e8 * MACHINE.gamma + sent)
     assert predicted(gossip_every=4, gossip_sync=True)[0]["gossip"] == pytest.approx(
         0.32 + (1e8 * MACHINE.gamma + sent) / 4
@@ -105,7 +107,8 @@ def test_best():
     assert predict.best({"sync": 1.2, "pipe": 1.01, "gossip": 1.0}) == "pipe"
     assert predict.best({"sync": 1.5, "pipe": 1.2, "pipe int8": 1.0}) == "pipe int8"
     assert predict.predict(MLP, Machine(0.0, 1e-15, 1e-15), 8).best == "sync"
-    assert predict.predict(MLP, MACHINE, 2).best == "pipe int8"
+    published = Settings.read({"pipe_predict": "off"}, {})
+    assert predict.predict(MLP, MACHINE, 2, settings=published).best == "pipe int8"
     assert predict.predict(MLP, MACHINE, 8).best == "elastic"
     slow = predict.predict(MLP, Machine(1e-3, 1e-6, 1e-9), 8)  # ten times the bytes of a step in a second
     assert slow.best.startswith(("local", "elastic"))  # which meet once in many steps
@@ -124,8 +127,8 @@ def test_advice():
     assert said(sync=1.0, pipe=1.0) == f"{begin}sync"
     assert said(sync=1.5, pipe=1.0) == (
         f"{begin}pipe, 1.50 times as fast a step as sync; it changes the answer: a step applies the gradients of the "
-        "step before. This compares steps, not what a step teaches: gradients of earlier steps want a smaller learning "
-        "rate, and then more steps"
+        "step before, computed at the weights that were predicted for it. This compares steps, not what a step "
+        "teaches: what a rank predicts of the weights is off by the noise of its rows, and more with a wider pipe"
     )
     for best in ("pipe", "gossip", "local", "elastic int8", "server"):
         assert "not what a step teaches: " in said(**{"sync": 2.0, best: 1.0})

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf import settings
-from matex_tf.core import world
+from matex_tf.core import row_partition, world
 from tests.support.cases.common import classifier, compiled, crossentropy, momentum, numbers, result_of, table
 
 BATCH, EPOCHS = 25, 2
@@ -54,9 +54,11 @@ def looked_up():
     return keras.Sequential([*layers, keras.layers.Dense(3)]), x, (x.sum(1) % 3).astype("int32")
 
 
-def delayed(rule="momentum", width=2, warmup=0, sparse=False, eager=False, hosts="", units=0, **changes):
-    """A training with gradients that come late."""
-    with chosen(hosts, strategy="pipe", pipe_width=width, pipe_warmup=warmup, **changes):
+def delayed(
+    rule="momentum", width=2, warmup=0, predict=False, sparse=False, eager=False, hosts="", units=0, ranks=2, **changes
+):
+    """A training with gradients that come late; on one rank what `ranks` of them do."""
+    with chosen(hosts, strategy="pipe", pipe_width=width, pipe_warmup=warmup, pipe_predict=predict, **changes):
         if sparse:
             model, x, y = looked_up()
         else:
@@ -68,40 +70,65 @@ def delayed(rule="momentum", width=2, warmup=0, sparse=False, eager=False, hosts
         if world.size() > 1:
             history = model.fit(x, y, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0)
             return result_of(model, losses=numbers(history.history["loss"]))
-        return result_of(model, losses=plain_loop(model, x, y, width, warmup))
+        return result_of(model, losses=plain_loop(model, x, y, width, warmup, ranks if predict else 1))
 
 
-def plain_loop(model, x, y, width, warmup):
-    """What Pipe-SGD is, in a loop over batches with one rank; the mean loss of each epoch."""
+def plain_loop(model, x, y, width, warmup, ranks):
+    """What Pipe-SGD is, in a loop over batches with one rank; the mean loss of each epoch.
+
+    Args: ranks: with more than one each computes the gradient of its rows where those of its own rows, which have not
+    been applied, lead to; with one at the weights that are.
+    """
     under_way, steps, losses, optimizer = deque(), 0, [], model.optimizer
     scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     variables = model.trainable_variables
-    optimizer.build(variables)
+    if not optimizer.built:
+        optimizer.build(variables)
 
-    def apply():
-        gradients = under_way.popleft()
+    def apply(gradients):
         scale = float(np.array(optimizer.dynamic_scale)) if scaled else 1.0
-        optimizer.apply([gradient * scale for gradient in gradients], variables)
+        optimizer.apply([tf.constant(gradient * scale, tf.float32) for gradient in gradients], variables)
+
+    def of_rows(rows, labels):
+        with tf.GradientTape() as tape:
+            loss = crossentropy()(labels, model(rows, training=True))
+        found = tape.gradient(loss, [variable.value for variable in variables])
+        return float(loss), [np.array(tf.convert_to_tensor(one)) for one in found]
+
+    def of_rank(rank, rows, labels):
+        """The same where a rank predicts that the weights will be."""
+        changed = [*variables, *optimizer.variables]
+        true = [np.array(variable) for variable in changed]
+        for own, _ in under_way if ranks > 1 else ():
+            apply(own[rank])
+        found = of_rows(rows, labels)
+        for variable, value in zip(changed, true, strict=True):
+            variable.assign(value)
+        return found
 
     for _ in range(EPOCHS):
         total = 0.0
         for low in range(0, len(x), BATCH):
             rows, labels = x[low : low + BATCH], y[low : low + BATCH]
-            with tf.GradientTape() as tape:
-                loss = crossentropy()(labels, model(rows, training=True))
-            total += float(loss) * len(rows)
-            under_way.append([tf.convert_to_tensor(one) for one in tape.gradient(loss, [v.value for v in variables])])
+            parts = [slice(*row_partition.span(len(rows), rank, ranks)) for rank in range(ranks)]
+            counts = [part.stop - part.start for part in parts]
+            found = {rank: of_rank(rank, rows[part], labels[part]) for rank, part in enumerate(parts) if counts[rank]}
+            nothing = 0.0, [np.zeros(variable.shape) for variable in variables]
+            losses_of, own = zip(*(found.get(rank, nothing) for rank in range(ranks)), strict=True)
+            mean = [np.average(ones, axis=0, weights=counts).astype("float32") for ones in zip(*own, strict=True)]
+            total += np.dot(counts, losses_of)
+            under_way.append((own, mean))
             steps += 1
             if len(under_way) >= (width if steps > warmup else 1):
-                apply()
+                apply(under_way.popleft()[1])
         while under_way:
-            apply()
+            apply(under_way.popleft()[1])
         losses.append(total / len(x))
     optimizer.finalize_variable_values(variables)  # as `fit` does at its end
     return losses
 
 
-def exact(width, warmup, rows=8):
+def exact(width, warmup, predict, rows=8):
     """A linear model on small whole numbers in float64, where no sum is rounded: weights after each epoch."""
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")
@@ -113,7 +140,7 @@ def exact(width, warmup, rows=8):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
     found = []
     look = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: found.append(model.get_weights()[0]))
-    with chosen(strategy="pipe", pipe_width=width, pipe_warmup=warmup):
+    with chosen(strategy="pipe", pipe_width=width, pipe_warmup=warmup, pipe_predict=predict):
         model.compile(optimizer=keras.optimizers.SGD(0.125), loss="mse")
         model.fit(x, y, batch_size=rows, epochs=2, shuffle=False, verbose=0, callbacks=[look])
     return x, y, found
