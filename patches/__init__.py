@@ -46,6 +46,8 @@ PATCHES = (
     ("tensorflow", "loops.gradient_updates"),
     ("tensorflow", "loops.step_loss"),
     ("tensorflow", "loops.first_step"),
+    ("tensorflow", "loops.one_rank_trace"),
+    ("tensorflow", "loops.compiled_steps"),
     ("tensorflow", "loops.files"),
     ("tensorflow", "sessions.updates"),
     ("tensorflow", "sessions.session_run"),

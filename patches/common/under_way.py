@@ -36,6 +36,7 @@ class UnderWay:
         metrics: those of which a method runs.
         epochs_of: the call of `fit` or `predict` that has yet to make the iterator of its data.
         epochs_asked: the iterator of epochs that is being made, if its batches are shared out.
+        one_rank: the trace of a compiled function that is made as one rank makes it.
     """
 
     in_step: bool = False
@@ -51,6 +52,7 @@ class UnderWay:
     metrics: tuple[Any, ...] = ()
     epochs_of: EpochsOf | None = None
     epochs_asked: EpochsAsked | None = None
+    one_rank: Any = None
 
 
 @dataclasses.dataclass

@@ -73,6 +73,11 @@ def so_called(function: Any) -> Any:
     return function
 
 
+def is_so_called(function: Any) -> bool:
+    """Whether every call of it is."""
+    return type(function).__name__ == "SoCalled"
+
+
 @functools.cache
 def _so_called(kind: Any) -> Any:
     class SoCalled(kind):

@@ -105,6 +105,7 @@ def _gradient(wrapped: Any, tape: Any, args: Any, kwargs: Any) -> Any:
         _take_note()
         replica_sync.begin(variables)
         position.touch()
+        position.touch_eagerly()
         target = args[0] if args else kwargs.get("target")
         whole = step_loss.average_too(target, tape, own, optimizer.paths(variables))
     for place, averaged in zip(places, whole, strict=True):
@@ -153,6 +154,7 @@ def averaged(instance: Any, gradients: Sequence[Any], variables: Sequence[Any] |
         _take_note()
         replica_sync.begin(variables, instance)
     position.touch()
+    position.touch_eagerly()
     if all(gradient is None or optimizer.is_marked(gradient) for gradient in gradients):
         return gradients
     return optimizer.average(gradients, instance._trainable_variables if variables is None else variables)

@@ -11,11 +11,13 @@ Relies on (TensorFlow 2.16 to 2.21, private): `tensorflow.python.data.ops.iterat
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 import threading
+import weakref
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.data.ops import iterator_ops as _iterators
@@ -24,7 +26,7 @@ from matex_tf.core import row_partition, world
 from matex_tf.errors import MatexError
 from matex_tf.exchange import tf_op
 from matex_tf.patches.common import batch_share, row_slicing, sharing_report, under_way, wrapping
-from matex_tf.patches.loops import batched, divided, first_step, position, shared_loop
+from matex_tf.patches.loops import batched, divided, first_step, one_rank_trace, position, shared_loop
 
 
 def install(module: ModuleType) -> None:
@@ -41,6 +43,8 @@ def install(module: ModuleType) -> None:
     def loop_over_dataset(dataset: Any, extra_test: Any, body: Any, *rest: Any, **options: Any) -> Any:
         """AutoGraph's `for` over a dataset."""
         site = batched.caller()
+        if site is not None and batched.is_batched(dataset):
+            one_rank_trace.walks()
         if not shared_loop.shares_out(dataset, batched.is_batched(dataset)) or site is None:
             return original(dataset, extra_test, body, *rest, **options)
         first_step.inside(f"the loop at {shared_loop.in_words(site)}")
@@ -149,6 +153,66 @@ def _say_inside() -> None:
         first_step.inside(f"the step that takes a batch at {shared_loop.in_words(site)}")
 
 
+class TakenBatch(NamedTuple):
+    """A batch that a compiled step takes by itself.
+
+    Attributes:
+        data: the whole of it, or this rank's rows.
+        share: which rows these are; None if they are all.
+    """
+
+    data: Any
+    share: row_slicing.RowRange | None = None
+
+    @property
+    def tensors(self) -> list[Any]:
+        """Its tensors."""
+        return list(tf.nest.flatten(self.data))
+
+    @property
+    def total(self) -> int:
+        """Rows of the whole batch."""
+        return row_slicing.rows_of(self.data) if self.share is None else self.share.total
+
+    @property
+    def slices(self) -> tuple[bool, ...]:
+        """For each tensor, whether its first axis runs over the rows."""
+        return row_slicing.sliceable(self.data)
+
+    def rows_of(self, share: row_slicing.RowRange) -> list[Any]:
+        """The tensors, of which those with rows have the rows of a rank."""
+        if self.share is not None:
+            return self.tensors
+        end = share.first + share.high - share.low
+        return list(tf.nest.flatten(row_slicing.take(self.data, self.slices, share.first, end)))
+
+    def whole(self) -> list[Any]:
+        """The tensors with all rows. All ranks come here."""
+        if self.share is None:
+            return self.tensors
+        rows = [leaf[: self.share.rows] for leaf, has in zip(self.tensors, self.slices, strict=True) if has]
+        joined = iter(tf_op.gather_over_ranks(rows, "join rows", ["rows"] * len(rows)))
+        return [next(joined) if has else leaf for leaf, has in zip(self.tensors, self.slices, strict=True)]
+
+
+def _iterators_next(iterator: Any) -> Any:
+    return _iterators.OwnedIterator._next_internal(iterator)
+
+
+def _taken_once(resource: Any, spec: Any) -> Any:
+    """In the trace of one rank: a batch, which comes from outside when the step runs."""
+    leaves = tf.nest.flatten(spec)
+    if not all(type(leaf) is tf.TensorSpec for leaf in leaves):
+        one_rank_trace.walks()
+    one_rank_trace.takes_batch()
+    taken = tf.raw_ops.IteratorGetNext(
+        iterator=resource,
+        output_types=[leaf.dtype for leaf in leaves],
+        output_shapes=[leaf.shape for leaf in leaves],
+    )
+    return tf.nest.pack_sequence_as(spec, taken)
+
+
 class SharedIterator(_iterators.OwnedIterator):
     """An iterator over batches, of which the script gets this rank's rows."""
 
@@ -164,7 +228,23 @@ class SharedIterator(_iterators.OwnedIterator):
         """Whether the batches are of the rank's own rows."""
         return self._dataset is not None and shared_loop.is_own(self._dataset)
 
+    @property
+    def is_own(self) -> bool:
+        """See `_is_own`. All ranks come here."""
+        return self._is_own
+
+    @property
+    def _whole_spec(self) -> Any:
+        """Of a batch of the script's."""
+        return self.element_spec
+
+    def take_for_step(self) -> TakenBatch:
+        """The next batch, for a compiled step that takes it by itself."""
+        return TakenBatch(_iterators_next(self))
+
     def _next_internal(self) -> Any:
+        if not tf.executing_eagerly() and one_rank_trace.now() is not None:
+            return _taken_once(self._iterator_resource, self._whole_spec)
         if not tf.executing_eagerly():
             _say_inside()
             return self._take(super()._next_internal())
@@ -173,6 +253,7 @@ class SharedIterator(_iterators.OwnedIterator):
         return self._walk.next(super()._next_internal)
 
     def get_next_as_optional(self) -> Any:
+        one_rank_trace.walks()
         optional = super().get_next_as_optional()
         return optional if tf.executing_eagerly() else _TakenRows(optional, self._take)
 
@@ -195,6 +276,7 @@ class DividedIterator(SharedIterator):
     """The same over a pipeline that makes pieces of batches, or this rank's rows alone."""
 
     division: divided.Division | None = None  # in a graph there is none
+    _spec_of_batch: Any = None  # there
 
     def _take(self, piece: Any) -> Any:
         return _own_part(piece, _iterators.OwnedIterator._next_internal.__get__(self))
@@ -205,6 +287,7 @@ class DividedIterator(SharedIterator):
         return self._unshared(self.division)
 
     def get_next_as_optional(self) -> Any:
+        one_rank_trace.walks()
         if not tf.executing_eagerly():
             pieces = _iterators.OwnedIterator(components=(self._iterator_resource,), element_spec=self._element_spec)
             return _TakenRows(pieces.get_next_as_optional(), self._take)
@@ -220,6 +303,17 @@ class DividedIterator(SharedIterator):
         batch = division.batch(_iterators.OwnedIterator._next_internal.__get__(self))
         return batch.whole if batch.share is None else batch.own
 
+    def take_for_step(self) -> TakenBatch:
+        assert self.division is not None
+        if not self.division.saved:
+            self.division.ask(own=True)
+        batch = self.division.batch(functools.partial(_iterators_next, self))
+        return TakenBatch(batch.whole if batch.share is None else batch.own, batch.share)
+
+    @property
+    def _whole_spec(self) -> Any:
+        return self._spec_of_batch if self.division is None else self.division.spec
+
     @property
     def element_spec(self) -> Any:
         return self._element_spec.data if self.division is None else self.division.spec
@@ -228,7 +322,7 @@ class DividedIterator(SharedIterator):
     def _type_spec(self) -> Any:
         if self.division is not None:  # a tf.function gets this rank's rows of every batch
             self.division.ask(own=True)
-        return DividedIteratorSpec(self._element_spec)
+        return DividedIteratorSpec(self._element_spec, self._whole_spec)
 
     def _serialize_to_tensors(self) -> Any:
         if self.division is not None and self.division.gives_own:
@@ -269,16 +363,28 @@ class SharedIteratorSpec(_iterators.IteratorSpec):
 class DividedIteratorSpec(SharedIteratorSpec):
     """What TensorFlow knows of a `DividedIterator` that is passed to a tf.function."""
 
+    def __init__(self, element_spec: Any, whole_spec: Any):
+        """Args:
+        whole_spec: of a batch of the script's.
+        """
+        super().__init__(element_spec)
+        self._whole_spec = whole_spec
+
+    def _serialize(self) -> Any:
+        return self._element_spec, self._whole_spec
+
     @property
     def value_type(self) -> Any:
         return DividedIterator
 
     def _from_components(self, components: Any) -> Any:
-        return DividedIterator(components=components, element_spec=self._element_spec)
+        iterator = DividedIterator(components=components, element_spec=self._element_spec)
+        iterator._spec_of_batch = self._whole_spec
+        return iterator
 
     @staticmethod
     def from_value(value: Any) -> Any:
-        return DividedIteratorSpec(value._element_spec)
+        return DividedIteratorSpec(value._element_spec, value._whole_spec)
 
 
 class OwnIteratorSpec(SharedIteratorSpec):
@@ -298,6 +404,8 @@ class OwnIteratorSpec(SharedIteratorSpec):
 
 def _iterate(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
     inside = tf.inside_function()
+    if inside and batched.is_batched(dataset):
+        one_rank_trace.walks()
     if not (tf.executing_eagerly() or inside) or threading.current_thread() is not threading.main_thread():
         return wrapped()
     if not shared_loop.shares_out(dataset, batched.is_batched(dataset)):
@@ -313,4 +421,56 @@ def _iterate(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
         iterator.division = division
     if not inside:
         iterator._walk = shared_loop.SharedLoop(dataset, site, division)
+        _known[id(iterator._iterator_resource)] = iterator
     return iterator
+
+
+#: The iterators of the script that are to be shared out, by their resource.
+_known: weakref.WeakValueDictionary[int, SharedIterator] = weakref.WeakValueDictionary()
+
+
+def in_use() -> bool:
+    """Whether the script has any."""
+    return bool(_known)
+
+
+def of_resource(resource: Any) -> SharedIterator:
+    """The iterator that a resource belongs to."""
+    return _known[id(resource)]
+
+
+def reaches_iterator(function: Any, most: int = 1000) -> bool:
+    """Whether Python code may take a batch from such an iterator, which it knows by closure or by a global name."""
+    seen: set[int] = set()
+    stack = [function]
+    while stack and len(seen) < most:
+        one = stack.pop()
+        if id(one) in seen or isinstance(one, (ModuleType, type, str, bytes, int, float, tf.Tensor, tf.Variable)):
+            continue
+        seen.add(id(one))
+        if isinstance(one, SharedIterator):
+            return True
+        stack += _known_to(one)
+    return False
+
+
+def _known_to(one: Any) -> list[Any]:
+    """What an object of Python knows."""
+    one = getattr(one, "python_function", one)
+    found = [getattr(one, "__self__", None), getattr(one, "__wrapped__", None)]
+    one = getattr(one, "__func__", one)
+    if isinstance(one, functools.partial):
+        found += [one.func, *one.args, *one.keywords.values()]
+    if hasattr(one, "__code__"):
+        found += [cell.cell_contents for cell in one.__closure__ or () if cell.cell_contents is not one]
+        codes = [one.__code__]
+        for code in codes:  # it grows
+            codes += [inner for inner in code.co_consts if hasattr(inner, "co_names")]
+            found += [one.__globals__[name] for name in code.co_names if name in one.__globals__]
+    elif isinstance(one, dict):
+        found += one.values()
+    elif isinstance(one, (list, tuple)):
+        found += one
+    elif hasattr(one, "__dict__"):
+        found += vars(one).values()
+    return found

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 import weakref
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -94,6 +95,12 @@ def _update(wrapped: Any, metric: Any, args: Any, kwargs: Any) -> Any:
         for variable, value in before:
             variable.assign(value if eager else tf.where(part.counts, tf.convert_to_tensor(variable), value))
         return result
+
+
+def any_shared(variables: Sequence[Any]) -> bool:
+    """Whether any of these variables of TensorFlow has another state on each rank, for a metric."""
+    states = {id(getattr(state, "_value", state)) for metric in _shared for state in metric.variables}
+    return any(id(variable) in states for variable in variables)
 
 
 def _share(metric: Any) -> None:

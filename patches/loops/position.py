@@ -171,6 +171,17 @@ def touch() -> None:
     _here().touches.assign_add(1)
 
 
+def touch_eagerly() -> None:
+    """Note that the script takes gradients now, if it does so outside of compiled functions."""
+    if tf.executing_eagerly():
+        _here().gradients += 1
+
+
+def eager_gradients() -> int:
+    """How often it did."""
+    return _here().gradients
+
+
 def touches() -> int:
     """How often `touch` was called, or ran."""
     with tf.init_scope():
@@ -184,6 +195,7 @@ class _Position:
         variable: int32 of shape (5,): kind, rows, total, taken, first.
         touches: int64 scalar.
         owner: the loop that entered last; None where only compiled functions did.
+        gradients: how often eager code has taken gradients.
     """
 
     def __init__(self) -> None:
@@ -191,6 +203,7 @@ class _Position:
             self.variable = tf.Variable(BEGINNING, trainable=False, dtype=tf.int32, name="matex_tf_position")
             self.touches = tf.Variable(0, trainable=False, dtype=tf.int64, name="matex_tf_touches")
         self.owner: object = None
+        self.gradients = 0
 
 
 @functools.cache  # one for all loops: any of them may call a compiled step, which reads what it was traced with

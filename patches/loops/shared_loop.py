@@ -28,12 +28,15 @@ from matex_tf.patches.data.counted_rows import CountedRows
 from matex_tf.patches.loops import divided, first_step, position, replica_sync
 from matex_tf.watching.meter import Meter
 
-_LOOKING, _SHARED, _OWN_BATCHES = "looking", "shared", "own"
-#: For each pipeline, the loops over it that are to be shared out.
+_LOOKING, _SHARED, _OWN_BATCHES, _PARTITIONED = "looking", "shared", "own", "partitioned"
+#: For each pipeline, the loops over it that are to be shared out, and those that compiled steps share out.
 _known: weakref.WeakKeyDictionary[Any, set[tuple[str, int]]] = weakref.WeakKeyDictionary()
+_partitioned: weakref.WeakKeyDictionary[Any, set[tuple[str, int]]] = weakref.WeakKeyDictionary()
 #: What each pipeline is made of, once it is known; and those of which ranks have batches of their own.
 _made: weakref.WeakKeyDictionary[Any, pipeline_ownership.Made] = weakref.WeakKeyDictionary()
 _own: weakref.WeakSet[Any] = weakref.WeakSet()
+#: Loops that the script is in.
+_open: weakref.WeakSet[SharedLoop] = weakref.WeakSet()
 #: For each pipeline, the loops of which a line has said that they wait for it.
 _told: weakref.WeakKeyDictionary[Any, set[tuple[str, int]]] = weakref.WeakKeyDictionary()
 
@@ -45,12 +48,17 @@ class SharedLoop:
         dataset: the pipeline; its elements are batches.
         site: file and line of the loop.
         division: what makes its batches, where ranks divide the work on them.
+
+    Attributes:
+        whole_rows: rows of the batch that the script has, if every rank has all of it; 0 otherwise.
+        partitioned: whether a compiled step has shared out such a batch by itself; see `compiled_steps`.
     """
 
     def __init__(self, dataset: Any, site: tuple[str, int], division: divided.Division | None = None):
         self._site = site
         self._division = division
         self._shared_sites = _known.setdefault(dataset, set())
+        self._partitioned_sites = _partitioned.setdefault(dataset, set())
         self._batches = 0
         self._dataset = dataset
         self._mode = _OWN_BATCHES if source_sharding.found(dataset, OWN_ROWS) else ""
@@ -64,6 +72,8 @@ class SharedLoop:
         self._ended = False
         self._checked = settings.current().check == "off"
         self.given: first_step.GivenBatch | None = None
+        self.whole_rows, self.partitioned = 0, False
+        self._gradients = 0
 
     def next(self, fetch: Callable[[], Any]) -> Any:
         """What the script gets: its rows of the next batch, or the whole of it.
@@ -80,6 +90,7 @@ class SharedLoop:
             self._before = position.read()
             self._touched = position.touches()
             replica_sync.merge_statistics()
+            _open.add(self)
         meter, begin = run_state.current().part(Meter), time.perf_counter()
         try:
             batch = divided.Batch(fetch()) if self._division is None else self._division.batch(fetch)
@@ -100,6 +111,9 @@ class SharedLoop:
         if first and not self._mode and batch.share is None:
             self._mode = self._look(row_slicing.to_tensors(data))
             self._touched = position.touches()
+        elif self._is_partitioned():
+            self._mode = _PARTITIONED
+            self._partitioned_sites.add(self._site)
         elif batch.share is not None or (self._mode == _LOOKING and position.touches() != self._touched):
             self._mode = _SHARED
             self._shared_sites.add(self._site)
@@ -109,15 +123,14 @@ class SharedLoop:
             ranks.step_signature, ranks.location = (), place
             return self._own(data, rows)
         ranks.step_signature, ranks.location = (f"a batch of {rows} rows",), place
+        if self._mode == _PARTITIONED:
+            self._tell(rows)
+            return self._whole(data, rows, position.OUTSIDE)
         if self._mode == _LOOKING or rows == 0:
-            position.enter(position.WHOLE, max(rows, 1), max(rows, 1), max(rows, 1), 0, self)
             if not self._checked:
                 self.given = first_step.GivenBatch(self, f"the loop at {self._place()}", data)
-            return data
-        meter.count(rows, "loop")
-        log_once.log(f"{self._place()}: each batch of this loop is shared out among {ranks.size} ranks (--shard-loops)")
-        sharing_report.uncovered("a loop of the script's own")
-        sharing_report.shared(training=False)
+            return self._whole(data, rows, position.WHOLE)
+        self._tell(rows)
         share = batch.share or RowRange.of(rows, ranks.rank, ranks.size)
         position.enter(position.SPLIT, share.rows, share.total, share.high - share.low, share.first, self)
         divided.agree(self._dataset, self._site, self._division, self._place())
@@ -129,8 +142,35 @@ class SharedLoop:
             self.given = first_step.GivenBatch(self, f"the loop at {self._place()}", data, own)
         return own
 
+    @property
+    def gives_rows(self) -> bool:
+        """Whether the script has the rank's rows of its batches."""
+        return self._mode in (_SHARED, _OWN_BATCHES)
+
+    def _is_partitioned(self) -> bool:
+        """Whether compiled steps share out the batches of this loop: one has done so, and no gradient is taken beside
+        them, which the ranks would not share out."""
+        if self._mode == _PARTITIONED:
+            return True
+        return self._mode == _LOOKING and self.partitioned and position.eager_gradients() == self._gradients
+
+    def _whole(self, data: Any, rows: int, kind: int) -> Any:
+        """The batch, which every rank has all of."""
+        self.whole_rows, self._gradients = rows, position.eager_gradients()
+        position.enter(kind, max(rows, 1), max(rows, 1), max(rows, 1), 0, self)
+        return data
+
+    def _tell(self, rows: int) -> None:
+        """Note that a batch is shared out."""
+        run_state.current().part(Meter).count(rows, "loop")
+        size = world.current().size
+        log_once.log(f"{self._place()}: each batch of this loop is shared out among {size} ranks (--shard-loops)")
+        sharing_report.uncovered("a loop of the script's own")
+        sharing_report.shared(training=False)
+
     def _done_with(self) -> None:
         """The script has done with the last batch."""
+        self.whole_rows = 0
         if self.given is not None:
             self.given.leave()
             self.given = None
@@ -140,6 +180,7 @@ class SharedLoop:
         if not self._ended:
             self._ended = True
             self._done_with()
+            _open.discard(self)
             run_state.current().part(Meter).end_training()
             world.current().step_signature = ()
             position.leave(self, self._before)
@@ -157,6 +198,8 @@ class SharedLoop:
         if finding.own:
             _own.add(dataset)
             return _OWN_BATCHES
+        if self._site in self._partitioned_sites:
+            return _PARTITIONED
         return _SHARED if self._site in self._shared_sites else _LOOKING
 
     def _own(self, data: Any, rows: int) -> Any:
@@ -202,6 +245,14 @@ class SharedLoop:
                 f"{self._waited:.1f} of {spent:.1f} s of a walk over the data for it"
                 + (f"; {kept} (docs/data.md)" if kept else "")
             )
+
+
+def with_whole_batches() -> list[SharedLoop] | None:
+    """The loops that the script is in and of whose batches every rank has all; None if a rank has rows of its own."""
+    loops = list(_open)
+    if position.read()[0] == position.SPLIT or any(one.gives_rows for one in loops):
+        return None
+    return [one for one in loops if one.whole_rows]
 
 
 def in_words(site: tuple[str, int]) -> str:

@@ -19,7 +19,7 @@ import tensorflow as tf
 from tensorflow.python.framework import func_graph, function_def_to_graph, tensor_util
 from tensorflow.python.ops import cond_v2, handle_data_util, while_v2
 
-from matex_tf.patches.partition import affine
+from matex_tf.patches.partition import affine, fixed_rows
 from matex_tf.patches.partition.affine import Affine
 from matex_tf.patches.partition.labels import Label
 from matex_tf.patches.partition.list_shapes import Lists
@@ -50,6 +50,8 @@ class Shaped:
         is_body: whether it is the body of a loop.
         states: variables in the place of what ops keep themselves, by op.
         bodies: of a loop "cond" and "body", of a branch one for each, by op.
+        batches: that the step takes from iterators, in its order: the shapes of their tensors, which become inputs.
+        fixed: the number of rows that the step was traced for; 0: any number.
     """
 
     def __init__(self, prime: int, around: Any = None):
@@ -66,6 +68,8 @@ class Shaped:
         self.sizes: set[int] = set()
         self.lists = Lists(prime, self.known)
         self.states: dict[Any, Any] = {}
+        self.batches: Iterator[Sequence[Any]] | None = None
+        self.fixed = 0
         self._functions_of(around)
 
     def counts(self, size: int | None) -> bool:
@@ -96,6 +100,16 @@ class Shaped:
         """The axes of a tensor that count rows."""
         return [axis for axis, size in enumerate(self.shape(tensor) or []) if self.counts(size)]
 
+    def note_trace(self, tensor: Any, old: Any) -> None:
+        """Note the shape that a tensor had when the step was traced; its dimensions that count rows are open."""
+        shape = old.shape
+        if self.fixed and shape.rank:
+            now = self.shape(tensor) or [None] * shape.rank
+            number = [size is not None and not self.counts(size) for size in now]
+            shape = tf.TensorShape([size if is_number else None for size, is_number in zip(shape, number, strict=True)])
+        if tensor not in self.traced:
+            self.traced[tensor] = shape
+
     def see(self, op: Any, made: Any) -> None:
         """Take note of the dimensions of what an op gives that do not depend on the rows: those of the trace, and those
         beside rows where what the op reads has such dimensions alone."""
@@ -125,16 +139,42 @@ class Shaped:
             graph = getattr(graph, "outer_graph", None)
 
 
-def of(graph: Any, shapes: Sequence[Any]) -> Shaped:
+def of(graph: Any, shapes: Sequence[Any], taken: Sequence[Sequence[Any]] = (), fixed: int = 0) -> Shaped:
     """The graph of a traced step with shapes for a prime number of rows.
 
     Args:
         graph: a FuncGraph.
         shapes: for the first inputs of it, the shape with None for the number of rows; the others keep theirs.
+        taken: the same for the tensors of each batch that the step takes from an iterator; see `iterators`.
+        fixed: the number of rows that the graph was traced for; 0: any number.
     """
     prime = _prime(graph)
-    primed = [tf.TensorShape([prime if size is None else size for size in shape]) for shape in shapes]
-    return _shaped(graph, prime, primed, {})
+    batches = [[_primed(shape, prime) for shape in batch] for batch in taken]
+    return _shaped(graph, prime, [_primed(shape, prime) for shape in shapes], {}, batches=batches, fixed=fixed)
+
+
+def _primed(shape: Any, prime: int) -> tf.TensorShape:
+    return shape if shape.rank is None else tf.TensorShape([prime if size is None else size for size in shape])
+
+
+def iterators(graph: Any) -> list[tuple[int, list[Any]]]:
+    """For each batch that a step takes outside of loops and branches: the place of its iterator among the inputs, and
+    the shapes of its tensors."""
+    found: list[tuple[int, list[Any]]] = []
+
+    def walk(inside: Any, places: TensorMap[int]) -> None:
+        for op in in_order(inside):
+            if op.type == "IteratorGetNext":
+                found.append((places[op.inputs[0]], [tensor.shape for tensor in op.outputs]))
+            elif op.type in CALLS:
+                body, within = _body(op), TensorMap[int]()
+                within.update((a, places[b]) for a, b in zip(body.inputs, op.inputs, strict=True) if b in places)
+                walk(body, within)
+
+    places: TensorMap[int] = TensorMap()
+    places.update((tensor, place) for place, tensor in enumerate(graph.inputs))
+    walk(graph, places)
+    return found
 
 
 def _shaped(
@@ -145,6 +185,8 @@ def _shaped(
     like: Any = None,
     lists: Sequence[tuple[Any, Any]] = (),
     sizes: Iterable[int] = (),
+    batches: Sequence[Sequence[Any]] = (),
+    fixed: int = 0,
 ) -> Shaped:
     """Args:
     known: integers that inputs have, by their place.
@@ -153,6 +195,7 @@ def _shaped(
     """
     new = Shaped(prime, graph)
     new.sizes.update(sizes)
+    new.batches, new.fixed = iter(batches) if batches else None, fixed
     at: TensorMap[Any] = TensorMap()
     with new.graph.as_default():
         for place, tensor in enumerate(graph.inputs):
@@ -161,7 +204,8 @@ def _shaped(
             new.sizes.update(_numbers_of(tensor))
             if tensor.dtype in HANDLES:
                 handle_data_util.copy_handle_data(like[place] if like else tensor, given)
-            at[tensor], new.traced[given] = given, tensor.shape
+            at[tensor] = given
+            new.note_trace(given, tensor)
             if place in known:
                 new.known[given] = known[place]
             if lists:
@@ -219,16 +263,21 @@ def _copy(graph: Any, new: Shaped, at: TensorMap[Any], made: dict[Any, list[Any]
                 outputs, made[op] = _op(op, inputs, new)
         for old, tensor in zip(op.outputs, outputs, strict=True):
             at[old] = tensor
-            new.traced.setdefault(tensor, old.shape)
+            new.note_trace(tensor, old)
 
 
-def _inline(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], list[Any]]:
-    name = op.get_attr("f").name
-    function = op.graph._get_function(name)
+def _body(op: Any) -> Any:
+    """The graph of the function that an op calls."""
+    function = op.graph._get_function(op.get_attr("f").name)
     body = getattr(function, "graph", None)
     if body is None:
         definition = getattr(function, "cached_definition", None) or function.definition
         body = function_def_to_graph.function_def_to_graph(definition, [t.shape for t in op.inputs])
+    return body
+
+
+def _inline(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], list[Any]]:
+    body = _body(op)
     new._functions_of(body)
     at: TensorMap[Any] = TensorMap()
     at.update(zip(body.inputs, inputs, strict=True))
@@ -237,7 +286,24 @@ def _inline(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], lis
     return [at[tensor] for tensor in body.outputs], [one for ops in made.values() for one in ops]
 
 
+def _taken(op: Any, new: Shaped) -> tuple[list[Any], list[Any]]:
+    """The tensors of a batch that the step takes from an iterator: they come in."""
+    tensors = []
+    for tensor, shape in zip(op.outputs, next(new.batches), strict=True):  # type: ignore[arg-type]
+        given = tf.compat.v1.placeholder(tensor.dtype, shape)
+        new.note_trace(given, tensor)
+        new.inputs.append(given)
+        new.graph.inputs.append(given)
+        tensors.append(given)
+    return tensors, []
+
+
 def _op(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], list[Any]]:
+    if op.type == "IteratorGetNext" and new.batches is not None:
+        return _taken(op, new)
+    filled = fixed_rows.filled(op, new.fixed) if new.fixed and op.type == "Const" else None
+    if filled is not None:
+        return _fill(*filled, op, new)
     values = _known(op, inputs, new)
     if values is not None and all(value.is_constant or _fits(value, new.prime, op) for value in values):
         outputs = [_integers(value, tensor.dtype, new) for tensor, value in zip(op.outputs, values, strict=True)]
@@ -268,6 +334,16 @@ def _op(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], list[An
             tensor = new.hidden(tensor, tensor.shape)  # TensorFlow would compute with the prime
         outputs.append(tensor)
     return outputs, [made]
+
+
+def _fill(shape: Affine, value: Any, op: Any, new: Shaped) -> tuple[list[Any], list[Any]]:
+    """A constant of one value, as many times as there are rows."""
+    dims, given = _integers(shape, tf.int32, new), tf.constant(value, op.outputs[0].dtype)
+    made = tf.fill(dims, given)
+    for one in (given.op, made.op):
+        new.attributes[one] = dict(one.node_def.attr)
+        new.ops.append(one)
+    return [made], [made.op]
 
 
 def _integers(value: Affine, dtype: Any, new: Shaped) -> Any:
@@ -309,7 +385,8 @@ def _known(op: Any, inputs: Sequence[Any], new: Shaped) -> list[Affine] | None:
     if op.type == "Const":
         dtype, size = op.outputs[0].dtype, op.outputs[0].shape.num_elements()
         if (dtype.is_integer or dtype == tf.bool) and size is not None and size <= 64:
-            return [Affine.of(tensor_util.MakeNdarray(op.get_attr("value")))]
+            value = tensor_util.MakeNdarray(op.get_attr("value"))
+            return [fixed_rows.sizes(op, value, new.fixed) if new.fixed else Affine.of(value)]
         return None
     if not op.outputs or not all(tensor.dtype.is_integer or tensor.dtype == tf.bool for tensor in op.outputs):
         return None
@@ -333,13 +410,14 @@ def _loop(op: Any, made: Any, inputs: Sequence[Any], new: Shaped) -> None:
     known = {i: new.known[tensor] for i, tensor in enumerate(inputs) if i in same and tensor in new.known}
     shapes = [tensor.shape for tensor in inputs]
     held = [new.lists.of(tensor) for tensor in inputs]
-    body = _shaped(graphs[1], new.prime, shapes, known, inputs, held, new.sizes)
+    body = _shaped(graphs[1], new.prime, shapes, known, inputs, held, new.sizes, fixed=new.fixed)
     after = [body.lists.of(tensor) for tensor in body.outputs]
     if body.lists.lost and [str(one[0]) for one in after] != [str(one[0]) for one in held]:
         held = [(shape, None) for shape, _ in after]  # what is read was put there in an earlier round
-        body = _shaped(graphs[1], new.prime, shapes, known, inputs, held, new.sizes)
+        body = _shaped(graphs[1], new.prime, shapes, known, inputs, held, new.sizes, fixed=new.fixed)
     body.is_body = True
-    new.bodies[made] = [_shaped(graphs[0], new.prime, shapes, known, inputs, held, new.sizes), body]
+    condition = _shaped(graphs[0], new.prime, shapes, known, inputs, held, new.sizes, fixed=new.fixed)
+    new.bodies[made] = [condition, body]
     for given, tensor, back in zip(inputs, made.outputs, body.outputs, strict=True):
         if tensor.dtype == tf.variant:
             handle_data_util.copy_handle_data(back, tensor)
@@ -353,7 +431,9 @@ def _branch(op: Any, made: Any, inputs: Sequence[Any], new: Shaped) -> None:
     shapes = [tensor.shape for tensor in inputs[1:]]
     held = [new.lists.of(tensor) for tensor in inputs[1:]]
     graphs = cond_v2.get_func_graphs(op)
-    bodies = [_shaped(graph, new.prime, shapes, known, inputs[1:], held, new.sizes) for graph in graphs]
+    bodies = [
+        _shaped(graph, new.prime, shapes, known, inputs[1:], held, new.sizes, fixed=new.fixed) for graph in graphs
+    ]
     new.bodies[made] = bodies
     for tensor, *found in zip(made.outputs, *(body.outputs for body in bodies), strict=True):
         if tensor.dtype == tf.variant:

@@ -29,22 +29,32 @@ class Partitioned:
         columns: Sequence[Any] | None = None,
         after_last: Callable[[], Any] | None = None,
         weights: Sequence[Any] = (),
+        taken: Sequence[Sequence[Any]] = (),
+        fixed: int = 0,
     ):
         """Args:
-        traced: a concrete function of tensors, of which those with rows have None as their first dimension.
-        rows: for each of its tensors, whether its first axis runs over the rows of the batch.
-        columns: the shapes of its tensors, in which no other dimension is None; None: those that it was traced for.
+        traced: a concrete function of tensors.
+        rows: for each tensor of a batch, whether its first axis runs over the rows of the batch.
+        columns: the shapes of the function's tensors, None as the first dimension of those with rows and nowhere else;
+            None: those that it was traced for.
         after_last: see `build.Builder`.
         weights: handles of variables whose gradients may be encoded on their way.
+        taken: batches that the function takes from iterators by itself, in its order: the same of their tensors, which
+            are the last ones of the batch.
+        fixed: the number of rows that it was traced for; 0: any number.
         """
         self._traced, self._rows, self._exchange, self._after_last = traced, rows, exchange, after_last
-        self._given = columns or [tensor.shape for tensor, _ in zip(traced.inputs, rows, strict=False)]
-        self._shaped = shapes.of(traced.graph, self._given)
-        labels = [S(0) if has else R for has in rows] + [R] * (len(self._shaped.inputs) - len(rows))
+        self._count = len(rows) - sum(map(len, taken))
+        columns = columns or [tensor.shape for tensor in traced.inputs[: self._count]]
+        self._given = [*columns, *(shape for batch in taken for shape in batch)]
+        self._shaped = shapes.of(traced.graph, columns, taken, fixed)
+        self._captured = len(traced.inputs) - self._count
+        own = [S(0) if has else R for has in rows]
+        labels = [*own[: self._count], *[R] * self._captured, *own[self._count :]]
         self.plan = Plan(self._shaped, labels).finish([R] * len(self._shaped.outputs))
         if weights:
             wanted = set(map(id, weights))
-            held = zip(traced.captured_inputs, self._shaped.inputs[len(rows) :], strict=True)
+            held = zip(traced.captured_inputs, self._shaped.inputs[self._count :], strict=False)
             inside = [handle for outside, handle in held if id(outside) in wanted]
             self.plan.gradients = schedule.gradients(self.plan, inside)
         self._made: dict[bool, Any] = {}
@@ -70,10 +80,11 @@ class Partitioned:
             low, first, rows, total = tf.unstack(numbers)
             mine = [leaf[low : low + rows] if has else leaf for leaf, has in zip(batch, self._rows, strict=True)]
             builder = Builder(self.plan, self._exchange, first, rows, total, empty, self._after_last)
-            return builder.run([*mine, *self._traced.captured_inputs], [R] * len(self._shaped.outputs))
+            inputs = [*mine[: self._count], *self._traced.captured_inputs, *mine[self._count :]]
+            return builder.run(inputs, [R] * len(self._shaped.outputs))
 
-        given = zip(self._given, self._traced.inputs, strict=False)
-        specs = [tf.TensorSpec(shape, tensor.dtype) for shape, tensor in given]
+        of_batch = [*self._shaped.inputs[: self._count], *self._shaped.inputs[self._count + self._captured :]]
+        specs = [tf.TensorSpec(shape, one.dtype) for shape, one in zip(self._given, of_batch, strict=True)]
         function = tf.function(step, input_signature=[*specs, tf.TensorSpec([4], tf.int32)], autograph=False)
         return function.get_concrete_function()
 
@@ -84,12 +95,16 @@ class Partitioned:
             batch: its tensors; those with rows hold this rank's rows from row `low` on.
             first: where these begin in the batch; rows: how many they are; total: rows of the batch.
         """
+        return self.pack(self.flat(batch, first, rows, total, low))
+
+    def flat(self, batch: Sequence[Any], first: int, rows: int, total: int, low: int = 0) -> Any:
+        """The same, and the outputs flat."""
         graph = self.graph(empty=not rows)
         with tf.init_scope():
             numbers = tf.constant([low, first, rows, total], tf.int32)
         if hasattr(graph, "_call_flat"):  # what looks for the graph's inputs takes longer than a small step
-            return self.pack(graph._call_flat([*batch, numbers], graph.captured_inputs))
-        return self.pack(graph(*batch, numbers))
+            return graph._call_flat([*batch, numbers], graph.captured_inputs)
+        return graph(*batch, numbers)
 
     def pack(self, flat: Sequence[Any]) -> Any:
         """Outputs in the structure of the traced function."""

@@ -1,0 +1,257 @@
+"""Compiled functions of the script's own that get a batch which every rank has whole: partitioned.
+
+A loop gives whole batches to its first steps; see `shared_loop`. A function that is called with one, or takes it from
+an iterator by itself, is traced as one rank traces it and rebuilt for the rank's rows (`patches.partition`). What it
+gives is whole, and so is the state that it leaves: all that the loop does besides is done by every rank, as on one.
+
+Relies on (TensorFlow 2.16 to 2.21, private): `polymorphic_function.Function`, its `__call__`, `_function_type`,
+`_default_values` and `_is_pure`; `function_type_utils.canonicalize_function_inputs`; `bind`, `unpack_inputs` and
+`pack_output` of the `function_type` of a concrete function.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import weakref
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from matex_tf import settings, strategies
+from matex_tf.core import world
+from matex_tf.patches.common import log_once, run_state, sharing_report, wrapping, xla
+from matex_tf.patches.common.row_slicing import RowRange
+from matex_tf.patches.loops import (
+    iteration,
+    metric_results,
+    one_rank_trace,
+    position,
+    replica_sync,
+    shared_loop,
+    step_loss,
+)
+from matex_tf.patches.partition import shapes
+from matex_tf.patches.partition.ranks import Ranks
+from matex_tf.patches.partition.step import Partitioned
+
+#: Graphs that are made of one function, for batches of different shapes.
+_MOST = 32
+#: Beginnings of the types of ops that change a variable.
+_CHANGES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "ResourceKeras")
+
+_steps: weakref.WeakKeyDictionary[Any, CompiledStep] = weakref.WeakKeyDictionary()
+
+
+def install(module: ModuleType) -> None:
+    """Patch tensorflow: calls of compiled functions."""
+    if wrapping.alone() and run_state.current().prepared is None:
+        return
+    polymorphic = importlib.import_module("tensorflow.python.eager.polymorphic_function.polymorphic_function")
+    original = wrapping.require(polymorphic, "Function.__call__")
+
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not tf.executing_eagerly() or not position.active() or not _applies() or step_loss.recording():
+            return original(self, *args, **kwargs)
+        loops = shared_loop.with_whole_batches()
+        if loops is None or not loops and not iteration.in_use():
+            return original(self, *args, **kwargs)
+        if self not in _steps:
+            _steps[self] = CompiledStep(self)
+        return _steps[self](functools.partial(original, self), loops, args, kwargs)
+
+    polymorphic.Function.__call__ = call
+
+
+def _applies() -> bool:
+    """Whether compiled steps of this job are partitioned; the same on every rank."""
+    strategy, ranks, chosen = strategies.current(), world.current(), settings.current()
+    return (
+        chosen.partitioner
+        and chosen.shares_loops
+        and not wrapping.is_aside()
+        and ranks.guard is None
+        and not chosen.reproducible
+        and chosen.codec == "none"
+        and chosen.batch_norm == "batch"
+        and strategy.averages_gradients
+        and strategy.replicas_identical
+        and not strategy.delays_updates
+        and not strategy.apart
+    )
+
+
+class CompiledStep:
+    """A compiled function of the script's, called with whole batches."""
+
+    def __init__(self, function: Any):
+        self._function = weakref.ref(function)
+        self._name = getattr(function.python_function, "__name__", "a function")
+        self._aside = bool(function._jit_compile) or xla.is_so_called(function)
+        self._takes: bool | None = None  # whether it may take a batch by itself; None if nobody has looked
+        self._traced: weakref.WeakKeyDictionary[Any, _Traced] = weakref.WeakKeyDictionary()
+
+    def __call__(self, run: Any, loops: Sequence[Any], args: Any, kwargs: Any) -> Any:
+        """Call it.
+
+        Args:
+            run: what calls it with the patches.
+            loops: the script is in, which give whole batches.
+        """
+        given = [leaf for leaf in tf.nest.flatten((args, kwargs)) if isinstance(leaf, iteration.SharedIterator)]
+        if self._aside or any(one.is_own for one in given) or not (loops or given or self._may_take()):
+            return run(*args, **kwargs)
+        args, kwargs = self._canonical(args, kwargs)
+        concrete = self._trace(args, kwargs)
+        if concrete is None:
+            self._aside = True
+            return run(*args, **kwargs)
+        if concrete not in self._traced:
+            self._traced[concrete] = _Traced(concrete, self._name)
+        traced = self._traced[concrete]
+        flat = concrete.function_type.unpack_inputs(concrete.function_type.bind(*args, **kwargs))
+        if not loops and not traced.takes:
+            return run(*args, **kwargs)
+        if metric_results.any_shared(concrete.variables) or any(one.is_own for one in traced.iterators(flat)):
+            self._aside = True
+            return run(*args, **kwargs)
+        return traced(flat, loops)
+
+    def _may_take(self) -> bool:
+        if self._takes is None:
+            self._takes = iteration.reaches_iterator(self._function().python_function)
+        return self._takes
+
+    def _canonical(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        utils = importlib.import_module("tensorflow.python.eager.polymorphic_function.function_type_utils")
+        function = self._function()
+        bound = utils.canonicalize_function_inputs(
+            args, kwargs, function._function_type, function._default_values, function._is_pure
+        )
+        return bound.args, bound.kwargs
+
+    def _trace(self, args: Any, kwargs: Any) -> Any:
+        """The function as one rank traces it; None if its graph does not show the batches that it works on."""
+        with one_rank_trace.tracing() as trace:
+            try:
+                return self._function().get_concrete_function(*args, **kwargs)
+            except Exception:
+                if trace.walks:
+                    return None
+                raise
+
+
+class _Traced:
+    """One trace of a function.
+
+    Attributes:
+        takes: for each batch that it takes by itself, the place of the iterator among its inputs, and the shapes of the
+            tensors as they are traced.
+    """
+
+    def __init__(self, concrete: Any, name: str):
+        self._concrete, self._name = concrete, name
+        self.takes = shapes.iterators(concrete.graph)
+        self._changes = _changes(concrete.graph)
+        self._made: dict[Any, Partitioned | None] = {}
+        self._begun = False
+
+    def iterators(self, flat: Sequence[Any]) -> list[Any]:
+        """Those of which it takes batches."""
+        inputs = [*flat, *self._concrete.captured_inputs]
+        return [iteration.of_resource(inputs[place]) for place, _ in self.takes]
+
+    def __call__(self, flat: Sequence[Any], loops: Sequence[Any]) -> Any:
+        """Call it on whole values of what it gets."""
+        if self._changes and not self._begun:
+            self._begun = True
+            places = {id(tensor): place for place, tensor in enumerate(self._concrete.captured_inputs)}
+            known = [one for one in self._concrete.variables if id(one.handle) in places]
+            replica_sync.begin(sorted(known, key=lambda one: places[id(one.handle)]))
+        batches = [iterator.take_for_step() for iterator in self.iterators(flat)]
+        total = batches[0].total if batches else _rows_among(flat, {loop.whole_rows for loop in loops})
+        if not batches and not (self._changes and total):
+            return self._whole(flat, total)
+        ranks = world.current()
+        share = next((one.share for one in batches if one.share is not None and one.share.total == total), None)
+        own = share is not None  # the rank's rows alone are there of a batch
+        share = share or RowRange.of(total, ranks.rank, ranks.size)
+        leaves = list(flat)
+        for batch in batches:
+            leaves += batch.whole() if batch.total != total else batch.rows_of(share) if own else batch.tensors
+        mask = [_has_rows(tensor, total) for tensor in flat]
+        for batch in batches:
+            mask += [has and batch.total == total for has in batch.slices]
+        fixed = any(has and shape[0] is not None for has, shape in zip(mask, self._shapes(len(flat)), strict=True))
+        if own:
+            leaves[: len(flat)] = [
+                leaf[share.first : share.first + share.high - share.low] if has else leaf
+                for leaf, has in zip(flat, mask, strict=False)
+            ]
+        step = self._partitioned(leaves, mask, [len(batch.tensors) for batch in batches], total if fixed else 0)
+        if step is None:
+            return self._whole(flat, total)
+        for loop in loops:
+            loop.partitioned |= loop.whole_rows == total
+        sharing_report.shared()
+        return self._concrete.function_type.pack_output(
+            step.flat(leaves, share.first, share.rows, total, 0 if own else share.first)
+        )
+
+    def _shapes(self, count: int) -> list[Any]:
+        """Of the tensors of a batch, as they were traced."""
+        return [tensor.shape for tensor in self._concrete.inputs[:count]] + [one for _, ts in self.takes for one in ts]
+
+    def _partitioned(
+        self, leaves: Sequence[Any], mask: Sequence[bool], counts: Sequence[int], fixed: int
+    ) -> Partitioned | None:
+        """The function, rebuilt for batches of these shapes; None if every rank computes all of it."""
+        given = [
+            tf.TensorShape([None, *leaf.shape[1:]]) if has else leaf.shape
+            for leaf, has in zip(leaves, mask, strict=True)
+        ]
+        key = fixed, tuple(tuple(shape.as_list()) for shape in given)
+        if key not in self._made:
+            self._made[key] = self._rebuilt(given, mask, counts, fixed)
+        return self._made[key]
+
+    def _rebuilt(
+        self, given: Sequence[Any], mask: Sequence[bool], counts: Sequence[int], fixed: int
+    ) -> Partitioned | None:
+        taken, rest = [], list(given)
+        for count in reversed(counts):
+            taken.insert(0, rest[-count:])
+            del rest[-count:]
+        try:
+            if any(mask):
+                return Partitioned(self._concrete, mask, Ranks(), rest, taken, fixed)
+        except Exception as error:
+            log_once.log(f"{self._name}: every rank computes all of it, since it cannot be cut by rows: {error}")
+        return Partitioned(self._concrete, [False] * len(mask), Ranks(), rest, taken) if taken else None
+
+    def _whole(self, flat: Sequence[Any], total: int) -> Any:
+        """What one rank does."""
+        if self._changes and total:
+            log_once.log(f"{self._name}: every rank computes all of it (docs/loops.md)")
+        return self._concrete._call_flat(list(flat), self._concrete.captured_inputs)
+
+
+def _rows_among(flat: Sequence[Any], totals: set[int]) -> int:
+    """The rows of the batch that is among what a function gets; 0 without any."""
+    return next((total for tensor in flat for total in totals if _has_rows(tensor, total)), 0)
+
+
+def _has_rows(tensor: Any, total: int) -> bool:
+    """Whether the first axis of a tensor is taken to run over the rows of a batch: it is as long, so it can be cut like
+    them, whatever it is."""
+    return bool(tensor.shape.rank) and tensor.dtype not in shapes.HANDLES and tensor.shape[0] == total
+
+
+def _changes(graph: Any) -> bool:
+    """Whether a graph changes variables."""
+    definition = graph.as_graph_def()
+    nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
+    return any(node.op.startswith(_CHANGES) for node in nodes)
