@@ -33,12 +33,14 @@ from matex_tf.patches.loops import (
     shared_loop,
     step_loss,
 )
-from matex_tf.patches.partition import shapes
+from matex_tf.patches.partition import shapes, whole_part
 from matex_tf.patches.partition.ranks import Ranks
 from matex_tf.patches.partition.step import Partitioned
 
 #: Graphs that are made of one function, for batches of different shapes.
 _MOST = 32
+#: The part of a step's values from which on a line says that every rank computes it.
+_WORTH_A_LINE = 0.01
 #: Beginnings of the types of ops that change a variable.
 _CHANGES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "ResourceKeras")
 
@@ -174,7 +176,9 @@ class _Traced:
         batches = [iterator.take_for_step() for iterator in self.iterators(flat)]
         total = batches[0].total if batches else _rows_among(flat, {loop.whole_rows for loop in loops})
         if not batches and not (self._changes and total):
-            return self._whole(flat, total)
+            if loops and not total:
+                self._tell_whole("nothing that it gets is as long as the batch")
+            return self._whole(flat)
         ranks = world.current()
         share = next((one.share for one in batches if one.share is not None and one.share.total == total), None)
         own = share is not None  # the rank's rows alone are there of a batch
@@ -185,15 +189,16 @@ class _Traced:
         mask = [_has_rows(tensor, total) for tensor in flat]
         for batch in batches:
             mask += [has and batch.total == total for has in batch.slices]
-        fixed = any(has and shape[0] is not None for has, shape in zip(mask, self._shapes(len(flat)), strict=True))
+        shaped = self._shapes(len(flat))
+        fixed = total if any(has and shape[0] is not None for has, shape in zip(mask, shaped, strict=True)) else 0
         if own:
             leaves[: len(flat)] = [
                 leaf[share.first : share.first + share.high - share.low] if has else leaf
                 for leaf, has in zip(flat, mask, strict=False)
             ]
-        step = self._partitioned(leaves, mask, [len(batch.tensors) for batch in batches], total if fixed else 0)
+        step = self._partitioned(leaves, mask, [len(batch.tensors) for batch in batches], total, fixed)
         if step is None:
-            return self._whole(flat, total)
+            return self._whole(flat)
         for loop in loops:
             loop.partitioned |= loop.whole_rows == total
         sharing_report.shared()
@@ -206,36 +211,55 @@ class _Traced:
         return [tensor.shape for tensor in self._concrete.inputs[:count]] + [one for _, ts in self.takes for one in ts]
 
     def _partitioned(
-        self, leaves: Sequence[Any], mask: Sequence[bool], counts: Sequence[int], fixed: int
+        self, leaves: Sequence[Any], mask: Sequence[bool], counts: Sequence[int], total: int, fixed: int
     ) -> Partitioned | None:
         """The function, rebuilt for batches of these shapes; None if every rank computes all of it."""
         given = [
             tf.TensorShape([None, *leaf.shape[1:]]) if has else leaf.shape
             for leaf, has in zip(leaves, mask, strict=True)
         ]
-        key = fixed, tuple(tuple(shape.as_list()) for shape in given)
+        few = total < world.current().size  # some ranks have no rows, which takes a graph of its own
+        key = fixed, few, tuple(tuple(shape.as_list()) for shape in given)
         if key not in self._made:
-            self._made[key] = self._rebuilt(given, mask, counts, fixed)
+            self._made[key] = self._rebuilt(given, mask, counts, total, fixed)
         return self._made[key]
 
     def _rebuilt(
-        self, given: Sequence[Any], mask: Sequence[bool], counts: Sequence[int], fixed: int
+        self, given: Sequence[Any], mask: Sequence[bool], counts: Sequence[int], total: int, fixed: int
     ) -> Partitioned | None:
         taken, rest = [], list(given)
         for count in reversed(counts):
             taken.insert(0, rest[-count:])
             del rest[-count:]
-        try:
-            if any(mask):
-                return Partitioned(self._concrete, mask, Ranks(), rest, taken, fixed)
-        except Exception as error:
-            log_once.log(f"{self._name}: every rank computes all of it, since it cannot be cut by rows: {error}")
+        why = f"its batches have more than {_MOST} different shapes" if len(self._made) >= _MOST else ""
+        if not why and any(mask):
+            try:
+                made = Partitioned(self._concrete, mask, Ranks(), rest, taken, fixed)
+                for empty in {False, total < world.current().size}:
+                    made.graph(empty)
+                self._tell_part(made)
+                return made
+            except Exception as error:  # whatever it is, what was traced is right
+                why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        self._tell_whole(why or "nothing that it gets is as long as the batch")
         return Partitioned(self._concrete, [False] * len(mask), Ranks(), rest, taken) if taken else None
 
-    def _whole(self, flat: Sequence[Any], total: int) -> Any:
+    def _tell_part(self, made: Partitioned) -> None:
+        part = whole_part.of(made.plan)
+        if part.ops and part.share >= _WORTH_A_LINE:
+            log_once.log(
+                f"{self._name} has {part.share:.0%} of its values computed whole by every rank, since no rule says how "
+                f"rows go through {part}"
+            )
+
+    def _tell_whole(self, why: str) -> None:
+        if self._changes:
+            log_once.log(
+                f"{self._name} is computed whole by every rank, so more ranks make it no faster: {why} (docs/loops.md)"
+            )
+
+    def _whole(self, flat: Sequence[Any]) -> Any:
         """What one rank does."""
-        if self._changes and total:
-            log_once.log(f"{self._name}: every rank computes all of it (docs/loops.md)")
         return self._concrete._call_flat(list(flat), self._concrete.captured_inputs)
 
 

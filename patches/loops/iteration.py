@@ -277,6 +277,7 @@ class DividedIterator(SharedIterator):
 
     division: divided.Division | None = None  # in a graph there is none
     _spec_of_batch: Any = None  # there
+    _is_own = False
 
     def _take(self, piece: Any) -> Any:
         return _own_part(piece, _iterators.OwnedIterator._next_internal.__get__(self))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 from collections.abc import Iterator
 from types import ModuleType
@@ -45,19 +46,21 @@ def install(module: ModuleType) -> None:
     if wrapping.alone() and run_state.current().prepared is None:
         return
     contexts = importlib.import_module("tensorflow.python.eager.polymorphic_function.function_context")
-    wrapping.wrap(contexts, "make_function_context", _context)
+    original = wrapping.require(contexts, "make_function_context")
 
+    @functools.wraps(original)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)
+        return made._replace(context=("as one rank", made.context)) if world.current().is_single else made
 
-def _context(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    made = wrapped(*args, **kwargs)
-    return made._replace(context=("as one rank", made.context)) if world.current().is_single else made
+    contexts.make_function_context = make
 
 
 @contextlib.contextmanager
 def tracing() -> Iterator[Trace]:
     """What is traced inside a `with` block is traced as on one rank."""
     trace = Trace()
-    with world.use(world.World()), under_way.having(one_rank=trace):
+    with world.alone(), under_way.having(one_rank=trace):
         yield trace
 
 

@@ -135,14 +135,14 @@ class Builder:
             return whole
         if label.kind == "L":
             raise CannotPartition("a tensor is wanted as a list")
-        return self._rows_of(root, whole, label)
+        return self.rows_of(root, whole, label)
 
     @property
     def is_first_rank(self) -> Any:
         """Whether no rank before this one has rows, and this one has: one rank of all, if the batch has rows."""
         return tf.greater(self.rows, 0)
 
-    def _rows_of(self, root: Any, whole: Any, label: Label) -> Any:
+    def rows_of(self, root: Any, whole: Any, label: Label) -> Any:
         """This rank's rows of a whole value."""
         axis, blocks = label.axis, label.blocks
         size = self.shaped.shape(root)[axis]  # type: ignore[index]

@@ -22,17 +22,23 @@ _SIZES: dict[str, tuple[int, ...] | None] = {
     "Reshape": (1,), "Fill": (0,), "BroadcastTo": (1,), "Tile": (1,), "BroadcastGradientArgs": None,
     "Conv2DBackpropInput": (0,), "Conv3DBackpropInputV2": (0,), "DepthwiseConv2dNativeBackpropInput": (0,),
     "StridedSlice": (0,), "StridedSliceGrad": (0,), "GatherV2": (0,), "Pack": None, "BroadcastArgs": None,
-    "ScatterNd": (2,), "TensorListReserve": (0, 1), "EmptyTensorList": (0,), "TensorListFromTensor": (1,),
-    "TensorListStack": (1,), "TensorListGetItem": (2,), "UnsortedSegmentSum": (2,), "ConcatOffset": (1, 2, 3, 4, 5),
+    "ScatterNd": (2,), "UnsortedSegmentSum": (2,), "ConcatOffset": (1, 2, 3, 4, 5),
     "RandomStandardNormal": (0,), "RandomUniform": (0,), "TruncatedNormal": (0,), "RandomUniformInt": (0,),
     "StatelessRandomNormalV2": (0,), "StatelessRandomUniformV2": (0,), "StatelessTruncatedNormalV2": (0,),
     "StatelessRandomUniformIntV2": (0,), "Prod": (0,), "Slice": (2,), "SelectV2": (1, 2), "Range": (1,),
+}  # fmt: skip
+#: Inputs that are the shape of a list's elements: that may be open, and nothing checks it.
+_OF_ELEMENTS: dict[str, tuple[int, ...] | None] = {
+    "TensorListReserve": (0,), "EmptyTensorList": (0,), "TensorListFromTensor": (1,), "TensorListStack": (1,),
+    "TensorListGetItem": (2,), "TensorListPopBack": (1,), "TensorListConcatV2": (1,),
 }  # fmt: skip
 
 
 def sizes(op: Any, value: np.ndarray, rows: int) -> Affine:
     """The integers of a constant; one of them counts rows if they are sizes."""
-    if value.ndim > 1 or value.dtype == bool or not _is_size(op):
+    if value.ndim == 1 and _is(op, _OF_ELEMENTS):
+        return Affine.of(np.where(value == rows, -1, value))
+    if value.ndim > 1 or value.dtype == bool or not _is(op, _SIZES):
         return Affine.of(value)
     flat, per_row = value.ravel().astype(np.int64), np.zeros(value.size, np.int64)
     place = _place(flat.tolist(), rows)
@@ -47,7 +53,7 @@ def filled(op: Any, rows: int) -> tuple[Affine, Any] | None:
     """Shape and value of a constant that has one value for every row; None for any other."""
     shape = op.outputs[0].shape
     place = _place(shape.as_list(), rows) if shape.rank else None
-    if place is None or _is_size(op) or op.outputs[0].dtype.name == "string":
+    if place is None or _is(op, _SIZES) or op.outputs[0].dtype.name == "string":
         return None
     value = tensor_util.MakeNdarray(op.get_attr("value"))
     if not (value == value.flat[0]).all():
@@ -67,15 +73,11 @@ def _place(numbers: list[int], rows: int) -> int | None:
     return numbers.index(rows) if numbers.count(rows) == 1 else None
 
 
-def _is_size(op: Any) -> bool:
-    uses = [(one.type, list(one.inputs)) for one in op.outputs[0].consumers()]
-    places = [
-        (kind, place)
-        for kind, inputs in uses
-        for place, tensor in enumerate(inputs)
-        if tensor is op.outputs[0]
-    ]
-    return bool(places) and all(
-        kind in _SIZES and (_SIZES[kind] is None or place in _SIZES[kind])  # type: ignore[operator]
-        for kind, place in places
-    )
+def _is(op: Any, table: dict[str, tuple[int, ...] | None]) -> bool:
+    """Whether a constant is used in these places alone."""
+    uses = [(one.type, place) for one in op.outputs[0].consumers() for place in _places(one, op.outputs[0])]
+    return bool(uses) and all(kind in table and (table[kind] is None or place in table[kind]) for kind, place in uses)
+
+
+def _places(op: Any, tensor: Any) -> list[int]:
+    return [place for place, one in enumerate(op.inputs) if one is tensor]

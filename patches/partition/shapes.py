@@ -309,7 +309,8 @@ def _op(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], list[An
         outputs = [_integers(value, tensor.dtype, new) for tensor, value in zip(op.outputs, values, strict=True)]
         return outputs, [tensor.op for tensor in outputs]
     definition = op.node_def
-    attributes = {name: value for name, value in definition.attr.items() if name not in ("_output_shapes", "_class")}
+    drops = ("_output_shapes", "_class", *(["output_shapes"] if new.fixed and op.type in LOOPS + BRANCHES else []))
+    attributes = {name: value for name, value in definition.attr.items() if name not in drops}
     made = _make(op, list(inputs), attributes, new)
     new.attributes[made] = attributes
     new.ops.append(made)

@@ -122,6 +122,12 @@ def cut(rows: int, size: int, generator: Any) -> list[int]:
     return [0, *sorted(int(place) for place in generator.randint(0, rows + 1, size - 1)), rows]
 
 
+def _columns(traced: Any, rows: Sequence[bool]) -> list[Any]:
+    """The shapes of the tensors of a batch, with any number of rows."""
+    shapes = [tensor.shape for tensor, _ in zip(traced.inputs, rows, strict=False)]
+    return [tf.TensorShape([None, *shape[1:]]) if has else shape for shape, has in zip(shapes, rows, strict=True)]
+
+
 class Ranks:
     """One step on several ranks.
 
@@ -129,11 +135,14 @@ class Ranks:
         traced: the step of each rank; plan: how the first one is shared out.
     """
 
-    def __init__(self, size: int, trace: Callable[[int], Any], rows: Sequence[bool], stateless: bool = False):
+    def __init__(
+        self, size: int, trace: Callable[[int], Any], rows: Sequence[bool], stateless: bool = False, fixed: int = 0
+    ):
         """Args:
         trace: gives the concrete function of a rank, which owns its variables.
         rows: for each tensor of it, whether it has the rows of the batch.
         stateless: there are no variables, and one graph does for all ranks.
+        fixed: the number of rows that it is traced for; 0: any number.
         """
         self.size, self.rows, self._stateless = size, rows, stateless
         self.meeting = Meeting(size)
@@ -141,7 +150,8 @@ class Ranks:
         ranks = [size] if stateless else range(size)
         self.exchanges = [ThreadExchange(self.meeting, rank) for rank in ranks]
         self.steps = [
-            Partitioned(one, rows, exchange) for one, exchange in zip(self.traced, self.exchanges, strict=True)
+            Partitioned(one, rows, exchange, _columns(one, rows), fixed=fixed)
+            for one, exchange in zip(self.traced, self.exchanges, strict=True)
         ]
         self.plan = self.steps[0].plan
 

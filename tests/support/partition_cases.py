@@ -36,14 +36,16 @@ def compare(
     draw: Callable[[Any, int], Sequence[np.ndarray]] | None = None,
     sizes: Sequence[int] = SIZES,
     ranks: int = 3,
+    fixed: int = 0,
 ) -> Result:
     """Args:
     build: makes variables and a function of a batch that returns a dict of logs.
     draw: from a generator and a number of rows to the tensors of a batch.
+    fixed: the number of rows that the step is traced for; 0: any number.
     """
     generator = np.random.RandomState(0)
     batches = [(draw or rows)(generator, size) for size in sizes]
-    specs = [tf.TensorSpec([None, *one.shape[1:]], one.dtype) for one in batches[0]]
+    specs = [tf.TensorSpec([fixed or None, *one.shape[1:]], one.dtype) for one in batches[0]]
 
     def traced() -> tuple[Any, Any]:
         variables, function = build()
@@ -51,7 +53,7 @@ def compare(
 
     mine, single = traced()
     models = [traced() for _ in range(ranks)]
-    several = Ranks(ranks, lambda rank: models[rank][1], [True] * len(specs))
+    several = Ranks(ranks, lambda rank: models[rank][1], [True] * len(specs), fixed=fixed)
     several.steps[0].graph()
     exchanges, logs = several.exchanges[0].calls, 0.0
     for batch in batches:
