@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import importlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -38,7 +38,7 @@ from matex_tf.patches.partition.ranks import Ranks
 from matex_tf.patches.partition.step import Partitioned
 
 #: Graphs that are made of one function, for batches of different shapes.
-_MOST = 32
+_MOST = 8
 #: The part of a step's values from which on a line says that every rank computes it.
 _WORTH_A_LINE = 0.01
 #: Beginnings of the types of ops that change a variable.
@@ -90,7 +90,7 @@ class CompiledStep:
     """A compiled function of the script's, called with whole batches."""
 
     def __init__(self, function: Any):
-        self._function = weakref.ref(function)
+        self._function: Callable[[], Any] = weakref.ref(function)
         self._name = getattr(function.python_function, "__name__", "a function")
         self._aside = bool(function._jit_compile) or xla.is_so_called(function)
         self._takes: bool | None = None  # whether it may take a batch by itself; None if nobody has looked
@@ -227,7 +227,8 @@ class _Traced:
     def _rebuilt(
         self, given: Sequence[Any], mask: Sequence[bool], counts: Sequence[int], total: int, fixed: int
     ) -> Partitioned | None:
-        taken, rest = [], list(given)
+        taken: list[list[Any]] = []
+        rest = list(given)
         for count in reversed(counts):
             taken.insert(0, rest[-count:])
             del rest[-count:]

@@ -45,7 +45,7 @@ def install(module: ModuleType) -> None:
     """Patch tensorflow."""
     if wrapping.alone() and run_state.current().prepared is None:
         return
-    contexts = importlib.import_module("tensorflow.python.eager.polymorphic_function.function_context")
+    contexts: Any = importlib.import_module("tensorflow.python.eager.polymorphic_function.function_context")
     original = wrapping.require(contexts, "make_function_context")
 
     @functools.wraps(original)

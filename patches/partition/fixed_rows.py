@@ -76,7 +76,11 @@ def _place(numbers: list[int], rows: int) -> int | None:
 def _is(op: Any, table: dict[str, tuple[int, ...] | None]) -> bool:
     """Whether a constant is used in these places alone."""
     uses = [(one.type, place) for one in op.outputs[0].consumers() for place in _places(one, op.outputs[0])]
-    return bool(uses) and all(kind in table and (table[kind] is None or place in table[kind]) for kind, place in uses)
+    return bool(uses) and all(_has(table.get(kind, ()), place) for kind, place in uses)
+
+
+def _has(places: tuple[int, ...] | None, place: int) -> bool:
+    return places is None or place in places
 
 
 def _places(op: Any, tensor: Any) -> list[int]:
