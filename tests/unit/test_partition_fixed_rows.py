@@ -1,0 +1,37 @@
+"""Steps that were traced for a fixed number of rows, as a tf.function is: rebuilt for ranks that are threads."""
+
+import pytest
+
+#: 12 is the number of features of these steps, 4 that of classes: there sizes are mistaken for rows.
+ROWS = (23, 12, 4)
+#: Names of steps that do not go with so many rows, or that are rebuilt for no fixed number.
+NOT = {"nnclr": (23,), "turning": ROWS}
+
+
+@pytest.fixture(scope="module")
+def support():
+    """Imported when a test is run: nothing else imports TensorFlow where tests are collected."""
+    from tests.support import partition_cases, partition_steps
+
+    return partition_cases, partition_steps
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("part", range(4))
+def test_step(support, rows, part):
+    """Logs and variables are those of one rank, also where another size is that of the batch."""
+    cases, steps = support
+    names = [name for name in list(steps.STEPS)[part::4] if rows not in NOT.get(name, ())]
+    far = {}
+    for name in names:
+        result = cases.compare(steps.STEPS[name], sizes=(rows, rows), fixed=rows)
+        far[name] = max(result.logs, result.variables, result.apart)
+    assert all(value < 1e-9 for value in far.values()), far
+
+
+def test_rows_are_found(support):
+    """What is computed of the rows of a batch is shared out, as it is for any number of rows."""
+    cases, steps = support
+    for name in ("dynamic_scale", "centralized", "vicreg", "wgan_gp", "dice"):
+        assert not cases.compare(steps.STEPS[name], sizes=(23,), fixed=23).whole, name
