@@ -5,6 +5,7 @@
 - `gradient_updates`: gradients and optimizers; `step_loss`: the loss that a script returns or prints.
 - `metric_results`: metrics that the script reads.
 - `replica_sync`: weights and moving statistics on all ranks.
+- `compiled`: compiled functions that get whole batches, and share them out by themselves.
 - `files`: checkpoints, saved models and summaries.
 
 It may import the other rooms of patches but sessions and horovod. Start reading in iteration.py.

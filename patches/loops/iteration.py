@@ -17,7 +17,7 @@ import sys
 import threading
 import weakref
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.data.ops import iterator_ops as _iterators
@@ -26,7 +26,9 @@ from matex_tf.core import row_partition, world
 from matex_tf.errors import MatexError
 from matex_tf.exchange import tf_op
 from matex_tf.patches.common import batch_share, row_slicing, sharing_report, under_way, wrapping
-from matex_tf.patches.loops import batched, divided, first_step, one_rank_trace, position, shared_loop
+from matex_tf.patches.loops import batched, divided, first_step, position, shared_loop
+from matex_tf.patches.loops.compiled import one_rank_trace
+from matex_tf.patches.loops.compiled.taken import TakenBatch, taken_once
 
 
 def install(module: ModuleType) -> None:
@@ -153,64 +155,8 @@ def _say_inside() -> None:
         first_step.inside(f"the step that takes a batch at {shared_loop.in_words(site)}")
 
 
-class TakenBatch(NamedTuple):
-    """A batch that a compiled step takes by itself.
-
-    Attributes:
-        data: the whole of it, or this rank's rows.
-        share: which rows these are; None if they are all.
-    """
-
-    data: Any
-    share: row_slicing.RowRange | None = None
-
-    @property
-    def tensors(self) -> list[Any]:
-        """Its tensors."""
-        return list(tf.nest.flatten(self.data))
-
-    @property
-    def total(self) -> int:
-        """Rows of the whole batch."""
-        return row_slicing.rows_of(self.data) if self.share is None else self.share.total
-
-    @property
-    def slices(self) -> tuple[bool, ...]:
-        """For each tensor, whether its first axis runs over the rows."""
-        return row_slicing.sliceable(self.data)
-
-    def rows_of(self, share: row_slicing.RowRange) -> list[Any]:
-        """The tensors, of which those with rows have the rows of a rank."""
-        if self.share is not None:
-            return self.tensors
-        end = share.first + share.high - share.low
-        return list(tf.nest.flatten(row_slicing.take(self.data, self.slices, share.first, end)))
-
-    def whole(self) -> list[Any]:
-        """The tensors with all rows. All ranks come here."""
-        if self.share is None:
-            return self.tensors
-        rows = [leaf[: self.share.rows] for leaf, has in zip(self.tensors, self.slices, strict=True) if has]
-        joined = iter(tf_op.gather_over_ranks(rows, "join rows", ["rows"] * len(rows)))
-        return [next(joined) if has else leaf for leaf, has in zip(self.tensors, self.slices, strict=True)]
-
-
 def _iterators_next(iterator: Any) -> Any:
     return _iterators.OwnedIterator._next_internal(iterator)
-
-
-def _taken_once(resource: Any, spec: Any) -> Any:
-    """In the trace of one rank: a batch, which comes from outside when the step runs."""
-    leaves = tf.nest.flatten(spec)
-    if not all(type(leaf) is tf.TensorSpec for leaf in leaves):
-        one_rank_trace.walks()
-    one_rank_trace.takes_batch()
-    taken = tf.raw_ops.IteratorGetNext(
-        iterator=resource,
-        output_types=[leaf.dtype for leaf in leaves],
-        output_shapes=[leaf.shape for leaf in leaves],
-    )
-    return tf.nest.pack_sequence_as(spec, taken)
 
 
 class SharedIterator(_iterators.OwnedIterator):
@@ -244,7 +190,7 @@ class SharedIterator(_iterators.OwnedIterator):
 
     def _next_internal(self) -> Any:
         if not tf.executing_eagerly() and one_rank_trace.now() is not None:
-            return _taken_once(self._iterator_resource, self._whole_spec)
+            return taken_once(self._iterator_resource, self._whole_spec)
         if not tf.executing_eagerly():
             _say_inside()
             return self._take(super()._next_internal())
@@ -438,40 +384,3 @@ def in_use() -> bool:
 def of_resource(resource: Any) -> SharedIterator:
     """The iterator that a resource belongs to."""
     return _known[id(resource)]
-
-
-def reaches_iterator(function: Any, most: int = 1000) -> bool:
-    """Whether Python code may take a batch from such an iterator, which it knows by closure or by a global name."""
-    seen: set[int] = set()
-    stack = [function]
-    while stack and len(seen) < most:
-        one = stack.pop()
-        if id(one) in seen or isinstance(one, (ModuleType, type, str, bytes, int, float, tf.Tensor, tf.Variable)):
-            continue
-        seen.add(id(one))
-        if isinstance(one, SharedIterator):
-            return True
-        stack += _known_to(one)
-    return False
-
-
-def _known_to(one: Any) -> list[Any]:
-    """What an object of Python knows."""
-    one = getattr(one, "python_function", one)
-    found = [getattr(one, "__self__", None), getattr(one, "__wrapped__", None)]
-    one = getattr(one, "__func__", one)
-    if isinstance(one, functools.partial):
-        found += [one.func, *one.args, *one.keywords.values()]
-    if hasattr(one, "__code__"):
-        found += [cell.cell_contents for cell in one.__closure__ or () if cell.cell_contents is not one]
-        codes = [one.__code__]
-        for code in codes:  # it grows
-            codes += [inner for inner in code.co_consts if hasattr(inner, "co_names")]
-            found += [one.__globals__[name] for name in code.co_names if name in one.__globals__]
-    elif isinstance(one, dict):
-        found += one.values()
-    elif isinstance(one, (list, tuple)):
-        found += one
-    elif hasattr(one, "__dict__"):
-        found += vars(one).values()
-    return found

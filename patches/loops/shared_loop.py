@@ -51,7 +51,7 @@ class SharedLoop:
 
     Attributes:
         whole_rows: rows of the batch that the script has, if every rank has all of it; 0 otherwise.
-        partitioned: whether a compiled step has shared out such a batch by itself; see `compiled_steps`.
+        partitioned: whether a compiled step has shared out such a batch by itself; see `compiled`.
     """
 
     def __init__(self, dataset: Any, site: tuple[str, int], division: divided.Division | None = None):

@@ -83,8 +83,9 @@ ROOMS: dict[str, str] = {
     "patches.imports": "core readers patches patches.common patches.files",
     "patches.loops": (
         "core exchange strategies watching patches.common patches.across_rows patches.checking patches.data"
-        " patches.division patches.keras patches.saving patches.turns"
+        " patches.division patches.keras patches.saving patches.turns patches.loops.compiled"
     ),
+    "patches.loops.compiled": "core exchange strategies patches.common patches.loops patches.partition",
     "patches.sessions": (
         "core exchange patches.common patches.data patches.keras patches.loops patches.saving"
     ),

@@ -197,7 +197,7 @@ class Scaled(_Step):
 
 
 class Beside(_Step):
-    """Metrics that eager code updates beside the compiled step, by what it gives, and something computed of the batch."""
+    """Metrics that eager code updates beside the compiled step, and a step that gets what was computed of the batch."""
 
     def run(self, data=None, epochs=2):
         mean, said = keras.metrics.Mean(), []

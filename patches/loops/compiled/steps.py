@@ -27,12 +27,12 @@ from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.loops import (
     iteration,
     metric_results,
-    one_rank_trace,
     position,
     replica_sync,
     shared_loop,
     step_loss,
 )
+from matex_tf.patches.loops.compiled import one_rank_trace, taken
 from matex_tf.patches.partition import shapes, whole_part
 from matex_tf.patches.partition.ranks import Ranks
 from matex_tf.patches.partition.step import Partitioned
@@ -94,7 +94,7 @@ class CompiledStep:
         self._name = getattr(function.python_function, "__name__", "a function")
         self._aside = bool(function._jit_compile) or xla.is_so_called(function)
         self._takes: bool | None = None  # whether it may take a batch by itself; None if nobody has looked
-        self._traced: weakref.WeakKeyDictionary[Any, _Traced] = weakref.WeakKeyDictionary()
+        self._traced: dict[Any, _Traced] = {}
 
     def __call__(self, run: Any, loops: Sequence[Any], args: Any, kwargs: Any) -> Any:
         """Call it.
@@ -124,7 +124,7 @@ class CompiledStep:
 
     def _may_take(self) -> bool:
         if self._takes is None:
-            self._takes = iteration.reaches_iterator(self._function().python_function)
+            self._takes = taken.reaches(self._function().python_function, iteration.SharedIterator)
         return self._takes
 
     def _canonical(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -183,22 +183,20 @@ class _Traced:
         share = next((one.share for one in batches if one.share is not None and one.share.total == total), None)
         own = share is not None  # the rank's rows alone are there of a batch
         share = share or RowRange.of(total, ranks.rank, ranks.size)
-        leaves = list(flat)
-        for batch in batches:
-            leaves += batch.whole() if batch.total != total else batch.rows_of(share) if own else batch.tensors
         mask = [_has_rows(tensor, total) for tensor in flat]
+        end = share.first + share.high - share.low
+        leaves = [leaf[share.first : end] if own and has else leaf for leaf, has in zip(flat, mask, strict=True)]
         for batch in batches:
             mask += [has and batch.total == total for has in batch.slices]
-        shaped = self._shapes(len(flat))
-        fixed = total if any(has and shape[0] is not None for has, shape in zip(mask, shaped, strict=True)) else 0
-        if own:
-            leaves[: len(flat)] = [
-                leaf[share.first : share.first + share.high - share.low] if has else leaf
-                for leaf, has in zip(flat, mask, strict=False)
-            ]
-        step = self._partitioned(leaves, mask, [len(batch.tensors) for batch in batches], total, fixed)
-        if step is None:
+            leaves += batch.whole() if batch.total != total else batch.rows_of(share) if own else batch.tensors
+        counts = [len(batch.tensors) for batch in batches]
+        step = self._partitioned(leaves, mask, counts, total)
+        if step is None and not batches:
             return self._whole(flat)
+        if step is None:
+            own, leaves = False, [*flat, *(leaf for batch in batches for leaf in batch.whole())]
+            step = self._partitioned(leaves, [False] * len(mask), counts, total)
+            assert step is not None
         for loop in loops:
             loop.partitioned |= loop.whole_rows == total
         sharing_report.shared()
@@ -206,44 +204,47 @@ class _Traced:
             step.flat(leaves, share.first, share.rows, total, 0 if own else share.first)
         )
 
-    def _shapes(self, count: int) -> list[Any]:
-        """Of the tensors of a batch, as they were traced."""
-        return [tensor.shape for tensor in self._concrete.inputs[:count]] + [one for _, ts in self.takes for one in ts]
-
     def _partitioned(
-        self, leaves: Sequence[Any], mask: Sequence[bool], counts: Sequence[int], total: int, fixed: int
+        self, leaves: Sequence[Any], mask: Sequence[bool], counts: Sequence[int], total: int
     ) -> Partitioned | None:
-        """The function, rebuilt for batches of these shapes; None if every rank computes all of it."""
+        """The function, rebuilt for batches of these shapes; None if every rank is to compute all of it."""
+        traced = [tensor.shape for tensor in self._concrete.inputs[: len(leaves) - sum(counts)]]
+        traced += [shape for _, batch in self.takes for shape in batch]
+        fixed = total if any(has and shape[0] is not None for has, shape in zip(mask, traced, strict=True)) else 0
         given = [
             tf.TensorShape([None, *leaf.shape[1:]]) if has else leaf.shape
             for leaf, has in zip(leaves, mask, strict=True)
         ]
         few = total < world.current().size  # some ranks have no rows, which takes a graph of its own
-        key = fixed, few, tuple(tuple(shape.as_list()) for shape in given)
+        key = fixed, few, any(mask), tuple(tuple(shape.as_list()) for shape in given)
         if key not in self._made:
-            self._made[key] = self._rebuilt(given, mask, counts, total, fixed)
+            batches: list[list[Any]] = []
+            for count in reversed(counts):
+                batches.insert(0, given[-count:])
+                del given[-count:]
+            if not any(mask) and batches:
+                self._made[key] = Partitioned(self._concrete, mask, Ranks(), given, batches)
+            else:
+                self._made[key] = self._rebuilt(given, mask, batches, few, fixed)
         return self._made[key]
 
     def _rebuilt(
-        self, given: Sequence[Any], mask: Sequence[bool], counts: Sequence[int], total: int, fixed: int
+        self, given: Sequence[Any], mask: Sequence[bool], batches: Sequence[Any], few: bool, fixed: int
     ) -> Partitioned | None:
-        taken: list[list[Any]] = []
-        rest = list(given)
-        for count in reversed(counts):
-            taken.insert(0, rest[-count:])
-            del rest[-count:]
         why = f"its batches have more than {_MOST} different shapes" if len(self._made) >= _MOST else ""
-        if not why and any(mask):
+        if not any(mask):
+            why = "nothing that it gets is as long as the batch"
+        if not why:
             try:
-                made = Partitioned(self._concrete, mask, Ranks(), rest, taken, fixed)
-                for empty in {False, total < world.current().size}:
+                made = Partitioned(self._concrete, mask, Ranks(), given, batches, fixed)
+                for empty in {False, few}:
                     made.graph(empty)
                 self._tell_part(made)
                 return made
             except Exception as error:  # whatever it is, what was traced is right
                 why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-        self._tell_whole(why or "nothing that it gets is as long as the batch")
-        return Partitioned(self._concrete, [False] * len(mask), Ranks(), rest, taken) if taken else None
+        self._tell_whole(why)
+        return None
 
     def _tell_part(self, made: Partitioned) -> None:
         part = whole_part.of(made.plan)

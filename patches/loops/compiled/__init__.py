@@ -1,0 +1,8 @@
+"""Compiled functions of the script's own, in loops whose batches every rank has whole: partitioned.
+
+- `steps`: calls of them; `one_rank_trace`: their trace, as one rank makes it.
+- `taken`: batches that a function takes from an iterator by itself.
+
+It may import core, exchange, strategies, patches.common, patches.loops and patches.partition.
+Start reading in steps.py.
+"""
