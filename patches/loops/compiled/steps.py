@@ -223,7 +223,7 @@ class _Traced:
                 batches.insert(0, given[-count:])
                 del given[-count:]
             if not any(mask) and batches:
-                self._made[key] = Partitioned(self._concrete, mask, Ranks(), given, batches)
+                self._made[key] = Partitioned(self._concrete, mask, Ranks(), given, taken=batches)
             else:
                 self._made[key] = self._rebuilt(given, mask, batches, few, fixed)
         return self._made[key]
@@ -236,7 +236,7 @@ class _Traced:
             why = "nothing that it gets is as long as the batch"
         if not why:
             try:
-                made = Partitioned(self._concrete, mask, Ranks(), given, batches, fixed)
+                made = Partitioned(self._concrete, mask, Ranks(), given, taken=batches, fixed=fixed)
                 for empty in {False, few}:
                     made.graph(empty)
                 self._tell_part(made)
