@@ -18,6 +18,9 @@ from matex_tf.core.world import World
 #: Seconds in which all lines are there; a host that none leads to cannot be asked later.
 SETUP_SECONDS = 5.0
 
+#: How many more than there are ranks may have connected and not said who they are; the oldest of others are dropped.
+_STRANGERS = 16
+
 _TOKEN_BYTES = 16
 _RANK_BYTES = 4
 _CHOSEN = b"1"
@@ -107,6 +110,7 @@ class _Meeting:
         self._waiting = selectors.DefaultSelector()
         self._made: dict[int, socket.socket] = {}
         self._trying: dict[socket.socket, tuple[int, bytes]] = {}  # the other rank, -1 for unknown; what it has said
+        self._listeners = set(listeners)
         for listener in listeners:
             listener.setblocking(False)
             self._waiting.register(listener, selectors.EVENT_READ)
@@ -125,9 +129,9 @@ class _Meeting:
                 for key, mask in self._waiting.select(left):
                     ready = key.fileobj
                     assert isinstance(ready, socket.socket)
-                    if ready not in self._trying:
+                    if ready in self._listeners:
                         self._accept(ready)
-                    elif not self._step(ready, mask):
+                    elif ready in self._trying and not self._step(ready, mask):
                         self._drop(ready)
         for line in self._trying:
             line.close()
@@ -139,6 +143,9 @@ class _Meeting:
             line.setblocking(False)
             self._trying[line] = -1, b""
             self._waiting.register(line, selectors.EVENT_READ)
+        unknown = [line for line, (rank, _) in self._trying.items() if rank < 0]
+        if len(unknown) > len(self._away) + _STRANGERS:
+            self._drop(unknown[0])  # a rank says at once who it is
 
     def _drop(self, line: socket.socket) -> None:
         self._waiting.unregister(line)
