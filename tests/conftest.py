@@ -160,9 +160,10 @@ class Ranks:
     ) -> dict[int, list[Outcome]]:
         """The same, with the outcome of each rank, errors among them."""
         outcomes: dict[int, list[Outcome]] = {}
-        if self.recorded is not None:
-            outcomes = self.recorded.run(case, sizes or self.sizes, kwargs, seconds)
-        for groups in plan(sizes or self.sizes) if self.recorded is None else ():
+        sizes = sizes or self.sizes
+        if self.recorded is not None and 1 in sizes and max(sizes) > 1:
+            outcomes = self.recorded.run(case, sizes, kwargs, seconds)
+        for groups in () if outcomes else plan(sizes):
             for group, result in zip(groups, self._pool.run(case, groups, kwargs, seconds), strict=True):
                 outcomes[len(group)] = result
         if os.environ.get("MATEX_TEST_TIMES"):

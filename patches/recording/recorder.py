@@ -22,7 +22,7 @@ from matex_tf import strategies
 from matex_tf.core import world
 from matex_tf.patches.common import keras_lines, seeds, wrapping
 from matex_tf.patches.common.active_flag import ActiveFlag
-from matex_tf.patches.keras import weights
+from matex_tf.patches.keras import metrics, weights
 from matex_tf.verifying import record
 
 #: While Keras' own loops are at work, whose steps are recorded by their callbacks.
@@ -141,8 +141,7 @@ def _train_on_batch(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     with in_keras():
         result = wrapped(*args, **kwargs)
     _recorder.steps += 1
-    values = result.items() if isinstance(result, dict) else enumerate(np.atleast_1d(np.asarray(result, np.float64)))
-    _recorder.add(record.BATCH, {str(name): np.asarray(value, np.float64) for name, value in values})
+    _recorder.add(record.BATCH, _logs(result if isinstance(result, dict) else dict(enumerate(tf.nest.flatten(result)))))
     _add_model(model)
     _recorder.end_if_enough()
     return result
@@ -164,7 +163,8 @@ def _after_test(callbacks: Any, logs: Any) -> None:
 
 
 def _logs(logs: Any) -> dict[str, np.ndarray]:
-    found = {name: np.asarray(value, np.float64) for name, value in (logs or {}).items()}
+    """Numbers by name, as callbacks see them: those of a metric that has several by their own."""
+    found = {str(name): np.asarray(value, np.float64) for name, value in metrics.flat(logs or {}).items()}
     found.pop("world_size", None)  # that `--faults shrink` adds
     return found
 
@@ -179,8 +179,8 @@ def _add_model(model: Any) -> None:
         for optimizer in {id(one): one for one in held if isinstance(one, kinds)}.values()
         for variable in keras_lines.optimizer_variables(optimizer)
     ]
-    metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
-    known = metrics | {id(variable) for variable in slots}
+    of_metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
+    known = of_metrics | {id(variable) for variable in slots}
     _recorder.add_variables([variable for variable in keras_lines.variables(model) if id(variable) not in known], slots)
 
 
@@ -231,7 +231,7 @@ def _applying(original: Any) -> Any:
             return result
         known = list(self._trainable_variables if trainable_variables is None else trainable_variables)
         own = [*known, *self.variables]
-        paths = [variable.path for variable in own]
+        paths = unique([keras_lines.path(variable) for variable in own])  # a loop may train variables of TensorFlow
         nudge(known, self.iterations)
 
         def add(*values: np.ndarray) -> None:

@@ -9,7 +9,7 @@ from jobs import LAUNCHER, Job
 
 from matex_tf.verifying import compare, record
 from matex_tf.verifying.record import BATCH, SLOTS, WEIGHTS, Moment
-from tests.support.cases import chains, models
+from tests.support.cases import chains, metrics, models
 from tests.support.cases.chains import CHAIN, WRONG
 
 #: Trains by `fit`, then by a loop of its own.
@@ -167,8 +167,10 @@ def test_wrong_scripts(recorded, wrong):
     ("case", "kwargs"),
     [
         (models.clipped_in_the_step, {"gradient_accumulation_steps": 2}),  # a rank accumulates a part of its own
+        (metrics.nested, {}),
+        (chains.variables_of_tensorflow, {}),
     ],
-    ids=["accumulation"],
+    ids=["accumulation", "logs that nest", "variables of TensorFlow"],
 )
 def test_right_cases(recorded, case, kwargs):
     """Where the answer is that of one rank, it is found to be; `scripts/verify_cases` has all cases of same answers."""

@@ -39,7 +39,7 @@ class Trained:
     case: Case
     kwargs: Mapping[str, Any]
     folder: Path
-    several: Path | None
+    several: Path
     one: Path
 
     def label(self) -> str:
@@ -60,23 +60,22 @@ class Recorded:
     def run(
         self, case: Case, sizes: Sequence[int], kwargs: dict[str, Any], seconds: float = CASE_SECONDS
     ) -> dict[int, list[Outcome]]:
-        """The outcomes by size; what was recorded waits for its judgement."""
+        """The outcomes by size; what was recorded waits for its judgement. Args: sizes: 1, and more."""
         folder = self._home / str(next(self._numbers))
         found: dict[int, list[Outcome]] = {}
         places: dict[int, Path] = {}
-        for groups in plan({1, *sizes}):
+        for groups in plan(sizes):
             outcomes = self._of(case, kwargs, folder, groups, [0] * len(groups), seconds)
             for index, (group, result) in enumerate(zip(groups, outcomes, strict=True)):
                 found[len(group)], places[len(group)] = result, folder / f"{len(group)}.{index}"
         most = max(found)
         if not any(outcome.error for outcome in found[1] + found[most]):
-            several = places[most] if most > 1 else None
-            self.waiting.append(Trained(case, kwargs, folder, several, places[1]))
+            self.waiting.append(Trained(case, kwargs, folder, places[most], places[1]))
         return found
 
     def judge(self, trained: Trained) -> judge.Judgement | None:
         """The judgement of `matex-tf verify`; None where there is nothing to compare."""
-        if trained.several is None or next(record.read(trained.one), None) is None:
+        if next(record.read(trained.one), None) is None:
             return None
         again: list[Path] = []
 

@@ -67,3 +67,18 @@ def chain(wrong):
 
     before, after = WRONG.get(wrong, ("", ""))
     exec(CHAIN % (before, after), {"several": world.size() > 1, "__name__": "chain"})
+
+
+def variables_of_tensorflow():
+    """A loop of its own that trains variables of TensorFlow by an optimizer of Keras."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    random = np.random.RandomState(0)
+    x, y = random.normal(size=(40, 3)).astype("float32"), random.normal(size=(40, 1)).astype("float32")
+    variables, optimizer = [tf.Variable(tf.ones([3, 1])), tf.Variable(tf.zeros([1]))], keras.optimizers.SGD(0.1)
+    for a, b in tf.data.Dataset.from_tensor_slices((x, y)).batch(8):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(a @ variables[0] + variables[1] - b))
+        optimizer.apply(tape.gradient(loss, variables), variables)
