@@ -72,6 +72,14 @@ def test_trainings(ranks, how, predict):
     alike(results)
 
 
+def test_step_that_fails(ranks):
+    """The weights that were predicted for it are taken back, and what is under way is applied."""
+    for (expected, steps), (found, made) in ranks(pipe.failed, (2,))[2]:
+        assert steps == made == 4
+        for one, other in zip(expected, found, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.variants(0)
 def test_width_one_is_sync(ranks):
     """To the last bit, and so is a warm-up that does not end."""

@@ -176,6 +176,23 @@ def settled(tmp):
     return found, result_of(model)
 
 
+def failed():
+    """Weights after four batches, and after a fifth whose step fails and is caught."""
+    x, y = table(100)
+    found = []
+    for wrong in (False, True):
+        rows = np.concatenate([x, np.full((25, x.shape[1]), np.nan, "float32")]) if wrong else x
+        with chosen(strategy="pipe"):
+            model = compiled(classifier())
+            checked = keras.layers.Lambda(lambda z: tf.debugging.check_numerics(z, "not a number"))
+            watched = compiled(keras.Sequential([keras.Input((x.shape[1],)), checked, model]))
+            with contextlib.suppress(tf.errors.InvalidArgumentError):
+                watched.fit(rows, np.resize(y, len(rows)), batch_size=25, epochs=1, shuffle=False, verbose=0)
+            watched.evaluate(x, y, verbose=0)
+            found.append((watched.get_weights(), int(np.array(watched.optimizer.iterations))))
+    return found
+
+
 def width_one():
     """A pipe of width 1, and sync."""
     x, y = table()
