@@ -147,7 +147,7 @@ class PrivateLayer:
             parts = os.path.join(self.base, str(self.tops.index(top)))
             Path(parts, leftovers.FIRST).touch()
             self._publications[top] = Publication(
-                os.path.join(parts, "upper"), f"/proc/self/fd/{self._lower[top]}", only_newer=only_newer
+                os.path.join(parts, "upper"), f"/proc/self/fd/{self._lower[top]}", self.base, only_newer=only_newer
             )
             if not only_newer:
                 self._publications[top].skip_present()
@@ -163,7 +163,7 @@ class PrivateLayer:
         for number, top in enumerate(self.tops):
             if top not in self._publications:
                 upper = os.path.join(self.base, str(number), "upper")
-                count += Publication(upper, f"/proc/self/fd/{self._lower[top]}", only_missing=True).publish()
+                count += Publication(upper, f"/proc/self/fd/{self._lower[top]}", self.base, only_missing=True).publish()
         return count
 
     def refresh(self) -> None:

@@ -8,6 +8,7 @@ changed; what has been removed in the layer is removed once.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
@@ -26,6 +27,7 @@ class Publication:
 
     Attributes:
         upper, real: the directories, as this process reaches them.
+        drafts: a directory that the ranks do not see, for files that are not yet whole.
         only_missing: whether what is there already stays, and nothing is removed.
         only_newer: the same for what is not older.
         count: files that were put there.
@@ -33,6 +35,7 @@ class Publication:
 
     upper: str
     real: str
+    drafts: str = ""
     only_missing: bool = False
     only_newer: bool = False
     count: int = 0
@@ -118,34 +121,50 @@ class Publication:
         """Put a file, a link or a pipe in its place, whole; whether it was not there."""
         if os.path.lexists(place) and os.path.samestat(os.lstat(place), found):
             return False
-        draft = tempfile.mkdtemp(prefix=".matex-", dir=os.path.dirname(place))
-        try:
-            copy = os.path.join(draft, "file")
-            if stat.S_ISREG(found.st_mode) and os.lstat(draft).st_gid == found.st_gid and _linked(file, copy):
-                pass
-            elif stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode):
-                shutil.copy2(file, copy, follow_symlinks=False)
-            elif stat.S_ISFIFO(found.st_mode):
-                os.mkfifo(copy, stat.S_IMODE(found.st_mode))
-            else:
-                return False  # a socket, which is nothing without the process that made it
-            if self.only_missing:
-                os.link(copy, place, follow_symlinks=False)  # of two ranks that have it, one comes first
-            else:
-                if os.path.isdir(place) and not os.path.islink(place):
-                    shutil.rmtree(place)
-                os.replace(copy, place)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+        if not stat.S_ISREG(found.st_mode) and not stat.S_ISLNK(found.st_mode) and not stat.S_ISFIFO(found.st_mode):
+            return False  # a socket, which is nothing without the process that made it
+        inside = os.path.dirname(place)
+        for beside in dict.fromkeys((self.drafts or inside, inside)):
+            draft = tempfile.mkdtemp(prefix=".matex-", dir=beside)
+            try:
+                copy = os.path.join(draft, "file")
+                _draw_up(file, found, inside, copy)
+                if self.only_missing:
+                    os.link(copy, place, follow_symlinks=False)  # of two ranks that have it, one comes first
+                else:
+                    if os.path.isdir(place) and not os.path.islink(place):
+                        shutil.rmtree(place)
+                    os.replace(copy, place)
+            except OSError:  # drafts are on another file system
+                if beside == inside:
+                    raise
+                continue
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
+            break
         return True
 
 
-def _linked(file: str, place: str) -> bool:
-    try:
-        os.link(file, place, follow_symlinks=False)
-    except OSError:
-        return False
-    return True
+def _draw_up(file: str, found: os.stat_result, inside: str, copy: str) -> None:
+    """Have a file under another name, as a link if it has the group of the directory that it goes to."""
+    if stat.S_ISFIFO(found.st_mode):
+        os.mkfifo(copy, stat.S_IMODE(found.st_mode))
+        return
+    if stat.S_ISREG(found.st_mode) and os.stat(inside).st_gid == found.st_gid:
+        with contextlib.suppress(OSError):
+            return os.link(file, copy, follow_symlinks=False)
+    if stat.S_ISREG(found.st_mode) and hasattr(os, "O_TMPFILE"):
+        with contextlib.suppress(OSError):  # NFS has no files without names
+            nameless = os.open(inside, os.O_TMPFILE | os.O_WRONLY, 0o600)
+            with open(nameless, "wb") as target, open(file, "rb") as source:
+                shutil.copyfileobj(source, target)
+                target.flush()
+                shutil.copystat(file, f"/proc/self/fd/{nameless}")
+                # With `src_dir_fd` Python takes linkat, which alone follows the link.
+                return os.link(f"/proc/self/fd/{nameless}", copy, src_dir_fd=nameless, follow_symlinks=True)
+    if os.stat(inside).st_mode & stat.S_ISGID and not copy.startswith(f"{inside}/"):
+        raise OSError(errno.EXDEV, "a file that is made elsewhere has another group", inside)
+    shutil.copy2(file, copy, follow_symlinks=False)
 
 
 def _remove(path: str) -> None:
