@@ -21,7 +21,7 @@ from matex_tf.core.output import Output, close_as_told, write_to_the_user
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError, MissingPackage, SettingError
 from matex_tf.faults import checkpoints, transactions
-from matex_tf.job import child_processes, command_line, layered, suggestions, watched
+from matex_tf.job import child_processes, command_line, layered, standard_input, suggestions, watched
 from matex_tf.job.finalize import Finalizer, own_traceback, rank_in_environment
 from matex_tf.job.target import Target
 from matex_tf.launch import lifetime, loopback, resources
@@ -103,6 +103,8 @@ def run_among(world: World, target: Target, settings: Settings, mounts: layered.
         callers.use(target.name, target.is_module, target.text)
         if settings.env == "hide" and not asking.takes_part(target.name if target.is_in_a_file else "", target.text):
             child_processes.hide()
+        if not callers.asks():
+            standard_input.share(world)
         target.run()
     except BaseException as error:
         ending.end_forked(error)

@@ -99,6 +99,19 @@ def test_once_on_a_machine(tmp_path, port):
     assert "wandb is imported: rank 0 reports the run, other ranks report nothing" in job.err
 
 
+def test_standard_input(tmp_path):
+    """Every rank reads what the job is given: a line, then the rest, then nothing."""
+    (tmp_path / "say.py").write_text(SAY)
+    (tmp_path / "script").mkdir()
+    text = "import say, sys\nsay.say(line=input('who? '), rest=list(sys.stdin), end=sys.stdin.buffer.read().decode())\n"
+    (tmp_path / "script" / "script.py").write_text(text)
+    environ = {"SAY": str(tmp_path), "PYTHONPATH": str(tmp_path)}
+    job = Job([LAUNCHER, "run", "-n", "3", "script/script.py"], tmp_path, **environ).end(80, "you\n1\n2\n")
+    assert job.code == 0 and job.out.count("who? ") == 1, job.err
+    words = [json.loads(path.read_text()) for path in tmp_path.glob("said.*")]
+    assert words == [{"line": "you", "rest": ["1\n", "2\n"], "end": ""}] * 3
+
+
 @pytest.mark.parametrize("options", [(), ("--env", "keep")], ids=["it names one", "--env keep"])
 def test_who_finds_the_launcher(options, tmp_path, port):
     """A script that names a launcher's variable finds all of them; so does every one with --env keep."""

@@ -174,3 +174,19 @@ def test_what_forbids_it(monkeypatch, tmp_path):
     (tmp_path / "users").write_text("0\n")
     monkeypatch.setattr(kernel, "_FORBIDDING", ((str(tmp_path / "users"), "0"),))
     assert kernel.forbidden_by().endswith("users = 0")
+
+
+def test_a_later_rank_becomes_the_first(place):
+    """What it has and nobody has put there, or what is older there, is put in its place; what is newer stays."""
+    folder, user = place
+    os.utime(folder / "old.txt", (1, 1))
+    does = """
+for name in ("old.txt", "new.txt", "results/first.txt"):
+    open(name, "w").write("of the next")
+os.utime("results/first.txt", (1, 1))
+[layer.be_first(top, only_newer=True) for top in tops]
+layer.publish()
+layer.remove()
+"""
+    layered(folder, does, user)
+    assert state(folder) == {"old.txt": "of the next", "new.txt": "of the next", "results/first.txt": "first\n"}
