@@ -1,4 +1,4 @@
-"""Standard input reaches one rank, the first. What that reads is handed to all: each runs the script that asks for it."""
+"""Standard input reaches one rank, the first. What that reads is handed to all, as each runs the script."""
 
 from __future__ import annotations
 
