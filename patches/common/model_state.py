@@ -46,6 +46,7 @@ class ModelState:
         changes: what takes neurons out of the model, or puts them in, in the `fit` that is under way; None for nothing.
         growth: of the model in an earlier `fit`, which goes on in the next one; None where it never began small.
         whole: whether its steps leave the state of one rank on every rank, see `partitioned_step`; None: not known yet.
+        whole_as: how the model was compiled then.
         rows_apart: the ranks have given rows of their own to a call, so that none is a small one any more.
         epoch_losses: of the epochs of the `fit` that is under way; None where a line has said that they grow.
     """
@@ -73,6 +74,7 @@ class ModelState:
     sample_epochs: Any = None
     sample_factors: Any = None
     whole: bool | None = None
+    whole_as: tuple[bool, ...] = ()
     changes: Changes | None = None
     growth: Growth | None = None
 

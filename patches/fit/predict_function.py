@@ -11,15 +11,19 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
+from matex_tf.exchange import tf_op
 from matex_tf.patches.common import batch_share, model_state, row_slicing, sharing_report, under_way
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import batch_ownership as guesses
 from matex_tf.patches.data.array_sharding import LocalBatch
 from matex_tf.patches.data.batches import own_rows
 from matex_tf.patches.fit import small_calls, step_function
-from matex_tf.patches.fit.step import one_rank_shapes, virtual_steps
+from matex_tf.patches.fit.step import one_rank_shapes, partitioned_step, virtual_steps
+from matex_tf.patches.fit.step.partitioned_step import PartitionedStep
 from matex_tf.patches.recovery import step_retry
 from matex_tf.patches.turns import data_threads
+
+_WHAT = "gather predictions"
 
 
 class PredictFunction:
@@ -32,6 +36,7 @@ class PredictFunction:
         self.model = model
         self._plain: Any = None  # Keras' own, for calls that other ranks do not take part in
         self._compiled: dict[tuple[bool, ...], Any] = {}
+        self._partitioned: dict[tuple[bool, ...], PartitionedStep] = {}
         self._graphs: dict[tuple[bool, ...], Any] = {}  # not those of steps that are run eagerly
         step_function.refuse_states(model)
 
@@ -83,9 +88,34 @@ class PredictFunction:
             else:
                 ranks = world.current()
                 rows, share = data, RowRange.of(row_slicing.rows_of(data), ranks.rank, ranks.size)
+            if self._partitions(rows):
+                return self._by_all(rows, share)
             return _gather(self._run(rows, share), share)
 
         return step_retry.whole(predict, "predict a batch")
+
+    def _partitions(self, data: Any) -> bool:
+        """Whether a batch that all ranks have is predicted by a partitioned step."""
+        return partitioned_step.can(self.model) and partitioned_step.has_tensors_alone(data)
+
+    def _by_all(self, data: Any, share: RowRange) -> Any:
+        """What one rank predicts for a batch, which need not be row by row."""
+        slices = row_slicing.sliceable(data)
+        if slices not in self._partitioned:
+            sharing_report.shared(training=False)
+            name = f"predict of {self.model.name}"
+            self._partitioned[slices] = PartitionedStep(self._of_model(), name, slices, None, _WHAT)
+        step = self._partitioned[slices]
+        made = step.make(data, [share.total] * len(slices))
+        ranks = world.current()
+        ranks.location, ranks.step_signature = f"predict, a batch of {share.total} rows", (step.how,)
+        begun = time.perf_counter()
+        with tf_op.collecting():
+            outputs = step(data, share)
+        if (call := model_state.of(self.model).call) is not None:
+            call.computing += time.perf_counter() - begun
+            call.alike = lambda: small_calls.only_computes(made.traced.graph)
+        return outputs
 
     def _find(self, data: Any) -> guesses.Finding:
         """Whether a batch is the rank's own: of a `predict` the first one tells, of `predict_on_batch` each."""
@@ -171,17 +201,17 @@ def _gather(outputs: Any, share: RowRange) -> Any:
     def join(output: Any) -> Any:
         if isinstance(output, (tf.RaggedTensor, tf.SparseTensor)):
             mine = output if share.rows else None
-            parts = [part for part in ranks.allgather(_pack(mine), "gather predictions") if part is not None]
+            parts = [part for part in ranks.allgather(_pack(mine), _WHAT) if part is not None]
             return _concat(*map(_unpack, parts))
         value = output.numpy()
         taken = share.high - share.low
         if value.ndim == 0 or value.shape[0] != taken:
-            parts = ranks.allgather((value, share.rows), "gather predictions")
+            parts = ranks.allgather((value, share.rows), _WHAT)
             if value.ndim == 0 and np.issubdtype(value.dtype, np.floating):
                 mean = sum(float(part) * rows for part, rows in parts) / max(1, share.total)
                 return tf.constant(mean, output.dtype)
             return tf.constant(parts[0][0])
-        return tf.constant(ranks.allgather_rows(value[: share.rows], "gather predictions"))
+        return tf.constant(ranks.allgather_rows(value[: share.rows], _WHAT))
 
     return tf.nest.map_structure(join, outputs, expand_composites=False)
 

@@ -59,3 +59,15 @@ def test_codecs_are_for_gradients(ranks, codec):
         off = [np.abs(a - b).max() for a, b in zip(found["weights"], exact["weights"], strict=True)]
         assert 0 < max(off) < 0.05, off
         same({1: [exact["logs"]], 3: [found["logs"]]})
+
+
+def test_predictions_that_compare_rows(ranks):
+    """A `predict` that looks at all rows of a batch, keeps state and draws gives what one rank gives."""
+    same(ranks(partitioned.predicted, (1, 3), meets="gather predictions"))
+
+
+def test_a_model_that_is_compiled_anew(ranks):
+    """What it was compiled as before does not count."""
+    results = ranks(partitioned.compiled_anew, (1, 3), meets="")
+    assert all(eagerly for values in results.values() for _, eagerly in values)
+    same(results)

@@ -13,7 +13,7 @@ import signal
 import time
 from typing import Any
 
-_RETRY = "matex_tf.patches.recovery."
+_RETRY, _PREDICT = "matex_tf.patches.recovery.", "matex_tf.patches.fit.predict_function"
 
 #: Name of a place: what is called there (with and without a partitioner, if that differs), and how often at least in an
 #: undisturbed run of `chaos.SCRIPT`.
@@ -30,7 +30,7 @@ PLACES = {
     "merging metrics": ("matex_tf.patches.keras.metrics:merge", 5),
     "making an arena": ("matex_tf.exchange.process_group:ProcessGroup.__init__", 1),
     "the first broadcast": ("matex_tf.patches.keras.weights:broadcast", 2),
-    "predicting": ("matex_tf.patches.fit.predict_function:_gather", 5),
+    "predicting": (f"{_PREDICT}:_gather {_PREDICT}:PredictFunction._by_all", 5),
     "writing": ("zipfile:ZipFile.writestr", 3),
 }
 #: Places that only a run in which another rank has died comes to.

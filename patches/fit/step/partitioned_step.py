@@ -19,7 +19,7 @@ from matex_tf.patches.common import log_once, model_state, row_slicing
 from matex_tf.patches.fit.step import first_step, one_rank_shapes, whole_batch
 from matex_tf.patches.partition import whole_part
 from matex_tf.patches.partition.build import CannotPartition
-from matex_tf.patches.partition.ranks import Ranks
+from matex_tf.patches.partition.ranks import JOINS, Ranks
 from matex_tf.patches.partition.step import Partitioned
 from matex_tf.patches.recovery.whole_step import Values
 
@@ -37,25 +37,33 @@ def applies(model: Any, data: Any = None) -> bool:
         data: its first batch. If it is ragged or sparse, a rank's rows of it are cut out, and what Keras has made of
             them is patched; the steps of a model with code of the script's own are computed whole instead.
     """
-    notes = model_state.of(model)
-    if notes.whole is None:
-        strategy, ranks, chosen = strategies.current(), world.current(), settings.current()
-        notes.whole = (
-            chosen.partitioner
-            and not ranks.is_single
-            and not chosen.reproducible
-            and chosen.batch_norm == "batch"
-            and strategy.averages_gradients
-            and strategy.replicas_identical
-            and not strategy.delays_updates
-            and not strategy.apart
-            and notes.samples is None
-            and notes.changes is None
-            and not model.run_eagerly
-            and not model.jit_compile
-            and (has_tensors_alone(data) or first_step.has_own_code(model))
-        )
+    notes, now = model_state.of(model), _as_compiled(model)
+    if notes.whole is None or notes.whole_as != now:
+        notes.whole_as = now
+        notes.whole = can(model) and (has_tensors_alone(data) or first_step.has_own_code(model))
     return notes.whole
+
+
+def can(model: Any) -> bool:
+    """Whether what a model computes may be partitioned, as it is compiled now; see docs/how-it-works.md."""
+    strategy, chosen = strategies.current(), settings.current()
+    return (
+        chosen.partitioner
+        and not world.current().is_single
+        and not chosen.reproducible
+        and chosen.batch_norm == "batch"
+        and strategy.averages_gradients
+        and strategy.replicas_identical
+        and not strategy.delays_updates
+        and not strategy.apart
+        and not any(_as_compiled(model))
+    )
+
+
+def _as_compiled(model: Any) -> tuple[bool, ...]:
+    """Of a model and the `fit` that is under way: what stands in the way."""
+    notes = model_state.of(model)
+    return bool(model.run_eagerly), bool(model.jit_compile), notes.samples is not None, notes.changes is not None
 
 
 def has_tensors_alone(data: Any) -> bool:
@@ -71,15 +79,22 @@ class PartitionedStep:
     """
 
     def __init__(
-        self, model_step: Callable[[Any], Any], name: str, slices: Sequence[bool], counting: Callable[[], Any] | None
+        self,
+        model_step: Callable[[Any], Any],
+        name: str,
+        slices: Sequence[bool],
+        counting: Callable[[], Any] | None,
+        joins: str = JOINS,
     ):
         """Args:
         model_step: of a batch.
         name: of the step, for lines.
         slices: for each leaf of a batch, whether its first axis runs over rows.
         counting: makes an op that is to run after the last exchange, see `whole_step`.
+        joins: the purpose for which rows are joined.
         """
-        self._model_step, self._name, self._slices, self._counting = model_step, name, slices, counting
+        self._model_step, self._name, self._slices = model_step, name, slices
+        self._counting, self._ranks = counting, Ranks(joins)
         self._traced: list[tuple[Any, Any]] = []  # specs, and what was traced for them
         self._rebuilt: dict[str, _Rebuilt] = {}  # by the columns of a batch
         self._last: tuple[Any, _Rebuilt] | None = None
@@ -98,7 +113,7 @@ class PartitionedStep:
             spec = whole_batch.spec(data, self._slices)
             why = "" if len(self._rebuilt) < MOST else f"its batches have more than {MOST} different shapes"
             traced = self._trace(spec, built_with)
-            self._rebuilt[str(columns)] = made = _Rebuilt(traced, spec, self._slices, self._counting, why)
+            self._rebuilt[str(columns)] = made = _Rebuilt(traced, spec, self._slices, self._ranks, self._counting, why)
             made.tell(self._name)
         made = self._rebuilt[str(columns)]
         self._last, self.how = (columns, made), made.how
@@ -137,13 +152,20 @@ class _Rebuilt:
     """The step for batches of one spec.
 
     Attributes:
+        traced: what one rank computes.
         why_whole: what keeps it from being shared out, in words; empty for nothing.
     """
 
     def __init__(
-        self, traced: Any, spec: Any, slices: Sequence[bool], counting: Callable[[], Any] | None, why_whole: str
+        self,
+        traced: Any,
+        spec: Any,
+        slices: Sequence[bool],
+        ranks: Ranks,
+        counting: Callable[[], Any] | None,
+        why_whole: str,
     ):
-        self._traced, self._slices, self.why_whole = traced, slices, why_whole
+        self.traced, self._slices, self.why_whole = traced, slices, why_whole
         self._partitioned: Partitioned | None = None
         leaves = tf.nest.flatten(spec)
         if not has_tensors_alone(spec):
@@ -155,7 +177,7 @@ class _Rebuilt:
             rows, columns = [has for _, has in there], [shape for shape, _ in there]
             coded = settings.current().codec != "none"
             weights = [variable.handle for variable in traced.variables if coded and variable.trainable]
-            self._partitioned = Partitioned(traced, rows, Ranks(), columns, counting, weights)
+            self._partitioned = Partitioned(traced, rows, ranks, columns, counting, weights)
             self._partitioned.graph()
         except CannotPartition as error:
             self.why_whole = str(error)
@@ -166,7 +188,7 @@ class _Rebuilt:
     def changes(self) -> Values:
         """The variables that it may change."""
         shared_out = self._partitioned is not None and not self.why_whole
-        return Values(self._partitioned.graph() if shared_out else self._traced)  # type: ignore[union-attr]
+        return Values(self._partitioned.graph() if shared_out else self.traced)  # type: ignore[union-attr]
 
     def tell(self, name: str) -> None:
         """Say what every rank computes whole, all of the step or a part of it."""
@@ -187,7 +209,7 @@ class _Rebuilt:
 
     def __call__(self, data: Any, share: row_slicing.RowRange) -> Any:
         if self._partitioned is None or self.why_whole:
-            return self._traced(whole_batch.of(data, self._slices, share))
+            return self.traced(whole_batch.of(data, self._slices, share))
         leaves = [leaf for leaf in tf.nest.flatten(data) if leaf is not None]
         return self._partitioned(leaves, share.first, share.rows, share.total, share.low)
 

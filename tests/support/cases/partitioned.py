@@ -240,3 +240,61 @@ def coded(codec):
             "logs": {name: float(value) for name, value in logs[0].items()},
             "weights": [np.asarray(weight) for weight in model.trainable_variables],
         }, model_state.of(model).whole
+
+
+class Ranking(keras.Model):
+    """Compares each row with the others of its batch, also when it predicts; counts its batches, and draws."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = layers.Dense(3)
+        self.noise = keras.random.SeedGenerator(4)
+        self.seen = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False, name="seen")
+
+    def call(self, x):
+        self.seen.assign_add(1)
+        rows = self.dense(x)
+        noise = keras.random.normal(tf.shape(rows), seed=self.noise)
+        return {"ranks": tf.argsort(rows, 0), "centered": rows - tf.reduce_mean(rows, 0) + 0.1 * noise}
+
+
+def predicted():
+    """What `predict` and `predict_on_batch` give, before and after the model is compiled to run eagerly."""
+    before = settings.use(dataclasses.replace(settings.current(), partitioner=True))
+    try:
+        keras.utils.set_random_seed(2)
+        random = np.random.RandomState(0)
+        x, model = random.rand(ROWS, 5).astype("float32"), Ranking()
+        found = [model.predict(x, batch_size=BATCH, verbose=0), model.predict_on_batch(x[:40])]
+        found.append(model.predict(tf.data.Dataset.from_tensor_slices(x).batch(BATCH), verbose=0))
+        found.append([model.predict_on_batch(x[:n]) for n in (1, 2, 9, 9, 9, 9)])
+        return tf.nest.map_structure(np.asarray, found), int(model.seen.numpy())
+    finally:
+        settings.use(before)
+
+
+def compiled_anew():
+    """Whether a model that is compiled to run eagerly does so, and whether its steps were partitioned before."""
+    before = settings.use(dataclasses.replace(settings.current(), partitioner=True))
+    try:
+        keras.utils.set_random_seed(2)
+        eagerly = []
+
+        class Watched(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.dense = layers.Dense(1)
+
+            def call(self, x):
+                eagerly.append(tf.executing_eagerly())
+                return self.dense(x)
+
+        model, x = Watched(), np.ones((8, 3), "float32")
+        history = []
+        for eager in (False, True):
+            model.compile("sgd", "mse", run_eagerly=eager)
+            eagerly.clear()
+            history += model.fit(x, x[:, :1], epochs=2, verbose=0).history["loss"]
+        return history, eagerly[-1]
+    finally:
+        settings.use(before)
