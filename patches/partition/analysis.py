@@ -10,8 +10,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from matex_tf.patches.partition import rules, sparse, squares
+from matex_tf.patches.partition import rules
 from matex_tf.patches.partition.labels import Label, P, R, S, join
+from matex_tf.patches.partition.patterns import sparse, squares
 from matex_tf.patches.partition.rules import Op, Ruling, lists
 from matex_tf.patches.partition.schedule import Ready, schedule
 from matex_tf.patches.partition.shapes import BRANCHES, HANDLES, LOOPS, Shaped

@@ -19,10 +19,11 @@ import tensorflow as tf
 from tensorflow.python.framework import func_graph, function_def_to_graph, tensor_util
 from tensorflow.python.ops import cond_v2, handle_data_util, while_v2
 
-from matex_tf.patches.partition import affine, fixed_rows
+from matex_tf.patches.partition import affine
 from matex_tf.patches.partition.affine import Affine
 from matex_tf.patches.partition.labels import Label
 from matex_tf.patches.partition.list_shapes import Lists
+from matex_tf.patches.partition.patterns import fixed_rows
 from matex_tf.patches.partition.tensor_map import TensorMap
 
 #: Candidates; the first one of which no number in the step is a multiple is taken.

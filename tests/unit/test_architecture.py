@@ -58,7 +58,8 @@ ROOMS: dict[str, str] = {
     "patches.recovery": "core storage faults exchange patches.common patches.data patches.keras",
     "patches.dynamics": "core dynamics patches.common patches.data",
     "patches.groups": "core center faults strategies patches.common patches.data patches.recovery",
-    "patches.partition": "core exchange patches.partition.rules",
+    "patches.partition": "core exchange patches.partition.rules patches.partition.patterns",
+    "patches.partition.patterns": "patches.partition patches.partition.rules",
     "patches.partition.rules": "patches.partition",
     "patches.fit.step": (
         "core exchange strategies watching patches.common patches.across_rows patches.checking patches.data"
