@@ -131,9 +131,17 @@ def test_over_rows(ranks, loss, given):
     same(ranks(keras2.over_rows, meets="exchange gradients", loss=loss, given=given))
 
 
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("kind", ["rows", "sum"])
+def test_across_rows(ranks, kind):
+    """A model that looks across rows, and a step that adds up over the batch."""
+    same(ranks(keras2.across_rows, kind=kind, meets="exchange gradients"))
+
+
 @pytest.mark.variants(0)
 def test_told(ranks):
-    """A model that looks across rows is named, and so is a step that is not that of one rank; others are not."""
+    """Without the partitioner a model that looks across rows is named, and so is a step that is not that of one rank;
+    others are not."""
     line = {"rows": "looks across the rows", "sum": "its loss is a sum over the batch"}
     for kind in ("rows", "sum", "mean"):
         said = ranks(keras2.told, (2,), kind=kind)[2][0]
@@ -169,7 +177,8 @@ def test_late(ranks, predict):
 @pytest.mark.variants(0)
 def test_alone(ranks):
     """`--strategy local` gives what its formulas give; with `gossip` the ranks end alike and have learned."""
-    found = ranks(keras2.alone, (2,), strategy="local", local_every=3, meets="take an outer step")
+    outer = {"local_every": 3, "outer_learning_rate": 0.7, "outer_momentum": 0.9}
+    found = ranks(keras2.alone, (2,), strategy="local", meets="take an outer step", **outer)
     _, end = test_local.simulate(2, 3, 0.7, 0.9)
     for value in found[2]:
         np.testing.assert_allclose(value["end"], end, rtol=2e-4, atol=1e-6)

@@ -157,8 +157,8 @@ def over_rows(loss, given=()):
     return result_of(model, history, tested=numbers(model.evaluate(x, targets, batch_size=20, verbose=0)))
 
 
-def told(kind):
-    """What `fit` says of a model whose rows depend on one another, or whose step adds up over the batch."""
+def depends(kind):
+    """A model whose rows depend on one another, or whose step adds up over the batch; trained on two batches."""
     keras = keras2()
 
     class Own(keras.Model):
@@ -182,9 +182,24 @@ def told(kind):
     x, _ = table(12)
     keras.utils.set_random_seed(7)
     model = Own()
-    log_once._said.clear()
     model.compile(keras.optimizers.SGD(0.01))
-    model.fit(x, x[:, :1], batch_size=6, epochs=1, verbose=0)
+    return model, model.fit(x, x[:, :1], batch_size=6, epochs=1, verbose=0)
+
+
+def across_rows(kind):
+    """What such a model learns."""
+    model, history = depends(kind)
+    return result_of(model, history)
+
+
+def told(kind):
+    """What `fit` says of such a model if its steps are not partitioned."""
+    log_once._said.clear()
+    before = settings.use(settings.current().changed(partitioner=False))
+    try:
+        depends(kind)
+    finally:
+        settings.use(before)
     return list(log_once._said)
 
 
