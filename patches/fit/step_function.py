@@ -11,17 +11,16 @@ from typing import Any
 import tensorflow as tf
 
 from matex_tf import strategies
-from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import model_state, under_way
 from matex_tf.patches.data.batches import Batch, BatchSource, fetch
 from matex_tf.patches.dynamics import rows_seen
 from matex_tf.patches.fit import end_of_data, small_calls
-from matex_tf.patches.fit.step import one_rank_shapes, partitioned_step
+from matex_tf.patches.fit.step import one_rank_shapes
 from matex_tf.patches.fit.step.shared_step import SharedStep
 from matex_tf.patches.groups.steps import GroupSteps
 from matex_tf.patches.keras import metrics, weights
-from matex_tf.patches.recovery import resume_fit, step_retry, whole_step
+from matex_tf.patches.recovery import resume_fit
 from matex_tf.patches.samples import tagged_rows
 from matex_tf.patches.turns import data_threads
 
@@ -131,19 +130,13 @@ class StepFunction:
     def _run(self, batch: Batch, single: bool = False) -> Any:
         if self.kind == "train" and strategies.current().apart:
             return self._groups(batch, single)
-        guard, changes = world.current().guard, model_state.of(self.model).changes
+        changes = model_state.of(self.model).changes
         if self.kind == "test":
             changes = None
         if changes is not None and changes.wants_rows:
             rows, share = batch()
             changes.see(*rows_seen.of(tagged_rows.untagged(rows), share))
-        if guard is None:
-            logs = self.step(*batch())
-        else:
-            known = model_state.of(self.model).whole is not None
-            whole = partitioned_step.applies(self.model, None if known else batch()[0])
-            again = whole_step if whole else step_retry
-            logs = again.step(self.model, batch, self.step, guard)
+        logs = self.step.of_batch(batch)
         self.step.tell()
         if changes is not None:
             changes.after_step()

@@ -22,7 +22,7 @@ from matex_tf.patches.data.batches import BatchSource, fetch
 from matex_tf.patches.fit import predict_function
 from matex_tf.patches.fit.step.shared_step import SharedStep
 from matex_tf.patches.keras import metrics, weights
-from matex_tf.patches.recovery import resume_fit, step_retry
+from matex_tf.patches.recovery import resume_fit
 
 #: While `train_on_batch` and its kin run, whose iterators have one batch.
 _on_batch = ActiveFlag()
@@ -95,8 +95,7 @@ class StepFunction:
         return count > 0
 
     def _run(self, batch: Any) -> Any:
-        guard = world.current().guard
-        logs = self.step(*batch()) if guard is None else step_retry.step(self.model, batch, self.step, guard)
+        logs = self.step.of_batch(batch)
         self.step.tell()
         (self.model._train_counter if self.kind == "train" else self.model._test_counter).assign_add(1)
         return logs

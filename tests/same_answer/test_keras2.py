@@ -139,6 +139,12 @@ def test_across_rows(ranks, kind):
 
 
 @pytest.mark.variants(0)
+def test_virtual_batches(ranks):
+    """Rows that are normalized five at a time, whoever has them, and a loss over an axis of rows in an own step."""
+    same(ranks(keras2.virtual_batches, meets="exchange gradients"))
+
+
+@pytest.mark.variants(0)
 def test_told(ranks):
     """Without the partitioner a model that looks across rows is named, and so is a step that is not that of one rank;
     others are not."""

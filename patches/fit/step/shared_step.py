@@ -24,10 +24,11 @@ from matex_tf.patches.common import (
     xla,
 )
 from matex_tf.patches.common.row_slicing import RowRange
+from matex_tf.patches.data.batches import Batch
 from matex_tf.patches.fit.step import alike, first_step, partitioned_step, virtual_steps
 from matex_tf.patches.fit.step.step_graphs import StepGraphs
 from matex_tf.patches.keras import batch_norm, metrics, weights
-from matex_tf.patches.recovery import resume_fit
+from matex_tf.patches.recovery import resume_fit, step_retry, whole_step
 from matex_tf.patches.recovery.whole_step import Values
 from matex_tf.patches.samples import tagged_rows
 from matex_tf.patches.samples.tagged_rows import TaggedRows
@@ -62,6 +63,15 @@ class SharedStep:
         step = SharedStep(self.model, self.kind)
         step.steps, step._checked, step.graphs.promised = self.steps, True, self.graphs.promised
         return step
+
+    def of_batch(self, batch: Batch) -> Any:
+        """Run the step on this rank's rows of a batch; again, where a rank dies in it and the others carry on."""
+        guard = world.current().guard
+        if guard is None:
+            return self(*batch())
+        known = model_state.of(self.model).whole is not None
+        whole = partitioned_step.applies(self.model, None if known else batch()[0])
+        return (whole_step if whole else step_retry).step(self.model, batch, self, guard)
 
     def __call__(self, data: Any, share: RowRange) -> Any:
         """Run the step on rows `share` of an eager batch; returns its logs, those of this rank."""

@@ -192,6 +192,36 @@ def across_rows(kind):
     return result_of(model, history)
 
 
+def virtual_batches():
+    """A layer that normalizes five rows at a time, and a loss of Keras over a column of the batch in a step of the
+    script's own."""
+    keras = keras2()
+
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(3, use_bias=False)
+            self.norm = keras.layers.BatchNormalization(virtual_batch_size=5)
+
+        def call(self, x, training=False):
+            return self.norm(self.dense(x), training=training)
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                columns = keras.losses.cosine_similarity(tf.one_hot(y, 3), self(x, training=True), axis=0)
+                loss = tf.reduce_mean(columns)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    x, y = table(60)
+    keras.utils.set_random_seed(7)
+    model = Own()
+    model.compile(keras.optimizers.SGD(0.1))
+    return result_of(model, model.fit(x, y, batch_size=20, epochs=2, verbose=0))
+
+
 def told(kind):
     """What `fit` says of such a model if its steps are not partitioned."""
     log_once._said.clear()
