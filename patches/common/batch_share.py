@@ -16,7 +16,6 @@ import tensorflow as tf
 from matex_tf.patches.common import under_way
 
 if TYPE_CHECKING:  # for annotations alone
-    from matex_tf.patches.keras.deferred_update import DeferredUpdates
     from matex_tf.patches.samples.row_losses import RowLosses
 
 
@@ -31,7 +30,6 @@ class StepShare:
         first: int32 scalar, where these begin in the whole batch.
         gathered: what `gathered_batch` has gathered in this step, so that it does so once.
         apart: whether this rank applies its gradients by itself, so that they are those of its own rows alone.
-        updates: the updates of weights that wait for the end of this step; None where they run as Keras has it.
         row_losses: what measures the rows, and scales their gradients; None where rows have no numbers.
     """
 
@@ -40,7 +38,6 @@ class StepShare:
     taken: tf.Tensor
     first: tf.Tensor
     apart: bool = dataclasses.field(default=False, kw_only=True)
-    updates: DeferredUpdates | None = dataclasses.field(default=None, kw_only=True, compare=False, repr=False)
     row_losses: RowLosses | None = dataclasses.field(default=None, kw_only=True, compare=False, repr=False)
     gathered: dict[Any, Any] = dataclasses.field(default_factory=dict, kw_only=True, compare=False, repr=False)
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from matex_tf.dynamics.growth import Growth
     from matex_tf.patches.data.batch_ownership import Finding
     from matex_tf.patches.data.pipeline_ownership import Made
-    from matex_tf.patches.recovery.step_retry import RecoverableStep
     from matex_tf.patches.recovery.whole_step import WholeStep
     from matex_tf.patches.samples.pruning import Pruning
 
@@ -30,10 +29,8 @@ class ModelState:
         sources: for each entry of the last step's logs, the metric whose result it is; else None.
         rows_of_step: rows of the last step that count for this rank.
         committed: the state of the metrics over all ranks, as of the last step, where ranks may die; see `step_retry`.
-        carried: the same as of the step that has just run, where it came along with the gradients; see `metrics_along`.
         generation: of the world that gathered `committed`.
-        step: the step of this model that runs now, and may have to be run again; None for others.
-        whole_step: the same, if steps leave the state of one rank on every rank.
+        whole_step: the step of this model that runs now and may have to be run again, see `whole_step`; else None.
         batches_in_step: of the script's size, in a training step of all ranks; more than 1 with `--batch per-rank`.
         predicts: what is known of the data that `predict` walks over; None outside of it.
         finding: what their first batch has shown.
@@ -58,9 +55,7 @@ class ModelState:
     sources: dict[str, Any] = dataclasses.field(default_factory=dict)
     rows_of_step: int = 1
     committed: np.ndarray | None = None
-    carried: np.ndarray | None = None
     generation: int = 0
-    step: RecoverableStep | None = None
     whole_step: WholeStep | None = None
     batches_in_step: int = 1
     predicts: Made | None = None

@@ -1,9 +1,8 @@
 """What a callback sees of a batch is the whole batch's: logs of all ranks' rows, as on one rank.
 
 Only where somebody reads them: a progress bar, or a callback that has `on_train_batch_end` or `on_test_batch_end`.
-The states of the metrics have been added up over the ranks along with the gradients (see `metrics_along`), or after
-them where ranks may die (see `step_retry`). Where they have not, and in evaluation, which has no gradients, one small
-sum after the step does it.
+A partitioned step gives them so. For other steps one small sum after the step adds up the states of the metrics, if
+ranks that may die have not done so (see `step_retry`).
 
 Relies on (Keras 3.3 to 3.15): `CallbackList.on_train_begin`, `on_test_begin`, `on_train_batch_end` and
 `on_test_batch_end`, public.
@@ -124,7 +123,7 @@ class Adder:
         states = sum(part.size for part in own)
         rows = [np.full(1, notes.rows_of_step, np.float64)] if means else []
         parts = [*own, *rows, *(mean.reshape(-1) * notes.rows_of_step for mean in means.values())]
-        total = self._sum(np.concatenate([np.zeros(0), *parts]), None if means else _known_sum(notes))
+        total = self._sum(np.concatenate([np.zeros(0), *parts]), None if means else notes.committed)
         if results:
             logs.update(self._results(adding, results, total[:states]))
         of_rows = total[states + 1 :] / max(total[states], 1.0) if means else total[:0]
@@ -162,11 +161,6 @@ class Adder:
             self._graph = of_state if self._model().run_eagerly else tf.function(of_state)  # type: ignore[union-attr]
         found: dict[str, Any] = self._graph(tf.constant(total, tf.float64))
         return found
-
-
-def _known_sum(notes: model_state.ModelState) -> np.ndarray | None:
-    """The state of the metrics over all ranks, where the step has exchanged it."""
-    return notes.carried if notes.committed is None else notes.committed
 
 
 def _is_mean(key: str, value: Any, notes: model_state.ModelState) -> bool:

@@ -144,7 +144,7 @@ class StepFunction:
 
     def _whole(self, logs: Any) -> Any:
         """Logs of `train_on_batch` and `test_on_batch`, over all ranks; metrics keep this rank's state."""
-        averaged = metrics.merge(self.model, after_step=True)
+        averaged = metrics.merge(self.model)
         if self.kind == "train":
             weights.merge_statistics(self.model)
         whole = metrics.complete(self.model, _tensors(logs), averaged)

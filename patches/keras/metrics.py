@@ -158,11 +158,8 @@ def _is_averaged(metric: Any) -> bool:
     return own_metrics.kinds.get(metric) is Kind.AVERAGED
 
 
-def merge(model: Any, after_step: bool = False) -> dict[str, float]:
+def merge(model: Any) -> dict[str, float]:
     """Let the model's metrics hold the state of all ranks; a second call before the next step changes nothing.
-
-    Args:
-        after_step: whether nothing has happened to the metrics since the last step.
 
     Returns:
         Results of metrics that cannot be merged by adding, averaged over ranks, by the metric's name.
@@ -174,12 +171,8 @@ def merge(model: Any, after_step: bool = False) -> dict[str, float]:
     metrics = leaves(model)
     own = [(variable, np.asarray(variable.numpy())) for variable in adding(model)]
     labels = [f"metric state {keras_lines.path(variable)} {value.shape}" for variable, value in own]
-    carried = notes.carried if after_step else None
-    if carried is None:
-        ranks.barrier("merge metrics", labels)
-    if own and carried is not None:
-        assign(own, carried)
-    elif own and notes.committed is not None:
+    ranks.barrier("merge metrics", labels)
+    if own and notes.committed is not None:
         assign(own, notes.committed)  # of ranks that have died since, too
     elif own:
         total = flatten(own)
@@ -239,7 +232,7 @@ def forget(model: Any) -> None:
     restore_local(model)
     notes = model_state.of(model)
     notes.before_merge = None
-    notes.committed = notes.carried = None
+    notes.committed = None
     notes.rows = 0
 
 

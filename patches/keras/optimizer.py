@@ -26,7 +26,6 @@ from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.exchange import op_inputs, virtual_ranks
 from matex_tf.patches.common import batch_share, log_once, under_way, wrapping, xla
-from matex_tf.patches.keras import deferred_update
 from matex_tf.strategies.base import Update
 from matex_tf.strategies.sync import Sync, exchange_parts
 
@@ -149,8 +148,6 @@ def _apply(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     """The whole update of an optimizer, where a strategy delays it; its counter of updates then counts those."""
     if settings.current().reproducible and not under_way.now().exchanged:
         return apply_once(wrapped, instance, args, kwargs)
-    if deferred_update.defer_update(instance, lambda: _update(wrapped, instance, args, kwargs)):
-        return None
     if under_way.now().exchanged or not strategy().delays_updates:
         return _update(wrapped, instance, args, kwargs)
     grads, variables = apply_arguments(*args, **kwargs)
@@ -223,7 +220,7 @@ def _weigh_and_exchange(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> 
 
 
 def _sum(grads: Sequence[Any], labels: Sequence[str]) -> list[Any]:
-    return deferred_update.exchange(strategy().exchange, grads, labels)
+    return strategy().exchange(grads, labels)
 
 
 def _arguments(grads: Sequence[Any], trainable_variables: Sequence[Any]) -> tuple[list[Any], list[Any]]:

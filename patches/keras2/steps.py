@@ -36,10 +36,6 @@ def on_batch() -> contextlib.AbstractContextManager[None]:
 class Step(SharedStep):
     """A model's `train_step` or `test_step`, on this rank's rows of a batch."""
 
-    def __init__(self, model: Any, kind: str):
-        super().__init__(model, kind)
-        self.graphs.carries_metrics = self.graphs.counts_early = False
-
     def _of_model(self) -> Any:
         return keras_lines.converted(super()._of_model(), itself=False)
 

@@ -1,9 +1,7 @@
 """Steps that are run again where a rank has died in them; see `matex_tf.faults.transactions`.
 
 A step ends in a sum of the metrics' states over all ranks. So every rank knows what a rank that dies later had
-gathered, and nothing of it is lost. Where the metrics can be updated before the weights are (see `deferred_update`),
-that sum is made in the step's graph, right after the sum of the gradients, and the step counts before the weights
-change.
+gathered, and nothing of it is lost.
 
 Before a step the values of all variables are kept: not as copies, since TensorFlow copies a value that someone still
 holds when it is about to change it. Once a step counts they are let go. A rank that has not heard that it counts takes
@@ -25,13 +23,13 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.exchange import process_group, tf_op
+from matex_tf.exchange import process_group
 from matex_tf.exchange.bucket_plan import BucketPlan
 from matex_tf.faults.transactions import TransactionGuard
 from matex_tf.patches.common import keras_lines, model_state, seeds
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data.batches import Batch
-from matex_tf.patches.keras import deferred_update, metrics, weights
+from matex_tf.patches.keras import metrics, weights
 
 _Result = TypeVar("_Result")
 
@@ -55,7 +53,6 @@ def whole(work: Callable[[], _Result], what: str) -> _Result:
 class StepRunner(Protocol):
     """What runs a step of a model: `shared_step.SharedStep`."""
 
-    trained: list[Any] | None
     changing: list[Any] | None
 
     def trace(self, data: Any) -> None:
@@ -87,17 +84,13 @@ class _Counted:
 class RecoverableStep:
     """One step of a model, which may have to be run again."""
 
-    def __init__(self, model: Any, batch: Batch, runs: StepRunner, guard: TransactionGuard):
+    def __init__(self, model: Any, batch: Batch, runs: StepRunner):
         self._model = model
         self._batch = batch
         self._runs = runs
-        self._guard = guard
         self._notes = model_state.of(model)
         self._values: list[tuple[Any, tf.Tensor]] | None = None
         self._before: dict[str, Any] = {}
-        self._may_count = False
-        self._ghost: np.ndarray | None = None
-        self._metrics: np.ndarray | None = None
 
     def prepare(self) -> Any:
         """The step, on this rank's rows among the ranks that there are."""
@@ -113,35 +106,20 @@ class RecoverableStep:
             self._runs.changing += [(v, v.handle, v.dtype) for v in seeds.states()]
         self._values = [(v, _read(resource=handle, dtype=dtype)) for v, handle, dtype in self._runs.changing]
         self._before = copy.copy(vars(notes))
-        # There are meetings after the first step, and after the last of those that were asked for.
-        self._may_count = not notes.begin and not settings.current().steps
-        # The row of a ghost shall not count, and is taken back out of its metrics after the step only.
-        self._ghost = None if share.rows else metrics.flatten(own_metrics(self._model))
-        self._runs.trained, begin = None, notes.begin
+        begin = notes.begin
         result = self._runs(data, share)
         if begin:
             self._runs.changing = None
         return result
 
-    def own(self, state: np.ndarray) -> np.ndarray:
-        """This rank's part of the sum of the metrics; called in the graph of the step, with what they have become."""
-        return state if self._ghost is None or self._ghost.size != state.size else self._ghost
-
-    def count(self, total: np.ndarray) -> None:
-        """The ranks have exchanged gradients and metrics; called in the graph of the step."""
-        if self._may_count:
-            self._metrics, self._values = total, None
-            self._guard.mark_committed()
-
     def commit(self) -> _Counted:
-        """Have the step count, if it does not yet."""
+        """Have the step count."""
         if settings.current().reproducible:  # every rank has the sum
             world.current().barrier(_WHAT)
             total = metrics.flatten(own_metrics(self._model))
         else:
-            total = sum_of_metrics(self._model) if self._metrics is None else self._metrics
-        trained, self._runs.trained = self._runs.trained, None
-        return _Counted(total, trained or read_trained(self._model))
+            total = sum_of_metrics(self._model)
+        return _Counted(total, [_held(variable) for variable in trained_by_gradients(self._model)])
 
     def catch_up(self, counted: _Counted) -> Any:
         """The step counts, and this rank has not heard of it: all is done but for the sums of the gradients."""
@@ -174,42 +152,10 @@ def step(model: Any, batch: Batch, runs: StepRunner, guard: TransactionGuard) ->
         runs: runs the step on them.
         guard: of the world that it runs in.
     """
-    this, notes = RecoverableStep(model, batch, runs, guard), model_state.of(model)
-    outer, notes.step = notes.step, None if guard.inside else this  # one inside of another is a part of that
-    try:
-        result, counted = guard.transaction(this.prepare, this.commit, this.undo, this.catch_up)
-    finally:
-        notes.step = outer
-    notes.committed = counted.metrics
+    this = RecoverableStep(model, batch, runs)
+    result, counted = guard.transaction(this.prepare, this.commit, this.undo, this.catch_up)
+    model_state.of(model).committed = counted.metrics
     return result
-
-
-def count_behind(model: Any) -> Callable[[list[Any]], list[Any]]:
-    """For the graph of a step: what sums the metrics after the gradients; see `deferred_update`."""
-
-    plan: BucketPlan | None = None
-    notes = model_state.of(model)
-
-    def count(own: np.ndarray) -> list[np.ndarray]:
-        nonlocal plan
-        if plan is None:
-            plan = BucketPlan.of(_WHAT, _LABELS, [own])
-        step = notes.step  # that runs now, in another thread than this op
-        total = _sum(own if step is None else step.own(own), plan)
-        if step is not None:
-            step.count(total)
-        return [np.array(0, np.int32)]
-
-    def gate(gradients: list[Any]) -> list[Any]:
-        there = [one for one in tf.nest.flatten(gradients, expand_composites=True) if one is not None]
-        adding = [keras_lines.tensor(variable) for variable in metrics.adding(model)]
-        parts = [tf.reshape(tf.cast(value, tf.float64), [-1]) for value in adding]
-        with tf.control_dependencies(there):
-            own = tf.concat([tf.zeros([0], tf.float64), *parts], 0)
-            done = tf_op.call(count, [own], [tf.int32], lambda arrays: [np.array(0, np.int32)])
-        return deferred_update.after(done, gradients)
-
-    return gate
 
 
 def values(model: Any) -> list[tuple[Any, tf.Tensor]]:
@@ -241,11 +187,6 @@ def trained_by_gradients(model: Any) -> list[Any]:
     for optimizer in weights.optimizers_of(model):
         found.update((id(variable), variable) for variable in keras_lines.optimizer_variables(optimizer))
     return list(found.values())
-
-
-def read_trained(model: Any) -> list[tf.Tensor]:
-    """The values of those; held, not copied."""
-    return [_held(variable) for variable in trained_by_gradients(model)]
 
 
 def own_metrics(model: Any) -> list[tuple[Any, np.ndarray]]:

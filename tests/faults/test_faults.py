@@ -140,11 +140,9 @@ import numpy as np, keras, matex_tf
 from matex_tf import errors
 from matex_tf.exchange import process_group
 from matex_tf.faults import transactions
-from matex_tf.patches.recovery import step_retry
 rank = matex_tf.rank()
 sums, counts = [], []
-place, name = (process_group, "sum_planned") if %r == "on" else (step_retry, "_sum")
-def summed(*given, real=getattr(place, name)):
+def summed(*given, real=process_group.sum_planned):
     total = real(*given)
     sums.append(1)
     if len(sums) == %d and rank:
@@ -156,7 +154,7 @@ def count(guard, real=transactions.TransactionGuard.mark_committed):
     counts.append(1)
     real(guard)
 transactions.TransactionGuard.mark_committed = count
-setattr(place, name, summed)
+process_group.sum_planned = summed
 x, y = np.random.RandomState(0).rand(2, 242, 4).astype("float32")  # the last batch has no row for two ranks
 keras.utils.set_random_seed(1)
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
@@ -171,15 +169,13 @@ with open(f"result.{rank}", "w") as file:
 """
 
 
-@pytest.mark.parametrize("partitioner", ["off", "on"])
-def test_a_rank_that_has_not_heard_that_a_step_counts(tmp_path, server, partitioner):
+def test_a_rank_that_has_not_heard_that_a_step_counts(tmp_path, server):
     """It takes over the weights, and makes no step twice; the steps count before their weights change."""
     results = []
     for ranks, place in (1, 0), (4, 12):
-        (tmp_path / "script.py").write_text(UNHEARD % (partitioner, place))
+        (tmp_path / "script.py").write_text(UNHEARD % place)
         line = mpirun_command.mpirun_line(mpirun_command.find_mpirun(), ranks, survive=True) if ranks > 1 else []
-        flags = "--faults", "shrink", "--partitioner", partitioner
-        ended = Job([*line, *warm.command(server.path), *flags, "script.py"], tmp_path).end()
+        ended = Job([*line, *warm.command(server.path), "--faults", "shrink", "script.py"], tmp_path).end()
         assert ended.code == 0, ended
         files = sorted(tmp_path.glob("result.*"))
         results += [json.loads(path.read_text()) for path in files]

@@ -23,7 +23,7 @@ PLACES = {
     "reducing": ("matex_tf.exchange.allreduce:Channel._reduce", 100),
     "a bucket": ("matex_tf.exchange.process_group:ProcessGroup.sum", 150),
     "committing": (f"{_RETRY}step_retry:RecoverableStep.commit {_RETRY}whole_step:WholeStep.commit", 60),
-    "counting": (f"{_RETRY}step_retry:RecoverableStep.count {_RETRY}whole_step:WholeStep.count", 40),
+    "counting": (f"{_RETRY}whole_step:WholeStep.count", 40),
     "summing metrics": (f"{_RETRY}step_retry:_sum {_RETRY}whole_step:Values.now", 60),
     "a meeting": ("matex_tf.core.world:World.barrier", 40),
     "a gather": ("matex_tf.core.world:World.allgather", 20),

@@ -39,7 +39,6 @@ class SharedStep:
     """A model's `train_step` or `test_step`, on this rank's rows of a batch.
 
     Attributes:
-        trained: the values of `step_retry.trained_by_gradients` after the last step, where its graph has read them.
         changing: what `step_retry` has found out that steps change, once.
         graphs: what it computes.
         group: the ranks that make this step, where groups train apart; None where all do.
@@ -52,7 +51,6 @@ class SharedStep:
         self.steps = 0
         self.graphs = StepGraphs(model, kind, self._of_model)
         self._unfinished: Any = None  # logs and share of a step that has run and is not taken note of
-        self.trained: list[Any] | None = None
         self.changing: list[Any] | None = None
         self.group: world.World | None = None
         self._check: one_rank.Check | None = None  # of the step that runs
@@ -117,10 +115,9 @@ class SharedStep:
             if self.kind == "train":
                 strategy.before_step(model)
             begun = time.perf_counter()
-            remembered.carried, self._unfinished = None, (None, share, None)
+            self._unfinished = None, share, None
             with world.use(together):
-                logs, self.trained, carried, scores = step(data, numbers)
-            remembered.carried = None if carried is None else np.asarray(carried, np.float64)
+                logs, scores = step(data, numbers)
             remembered.sources = self.graphs.sources.get(slices, {})
             if remembered.call is not None:
                 remembered.call.computing = time.perf_counter() - begun

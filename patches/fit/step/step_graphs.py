@@ -14,18 +14,16 @@ from matex_tf.core import world
 from matex_tf.patches.common import batch_share, log_once, model_state, row_slicing, sharing_report, xla
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.fit.step import one_rank_shapes, partitioned_step, quick_call, virtual_steps
-from matex_tf.patches.keras import deferred_update, metrics, metrics_along, sum_loss, whole_results
-from matex_tf.patches.recovery import step_retry, whole_step
+from matex_tf.patches.keras import metrics, sum_loss, whole_results
+from matex_tf.patches.recovery import whole_step
 from matex_tf.patches.samples import tagged_rows
 from matex_tf.patches.samples.row_losses import RowLosses
 from matex_tf.patches.samples.tagged_rows import TaggedRows
-from matex_tf.strategies.sync import takes_along
 
 #: Which tensors of a batch are cut by rows, see `row_slicing.sliceable`.
 Slices = tuple[bool, ...]
-#: From a batch and the numbers of this rank's share of it to: logs; values of `step_retry.trained_by_gradients`, where
-#: they are read; what `MetricsAlong` has summed; scores of rows.
-Step = Callable[[Any, Any], tuple[Any, Any, Any, Any]]
+#: From a batch and the numbers of this rank's share of it to: logs; scores of rows, if they are kept.
+Step = Callable[[Any, Any], tuple[Any, Any]]
 
 
 class StepGraphs:
@@ -36,8 +34,6 @@ class StepGraphs:
         sources: by the slices of a batch, which metric gives which log; see `ModelState`.
         functions: by the same, those that TensorFlow has compiled.
         partitioned: by the same, those that are partitioned.
-        carries_metrics: whether the states of metrics may be summed along with the gradients, where all else allows it.
-        counts_early: whether they may be summed after the gradients, for ranks that die, where all else allows it.
     """
 
     def __init__(self, model: Any, kind: str, model_step: Callable[[], Any]):
@@ -47,7 +43,6 @@ class StepGraphs:
         self.sources: dict[Slices, dict[str, Any]] = {}
         self.functions: dict[Slices, Any] = {}
         self.partitioned: dict[Slices, partitioned_step.PartitionedStep] = {}
-        self.carries_metrics = self.counts_early = True
         self._whole_results = whole_results.always(model, f"{kind}_step")
         self._made: dict[tuple[Slices, int], Step] = {}
         self._known: list[Any] = []  # see `virtual_steps.known`
@@ -86,7 +81,7 @@ class StepGraphs:
             self.partitioned[slices] = step
 
             def run(data: Any, share: Any) -> Any:
-                return step(data, share), None, None, None
+                return step(data, share), None
 
             self._made[key] = run
         self.partitioned[slices].make(data, self._built_with(slices, total))
@@ -111,8 +106,6 @@ class StepGraphs:
     def _of_rows(self, slices: Slices, built_with: Any) -> Step:
         """The step on this rank's rows."""
         model, training, model_step = self._model, self._kind == "train", self._model_step()
-        counts_early = self._counts_early()
-        along = metrics_along.MetricsAlong(model) if self._carries_metrics() else None
 
         @tf.autograph.experimental.do_not_convert
         def step(data: Any, numbers: Any) -> Any:
@@ -125,20 +118,14 @@ class StepGraphs:
                 inside.enter_context(batch_share.within(share))
                 whole = self._results_of()
                 if whole is None:
-                    watching = metrics.watching(model, along.note if along else None)
+                    watching = metrics.watching(model)
                 else:
                     whole.of_rows(share)
                     watching = metrics.watching(model, whole.note, whole.result)
                 results = inside.enter_context(watching)
                 inside.enter_context(xla.compiled(model.jit_compile))  # the updates that wait for the end too
-                if counts_early:
-                    counting = deferred_update.then(step_retry.count_behind(model))
-                    inside.enter_context(deferred_update.update_behind_metrics(model, counting))
                 if whole is not None:
                     whole.note()
-                if along is not None:
-                    along.begin()
-                    inside.enter_context(deferred_update.update_behind_metrics(model, along.exchange))
                 if not model.run_eagerly:
                     inside.enter_context(one_rank_shapes.tracing(mine, built_with))
                 inside.enter_context(sum_loss.computed_by(model, training))
@@ -146,9 +133,7 @@ class StepGraphs:
                 self._look(results)
                 logs = sum_loss.in_logs(logs)
             self.sources[slices] = _sources(logs, results)
-            trained = step_retry.read_trained(model) if counts_early else None
-            scores = None if of_rows is None else of_rows.found(model)
-            return logs, trained, along.total if along is not None else None, scores
+            return logs, None if of_rows is None else of_rows.found(model)
 
         return step
 
@@ -186,7 +171,7 @@ class StepGraphs:
                 self._look(results)
             self.sources[slices] = _sources(logs, results)
             scores = [of_rows.found(model) for of_rows in every if of_rows is not None]
-            return logs, None, None, tuple(tf.concat(parts, 0) for parts in zip(*scores, strict=True)) or None
+            return logs, tuple(tf.concat(parts, 0) for parts in zip(*scores, strict=True)) or None
 
         return step
 
@@ -228,30 +213,6 @@ class StepGraphs:
         """What measures these rows, where they have numbers."""
         pruning = model_state.of(self._model).samples
         return pruning.row_losses(mine.tags, rows) if pruning and isinstance(mine, TaggedRows) else None
-
-    def _counts_early(self) -> bool:
-        """Whether the metrics' states may be summed after the gradients, for ranks that die; see `step_retry`."""
-        return self.counts_early and world.current().guard is not None and self._exchanges_in_graph()
-
-    def _carries_metrics(self) -> bool:
-        """Whether the metrics' states may be summed along with the gradients."""
-        ranks, optimizer = world.current(), self._model.optimizer
-        if not self.carries_metrics or ranks.is_single or ranks.guard is not None or settings.current().codec != "none":
-            return False
-        in_every_step = optimizer is not None and not optimizer.gradient_accumulation_steps
-        return (
-            in_every_step
-            and self._exchanges_in_graph()
-            and takes_along(strategies.current())
-            and not self._whole_results
-        )
-
-    def _exchanges_in_graph(self) -> bool:
-        """Whether the step is one graph, which sums the gradients of all ranks and applies them."""
-        strategy = strategies.current()
-        same = strategy.averages_gradients and strategy.replicas_identical and not strategy.delays_updates
-        apart = self._model.run_eagerly or settings.current().reproducible
-        return self._kind == "train" and same and not apart
 
 
 def _sources(logs: Any, results: list[tuple[Any, Any]]) -> dict[str, Any]:
