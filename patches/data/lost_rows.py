@@ -42,7 +42,7 @@ class Orphans:
         self._seed = ranks.broadcast(int(np.random.randint(1 << 30)), "share the seed of the shards' order")
         self._epochs = itertools.count()
         self._turns, self._size, self._shuffle = Interleaving(self.counts), 0, False
-        self._adopted: list[tuple[int, int, int, list[np.ndarray]]] = []
+        self._adopted: list[tuple[int, list[np.ndarray]]] = []
         self._adopted_in = self.generation
         self.order = functools.lru_cache(maxsize=2 * len(self.counts))(self._order)
 
@@ -69,22 +69,26 @@ class Orphans:
         """
         self._adopt()
         epoch, number = map(int, own.batch.numpy())
-        spans, share = self._turns.spans(number, self._size), own.row_range()
+        spans, had = self._turns.spans(number, self._size), own.row_range().rows
         data = tf.nest.flatten(own.data)
         held = [leaf for leaf in data if leaf is not None]
-        pieces, rows = [held] if share.rows else [], share.rows
-        for rank, low, high, columns in self._adopted:
-            places = self.order(rank, epoch)[slice(*spans[rank])]
-            places = places[(places >= low) & (places < high)] - low
-            if len(places):
-                # Keras may have made other dtypes of the columns.
-                pieces.append([tf.cast(one[places], leaf.dtype) for one, leaf in zip(columns, held, strict=True)])
-                rows += len(places)
-        if not share.rows and pieces or len(pieces) > 1:
+        pieces = [held] if had else []
+        left = [self._shard.ranks.index(first) for first in world.current().first_ranks]
+        mine, counts = left.index(self.rank), [spans[rank][1] - spans[rank][0] for rank in left]
+        for rank, columns in self._adopted:
+            used = self.order(rank, epoch)[slice(*spans[rank])]
+            for place in range(len(left)):  # where this rank's rows begin follows from what the others read
+                low, high = span(self.counts[rank], place, len(left))
+                places = used[(used >= low) & (used < high)] - low
+                counts[place] += len(places)
+                if place == mine and len(places):
+                    # Keras may have made other dtypes of the columns.
+                    pieces.append([tf.cast(one[places], leaf.dtype) for one, leaf in zip(columns, held, strict=True)])
+        if not had and pieces or len(pieces) > 1:
             joined = iter([tf.concat(parts, 0) for parts in zip(*pieces, strict=True)])
             leaves = [None if leaf is None else next(joined) for leaf in data]
             own = own._replace(data=tf.nest.pack_sequence_as(own.data, leaves))
-        return own._replace(share=tf.constant(RowRange(0, max(rows, 1), rows, share.total, share.first), tf.int32))
+        return own._replace(share=tf.constant(RowRange.own(counts, mine), tf.int32))
 
     def _adopt(self) -> None:
         """Read this rank's part of the rows of each rank that has died; the same parts whenever they died."""
@@ -97,7 +101,7 @@ class Orphans:
             if rank not in left:
                 low, high = span(count, left.index(self.rank), len(left))
                 again = flat(*shard.read_of(rank, low, high))
-                self._adopted.append((rank, low, high, [again[column] for column in self._columns]))
+                self._adopted.append((rank, [again[column] for column in self._columns]))
         self._adopted_in = ranks.generation
 
 
