@@ -9,10 +9,10 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.ops import resource_variable_ops
 
+from matex_tf.patches.partition import schedule
 from matex_tf.patches.partition.affine import Affine
 from matex_tf.patches.partition.analysis import Node, Plan
 from matex_tf.patches.partition.labels import Label, R
-from matex_tf.patches.partition.schedule import last_exchange
 from matex_tf.patches.partition.shapes import BRANCHES, HANDLES, LOOPS
 from matex_tf.patches.partition.tensor_map import TensorMap
 
@@ -80,16 +80,25 @@ class Builder:
         for node in self.plan.nodes:
             for tensor in node.outputs:
                 order[tensor] = len(order)
-        last, before = last_exchange(self.plan), []
+        last, before = schedule.last_exchange(self.plan), []
+        meets = {node.op for node in self.plan.nodes if any(map(schedule.exchanges, node.inside))}
+        met: list[Any] = []  # TensorFlow knows no order between an exchange and a loop or branch that has some inside
         for level in range(max([0, *levels, *exchanges]) + 1):
             if level in exchanges:
-                self._exchange(sorted(exchanges[level], key=order.__getitem__))
+                tensors = sorted(exchanges[level], key=order.__getitem__)
+                with tf.control_dependencies(met):
+                    self._exchange(tensors)
+                met = [self._converted[id(tensor), R] for tensor in tensors] if meets else []
             if level == last and self._after_last is not None:
                 with tf.control_dependencies([self._converted[id(tensor), R] for tensor in exchanges[level]]):
                     before = [self._after_last()]
             for node in levels.get(level, ()):
-                with tf.control_dependencies(before if node.op.op_def.is_stateful or node.inside else []):
+                waits = before if node.op.op_def.is_stateful or node.inside else []
+                with tf.control_dependencies([*waits, *met] if node.op in meets else waits):
                     self._node(node)
+                if node.op in meets:
+                    given = [self._values[tensor] for tensor in node.outputs]
+                    met = [value.op for value in given if tf.is_symbolic_tensor(value)] or met
         return [
             self.get(tensor, label) for tensor, label in zip(self.shaped.outputs, outputs, strict=True)
         ]
@@ -328,7 +337,9 @@ class Builder:
 
         start = [given[i] for i in moving]
         invariants = [_invariant(value) for value in start]
-        results = tf.while_loop(condition, step, start, shape_invariants=invariants)
+        meets = any(map(schedule.exchanges, node.inside))  # in a round after the other
+        options = {"parallel_iterations": 1} if meets else {}
+        results = tf.while_loop(condition, step, start, shape_invariants=invariants, **options)
         outputs = list(given)
         for i, value in zip(moving, results, strict=True):
             outputs[i] = value

@@ -86,13 +86,13 @@ def last_exchange(plan: Plan) -> int | None:
     """The level of the last exchange of a scheduled plan; None for a plan without, or if a loop or a branch exchanges
     after it."""
     last = max(plan.exchanges.values(), default=None)
-    inside = max((node.level for node in plan.nodes if any(map(_exchanges, node.inside))), default=-1)
+    inside = max((node.level for node in plan.nodes if any(map(exchanges, node.inside))), default=-1)
     return None if last is None or inside >= last else last
 
 
-def _exchanges(plan: Plan) -> bool:
+def exchanges(plan: Plan) -> bool:
     """Whether there is an exchange, be it in a loop or a branch."""
-    return bool(plan.exchanges) or any(_exchanges(inside) for node in plan.nodes for inside in node.inside)
+    return bool(plan.exchanges) or any(exchanges(inside) for node in plan.nodes for inside in node.inside)
 
 
 def gradients(plan: Plan, handles: Collection[Any]) -> TensorMap[None]:
