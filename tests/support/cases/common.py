@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import keras
 import numpy as np
 from keras import layers
@@ -82,3 +84,19 @@ def numbers(value):
         return [numbers(entry) for entry in value]
     array = np.asarray(value)
     return float(array) if array.ndim == 0 and array.dtype.kind in "fiub" else array
+
+
+def by_patches(case):
+    """A case about what the patches do: it runs with `--partitioner off`."""
+
+    @functools.wraps(case)
+    def run(*args, **kwargs):
+        from matex_tf import settings  # here: plain Keras runs other cases
+
+        before = settings.use(settings.current().changed(partitioner=False))
+        try:
+            return case(*args, **kwargs)
+        finally:
+            settings.use(before)
+
+    return run

@@ -18,7 +18,7 @@ from matex_tf.patches.data import batches as fed
 from matex_tf.patches.division import file_index, shared_work
 from matex_tf.patches.division import records as numbered
 from matex_tf.patches.turns import row_memory
-from tests.support.cases.common import KERAS, classifier, compiled, numbers, result_of, table
+from tests.support.cases.common import KERAS, by_patches, classifier, compiled, numbers, result_of, table
 from tests.support.compare import rows_of_batch
 
 SLICES = tf.data.Dataset.from_tensor_slices
@@ -417,6 +417,7 @@ def trained(kind):
     return result
 
 
+@by_patches
 def looped(kind):
     """Weights after a loop of the script's own, labels that another loop has gathered, and the maps of this rank."""
     keras.utils.set_random_seed(7)
