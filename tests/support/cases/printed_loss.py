@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.support.cases.common import by_patches, classifier, crossentropy, momentum, table
+from tests.support.cases.common import classifier, crossentropy, momentum, table
 
 ROWS, BATCH = 53, 13  # batches of 13, and one of a single row, which leaves ranks without any
 
@@ -145,7 +145,6 @@ def asked_again():
     return right
 
 
-@by_patches
 def messages():
     """A few steps; how often the ranks meet in them is what the test looks at."""
     trained = Trained()
