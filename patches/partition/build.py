@@ -63,7 +63,7 @@ class Builder:
         self.counters: dict[Any, Any] = {}
         self._values: TensorMap[Any] = TensorMap()
         self._converted: dict[tuple[int, Label], Any] = {}
-        self._numbers: dict[bytes, Any] = {}
+        self._numbers: dict[Any, Any] = {}
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Label | None]) -> list[Any]:
         """Args: inputs: of the graph, each with its label. outputs: the labels wanted; None: those that they have."""
@@ -237,6 +237,12 @@ class Builder:
     def local_shape(self, shape: Sequence[int | None] | None, label: Label) -> Any:
         """The shape of a rank's value, from that for the prime number of rows."""
         assert shape is not None
+        key = *shape, label
+        if key not in self._numbers:
+            self._numbers[key] = self._local_shape(shape, label)
+        return self._numbers[key]
+
+    def _local_shape(self, shape: Sequence[int | None], label: Label) -> Any:
         sizes: list[Any] = []
         for axis, size in enumerate(shape):
             if axis == label.axis:
@@ -263,13 +269,12 @@ class Builder:
         return count
 
     def _affine(self, value: Affine, rows: Any, dtype: Any) -> Any:
-        if value.is_constant:
-            return tf.constant(value.constant.astype(dtype.as_numpy_dtype), dtype)
-        key = value.per_row.tobytes() + b"|" + value.constant.tobytes() + str((dtype, value.constant.shape)).encode()
+        key = *value.key, dtype
         if key not in self._numbers:
-            self._numbers[key] = tf.cast(rows, dtype) * tf.constant(value.per_row, dtype) + tf.constant(
-                value.constant, dtype
-            )
+            constant = tf.constant(value.constant.astype(dtype.as_numpy_dtype), dtype)
+            if not value.is_constant:
+                constant = tf.cast(rows, dtype) * tf.constant(value.per_row, dtype) + constant
+            self._numbers[key] = constant
         return self._numbers[key]
 
     def _node(self, node: Node) -> None:

@@ -44,7 +44,7 @@ class Shaped:
         ops: each after what it reads and what it waits for.
         prime: the number of rows.
         known: integers that follow from shapes, by tensor.
-        attributes: of the ops, by op.
+        integers: constants for these, one for each value; attributes: of the ops, by op.
         traced: the shape that a tensor had when the step was traced, by tensor.
         lists: what is known of lists of tensors.
         sizes: dimensions that do not depend on the rows.
@@ -68,6 +68,7 @@ class Shaped:
         self.is_body = False
         self.sizes: set[int] = set()
         self.lists = Lists(prime, self.known)
+        self.integers: dict[Any, Any] = {}
         self.states: dict[Any, Any] = {}
         self.batches: Iterator[Sequence[Any]] | None = None
         self.fixed = 0
@@ -349,12 +350,14 @@ def _fill(shape: Affine, value: Any, op: Any, new: Shaped) -> tuple[list[Any], l
 
 
 def _integers(value: Affine, dtype: Any, new: Shaped) -> Any:
-    tensor = tf.constant(value.at(new.prime), dtype)
-    new.known[tensor] = value
-    if tensor.op not in new.attributes:
+    key = value.key, dtype
+    if key not in new.integers:
+        with new.graph.control_dependencies(None):
+            tensor = new.integers[key] = tf.constant(value.at(new.prime), dtype)
+        new.known[tensor] = value
         new.attributes[tensor.op] = dict(tensor.op.node_def.attr)
         new.ops.append(tensor.op)
-    return tensor
+    return new.integers[key]
 
 
 def _fits(value: Affine, prime: int, op: Any) -> bool:

@@ -17,6 +17,11 @@ class TensorMap(MutableMapping[Any, _Value]):
     def __getitem__(self, tensor: Any) -> _Value:
         return self._of[id(tensor)][1]
 
+    def get(self, tensor: Any, default: Any = None) -> Any:
+        """The value of a tensor, or the default."""
+        found = self._of.get(id(tensor))
+        return default if found is None else found[1]
+
     def __setitem__(self, tensor: Any, value: _Value) -> None:
         self._of[id(tensor)] = tensor, value
 
