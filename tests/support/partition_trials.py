@@ -29,6 +29,7 @@ _KINDS = {
     "TruncateMod": "pp", "FloorMod": "pp", "Mod": "pp",
 }  # fmt: skip
 _ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "Bucketize": {"boundaries": [0.0, 0.5]},
     "Cast": {"DstT": tf.float32}, "Bitcast": {"type": tf.int64}, "CheckNumerics": {"message": ""},
     "CheckNumericsV2": {"message": ""}, "Complex": {"Tout": tf.complex128},
     "ComplexAbs": {"Tout": tf.float64}, "Real": {"Tout": tf.float64}, "Imag": {"Tout": tf.float64},
@@ -162,6 +163,8 @@ def _caller(name: str) -> Any:
     def call(*values: Any) -> Any:
         names = [arg.name for arg in op_def_registry.get(name).input_arg]
         names = ["condition", "x", "y"] if name == "Select" else names
+        if name == "EnsureShape":
+            return raw.EnsureShape(input=values[0], shape=[None] * values[0].shape.rank)
         if name == "AddN":
             return raw.AddN(inputs=list(values))
         if name in ("RegexReplace", "RegexFullMatch"):

@@ -20,7 +20,7 @@ ELEMENTWISE = [
     "Sub", "Tan", "Tanh", "TanhGrad", "TruncateDiv", "TruncateMod", "Xdivy", "Xlog1py", "Xlogy", "ZerosLike",
     "Zeta", "StringLower", "StringUpper", "StringStrip", "AsString", "StringToNumber", "StringToHashBucketFast",
     "StringToHashBucketStrong", "StaticRegexReplace", "RegexReplace", "StaticRegexFullMatch", "RegexFullMatch",
-    "StringLength",
+    "StringLength", "Bucketize", "EnsureShape",
 ]
 #: Ops that are linear in these inputs, the other inputs being whole.
 LINEAR = {
