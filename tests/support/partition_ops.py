@@ -26,8 +26,11 @@ from matex_tf.patches.partition.step import Partitioned
 from tests.support.cases import every_layer
 from tests.support.partition import Meeting, ThreadExchange
 
-#: What is computed whole: by name of the layer, loss or metric, why.
-WHOLE = {"CTC": "a loop over time whose state has rows in the middle of what it scatters to"}
+#: What is computed whole: by name of the loss, metric, optimizer or activation, why.
+WHOLE = {
+    "CTC": "a loop over time whose state has rows in the middle of what it scatters to",
+    "sparsemax": "what it takes along the last axis is scattered to as many rows as there are",
+}
 
 
 def plan(function: Callable[..., Any], *specs: Any) -> Any:
