@@ -35,7 +35,7 @@ def take(model: Any, callbacks: list[Any], python_draws: bool) -> dict[str, Any]
     ranks, remembered = world.current(), model_state.of(model)
     weights.join_accumulators(model)
     merged = remembered.before_merge is not None
-    total = None if merged else step_retry.sum_of_metrics(model)
+    total = None if merged else _metrics_of_all(model)
     held = step_retry.values(model)
     differing = _differing(model, held, merged)
     own = plain_encoder.dumps((remembered.rows, _draws(python_draws)))
@@ -54,6 +54,13 @@ def take(model: Any, callbacks: list[Any], python_draws: bool) -> dict[str, Any]
         "callbacks": callback_state.take(callbacks),
         "rates": [keras_lines.rates(optimizer) for optimizer in weights.optimizers_of(model)],
     }
+
+
+def _metrics_of_all(model: Any) -> np.ndarray:
+    """The state of the metrics over all ranks, flat; see `step_retry.sum_of_metrics`."""
+    if model_state.of(model).whole:  # every rank has it
+        return metrics.flatten(step_retry.own_metrics(model))
+    return step_retry.sum_of_metrics(model)
 
 
 def settled(taken: dict[str, Any]) -> dict[str, Any]:
@@ -176,13 +183,13 @@ def give_back(model: Any, callbacks: list[Any], kept: dict[str, Any]) -> None:
 
 
 def _give_metrics(model: Any, kept: dict[str, Any]) -> None:
-    """What all ranks had gathered is rank 0's from now on."""
+    """What all ranks had gathered is rank 0's from now on, or every rank's where steps leave it whole."""
     remembered, first = model_state.of(model), world.current().rank == 0
-    own = step_retry.own_metrics(model)
-    if kept["metrics"] is None:  # merged, and every rank has the whole
+    own, whole = step_retry.own_metrics(model), bool(remembered.whole)
+    if kept["metrics"] is not None:
+        metrics.assign(own, kept["metrics"] if first or whole else np.zeros_like(kept["metrics"]))
+    elif not whole:  # merged, and every rank has the whole
         remembered.before_merge = [(v, value if first else np.zeros_like(value)) for v, value in own]
-    else:
-        metrics.assign(own, kept["metrics"] if first else np.zeros_like(kept["metrics"]))
 
 
 def _give_own(variable: Any, values: list[np.ndarray]) -> None:
