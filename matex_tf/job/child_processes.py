@@ -3,9 +3,10 @@
 With a rank's variables a child that imports mpi4py joins the job as a second process of that rank, and takes it down or
 waits for ever; an mpirun in a script refuses to start. MPI has read them once it has started. From then on they are not
 in the environment of the process itself, which is what children get: those of `os.system`, `subprocess`,
-`multiprocessing`, and of C and C++. Nor are they in `os.environ` (`hide`), where libraries would take the process for
-one of several. A script that asks for them by name finds them there; where it hands on `os.environ` or a copy of it by
-itself, they are taken out on the way. Children that `fork` makes have `os.environ` as their parent had it.
+`multiprocessing`, and of C and C++. Nor are those of MPI and Slurm in `os.environ` (`hide`), where libraries would take
+the process for one of several. A script that asks for them by name finds them there, and always finds our own, which no
+library knows; where it hands on `os.environ` or a copy of it by itself, they are taken out on the way. Children that
+`fork` makes have `os.environ` as their parent had it.
 """
 
 from __future__ import annotations
@@ -66,9 +67,9 @@ def part() -> None:
 
 
 def hide() -> None:
-    """From now on the script and its libraries do not find what the launcher has told this process, and take it for
-    the only one. To be called last of all before the script."""
-    for name in [name for name in os.environ if of_a_rank(name) or name in _OF_SLURM]:
+    """From now on the script and its libraries do not find what mpirun or srun has told this process, and take it for
+    the only one. Ours stay: we read them until the end. To be called last of all before the script."""
+    for name in [name for name in os.environ if (of_a_rank(name) and name not in _OURS) or name in _OF_SLURM]:
         starting.hidden[name] = os.environ.pop(name)
 
 

@@ -1,6 +1,7 @@
 """Processes that a script starts: they are no ranks, and its workers work."""
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -9,6 +10,7 @@ import psutil
 import pytest
 from jobs import LAUNCHER, Job
 
+from matex_tf.core import starting
 from matex_tf.job import child_processes
 
 pytestmark = pytest.mark.timeout(200)
@@ -384,3 +386,13 @@ def test_workers_of_a_dataset(tmp_path):
 def test_what_is_taken_out(name, gone):
     """What a launcher says of a rank, and not what the user says of MPI."""
     assert child_processes.of_a_rank(name) is gone
+
+
+def test_what_a_script_is_not_told(monkeypatch):
+    """What mpirun has said is hidden; what we have said stays, which is read again when the script has ended."""
+    monkeypatch.setattr(starting, "hidden", {})
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    monkeypatch.setenv("MATEX_RESTARTS", "2")
+    child_processes.hide()
+    assert "OMPI_COMM_WORLD_RANK" not in os.environ and starting.given("OMPI_COMM_WORLD_RANK") == "1"
+    assert os.environ["MATEX_RESTARTS"] == "2"
