@@ -158,6 +158,13 @@ def _keep(world: World, layer: PrivateLayer, settings: Settings, mounts: Mounts)
     atexit.register(namespaces.here_alone(end))  # before the script registers anything: so it comes last
 
 
+def finish(world: World) -> None:
+    """The script has ended here. Before all ranks meet for the last time: or another rank takes for its own alone
+    what the first has too."""
+    if isinstance(world.on_meeting, _Publishing):
+        world.on_meeting.at_once()
+
+
 class _Publishing:
     """Publishes, when the ranks have met; not so often that it would take more than a tenth of the time."""
 
@@ -168,9 +175,12 @@ class _Publishing:
         begin = time.monotonic()
         if begin < self._next or threading.current_thread() is not threading.main_thread():
             return
-        self._layer.publish()
+        self.at_once()
         now = time.monotonic()
         self._next = now + max(_PAUSE, 10 * (now - begin))
+
+    def at_once(self) -> None:
+        self._layer.publish()
 
 
 def _take_over(world: World, layer: PrivateLayer) -> None:

@@ -118,6 +118,7 @@ def run_among(world: World, target: Target, settings: Settings, mounts: layered.
             trace.write(world, trace_path)
         if reporter is not None:
             reporter.stop()
+        layered.finish(world)
     except BaseException as error:
         ending.failed(error)
     ending.finished()

@@ -158,7 +158,7 @@ class PrivateLayer:
             publication.publish()
 
     def keep_missing(self) -> int:
-        """Put there what this rank alone has made; how many files."""
+        """Put there what this rank alone has made; how many files, but for byte code."""
         count = 0
         for number, top in enumerate(self.tops):
             if top not in self._publications:

@@ -16,6 +16,7 @@ import tempfile
 from dataclasses import dataclass, field
 
 HIDDEN = "matex-layers-"  # begins the name of the directory of the layers, which no layer shows
+_BYTE_CODE = ".pyc"  # which Python writes by itself, whenever a rank imports something first
 _EVENTS = "tfevents"  # of TensorBoard; each process has a file of another name for the same
 _OPAQUE = "user.overlay.opaque"  # of a directory that replaces one of its name
 _Signature = tuple[int, int, int, int]
@@ -30,7 +31,7 @@ class Publication:
         drafts: a directory that the ranks do not see, for files that are not yet whole.
         only_missing: whether what is there already stays, and nothing is removed.
         only_newer: the same for what is not older.
-        count: files that were put there.
+        count: files that were put there, but for byte code.
     """
 
     upper: str
@@ -83,7 +84,7 @@ class Publication:
         elif self._is_new(entry.path) and self._wanted(found, place):
             if self.only_missing:
                 os.makedirs(os.path.dirname(place), exist_ok=True)
-            self.count += self._put(entry.path, place, found)
+            self.count += self._put(entry.path, place, found) and not entry.name.endswith(_BYTE_CODE)
             self._is_new(entry.path)  # as it is now: a link more has changed it
 
     def _is_new(self, path: str) -> bool:
