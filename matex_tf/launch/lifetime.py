@@ -14,7 +14,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from matex_tf.core import starting
@@ -102,6 +102,16 @@ def _end(own: list[int]) -> None:
     if os.getpgrp() in own:  # and not that of a launcher which has made none
         os.killpg(0, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def ends(processes: Iterable[int]) -> list[int]:
+    """Descriptors that can be read from once a process has ended, of those that there are; none where the kernel has no
+    such thing."""
+    found = []
+    for process in processes if hasattr(os, "pidfd_open") else ():
+        with contextlib.suppress(OSError):
+            found.append(os.pidfd_open(process))
+    return found
 
 
 def remove_own_segments(*starts: str) -> None:

@@ -46,6 +46,8 @@ _HOST = re.compile(rb"^ *Remote daemon: *\[.*\] on node (\S+)", re.MULTILINE)
 _CODE = re.compile(rb"^ *Errorcode: (\d+)", re.MULTILINE)
 
 _LONGEST_LINE = 4096
+#: Seconds that a process which was killed has to be gone.
+_SECONDS_TO_DIE = 2.0
 #: Seconds for which an mpirun without ranks has had nothing to do, after which it does not end by itself.
 _IDLE_SECONDS = 2.0
 
@@ -184,8 +186,10 @@ def _holders(pid: int) -> list[tuple[int, str]]:
 
 def kill(pid: int) -> None:
     """Kill an mpirun and what it has started on this machine, such as the ssh to a host that does not answer, which
-    would keep the job's output open. Ranks cannot remove their shared memory then."""
+    would keep the job's output open. Ranks cannot remove their shared memory then. Back once they have ended: for who
+    looks for the files of jobs that are gone."""
     family = [pid, *_children(pid)]
+    ends = lifetime.ends(family)
     segments = set().union(*(lifetime.segments(str(one)) for one in family))
     for one in family:
         with contextlib.suppress(ProcessLookupError):
@@ -193,6 +197,10 @@ def kill(pid: int) -> None:
     for path in segments:
         with contextlib.suppress(OSError):
             os.unlink(path)
+    limit = time.monotonic() + _SECONDS_TO_DIE
+    for end in ends:
+        select.select([end], [], [], max(0.0, limit - time.monotonic()))
+        os.close(end)
 
 
 def remove_session(pid: int) -> None:
