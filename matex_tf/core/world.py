@@ -482,6 +482,11 @@ def of_job() -> World:
     return _current if _current is not None else init()
 
 
+def is_alone() -> bool:
+    """Whether this thread is `alone`."""
+    return getattr(_of_thread, "world", None) is not None
+
+
 def forked() -> bool:
     """Whether a rank has forked this process, which is none of the job: MPI belongs to the process that began it."""
     return _current is not None and _current.forked_from is not None

@@ -80,9 +80,10 @@ def alone() -> bool:
     """Whether this rank has never had others, and has nothing else to do than to run the script.
 
     With virtual ranks one rank does what several would. A model that changes while it trains does so on one rank too.
-    A process that was forked does neither: it is no rank.
+    A process that was forked does neither: it is no rank. Nor does code that is traced as one rank runs it, see
+    `world.is_alone`: what is done for all ranks is done with its graph.
     """
-    if under_way.is_apart() or world.forked():
+    if under_way.is_apart() or world.forked() or world.is_alone():
         return True
     return is_only_rank() and not settings.current().changes_one_rank
 
