@@ -77,7 +77,10 @@ class MpirunMonitor:
         self._from, self.source = os.pipe()
         self._failed_at: float | None = None
         self._thread = threading.Thread(target=self._copy, daemon=True)
+        # A signal to this process is for the thread that waits for it: here it would end the process by itself.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self._thread.start()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     @property
     def seconds(self) -> float:
