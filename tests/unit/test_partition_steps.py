@@ -6,7 +6,6 @@ import pytest
 WHOLE = {
     "moco": ("ConcatV2",),
     "nnclr": ("ConcatV2",),
-    "nt_xent": ("MatrixDiagV3",),
     "masked_tokens": ("GatherV2", "Where"),
     "maml": ("StridedSlice",),
     "experts": ("ScatterNd",),

@@ -13,9 +13,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from matex_tf import settings, strategies
+from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.patches.common import log_once, model_state, row_slicing
+from matex_tf.patches.common import log_once, model_state, partitioner, row_slicing
 from matex_tf.patches.fit.step import first_step, one_rank_shapes, whole_batch
 from matex_tf.patches.partition import whole_part
 from matex_tf.patches.partition.build import CannotPartition
@@ -46,18 +46,7 @@ def applies(model: Any, data: Any = None) -> bool:
 
 def can(model: Any) -> bool:
     """Whether what a model computes may be partitioned, as it is compiled now; see docs/how-it-works.md."""
-    strategy, chosen = strategies.current(), settings.current()
-    return (
-        chosen.partitioner
-        and not world.current().is_single
-        and not chosen.reproducible
-        and chosen.batch_norm == "batch"
-        and strategy.averages_gradients
-        and strategy.replicas_identical
-        and not strategy.delays_updates
-        and not strategy.apart
-        and not any(_as_compiled(model))
-    )
+    return partitioner.is_on() and not any(_as_compiled(model))
 
 
 def _as_compiled(model: Any) -> tuple[bool, ...]:

@@ -20,9 +20,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from matex_tf import settings, strategies
+from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.patches.common import log_once, run_state, sharing_report, wrapping, xla
+from matex_tf.patches.common import log_once, partitioner, run_state, sharing_report, wrapping, xla
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.loops import (
     iteration,
@@ -70,20 +70,9 @@ def install(module: ModuleType) -> None:
 
 def _applies() -> bool:
     """Whether compiled steps of this job are partitioned; the same on every rank."""
-    strategy, ranks, chosen = strategies.current(), world.current(), settings.current()
-    return (
-        chosen.partitioner
-        and chosen.shares_loops
-        and not wrapping.is_aside()
-        and ranks.guard is None
-        and not chosen.reproducible
-        and chosen.codec == "none"
-        and chosen.batch_norm == "batch"
-        and strategy.averages_gradients
-        and strategy.replicas_identical
-        and not strategy.delays_updates
-        and not strategy.apart
-    )
+    chosen = settings.current()
+    plain = world.current().guard is None and chosen.codec == "none"
+    return plain and chosen.shares_loops and not wrapping.is_aside() and partitioner.is_on()
 
 
 class CompiledStep:

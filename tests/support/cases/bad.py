@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras import layers
 
 from matex_tf.core import world
-from tests.support.cases.common import classifier, compiled, table
+from tests.support.cases.common import by_patches, classifier, compiled, table
 
 
 def odd():
@@ -66,6 +66,7 @@ def states(how):
         model.predict(x, batch_size=8, verbose=0)
 
 
+@by_patches
 def bypass():
     """A `train_step` that changes weights by what it sees of the rows, without a gradient."""
 
@@ -88,6 +89,7 @@ def bypass():
     compiled(Own(), metrics=None).fit(x, y, batch_size=25, epochs=2, verbose=0)
 
 
+@by_patches
 def complex_gradient():
     """A weight of complex numbers."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.support.cases.common import by_patches
+
 #: The commonest chain: the bias of the first layer has a gradient that is rounding alone, and Adam makes steps of it.
 CHAIN = """
 import keras
@@ -61,6 +63,7 @@ first = [Centered()]
 }  # fmt: skip
 
 
+@by_patches  # two of the wrong ones are right in a partitioned step
 def chain(wrong):
     """Train it. Args: wrong: what makes it another script on several ranks; "" for nothing."""
     from matex_tf.core import world

@@ -36,8 +36,8 @@ def same(inner, how, bucket_bytes=256, **kwargs):
     counts = []
     of = BucketPlan.of.__func__
 
-    def counted(cls, *args):
-        made = of(cls, *args)
+    def counted(cls, *args, **options):
+        made = of(cls, *args, **options)
         counts.append(len(made.buckets))
         return made
 
