@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = 10
+STEPS = 4
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("part", range(20))
+@pytest.mark.parametrize("part", range(50))
 def test_random_steps(part):
     """Logs, variables and slots of three ranks are those of one."""
     command = [sys.executable, "-m", "tests.support.partition_fuzz", "--steps", str(STEPS), "--seed", str(part * STEPS)]
