@@ -22,7 +22,8 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.patches.common import log_once, partitioner, run_state, sharing_report, wrapping, xla
+from matex_tf.patches.checking import partitioner
+from matex_tf.patches.common import log_once, run_state, sharing_report, wrapping, xla
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.loops import (
     iteration,
