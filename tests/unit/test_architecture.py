@@ -86,7 +86,10 @@ ROOMS: dict[str, str] = {
         "core exchange strategies watching patches.common patches.across_rows patches.checking patches.data"
         " patches.division patches.keras patches.saving patches.turns patches.loops.compiled"
     ),
-    "patches.loops.compiled": "core exchange strategies patches.common patches.loops patches.partition patches.checking",
+    "patches.loops.compiled": (
+        "core exchange strategies patches.common patches.loops patches.partition"
+        " patches.checking"
+    ),
     "patches.sessions": (
         "core exchange patches.common patches.data patches.keras patches.loops patches.saving"
     ),
