@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -145,6 +146,23 @@ def around(original: Callable[..., Any], wrapper: Callable[..., Any], in_steps: 
         return wrapper(bound, self, args, kwargs)
 
     return tf.autograph.experimental.do_not_convert(wrapped)
+
+
+def has_nothing_to_share() -> bool:
+    """Whether this process has no other ranks, and none will come."""
+    return alone() and run_state.current().prepared is None
+
+
+def function_calls(wrapper: Callable[..., Any]) -> None:
+    """Put `wrapper(call, function, args, kwargs)` around calls of compiled functions; `call` runs what was there."""
+    polymorphic = importlib.import_module("tensorflow.python.eager.polymorphic_function.polymorphic_function")
+    original = require(polymorphic, "Function.__call__")
+
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return wrapper(functools.partial(original, self), self, args, kwargs)
+
+    polymorphic.Function.__call__ = call
 
 
 def keras_version() -> str:

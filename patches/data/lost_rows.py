@@ -73,7 +73,7 @@ class Orphans:
         data = tf.nest.flatten(own.data)
         held = [leaf for leaf in data if leaf is not None]
         pieces = [held] if had else []
-        left = [self._shard.ranks.index(first) for first in world.current().first_ranks]
+        left = self._left()
         mine, counts = left.index(self.rank), [spans[rank][1] - spans[rank][0] for rank in left]
         for rank, columns in self._adopted:
             used = self.order(rank, epoch)[slice(*spans[rank])]
@@ -90,12 +90,16 @@ class Orphans:
             own = own._replace(data=tf.nest.pack_sequence_as(own.data, leaves))
         return own._replace(share=tf.constant(RowRange.own(counts, mine), tf.int32))
 
+    def _left(self) -> list[int]:
+        """The ranks that there still are, by their place among those that the shard was dealt out to."""
+        return [self._shard.ranks.index(first) for first in world.current().first_ranks]
+
     def _adopt(self) -> None:
         """Read this rank's part of the rows of each rank that has died; the same parts whenever they died."""
         ranks, shard = world.current(), self._shard
         if self._adopted_in == ranks.generation:
             return
-        left = [shard.ranks.index(first) for first in ranks.first_ranks]
+        left = self._left()
         self._adopted = []
         for rank, count in enumerate(self.counts):
             if rank not in left:

@@ -10,8 +10,6 @@ public; the class of that, `polymorphic_function.Function`, private.
 
 from __future__ import annotations
 
-import functools
-import importlib
 import weakref
 from types import ModuleType
 from typing import Any
@@ -22,7 +20,7 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.patches.checking import effects, one_rank
-from matex_tf.patches.common import run_state, wrapping
+from matex_tf.patches.common import wrapping
 from matex_tf.patches.loops import position
 
 #: Compiled functions, and the shapes of the whole batches that they were called with; those that have been looked at.
@@ -63,19 +61,15 @@ def _pairs(own: Any, whole: Any) -> list[tuple[Any, Any]]:
 
 def install(module: ModuleType) -> None:
     """Patch tensorflow: calls of compiled functions."""
-    if wrapping.alone() and run_state.current().prepared is None:
-        return
-    polymorphic = importlib.import_module("tensorflow.python.eager.polymorphic_function.polymorphic_function")
-    original = wrapping.require(polymorphic, "Function.__call__")
+    if not wrapping.has_nothing_to_share():
+        wrapping.function_calls(_around)
 
-    @functools.wraps(original)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        given = position.given_batch()
-        if given is None or wrapping.is_aside() or not tf.executing_eagerly() or not position.active():
-            return original(self, *args, **kwargs)
-        return _call(functools.partial(original, self), self, args, kwargs, given)
 
-    polymorphic.Function.__call__ = call
+def _around(call: Any, function: Any, args: Any, kwargs: Any) -> Any:
+    given = position.given_batch()
+    if given is None or wrapping.is_aside() or not tf.executing_eagerly() or not position.active():
+        return call(*args, **kwargs)
+    return _call(call, function, args, kwargs, given)
 
 
 def _call(run: Any, function: Any, args: Any, kwargs: Any, given: GivenBatch) -> Any:

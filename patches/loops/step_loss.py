@@ -28,7 +28,7 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.exchange import tf_op
-from matex_tf.patches.common import run_state, wrapping
+from matex_tf.patches.common import wrapping
 from matex_tf.patches.keras import optimizer, sum_loss
 from matex_tf.strategies.sync import ALONG, takes_along
 
@@ -46,7 +46,7 @@ _ON_GRAPH, _ON_TENSOR = "_matex_whole_of", "_matex_whole"
 
 def install(module: ModuleType) -> None:
     """Patch tensorflow."""
-    if wrapping.alone() and run_state.current().prepared is None:
+    if wrapping.has_nothing_to_share():
         return
     func_graph = importlib.import_module("tensorflow.python.framework.func_graph")
     wrapping.wrap(func_graph, "func_graph_from_py_func", _trace)

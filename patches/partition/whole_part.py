@@ -11,6 +11,9 @@ from matex_tf.patches.partition.analysis import Node, Plan
 #: Ops that are named; the others are counted.
 _NAMED = 3
 
+#: The part of a step's values from which on a line says that every rank computes it.
+_WORTH_A_LINE = 0.01
+
 
 @dataclasses.dataclass
 class WholePart:
@@ -43,6 +46,17 @@ def of(plan: Plan) -> WholePart:
                 every += size
                 whole += size if part.labels[tensor].kind == "R" else 0.0
     return WholePart([(op.type, op.name) for op in plan.computed_whole], whole / every if every else 0.0)
+
+
+def line(name: str, plan: Plan) -> str:
+    """What to say of the part of a step that is computed whole, if it is worth a line; empty otherwise."""
+    part = of(plan)
+    if not part.ops or part.share < _WORTH_A_LINE:
+        return ""
+    return (
+        f"{name} has {part.share:.0%} of its values computed whole by every rank, since no rule says how rows go "
+        f"through {part}"
+    )
 
 
 def _nodes(plan: Plan) -> Iterator[tuple[Plan, Node]]:

@@ -26,8 +26,6 @@ from matex_tf.patches.recovery.whole_step import Values
 
 #: Shapes of columns for which a step is rebuilt, each time anew; other batches are computed whole.
 MOST = 32
-#: The part of a step's values from which on a line says that every rank computes it.
-_WORTH_A_LINE = 0.01
 
 
 def applies(model: Any, data: Any = None) -> bool:
@@ -185,12 +183,8 @@ class _Rebuilt:
         if self._partitioned is None or self.why_whole:
             log_once.log(f"{name} is computed whole by every rank, so more ranks make it no faster: {self.why_whole}")
             return
-        part = whole_part.of(self._partitioned.plan)
-        if part.ops and part.share >= _WORTH_A_LINE:
-            log_once.log(
-                f"{name} has {part.share:.0%} of its values computed whole by every rank, since no rule says how rows "
-                f"go through {part}"
-            )
+        if line := whole_part.line(name, self._partitioned.plan):
+            log_once.log(line)
 
     @property
     def how(self) -> str:

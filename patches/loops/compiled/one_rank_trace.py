@@ -20,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from matex_tf.core import world
-from matex_tf.patches.common import run_state, under_way, wrapping
+from matex_tf.patches.common import under_way, wrapping
 
 #: Graphs inside of which a batch is not taken once a step.
 _MANY_TIMES = ("WhileBodyFuncGraph", "WhileCondFuncGraph", "CondBranchFuncGraph")
@@ -43,7 +43,7 @@ class Trace:
 
 def install(module: ModuleType) -> None:
     """Patch tensorflow."""
-    if wrapping.alone() and run_state.current().prepared is None:
+    if wrapping.has_nothing_to_share():
         return
     contexts: Any = importlib.import_module("tensorflow.python.eager.polymorphic_function.function_context")
     original = wrapping.require(contexts, "make_function_context")

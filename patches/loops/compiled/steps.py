@@ -11,7 +11,6 @@ Relies on (TensorFlow 2.16 to 2.21, private): `polymorphic_function.Function`, i
 
 from __future__ import annotations
 
-import functools
 import importlib
 import weakref
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.patches.checking import partitioner
-from matex_tf.patches.common import log_once, run_state, sharing_report, wrapping, xla
+from matex_tf.patches.common import log_once, sharing_report, wrapping, xla
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.loops import (
     iteration,
@@ -40,8 +39,6 @@ from matex_tf.patches.partition.step import Partitioned
 
 #: Graphs that are made of one function, for batches of different shapes.
 _MOST = 8
-#: The part of a step's values from which on a line says that every rank computes it.
-_WORTH_A_LINE = 0.01
 #: Beginnings of the types of ops that change a variable.
 _CHANGES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "ResourceKeras")
 
@@ -50,23 +47,19 @@ _steps: weakref.WeakKeyDictionary[Any, CompiledStep] = weakref.WeakKeyDictionary
 
 def install(module: ModuleType) -> None:
     """Patch tensorflow: calls of compiled functions."""
-    if wrapping.alone() and run_state.current().prepared is None:
-        return
-    polymorphic = importlib.import_module("tensorflow.python.eager.polymorphic_function.polymorphic_function")
-    original = wrapping.require(polymorphic, "Function.__call__")
+    if not wrapping.has_nothing_to_share():
+        wrapping.function_calls(_around)
 
-    @functools.wraps(original)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not tf.executing_eagerly() or not position.active() or not _applies() or step_loss.recording():
-            return original(self, *args, **kwargs)
-        loops = shared_loop.with_whole_batches()
-        if loops is None or not loops and not iteration.in_use():
-            return original(self, *args, **kwargs)
-        if self not in _steps:
-            _steps[self] = CompiledStep(self)
-        return _steps[self](functools.partial(original, self), loops, args, kwargs)
 
-    polymorphic.Function.__call__ = call
+def _around(call: Any, function: Any, args: Any, kwargs: Any) -> Any:
+    if not tf.executing_eagerly() or not position.active() or not _applies() or step_loss.recording():
+        return call(*args, **kwargs)
+    loops = shared_loop.with_whole_batches()
+    if loops is None or not loops and not iteration.in_use():
+        return call(*args, **kwargs)
+    if function not in _steps:
+        _steps[function] = CompiledStep(function)
+    return _steps[function](call, loops, args, kwargs)
 
 
 def _applies() -> bool:
@@ -229,20 +222,13 @@ class _Traced:
                 made = Partitioned(self._concrete, mask, Ranks(), given, taken=batches, fixed=fixed)
                 for empty in {False, few}:
                     made.graph(empty)
-                self._tell_part(made)
+                if line := whole_part.line(self._name, made.plan):
+                    log_once.log(line)
                 return made
             except Exception as error:  # whatever it is, what was traced is right
                 why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         self._tell_whole(why)
         return None
-
-    def _tell_part(self, made: Partitioned) -> None:
-        part = whole_part.of(made.plan)
-        if part.ops and part.share >= _WORTH_A_LINE:
-            log_once.log(
-                f"{self._name} has {part.share:.0%} of its values computed whole by every rank, since no rule says how "
-                f"rows go through {part}"
-            )
 
     def _tell_whole(self, why: str) -> None:
         if self._changes:

@@ -9,9 +9,8 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-from matex_tf import settings
 from matex_tf.patches.common import log_once
-from tests.support.cases.common import momentum, numbers, ready, result_of, table, weights_for
+from tests.support.cases.common import by_patches, momentum, numbers, ready, result_of, table, weights_for
 
 ROWS, BATCH = 51, 12  # four batches of 12 and one of 3: fewer rows than ranks on four
 
@@ -327,6 +326,7 @@ class Own(keras.Model):
         return keras.ops.sum(left * right, axis=1, keepdims=True)
 
 
+@by_patches
 def own_model(kind):
     """Whether `fit` says that a model looks across rows if its steps are not partitioned."""
     x, _ = table(12)
@@ -341,9 +341,5 @@ def own_model(kind):
         model = Own(kind)
     log_once._said.clear()
     model.compile(momentum(0.01), "mse")
-    before = settings.use(settings.current().changed(partitioner=False))
-    try:
-        model.fit(x, x[:, :1], batch_size=6, epochs=1, verbose=0)
-    finally:
-        settings.use(before)
+    model.fit(x, x[:, :1], batch_size=6, epochs=1, verbose=0)
     return {"told": [line for line in log_once._said if "looks across the rows" in line]}
