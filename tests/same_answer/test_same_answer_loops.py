@@ -20,6 +20,7 @@ GUIDES = {
 }
 FORMS = [
     "enumerate",
+    "steps_of",
     "next",
     "numpy",
     "dict",
@@ -30,7 +31,6 @@ FORMS = [
     "whole",
     "iterator",
     "step_of",
-    "steps_of",
     "padded",
     "arrays",
 ]
@@ -52,6 +52,7 @@ def test_guide_on_more(ranks):
     same(ranks(loops.guide, (1, 2, 4), compiled=True, rows=51))
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_form(ranks, form):
     """Forms of loops, the last batch with one row alone."""

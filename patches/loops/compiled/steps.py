@@ -5,8 +5,9 @@ an iterator by itself, is traced as one rank traces it and rebuilt for the rank'
 gives is whole, and so is the state that it leaves: all that the loop does besides is done by every rank, as on one.
 
 Relies on (TensorFlow 2.16 to 2.21, private): `polymorphic_function.Function`, its `__call__`, `_function_type`,
-`_default_values` and `_is_pure`; `function_type_utils.canonicalize_function_inputs`; `bind`, `unpack_inputs` and
-`pack_output` of the `function_type` of a concrete function.
+`_default_values`, `_is_pure`, `_created_variables` and `_variable_creation_config`;
+`function_type_utils.canonicalize_function_inputs`; `bind`, `unpack_inputs` and `pack_output` of the `function_type` of
+a concrete function.
 """
 
 from __future__ import annotations
@@ -120,13 +121,17 @@ class CompiledStep:
 
     def _trace(self, args: Any, kwargs: Any) -> Any:
         """The function as one rank traces it; None if its graph does not show the batches that it works on."""
+        function = self._function()
+        untraced = function._variable_creation_config is None
         with one_rank_trace.tracing() as trace:
             try:
-                return self._function().get_concrete_function(*args, **kwargs)
+                return function.get_concrete_function(*args, **kwargs)
             except Exception:
-                if trace.walks:
-                    return None
-                raise
+                if not trace.walks:
+                    raise
+                if untraced:  # its first trace is still to come, which may create variables
+                    function._created_variables = function._variable_creation_config = None
+                return None
 
 
 class _Traced:
