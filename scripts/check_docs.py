@@ -1,4 +1,4 @@
-"""Check the docs against what is there: links, anchors, command lines, names of tests.
+"""Check the docs against what is there: links, anchors, command lines, names of tests; and how they read.
 
 `python scripts/check_docs.py [PAGE ...]` prints what is wrong, and ends with 1 where anything is. A command line is a
 line of a code block, or a code span, that starts with `matex-tf`, `scripts/…`, `python`, `pytest` or `pip`, also after
@@ -16,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+import check_prose  # noqa: E402
 from doc_commands import FLAG, commands, is_command, known_flags, pytest_flags, wrong_command  # noqa: E402
 
 #: Files that docs/contributing.md writes; and files that scripts/docs makes.
@@ -41,7 +42,7 @@ SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 
 def pages() -> list[Path]:
     """All pages of the docs."""
-    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def without_code(text: str) -> str:
@@ -160,6 +161,8 @@ def problems(page: Path) -> Iterator[str]:
     for line in command_lines(page.read_text()):
         if found := wrong_command(line):
             yield f"{line}: {found}"
+    if page.is_relative_to(ROOT):
+        yield from check_prose.wrong_prose(page.relative_to(ROOT).as_posix(), page.read_text())
 
 
 def main(arguments: Sequence[str]) -> int:

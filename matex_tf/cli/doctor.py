@@ -68,10 +68,10 @@ def parser() -> Parser:
         "[--mpi]",
         "Look at this machine: Python, TensorFlow, MPI, cores, GPUs and shared memory. Exit code 1 if training could "
         "not work.",
-        "docs/running.md",
+        "docs/launcher.md",
         refusal=_REFUSAL,
     )
-    parser.add("what to print (docs/running.md)", "--mpi", action="store_true", help="Only what each MPI can do")
+    parser.add("what to print (docs/launcher.md)", "--mpi", action="store_true", help="Only what each MPI can do")
     return parser
 
 

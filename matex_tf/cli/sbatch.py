@@ -83,9 +83,9 @@ def parser() -> Parser:
         "-n N [options] [--setting VALUE ...] (SCRIPT | -m MODULE) [ARGS ...]",
         "Write a job script for Slurm, and hand it in with --submit. A training that comes to its time limit saves a "
         "checkpoint and is queued again. Options come before the script.",
-        f"docs/running.md; {SETTING_PAGES}",
+        f"docs/slurm.md; {SETTING_PAGES}",
     )
-    title = "of sbatch (docs/running.md)"
+    title = "of sbatch (docs/slurm.md)"
     for flags, value, text in _OPTIONS:
         convert = {"convert": whole(1, "a whole number")} if _WHOLE.fullmatch(value) else {}
         parser.add(title, *flags, dest=_name(flags[-1]), metavar=value, default="", help=text, **convert)
@@ -93,7 +93,7 @@ def parser() -> Parser:
         title, "--slurm", action="append", dest="more", metavar="TEXT", default=[],
         help="Any other option of sbatch, such as --slurm=--constraint=ib; may be repeated",
     )  # fmt: skip
-    title = "job script (docs/running.md)"
+    title = "job script (docs/slurm.md)"
     parser.add(title, "--log", metavar="FILE", default="", help="What the job prints (default: NAME-JOB.log)")
     parser.add(
         title, "--seconds-to-save", metavar="N", default=120, convert=whole(1, "seconds"),

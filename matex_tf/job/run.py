@@ -202,13 +202,8 @@ def prepare(world: World, settings: Settings, output: Output) -> int:
     if settings.notes and world.rank == 0:
         for line in suggestions.unknown_variables(os.environ):
             print(f"matex_tf: {line}", file=sys.stderr, flush=True)
-        nodes = len(set(world.hosts))
-        print(
-            f"matex_tf: {world.size} rank{'s' * (world.size > 1)} on {nodes} node{'s' * (nodes > 1)}, "
-            f"{threads} thread{'s' * (threads > 1)} each",
-            file=sys.stderr,
-            flush=True,
-        )
+        where = f"{_count(world.size, 'rank')} on {_count(len(set(world.hosts)), 'node')}"
+        print(f"matex_tf: {where}, {threads}", file=sys.stderr, flush=True)
     from matex_tf import patches
     from matex_tf.patches.common import run_state
     from matex_tf.patches.imports import horovod_alias
@@ -266,8 +261,8 @@ def check_alike(world: World, settings: Settings) -> None:
             )
 
 
-def set_threads(world: World, wanted: int, reproducible: bool = False) -> int:
-    """Divide the cores of this node among its ranks; what the environment says already stays.
+def set_threads(world: World, wanted: int, reproducible: bool = False) -> str:
+    """Divide the cores of this node among its ranks, and say how; what the environment says already stays.
 
     Args:
         wanted: cores for each rank; 0 divides them evenly. A rank that the launcher has bound to cores of its own
@@ -283,7 +278,12 @@ def set_threads(world: World, wanted: int, reproducible: bool = False) -> int:
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(wanted or 1 if reproducible else threads))
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(max(2, threads)))  # one may wait for other ranks
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    return threads
+    crowded = f" ({sharing} ranks share {_count(len(mine), 'core')})" if sharing > len(mine) else ""
+    return f"{_count(threads, 'thread')} each{crowded}"
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'s' * (number > 1)}"
 
 
 def set_gpus(world: World) -> str:

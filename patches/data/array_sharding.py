@@ -349,12 +349,12 @@ def _tell(holding: DataLayout, asked: dict[str, Any]) -> None:
         return
     if not holding.sharded:
         if settings.current().batch == "per-rank":
-            shared = f"of every {size} batches each rank takes one"
+            each = f"takes one of every {size} batches"
         elif strategies.current().deals_parts:
-            shared = "parts of each batch are dealt out to the group that is ready for one"
+            each = "trains on the parts of batches that its group gets"
         else:
-            shared = f"each batch is shared out among {size} ranks"
-        log_once.log(f"{holding.total} rows on every rank: {shared}")
+            each = "computes its part of each batch"
+        log_once.log(f"each of {size} ranks has the same {holding.total:,} rows, and {each}")
         return
     counts = ", ".join(map(str, holding.counts[:16])) + (", …" if size > 16 else "")
     opened = any(isinstance(leaf, own_rows.OwnRows) for name in ("x", "y") for leaf in tf.nest.flatten(asked.get(name)))

@@ -166,8 +166,8 @@ def test_slurm(cluster, mpi, tmp_path, start_by):
 
 
 def test_table():
-    """`matex-tf doctor --mpi` prints what docs/running.md has."""
-    page = (ROOT / "docs" / "running.md").read_text()
+    """`matex-tf doctor --mpi` prints what docs/launcher.md has."""
+    page = (ROOT / "docs" / "launcher.md").read_text()
     rows = [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in page.splitlines()]
     printed = subprocess.run(
         [LAUNCHER, "doctor", "--mpi"],

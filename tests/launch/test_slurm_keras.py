@@ -129,8 +129,8 @@ def test_the_first_node_is_lost(cluster, folder):
 
 @needs_slurm
 def test_the_script_of_the_docs(cluster, folder):
-    """The loop in docs/faults.md: a rank is killed, then the job queued again; the losses are those of one process."""
-    page = (DOCS / "faults.md").read_text()
+    """The loop in docs/slurm.md: a rank is killed, then the job queued again; the losses are those of one process."""
+    page = (DOCS / "slurm.md").read_text()
     script = next(block for block in re.findall(r"```\n(.*?)```", page, re.DOTALL) if "for attempt in" in block)
     script = script.replace("--nodes=4 --ntasks-per-node=8", "--nodes=2 --ntasks-per-node=1").replace(
         "python", sys.executable

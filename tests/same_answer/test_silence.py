@@ -101,4 +101,4 @@ def test_job_of_legacy_keras(tmp_path):
     alone = Job([sys.executable, "train.py"], tmp_path, TF_USE_LEGACY_KERAS="1").end(120)
     assert ended.code == alone.code == 0 and "trained tf_keras." in ended.out
     assert ended.out.split("trained")[1] == alone.out.split("trained")[1]
-    assert "16 rows on every rank: each batch is shared out among 2 ranks" in ended.err
+    assert "each of 2 ranks has the same 16 rows, and computes its part of each batch" in ended.err

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 
 #: `tests/unit/test_a.py`, `test_a.py::test_b`, and `::test_b` or `…::test_b` after one of those.
 REFERENCE = re.compile(r"`(?=[^`\n]*test_)(tests/\w+/)?(test_\w+\.py)?…?(?:::(test_\w+))?`")

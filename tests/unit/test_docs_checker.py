@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import check_docs, rooms
+from scripts import check_docs, check_prose, draw_docs, rooms
 
 ROOT = Path(__file__).resolve().parents[2]
 while not (ROOT / "setup.py").is_file():
@@ -89,6 +89,38 @@ def test_flags_in_the_text():
 def test_files_in_the_text():
     text = "`tests/no_such.py::test_it`, `tests/unit/test_docs.py`, `tests/*/test_d*.py`\n```\ntests/a_block.py\n```\n"
     assert list(check_docs.wrong_paths(text)) == ["there is no tests/no_such.py"]
+
+
+def test_sentences_words_and_lines(monkeypatch):
+    """Code and links count as they are read; tables by cells; code blocks not at all."""
+    long = "word " * 26
+    text = (
+        f"# A title\n\n{'word ' * 13}and [a\nlink](of/a/page.md)\n`{long}`. {'word ' * 9}end. Next.\n\n"
+        f"- {long}here.\n- It trains anew.\n\n```\n{long}anew\n```\n\n| {long} | `anew` |\n"
+    )
+    found = list(check_prose.problems(text))
+    assert [one.split(":")[:2] for one in found] == [
+        ["line 5 has 189 characters, 100 at most"],
+        ["line 7 has 137 characters, 100 at most"],
+        ["line 7", " 27 words, 25 at most"],
+        ["line 8", " 'anew'"],
+        ["line 14", " 26 words, 25 at most"],
+    ]
+    monkeypatch.setattr(check_prose, "NOT_YET", {"docs/old.md"})
+    assert list(check_prose.wrong_prose("docs/new.md", text)) == found
+    assert list(check_prose.wrong_prose("docs/old.md", text)) == []
+    assert len(list(check_prose.wrong_prose("docs/old.md", "Well."))) == 1
+
+
+def test_exceptions_are_pages():
+    """A page that is gone is no exception any more."""
+    assert all((ROOT / name).is_file() for name in check_prose.NOT_YET)
+
+
+@pytest.mark.parametrize("name", draw_docs.PICTURES)
+def test_pictures_that_explain(name):
+    """What scripts/draw_docs.py draws is what the pages show."""
+    assert (ROOT / "docs" / "images" / name).read_text() == draw_docs.PICTURES[name]()
 
 
 @pytest.mark.parametrize("page", check_docs.pages(), ids=lambda page: page.name)

@@ -16,3 +16,16 @@ def test_a_gpu_for_each_rank(monkeypatch, listed, local_rank, device):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
     run.set_gpus(SimpleNamespace(local_rank=local_rank))
     assert run.os.environ["CUDA_VISIBLE_DEVICES"] == device
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks", "said"),
+    [(8, 2, "4 threads each"), (2, 2, "1 thread each"), (2, 4, "1 thread each (4 ranks share 2 cores)")],
+)
+def test_ranks_that_share_cores_say_so(monkeypatch, cores, ranks, said):
+    """What the first line of a job says of threads."""
+    for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(run.os, "sched_getaffinity", lambda pid: set(range(cores)))
+    world = SimpleNamespace(host="node1", allgather=lambda value, what: [value] * ranks)
+    assert run.set_threads(world, 0) == said

@@ -1,6 +1,6 @@
 """What each MPI cannot do, as `tests/launch/test_mpis.py` and the tests of faults have found it.
 
-`matex-tf doctor --mpi` prints it, and docs/running.md has the same table, which a test compares.
+`matex-tf doctor --mpi` prints it, and docs/launcher.md has the same table, which a test compares.
 """
 
 from __future__ import annotations

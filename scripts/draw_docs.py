@@ -1,0 +1,185 @@
+"""Draw the pictures of the docs that explain: `python scripts/draw_docs.py` writes docs/images/*.svg.
+
+They follow the reader's color scheme, light or dark. A test compares the files with what is drawn here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+ROOT = Path(__file__).resolve().parents[1]
+
+STYLE = """
+svg { --ink: #1f2328; --dim: #59636e; --box: #f6f8fa; --edge: #afb8c1;
+  --c0: #54aeff; --c1: #4ac26b; --c2: #d4a72c; --c3: #c297ff; --wait: #d0d7de; --bad: #cf222e; }
+@media (prefers-color-scheme: dark) { svg { --ink: #e6edf3; --dim: #9198a1; --box: #161b22; --edge: #4d5560;
+  --c0: #388bfd; --c1: #2ea043; --c2: #9e6a03; --c3: #8957e5; --wait: #30363d; --bad: #f85149; } }
+text { font: 14px system-ui, sans-serif; fill: var(--ink); } .dim { fill: var(--dim); font-size: 12px; }
+.b { font-weight: 600; } .m { text-anchor: middle; } .e { text-anchor: end; }
+.box { fill: var(--box); stroke: var(--edge); } .line { stroke: var(--edge); fill: none; stroke-width: 1.5; }
+.dash { stroke-dasharray: 4 4; } .c0 { fill: var(--c0); } .c1 { fill: var(--c1); } .c2 { fill: var(--c2); }
+.c3 { fill: var(--c3); } .wait { fill: var(--wait); } .bad { stroke: var(--bad); stroke-width: 3; fill: none; }
+.tip { fill: var(--edge); }
+"""
+
+
+class Picture:
+    """An SVG that grows."""
+
+    def __init__(self, width: int, height: int, title: str):
+        self._parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">',
+            f"<title>{escape(title)}</title><style>{STYLE}</style>",
+            '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
+            'orient="auto"><path class="tip" d="M0 0 10 5 0 10z"/></marker></defs>',
+        ]
+
+    def box(self, x: float, y: float, width: float, height: float, kind: str = "box", round_by: int = 4) -> None:
+        self._parts.append(
+            f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{round_by}"/>'
+        )
+
+    def text(self, x: float, y: float, words: str, kind: str = "") -> None:
+        self._parts.append(f'<text class="{kind}" x="{x:g}" y="{y:g}">{escape(words)}</text>')
+
+    def line(self, *points: float, tip: bool = True, kind: str = "line") -> None:
+        path = "M" + " ".join(f"{point:g}" for point in points)
+        end = ' marker-end="url(#tip)"' if tip else ""
+        self._parts.append(f'<path class="{kind}" d="{path}"{end}/>')
+
+    def svg(self) -> str:
+        return "\n".join([*self._parts, "</svg>", ""])
+
+
+def batch() -> str:
+    """What happens to a batch of 50 rows on four ranks."""
+    rows = [12, 13, 12, 13]
+    drawn = Picture(820, 300, "A batch of 50 rows on four ranks: each computes its rows, gradients are averaged")
+    drawn.text(60, 26, "one batch", "b m")
+    drawn.text(310, 26, "each rank computes its rows", "b m")
+    drawn.text(530, 26, "MPI", "b m")
+    drawn.text(710, 26, "one update, on every rank", "b m")
+    top = 45.0
+    for rank, count in enumerate(rows):
+        height, middle = count * 4.6, 45 + rank * 60 + 25
+        drawn.box(25, top, 70, height, f"c{rank}", 0)
+        drawn.text(60, top + height / 2 + 5, f"{count} rows", "m")
+        drawn.line(97, top + height / 2, 178, middle)
+        drawn.box(180, 45 + rank * 60, 260, 50)
+        drawn.box(180, 45 + rank * 60, 8, 50, f"c{rank}", 0)
+        drawn.text(200, middle - 3, f"rank {rank}", "b")
+        drawn.text(200, middle + 15, "forward, loss, backward: gradient", "dim")
+        drawn.line(442, middle, 488, middle)
+        drawn.line(572, middle, 618, middle)
+        drawn.box(620, 45 + rank * 60, 180, 50)
+        drawn.text(710, middle + 5, "the same weights", "m")
+        top += height
+    drawn.box(490, 45, 80, 230)
+    drawn.text(530, 150, "mean", "m b")
+    drawn.text(530, 168, "over all", "m dim")
+    drawn.text(530, 184, "50 rows", "m dim")
+    return drawn.svg()
+
+
+#: Timelines: for each strategy its ranks, each a list of (start, end, what). What is the class of a box and its text.
+COMPUTE, SEND, IDLE = "c0", "c2", "wait"
+
+
+def _timeline(drawn: Picture, top: float, name: str, note: str, ranks: list[list[tuple[float, float, str]]]) -> None:
+    drawn.text(20, top + 22, name, "b")
+    drawn.text(20, top + 40, note, "dim")
+    for number, spans in enumerate(ranks):
+        for begin, end, kind in spans:
+            thin = kind == SEND and any(b < end and e > begin for b, e, other in spans if other == COMPUTE)
+            height, shift = (7, 17) if thin else (15 if kind == COMPUTE and _sends(spans) else 24, 0)
+            drawn.box(230 + begin, top + number * 30 + shift, end - begin - 2, height, kind, 2)
+
+
+def _sends(spans: list[tuple[float, float, str]]) -> bool:
+    """Whether a rank sends while it computes."""
+    return any(
+        kind == SEND and any(b < end and e > begin for b, e, other in spans if other == COMPUTE)
+        for begin, end, kind in spans
+    )
+
+
+def _steps(lengths: list[float], begin: float = 0) -> list[tuple[float, float, str]]:
+    found, at = [], begin
+    for length in lengths:
+        found.append((at, at + length, COMPUTE))
+        at += length
+    return found
+
+
+def strategies() -> str:
+    """What two ranks do with each strategy, along the same time."""
+    drawn = Picture(840, 520, "Timelines of two ranks with each strategy")
+    for at, kind, label in ((230, COMPUTE, "compute a step"), (390, SEND, "exchange"), (520, IDLE, "wait")):
+        drawn.box(at, 14, 18, 14, kind, 2)
+        drawn.text(at + 26, 26, label, "dim")
+    together = [(at + shift, at + shift + long, kind) for at in (0, 190, 380)
+                for shift, long, kind in ((0, 100, COMPUTE), (100, 90, SEND))]  # fmt: skip
+    slower = [(at + shift, at + shift + long, kind) for at in (0, 190, 380)
+              for shift, long, kind in ((0, 80, COMPUTE), (80, 20, IDLE), (100, 90, SEND))]  # fmt: skip
+    _timeline(drawn, 50, "sync", "gradients, in every step", [together, slower])
+    piped = [*_steps([100] * 5), *((at, at + 90, SEND) for at in (100, 200, 300, 400))]
+    _timeline(drawn, 130, "pipe", "gradients, while the next", [piped, piped])
+    drawn.text(20, 184, "step computes", "dim")
+    _timeline(drawn, 210, "gossip", "weights, with one partner", [
+        [*_steps([100] * 5), *((at, at + 55, SEND) for at in (100, 200, 300, 400))],
+        [*_steps([95, 100, 100, 100, 100], 5), *((at, at + 55, SEND) for at in (105, 205, 305, 405))],
+    ])  # fmt: skip
+    _timeline(drawn, 290, "local", "weights, once in many steps", [
+        [*_steps([100] * 4), (400, 490, SEND), *_steps([80], 490)],
+        [*_steps([90] * 4), (360, 400, IDLE), (400, 490, SEND), *_steps([80], 490)],
+    ])  # fmt: skip
+    _timeline(drawn, 370, "elastic", "with a center, each", [
+        [*_steps([100] * 5), (200, 300, SEND), (400, 500, SEND)],
+        [*_steps([160] * 3), (320, 420, SEND)],
+    ])  # fmt: skip
+    drawn.text(20, 424, "at its own pace", "dim")
+    _timeline(drawn, 450, "server", "all weights, in every step", [
+        [(at + s, at + s + n, k) for at in (0, 230) for s, n, k in ((0, 100, COMPUTE), (100, 130, SEND))],
+        [(at + s, at + s + n, k) for at in (0, 290) for s, n, k in ((0, 160, COMPUTE), (160, 130, SEND))],
+    ])  # fmt: skip
+    return drawn.svg()
+
+
+def faults() -> str:
+    """A rank dies in a step, and the others do the step again."""
+    drawn = Picture(840, 250, "Rank 2 of 4 dies in a step; the others drop that step and do it again with three ranks")
+    columns = ((180, "step 41"), (340, "step 42"), (500, "agree"), (650, "step 42 again"), (780, "step 43"))
+    for x, label in columns:
+        drawn.text(x, 26, label, "b m")
+    widths = {110: 140, 270: 140, 590: 120, 730: 100}
+    for rank in range(4):
+        y = 45 + rank * 46
+        drawn.text(20, y + 22, f"rank {rank}", "b")
+        drawn.box(110, y, widths[110], 32, "c0")
+        if rank == 2:
+            drawn.box(270, y, 70, 32, "c0")
+            drawn.line(332, y + 4, 356, y + 28, tip=False, kind="bad")
+            drawn.line(356, y + 4, 332, y + 28, tip=False, kind="bad")
+            drawn.text(366, y + 21, "dies", "dim")
+            continue
+        drawn.box(270, y, widths[270], 32, "wait")
+        drawn.box(430, y, 140, 32, "c2")
+        drawn.box(590, y, widths[590], 32, "c0")
+        drawn.box(730, y, widths[730], 32, "c0")
+    drawn.text(340, 234, "undone: weights are put back", "dim m")
+    drawn.text(500, 234, "who is left?", "dim m")
+    drawn.text(700, 234, "all rows of the batch, on three ranks", "dim m")
+    return drawn.svg()
+
+
+PICTURES = {"batch.svg": batch, "strategies.svg": strategies, "faults.svg": faults}
+
+
+def main() -> None:
+    for name, draw in PICTURES.items():
+        (ROOT / "docs" / "images" / name).write_text(draw())
+
+
+if __name__ == "__main__":
+    main()
