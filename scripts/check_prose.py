@@ -45,7 +45,6 @@ NOT_YET = frozenset(
         "docs/dynamics.md",
         "docs/errors.md",
         "docs/exchange.md",
-        "docs/faults.md",
         "docs/files.md",
         "docs/from-horovod.md",
         "docs/glossary.md",
