@@ -59,7 +59,6 @@ NOT_YET = frozenset(
         "docs/samples.md",
         "docs/security.md",
         "docs/settings.md",
-        "docs/strategies.md",
         "docs/tests.md",
         "docs/verify.md",
         "docs/watching.md",
