@@ -15,7 +15,7 @@ from setuptools.command.editable_wheel import editable_wheel
 HERE = Path(__file__).resolve().parent
 PLOTS = ["matplotlib"]
 YAML = ["pyyaml"]  # blueprints of `matex-tf grow`
-KERAS = "keras>=2.13,!=3.0.*,!=3.1.*,!=3.2.*,<3.16"  # TensorFlow before 2.16 brings Keras 2
+KERAS = "keras>=2.13,!=3.0.*,!=3.1.*,!=3.2.*,<3.17"  # TensorFlow before 2.16 brings Keras 2
 DATA = ["google-crc32c", "h5py", "netCDF4", "pandas", "pyarrow>=14"]  # what files are read with
 METRICS = ["prometheus_client"]  # for --metrics
 LABEL = ["h5py", "pandas", "pillow", "starlette", "uvicorn"]  # the page on which people label images

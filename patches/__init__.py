@@ -70,6 +70,7 @@ PATCHES = (
     ("keras.src.layers.layer", "random.not_by_row"),
     ("keras.src.layers.layer", "fit.step.one_rank_shapes"),
     ("keras.src.backend.tensorflow.nn", "keras.batch_norm"),
+    ("keras.src.backend.tensorflow.ops.nn", "keras.batch_norm"),
     ("keras.src.layers.normalization.batch_normalization", "keras.batch_norm"),
     ("keras.src.callbacks.callback_list", "fit.batch_logs"),
     ("keras.src.callbacks.callback_list", "fit.stopping"),

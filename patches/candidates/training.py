@@ -3,7 +3,7 @@
 A later rung runs the script again, from its top, and its `fit` goes on with the weights and the optimizer's state that
 the last rung has left in a file. So nothing is kept of a candidate between rungs but that file.
 
-Relies on (Keras 3.3 to 3.15): `TensorFlowTrainer.fit` and the callbacks by their names, public; and on that model and
+Relies on (Keras 3.3 to 3.15): `Trainer.fit` and the callbacks by their names, public; and on that model and
 optimizer have their variables when callbacks hear of the beginning of training.
 """
 
@@ -22,7 +22,7 @@ from matex_tf.core import world
 from matex_tf.errors import MatexError, SettingError
 from matex_tf.patches.candidates import candidate
 from matex_tf.patches.candidates.candidate import Candidate
-from matex_tf.patches.common import active_flag, wrapping
+from matex_tf.patches.common import active_flag, keras_lines, wrapping
 from matex_tf.storage import atomic_file
 
 #: Callbacks that write files, which candidates side by side would write over one another's.
@@ -42,8 +42,9 @@ class RungReached(BaseException):
 
 def install(module: ModuleType) -> None:
     """Patch keras.src.backend.tensorflow.trainer."""
-    wrapping.require(module, "TensorFlowTrainer.fit")
-    wrapt.wrap_function_wrapper(module, "TensorFlowTrainer.fit", _fit)
+    path = f"{keras_lines.trainer(module)}.fit"
+    wrapping.require(module, path)
+    wrapt.wrap_function_wrapper(module, path, _fit)
 
 
 def more_is_better(name: str) -> bool | None:

@@ -18,6 +18,7 @@ import itertools
 import os
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,12 @@ def keras_is_2() -> bool:
     found = importlib.util.find_spec("keras")
     places = found.submodule_search_locations if found is not None else None
     return any(os.path.isdir(os.path.join(place, "src", "engine")) for place in places or ())
+
+
+def version() -> tuple[int, ...]:
+    """The first two numbers of the version of the package `keras` that is imported."""
+    module = sys.modules.get("keras.src.version") or sys.modules.get("keras")
+    return tuple(map(int, str(getattr(module, "__version__", "0.0")).split(".")[:2]))
 
 
 def has_keras_2() -> bool:
@@ -64,6 +71,13 @@ def is_keras_2(thing: Any) -> bool:
 def of_keras(code: Any) -> bool:
     """Whether a function, a method or a class is Keras' own code."""
     return str(inspect.unwrap(code).__module__).startswith(PREFIXES)
+
+
+def trainer(module: ModuleType) -> str:
+    """The name of the class of trainers in keras.src.trainers.trainer or keras.src.backend.tensorflow.trainer:
+    `BaseTrainer` and `Trainer`, and before 3.16 `Trainer` and `TensorFlowTrainer`."""
+    names = ("BaseTrainer", "Trainer", "TensorFlowTrainer")
+    return next((name for name in names if hasattr(module, name)), names[1])
 
 
 def path(variable: Any) -> str:
@@ -190,7 +204,7 @@ def mask(value: Any) -> Any:
     """The mask that a layer has left on a tensor, or None."""
     found = getattr(value, "_keras_mask", None)
     if found is None and not keras_is_2():
-        ask = getattr(sys.modules.get("keras.src.backend"), "get_keras_mask", None)  # of newer Keras 3
+        ask = getattr(sys.modules.get("keras.src.backend.common.masking"), "get_keras_mask", None)  # of newer Keras 3
         found = ask(value) if ask is not None else None
     return found
 

@@ -17,7 +17,7 @@ from matex_tf.errors import MatexError, NameMoved
 from matex_tf.patches.common import keras_lines, run_state, under_way
 
 #: Versions of Keras 3, and of Keras 2, that every patch was tried with.
-TRIED, TRIED_2 = "3.3 to 3.15", "2.13 to 2.21"
+TRIED, TRIED_2 = "3.3 to 3.16", "2.13 to 2.21"
 
 
 def put_aside(on: bool = True) -> None:
@@ -62,7 +62,7 @@ def require(module: ModuleType, path: str) -> Any:
                 )
             raise NameMoved(
                 f"Keras {keras_version()} has no {module.__name__}.{path}, which matex_tf relies on; it was tried with "
-                f"Keras {TRIED}. Install one of these (pip install 'keras>=3.3,<3.16') or a newer matex_tf."
+                f"Keras {TRIED}. Install one of these (pip install 'keras>=3.3,<3.17') or a newer matex_tf."
             )
         found = getattr(found, part)
     return found

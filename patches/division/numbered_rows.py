@@ -12,7 +12,6 @@ Relies on (TensorFlow 2.16 to 2.21, private): see `deferred` and `own_rows`; `_b
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -150,15 +149,12 @@ def _batched(rows: Any, batched: Any, size: int, drop: bool) -> Any:
 class _All(pydatasets.MyTurns):
     """The batches of which an epoch uses a row, made by every rank."""
 
-    def __init__(self, data: Any, shuffle: bool, used: Callable[[int], bool]):
-        super().__init__(data, shuffle)
+    def __init__(self, adapter: Any, used: Callable[[int], bool]):
+        super().__init__(adapter)
         self._used = used
 
     def draw(self) -> None:
-        places = list(range(self._data.num_batches))
-        if self._shuffle:
-            random.shuffle(places)
-        self._places = self.places = [place for place in places if self._used(place)]
+        self._places = self.places = [place for place in self.order() if self._used(place)]
 
 
 def of_pydataset(adapter: Any, pruning: Pruning, ranks: int) -> Any:
@@ -192,22 +188,11 @@ def of_pydataset(adapter: Any, pruning: Pruning, ranks: int) -> Any:
     def codes_of(place: int) -> np.ndarray:
         return pruning.codes()[place * size : (place + 1) * size]
 
-    mine = _All(data, adapter.shuffle, lambda place: bool((codes_of(place) != scoring.LEFT_OUT).any()))
-    if enqueuer is not None:
-        begin, (enqueuer.py_dataset, enqueuer.shuffle) = enqueuer.start, (mine, False)
-
-        def start() -> None:
-            if not enqueuer.is_running():
-                mine.draw()
-            begin()
-
-        enqueuer.start = start
+    mine = _All(adapter, lambda place: bool((codes_of(place) != scoring.LEFT_OUT).any()))
+    mine.give_to(enqueuer)
 
     def walk() -> Iterator[Any]:
-        if enqueuer is None:
-            mine.draw()
-        else:
-            enqueuer.start()
+        mine.begin(enqueuer)
         held: list[list[np.ndarray]] = []
         for place, batch in zip(list(mine.places), mine.batches(enqueuer), strict=False):
             code = codes_of(place)

@@ -1,6 +1,6 @@
 """`fit` with --apoptosis or --grow: the model is looked at between steps, and changes.
 
-Relies on (Keras 3.3 to 3.15): `TensorFlowTrainer.fit`, and that it calls `make_train_function` when the model is built;
+Relies on (Keras 3.3 to 3.15): `Trainer.fit`, and that it calls `make_train_function` when the model is built;
 public.
 """
 
@@ -13,14 +13,14 @@ from typing import Any
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.dynamics.changes import Changes, Wanted
-from matex_tf.patches.common import log_once, model_state, wrapping
+from matex_tf.patches.common import keras_lines, log_once, model_state, wrapping
 from matex_tf.patches.dynamics import rows_seen
 
 
 def install(module: ModuleType) -> None:
     """Patch keras.src.backend.tensorflow.trainer."""
-    wrapping.wrap(module, "TensorFlowTrainer.fit", _fit)
-    wrapping.wrap(module, "TensorFlowTrainer.make_train_function", _begin)
+    wrapping.wrap(module, f"{keras_lines.trainer(module)}.fit", _fit)
+    wrapping.wrap(module, f"{keras_lines.trainer(module)}.make_train_function", _begin)
 
 
 def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:

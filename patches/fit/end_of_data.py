@@ -1,11 +1,11 @@
-"""What Keras counts once more where data of unknown length end.
+"""What Keras before 3.16 counts once more where data of unknown length end.
 
 On one rank a compiled step fetches its batch by itself. After the last batch one more step begins, and fails in that
 fetch. By then it has updated what depends on no batch: the counter of each optimizer (so learning-rate schedules and
 Adam see it), and the states of random generators; and it has emptied gradient accumulators whose turn it was. Here
-batches are fetched outside of the step, so that is made up for.
+batches are fetched outside of the step, so that is made up for. From 3.16 on Keras looks for a batch before the step.
 
-Relies on (Keras 3.3 to 3.15, private): `Optimizer._iterations`, which accumulation does not divide, `_learning_rate`
+Relies on (Keras 3, private): `Optimizer._iterations`, which accumulation does not divide, `_learning_rate`
 and `_accumulated_gradients`.
 """
 
@@ -41,7 +41,8 @@ class Counters:
         """Call where a step has found no batch: each counter goes on by what a step has added to it."""
         steps = self._steps - self._since if self._steps else 0
         self._steps = 0
-        if not steps or self._model.run_eagerly or self._model.steps_per_execution > 1:
+        one_ahead = keras_lines.version() < (3, 16) and not self._model.run_eagerly
+        if not steps or not one_ahead or self._model.steps_per_execution > 1:
             return
         for optimizer in _optimizers(self._model):
             every = getattr(optimizer, "gradient_accumulation_steps", None)

@@ -1,6 +1,6 @@
 """The Keras fit loop.
 
-Relies on (Keras 3.3 to 3.15): `TensorFlowTrainer.make_train_function`, `make_test_function`,
+Relies on (Keras 3.3 to 3.15): `Trainer.make_train_function`, `make_test_function`,
 `make_predict_function`, `fit`, `evaluate`, `reset_metrics` (public), and on `_get_metrics_result_or_logs(logs)`, which
 `fit` and `evaluate` call where an epoch's logs are read, and `TFEpochIterator`, its `reset` (private); see also
 `array_sharding`.
@@ -19,7 +19,7 @@ from typing import Any
 from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import log_once, model_state, sharing_report, under_way, wrapping
+from matex_tf.patches.common import keras_lines, log_once, model_state, sharing_report, under_way, wrapping
 from matex_tf.patches.common.active_flag import ActiveFlag
 from matex_tf.patches.data import array_sharding, batches, pipeline_ownership, source_sharding
 from matex_tf.patches.data import batch_ownership as guesses
@@ -49,7 +49,7 @@ def install(module: ModuleType) -> None:
         "_get_metrics_result_or_logs": _logs_of_all,
         "reset_metrics": _reset_metrics,
     }.items():
-        wrapping.wrap(module, f"TensorFlowTrainer.{name}", wrapper)
+        wrapping.wrap(module, f"{keras_lines.trainer(module)}.{name}", wrapper)
     wrapping.wrap(module, "TFEpochIterator.__init__", _epoch_iterator)
     adapters = importlib.import_module("keras.src.trainers.data_adapters.array_data_adapter")
     wrapping.wrap(adapters, "ArrayDataAdapter.get_tf_dataset", _array_pipeline)

@@ -24,7 +24,10 @@ SINCE = {
     "keras.src.callbacks.orbax_checkpoint": (3, 13),
     "keras.src.layers.preprocessing.image_preprocessing.cut_mix": (3, 9),
     "keras.src.layers.preprocessing.image_preprocessing.mix_up": (3, 8),
+    "keras.src.backend.tensorflow.ops.nn": (3, 16),
 }
+#: Modules that newer versions lack, and the first that does.
+UNTIL = {"keras.src.backend.tensorflow.nn": (3, 16)}
 
 
 def install(module: ModuleType) -> None:
@@ -59,7 +62,8 @@ def missing(places: list[str], package: str, version: str) -> list[str]:
         version: of the package, such as "3.15.1".
     """
     names = {name for name, _ in (*patches.PATCHES, *patches.RECORDING) if name.startswith(f"{package}.")}
-    expected = {name for name in names if SINCE.get(name, (0, 0)) <= _numbers(version)}
+    number = _numbers(version)
+    expected = {name for name in names if SINCE.get(name, (0, 0)) <= number < UNTIL.get(name, (99, 0))}
     return sorted(name for name in expected if not any(_is_in(place, name) for place in places))
 
 

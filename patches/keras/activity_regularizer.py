@@ -8,19 +8,17 @@ Relies on (Keras 3.3 to 3.13): `Layer.__call__` (public), which calls `Layer.act
 
 from __future__ import annotations
 
-import importlib
 from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
-from matex_tf.patches.common import batch_share, wrapping
+from matex_tf.patches.common import batch_share, keras_lines, wrapping
 
 
 def install(module: ModuleType) -> None:
     """Patch keras.src.layers.layer."""
-    version = importlib.import_module("keras.src.version").__version__
-    if tuple(map(int, version.split(".")[:2])) < (3, 14):
+    if keras_lines.version() < (3, 14):
         wrapping.wrap(module, "Layer.__call__", _call)
 
 

@@ -24,7 +24,7 @@ _WHAT = "add up the statistics of BatchNormalization"
 
 
 def install(module: ModuleType) -> None:
-    """Patch keras.src.layers.normalization.batch_normalization, or keras.src.backend.tensorflow.nn."""
+    """Patch keras.src.layers.normalization.batch_normalization, or keras.src.backend.tensorflow.nn or ….ops.nn."""
     if module.__name__.endswith(".nn"):
         wrapping.wrap(module, "_compute_moments_sync", _moments_of_op)
     else:

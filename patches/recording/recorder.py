@@ -4,7 +4,7 @@ Steps of `fit` and `train_on_batch` are recorded when they are over, those of a 
 optimizer has applied gradients.
 
 Relies on (Keras 3.3 to 3.15): `CallbackList.on_train_batch_begin`, `on_train_batch_end`, `on_epoch_end`, `on_test_end`,
-`BaseOptimizer.apply` and `TensorFlowTrainer.fit`, `evaluate` and `train_on_batch`, public.
+`BaseOptimizer.apply` and `Trainer.fit`, `evaluate` and `train_on_batch`, public.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def install(module: ModuleType) -> None:
     if name == "callback_list":
         watch_callbacks(module)
     elif name == "trainer":
-        watch_model(module, "TensorFlowTrainer")
+        watch_model(module, keras_lines.trainer(module))
     else:
         owner = wrapping.require(module, "BaseOptimizer")
         owner.apply = _applying(owner.apply)

@@ -97,24 +97,11 @@ def _first(adapter: Any) -> list[Any]:
 
 def _in_turn(adapter: Any, original: Callable[[], Any], specs: list[tf.TensorSpec], nbytes: int) -> Any:
     data, structure = adapter.py_dataset, adapter._output_signature
-    mine = MyTurns(data, adapter.shuffle)
-    enqueuer = adapter.enqueuer
-    if enqueuer is not None:
-        enqueuer.py_dataset, enqueuer.shuffle = mine, False
-        begin = enqueuer.start
-
-        def start() -> None:
-            if not enqueuer.is_running():
-                mine.draw()
-            begin()
-
-        enqueuer.start = start
+    mine, enqueuer = MyTurns(adapter), adapter.enqueuer
+    mine.give_to(enqueuer)
 
     def own() -> Iterator[list[np.ndarray]]:
-        if enqueuer is None:
-            mine.draw()
-        else:
-            enqueuer.start()
+        mine.begin(enqueuer)
         return (flat(adapter._standardize_batch(batch), specs) for batch in mine.batches(enqueuer))
 
     turns = Turns(own, Makers(data.num_batches), nbytes)
@@ -135,20 +122,49 @@ class MyTurns:
     """The batches that this rank makes, as a data set of its own for what makes them by threads or processes.
 
     Args:
-        data: the script's.
-        shuffle: whether an order is drawn for each walk, as Keras does.
+        adapter: the PyDatasetAdapter of the script's data, which says whether an order is drawn for each walk.
     """
 
-    def __init__(self, data: Any, shuffle: bool):
-        self._data, self._shuffle = data, shuffle
+    def __init__(self, adapter: Any):
+        self._adapter, self._data = adapter, adapter.py_dataset
         self._places: Sequence[int] = range(0)
 
+    def give_to(self, enqueuer: Any) -> None:
+        """Let the threads or processes of Keras make these batches, if there are any; a walk begins when they start."""
+        if enqueuer is None:
+            return
+        enqueuer.py_dataset, enqueuer.shuffle = self, False
+        start_all = enqueuer.start
+
+        def start(*epoch: int) -> None:
+            if not enqueuer.is_running():
+                self.draw()
+            start_all(*epoch)
+
+        enqueuer.start = start
+
+    def begin(self, enqueuer: Any) -> None:
+        """Begin a walk, by these threads or processes or, with None, without."""
+        if enqueuer is None:
+            self.draw()
+        else:
+            enqueuer.start(*self._epoch())
+
     def draw(self) -> None:
-        """Begin a walk."""
-        ranks, places = world.current(), list(range(self._data.num_batches))
-        if self._shuffle:
-            random.shuffle(places)
+        """Take the batches of a walk."""
+        ranks, places = world.current(), self.order()
         self._places = places[ranks.rank :: ranks.size]
+
+    def order(self) -> list[int]:
+        """The numbers of all batches, in the order that Keras draws: from 3.16 on by the number of the epoch alone."""
+        places = list(range(self._data.num_batches))
+        if self._adapter.shuffle:
+            epoch = self._epoch()
+            (random.Random(*epoch) if epoch else random).shuffle(places)
+        return places
+
+    def _epoch(self) -> tuple[int, ...]:
+        return (self._adapter._epoch,) if hasattr(self._adapter, "_epoch") else ()
 
     @property
     def num_batches(self) -> int:

@@ -57,9 +57,9 @@ def _serve_on_keras_3() -> None:
     inherited = base.variables
     base.variables = property(lambda optimizer: VariableList(inherited.fget(optimizer)))
     base.lr = property(_rate, _set_rate)
-    wrapt.wrap_function_wrapper(
-        "keras.src.trainers.trainer", "Trainer.compile", _without("experimental_run_tf_function")
-    )
+    trainer = importlib.import_module("keras.src.trainers.trainer")
+    compiling = f"{keras_lines.trainer(trainer)}.compile"
+    wrapt.wrap_function_wrapper(trainer, compiling, _without("experimental_run_tf_function"))
     normalization = "keras.src.layers.normalization.batch_normalization"
     wrapt.wrap_function_wrapper(normalization, "BatchNormalization.__init__", _without("fused"))
     keras.Model.fit_generator = _through("fit")

@@ -1,7 +1,7 @@
 """`DistributedOptimizer` for the optimizers of Keras 3.
 
 Relies on (Keras 3.3 to 3.15): `Optimizer.apply(grads, trainable_variables)`, `iterations`, `LossScaleOptimizer.apply`
-and `inner_optimizer` (public); `Optimizer._trainable_variables`, `TensorFlowTrainer.make_train_function` (private or
+and `inner_optimizer` (public); `Optimizer._trainable_variables`, `Trainer.make_train_function` (private or
 half so); (Keras 3.5 to 3.15) `Optimizer._iterations`, private.
 """
 
@@ -12,8 +12,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 import wrapt
+from keras.src.backend.tensorflow import trainer
 
-from matex_tf.patches.common import log_once
+from matex_tf.patches.common import keras_lines, log_once
 from matex_tf.patches.horovod.core import basics
 from matex_tf.patches.horovod.core.keras2 import VariableList
 from matex_tf.patches.horovod.optimizers import distributed
@@ -83,7 +84,5 @@ def _without_xla(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
 
 
 wrapt.wrap_function_wrapper("keras.src.optimizers.loss_scale_optimizer", "LossScaleOptimizer.apply", _scale_losses)
-wrapt.wrap_function_wrapper(
-    "keras.src.backend.tensorflow.trainer", "TensorFlowTrainer.make_train_function", _without_xla
-)
+wrapt.wrap_function_wrapper(trainer, f"{keras_lines.trainer(trainer)}.make_train_function", _without_xla)
 assert keras.backend.backend() == "tensorflow", "these names are for Keras on TensorFlow"
