@@ -61,7 +61,6 @@ NOT_YET = frozenset(
         "docs/settings.md",
         "docs/tests.md",
         "docs/verify.md",
-        "docs/watching.md",
     }
 )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import itertools
 import statistics
 import time
 from typing import Any
@@ -14,6 +13,8 @@ WINDOW = 10.0
 #: A rank is a straggler where it waits less than this part of what ranks wait in the median, and they wait much.
 _LITTLE, _MUCH = 0.3, 0.1
 _MOST_EVENTS = 100
+#: A speed is known after so many steps that were not traced, and so many seconds of them.
+_STEPS, _SECONDS = 3, 3.0
 
 RUNS, ENDED, DIED = "runs", "ended", "died"
 
@@ -26,11 +27,13 @@ class RankState:
         last: its last counts, see `Meter.snapshot`.
         status: one of `RUNS`, `ENDED` and `DIED`.
         history: its counts in the last seconds, the oldest first.
+        moves: those of them in which it had come to another step, back to as many steps as a speed takes.
     """
 
     last: dict[str, Any] = dataclasses.field(default_factory=dict)
     status: str = RUNS
     history: collections.deque[dict[str, Any]] = dataclasses.field(default_factory=collections.deque)
+    moves: collections.deque[dict[str, Any]] = dataclasses.field(default_factory=collections.deque)
 
     def heard(self, counts: dict[str, Any]) -> None:
         """Take new counts."""
@@ -38,6 +41,12 @@ class RankState:
         self.history.append(counts)
         while len(self.history) > 2 and self.history[1]["time"] < counts["time"] - WINDOW:
             self.history.popleft()
+        if counts["epoch"] <= 1 and counts["in_epoch"] == 0:  # what comes before the first step does not come again
+            self.moves.clear()
+        elif not self.moves or counts["step"] != self.moves[-1]["step"]:
+            self.moves.append(counts)
+        while len(self.moves) > _STEPS + 1 and self.moves[1]["time"] < counts["time"] - WINDOW:
+            self.moves.popleft()
 
     def rate(self, name: str) -> float:
         """How much a count has grown a second; 0 where that is not known."""
@@ -48,17 +57,26 @@ class RankState:
         return float(max(0.0, (last[name] - first[name]) / spent)) if spent > 0 else 0.0
 
     def step_seconds(self) -> float:
-        """Seconds from a step of this `fit` to the next; 0 if not known.
+        """Seconds from a step of this `fit` to the next; 0 as long as they are not known, or if none ends any more.
 
-        What comes before the first one, and steps that were traced, are left out: they do not come again.
+        Steps that were traced are left out: they do not come again.
         """
-        after = list(itertools.takewhile(lambda one: one["epoch"] > 1 or one["in_epoch"] > 0, reversed(self.history)))
-        if len(after) < 2:
+        steps, seconds = self._moved("step", "traced_steps"), self._moved("time", "traced")
+        if steps < _STEPS or seconds < _SECONDS:
             return 0.0
-        first, last = after[-1], after[0]
-        grown = {name: last[name] - first[name] for name in ("step", "traced_steps", "time", "traced")}
-        steps = grown["step"] - grown["traced_steps"]
-        return float(max(0.0, grown["time"] - grown["traced"]) / steps) if steps > 0 else 0.0
+        stands = self.last["time"] - self.moves[-1]["time"]
+        return seconds / steps if stands <= max(WINDOW, _STEPS * seconds / steps) else 0.0
+
+    def _moved(self, name: str, without: str = "") -> float:
+        """How much a count has grown over the moves, without another one."""
+        names = [name, without] if without else [name]
+        grown = [self.moves[-1][one] - self.moves[0][one] for one in names] if self.moves else [0.0]
+        return float(grown[0] - sum(grown[1:]))
+
+    def rows_of_a_step(self) -> float:
+        """Rows of a batch, in the mean; 0 if not known."""
+        steps = self._moved("step")
+        return self._moved("rows") / steps if steps else 0.0
 
     def share(self, name: str) -> float:
         """The part of the time that went into `input`, `exchange` or `wait`. Outside of steps ranks wait too."""
@@ -142,8 +160,9 @@ class JobState:
         return {
             **{name: counts.get(name, 0) for name in ("epoch", "epochs", "in_epoch", "of_epoch", "step", "rows")},
             "phase": counts.get("phase", ""),
-            "steps_per_second": first.rate("step"),
-            "rows_per_second": first.rate("rows"),
+            # Of steps that are not traced; 0 as long as it is not known.
+            "steps_per_second": 1 / seconds if seconds else 0.0,
+            "rows_per_second": first.rows_of_a_step() / seconds if seconds else 0.0,
             # Exchanges are waited for by all alike; the rank that waits longest for input holds up the others.
             "exchange": statistics.fmean(rank.share("exchange") for rank in alive) if alive else 0.0,
             "input": max((rank.share("input") for rank in alive), default=0.0),

@@ -17,9 +17,10 @@ _ERASE = "\r\x1b[K"
 
 
 def text(job: dict[str, Any]) -> str:
-    """The line of a job, see `JobState.public`; empty where nothing trains."""
-    if not job["phase"] or not job["steps_per_second"]:
+    """The line of a job, see `JobState.public`; empty if nothing trains. It has no speeds until they are known."""
+    if not job["phase"] or not job["step"]:
         return ""
+    known = job["steps_per_second"] > 0
     parts = []
     if job["epoch"]:
         parts.append(f"epoch {job['epoch']}/{job['epochs']}")
@@ -29,9 +30,12 @@ def text(job: dict[str, Any]) -> str:
     if job["seconds_left"] is not None:
         parts.append(f"{duration(job['seconds_left'])} left")
     parts.append(f"{job['alive']}/{job['size']} ranks")
-    parts.append(f"{_rate(job['steps_per_second'])} steps/s")
-    parts.append(f"{_rate(job['rows_per_second'])} rows/s")
-    parts.append(f"exchange {job['exchange']:.0%}, input {job['input']:.0%}")  # what a narrow terminal has no room for
+    if known:
+        parts.append(f"{_rate(job['steps_per_second'])} steps/s")
+        parts.append(f"{_rate(job['rows_per_second'])} rows/s")
+        parts.append(
+            f"exchange {job['exchange']:.0%}, input {job['input']:.0%}"
+        )  # a narrow terminal has no room for it
     return ", ".join(parts)
 
 

@@ -57,17 +57,44 @@ def test_speeds_and_shares():
 
 
 def test_what_is_traced_does_not_come_again():
-    """The time that is left is that of steps which are not traced, also while none of them has been made."""
-    first = [counts(0, second, in_epoch=0, epoch=1) for second in range(9)]
+    """Speed and time left are those of steps that are not traced."""
+    waiting = [counts(0, second, in_epoch=0, epoch=1) for second in range(9)]
     begun = counts(0, 9, 1, epoch=1, traced=8.5, traced_steps=1)
-    assert job(*first).public()["seconds_left"] is None
-    assert job(*first, begun).public()["seconds_left"] is None
-    # Ten steps in half a second: 19 are left of three epochs.
-    on = counts(0, 9.5, 11, traced=8.5, traced_steps=1)
-    assert job(*first, begun, on).public()["seconds_left"] == pytest.approx(19 * 0.05)
+    assert job(*waiting).public()["seconds_left"] is None
+    # Ten steps in five seconds: 19 are left of three epochs.
+    on = counts(0, 14, 11, traced=8.5, traced_steps=1)
+    found = job(*waiting, begun, on).public()
+    assert (found["steps_per_second"], found["rows_per_second"]) == (pytest.approx(2), pytest.approx(64))
+    assert found["seconds_left"] == pytest.approx(19 * 0.5)
     # Then one of another shape, which takes three seconds: 18 are left.
-    again = counts(0, 12.5, 12, traced=11.5, traced_steps=2)
-    assert job(*first, begun, on, again).public()["seconds_left"] == pytest.approx(18 * 0.05)
+    again = counts(0, 17, 12, traced=11.5, traced_steps=2)
+    assert job(*waiting, begun, on, again).public()["seconds_left"] == pytest.approx(18 * 0.5)
+
+
+def test_no_speed_before_it_is_known():
+    """Not from a trace, from few steps or a short time; of slow steps in the end too, and of none that stands."""
+
+    def line(*everyone):
+        return progress.text(job(*everyone).public())
+
+    begun = counts(0, 9, 1, epoch=1, traced=8.5, traced_steps=1)
+    two, short = counts(0, 20, 3, epoch=1, traced=8.5, traced_steps=1), counts(0, 11, 9, traced=8.5, traced_steps=1)
+    assert line(begun) == "epoch 1/3, step 1/10, 1/3 ranks"
+    assert (
+        line(begun, two) == "epoch 1/3, step 3/10, 1/3 ranks"
+        and line(begun, short) == "epoch 2/3, step 9/10, 1/3 ranks"
+    )
+    slow = [counts(0, second, 1 + second // 20, epoch=1) for second in range(0, 130)]
+    assert line(*slow[:60]) == "epoch 1/3, step 3/10, 1/3 ranks"
+    assert line(*slow).startswith("epoch 1/3, step 7/10, 7:40 left, 1/3 ranks, 0.05 steps/s, 1.6 rows/s")
+    assert (
+        line(*slow, *(counts(0, second, 7, epoch=1) for second in range(130, 220))) == "epoch 1/3, step 7/10, 1/3 ranks"
+    )
+    assert len(job(*slow).ranks[0].moves) == 4
+    # The next `fit` begins: what lies between is nobody's step.
+    assert line(*slow, counts(0, 140, 7, epoch=1, in_epoch=0), counts(0, 141, 8, epoch=1)) == (
+        "epoch 1/3, step 8/10, 1/3 ranks"
+    )
 
 
 def test_stragglers():
