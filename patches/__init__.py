@@ -131,6 +131,14 @@ PATCHES = (
     ("comet_ml", "imports.trackers"),
     ("neptune", "imports.trackers"),
     ("mlflow", "imports.trackers"),
+    ("diskcache", "imports.own_writers"),
+    ("keras_tuner", "imports.own_writers"),
+    ("lmdb", "imports.own_writers"),
+    ("netCDF4", "imports.own_writers"),
+    ("optuna", "imports.own_writers"),
+    ("shelve", "imports.own_writers"),
+    ("tables", "imports.own_writers"),
+    ("zarr", "imports.own_writers"),
     ("torch", "imports.other_frameworks"),
     ("jax", "imports.other_frameworks"),
 )
@@ -277,7 +285,7 @@ def _say_steps(wanted: int) -> None:
 
 def _of_files() -> tuple[tuple[str, str], ...]:
     """The patches of what a script does to files; none with `--files every-rank`."""
-    if settings.current().files != "once":
+    if settings.current().files == "every-rank":  # with layers they step aside; whether there are any is not known yet
         return ()
     from matex_tf.patches.files import calls
 

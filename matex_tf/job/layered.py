@@ -1,4 +1,4 @@
-"""`--files private`: each rank has a layer of its own over what a script may change (`matex_tf.layer`).
+"""`--files private` and `auto`: each rank has a layer of its own over what a script may change (`matex_tf.layer`).
 
 Mounts of its own it has from before Python has a thread; the layer is put up when the ranks know each other, by all of
 them or by none: where one of them cannot have it, calls that change files are done by one rank for all.
@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from matex_tf.core import namespaces, starting
-from matex_tf.core.mismatch import name_ranks
+from matex_tf.core import mismatch, namespaces, starting
 from matex_tf.errors import MatexError
+from matex_tf.job import warm_imports
 from matex_tf.job.target import Target
-from matex_tf.layer import asking, kernel, leftovers, places, shortcomings
+from matex_tf.launch import lifetime
+from matex_tf.layer import asking, kernel, leftovers, places, shortcomings, user_namespace
 from matex_tf.layer.private_layer import PrivateLayer
 from matex_tf.settings import Settings
 
@@ -28,6 +29,10 @@ if TYPE_CHECKING:  # which would import numpy, and start threads, too early
 #: Directories, by their variables, that the launcher, MPI and `matex-tf verify` have in common with all ranks.
 _COMMON = ("PMIX_SERVER_TMPDIR", "OMPI_FILE_LOCATION", "PRTE_TMPDIR", "PMI_TMPDIR", "MATEX_RECORD")
 
+#: Values of `--files` that ask for layers: with `auto` it is said that there are none where that matters.
+_WITH_LAYERS = ("private", "auto")
+#: Bytes for each rank of a node that `auto` asks of TMPDIR, on a disk.
+_ROOM = 1 << 30
 _PAUSE = 0.5  # seconds between two publications, at least
 
 
@@ -37,10 +42,12 @@ class Mounts:
 
     Attributes:
         refused: why there are none of its own; empty where there are.
+        on_purpose: whether the script is the reason, which shares files among its ranks.
         of_others: whether it is in a user namespace, where files of another owner or group are other ones'.
     """
 
     refused: str = "this process was not started for it"
+    on_purpose: bool = False
     of_others: bool = False
 
 
@@ -50,42 +57,42 @@ def enter(arguments: Sequence[str]) -> Mounts:
     Args:
         arguments: of `python -m matex_tf`.
     """
-    asked = any(word.startswith("--files") for word in arguments) or "MATEX_FILES" in os.environ
-    if not asked or not starting.started_by_mpi() or starting.alone_in(os.environ):
+    if not starting.started_by_mpi() or starting.alone_in(os.environ):
         return Mounts()
     from matex_tf.job import command_line
 
     try:
         given = command_line.of_python().parse(arguments)
-        if given is None or Settings.read(given.flags).files != "private":
+        if given is None or (files := Settings.read(given.flags).files) not in _WITH_LAYERS:
             return Mounts()
-        refused = _why_not(Target.read(given.rest))
+        refused = _why_not(Target.read(given.rest), files)
     except (MatexError, BrokenPipeError):
         return Mounts()  # which the rank will find out, and say
     if refused:
-        return Mounts(refused)
+        return Mounts(refused, True)
     before = os.stat("/proc/self/ns/user").st_ino
     try:
-        kernel.leave_mounts()
+        mark = mismatch.fingerprint(lifetime.job(lifetime.launcher(starting.parent())), [])
+        user_namespace.enter("{:08x}{:08x}".format(*mark), warm_imports.ranks_here())
     except OSError as error:
         said = kernel.forbidden_by()
         return Mounts(f"{error.filename}: {error.strerror}" + (f", {said}" if said else ""))
-    return Mounts("", os.stat("/proc/self/ns/user").st_ino != before)
+    return Mounts("", of_others=os.stat("/proc/self/ns/user").st_ino != before)
 
 
-def _why_not(target: Target) -> str:
-    if target.is_module and target.name.startswith("matex_tf."):
-        return "its files are those of matex-tf"
-    if target.is_module or not target.is_in_a_file:
-        return ""
-    shared = asking.shares_files(target.name)
+def _why_not(target: Target, files: str) -> str:
+    if target.is_module:
+        return "its files are those of matex-tf" if target.name.startswith("matex_tf.") else ""
+    shared = asking.shares_files(target.name if target.is_in_a_file else "", target.text, files == "auto")
     return f"{shared}, so its ranks may share files on purpose" if shared else ""
 
 
 def begin(world: World, settings: Settings, target: Target, mounts: Mounts) -> None:
     """Put up the layers; or say why there are none. Collective."""
-    if settings.files != "private":
+    if settings.files not in _WITH_LAYERS:
         return
+    from matex_tf.patches.common import active_flag
+
     reason = "groups that join a job share its files" if settings.join else mounts.refused
     reasons = world.allgather(reason, "see whether layers can be had")
     layer: PrivateLayer | None = None
@@ -93,24 +100,36 @@ def begin(world: World, settings: Settings, target: Target, mounts: Mounts) -> N
         leftovers.tidy()
     if not any(reasons):
         tried = [os.getcwd(), *([] if target.is_module else [os.path.dirname(os.path.abspath(target.name))])]
-        layer, reason = _put_up(world, [path for path in dict.fromkeys(tried) if os.path.isdir(path)])
+        layer, reason = put_up(
+            world,
+            [path for path in dict.fromkeys(tried) if os.path.isdir(path)],
+            _ROOM * world.local_size if settings.files == "auto" else 0,
+        )
         reasons = world.allgather(reason, "see whether all ranks have their layers")
     failed = [rank for rank, why in enumerate(reasons) if why]
     if failed:
         if layer is not None:
             layer.take_down()
-        if world.rank == 0 and settings.notes:
+        why = f"{mismatch.name_ranks(failed)}: {reasons[failed[0]]}"
+        if not mounts.on_purpose:
+            active_flag.layers().refused = why
+        if world.rank == 0 and settings.notes and settings.files == "private":
             world.log(
-                f"no private layers ({name_ranks(failed)}: {reasons[failed[0]]}): one rank changes files while the "
-                "others wait, as with --files once"
+                f"no private layers ({why}): one rank changes files while the others wait, "
+                "as with --files once"
             )
         return
     assert layer is not None
     _keep(world, layer, settings, mounts)
 
 
-def _put_up(world: World, tried: list[str]) -> tuple[PrivateLayer | None, str]:
-    """The layer of this rank, or why there is none. Collective."""
+def put_up(world: World, tried: list[str], room: int = 0) -> tuple[PrivateLayer | None, str]:
+    """The layer of this rank, or why there is none. Collective.
+
+    Args:
+        tried: directories in which a file is made for a moment.
+        room: bytes that there must be on the disk for what ranks of this node write; 0 for whatever there is.
+    """
     from matex_tf.patches.files import systems
 
     tops, reason = [], ""
@@ -128,7 +147,8 @@ def _put_up(world: World, tried: list[str]) -> tuple[PrivateLayer | None, str]:
         common.append(os.fspath(world.checkpoints.path))
     common = [path for path in common if any(os.path.realpath(path).startswith(top + os.sep) for top in tops)]
     try:
-        layer = PrivateLayer(tops, tried, common, [top for top in tops if doers[top][world.rank] == world.rank])
+        first = [top for top in tops if doers[top][world.rank] == world.rank]
+        layer = PrivateLayer(tops, tried, common, first, room)
     except (OSError, MatexError) as error:
         return None, str(error)
     return layer, ""
@@ -136,13 +156,9 @@ def _put_up(world: World, tried: list[str]) -> tuple[PrivateLayer | None, str]:
 
 def _keep(world: World, layer: PrivateLayer, settings: Settings, mounts: Mounts) -> None:
     """To the end of this process."""
-    from matex_tf.patches.common import active_flag
     from matex_tf.patches.files import callers
 
-    active_flag.layers().on = True
-    active_flag.layers().refresh = layer.refresh  # type: ignore[method-assign]
-    shortcomings.make_up_for(layer.tops, mounts.of_others)
-    world.on_meeting = _Publishing(layer)
+    use(world, layer, mounts)
     if world.guard is not None:
         world.guard.on_change.append(lambda _: _take_over(world, layer))
 
@@ -158,6 +174,16 @@ def _keep(world: World, layer: PrivateLayer, settings: Settings, mounts: Mounts)
     atexit.register(namespaces.here_alone(end))  # before the script registers anything: so it comes last
 
 
+def use(world: World, layer: PrivateLayer, mounts: Mounts) -> None:
+    """From now on let this rank do everything itself; what counts is put in its place when all meet."""
+    from matex_tf.patches.common import active_flag
+
+    active_flag.layers().on = True
+    active_flag.layers().refresh = layer.refresh  # type: ignore[method-assign]
+    shortcomings.make_up_for(layer.tops, mounts.of_others)
+    world.on_meeting = _Publishing(layer)
+
+
 def finish(world: World) -> None:
     """The script has ended here. Before all ranks meet for the last time: or another rank takes for its own alone
     what the first has too."""
@@ -165,11 +191,21 @@ def finish(world: World) -> None:
         world.on_meeting.at_once()
 
 
+def failed(world: World, error: BaseException) -> None:
+    """The script has ended here with an error: what the first rank has written is in its place. Says where what is
+    written lies if there is no room for it."""
+    if isinstance(world.on_meeting, _Publishing):
+        if "No space left" in str(error):
+            place = world.on_meeting.layer.place
+            world.log(f"what a rank writes lies in {place} while the job runs: set TMPDIR, or take --files once")
+        world.on_meeting.at_once()
+
+
 class _Publishing:
     """Publishes, when the ranks have met; not so often that it would take more than a tenth of the time."""
 
     def __init__(self, layer: PrivateLayer):
-        self._layer, self._next = layer, 0.0
+        self.layer, self._next = layer, 0.0
 
     def __call__(self) -> None:
         begin = time.monotonic()
@@ -180,7 +216,7 @@ class _Publishing:
         self._next = now + max(_PAUSE, 10 * (now - begin))
 
     def at_once(self) -> None:
-        self._layer.publish()
+        self.layer.publish()
 
 
 def _take_over(world: World, layer: PrivateLayer) -> None:

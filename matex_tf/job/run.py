@@ -108,6 +108,7 @@ def run_among(world: World, target: Target, settings: Settings, mounts: layered.
         target.run()
     except BaseException as error:
         ending.end_forked(error)
+        layered.failed(world, error)
         ending.failed(error)  # which comes back for sys.exit(0)
     ending.end_forked()
     try:

@@ -43,7 +43,7 @@ def enter(arguments: Sequence[str]) -> None:
     if not starting.started_by_mpi():
         return
     flagged = any(word.startswith("--warm-imports") for word in arguments)
-    expected = _ranks_here()
+    expected = ranks_here()
     if not (flagged or _crowded(expected) or "MATEX_WARM_IMPORTS" in os.environ):
         return
     from matex_tf import settings
@@ -124,7 +124,7 @@ def _crowded(ranks: int) -> bool:
     return ranks >= _RANKS_OF_A_CORE * (os.cpu_count() or 1)
 
 
-def _ranks_here() -> int:
+def ranks_here() -> int:
     """Ranks of this job on this node; 0 where that is not known."""
     from matex_tf.launch import slurm
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from matex_tf.core import starting
+from matex_tf.core import namespaces, starting
 
 _PR_SET_PDEATHSIG = 1
 _SHARED = "/dev/shm"
@@ -79,9 +79,21 @@ def end_with_launcher() -> None:
     threading.Thread(target=_watch, args=(descriptor, parent, own), name="matex_tf launcher", daemon=True).start()
 
 
-def launcher() -> int:
-    """The process of the launcher that started this rank, on this machine."""
-    return _launcher(os.getppid())[0]
+def launcher(parent: int = 0) -> int:
+    """The process of the launcher that started this rank, on this machine. Args: parent: whose child this is, where it
+    was forked by a server."""
+    return _launcher(parent or os.getppid())[0]
+
+
+def job(launcher: int) -> str:
+    """What the ranks have in common that a launcher has started on this node for one job, and no others."""
+    began = ""
+    with (
+        contextlib.suppress(OSError),
+        open(f"/proc/{launcher}/stat", encoding="utf-8", errors="replace") as file,
+    ):
+        began = file.read().rpartition(")")[2].split()[19]
+    return f"{namespaces.machine()} {launcher} {began} {starting.given('PMIX_NAMESPACE')} {os.geteuid()}"
 
 
 def _watch(descriptor: int, parent: int, own: list[int]) -> None:

@@ -39,21 +39,31 @@ def forbidden_by() -> str:
     return ""
 
 
-def leave_mounts() -> None:
+def can_mount() -> bool:
+    """Whether this process may mount as it is: it needs no user namespace."""
+    return bool(_rights()[0] >> _SYS_ADMIN & 1)
+
+
+def leave_mounts(users: int = -1) -> None:
     """Have mounts of one's own from now on; the process must have one thread.
+
+    Args:
+        users: a user namespace that another process of this user has made, open; -1 for one of this process's own,
+            where it needs one.
 
     Raises:
         OSError: the kernel does not allow it.
     """
-    alone = not _rights()[0] >> _SYS_ADMIN & 1
+    alone = not can_mount()
     user, group = os.geteuid(), os.getegid()
-    if not alone:
-        _check(_libc.unshare(_NEW_MOUNTS), "a mount namespace")
-    else:
-        _check(_libc.unshare(_NEW_USER | _NEW_MOUNTS), "a user namespace")
+    if alone and users >= 0:
+        _check(_libc.setns(users, _NEW_USER), "a user namespace")
+    elif alone:
+        _check(_libc.unshare(_NEW_USER), "a user namespace")
         for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
             with open(f"/proc/self/{name}", "w", encoding="utf-8") as file:
                 file.write(text)
+    _check(_libc.unshare(_NEW_MOUNTS), "a mount namespace")
     _check(_libc.mount(b"none", b"/", None, _RECURSIVE | _SLAVE, None), "mounts of its own")
     if alone and user:
         _set_effective(0)

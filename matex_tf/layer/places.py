@@ -55,6 +55,14 @@ def to_cover(first: Iterable[str], environ: Mapping[str, str] = os.environ, moun
     return [path for path in sorted(found) if not any(_below(path, other) for other in found)]
 
 
+def in_memory(path: str) -> bool:
+    """Whether a directory is on a file system that takes memory, not a disk."""
+    table = _mounts(Path("/proc/self/mountinfo").read_text(encoding="utf-8"))
+    path = os.path.realpath(path)
+    below = [(point, kind) for point, kind, _ in table if point == path or _below(path, point)]
+    return max(below, key=lambda mount: len(mount[0]), default=("", ""))[1] in ("tmpfs", "ramfs")
+
+
 def _top(path: str, mount: str, points: Sequence[str]) -> str | None:
     """The highest directory of a path that is on its mount, is not the root, and has no other mount below; None where
     there is none."""

@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from matex_tf.layer import kernel, leftovers
+from matex_tf.layer import kernel, leftovers, places
 from matex_tf.layer.publication import Publication
 from matex_tf.storage.private_directory import Folder
 
@@ -35,10 +35,16 @@ class PrivateLayer:
 
     Attributes:
         tops: the directories.
+        place: the one of TMPDIR and its kin in which what is written lies.
     """
 
     def __init__(
-        self, tops: Sequence[str], tried: Sequence[str], common: Sequence[str] = (), published: Sequence[str] = ()
+        self,
+        tops: Sequence[str],
+        tried: Sequence[str],
+        common: Sequence[str] = (),
+        published: Sequence[str] = (),
+        room: int = 0,
     ):
         """Put it up, and try it.
 
@@ -47,6 +53,7 @@ class PrivateLayer:
             published: those of `tops` in which what this rank does counts.
             tried: directories below them in which a file is made, changed, and removed.
             common: directories below them that stay those of all ranks.
+            room: bytes that must be free where what is written is kept, on a disk; 0 for what there is.
 
         Raises:
             OSError, MatexError: it cannot be; there is none then.
@@ -58,6 +65,7 @@ class PrivateLayer:
         here, last = os.getcwd(), OSError(errno.ENOENT, "there is no directory for what a rank writes")
         for place in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp")):
             try:
+                _see_room(place, room)
                 self._put_up(place, tried, common)
             except OSError as error:
                 last = error
@@ -74,6 +82,7 @@ class PrivateLayer:
         here = os.getcwd()
         with Folder(Path(place), [leftovers.name()], "TMPDIR") as folder:
             hidden = os.path.realpath(folder.path)
+            self.place = place
             base = leftovers.begin(hidden)
         self.base = self._outside(base)
         self._lock = os.open(self.base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -181,6 +190,16 @@ class PrivateLayer:
         """Give back the room that it has taken; this process ends."""
         if base := getattr(self, "base", ""):
             leftovers.remove(base)
+
+
+def _see_room(place: str, room: int) -> None:
+    if not room:
+        return
+    free = os.statvfs(place)
+    if places.in_memory(place):
+        raise OSError(errno.ENOSPC, "files in it are kept in memory", place)
+    if free.f_bavail * free.f_frsize < room:
+        raise OSError(errno.ENOSPC, f"less than {room >> 30} GB are free", place)
 
 
 def _own(found: os.stat_result) -> bool:

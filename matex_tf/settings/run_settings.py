@@ -109,8 +109,9 @@ class Settings:
         "once",
         "Who changes files and starts programs for a script. `once`: one of the ranks that share a "
         "file system, while the others wait. `private`: each rank, in a layer of its own over the file system, of "
-        "which the first rank's counts; where there can be none, as `once`. `every-rank`: each rank.",
-        choices=("once", "private", "every-rank"),
+        "which the first rank's counts; where there can be none, as `once`. `auto`: `private` if the machine allows "
+        "it and the script shares no files among its ranks on purpose, else `once`. `every-rank`: each rank.",
+        choices=("auto", "once", "private", "every-rank"),
         group="files and output",
     )
     env: str = option(

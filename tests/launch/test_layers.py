@@ -91,3 +91,17 @@ def test_who_shares_files_has_none(tmp_path):
     job = Job([LAUNCHER, "run", "-n", "2", "--files", "private", "script.py"], tmp_path).end(100)
     assert job.code == 0 and "the script imports mpi4py, so its ranks may share files on purpose" in job.err
     assert (tmp_path / "file.1").exists()
+
+
+def test_where_there_can_be_none(tmp_path, can):
+    """Another file system below the working directory: calls are done once, and a library that writes by itself gets a
+    line, which says why."""
+    if os.geteuid():
+        pytest.skip("only root can mount")
+    (tmp_path / "below").mkdir()
+    (tmp_path / "script.py").write_text("import shelve\nwith open('log', 'a') as log:\n    log.write('once')\n")
+    line = "mount -t tmpfs none below && exec %s run -n 2 script.py" % LAUNCHER
+    job = Job(["unshare", "-m", "sh", "-c", line], tmp_path).end(100)
+    assert job.code == 0 and (tmp_path / "log").read_text() == "once", job.err
+    assert "shelve is imported, which may write files by itself: every rank writes them" in job.err
+    assert f"other file systems are mounted below {tmp_path}" in job.err

@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,11 @@ from matex_tf.core import starting  # noqa: E402
 from matex_tf.job import warm_imports  # noqa: E402
 from matex_tf.launch.warm import meeting_point  # noqa: E402
 from matex_tf.launch.warm.process import Refused  # noqa: E402
+from matex_tf.layer import kernel  # noqa: E402
 from tests.support.named import find  # noqa: E402
+
+#: Whether ranks of more than one have a private layer in each case.
+LAYERED = os.environ.get("MATEX_TEST_FILES") == "private"
 
 calls: collections.Counter[str] = collections.Counter()
 
@@ -36,6 +41,8 @@ def main() -> None:
     with contextlib.suppress(Refused):  # else each rank imports for itself
         imports = import_tables if bare else lambda: warm_imports.import_all(seed=0)
         meeting_point.enter(imports, starting.local_size_in(os.environ))
+    if LAYERED:
+        kernel.leave_mounts()
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
     log = os.open(directory / f"rank.{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
@@ -180,7 +187,7 @@ def run(mine: Any, case: str, kwargs: dict[str, Any], place: str) -> bytes:
         if "tmp" in inspect.signature(function).parameters:
             kwargs = {**kwargs, "tmp": place}
         os.chdir(place)
-        with world.use(mine):
+        with world.use(mine), layer_of(mine):
             assert world.current().size == outcome.size and world.current().rank == outcome.rank
             outcome.value = pickle.dumps(function(**kwargs))
     except BaseException as error:
@@ -201,6 +208,30 @@ def run(mine: Any, case: str, kwargs: dict[str, Any], place: str) -> bytes:
     errors.remember(None)
     tidy()
     return pickle.dumps(outcome)
+
+
+@contextlib.contextmanager
+def layer_of(mine: Any) -> Iterator[None]:
+    """With a private layer for each rank of a case, where that is asked for."""
+    if mine.is_single or not LAYERED:
+        yield
+        return
+    from matex_tf.job import layered
+    from matex_tf.patches.common import active_flag
+
+    layer, reason = layered.put_up(mine, [os.getcwd()])
+    assert layer is not None, reason
+    names = os.rename, os.replace
+    try:
+        layered.use(mine, layer, layered.Mounts(""))
+        yield
+    finally:
+        os.rename, os.replace = names
+        mine.on_meeting = lambda: None
+        active_flag.layers().on = False
+        os.chdir("/")
+        layer.publish()
+        layer.take_down()
 
 
 tidied = itertools.count(1)

@@ -52,6 +52,41 @@ def can():
         pytest.skip(f"no mount namespace: {done.stderr.decode()[-200:]}")
 
 
+#: A rank of a user's that says where it has something, and reads what another one has.
+RANK = """
+import ctypes, os, sys
+import encodings.ascii, encodings.idna
+from matex_tf.layer import user_namespace
+if %d:
+    os.setgroups([]), os.setgid(1234), os.setuid(1234)
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
+user_namespace.enter(sys.argv[1], 3)
+libc, mine, got = ctypes.CDLL(None), ctypes.create_string_buffer(b"text of a rank"), ctypes.create_string_buffer(14)
+print(os.getpid(), ctypes.addressof(mine), os.stat("/proc/self/ns/user").st_ino, os.stat("/proc/self/ns/mnt").st_ino)
+sys.stdout.flush()
+process, address = map(int, input().split())
+into, out = (ctypes.c_size_t * 2)(ctypes.addressof(got), 14), (ctypes.c_size_t * 2)(address, 14)
+libc.process_vm_readv(process, into, 1, out, 1, 0)
+print(got.raw.decode())
+input()
+"""
+
+
+def test_one_user_namespace(can):
+    """The ranks of a node have mounts of their own each, and one user namespace: they may read one another's memory."""
+    line = [sys.executable, "-c", RANK % (os.geteuid() == 0), f"job {os.getpid()}"]
+    ranks = [subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    said = [rank.stdout.readline().split() for rank in ranks]
+    for number, rank in enumerate(ranks):
+        rank.stdin.write(" ".join(said[number - 1][:2]) + "\n"), rank.stdin.flush()
+    assert [rank.stdout.readline() for rank in ranks] == ["text of a rank\n"] * 3
+    for rank in ranks:
+        rank.communicate("\n", timeout=60)
+    _, _, users, mounts = zip(*said, strict=True)
+    assert len(set(mounts)) == 3 and len(set(users)) == 1
+    assert int(users[0]) != os.stat("/proc/self/ns/user").st_ino
+
+
 @pytest.fixture(params=[pytest.param(0, id="this user"), pytest.param(1234, id="a user")])
 def place(request, tmp_path_factory, can):
     """A folder with files, and whose it is."""
@@ -154,19 +189,32 @@ def test_where_layers_go():
     assert "/tmp" not in places.to_cover([], {}, read_only)
 
 
-def test_who_shares_files(tmp_path):
-    """A script that imports mpi4py or Horovod, itself or by a module beside it, may share files among ranks."""
-    script = tmp_path / "train.py"
-    for text, beside, said in (
-        ("import matex_tf; print(matex_tf.rank())", "", ""),
-        ("from mpi4py import MPI", "", "mpi4py"),
-        ("import helper", "import horovod.tensorflow as hvd", "horovod"),
-        ("import helper.part", "import os", ""),
-    ):
-        script.write_text(text)
-        (tmp_path / "helper.py").write_text(beside)
-        assert asking.shares_files(str(script)).endswith(said)
-        assert bool(asking.shares_files(str(script))) is bool(said)
+#: Scripts, a module beside each, and in what words they share files; empty where they do not.
+SHARES = {
+    "prints its rank": ("import matex_tf\nprint(f'rank {matex_tf.rank()}')", "", ""),
+    "chooses": ("import os\nif int(os.environ.get('SLURM_PROCID', 0)) == 0: print('begin')", "", ""),
+    "imports mpi4py": ("from mpi4py import MPI", "", "imports mpi4py"),
+    "a module beside it": ("import helper", "import horovod.tensorflow as hvd", "imports horovod"),
+    "another beside it": ("import helper.part", "import os", ""),
+    "names a file": ("import matex_tf as m\nr = m.rank()\nopen(f'log.{r}', 'w')", "", "at line 3"),
+    "names it by parts": ("from matex_tf import rank\nname = 'log.' + str(rank())", "", "at line 2"),
+    "names it by a variable": ("import os\nos.mkdir('run-%s' % os.environ['OMPI_COMM_WORLD_RANK'])", "", "at line 2"),
+    "of another number": ("import matex_tf\nr = matex_tf.rank()\nfor e in (1, 2): open(f'{e}.txt', 'w')", "", ""),
+    "lets ranks meet": ("import matex_tf\nmatex_tf.init().barrier('here')", "", "meet by itself"),
+    "waits": ("import matex_tf, time\nif matex_tf.rank():\n    time.sleep(1)", "", "sleeps"),
+    "sleeps without ranks": ("import time\ntime.sleep(1)", "", ""),
+}
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_who_shares_files(tmp_path, name):
+    """Who gives each rank a file of its own, or lets ranks wait for one another, may share files among them."""
+    script, (text, beside, said) = tmp_path / "train.py", SHARES[name]
+    script.write_text(text)
+    (tmp_path / "helper.py").write_text(beside)
+    found = asking.shares_files(str(script))
+    assert said in found and bool(found) is bool(said)
+    assert asking.shares_files(str(script), perhaps=False) == (found if "imports" in said else "")
 
 
 def test_what_forbids_it(monkeypatch, tmp_path):

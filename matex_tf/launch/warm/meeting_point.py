@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from matex_tf.core import mismatch, namespaces
+from matex_tf.core import mismatch
 from matex_tf.core.waiting import backoff
 from matex_tf.errors import MatexError
 from matex_tf.launch import lifetime
@@ -105,14 +105,7 @@ def _ask(connection: socket.socket | None, said: dict[str, Any], descriptors: Se
 
 def _folder(launcher: int) -> int:
     """The directory of the ranks that a launcher has started on this node for one job; open."""
-    began = ""
-    with (
-        contextlib.suppress(OSError),
-        open(f"/proc/{launcher}/stat", encoding="utf-8", errors="replace") as file,
-    ):
-        began = file.read().rpartition(")")[2].split()[19]
-    job = f"{namespaces.machine()} {launcher} {began} {os.environ.get('PMIX_NAMESPACE')} {os.geteuid()}"
-    what, detail = mismatch.fingerprint(job, list(map(str, process.namespaces())))
+    what, detail = mismatch.fingerprint(lifetime.job(launcher), list(map(str, process.namespaces())))
     name = f"matex-warm-{what:08x}{detail:08x}"
     with Folder(Path(tempfile.gettempdir()), [name], "TMPDIR") as made:
         return os.open(made.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

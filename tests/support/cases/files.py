@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from matex_tf.core import world
+from matex_tf.patches.common import active_flag
 from matex_tf.patches.files import callers
 from matex_tf.patches.files.handles import opened
 
@@ -25,7 +26,7 @@ def script(tmp, text, late=None, modules=(), before="", **named):
     """
     ranks = world.current()
     path = os.path.join(tmp, "script.py")
-    if ranks.rank == 0:
+    if ranks.rank == 0 or active_flag.layers().on:
         for name, content in (("script", text), *modules):
             Path(tmp, f"{name}.py").parent.mkdir(exist_ok=True)
             Path(tmp, f"{name}.py").write_text(content)
