@@ -100,7 +100,7 @@ def test_where_there_can_be_none(tmp_path, can):
         pytest.skip("only root can mount")
     (tmp_path / "below").mkdir()
     (tmp_path / "script.py").write_text("import shelve\nwith open('log', 'a') as log:\n    log.write('once')\n")
-    line = f"mount -t tmpfs none below && exec {LAUNCHER} run -n 2 script.py"
+    line = f"mount -t tmpfs none below && exec {LAUNCHER} run -n 2 --files auto script.py"
     job = Job(["unshare", "-m", "sh", "-c", line], tmp_path).end(100)
     assert job.code == 0 and (tmp_path / "log").read_text() == "once", job.err
     assert "shelve is imported, which may write files by itself: every rank writes them" in job.err
