@@ -44,7 +44,6 @@ NOT_YET = frozenset(
         "docs/errors.md",
         "docs/exchange.md",
         "docs/files.md",
-        "docs/from-horovod.md",
         "docs/glossary.md",
         "docs/gpus.md",
         "docs/how-it-works.md",
