@@ -176,8 +176,16 @@ def say(judged: judge.Judgement, ranks: int, tolerance: float) -> None:
     if judged.same and not found.left_out and all(one.largest == 0 for one in found.found.values()):
         print(f"{ranks} ranks give the bits of one rank")
         return
-    verdict = "the answer of one rank" if judged.same else "NOT the answer of one rank"
-    print(f"{ranks} ranks give {verdict}, {'' if judged.same else 'not '}to {tolerance:g}")
+    if judged.same:
+        print(f"{ranks} ranks give the answer of one rank, to {tolerance:g}")
+        return
+    kind, worst = max(found.found.items(), key=lambda item: item[1].largest, default=("", compare.Found()))
+    what = (
+        f"{kind} differ by {worst.largest:.2g}, first in step {worst.first}"
+        if worst.largest > tolerance
+        else "see above"
+    )
+    print(f"{ranks} ranks do NOT give the answer of one rank: {what} (tolerance {tolerance:g})")
 
 
 def _first(one: compare.Found) -> str:
