@@ -36,23 +36,16 @@ NOT_YET = frozenset(
     {
         "CHANGELOG.md",
         "CONTRIBUTING.md",
-        "docs/api.md",
         "docs/architecture.md",
         "docs/blueprints.md",
         "docs/contributing.md",
         "docs/data.md",
-        "docs/errors.md",
         "docs/exchange.md",
         "docs/files.md",
-        "docs/glossary.md",
-        "docs/gpus.md",
         "docs/how-it-works.md",
-        "docs/keras2.md",
         "docs/loops.md",
-        "docs/packages.md",
         "docs/security.md",
         "docs/settings.md",
-        "docs/tests.md",
     }
 )
 
@@ -101,11 +94,11 @@ def words(sentence: str) -> int:
 
 
 def long_lines(text: str) -> Iterator[str]:
-    """Lines of the source that no diff can show; tables cannot be broken, nor can links."""
+    """Lines of the source that no diff can show; tables, headings and options of the API cannot be broken."""
     fence = False
     for number, line in enumerate(text.splitlines(), 1):
         fence ^= bool(FENCE.match(line))
-        if not fence and not line.startswith(("|", "!", "#")) and len(line) > MOST_CHARACTERS:
+        if not fence and not line.startswith(("|", "!", "#", "    ")) and len(line) > MOST_CHARACTERS:
             yield f"line {number} has {len(line)} characters, {MOST_CHARACTERS} at most"
 
 
