@@ -37,13 +37,11 @@ NOT_YET = frozenset(
         "CHANGELOG.md",
         "CONTRIBUTING.md",
         "docs/architecture.md",
-        "docs/blueprints.md",
         "docs/contributing.md",
         "docs/data.md",
         "docs/exchange.md",
         "docs/files.md",
         "docs/how-it-works.md",
-        "docs/loops.md",
         "docs/security.md",
         "docs/settings.md",
     }
