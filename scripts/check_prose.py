@@ -43,7 +43,6 @@ NOT_YET = frozenset(
         "docs/files.md",
         "docs/how-it-works.md",
         "docs/security.md",
-        "docs/settings.md",
     }
 )
 

@@ -40,28 +40,26 @@ class Settings:
     )
     data: str = option(
         "exact",
-        "How tf.data pipelines are shared out. `exact`: every rank does the maps for its rows of each batch, and all "
-        "of what stands in front of them. `whole`: every rank runs the whole pipeline and keeps its rows of each "
-        "batch. Both give the batches of one rank. `source`: each rank takes every p-th element before the first "
-        "`map` or `batch`, and does 1/p of the work after that; a batch may hold other rows than on one rank.",
+        "How work on tf.data pipelines is split. `exact`: every rank does the maps for its rows of each batch, and "
+        "all that comes before them. `whole`: every rank runs the whole pipeline and keeps its rows of each batch. "
+        "Both give the batches of one rank. `source`: each rank takes every p-th element before the first `map` or "
+        "`batch`, and does 1/p of the work after that. A batch may then hold other rows than on one rank.",
         choices=("exact", "whole", "source"),
         group="data",
     )
     generators: str = option(
         "auto",
         "Which ranks run the code of a Python generator that `fit`, `evaluate` or `predict` gets, also through "
-        "`from_generator`; of that also where a loop walks over it again. `rank`: every rank. `node`: the first rank "
-        "of each node, from which the others get their rows; what the code draws or counts is known on that rank "
-        "alone. `auto`: the first of each node where making the first two batches, or the first elements, has drawn "
-        "and changed nothing that other code can see, else every rank.",
+        "`from_generator`. `rank`: every rank. `node`: the first rank of each node, from which the others get their "
+        "rows. What the code draws or counts is known on that rank alone. `auto`: as `node`, if making the first two "
+        "batches has drawn and changed nothing that other code can see; else as `rank`.",
         choices=("auto", "rank", "node"),
         group="data",
     )
     rows: str = option(
         "auto",
-        "Whose rows the data hold. `auto`: the ranks compare them. `shared`: every rank has all rows, "
-        "and each batch is shared out, whatever differs. `own`: each rank has its own rows, and together they are the "
-        "batch.",
+        "Whose rows the data hold. `auto`: the ranks compare them. `shared`: every rank has all rows, and each batch "
+        "is split, whatever differs. `own`: each rank has its own rows, and together they are the batch.",
         choices=("auto", "shared", "own"),
         group="data",
     )
@@ -75,10 +73,10 @@ class Settings:
     )
     check: str = option(
         "auto",
-        "Whether the first training step is held against one rank: its gradient of the whole batch beside what the "
-        "ranks exchange. A line says so if they differ. `auto`: of models and loops with code of the script's own, of "
-        "at most 64 MB of weights and 4096 rows or 64 MB of a batch, if the step has no effect such as printing. "
-        "`on`: of all. A line says what stands in the way. `off`: of none.",
+        "Whether to compare the gradient of the first training step with that of one rank. If they differ, a line "
+        "names it. `auto`: for models and loops with code of your own, if the step has no effect such as printing. "
+        "Their weights may have 64 MB, and a batch 4096 rows or 64 MB. `on`: for all; a line names what prevents it. "
+        "`off`: for none.",
         choices=("auto", "on", "off"),
         group="data",
     )
@@ -92,33 +90,33 @@ class Settings:
     )
     shard_loops: bool = option(
         True,
-        "Whether to share out batched tf.data pipelines that a script iterates itself, and arrays that it feeds to a "
-        "session. `off` is for scripts that share out their data themselves: each rank's batch is its own, and "
+        "Whether to split batched tf.data pipelines that a script iterates itself, and arrays that it feeds to a "
+        "session. `off` is for scripts that divide their data themselves: each rank's batch is its own, and "
         "gradients are averaged with equal weights.",
         kind="switch",
         group="data",
     )
     require_sharing: bool = option(
         False,
-        "Whether a job of several ranks ends with an error at its first training step that is not shared out, and at "
-        "its end if nothing was trained. With `off` a line says so at the end.",
+        "Whether a job of several ranks ends with an error if its work is not split. It ends at the first such "
+        "training step, or at its end if nothing was trained. With `off` a line at the end names the reason.",
         kind="switch",
         group="data",
     )
     files: str = option(
         "once",
-        "Who changes files and starts programs for a script. `once`: one of the ranks that share a "
-        "file system, while the others wait. `private`: each rank, in a layer of its own over the file system, of "
-        "which the first rank's counts; where there can be none, as `once`. `auto`: `private` if the machine allows "
-        "it and the script shares no files among its ranks on purpose, else `once`. `every-rank`: each rank.",
+        "Who changes files and starts programs for a script. `once`: one of the ranks that share a file system, "
+        "while the others wait. `private`: each rank, in a layer of its own over the file system. The first rank's "
+        "layer counts; if there can be none, as `once`. `auto`: `private` if the machine allows it and the script "
+        "shares no files among its ranks on purpose, else `once`. `every-rank`: each rank.",
         choices=("auto", "once", "private", "every-rank"),
         group="files and output",
     )
     env: str = option(
         "hide",
-        "What the script finds of the launcher in its environment (`OMPI_COMM_WORLD_RANK`, `PMIX_…`, `SLURM_PROCID`). "
-        "`hide`: nothing, as libraries would take it for one process of several; a script that names such a variable, "
-        "or imports mpi4py or Horovod, finds all. `keep`: all.",
+        "What the script finds of the launcher in its environment (`OMPI_COMM_WORLD_RANK`, `PMIX_…`, "
+        "`SLURM_PROCID`). `hide`: nothing, as libraries would take it for one process of several. A script that "
+        "names such a variable, or imports mpi4py or Horovod, finds all. `keep`: all.",
         choices=("hide", "keep"),
         group="files and output",
     )
@@ -137,8 +135,8 @@ class Settings:
     )
     reproducible: int = option(
         0,
-        "The number P of virtual ranks: every batch is cut into P parts, and what the parts give is summed in a fixed "
-        "order, so that any number of ranks up to P ends with the same bits. TensorFlow's ops then run in one thread "
+        "The number P of virtual ranks. Every batch is cut into P parts, and the sums of the parts have a fixed "
+        "order. So any number of ranks up to P ends with the same bits. TensorFlow's ops then run in one thread "
         "each, unless `threads` says how many. 0 for none.",
         kind="count",
         group="the run",
@@ -169,7 +167,7 @@ class Settings:
     )
     partitioner: bool = option(
         True,
-        "Rebuild the graph of a step for a rank's rows, and do not patch Keras' parts: what is traced has the answer "
+        "Rebuild the graph of a step for a rank's rows, and do not patch Keras' parts. What is traced has the answer "
         "of one rank, whatever it does with the rows of a batch (docs/how-it-works.md).",
         kind="switch",
         group="the run",
@@ -188,16 +186,16 @@ class Settings:
     )
     apoptosis_tolerance: float = option(
         0.01,
-        "With `--apoptosis on`: what removals may add to the loss, on validation rows or rows of training batches, as "
-        "a part of the geometric mean of the lowest loss so far and the loss before the first step. A removal that "
-        "adds more is taken back.",
+        "With `--apoptosis on`: what removals may add to the loss, on validation rows or rows of training batches. "
+        "It is a part of the geometric mean of the lowest loss so far and the loss before the first step. A removal "
+        "that adds more is taken back.",
         kind="number",
         group="dynamics",
     )
     grow: bool = option(
         False,
-        "Whether `fit` begins with a part of the widths of the script's model, which grow when the loss stops falling, "
-        "and in the first three fifths of the training.",
+        "Whether `fit` begins with a part of the widths of the script's model. They grow when the loss stops "
+        "falling, and in the first three fifths of the training.",
         kind="switch",
         group="dynamics",
     )
@@ -264,8 +262,8 @@ class Settings:
     )
     error_feedback: bool = option(
         False,
-        "Whether to keep the rounding error of a codec and add it to the gradient of the next step, or with `gossip` "
-        "to the weights that are sent next.",
+        "Whether to keep the rounding error of a codec and add it to the gradient of the next step. With `gossip` it "
+        "is added to the weights that are sent next.",
         kind="switch",
         group="exchange",
     )
@@ -278,9 +276,9 @@ class Settings:
     )
     faults: str = option(
         "abort",
-        "What happens when a rank dies. `abort`: all others end at once. `shrink`: the others share out its rows "
-        "among themselves and carry on (needs Open MPI 5, or another MPI with ULFM). `restart`: `matex-tf run` starts "
-        "the job again from the last checkpoint (any MPI).",
+        "What happens when a rank dies. `abort`: all others end at once. `shrink`: the others continue with all rows "
+        "(needs Open MPI 5, or another MPI with ULFM). `restart`: `matex-tf run` starts the job again from the last "
+        "checkpoint (any MPI).",
         choices=("abort", "shrink", "restart"),
         group="faults",
     )
@@ -350,8 +348,8 @@ class Settings:
     )
     prune_samples: float = option(
         0.0,
-        "The probability, from 0 to less than 1, with which a row of the training data is left out of an epoch if its "
-        "last score is below the mean of all rows. The gradients of those that stay are scaled by 1 / (1 - R), as in "
+        "The probability, from 0 to less than 1, with which a row is left out of an epoch. It is for rows whose last "
+        "score is below the mean of all rows. The gradients of those that stay are scaled by 1 / (1 - R), as in "
         "InfoBatch. With 0 every row is used in every epoch.",
         kind="number",
         group="samples",
@@ -402,8 +400,8 @@ class Settings:
         "auto",
         "Whether to say how far a training is. That is: epoch, steps and rows a second, the part of the time that "
         "exchange and input take, ranks alive, time left. `auto`: a line that stays in its place on a terminal, if "
-        "Keras draws no progress bar there, and a line of the log at most every 10 s elsewhere. `on`: beside a "
-        "progress bar too.",
+        "Keras draws no progress bar there. Elsewhere a line of the log at most every 10 s. `on`: beside a progress "
+        "bar too.",
         choices=("auto", "on", "off"),
         group="files and output",
     )

@@ -70,7 +70,7 @@ class Elastic(Centered):
     """Groups train apart, and now and then each moves towards a center, and the center towards it."""
 
     name = "elastic"
-    text = "groups train apart around a center, which each of them meets now and then without waiting for another"
+    text = "groups train around a center, which each of them meets now and then without waiting for another"
     price = (
         "a group learns from its own rows and the center follows, so that more steps may be needed, "
         "more so with more groups"
@@ -79,7 +79,7 @@ class Elastic(Centered):
     Options = ElasticOptions
     options: ElasticOptions
     rounded = "what groups and the center send of how far they have moved is rounded"
-    changes = "groups train apart around a center"
+    changes = "groups train independently around a center"
     encodes_in_node = True
 
     def __init__(self, settings: Settings):

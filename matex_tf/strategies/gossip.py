@@ -53,9 +53,9 @@ class GossipOptions:
     )
     ring_shuffle: str = option(
         "auto",
-        "Whether rows that a rank has trained on go to the next rank while it computes. `auto`: if "
-        "each rank holds its own rows. `on`: also for arrays that every rank holds, of which each then keeps a part. "
-        "`off`: no. With `--faults shrink` rows stay where they are.",
+        "Whether rows that a rank has trained on go to the next rank while it computes. `auto`: if each rank holds "
+        "its own rows. `on`: also for arrays that every rank holds, so that each rank keeps a part of them. `off`: "
+        "no. With `--faults shrink` rows stay where they are.",
         choices=("auto", "on", "off"),
     )
 
