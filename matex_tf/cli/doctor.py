@@ -13,7 +13,7 @@ import sys
 import tempfile
 from typing import Any
 
-from matex_tf.cli.checks import bytecode, gpus, layers, mpi_table
+from matex_tf.cli.checks import bytecode, foreign_names, gpus, layers, mpi_table
 from matex_tf.cli.checks.finding import Finding
 from matex_tf.errors import MissingPackage, SettingError
 from matex_tf.job import suggestions
@@ -65,13 +65,21 @@ def parser() -> Parser:
     """The command line."""
     parser = Parser(
         "matex-tf doctor",
-        "[--mpi]",
+        "[--mpi | --keras WHEEL_OR_DIRECTORY]",
         "Look at this machine: Python, TensorFlow, MPI, cores, GPUs and shared memory. Exit code 1 if training could "
         "not work.",
         "docs/launcher.md",
         refusal=_REFUSAL,
     )
-    parser.add("what to print (docs/launcher.md)", "--mpi", action="store_true", help="Only what each MPI can do")
+    group = "what to print (docs/launcher.md)"
+    parser.add(group, "--mpi", action="store_true", help="Only what each MPI can do")
+    parser.add(
+        group,
+        "--keras",
+        metavar="WHEEL_OR_DIRECTORY",
+        help="Only whether the Keras, tf_keras or TensorFlow there has every name that matex_tf reads or wraps. It is "
+        "not imported. Exit code 1 if one is gone",
+    )
     return parser
 
 
@@ -80,6 +88,8 @@ def command(given: argparse.Namespace) -> int:
     if given.rest:
         near = suggestions.nearest(given.rest[0], ["--help"])
         raise SettingError(_REFUSAL.format(word=given.rest[0], near=near))
+    if given.keras is not None:
+        return foreign_names.show(given.keras)
     return mpi_table.show() if given.mpi else examine()
 
 

@@ -97,8 +97,6 @@ def across_rows(axis: Any, rank: int | None) -> bool:
 
 
 def _circle(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    from keras.src import backend
-
     part = batch_share.current()
     given = inspect.signature(wrapped).bind(*args, **kwargs)
     if part is None or part.apart or given.arguments.get("ref_embeddings") is not None:
@@ -107,7 +105,7 @@ def _circle(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     y_true, _ = gathered_batch.gather(given.arguments["y_true"], part, "y_true of circle")
     given.arguments.update(y_pred=y_pred, y_true=y_true)
     own = gathered_batch.take_own(wrapped(*given.args, **given.kwargs), place)
-    backend.set_keras_mask(own, own > 0)
+    keras_lines.set_mask(own, own > 0)
     return own
 
 

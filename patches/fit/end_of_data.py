@@ -72,9 +72,10 @@ def _found(model: Any) -> list[Any]:
 
 def _optimizers(model: Any) -> list[Any]:
     """The optimizers of a model; not those that scale the loss, which look at gradients before all else."""
-    from keras.src.optimizers import loss_scale_optimizer, optimizer
+    from keras.src.optimizers import loss_scale_optimizer
+    from keras.src.optimizers import optimizer as base
 
-    held = {id(one): one for one in (model.optimizer, *vars(model).values()) if isinstance(one, optimizer.Optimizer)}
+    held = {id(one): one for one in (model.optimizer, *vars(model).values()) if isinstance(one, base.Optimizer)}
     return [one for one in held.values() if not isinstance(one, loss_scale_optimizer.LossScaleOptimizer)]
 
 

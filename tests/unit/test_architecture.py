@@ -18,6 +18,7 @@ ROOMS: dict[str, str] = {
     "settings": "strategies",  # lazily: the registry has the names, the rules and the options of strategies
     "storage": "",
     "layer": "storage",
+    "facts": "",
     "core": "storage core.transport",
     "core.transport": "core",
     "exchange": "core core.transport exchange.node exchange.network",
@@ -105,7 +106,7 @@ ROOMS: dict[str, str] = {
         "core layer center exchange launch launch.warm faults watching patches patches.common patches.candidates"
         " patches.files patches.imports"
     ),
-    "cli.checks": "launch layer",
+    "cli.checks": "facts launch layer",
     "label.network": "",
     "cli": "cli.checks matex_tf core storage exchange center planning watching blueprints verifying launch job label",
 }  # fmt: skip
