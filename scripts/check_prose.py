@@ -39,7 +39,6 @@ NOT_YET = frozenset(
         "docs/architecture.md",
         "docs/contributing.md",
         "docs/data.md",
-        "docs/exchange.md",
         "docs/files.md",
         "docs/how-it-works.md",
         "docs/security.md",
