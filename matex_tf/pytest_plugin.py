@@ -122,7 +122,7 @@ class Ranks:
     def _gather(self, value: Any, what: str) -> list[Any]:
         """Every rank's value, also where others are still in a test that fails once it finds this rank elsewhere."""
         for _ in range(_MOST_STEPS):
-            self._world.step_signature, self._world.location = (), ""  # of a step that did not come to its end
+            self._world.at("")  # of a step that did not come to its end
             try:
                 return self._world.allgather(value, what)
             except RanksDisagree as error:

@@ -63,8 +63,7 @@ class World:
         log_to: the file descriptor that such lines are written to.
         generation: how often ranks have been left behind; with it `rank`, `size` and what follows from them change.
         first_ranks: the rank that each had before any was left behind.
-        location: where this rank is in its script, such as "train step 3 of cnn"; shown where ranks disagree.
-        step_signature: what the next `barrier` compares besides its own details, such as "a batch of 32 rows".
+        location, step_signature: where this rank is, and what the ranks agree on there; see `at`.
         groups: what `matex_tf.core.groups` has made of this world; None until it is asked for.
         part_of: the world of which this is a group; None for others.
         forked_from: the world of the rank that has forked this process, which is none itself; None in a rank.
@@ -127,6 +126,24 @@ class World:
         """The communicator of a world of several ranks, or of one that has had several."""
         assert self._comm is not None
         return self._comm
+
+    def at(self, location: str, *agreed: str) -> None:
+        """Note where this rank is in its script, and what the ranks must agree on until it is elsewhere.
+
+        Args:
+            location: such as "train step 3 of cnn"; shown where ranks disagree.
+            agreed: what each `barrier` compares besides its own details, such as "a batch of 32 rows".
+        """
+        self.location, self.step_signature = location, agreed
+
+    @contextlib.contextmanager
+    def during(self, location: str, *agreed: str) -> Iterator[None]:
+        """The same for a step: nothing of it need be agreed on after it, or after an error that it ends with."""
+        self.at(location, *agreed)
+        try:
+            yield
+        finally:
+            self.step_signature = ()
 
     @property
     def can_shrink(self) -> bool:

@@ -43,7 +43,7 @@ def install(module: ModuleType) -> None:
 def _adapt(wrapped: Any, layer: Any, args: Any, kwargs: Any) -> Any:
     given = inspect.signature(wrapped).bind(*args, **kwargs)
     name, data = next(iter(given.arguments.items()))
-    world.current().location = f"adapt of {layer.name}"
+    world.current().at(f"adapt of {layer.name}")
     if isinstance(data, tf.data.Dataset):
         if not _is_own(data):
             return wrapped(*args, **kwargs)

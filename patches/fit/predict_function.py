@@ -107,10 +107,8 @@ class PredictFunction:
             self._partitioned[slices] = PartitionedStep(self._of_model(), name, slices, None, _WHAT)
         step = self._partitioned[slices]
         made = step.make(data, [share.total] * len(slices))
-        ranks = world.current()
-        ranks.location, ranks.step_signature = f"predict, a batch of {share.total} rows", (step.how,)
         begun = time.perf_counter()
-        with tf_op.collecting():
+        with world.current().during(f"predict, a batch of {share.total} rows", step.how), tf_op.collecting():
             outputs = step(data, share)
         if (call := model_state.of(self.model).call) is not None:
             call.computing += time.perf_counter() - begun
@@ -196,7 +194,7 @@ def _concat(*parts: Any) -> Any:
 def _gather(outputs: Any, share: RowRange) -> Any:
     """Join the ranks' outputs for their rows of one batch."""
     ranks = world.current()
-    ranks.location = f"predict, a batch of {share.total} rows"
+    ranks.at(f"predict, a batch of {share.total} rows")
 
     def join(output: Any) -> Any:
         if isinstance(output, (tf.RaggedTensor, tf.SparseTensor)):

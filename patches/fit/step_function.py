@@ -16,7 +16,7 @@ from matex_tf.patches.common import model_state, under_way
 from matex_tf.patches.data.batches import Batch, BatchSource, fetch
 from matex_tf.patches.dynamics import rows_seen
 from matex_tf.patches.fit import end_of_data, small_calls
-from matex_tf.patches.fit.step import one_rank_shapes
+from matex_tf.patches.fit.step import one_rank_shapes, partitioned_step
 from matex_tf.patches.fit.step.shared_step import SharedStep
 from matex_tf.patches.groups.steps import GroupSteps
 from matex_tf.patches.keras import metrics, weights
@@ -157,11 +157,13 @@ def _tensors(logs: Any) -> Any:
 
 
 def refuse_states(model: Any) -> None:
-    """Raises: MatexError: a layer keeps a state for each row of a batch, of which a rank sees a part only."""
+    """Raises: MatexError: a layer keeps a state for each row of a batch, and a rank computes with a part of them."""
+    if partitioned_step.can(model):
+        return
     for layer in model._flatten_layers():
         if getattr(layer, "stateful", False) and hasattr(layer, "reset_state"):
             raise MatexError(
                 f"layer {layer.name} of {model.name} is stateful: it keeps a state for each row of a whole batch, and "
-                "each rank works on other rows of it. Run the script on one rank, or build the layer without "
-                "stateful=True."
+                "each rank works on other rows of it, since the steps are not partitioned here (docs/how-it-works.md). "
+                "Run the script on one rank, or build the layer without stateful=True."
             )

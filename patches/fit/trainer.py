@@ -94,7 +94,7 @@ def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     model_state.of(model).begin = True
     model_state.of(model).epoch_losses = []
     ranks = world.current()
-    ranks.location = f"the start of fit of {model.name}"
+    ranks.at(f"the start of fit of {model.name}")
     asked.compare(wrapped, args, kwargs)
     per_rank = settings.current().batch == "per-rank"
     if per_rank:
@@ -125,7 +125,7 @@ def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     if not strategies.current().replicas_identical:  # `train_on_batch` has to begin another training to meet anybody
         model_state.of(model).begin = True
     epochs.end(model)
-    ranks.location = f"the end of fit of {model.name}"
+    ranks.at(f"the end of fit of {model.name}")
     ranks.barrier("end a fit")
     return history
 
@@ -150,14 +150,14 @@ def _steps_per_execution(model: Any, times: int) -> Iterator[None]:
 def _evaluate(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     if resume_fit.replaying(model):
         return {}  # validation after an epoch that is over
-    world.current().location = f"evaluate of {model.name}"
+    world.current().at(f"evaluate of {model.name}")
     weights.merge_statistics(model)
     with in_turn.within_call(), _evaluating():
         return wrapped(*args, **kwargs)
 
 
 def _predict(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
-    world.current().location = f"predict of {model.name}"
+    world.current().at(f"predict of {model.name}")
     if source_sharding.found(args[0] if args else kwargs.get("x")) == "source":
         raise MatexError(
             "predict gives predictions in the order of the rows, and --data source has dealt those out: give it "
@@ -181,7 +181,7 @@ def _logs_of_all(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     """An epoch's logs, over all ranks; moving statistics are merged at the same point, before validation."""
     if resume_fit.replaying(model):
         return {}
-    world.current().location = f"the end of an epoch of {model.name}"
+    world.current().at(f"the end of an epoch of {model.name}")
     if isinstance(model.train_function, step_function.StepFunction):
         model.train_function.end_epoch(evaluating=bool(_evaluating))
     weights.merge_statistics(model)

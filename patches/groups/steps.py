@@ -68,7 +68,6 @@ class GroupSteps:
         ranks, model = world.current(), self._step.model
         groups = strategies.current().groups_of(ranks)
         whole = batches.whole(batch)
-        ranks.step_signature = ()
         if begins := model_state.of(model).begin:
             self._step.begin(batch()[0] if whole is None else whole)
         model_state.of(model).unmerged = True  # of all groups, also of one that makes no step

@@ -89,7 +89,7 @@ def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
 def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     ranks = world.current()
     model_state.of(model).begin = True
-    ranks.location = f"the start of fit of {model.name}"
+    ranks.at(f"the start of fit of {model.name}")
     asked.compare(wrapped, args, kwargs)
     times = ranks.size if settings.current().batch == "per-rank" else 1
     if times > 1:
@@ -106,7 +106,7 @@ def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         history = wrapped(*args, **kwargs)
     weights.merge_statistics(model)
     strategies.current().end(model)
-    ranks.location = f"the end of fit of {model.name}"
+    ranks.at(f"the end of fit of {model.name}")
     ranks.barrier("end a fit")
     return history
 
@@ -136,14 +136,14 @@ def _initial_counters(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
 def _evaluate(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     if resume_fit.replaying(model):
         return {}  # validation after an epoch that is over
-    world.current().location = f"evaluate of {model.name}"
+    world.current().at(f"evaluate of {model.name}")
     weights.merge_statistics(model)
     with under_way.having(in_keras=True):
         return wrapped(*args, **kwargs)
 
 
 def _predict(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
-    world.current().location = f"predict of {model.name}"
+    world.current().at(f"predict of {model.name}")
     if source_sharding.found(args[0] if args else kwargs.get("x")) == "source":
         raise MatexError(
             "predict gives predictions in the order of the rows, and --data source has dealt those out: give it "
@@ -169,7 +169,7 @@ def _logs_of_all(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     """An epoch's logs, over all ranks; moving statistics are merged at the same point, before validation."""
     if resume_fit.replaying(model):
         return {}
-    world.current().location = f"the end of an epoch of {model.name}"
+    world.current().at(f"the end of an epoch of {model.name}")
     if isinstance(model.train_function, steps.StepFunction):
         model.train_function.feed.end_epoch(model)
     weights.merge_statistics(model)

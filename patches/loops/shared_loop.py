@@ -120,9 +120,9 @@ class SharedLoop:
         rows = row_slicing.rows_of(row_slicing.to_tensors(data)) if batch.share is None else batch.share.total
         place = f"batch {self._batches} of the loop at {self._place()}"
         if self._mode == _OWN_BATCHES:
-            ranks.step_signature, ranks.location = (), place
+            ranks.at(place)
             return self._own(data, rows)
-        ranks.step_signature, ranks.location = (f"a batch of {rows} rows",), place
+        ranks.at(place, f"a batch of {rows} rows")
         if self._mode == _PARTITIONED:
             self._tell(rows)
             return self._whole(data, rows, position.OUTSIDE)
@@ -223,8 +223,7 @@ class SharedLoop:
     def _at_end(self) -> Any:
         """The data have ended here; where other ranks have rows left, this one goes on as a ghost."""
         if self._mode == _OWN_BATCHES:
-            world.current().step_signature = ()
-            world.current().location = f"the end of the loop at {self._place()}"
+            world.current().at(f"the end of the loop at {self._place()}")
             data = self._own(None, -1)
             if data is not None:
                 return data

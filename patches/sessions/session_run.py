@@ -88,7 +88,7 @@ def _train(wrapped: Any, session: Any, fetches: Any, feeds: Any, rest: Any, numb
         )
     ranks = world.current()
     sharing_report.uncovered("a session of TensorFlow 1")
-    ranks.location, ranks.step_signature = f"a training run of a session, of {len(feeds or {})} feeds", ()
+    ranks.at(f"a training run of a session, of {len(feeds or {})} feeds")
     if session not in _begun:
         _begun.add(session)
         variables.broadcast(session)

@@ -25,7 +25,7 @@ import matex_tf
 world = matex_tf.init()
 first, seen = world.rank, None
 for step in range(8):
-    world.location = f"step {step}"
+    world.at(f"step {step}")
     if step == 2 * first + 1 and first < 3:
         os.kill(os.getpid(), signal.SIGKILL)
     there, before = zip(*world.allgather((first, seen), "look who is there"))

@@ -37,7 +37,7 @@ world = matex_tf.init()
 first = world.rank
 weights = np.zeros(3)
 for step in range(12):
-    world.location = f"step {step}"
+    world.at(f"step {step}")
     if step == 5:
         with open(f"ready.{first}", "w") as file:
             file.write("yes")

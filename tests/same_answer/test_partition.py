@@ -20,6 +20,12 @@ def test_the_answer_of_one_rank(ranks, form):
     same({size: [value for value, _ in values] for size, values in results.items()}, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["stateful", "number"])
+def test_batches_of_a_fixed_number_of_rows(ranks, kind):
+    """Layers that keep a state for each row, and steps that compute with the number of rows that one rank sees."""
+    same(ranks(partitioned.numbered, (1, 3), kind=kind), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("shards", [False, True], ids=["shared", "shards"])
 @pytest.mark.parametrize("kind", ["cannot", "fails"])
 def test_what_cannot_be_rebuilt_is_computed_whole(ranks, kind, shards):
@@ -61,10 +67,6 @@ def test_codecs_are_for_gradients(ranks, codec):
         same({1: [exact["logs"]], 3: [found["logs"]]})
 
 
-@pytest.mark.xfail(
-    reason="after other cases in the same ranks one rank alone may fail to rebuild it; all ranks say so and end",
-    strict=False,
-)
 def test_predictions_that_compare_rows(ranks):
     """A `predict` that looks at all rows of a batch, keeps state and draws gives what one rank gives."""
     same(ranks(partitioned.predicted, (1, 3), meets="gather predictions"))

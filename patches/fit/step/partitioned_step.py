@@ -83,7 +83,8 @@ class PartitionedStep:
         """
         self._model_step, self._name, self._slices = model_step, name, slices
         self._counting, self._ranks = counting, Ranks(joins)
-        self._traced: list[tuple[Any, Any]] = []  # specs, and what was traced for them
+        self._traced: list[tuple[Any, int, Any]] = []  # spec, number of rows or 0 for any, and what was traced for it
+        self._needs_number = False  # whether the step cannot be traced for any number of rows
         self._rebuilt: dict[str, _Rebuilt] = {}  # by the columns of a batch
         self._last: tuple[Any, _Rebuilt] | None = None
         self.how = ""
@@ -95,34 +96,52 @@ class PartitionedStep:
             built_with: for each leaf, the rows with which one rank would build layers; None for any number.
         """
         columns = row_slicing.signature(data)
+        if self._needs_number:
+            columns = *columns, self._number(built_with)
         if self._last is not None and self._last[0] == columns:
             return self._last[1]
         if str(columns) not in self._rebuilt:
             spec = whole_batch.spec(data, self._slices)
             why = "" if len(self._rebuilt) < MOST else f"its batches have more than {MOST} different shapes"
-            traced = self._trace(spec, built_with)
-            self._rebuilt[str(columns)] = made = _Rebuilt(traced, spec, self._slices, self._ranks, self._counting, why)
+            number, traced = self._trace(spec, built_with)
+            made = _Rebuilt(traced, spec, self._slices, self._ranks, self._counting, why, number)
+            self._rebuilt[str(columns)] = made
             made.tell(self._name)
         made = self._rebuilt[str(columns)]
         self._last, self.how = (columns, made), made.how
         return made
 
-    def _trace(self, spec: Any, built_with: one_rank_shapes.Rows) -> Any:
-        """What was traced for such batches; columns of a second size are traced as of any, as Keras does it."""
-        for known, traced in self._traced:
-            if _covers(known, spec):
-                return traced
-        for known, _ in self._traced:
-            spec = _common(known, spec)
+    def _number(self, built_with: one_rank_shapes.Rows) -> int:
+        """The rows that one rank would trace for; 0: any number."""
+        numbers = {rows for rows, has in zip(built_with, self._slices, strict=True) if has}
+        return numbers.pop() or 0 if len(numbers) == 1 else 0
+
+    def _trace(self, spec: Any, built_with: one_rank_shapes.Rows) -> tuple[int, Any]:
+        """What was traced for such batches, and for how many rows; columns of a second size are traced as of any, as
+        Keras does it. A step is traced for any number of rows; one that needs the number, for that of one rank."""
+        number = self._number(built_with) if self._needs_number else 0
+        for known, rows, traced in self._traced:
+            if rows == number and _covers(known, spec):
+                return number, traced
+        for known, rows, _ in self._traced:
+            spec = _common(known, spec) if rows == number else spec
 
         @tf.autograph.experimental.do_not_convert
         def step(given: Any) -> Any:
             with one_rank_shapes.tracing(given, built_with):
                 return self._model_step(given)
 
-        with world.alone():  # the script's Python sees one rank
-            self._traced.append((spec, tf.function(step).get_concrete_function(spec)))
-        return self._traced[-1][1]
+        given = whole_batch.with_rows(spec, self._slices, number) if number else spec
+        try:
+            with world.alone():  # the script's Python sees one rank
+                traced = tf.function(step).get_concrete_function(given)
+        except Exception:
+            if self._needs_number or not self._number(built_with):
+                raise
+            self._needs_number = True  # such as `tf.reshape(x, [x.shape[0], -1])`
+            return self._trace(spec, built_with)
+        self._traced.append((spec, number, traced))
+        return number, traced
 
     def __call__(self, data: Any, share: row_slicing.RowRange) -> Any:
         """Run it on rows `share` of a batch; returns what one rank's step returns."""
@@ -152,7 +171,9 @@ class _Rebuilt:
         ranks: Ranks,
         counting: Callable[[], Any] | None,
         why_whole: str,
+        number: int = 0,
     ):
+        """Args: number: the rows that it was traced for; 0: any."""
         self.traced, self._slices, self.why_whole = traced, slices, why_whole
         self._partitioned: Partitioned | None = None
         leaves = tf.nest.flatten(spec)
@@ -165,7 +186,7 @@ class _Rebuilt:
             rows, columns = [has for _, has in there], [shape for shape, _ in there]
             coded = settings.current().codec != "none"
             weights = [variable.handle for variable in traced.variables if coded and variable.trainable]
-            self._partitioned = Partitioned(traced, rows, ranks, columns, counting, weights)
+            self._partitioned = Partitioned(traced, rows, ranks, columns, counting, weights, fixed=number)
             self._partitioned.graph()
         except CannotPartition as error:
             self.why_whole = str(error)
@@ -189,7 +210,7 @@ class _Rebuilt:
     @property
     def how(self) -> str:
         """How batches are shared out, in words."""
-        return "computed whole by every rank" if self.why_whole else "shared out by rows"
+        return f"computed whole by every rank ({self.why_whole})" if self.why_whole else "shared out by rows"
 
     def __call__(self, data: Any, share: row_slicing.RowRange) -> Any:
         if self._partitioned is None or self.why_whole:

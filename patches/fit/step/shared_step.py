@@ -73,13 +73,15 @@ class SharedStep:
 
     def __call__(self, data: Any, share: RowRange) -> Any:
         """Run the step on rows `share` of an eager batch; returns its logs, those of this rank."""
+        self.steps += 1
+        together = self.group or world.current()
+        with together.during(f"{self.kind} step {self.steps} of {self.model.name}", f"a batch of {share.total} rows"):
+            return self._run(data, share, together)
+
+    def _run(self, data: Any, share: RowRange, together: world.World) -> Any:
         model, remembered = self.model, model_state.of(self.model)
         slices = row_slicing.sliceable(data)
         called, made = time.perf_counter(), self.graphs.made
-        self.steps += 1
-        together = self.group or world.current()
-        together.location = f"{self.kind} step {self.steps} of {model.name}"
-        together.step_signature = (f"a batch of {share.total} rows",)
         if remembered.before_merge is not None:
             metrics.restore_local(model)
         with world.use(together):

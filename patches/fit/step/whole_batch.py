@@ -45,6 +45,16 @@ def spec(data: Any, slices: Sequence[bool]) -> Any:
     return tf.nest.pack_sequence_as(data, leaves)
 
 
+def with_rows(specs: Any, slices: Sequence[bool], rows: int) -> Any:
+    """The same specs, of batches of so many rows."""
+
+    def of_leaf(leaf: Any, has_rows: bool) -> Any:
+        return tf.TensorSpec([rows, *leaf.shape[1:]], leaf.dtype) if has_rows and leaf is not None else leaf
+
+    leaves = [of_leaf(leaf, has_rows) for leaf, has_rows in zip(tf.nest.flatten(specs), slices, strict=True)]
+    return tf.nest.pack_sequence_as(specs, leaves)
+
+
 def _of_leaf(mine: Any, first: int, label: str) -> Any:
     if isinstance(mine, tf.RaggedTensor):
         lengths = mine.nested_row_lengths()

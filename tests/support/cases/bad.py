@@ -54,6 +54,7 @@ def dtype(kind="arrays"):
         model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(25), verbose=0)
 
 
+@by_patches
 def states(how):
     """A recurrent layer that keeps a state for each row of a batch."""
     x = np.zeros((16, 5, 1), "float32")

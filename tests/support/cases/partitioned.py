@@ -138,6 +138,51 @@ def fitted(form):
         settings.use(before)
 
 
+class Numbered(keras.Model):
+    """Computes with the number of rows that one rank would see, beside constants of as many rows; keeps a state."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.end = layers.Dense(4), layers.Dense(1)
+
+    def call(self, x):
+        rows = tf.reshape(self.body(x), [x.shape[0], 2, 2]) + tf.ones((8, 2, 2))
+        return self.end(tf.reshape(rows, [x.shape[0], 4])) / (x.shape[0] / 8)
+
+    def train_step(self, data):
+        x, y = data[:2]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((self(x, training=True) - y) ** 2) / x.shape[0]
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss, "rows": tf.constant(float(x.shape[0]))}
+
+
+def numbered(kind):
+    """What `fit` and its kin leave behind if every batch has 8 rows.
+
+    Args:
+        kind: "stateful": layers that keep a state for each row; "number": a step that needs the number of rows.
+    """
+    before = settings.use(dataclasses.replace(settings.current(), partitioner=True))
+    try:
+        keras.utils.set_random_seed(3)
+        x = np.random.RandomState(0).rand(24, 6).astype("float32")
+        y, model = x.sum(1)[:, None], Numbered()
+        if kind == "stateful":
+            body = [layers.Reshape((3, 2)), layers.LSTM(4, stateful=True, return_sequences=True)]
+            body += [layers.GRU(4, stateful=True), layers.Dense(1)]
+            model = keras.Sequential([keras.Input(batch_shape=(8, 6)), *body])
+        model.compile(keras.optimizers.SGD(0.02), "mse", metrics=["mae"] if kind == "stateful" else None)
+        data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8, drop_remainder=True)
+        history = model.fit(data, epochs=2, verbose=0).history
+        history["arrays"] = model.fit(x, y, batch_size=8, shuffle=False, verbose=0, validation_data=data).history
+        history["on batch"] = np.asarray(model.train_on_batch(x[:8], y[:8])).tolist()
+        found = [model.predict(data, verbose=0), model.predict_on_batch(x[:8])]
+        return history, tf.nest.map_structure(np.asarray, found), [np.asarray(weight) for weight in model.weights]
+    finally:
+        settings.use(before)
+
+
 class Bags(keras.Model):
     """Sums of embeddings over rows of any length."""
 
