@@ -95,7 +95,7 @@ class PartitionedStep:
         Args:
             built_with: for each leaf, the rows with which one rank would build layers; None for any number.
         """
-        columns = row_slicing.signature(data)
+        columns: Any = row_slicing.signature(data)
         if self._needs_number:
             columns = *columns, self._number(built_with)
         if self._last is not None and self._last[0] == columns:
