@@ -41,7 +41,6 @@ NOT_YET = frozenset(
         "docs/data.md",
         "docs/files.md",
         "docs/how-it-works.md",
-        "docs/security.md",
     }
 )
 
