@@ -35,9 +35,7 @@ WORDS = {
 NOT_YET = frozenset(
     {
         "CHANGELOG.md",
-        "CONTRIBUTING.md",
         "docs/architecture.md",
-        "docs/contributing.md",
         "docs/data.md",
         "docs/files.md",
         "docs/how-it-works.md",
