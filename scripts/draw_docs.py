@@ -173,7 +173,27 @@ def faults() -> str:
     return drawn.svg()
 
 
-PICTURES = {"batch.svg": batch, "strategies.svg": strategies, "faults.svg": faults}
+def sharding() -> str:
+    """What each of four ranks holds of a model and its optimizer, with `--shard none` and `state`."""
+    drawn = Picture(840, 240, "What four ranks hold: with --shard state each has a quarter of the optimizer's slots")
+    kinds = (("weights", "c0", 70), ("gradient", "c1", 70), ("slots of Adam", "c3", 140))
+    for left, name, parts in ((90, "--shard none", 1), (490, "--shard state", 4)):
+        drawn.text(left + 140, 22, name, "b m")
+        at = left
+        for label, kind, width in kinds:
+            drawn.text(at + width / 2, 46, label, "dim m")
+            for rank in range(4):
+                y = 58 + rank * 44
+                part = width / parts if kind == "c3" else width
+                drawn.box(at, y, width - 4, 30, "box", 2)
+                drawn.box(at + rank * part * (part < width), y, part - 4, 30, kind, 2)
+            at += width
+    for rank in range(4):
+        drawn.text(20, 58 + rank * 44 + 20, f"rank {rank}", "b")
+    return drawn.svg()
+
+
+PICTURES = {"batch.svg": batch, "strategies.svg": strategies, "faults.svg": faults, "sharding.svg": sharding}
 
 
 def main() -> None:
