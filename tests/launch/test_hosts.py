@@ -89,7 +89,9 @@ def test_training(hosts, downloads, tmp_path, warm):
     ended = job.end(180)
     assert ended.code == 0, ended.err
     assert "imports TensorFlow for itself" not in ended.err
-    assert "matex_tf: 4 ranks on 2 nodes, " in ended.err
+    lines = [line for line in ended.err.splitlines() if re.match("matex_tf: (?!epoch )", line)]
+    assert len(lines) == 2 and lines[0].startswith("matex_tf: 4 ranks on 2 nodes, "), lines
+    assert lines[1] == "matex_tf: each of 4 ranks has the same 101 rows, and computes its part of each batch"
     assert ended.out.count("the loss is") == 1
     ranks = [json.loads((tmp_path / f"seen.{rank}").read_text()) for rank in range(4)]
     assert [rank["host"] for rank in ranks] == ["h1", "h1", "h2", "h2"]
