@@ -189,6 +189,40 @@ def gather_over_ranks(tensors: Sequence[tf.Tensor], what: str, labels: Sequence[
     return results
 
 
+def join_parts(
+    parts: Sequence[tf.Tensor], lengths: Sequence[Sequence[int]], what: str, labels: Sequence[str]
+) -> list[tf.Tensor]:
+    """Join flat tensors of which each rank has a part; all of one dtype travel in one message.
+
+    Args:
+        parts: this rank's part of each.
+        lengths: for each of them, the elements that each rank has.
+        what, labels: see `sum_over_ranks`.
+
+    Returns:
+        The joined tensors, flat, the same on every rank.
+    """
+    results: list[tf.Tensor] = [None] * len(parts)
+    for dtype in dict.fromkeys(part.dtype for part in parts):
+        places = [place for place, part in enumerate(parts) if part.dtype == dtype]
+        name = f"{what}: {labels[places[0]]}" + (f" and {len(places) - 1} more" if len(places) > 1 else "")
+        counts = np.array([lengths[place] for place in places])  # (tensors, ranks)
+
+        def exchange(*given: np.ndarray, counts: np.ndarray = counts, name: str = name) -> list[np.ndarray]:
+            everything = _joined(world.current(), np.concatenate(given), name)
+            pieces = np.split(everything, np.cumsum(counts.T.reshape(-1))[:-1])  # of the first rank, of the second, …
+            return [np.concatenate(pieces[place :: len(counts)]) for place in range(len(counts))]
+
+        def nothing(given: Sequence[np.ndarray], counts: np.ndarray = counts) -> list[np.ndarray]:
+            return [np.zeros(size, part.dtype) for size, part in zip(counts.sum(1), given, strict=True)]
+
+        own = [parts[place] for place in places]
+        for place, result in zip(places, call(exchange, own, _dtypes(own), nothing), strict=True):
+            result.set_shape([sum(lengths[place])])
+            results[place] = result
+    return results
+
+
 def _joined(ranks: world.World, array: np.ndarray, name: str) -> np.ndarray:
     if array.dtype.name == "bfloat16":  # MPI does not know it
         return ranks.allgather_rows(array.view(np.uint16), name).view(array.dtype)

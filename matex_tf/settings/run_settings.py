@@ -172,6 +172,14 @@ class Settings:
         kind="switch",
         group="the run",
     )
+    shard: str = option(
+        "none",
+        "What lies in parts on the ranks, so that a rank needs less memory. `none`: every rank holds the whole model. "
+        "`state`: each rank holds 1/p of the optimizer's slots, computes 1/p of an update, and the ranks gather the "
+        "weights (ZeRO-1); the answer is the same (docs/sharding.md).",
+        choices=("none", "state"),
+        group="the run",
+    )
     strategy: str = option(
         "sync",
         "What ranks exchange, with whom and when.",  # the registry of strategies adds the choices, see `options`

@@ -17,6 +17,7 @@ from matex_tf.core.mismatch import checksum, name_ranks
 from matex_tf.errors import RanksDisagree
 from matex_tf.patches.common import keras_lines, model_state, seeds, under_way
 from matex_tf.patches.keras import optimizer as optimizer_hook
+from matex_tf.patches.shards import variable as in_parts
 
 
 def variables_of(model: Any) -> list[Any]:
@@ -81,6 +82,8 @@ def take_from_rank_0(variables: Sequence[Any], names: Sequence[str], what: str) 
     ranks = world.current()
     ranks.barrier(what, [_described(*one) for one in zip(variables, names, strict=True)])
     for variable in variables:
+        if (part := in_parts.of(variable)) is not None and part.is_split:
+            continue  # each rank has its own part, of what a step has left alike
         value = np.asarray(variable.numpy())
         shared = ranks.broadcast_array(value)
         if not np.array_equal(value, shared):

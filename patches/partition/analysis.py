@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from matex_tf.patches.partition import rules
-from matex_tf.patches.partition.labels import Label, P, R, S, join
+from matex_tf.patches.partition.labels import F, Label, P, R, S, join
 from matex_tf.patches.partition.patterns import sparse, squares
 from matex_tf.patches.partition.rules import Op, Ruling, lists
-from matex_tf.patches.partition.schedule import Ready, schedule
+from matex_tf.patches.partition.schedule import Ready, schedule, shape_of
 from matex_tf.patches.partition.shapes import BRANCHES, HANDLES, LOOPS, Shaped
 from matex_tf.patches.partition.tensor_map import TensorMap
 
@@ -55,6 +55,7 @@ class Plan:
         nodes: one for each op, in their order; labels: by tensor.
         alias: a tensor that is another one under a new name.
         exchanges: tensors that are needed whole and are not, with the level of their exchange.
+        scattered: sums among them of which each rank needs its part of the elements alone.
         free: tensors of rows that are made of whole values, with their op: each rank can make all rows.
         gradients: those of them that are gradients, and may be encoded on their way.
         computed_whole: types of ops that no rule knew while there were rows.
@@ -68,12 +69,15 @@ class Plan:
         self.alias: TensorMap[Any] = TensorMap()
         self.nodes: list[Node] = []
         self.exchanges: TensorMap[int] = TensorMap()
+        self.scattered: TensorMap[None] = TensorMap()
         self.gradients: TensorMap[None] = TensorMap()
         self.wanted: TensorMap[None] = TensorMap()  # in order
         self.free: TensorMap[Node] = TensorMap()
         self.computed_whole: list[Any] = []
         self._ready = Ready()
         self._statistics: dict[tuple[Any, ...], list[squares.Statistic]] = {}
+        in_parts = [t for t, label in zip(shaped.inputs, labels, strict=True) if label == F and t.dtype in HANDLES]
+        shaped.in_parts.update(tuple(shape_of(handle) or ()) for handle in in_parts)
         needed = _needed(shaped)
         ops = [op for op in shaped.ops if op in needed]
         self._squares = squares.find(shaped, ops, _root)
@@ -93,6 +97,8 @@ class Plan:
         """The label of a tensor; a part that is exchanged anyhow is whole, and a sparse gradient that is gathered."""
         root = self.root(tensor)
         label = self.labels[root]
+        if root in self.scattered:
+            return F
         return R if root in self.wanted and (label.kind == "P" or root in self._gathered) else label
 
     def _decide(self, op: Any) -> None:
@@ -144,12 +150,16 @@ class Plan:
         """Take note that a tensor is needed with a label."""
         root = self.root(tensor)
         if self._is_exchanged(root, label):
+            if label == F and self.labels[root].is_sum and root not in self.wanted:
+                self.scattered[root] = None
+            elif label != F:
+                self.scattered.pop(root, None)
             self.wanted[root] = None
 
     def _is_exchanged(self, root: Any, label: Label) -> bool:
         """Whether the other ranks are needed for a value with a label."""
         has = self.labels[root]
-        return has != label and has.kind in "SP" and root not in self.free
+        return has != label and has.kind in "SPF" and root not in self.free
 
     def _by_rule(self, op: Any, labels: list[Label]) -> Node:
         seen = Op(op, labels, self.shaped)
@@ -160,14 +170,22 @@ class Plan:
         if ruling is not None:
             better = self._waiting(op, labels, ruling) or self._free_for(op, labels, ruling)
             if better:
-                node = self._by_rule(op, [R if place in better else label for place, label in enumerate(labels)])
-                wants = [R if place in better else want for place, want in enumerate(node.ruling.wants)]
+                other = {place: self._part_or_whole(op.inputs[place]) for place in better}
+                node = self._by_rule(op, [other.get(place, label) for place, label in enumerate(labels)])
+                wants = [
+                    other[place] if place in other and (want is None or other[place] == R) else want
+                    for place, want in enumerate(node.ruling.wants)
+                ]
                 node.ruling = dataclasses.replace(node.ruling, wants=wants)
                 return node
             return Node(op, ruling)
         if any(label.kind == "S" and self.root(t) not in self.free for t, label in zip(op.inputs, labels, strict=True)):
             self.computed_whole.append(op)
         return Node(op, rules.whole(seen), known=all(label.kind == "R" for label in labels))
+
+    def _part_or_whole(self, tensor: Any) -> Label:
+        """What becomes of a sum over the ranks that is added up: a part, if a variable of its shape lies in parts."""
+        return F if tuple(self.shaped.shape(tensor) or ()) in self.shaped.in_parts else R
 
     def _waiting(self, op: Any, labels: list[Label], ruling: Ruling) -> list[int]:
         """The inputs that stay parts while the op waits for an exchange that they had better travel with."""
@@ -245,8 +263,12 @@ class Plan:
         return Node(op, Ruling(wants, labels), (test, inside))
 
     def _branch(self, op: Any, labels: list[Label]) -> Node:
-        """The predicate is whole; so is what is a part, which a branch might use in two ways."""
-        given = [R if label.kind == "P" else label for label in labels[1:]]
+        """The predicate is whole; so is what is a part, which a branch might use in two ways, but for gradients of what
+        lies in parts."""
+        given = [
+            self._part_or_whole(tensor) if label.is_sum else R if label.kind == "P" else label
+            for tensor, label in zip(op.inputs[1:], labels[1:], strict=True)
+        ]
         plans = [Plan(body, given) for body in self.shaped.bodies[op]]
         gives = [plans[0].label(tensor) for tensor in plans[0].shaped.outputs]
         for plan in plans[1:]:

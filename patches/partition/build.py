@@ -12,7 +12,7 @@ from tensorflow.python.ops import resource_variable_ops
 from matex_tf.patches.partition import schedule
 from matex_tf.patches.partition.affine import Affine
 from matex_tf.patches.partition.analysis import Node, Plan
-from matex_tf.patches.partition.labels import Label, R
+from matex_tf.patches.partition.labels import F, Label, R
 from matex_tf.patches.partition.shapes import BRANCHES, HANDLES, LOOPS
 from matex_tf.patches.partition.tensor_map import TensorMap
 
@@ -33,6 +33,15 @@ class Exchange(Protocol):
 
     def gather(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
         """Each tensor joined along the first axis, in the order of ranks; that axis may differ among them."""
+
+    def scatter(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
+        """This rank's part (`shards.part`) of the sum of each tensor over the ranks."""
+
+    def join(self, parts: Sequence[tf.Tensor], sizes: Sequence[int], names: Sequence[str]) -> list[tf.Tensor]:
+        """Values of so many elements, flat, from this rank's part of each."""
+
+    def part(self, whole: tf.Tensor) -> tf.Tensor:
+        """This rank's part of a whole value. The ranks do not meet."""
 
 
 class Builder:
@@ -88,9 +97,9 @@ class Builder:
                 tensors = sorted(exchanges[level], key=order.__getitem__)
                 with tf.control_dependencies(met):
                     self._exchange(tensors)
-                met = [self._converted[id(tensor), R] for tensor in tensors] if meets else []
+                met = [self._exchanged(tensor) for tensor in tensors] if meets else []
             if level == last and self._after_last is not None:
-                with tf.control_dependencies([self._converted[id(tensor), R] for tensor in exchanges[level]]):
+                with tf.control_dependencies([self._exchanged(tensor) for tensor in exchanges[level]]):
                     before = [self._after_last()]
             for node in levels.get(level, ()):
                 waits = before if node.op.op_def.is_stateful or node.inside else []
@@ -142,6 +151,8 @@ class Builder:
             return tf.where(tf.equal(self.first, 0) & self.is_first_rank, whole, tf.zeros_like(whole))
         if label.kind == "P":
             return whole
+        if label.kind == "F":
+            return self.exchange.part(whole)
         if label.kind == "L":
             raise CannotPartition("a tensor is wanted as a list")
         return self.rows_of(root, whole, label)
@@ -170,6 +181,12 @@ class Builder:
     # -- exchanges
 
     def _exchange(self, tensors: Sequence[Any]) -> None:
+        kinds = [self.plan.labels[tensor].kind for tensor in tensors]
+        self._of_parts(
+            [tensor for tensor in tensors if tensor in self.plan.scattered],
+            [tensor for tensor, kind in zip(tensors, kinds, strict=True) if kind == "F"],
+        )
+        tensors = [t for t, kind in zip(tensors, kinds, strict=True) if kind != "F" and t not in self.plan.scattered]
         sums = [tensor for tensor in tensors if self.plan.labels[tensor].is_sum]
         others = [tensor for tensor in tensors if not self.plan.labels[tensor].is_sum]
         for coded in (False, True):
@@ -185,6 +202,21 @@ class Builder:
                 self._converted[id(tensor), R] = finish(value)
         for tensor in tensors:
             self._set_shape(self._converted[id(tensor), R], tensor)
+
+    def _exchanged(self, tensor: Any) -> Any:
+        """What an exchange has given."""
+        return self._converted[id(tensor), F if tensor in self.plan.scattered else R]
+
+    def _of_parts(self, sums: Sequence[Any], parts: Sequence[Any]) -> None:
+        """Make parts of sums, and whole values of parts."""
+        if sums:
+            values = self.exchange.scatter([self._values[one] for one in sums], [one.name for one in sums])
+            self._converted.update(((id(one), F), value) for one, value in zip(sums, values, strict=True))
+        if parts:
+            sizes = [one.shape.num_elements() for one in parts]
+            values = self.exchange.join([self._values[one] for one in parts], sizes, [one.name for one in parts])
+            for one, value in zip(parts, values, strict=True):
+                self._converted[id(one), R] = tf.reshape(value, one.shape)
 
     def _joining(self, tensor: Any) -> tuple[Any, Callable[[Any], Any]]:
         """What of a tensor is joined along the first axis, and what makes the whole value of that."""
@@ -295,7 +327,8 @@ class Builder:
             outputs = self.same(op, values) if build is None else build(self, op, values)
         for tensor, value in zip(node.outputs, outputs, strict=True):
             self._values[tensor] = value
-            self._set_shape(value, tensor)
+            if self.plan.labels[tensor] != F:
+                self._set_shape(value, tensor)
 
     def _of_no_rows(self, node: Node) -> list[Any] | None:
         """The outputs of an op on no rows: nothing, or a sum of nothing; None if one is something else.

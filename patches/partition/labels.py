@@ -4,6 +4,8 @@
     S(axis, blocks) its rows along an axis: the batch, activations, the loss of each row
     P(combine)      a part: the value is the sum (or the largest, the smallest, …) of what the ranks hold: a gradient
     L(inside)       a list of TensorFlow's, whose elements have the label `inside`
+    F               its part of the elements, flat and in their order: an optimizer's slot in shards; the handle of a
+                    variable that lies so has it too
 
 An axis of S is `blocks` times the rows of the batch times a whole number of elements for each row, in this order.
 So `concat([a, b], 0)` of two tensors of rows has two blocks. This is the vocabulary of GSPMD (arXiv 2105.04663,
@@ -17,7 +19,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Label:
-    """See the module; `R`, `S`, `P` and `L` make them."""
+    """See the module; `R`, `S`, `P`, `F` and `L` make them."""
 
     kind: str
     axis: int = -1
@@ -30,7 +32,7 @@ class Label:
             return f"S{self.axis}" + (f"/{self.blocks}" if self.blocks > 1 else "")
         if self.kind == "P":
             return "P" if self.combine == "sum" else f"P:{self.combine}"
-        return self.kind if self.kind == "R" else f"L({self.inside})"
+        return f"L({self.inside})" if self.kind == "L" else self.kind
 
     @property
     def is_sum(self) -> bool:
@@ -40,6 +42,7 @@ class Label:
 
 R = Label("R")
 P = Label("P", combine="sum")
+F = Label("F")
 
 
 def S(axis: int, blocks: int = 1) -> Label:
@@ -60,8 +63,8 @@ def L(inside: Label | None) -> Label:
 def join(first: Label, second: Label) -> Label:
     """The label of what goes round a loop as `first` and comes back as `second`, or comes from two branches.
 
-    R with S becomes S (a slice of it), R with P becomes P (one rank has all of it, the others 0); what else differs
-    becomes whole.
+    R with S becomes S (a slice of it), so does R with F; R with P becomes P (one rank has all of it, the others 0);
+    what else differs becomes whole.
     """
     if first == second:
         return first
@@ -70,6 +73,6 @@ def join(first: Label, second: Label) -> Label:
             return second if first.inside is None else first
         return L(join(first.inside, second.inside))
     kinds = {first.kind, second.kind}
-    if "R" in kinds and ("S" in kinds or first.is_sum or second.is_sum):
+    if "R" in kinds and (kinds & {"S", "F"} or first.is_sum or second.is_sum):
         return second if first.kind == "R" else first
     return R

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from matex_tf.core import world
 from matex_tf.exchange import tf_op
+from matex_tf.patches.partition import shards
 
-_SUMS, JOINS = "exchange gradients and sums", "join rows"
+_SUMS, JOINS, _PARTS = "exchange gradients and sums", "join rows", "join parts of updates"
 
 
 class Ranks:
@@ -25,3 +27,17 @@ class Ranks:
     def gather(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
         """Each tensor joined along the first axis."""
         return tf_op.gather_over_ranks(tensors, self._joins, names)
+
+    def scatter(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
+        """This rank's part of the sum of each tensor."""
+        return [self.part(total) for total in self.sum(tensors, names)]
+
+    def join(self, parts: Sequence[tf.Tensor], sizes: Sequence[int], names: Sequence[str]) -> list[tf.Tensor]:
+        """Values of so many elements, flat, from this rank's part of each."""
+        lengths = [shards.lengths(size, world.of_job().size) for size in sizes]
+        return tf_op.join_parts(parts, lengths, _PARTS, names)
+
+    def part(self, whole: tf.Tensor) -> tf.Tensor:
+        """This rank's part of a whole value."""
+        ranks = world.of_job()
+        return shards.part(whole, ranks.rank, ranks.size)

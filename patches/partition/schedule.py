@@ -103,7 +103,7 @@ def gradients(plan: Plan, handles: Collection[Any]) -> TensorMap[None]:
         handles: those of the variables, as inputs of the plan's graph.
     """
     last, found = last_exchange(plan), TensorMap[None]()
-    shapes = {tuple(shape) for handle in handles if (shape := _shape_of(handle))}
+    shapes = {tuple(shape) for handle in handles if (shape := shape_of(handle))}
     writes: dict[int, list[Any]] = {}  # what is given to the variables, by handle
     for op in (node.op for node in plan.nodes if node.op.type not in _READS):
         for handle in (tensor for tensor in op.inputs if tensor.dtype == tf.resource):
@@ -124,7 +124,7 @@ def gradients(plan: Plan, handles: Collection[Any]) -> TensorMap[None]:
     return found
 
 
-def _shape_of(handle: Any) -> list[int | None] | None:
+def shape_of(handle: Any) -> list[int | None] | None:
     """The shape of a variable; None if it is not known."""
     data = handle_data_util.get_resource_handle_data(handle)
     if not data.is_set or data.shape_and_type[0].shape.unknown_rank:

@@ -53,6 +53,7 @@ class Shaped:
         bodies: of a loop "cond" and "body", of a branch one for each, by op.
         batches: that the step takes from iterators, in its order: the shapes of their tensors, which become inputs.
         fixed: the number of rows that the step was traced for; 0: any number.
+        in_parts: the shapes of variables that lie in parts on the ranks.
     """
 
     def __init__(self, prime: int, around: Any = None):
@@ -72,6 +73,7 @@ class Shaped:
         self.states: dict[Any, Any] = {}
         self.batches: Iterator[Sequence[Any]] | None = None
         self.fixed = 0
+        self.in_parts: set[tuple[int | None, ...]] = set()
         self._functions_of(around)
 
     def counts(self, size: int | None) -> bool:

@@ -8,10 +8,10 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
-from matex_tf.patches.partition import schedule, shapes
+from matex_tf.patches.partition import schedule, shapes, shards
 from matex_tf.patches.partition.analysis import Plan
 from matex_tf.patches.partition.build import Builder, Exchange
-from matex_tf.patches.partition.labels import R, S
+from matex_tf.patches.partition.labels import F, Label, R, S
 
 
 class Partitioned:
@@ -31,6 +31,7 @@ class Partitioned:
         weights: Sequence[Any] = (),
         taken: Sequence[Sequence[Any]] = (),
         fixed: int = 0,
+        slots: shards.Slots | None = None,
     ):
         """Args:
         traced: a concrete function of tensors.
@@ -42,6 +43,7 @@ class Partitioned:
         taken: batches that the function takes from iterators by itself, in its order: the same of their tensors, which
             are the last ones of the batch.
         fixed: the number of rows that it was traced for; 0: any number.
+        slots: which of its variables lie in parts on the ranks; None for none.
         """
         self._traced, self._rows, self._exchange, self._after_last = traced, rows, exchange, after_last
         self._count = len(rows) - sum(map(len, taken))
@@ -50,7 +52,9 @@ class Partitioned:
         self._shaped = shapes.of(traced.graph, columns, taken, fixed)
         self._captured = len(traced.inputs) - self._count
         own = [S(0) if has else R for has in rows]
-        labels = [*own[: self._count], *[R] * self._captured, *own[self._count :]]
+        self._held = list(traced.captured_inputs)
+        in_parts = self._into_parts(slots) if slots is not None else [R] * self._captured
+        labels = [*own[: self._count], *in_parts, *own[self._count :]]
         self.plan = Plan(self._shaped, labels).finish([R] * len(self._shaped.outputs))
         if weights:
             wanted = set(map(id, weights))
@@ -58,6 +62,17 @@ class Partitioned:
             inside = [handle for outside, handle in held if id(outside) in wanted]
             self.plan.gradients = schedule.gradients(self.plan, inside)
         self._made: dict[bool, Any] = {}
+
+    def _into_parts(self, slots: shards.Slots) -> list[Label]:
+        """The labels of what the function captures; of variables in parts those of the rank take the place."""
+        labels = []
+        for place, outside in enumerate(self._held):
+            inside, own = self._shaped.inputs[self._count + place], None
+            if inside.dtype == tf.resource:
+                own = slots.part_of(outside, shards.fits(self._shaped, inside))
+            labels.append(R if own is None else F)
+            self._held[place] = outside if own is None else own
+        return labels
 
     def graph(self, empty: bool = False) -> Any:
         """The function of the tensors of a batch and of four numbers. It gives the outputs of the traced function, flat
@@ -80,7 +95,7 @@ class Partitioned:
             low, first, rows, total = tf.unstack(numbers)
             mine = [leaf[low : low + rows] if has else leaf for leaf, has in zip(batch, self._rows, strict=True)]
             builder = Builder(self.plan, self._exchange, first, rows, total, empty, self._after_last)
-            inputs = [*mine[: self._count], *self._traced.captured_inputs, *mine[self._count :]]
+            inputs = [*mine[: self._count], *self._held, *mine[self._count :]]
             return builder.run(inputs, [R] * len(self._shaped.outputs))
 
         of_batch = [*self._shaped.inputs[: self._count], *self._shaped.inputs[self._count + self._captured :]]

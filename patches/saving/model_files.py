@@ -23,6 +23,7 @@ from matex_tf.patches.common import carried_error, keras_lines, log_once, wrappi
 from matex_tf.patches.common.active_flag import ActiveFlag, alone, each_writes, layers
 from matex_tf.patches.keras import weights
 from matex_tf.patches.saving import agreed_paths
+from matex_tf.patches.shards import serving
 from matex_tf.storage import atomic_file
 
 _FILES = (".keras", ".h5", ".hdf5")
@@ -152,8 +153,9 @@ def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) ->
         """The error of the rank that writes; another rank writes anew where that one dies."""
         nonlocal result, failure
         ranks.barrier(what)
-        if writes():
-            _write()
+        with serving.while_one_reads(writes()):
+            if writes():
+                _write()
         return ranks.broadcast(failure and carried_error.pack(failure, f"rank 0 could not {what}: "), f"end to {what}")
 
     def _write() -> None:

@@ -49,7 +49,7 @@ ROOMS: dict[str, str] = {
     "patches.random": "exchange patches.common patches.across_rows patches.partition",
     "patches.across_rows": "core exchange patches.common",
     "patches.checking": "core exchange strategies patches.common patches.across_rows",
-    "patches.keras": "core exchange strategies patches.common patches.across_rows",
+    "patches.keras": "core exchange strategies patches.common patches.across_rows patches.shards",
     "patches.samples": "core dynamics.samples patches.common patches.across_rows",
     "patches.data": (
         "core exchange exchange.network strategies verifying watching readers patches.common patches.samples"
@@ -60,11 +60,12 @@ ROOMS: dict[str, str] = {
     "patches.dynamics": "core dynamics patches.common patches.data",
     "patches.groups": "core center faults strategies patches.common patches.data patches.recovery",
     "patches.partition": "core exchange patches.partition.rules patches.partition.patterns",
+    "patches.shards": "core patches.common patches.partition",
     "patches.partition.patterns": "patches.partition patches.partition.rules",
     "patches.partition.rules": "patches.partition",
     "patches.fit.step": (
         "core exchange strategies watching patches.common patches.across_rows patches.checking patches.data"
-        " patches.keras patches.recovery patches.random patches.samples patches.partition"
+        " patches.keras patches.recovery patches.random patches.samples patches.partition patches.shards"
     ),
     "patches.fit": (
         "core exchange strategies watching readers patches.common patches.across_rows patches.checking patches.data"
@@ -79,7 +80,7 @@ ROOMS: dict[str, str] = {
     "patches.recording": (
         "core strategies verifying watching patches.checking patches.common patches.keras patches.keras2"
     ),
-    "patches.saving": "core storage patches.common patches.keras patches.fit",
+    "patches.saving": "core storage patches.common patches.keras patches.fit patches.shards",
     "patches.files": "core layer patches patches.common",
     "patches.files.handles": "core patches.common patches.files",
     "patches.imports": "core readers patches patches.common patches.files",

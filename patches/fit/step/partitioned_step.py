@@ -23,6 +23,7 @@ from matex_tf.patches.partition.build import CannotPartition
 from matex_tf.patches.partition.ranks import JOINS, Ranks
 from matex_tf.patches.partition.step import Partitioned
 from matex_tf.patches.recovery.whole_step import Values
+from matex_tf.patches.shards.slots import Slots
 
 #: Shapes of columns for which a step is rebuilt, each time anew; other batches are computed whole.
 MOST = 32
@@ -73,6 +74,7 @@ class PartitionedStep:
         slices: Sequence[bool],
         counting: Callable[[], Any] | None,
         joins: str = JOINS,
+        slots: Callable[[], Slots | None] = lambda: None,
     ):
         """Args:
         model_step: of a batch.
@@ -80,7 +82,9 @@ class PartitionedStep:
         slices: for each leaf of a batch, whether its first axis runs over rows.
         counting: makes an op that is to run after the last exchange, see `whole_step`.
         joins: the purpose for which rows are joined.
+        slots: gives those of the model, once the step is traced.
         """
+        self._slots = slots
         self._model_step, self._name, self._slices = model_step, name, slices
         self._counting, self._ranks = counting, Ranks(joins)
         self._traced: list[tuple[Any, int, Any]] = []  # spec, number of rows or 0 for any, and what was traced for it
@@ -104,7 +108,8 @@ class PartitionedStep:
             spec = whole_batch.spec(data, self._slices)
             why = "" if len(self._rebuilt) < MOST else f"its batches have more than {MOST} different shapes"
             number, traced = self._trace(spec, built_with)
-            made = _Rebuilt(traced, spec, self._slices, self._ranks, self._counting, why, number)
+            slots = self._slots()
+            made = _Rebuilt(traced, spec, self._slices, self._ranks, self._counting, why, number, slots)
             self._rebuilt[str(columns)] = made
             made.tell(self._name)
         made = self._rebuilt[str(columns)]
@@ -172,9 +177,10 @@ class _Rebuilt:
         counting: Callable[[], Any] | None,
         why_whole: str,
         number: int = 0,
+        slots: Slots | None = None,
     ):
-        """Args: number: the rows that it was traced for; 0: any."""
-        self.traced, self._slices, self.why_whole = traced, slices, why_whole
+        """Args: number: the rows that it was traced for; 0: any. slots: see `PartitionedStep`."""
+        self.traced, self._slices, self.why_whole, self._slots = traced, slices, why_whole, slots
         self._partitioned: Partitioned | None = None
         leaves = tf.nest.flatten(spec)
         if not has_tensors_alone(spec):
@@ -186,7 +192,9 @@ class _Rebuilt:
             rows, columns = [has for _, has in there], [shape for shape, _ in there]
             coded = settings.current().codec != "none"
             weights = [variable.handle for variable in traced.variables if coded and variable.trainable]
-            self._partitioned = Partitioned(traced, rows, ranks, columns, counting, weights, fixed=number)
+            self._partitioned = Partitioned(
+                traced, rows, ranks, columns, counting, weights, fixed=number, slots=slots
+            )
             self._partitioned.graph()
         except CannotPartition as error:
             self.why_whole = str(error)
@@ -206,6 +214,8 @@ class _Rebuilt:
             return
         if line := whole_part.line(name, self._partitioned.plan):
             log_once.log(line)
+        if line := self._slots.line() if self._slots is not None else "":
+            log_once.log(line)
 
     @property
     def how(self) -> str:
@@ -214,7 +224,11 @@ class _Rebuilt:
 
     def __call__(self, data: Any, share: row_slicing.RowRange) -> Any:
         if self._partitioned is None or self.why_whole:
+            if self._slots is not None:
+                self._slots.join()
             return self.traced(whole_batch.of(data, self._slices, share))
+        if self._slots is not None:
+            self._slots.split()
         leaves = [leaf for leaf in tf.nest.flatten(data) if leaf is not None]
         return self._partitioned(leaves, share.first, share.rows, share.total, share.low)
 

@@ -14,11 +14,12 @@ from matex_tf.core import world
 from matex_tf.patches.common import batch_share, log_once, model_state, row_slicing, sharing_report, xla
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.fit.step import one_rank_shapes, partitioned_step, quick_call, virtual_steps
-from matex_tf.patches.keras import metrics, sum_loss, whole_results
+from matex_tf.patches.keras import metrics, sum_loss, weights, whole_results
 from matex_tf.patches.recovery import whole_step
 from matex_tf.patches.samples import tagged_rows
 from matex_tf.patches.samples.row_losses import RowLosses
 from matex_tf.patches.samples.tagged_rows import TaggedRows
+from matex_tf.patches.shards.slots import Slots
 
 #: Which tensors of a batch are cut by rows, see `row_slicing.sliceable`.
 Slices = tuple[bool, ...]
@@ -77,7 +78,7 @@ class StepGraphs:
             sharing_report.shared(training=self._kind == "train")
             name = f"{'the training' if self._kind == 'train' else 'the test'} step of {self._model.name}"
             counting = whole_step.counting(self._model)
-            step = partitioned_step.PartitionedStep(self._model_step(), name, slices, counting)
+            step = partitioned_step.PartitionedStep(self._model_step(), name, slices, counting, slots=self._slots)
             self.partitioned[slices] = step
 
             def run(data: Any, share: Any) -> Any:
@@ -86,6 +87,12 @@ class StepGraphs:
             self._made[key] = run
         self.partitioned[slices].make(data, self._built_with(slices, total))
         return self._made[key]
+
+    def _slots(self) -> Slots | None:
+        """The variables of the model's optimizers that lie in parts, if the settings say so."""
+        if settings.current().shard == "none":
+            return None
+        return Slots(weights.optimizers_of(self._model), self._model.trainable_variables)
 
     def _built_with(self, slices: Slices, total: int) -> one_rank_shapes.Rows:
         """For each leaf of a batch, the rows with which one rank would build layers."""

@@ -25,7 +25,7 @@ from matex_tf.patches.partition.shapes import Shaped
 
 MODULES = (
     "elementwise", "contractions", "reductions", "layout", "slices", "rowwise", "normalization", "indices", "draws",
-    "state",
+    "state", "shards",
 )  # fmt: skip
 
 

@@ -70,7 +70,7 @@ def _from_tensor(op: Op) -> Ruling:
 def _put(op: Op) -> Ruling:
     place = 2 if op.type == "TensorListSetItem" else 1
     inside = op.labels[0].inside or op.labels[place]
-    if inside.kind == "P" and not inside.is_sum:
+    if inside.kind == "F" or inside.kind == "P" and not inside.is_sum:
         inside = R
     wants: list[Label | None] = [None, *[R] * (len(op.labels) - 1)]
     wants[place] = inside

@@ -1,0 +1,74 @@
+"""Values in parts: which elements each rank has, and which variables of a step can lie so.
+
+Elements are shared out in units of `UNIT`, in their order: kernels that compute many elements at once compute those
+of a part as they do those of the whole, so the bits are the same.
+
+Relies on (TensorFlow 2.13 to 2.21, private): see `schedule`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from matex_tf.patches.partition.shapes import BRANCHES, LOOPS, Shaped
+
+#: Elements that stay together: a multiple of what a vector register holds, and of what the exchange aligns to.
+UNIT = 64
+_READ_OR_ASSIGNED = ("ReadVariableOp", "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
+
+
+class Slots(Protocol):
+    """What chooses the variables that lie in parts."""
+
+    def part_of(self, handle: Any, fits: bool) -> Any:
+        """The handle of the variable that holds this rank's part of the one with this handle; None if that is whole.
+
+        Args:
+            handle: which the traced step captures.
+            fits: whether the step does nothing with it but read and assign it.
+        """
+
+
+def span(size: int, rank: int, ranks: int) -> tuple[int, int]:
+    """The first element of a rank, and the one after its last, of so many elements."""
+    units = -(-size // UNIT)
+    return min(size, rank * units // ranks * UNIT), min(size, (rank + 1) * units // ranks * UNIT)
+
+
+def lengths(size: int, ranks: int) -> list[int]:
+    """How many elements each rank has."""
+    return [high - low for low, high in (span(size, rank, ranks) for rank in range(ranks))]
+
+
+def part(whole: Any, rank: int, ranks: int) -> Any:
+    """A rank's part of a tensor whose shape is known: flat."""
+    low, high = span(whole.shape.num_elements(), rank, ranks)
+    return tf.reshape(whole, [-1])[low:high]
+
+
+def joined(parts: Sequence[Any], sizes: Sequence[int], ranks: int) -> list[Any]:
+    """The whole of each value, flat, from what the ranks have of all of them one after the other.
+
+    Args:
+        parts: of each rank, the parts of all values in one.
+        sizes: elements of each value.
+    """
+    pieces = [tf.split(own, [lengths(size, ranks)[rank] for size in sizes]) for rank, own in enumerate(parts)]
+    return [tf.concat(of_value, 0) for of_value in zip(*pieces, strict=True)]
+
+
+def fits(shaped: Shaped, handle: Any) -> bool:
+    """Whether a step only reads and assigns a variable, be it in a branch or a loop."""
+    for op in (op for op in shaped.ops if any(tensor is handle for tensor in op.inputs)):
+        if op.type in LOOPS + BRANCHES:
+            places = [place for place, tensor in enumerate(op.inputs) if tensor is handle]
+            first = 0 if op.type in LOOPS else 1
+            bodies = shaped.bodies[op]
+            if not all(fits(body, body.inputs[place - first]) for body in bodies for place in places):
+                return False
+        elif op.type not in _READ_OR_ASSIGNED:
+            return False
+    return True

@@ -1,0 +1,77 @@
+"""Which variables of a model's optimizers lie in parts: those of the shape of a weight that the update alone uses.
+
+Relies on (Keras 3.3 to 3.15): `Variable._value`, private, the variable of TensorFlow; `Optimizer.variables`, public.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from typing import Any
+
+from matex_tf.core import world
+from matex_tf.patches.common import keras_lines
+from matex_tf.patches.partition import shards
+from matex_tf.patches.shards import variable as in_parts
+from matex_tf.patches.shards.variable import Part
+
+#: Names in a line.
+_NAMED = 5
+
+
+class Slots:
+    """Those that a step of a model has in parts; see `shards.Slots`.
+
+    Attributes:
+        whole: names of large ones that stay whole.
+    """
+
+    def __init__(self, optimizers: Sequence[Any], weights: Sequence[Any]):
+        """Args: weights: the trainable variables of the model."""
+        shapes, trained = {tuple(weight.shape) for weight in weights}, set(map(id, weights))
+        held = {id(one): one for optimizer in optimizers for one in keras_lines.optimizer_variables(optimizer)}
+        self._known = {
+            id(inner.__dict__["_handle"]): (inner, keras_lines.path(one), tuple(one.shape) in shapes)
+            for key, one in held.items()
+            if key not in trained and _is_large(inner := one._value)
+        }
+        self.whole: list[str] = []
+        self._parts: list[Part] = []
+
+    def part_of(self, handle: Any, fits: bool) -> Any:
+        """The handle of the variable that holds this rank's part; None for a variable that stays whole."""
+        inner, name, alike = self._known.get(id(handle), (None, "", False))
+        if inner is None:
+            return None
+        if not (fits and alike):
+            self.whole.append(name)
+            return None
+        self._parts.append(in_parts.of(inner) or Part(inner, name))
+        return self._parts[-1].own.handle
+
+    def line(self) -> str:
+        """What to say of large variables that stay whole; empty for nothing."""
+        if not self.whole:
+            return ""
+        names = ", ".join(self.whole[:_NAMED]) + (f" and {len(self.whole) - _NAMED} more" if self.whole[_NAMED:] else "")
+        return f"--shard state: every rank holds {names} whole: not of a weight's shape, or updated by other ops"
+
+    def split(self) -> None:
+        """Have them in parts, and the others whole, for a step that needs them so. All ranks come here."""
+        if self.whole:
+            self.join(set(self.whole))
+        for part in self._parts:
+            if not part.is_split:
+                part.split()
+
+    def join(self, names: Container[str] | None = None) -> None:
+        """Have them whole, or those of these names, for a step that reads them so. All ranks come here."""
+        for inner, name, _ in self._known.values():
+            part = in_parts.of(inner)
+            if part is not None and (names is None or name in names):
+                part.join()
+
+
+def _is_large(inner: Any) -> bool:
+    """Whether each rank would get a part of a variable of TensorFlow."""
+    size = inner.shape.num_elements()
+    return inner.dtype.is_floating and (size or 0) >= shards.UNIT * world.of_job().size

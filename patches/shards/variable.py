@@ -1,0 +1,174 @@
+"""A variable of TensorFlow of which each rank holds a part.
+
+The variable stays the object that the script has, and its handle. While it lies in parts, its own memory holds next to
+nothing: no element, of a shape that goes with no other, so that an op that reads or assigns it past this module fails.
+A compiled step reads and assigns the rank's part instead (`part`). What Python reads of it is whole: the ranks gather
+it, all of them at the same time. What else touches its handle makes it whole again, until a step next needs parts.
+
+Relies on (TensorFlow 2.13 to 2.21, private): `BaseResourceVariable._handle`, set once in `__init__` and read by all
+that uses the variable, in C too; `_read_variable_op`, by which Python reads it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
+
+from matex_tf.core import world
+from matex_tf.errors import MatexError
+from matex_tf.patches.common import run_state
+from matex_tf.patches.partition import shards
+
+#: No element; sizes that no other shape goes with.
+_NOWHERE = (0, 1009, 1013)
+_WHAT = "gather a variable that lies in parts"
+
+
+class Parts:
+    """The variables of the run that may lie in parts, in the order in which they were chosen, alike on every rank.
+
+    Attributes:
+        ask: tells the other ranks, which wait, that this one reads a variable, or makes it whole; None: they do it too.
+    """
+
+    def __init__(self) -> None:
+        self.every: list[Part] = []
+        self.ask: Callable[[int, bool], None] | None = None
+
+    @property
+    def any_split(self) -> bool:
+        """Whether one lies in parts now."""
+        return any(part.is_split for part in self.every)
+
+
+class Part:
+    """What this rank has of a variable.
+
+    Attributes:
+        variable: of TensorFlow, its class changed.
+        own: a variable of this rank's part, flat.
+        is_split: whether it lies in parts now.
+    """
+
+    def __init__(self, variable: Any, name: str):
+        """Args: variable: whole. name: for messages."""
+        self._name, self._handle = name, variable._handle
+        self.variable, self.dtype, self.shape = variable, variable.dtype, tuple(variable.shape)
+        self._size = int(np.prod(self.shape))
+        ranks = world.of_job()
+        self._low, self._high = shards.span(self._size, ranks.rank, ranks.size)
+        with tf.init_scope(), tf.device("CPU:0"):
+            self.own = resource_variable_ops.ResourceVariable(
+                tf.zeros([self._high - self._low], self.dtype), trainable=False, dtype=self.dtype
+            )
+        self.is_split = False
+        parts = run_state.current().part(Parts)
+        self._number = len(parts.every)
+        parts.every.append(self)
+        variable._matex_part = self
+        variable.__class__ = _class_in_parts(type(variable))
+
+    def split(self) -> None:
+        """Keep the rank's part alone."""
+        if not self.is_split:
+            whole = tf.raw_ops.ReadVariableOp(resource=self._handle, dtype=self.dtype)
+            self._put(whole)
+            del whole
+            self._hold(tf.zeros(_NOWHERE, self.dtype))
+            self.is_split = True
+
+    def join(self) -> None:
+        """Have it whole again, on every rank. Every rank must call."""
+        if self.is_split:
+            self._tell(True)
+            self.take_part(whole=True)
+
+    def take_part(self, whole: bool) -> Any:
+        """Gather its value; every rank comes here. Args: whole: whether it stays whole."""
+        value = self._gathered()
+        if whole:
+            self._hold(tf.constant(value, self.dtype))
+            self.is_split = False
+        return value
+
+    def value(self) -> tf.Tensor:
+        """Its whole value. Every rank must call."""
+        self._tell(False)
+        return tf.constant(self._gathered(), self.dtype)
+
+    def assign(self, value: Any) -> None:
+        """Keep this rank's part of a whole value, the same on every rank."""
+        value = tf.convert_to_tensor(value, self.dtype)
+        if tuple(value.shape) != self.shape:
+            raise ValueError(f"{self._name} has the shape {self.shape}, and the value {tuple(value.shape)}")
+        self._put(value)
+
+    def _put(self, whole: tf.Tensor) -> None:
+        part = tf.reshape(whole, [-1])[self._low : self._high]
+        self.own.assign(tf.raw_ops.DeepCopy(x=part))  # a slice would keep the memory of the whole
+
+    def _hold(self, value: tf.Tensor) -> None:
+        tf.raw_ops.AssignVariableOp(resource=self._handle, value=value)
+
+    def _gathered(self) -> np.ndarray:
+        mine = self.own.numpy()
+        rows = mine.view(np.uint16) if mine.dtype.name == "bfloat16" else mine  # MPI does not know it
+        joined = world.of_job().allgather_rows(rows, f"{_WHAT}: {self._name}")
+        return joined.view(mine.dtype).reshape(self.shape)
+
+    def _tell(self, whole: bool) -> None:
+        ask = run_state.current().part(Parts).ask
+        if ask is not None:
+            ask(self._number, whole)
+
+
+class _InParts:
+    """What a variable does differently while it lies in parts; before its own class in the order of resolution."""
+
+    @property
+    def _handle(self) -> Any:
+        part: Part = self.__dict__["_matex_part"]
+        if part.is_split:
+            if tf.executing_eagerly():
+                part.join()
+            elif not world.is_alone():  # what traces a step, to be partitioned, is alone
+                raise MatexError(
+                    f"--shard state: {part._name} lies in parts on the ranks, and a compiled function of the script's "
+                    "own would read or change it whole. Run with --shard none."
+                )
+        return self.__dict__["_handle"]
+
+    @_handle.setter
+    def _handle(self, handle: Any) -> None:
+        self.__dict__["_handle"] = handle
+
+    def _read_variable_op(self, *args: Any, **kwargs: Any) -> Any:
+        part: Part = self.__dict__["_matex_part"]
+        if part.is_split and tf.executing_eagerly():
+            return part.value()
+        return super()._read_variable_op(*args, **kwargs)  # type: ignore[misc]
+
+    def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        """Give it a value, or each rank its part of it."""
+        part: Part = self.__dict__["_matex_part"]
+        if part.is_split and tf.executing_eagerly():
+            part.assign(value)
+            return self
+        return super().assign(value, *args, **kwargs)  # type: ignore[misc]
+
+
+@functools.cache
+def _class_in_parts(kind: type) -> type:
+    return type(kind.__name__, (_InParts, kind), {})
+
+
+def of(variable: Any) -> Part | None:
+    """What this rank has of a variable of TensorFlow or Keras; None if it was never in parts."""
+    inner = variable if isinstance(variable, tf.Variable) else getattr(variable, "_value", None)
+    found: Part | None = getattr(inner, "__dict__", {}).get("_matex_part")
+    return found
