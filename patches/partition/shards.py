@@ -8,7 +8,6 @@ Relies on (TensorFlow 2.13 to 2.21, private): see `schedule`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -47,17 +46,6 @@ def part(whole: Any, rank: int, ranks: int) -> Any:
     """A rank's part of a tensor whose shape is known: flat."""
     low, high = span(whole.shape.num_elements(), rank, ranks)
     return tf.reshape(whole, [-1])[low:high]
-
-
-def joined(parts: Sequence[Any], sizes: Sequence[int], ranks: int) -> list[Any]:
-    """The whole of each value, flat, from what the ranks have of all of them one after the other.
-
-    Args:
-        parts: of each rank, the parts of all values in one.
-        sizes: elements of each value.
-    """
-    pieces = [tf.split(own, [lengths(size, ranks)[rank] for size in sizes]) for rank, own in enumerate(parts)]
-    return [tf.concat(of_value, 0) for of_value in zip(*pieces, strict=True)]
 
 
 def fits(shaped: Shaped, handle: Any) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from matex_tf.patches.partition import shards
 from matex_tf.patches.partition.step import Partitioned
 
 SECONDS = 120
@@ -65,6 +66,18 @@ class ThreadExchange:
 
     def gather(self, tensors: Sequence[Any], names: Sequence[str]) -> list[Any]:
         return [tf.concat(parts, 0) for parts in self._meet("gather", tensors, names)]
+
+    def scatter(self, tensors: Sequence[Any], names: Sequence[str]) -> list[Any]:
+        sums = self.sum(tensors, names)
+        for total, tensor in zip(sums, tensors, strict=True):
+            total.set_shape(tensor.shape)
+        return [self.part(total) for total in sums]
+
+    def join(self, parts: Sequence[Any], sizes: Sequence[int], names: Sequence[str]) -> list[Any]:
+        return self.gather(parts, names)
+
+    def part(self, whole: Any) -> Any:
+        return shards.part(whole, self.rank, self.meeting.size)
 
     def _meet(self, how: str, tensors: Sequence[Any], names: Sequence[str]) -> list[list[Any]]:
         """The tensors of each rank, in the order of ranks, for each tensor."""
@@ -136,13 +149,20 @@ class Ranks:
     """
 
     def __init__(
-        self, size: int, trace: Callable[[int], Any], rows: Sequence[bool], stateless: bool = False, fixed: int = 0
+        self,
+        size: int,
+        trace: Callable[[int], Any],
+        rows: Sequence[bool],
+        stateless: bool = False,
+        fixed: int = 0,
+        slots: Sequence[Any] = (),
     ):
         """Args:
         trace: gives the concrete function of a rank, which owns its variables.
         rows: for each tensor of it, whether it has the rows of the batch.
         stateless: there are no variables, and one graph does for all ranks.
         fixed: the number of rows that it is traced for; 0: any number.
+        slots: of each rank, which variables lie in parts, see `shards.Slots`; empty for none.
         """
         self.size, self.rows, self._stateless = size, rows, stateless
         self.meeting = Meeting(size)
@@ -150,8 +170,8 @@ class Ranks:
         ranks = [size] if stateless else range(size)
         self.exchanges = [ThreadExchange(self.meeting, rank) for rank in ranks]
         self.steps = [
-            Partitioned(one, rows, exchange, _columns(one, rows), fixed=fixed)
-            for one, exchange in zip(self.traced, self.exchanges, strict=True)
+            Partitioned(one, rows, exchange, _columns(one, rows), fixed=fixed, slots=slots[place] if slots else None)
+            for place, (one, exchange) in enumerate(zip(self.traced, self.exchanges, strict=True))
         ]
         self.plan = self.steps[0].plan
 

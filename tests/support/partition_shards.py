@@ -1,0 +1,112 @@
+"""Training steps of Keras on ranks that are threads, with slots of the optimizer in parts, whole, and on one rank."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from matex_tf.patches.partition import shards
+from tests.support.partition import Ranks, cut
+
+RANKS, FEATURES, CLASSES = 2, 16, 8
+SIZES = (23, 14, 1, 7)
+
+
+class ThreadSlots:
+    """The slots of a rank that is a thread. See `matex_tf.patches.partition.shards.Slots`.
+
+    Attributes:
+        own: the variable of the rank's part, by the place among the optimizer's variables.
+    """
+
+    def __init__(self, model: Any, rank: int):
+        shapes = {tuple(weight.shape) for weight in model.trainable_variables}
+        self._places = {
+            id(one._value.handle): place
+            for place, one in enumerate(model.optimizer.variables)
+            if tuple(one.shape) in shapes and int(np.prod(one.shape)) >= RANKS * shards.UNIT
+        }
+        self._model, self._rank = model, rank
+        self.own: dict[int, Any] = {}
+
+    def part_of(self, handle: Any, fits: bool) -> Any:
+        place = self._places.get(id(handle))
+        if place is None or not fits:
+            return None
+        if place not in self.own:
+            whole = self._model.optimizer.variables[place].value
+            self.own[place] = tf.Variable(shards.part(whole, self._rank, RANKS).numpy())
+        return self.own[place].handle
+
+
+@dataclasses.dataclass
+class Result:
+    """What a step with slots in parts comes to.
+
+    Attributes:
+        bits: the largest difference from the same ranks with whole slots.
+        one: that from one rank.
+        in_parts: the number of slots in parts.
+        exchanges: in the graph of a step; before: with whole slots.
+    """
+
+    bits: float
+    one: float
+    in_parts: int
+    exchanges: int
+    before: int
+
+
+def dense() -> list[Any]:
+    return [keras.layers.Dense(24, activation="tanh"), keras.layers.Dense(CLASSES)]
+
+
+def compare(make: Callable[[], Any], layers: Callable[[], list[Any]] = dense, kind: Any = keras.Sequential) -> Result:
+    """Args: make: an optimizer; layers: of the model; kind: its class."""
+    specs = [tf.TensorSpec([None, FEATURES]), tf.TensorSpec([None], tf.int32)]
+
+    def built() -> tuple[Any, Any]:
+        keras.utils.set_random_seed(5)
+        model = kind([keras.Input((FEATURES,)), *layers()])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(make(), loss, jit_compile=False)
+        model.optimizer.build(model.trainable_variables)
+        model._symbolic_build(data_batch=(np.zeros((2, FEATURES), "f4"), np.zeros(2, "i4")))
+        traced = tf.function(lambda *batch: model.train_step(batch)).get_concrete_function(*specs)
+        return model, traced
+
+    one, single = built()
+    whole, parts = [built() for _ in range(RANKS)], [built() for _ in range(RANKS)]
+    slots = [ThreadSlots(model, rank) for rank, (model, _) in enumerate(parts)]
+    sync = Ranks(RANKS, lambda rank: whole[rank][1], [True, True])
+    several = Ranks(RANKS, lambda rank: parts[rank][1], [True, True], slots=slots)
+    generator = np.random.RandomState(0)
+    for size in SIZES:
+        batch = [tf.constant(generator.rand(size, FEATURES), tf.float32), tf.constant(generator.randint(0, 8, size))]
+        batch[1] = tf.cast(batch[1], tf.int32)
+        bounds = cut(size, RANKS, generator)
+        single(*batch)
+        sync(batch, bounds)
+        several(batch, bounds)
+    for rank, (model, _) in enumerate(parts):
+        for place in slots[rank].own:
+            whole_slot = np.concatenate([other.own[place].numpy() for other in slots])
+            model.optimizer.variables[place].assign(whole_slot.reshape(model.optimizer.variables[place].shape))
+    far = [_far(model, whole[0][0]) for model, _ in parts]
+    return Result(
+        max(far),
+        max(_far(model, one) for model, _ in parts),
+        len(slots[0].own),
+        several.exchanges[0].calls,
+        sync.exchanges[0].calls,
+    )
+
+
+def _far(one: Any, other: Any) -> float:
+    pairs = zip([*one.variables, *one.optimizer.variables], [*other.variables, *other.optimizer.variables], strict=True)
+    return max(float(np.abs(np.asarray(a, "f8") - np.asarray(b, "f8")).max(initial=0)) for a, b in pairs)
