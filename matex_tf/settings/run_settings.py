@@ -539,6 +539,7 @@ class Settings:
         self._check_samples()
         self._check_watch()
         self._check_dynamics()
+        self._check_shard()
 
     def _check_watch(self) -> None:
         """Refuse what needs the reports of ranks that do not report."""
@@ -577,6 +578,32 @@ class Settings:
             raise SettingError(f"--grow-from is {self.grow_from:g}; it must be above 0 and at most 1.")
         if self.grow and self.grow_to < self.grow_from:
             raise SettingError(f"--grow-to is {self.grow_to:g}, below --grow-from, which is {self.grow_from:g}.")
+
+    def _check_shard(self) -> None:
+        """Refuse what does not go together with variables in parts."""
+        if self.shard == "none":
+            return
+        flag = f"--shard {self.shard}"
+        others = {
+            "partitioner": ((True,), "parts are made when a step is rebuilt for rows"),
+            "strategy": (("sync",), "its ranks have weights of their own, or updates that come late"),
+            "faults": (("abort",), "the parts of a rank that dies are lost"),
+            "reproducible": ((0,), "a step of virtual ranks is not rebuilt for rows"),
+            "batch_norm": (("batch",), "such a step is not rebuilt for rows"),
+            "transport": (("mpi",), "Horovod gives every rank whole gradients"),
+            "codec": (("none",), "gradients that become parts are not encoded"),
+            "apoptosis": ((False,), no_change := "parts do not follow a model that changes while it trains"),
+            "grow": ((False,), no_change),
+            "prune_samples": ((0,), no_scores := "a step that scores rows is not rebuilt for rows"),
+            "sample_scores": (("",), no_scores),
+        }
+        for name, (allowed, why) in others.items():
+            if (value := getattr(self, name)) not in allowed:
+                text = ("on" if value else "off") if isinstance(value, bool) else value
+                raise SettingError(
+                    f"{flag} and {flag_name(name)} {text} do not go together: {why}. Leave out {flag_name(name)}, or "
+                    f"{flag}."
+                )
 
     def _check_reproducible(self, ranks: int) -> None:
         """Refuse what gives other bits on other numbers of ranks."""

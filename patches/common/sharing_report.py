@@ -100,9 +100,12 @@ def trained(what: str, **words: str) -> None:
 
 
 def uncovered(what: str) -> None:
-    """Say where training begins that ends with a rank, whatever `--faults shrink` does for other training."""
+    """Say where training begins that ends with a rank, whatever `--faults shrink` does for other training, and that has
+    all of its state on every rank, whatever `--shard` says."""
     if world.current().guard is not None and not wrapping.is_aside():
         log_once.log(f"a rank that dies in {what} ends the job: --faults shrink covers fit, evaluate and predict")
+    if settings.current().shard != "none" and not wrapping.is_aside():
+        log_once.log(f"every rank holds all that {what} trains: --shard covers fit and train_on_batch")
 
 
 def finish() -> None:

@@ -73,6 +73,10 @@ def _refuse() -> None:
             "--prune-samples and --sample-scores are for models of Keras 3, and this one is of tf_keras (Keras 2): "
             "leave them out (docs/keras2.md)."
         )
+    if settings.current().shard != "none":
+        raise MatexError(
+            "--shard is for models of Keras 3, and this one is of tf_keras (Keras 2): leave it out (docs/sharding.md)."
+        )
     if settings.current().changes_networks:
         raise MatexError(
             "--apoptosis and --grow are for models of Keras 3, and this one is of tf_keras (Keras 2): leave them out "

@@ -52,7 +52,8 @@ class Slots:
         """What to say of large variables that stay whole; empty for nothing."""
         if not self.whole:
             return ""
-        names = ", ".join(self.whole[:_NAMED]) + (f" and {len(self.whole) - _NAMED} more" if self.whole[_NAMED:] else "")
+        more = f" and {len(self.whole) - _NAMED} more" if len(self.whole) > _NAMED else ""
+        names = ", ".join(self.whole[:_NAMED]) + more
         return f"--shard state: every rank holds {names} whole: not of a weight's shape, or updated by other ops"
 
     def split(self) -> None:

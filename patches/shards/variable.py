@@ -163,7 +163,7 @@ class _InParts:
 
 
 @functools.cache
-def _class_in_parts(kind: type) -> type:
+def _class_in_parts(kind: Any) -> Any:
     return type(kind.__name__, (_InParts, kind), {})
 
 
@@ -172,3 +172,11 @@ def of(variable: Any) -> Part | None:
     inner = variable if isinstance(variable, tf.Variable) else getattr(variable, "_value", None)
     found: Part | None = getattr(inner, "__dict__", {}).get("_matex_part")
     return found
+
+
+def bytes_held(variable: Any) -> int:
+    """Bytes of a variable of TensorFlow or Keras in the memory of this rank."""
+    part = of(variable)
+    if part is not None and part.is_split:
+        return int(part.own.shape.num_elements() * part.dtype.size)
+    return int(np.prod(variable.shape)) * int(tf.as_dtype(variable.dtype).size)

@@ -49,6 +49,13 @@ def can(model: Any) -> bool:
     return partitioner.is_on() and not any(_as_compiled(model))
 
 
+def why_not(model: Any) -> str:
+    """What stands in the way of partitioned steps of a model, in words."""
+    if model.run_eagerly or model.jit_compile:
+        return f"it is compiled with {'run_eagerly' if model.run_eagerly else 'jit_compile'}=True"
+    return "its batches are ragged or sparse" if can(model) else "docs/how-it-works.md lists what is not"
+
+
 def _as_compiled(model: Any) -> tuple[bool, ...]:
     """Of a model and the `fit` that is under way: what stands in the way."""
     notes = model_state.of(model)

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from matex_tf import settings, strategies
 from matex_tf.core import world
+from matex_tf.errors import MatexError
 from matex_tf.patches.common import batch_share, log_once, model_state, row_slicing, sharing_report, xla
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.fit.step import one_rank_shapes, partitioned_step, quick_call, virtual_steps
@@ -61,6 +62,12 @@ class StepGraphs:
         """
         if partitioned_step.applies(self._model, data):
             return self._partitioned(slices, data, total)
+        if self._kind == "train" and settings.current().shard != "none" and not world.current().is_single:
+            raise MatexError(
+                f"--shard {settings.current().shard} is for steps that are rebuilt for rows, and those of "
+                f"{self._model.name} are not: {partitioned_step.why_not(self._model)}. Change that, or leave out "
+                "--shard."
+            )
         parts = 0
         if settings.current().reproducible:  # as many virtual ranks as this rank has now
             parts = len(virtual_steps.shares(RowRange(0, 1, 1, 1, 0)))

@@ -187,6 +187,7 @@ class _Traced:
             assert step is not None
         for loop in loops:
             loop.partitioned |= loop.whole_rows == total
+        sharing_report.uncovered("a loop of the script's own")
         sharing_report.shared()
         return self._concrete.function_type.pack_output(
             step.flat(leaves, share.first, share.rows, total, 0 if own else share.first)

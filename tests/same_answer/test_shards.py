@@ -1,0 +1,41 @@
+"""`--shard state`: the answer of one rank, with each rank holding a part of the optimizer's slots."""
+
+import pytest
+from compare import same
+
+from tests.support.cases import slots
+
+FORMS = ("own step", "own optimizer", "plain", "accumulated", "scaled", "embedding")
+
+
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("form", FORMS)
+def test_the_answer_of_one_rank(ranks, form):
+    """Fits with an evaluation between them, and with an assignment by the script; each rank holds a third."""
+    results = ranks(slots.trained, (1, 3), form=form)
+    same({size: [value for value, *_ in values] for size, values in results.items()}, rtol=1e-4, atol=1e-5)
+    held, whole = (sum(numbers) for numbers in zip(*(bytes_ for _, bytes_, _ in results[3]), strict=True))
+    assert whole and held == whole / 3, "every element once"
+    assert max(mine for _, (mine, _), _ in results[3]) < 0.5 * whole / 3
+    said = [line for line in results[3][0][2] if "--shard" in line]
+    assert len(said) == (form == "own optimizer") and all("rows" in line for line in said), said
+
+
+def test_saving_and_loading(ranks, tmp_path):
+    """Files hold whole values, written by one rank; a model that is loaded goes on as the one that was saved."""
+    results = ranks(slots.saved, (1, 3), directory=str(tmp_path))
+    assert all(split for values in results.values() for _, split in values)
+    same({size: [value for value, _ in values] for size, values in results.items()}, rtol=1e-4, atol=1e-5)
+
+
+def test_steps_that_cannot(ranks):
+    """Each is refused, and the option is named."""
+    for said in ranks(slots.refused, (3,), meets="")[3]:
+        assert len(said) == 2 and all("--shard state" in text for text in said), said
+        assert "run_eagerly=True" in said[0] and "jit_compile=True" in said[1]
+
+
+def test_a_compiled_function_of_the_script(ranks):
+    """It would see no values: it is refused."""
+    for said in ranks(slots.read_by_a_function, (3,), meets="")[3]:
+        assert len(said) == 2 and all("--shard none" in text for text in said), said

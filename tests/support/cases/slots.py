@@ -1,0 +1,179 @@
+"""Trainings with the slots of the optimizer in parts on the ranks (`--shard state`)."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+from matex_tf import settings
+from matex_tf.core import world
+from matex_tf.errors import MatexError
+from matex_tf.patches.common import log_once
+from matex_tf.patches.shards import variable as in_parts
+
+ROWS, BATCH, FEATURES = 70, 23, 200
+
+
+@contextlib.contextmanager
+def sharded(shard="state"):
+    """The lines that are said inside, with slots in parts."""
+    before, lines, log = settings.use(dataclasses.replace(settings.current(), shard=shard)), [], log_once.log
+    log_once.log = lines.append
+    try:
+        yield lines
+    finally:
+        log_once.log = log
+        settings.use(before)
+
+
+class Own(keras.Model):
+    """A `train_step` of its own: two updates, of gradients that it clips by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = layers.Dense(32, activation="tanh"), layers.Dense(4)
+
+    def call(self, x):
+        return self.second(self.first(x))
+
+    def train_step(self, data):
+        x, y = data[:2]
+        for _ in range(2):
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            gradients, norm = tf.clip_by_global_norm(tape.gradient(loss, self.trainable_variables), 0.5)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss, "norm": norm}
+
+
+class Signs(keras.optimizers.Optimizer):
+    """An optimizer of one's own: a mean of signs, and a number for each row of a weight."""
+
+    def build(self, variables):
+        super().build(variables)
+        self.means = [self.add_variable_from_reference(one, "mean") for one in variables]
+        self.rows = [self.add_variable(one.shape[:1], "zeros", name="rows") for one in variables]
+
+    def update_step(self, gradient, variable, learning_rate):
+        place = self._get_variable_index(variable)
+        mean, rows = self.means[place], self.rows[place]
+        self.assign(mean, 0.9 * mean + 0.1 * keras.ops.sign(gradient))
+        axes = tuple(range(1, len(gradient.shape)))
+        self.assign_add(rows, keras.ops.mean(keras.ops.abs(gradient), axis=axes) if axes else keras.ops.abs(gradient))
+        scale = keras.ops.reshape(rows, (-1, *[1] * len(axes)))
+        self.assign_sub(variable, learning_rate * mean / (1.0 + scale))
+
+
+def _model(form):
+    if form == "own step":
+        model = Own()
+        model(np.zeros((1, FEATURES), "float32"))
+    elif form == "embedding":
+        model = keras.Sequential(
+            [keras.Input((FEATURES,)), layers.Embedding(50, 8), layers.GlobalAveragePooling1D(), layers.Dense(32), layers.Dense(4)]
+        )
+    else:
+        normal = [layers.BatchNormalization()] if form == "accumulated" else []
+        model = keras.Sequential(
+            [keras.Input((FEATURES,)), layers.Dense(32, activation="tanh"), *normal, layers.Dropout(0.2), layers.Dense(4)]
+        )
+    optimizer = {
+        "accumulated": lambda: keras.optimizers.AdamW(0.01, gradient_accumulation_steps=2, global_clipnorm=1.0),
+        "scaled": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01, use_ema=True)),
+        "own optimizer": lambda: Signs(0.01),
+    }.get(form, lambda: keras.optimizers.Adam(0.01))()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, metrics=None if form == "own step" else ["accuracy"])
+    return model
+
+
+def _data(form):
+    random = np.random.RandomState(0)
+    x = random.randint(0, 50, (ROWS, FEATURES)) if form == "embedding" else random.rand(ROWS, FEATURES)
+    return x.astype("float32"), random.randint(0, 4, ROWS)
+
+
+def _state(model):
+    return [np.asarray(one) for one in [*model.weights, *model.optimizer.variables]]
+
+
+def _large(model):
+    """The slots of which each rank holds a part: their bytes in the memory of this rank, and whole."""
+    slots = [one for one in model.optimizer.variables if (part := in_parts.of(one)) is not None and part.is_split]
+    return sum(map(in_parts.bytes_held, slots)), sum(np.asarray(one).nbytes for one in slots)
+
+
+def trained(form):
+    """What two fits with an evaluation between them leave, with what is read of the optimizer on the way."""
+    with sharded() as lines:
+        keras.utils.set_random_seed(1)
+        model, (x, y) = _model(form), _data(form)
+        history = [model.fit(x, y, batch_size=BATCH, epochs=2, verbose=0).history]
+        held = _large(model)
+        between = _state(model)
+        logs = {} if form == "own step" else model.evaluate(x, y, batch_size=BATCH, verbose=0, return_dict=True)
+        model.optimizer.variables[2].assign(0.5 * model.optimizer.variables[2])  # by the script, in parts
+        history.append(model.fit(x, y, batch_size=BATCH, epochs=1, verbose=0).history)
+        model.train_on_batch(x[:7], y[:7])
+        return {"history": history, "between": between, "logs": logs, "state": _state(model)}, held, lines
+
+
+def saved(directory):
+    """A model saved in the middle, loaded, and trained on; and one that was not saved."""
+    with sharded():
+        keras.utils.set_random_seed(1)
+        model, (x, y) = _model("plain"), _data("plain")
+        path = os.path.join(directory, f"of_{world.current().size}")
+        callbacks = [keras.callbacks.ModelCheckpoint(path + ".epoch.keras"), keras.callbacks.BackupAndRestore(path)]
+        model.fit(x, y, batch_size=BATCH, epochs=2, verbose=0, callbacks=callbacks)
+        model.save(path + ".keras")
+        model.save_weights(path + ".weights.h5")
+        split = _large(model)[0] > 0 or world.current().is_single
+        found = []
+        for name in (".keras", ".epoch.keras"):
+            loaded = keras.models.load_model(path + name)
+            found.append(_state(loaded))
+            loaded.fit(x, y, batch_size=BATCH, epochs=1, verbose=0)
+            found.append(_state(loaded))
+        model.fit(x, y, batch_size=BATCH, epochs=1, verbose=0)
+        found.append(_state(model))
+        model.load_weights(path + ".weights.h5")
+        kept = found[0][-len(model.optimizer.variables) :]
+        model.optimizer.load_own_variables({str(place): value for place, value in enumerate(kept)})
+        found.append(_state(model))
+        return found, split
+
+
+def refused():
+    """The errors of models whose steps are not rebuilt for rows."""
+    said = []
+    with sharded():
+        for options in ({"run_eagerly": True}, {"jit_compile": True}):
+            model, (x, y) = _model("plain"), _data("plain")
+            model.compile("adam", "sparse_categorical_crossentropy", **options)
+            try:
+                model.fit(x, y, batch_size=BATCH, verbose=0)
+            except MatexError as error:
+                said.append(str(error))
+    return said
+
+
+def read_by_a_function():
+    """What becomes of a compiled function of the script's own that changes a slot."""
+    with sharded():
+        model, (x, y) = _model("plain"), _data("plain")
+        model.fit(x, y, batch_size=BATCH, verbose=0)
+        slot = model.optimizer.variables[2]
+        said = []
+        for function in (lambda: slot.assign(2 * slot), lambda: slot + 1.0):
+            try:
+                tf.function(function)()
+            except MatexError as error:
+                said.append(str(error))
+        return said

@@ -1,0 +1,66 @@
+"""Slots of optimizers in parts, on two ranks that are threads: beside whole ones, and beside one rank."""
+
+import keras
+import numpy as np
+import pytest
+
+O = keras.optimizers
+#: Those whose update is elementwise: the same bits as with whole slots.
+ELEMENTWISE = {
+    "momentum": lambda: O.SGD(0.1, momentum=0.9, nesterov=True, clipvalue=0.01, weight_decay=0.01),
+    "adam": lambda: O.Adam(0.01, amsgrad=True),
+    "adamw": lambda: O.AdamW(0.01, clipnorm=0.1),
+    "rmsprop": lambda: O.RMSprop(0.01, centered=True, momentum=0.5),
+    "adagrad": lambda: O.Adagrad(0.1),
+    "adadelta": lambda: O.Adadelta(1.0),
+    "nadam": lambda: O.Nadam(0.01),
+    "ftrl": lambda: O.Ftrl(0.1),
+    "lion": lambda: O.Lion(0.01),
+    "averages": lambda: O.Adam(0.01, use_ema=True, ema_overwrite_frequency=2),
+    "accumulated": lambda: O.Adam(0.01, gradient_accumulation_steps=2),
+}
+#: Those that look at all of a weight, or that scale by a norm: the answer of one rank.
+OTHERS = {
+    "global norm": lambda: O.Adam(0.01, global_clipnorm=0.1),
+    "lamb": lambda: O.Lamb(0.01),
+    "adafactor": lambda: O.Adafactor(0.05),
+    "scaled": lambda: O.LossScaleOptimizer(O.AdamW(0.01, gradient_accumulation_steps=2, clipnorm=1.0)),
+}
+if hasattr(O, "Muon"):
+    OTHERS["muon"] = lambda: O.Muon(0.05)
+
+
+@pytest.fixture(scope="module")
+def support():
+    """Imported when a test is run: nothing else imports TensorFlow where tests are collected."""
+    from tests.support import partition_shards
+
+    return partition_shards
+
+
+@pytest.mark.variants(4)
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_the_same_bits(support, name):
+    """Weights and slots are to the bit those of ranks that hold whole slots."""
+    result = support.compare(ELEMENTWISE[name])
+    assert result.in_parts and result.bits == 0 and result.one < 1e-6, result
+
+
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_answer_of_one_rank(support, name):
+    """An update that is not elementwise is computed of whole values, or of sums over the parts."""
+    result = support.compare(OTHERS[name])
+    assert result.in_parts and result.one < 1e-6, result
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 100, 1000, 4096])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7])
+def test_spans(size, ranks):
+    """Each element is one rank's; parts begin at multiples of the unit, and differ by one unit at most."""
+    from matex_tf.patches.partition import shards
+
+    spans = [shards.span(size, rank, ranks) for rank in range(ranks)]
+    assert np.concatenate([np.arange(*span) for span in spans]).tolist() == list(range(size))
+    assert all(low % shards.UNIT == 0 or low == size for low, _ in spans)
+    assert np.ptp(shards.lengths(size, ranks)) <= shards.UNIT
