@@ -251,6 +251,39 @@ class ProcessGroup:
             )
         return plan.results(number, total)
 
+    def join(
+        self, plan: BucketPlan, parts: Sequence[np.ndarray], lows: Sequence[int]
+    ) -> list[np.ndarray] | None:
+        """Join flat arrays of which each rank has a part: each writes its own to memory that all share.
+
+        Args:
+            plan: of the whole arrays, the same on every rank.
+            parts: what this rank has of each; lows: where that begins.
+
+        Returns:
+            The whole arrays, read-only; None, on every rank, if there are several nodes or no shared memory.
+        """
+        if self._networked:
+            return None
+        self.begin(plan)
+        with self._lock, trace.span("exchange", plan.title(0)):
+            if plan.root is None:
+                return None
+            totals = []
+            for number, bucket in enumerate(plan.buckets):
+                total = plan.place(number).view(bucket.dtype)  # type: ignore[union-attr]
+                for member, start in zip(bucket.members, bucket.starts, strict=True):
+                    low = start + lows[member]
+                    total[low : low + parts[member].size] = parts[member]
+                totals.append(total)
+            self._channel.wait(plan.what_sum, 0)
+            plan.root = None
+        wholes: list[Any] = [None] * len(parts)
+        for number, bucket in enumerate(plan.buckets):
+            for member, whole in zip(bucket.members, plan.results(number, totals[number]), strict=True):
+                wholes[member] = whole
+        return wholes
+
     def open_channels(self, count: int) -> None:
         """Have this many channels for `sum_apart`. Collective over the world."""
         while len(self._apart) < count:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -192,7 +194,7 @@ def gather_over_ranks(tensors: Sequence[tf.Tensor], what: str, labels: Sequence[
 def join_parts(
     parts: Sequence[tf.Tensor], lengths: Sequence[Sequence[int]], what: str, labels: Sequence[str]
 ) -> list[tf.Tensor]:
-    """Join flat tensors of which each rank has a part; all of one dtype travel in one message.
+    """Join flat tensors of which each rank has a part; they travel together.
 
     Args:
         parts: this rank's part of each.
@@ -202,25 +204,40 @@ def join_parts(
     Returns:
         The joined tensors, flat, the same on every rank.
     """
-    results: list[tf.Tensor] = [None] * len(parts)
-    for dtype in dict.fromkeys(part.dtype for part in parts):
-        places = [place for place, part in enumerate(parts) if part.dtype == dtype]
-        name = f"{what}: {labels[places[0]]}" + (f" and {len(places) - 1} more" if len(places) > 1 else "")
-        counts = np.array([lengths[place] for place in places])  # (tensors, ranks)
+    counts = np.array(lengths)  # (tensors, ranks)
+    sizes, types = counts.sum(1), [np.dtype(part.dtype.as_numpy_dtype) for part in parts]
+    plan = BucketPlan(what, labels, [(int(size),) for size in sizes], types, sys.maxsize)
 
-        def exchange(*given: np.ndarray, counts: np.ndarray = counts, name: str = name) -> list[np.ndarray]:
-            everything = _joined(world.current(), np.concatenate(given), name)
-            pieces = np.split(everything, np.cumsum(counts.T.reshape(-1))[:-1])  # of the first rank, of the second, …
-            return [np.concatenate(pieces[place :: len(counts)]) for place in range(len(counts))]
+    def exchange(*given: np.ndarray) -> list[np.ndarray]:
+        ranks = world.current()
+        if ranks.is_single:
+            return list(given)
+        lows = counts[:, : ranks.rank].sum(1).tolist()
+        wholes = process_group.of(ranks, plan).join(plan, given, lows)
+        return _by_message(ranks, given, counts, plan) if wholes is None else wholes
 
-        def nothing(given: Sequence[np.ndarray], counts: np.ndarray = counts) -> list[np.ndarray]:
-            return [np.zeros(size, part.dtype) for size, part in zip(counts.sum(1), given, strict=True)]
+    def nothing(given: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return [np.zeros(size, part.dtype) for size, part in zip(sizes, given, strict=True)]
 
-        own = [parts[place] for place in places]
-        for place, result in zip(places, call(exchange, own, _dtypes(own), nothing), strict=True):
-            result.set_shape([sum(lengths[place])])
-            results[place] = result
+    results = call(exchange, parts, _dtypes(parts), nothing)
+    for size, result in zip(sizes, results, strict=True):
+        result.set_shape([int(size)])
     return results
+
+
+def _by_message(
+    ranks: world.World, given: Sequence[np.ndarray], counts: np.ndarray, plan: BucketPlan
+) -> list[np.ndarray]:
+    """The same by one message for each dtype."""
+    wholes: list[Any] = [None] * len(given)
+    for number, bucket in enumerate(plan.buckets):
+        mine = np.concatenate([given[member] for member in bucket.members])
+        joined = _joined(ranks, mine, plan.title(number))
+        of_each = counts[list(bucket.members)]
+        pieces = np.split(joined, np.cumsum(of_each.T.reshape(-1))[:-1])  # of the first rank, of the second, …
+        for place, member in enumerate(bucket.members):
+            wholes[member] = np.concatenate(pieces[place :: len(bucket.members)])
+    return wholes
 
 
 def _joined(ranks: world.World, array: np.ndarray, name: str) -> np.ndarray:

@@ -7,8 +7,10 @@ import pytest
 O = keras.optimizers
 #: Those whose update is elementwise: the same bits as with whole slots.
 ELEMENTWISE = {
-    "momentum": lambda: O.SGD(0.1, momentum=0.9, nesterov=True, clipvalue=0.01, weight_decay=0.01),
     "adam": lambda: O.Adam(0.01, amsgrad=True),
+    "momentum": lambda: O.SGD(0.1, momentum=0.9, nesterov=True, clipvalue=0.01, weight_decay=0.01),
+    "averages": lambda: O.Adam(0.01, use_ema=True, ema_overwrite_frequency=2),
+    "accumulated": lambda: O.Adam(0.01, gradient_accumulation_steps=2),
     "adamw": lambda: O.AdamW(0.01, clipnorm=0.1),
     "rmsprop": lambda: O.RMSprop(0.01, centered=True, momentum=0.5),
     "adagrad": lambda: O.Adagrad(0.1),
@@ -16,15 +18,13 @@ ELEMENTWISE = {
     "nadam": lambda: O.Nadam(0.01),
     "ftrl": lambda: O.Ftrl(0.1),
     "lion": lambda: O.Lion(0.01),
-    "averages": lambda: O.Adam(0.01, use_ema=True, ema_overwrite_frequency=2),
-    "accumulated": lambda: O.Adam(0.01, gradient_accumulation_steps=2),
 }
 #: Those that look at all of a weight, or that scale by a norm: the answer of one rank.
 OTHERS = {
     "global norm": lambda: O.Adam(0.01, global_clipnorm=0.1),
-    "lamb": lambda: O.Lamb(0.01),
-    "adafactor": lambda: O.Adafactor(0.05),
     "scaled": lambda: O.LossScaleOptimizer(O.AdamW(0.01, gradient_accumulation_steps=2, clipnorm=1.0)),
+    "adafactor": lambda: O.Adafactor(0.05),
+    "lamb": lambda: O.Lamb(0.01),
 }
 if hasattr(O, "Muon"):
     OTHERS["muon"] = lambda: O.Muon(0.05)

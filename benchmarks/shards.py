@@ -1,0 +1,131 @@
+"""What --shard state saves and costs: bytes of a rank, and the time of a step beside ranks that hold whole slots.
+
+One job for each number of ranks trains a model of each way, in turn, in blocks of steps; the least block of each, as
+whatever else the machine does comes on top. Resident bytes are what a rank's own memory (RssAnon) has grown by when a
+model was built and trained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import dataclasses
+import gc
+import sys
+import time
+from typing import Any
+
+from benchmarks import jobs, tables
+
+WAYS = ("none", "state")
+MODELS = {"mlp": "MLP, Adam", "transformer": "transformer, 4 blocks, AdamW"}
+_WIDTH, _LENGTH, _STEPS = 1024, 32, 10  # of layers, of sequences; steps of a block
+_BATCHES = {"mlp": 64, "transformer": 16}  # rows
+
+
+def _model(name: str) -> Any:
+    import keras
+    from keras import layers
+
+    if name == "mlp":
+        wide = [layers.Dense(_WIDTH, activation="relu") for _ in range(8)]
+        model = keras.Sequential([keras.Input((_WIDTH,)), *wide, layers.Dense(10, activation="softmax")])
+        model.compile(keras.optimizers.Adam(1e-4), "sparse_categorical_crossentropy", jit_compile=False)
+        return model
+    inputs = hidden = keras.Input((_LENGTH, _WIDTH // 2))
+    for _ in range(4):
+        hidden = layers.LayerNormalization()(hidden + layers.MultiHeadAttention(8, _WIDTH // 16)(hidden, hidden))
+        wide = layers.Dense(_WIDTH // 2)(layers.Dense(2 * _WIDTH, activation="gelu")(hidden))
+        hidden = layers.LayerNormalization()(hidden + wide)
+    outputs = layers.Dense(10, activation="softmax")(layers.GlobalAveragePooling1D()(hidden))
+    model = keras.Model(inputs, outputs)
+    model.compile(keras.optimizers.AdamW(1e-4), "sparse_categorical_crossentropy", jit_compile=False)
+    return model
+
+
+def _resident() -> int:
+    """Bytes of this process that are its own."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    with open("/proc/self/status", encoding="utf-8") as lines:
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+
+
+def measure(name: str, rounds: int) -> None:
+    """On a rank: of each way bytes of slots, resident bytes, and milliseconds of a step; bytes of weights."""
+    import keras
+    import numpy as np
+
+    from matex_tf import settings
+    from matex_tf.core import world
+    from matex_tf.patches.shards import variable
+
+    random, models, found = np.random.RandomState(0), {}, {}
+    batch = _BATCHES[name]
+
+    def fit(way: str, x: Any, y: Any) -> float:
+        settings.use(dataclasses.replace(settings.current(), shard=way))
+        begun = time.perf_counter()
+        models[way].fit(x, y, batch_size=batch, shuffle=False, verbose=0)
+        return 1000 * (time.perf_counter() - begun) / (len(x) / batch)
+
+    first = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    first.compile("adam", "mse")
+    first.fit(np.zeros((8, 4)), np.zeros(8), verbose=0)  # what is made once
+    for way in WAYS:
+        before = _resident()
+        keras.utils.set_random_seed(1)
+        models[way] = _model(name)
+        if way == WAYS[0]:
+            x = random.rand(batch * _STEPS, *models[way].input_shape[1:]).astype("float32")
+            y = random.randint(0, 10, len(x))
+            before = _resident()
+        fit(way, x[: 2 * batch], y[: 2 * batch])
+        slots = sum(map(variable.bytes_held, models[way].optimizer.variables))
+        found[way] = {"slots": slots, "resident": _resident() - before}
+    times: dict[str, list[float]] = {way: [] for way in WAYS}
+    for _ in range(1 + rounds):
+        for way in WAYS:
+            times[way].append(fit(way, x, y))
+    weights = sum(map(variable.bytes_held, models["none"].trainable_variables))
+    mine = {way: {**found[way], "milliseconds": min(times[way][1:])} for way in WAYS}
+    every = world.current().allgather(mine, "tell what was measured")
+    most = {
+        way: {what: max(one[way][what] for one in every) for what in ("slots", "resident", "milliseconds")} for way in WAYS
+    }
+    jobs.tell({"weights": weights, **most})
+
+
+def main() -> int:
+    parser = tables.parser("shards", __doc__)
+    parser.add_argument("--models", default=",".join(MODELS), help="with commas between: " + ", ".join(MODELS))
+    parser.add_argument("--ranks", default="2,4", help="numbers of ranks, with commas between (default 2,4)")
+    parser.add_argument("--rounds", type=int, default=7, help="blocks of each way that count (default 7)")
+    parser.add_argument("--rank", default="", help=argparse.SUPPRESS)
+    options = tables.parse(parser)
+    if options.rank:
+        measure(options.rank, options.rounds)
+        return 0
+    rows, figures = [], []
+    for name in options.models.split(","):
+        words = ["-m", "matex_tf", "-m", "benchmarks.shards", "--rank", name, "--rounds", str(options.rounds)]
+        for count in options.ranks.split(","):
+            told = jobs.on_ranks(int(count), words)
+            figures.append({"model": name, "ranks": int(count), **told})
+            whole, parts = told["none"], told["state"]
+            megabytes = [whole["slots"], parts["slots"], whole["resident"], parts["resident"]]
+            row = [f"{value / 2**20:.1f}" for value in [told["weights"], *megabytes]]
+            row += [f"{parts['slots'] / whole['slots']:.3f}"]
+            row += [f"{one['milliseconds']:.1f}" for one in (whole, parts)]
+            row += [f"{parts['milliseconds'] / whole['milliseconds']:.2f}"]
+            rows.append([MODELS[name], f"{count} ranks", *row])
+    columns = ["model", "on", "weights", "slots", "in parts", "resident", "in parts: resident", "slots, ratio"]
+    columns += ["step", "in parts: step", "step, ratio"]
+    less = [column for column in columns if "resident" in column or "step" in column or "slots" in column]
+    tables.show("megabytes of a rank, and milliseconds of a step", columns, rows, labels=2, less=less)
+    tables.keep(figures)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
