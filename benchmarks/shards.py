@@ -60,7 +60,9 @@ def measure(name: str, rounds: int) -> None:
     from matex_tf.core import world
     from matex_tf.patches.shards import variable
 
-    random, models, found = np.random.RandomState(0), {}, {}
+    random = np.random.RandomState(0)
+    models: dict[str, Any] = {}
+    found: dict[str, dict[str, int]] = {}
     batch = _BATCHES[name]
 
     def fit(way: str, x: Any, y: Any) -> float:
@@ -90,9 +92,8 @@ def measure(name: str, rounds: int) -> None:
     weights = sum(map(variable.bytes_held, models["none"].trainable_variables))
     mine = {way: {**found[way], "milliseconds": min(times[way][1:])} for way in WAYS}
     every = world.current().allgather(mine, "tell what was measured")
-    most = {
-        way: {what: max(one[way][what] for one in every) for what in ("slots", "resident", "milliseconds")} for way in WAYS
-    }
+    kinds = ("slots", "resident", "milliseconds")
+    most = {way: {kind: max(one[way][kind] for one in every) for kind in kinds} for way in WAYS}
     jobs.tell({"weights": weights, **most})
 
 

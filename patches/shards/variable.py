@@ -71,7 +71,8 @@ class Part:
         self._number = len(parts.every)
         parts.every.append(self)
         variable._matex_part = self
-        variable.__class__ = _class_in_parts(type(variable))
+        kind: Any = type(variable)
+        variable.__class__ = _class_in_parts(kind)
 
     def split(self) -> None:
         """Keep the rank's part alone."""

@@ -4,30 +4,30 @@ import keras
 import numpy as np
 import pytest
 
-O = keras.optimizers
+optimizers = keras.optimizers
 #: Those whose update is elementwise: the same bits as with whole slots.
 ELEMENTWISE = {
-    "adam": lambda: O.Adam(0.01, amsgrad=True),
-    "momentum": lambda: O.SGD(0.1, momentum=0.9, nesterov=True, clipvalue=0.01, weight_decay=0.01),
-    "averages": lambda: O.Adam(0.01, use_ema=True, ema_overwrite_frequency=2),
-    "accumulated": lambda: O.Adam(0.01, gradient_accumulation_steps=2),
-    "adamw": lambda: O.AdamW(0.01, clipnorm=0.1),
-    "rmsprop": lambda: O.RMSprop(0.01, centered=True, momentum=0.5),
-    "adagrad": lambda: O.Adagrad(0.1),
-    "adadelta": lambda: O.Adadelta(1.0),
-    "nadam": lambda: O.Nadam(0.01),
-    "ftrl": lambda: O.Ftrl(0.1),
-    "lion": lambda: O.Lion(0.01),
+    "adam": lambda: optimizers.Adam(0.01, amsgrad=True),
+    "momentum": lambda: optimizers.SGD(0.1, momentum=0.9, nesterov=True, clipvalue=0.01, weight_decay=0.01),
+    "averages": lambda: optimizers.Adam(0.01, use_ema=True, ema_overwrite_frequency=2),
+    "accumulated": lambda: optimizers.Adam(0.01, gradient_accumulation_steps=2),
+    "adamw": lambda: optimizers.AdamW(0.01, clipnorm=0.1),
+    "rmsprop": lambda: optimizers.RMSprop(0.01, centered=True, momentum=0.5),
+    "adagrad": lambda: optimizers.Adagrad(0.1),
+    "adadelta": lambda: optimizers.Adadelta(1.0),
+    "nadam": lambda: optimizers.Nadam(0.01),
+    "ftrl": lambda: optimizers.Ftrl(0.1),
+    "lion": lambda: optimizers.Lion(0.01),
 }
 #: Those that look at all of a weight, or that scale by a norm: the answer of one rank.
 OTHERS = {
-    "global norm": lambda: O.Adam(0.01, global_clipnorm=0.1),
-    "scaled": lambda: O.LossScaleOptimizer(O.AdamW(0.01, gradient_accumulation_steps=2, clipnorm=1.0)),
-    "adafactor": lambda: O.Adafactor(0.05),
-    "lamb": lambda: O.Lamb(0.01),
+    "global norm": lambda: optimizers.Adam(0.01, global_clipnorm=0.1),
+    "scaled": lambda: optimizers.LossScaleOptimizer(optimizers.Adam(0.01, gradient_accumulation_steps=2, clipnorm=1.0)),
+    "adafactor": lambda: optimizers.Adafactor(0.05),
+    "lamb": lambda: optimizers.Lamb(0.01),
 }
-if hasattr(O, "Muon"):
-    OTHERS["muon"] = lambda: O.Muon(0.05)
+if hasattr(optimizers, "Muon"):
+    OTHERS["muon"] = lambda: optimizers.Muon(0.05)
 
 
 @pytest.fixture(scope="module")

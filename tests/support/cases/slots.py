@@ -75,13 +75,13 @@ def _model(form):
         model = Own()
         model(np.zeros((1, FEATURES), "float32"))
     elif form == "embedding":
-        model = keras.Sequential(
-            [keras.Input((FEATURES,)), layers.Embedding(50, 8), layers.GlobalAveragePooling1D(), layers.Dense(32), layers.Dense(4)]
-        )
+        body = [layers.Embedding(50, 8), layers.GlobalAveragePooling1D(), layers.Dense(32), layers.Dense(4)]
+        model = keras.Sequential([keras.Input((FEATURES,)), *body])
     else:
-        normal = [layers.BatchNormalization()] if form == "accumulated" else []
+        normal = form == "accumulated"  # a bias before it has a gradient of 0, and Adam amplifies its rounding
+        body = [layers.Dense(32, use_bias=False), layers.BatchNormalization()] if normal else [layers.Dense(32)]
         model = keras.Sequential(
-            [keras.Input((FEATURES,)), layers.Dense(32, activation="tanh"), *normal, layers.Dropout(0.2), layers.Dense(4)]
+            [keras.Input((FEATURES,)), *body, layers.Activation("tanh"), layers.Dropout(0.2), layers.Dense(4)]
         )
     optimizer = {
         "accumulated": lambda: keras.optimizers.AdamW(0.01, gradient_accumulation_steps=2, global_clipnorm=1.0),
