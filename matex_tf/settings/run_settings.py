@@ -174,9 +174,9 @@ class Settings:
     )
     shard: str = option(
         "none",
-        "What lies in parts on the ranks, so that a rank needs less memory. `none`: every rank holds the whole model. "
-        "`state`: each rank holds 1/p of the optimizer's slots, computes 1/p of an update, and the ranks gather the "
-        "weights (ZeRO-1); the answer is the same (docs/sharding.md).",
+        "What lies in parts on the ranks, so that each needs less memory. `none`: nothing. `state`: each rank holds "
+        "1/p of the optimizer's slots, and computes 1/p of an update (ZeRO-1). The answer is the same "
+        "(docs/sharding.md).",
         choices=("none", "state"),
         group="the run",
     )

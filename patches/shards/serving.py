@@ -20,14 +20,16 @@ def while_one_reads(reads: bool) -> Iterator[None]:
         reads: whether this rank is the one.
     """
     parts, ranks = run_state.current().part(Parts), world.current()
-    if ranks.is_single or parts.ask is not None or not parts.any_split:
+    if ranks.is_single or parts.ask is not None or not parts.every:
         yield
         return
     if not reads:
         yield
         while (asked := ranks.broadcast(None, _WHAT)) is not None:
             number, whole = asked
-            parts.every[number].take_part(whole)
+            part = parts.every[number]()
+            assert part is not None  # the script is the same on every rank, and one has the variable
+            part.take_part(whole)
         return
     parts.ask = lambda number, whole: ranks.broadcast((number, whole), _WHAT)
     try:

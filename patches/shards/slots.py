@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from matex_tf.core import world
 from matex_tf.patches.common import keras_lines
 from matex_tf.patches.partition import shards
@@ -32,7 +34,7 @@ class Slots:
         self._known = {
             id(inner.__dict__["_handle"]): (inner, keras_lines.path(one), tuple(one.shape) in shapes)
             for key, one in held.items()
-            if key not in trained and _is_large(inner := one._value)
+            if key not in trained and _is_large(inner := getattr(one, "_value", None))
         }
         self.whole: list[str] = []
         self._parts: list[Part] = []
@@ -74,5 +76,7 @@ class Slots:
 
 def _is_large(inner: Any) -> bool:
     """Whether each rank would get a part of a variable of TensorFlow."""
+    if not isinstance(inner, tf.Variable) or "_handle" not in inner.__dict__:
+        return False
     size = inner.shape.num_elements()
     return inner.dtype.is_floating and (size or 0) >= shards.UNIT * world.of_job().size

@@ -12,6 +12,7 @@ that uses the variable, in C too; `_read_variable_op`, by which Python reads it.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -37,13 +38,8 @@ class Parts:
     """
 
     def __init__(self) -> None:
-        self.every: list[Part] = []
+        self.every: list[weakref.ref[Part]] = []  # what the script has done with is gone
         self.ask: Callable[[int, bool], None] | None = None
-
-    @property
-    def any_split(self) -> bool:
-        """Whether one lies in parts now."""
-        return any(part.is_split for part in self.every)
 
 
 class Part:
@@ -69,7 +65,7 @@ class Part:
         self.is_split = False
         parts = run_state.current().part(Parts)
         self._number = len(parts.every)
-        parts.every.append(self)
+        parts.every.append(weakref.ref(self))
         variable._matex_part = self
         kind: Any = type(variable)
         variable.__class__ = _class_in_parts(kind)

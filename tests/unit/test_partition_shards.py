@@ -11,7 +11,7 @@ ELEMENTWISE = {
     "momentum": lambda: optimizers.SGD(0.1, momentum=0.9, nesterov=True, clipvalue=0.01, weight_decay=0.01),
     "averages": lambda: optimizers.Adam(0.01, use_ema=True, ema_overwrite_frequency=2),
     "accumulated": lambda: optimizers.Adam(0.01, gradient_accumulation_steps=2),
-    "adamw": lambda: optimizers.AdamW(0.01, clipnorm=0.1),
+    "adamw": lambda: optimizers.AdamW(0.01, weight_decay=0.1),
     "rmsprop": lambda: optimizers.RMSprop(0.01, centered=True, momentum=0.5),
     "adagrad": lambda: optimizers.Adagrad(0.1),
     "adadelta": lambda: optimizers.Adadelta(1.0),
