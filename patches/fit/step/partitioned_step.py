@@ -199,9 +199,7 @@ class _Rebuilt:
             rows, columns = [has for _, has in there], [shape for shape, _ in there]
             coded = settings.current().codec != "none"
             weights = [variable.handle for variable in traced.variables if coded and variable.trainable]
-            self._partitioned = Partitioned(
-                traced, rows, ranks, columns, counting, weights, fixed=number, slots=slots
-            )
+            self._partitioned = Partitioned(traced, rows, ranks, columns, counting, weights, fixed=number, slots=slots)
             self._partitioned.graph()
         except CannotPartition as error:
             self.why_whole = str(error)
