@@ -18,11 +18,12 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.core.row_partition import OWN_ROWS
-from matex_tf.patches.common import log_once
+from matex_tf.patches.common import log_once, row_slicing
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import pipeline_ownership, source_sharding
 from matex_tf.patches.data.array_sharding import LocalBatch
 from matex_tf.patches.division import own_rows, shared_work
+from matex_tf.patches.fit.step import whole_batch
 from matex_tf.patches.turns import from_generator
 
 Site = tuple[str, int]
@@ -52,12 +53,14 @@ class Division:
         self.maps = divided.maps
         self.kept = shared_work.done_by_all(divided) if divided.kept else ""
         self._whole = whole
+        self._all_own = False  # whether every rank has its rows alone, of all batches to come
         options = tf.data.Options()
         options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
         self.dataset = divided.dataset.with_options(options)
 
     def begin(self) -> None:
         """A walk begins."""
+        self._all_own = False
         self.ask(self.agreed)
 
     def ask(self, own: bool) -> None:
@@ -86,6 +89,22 @@ class Division:
             return tf.concat([rows[total - first :], rows[: total - first]], 0) if first else rows
 
         return Batch(tf.nest.map_structure(join, *parts))
+
+
+    def joined(self, batch: Batch) -> Batch:
+        """The whole batch, of the rows that each rank has made; some may have whole batches, which were made ahead. All
+        ranks come here."""
+        ranks = world.current()
+        if not self._all_own:
+            everyone = ranks.allgather(batch.share is not None, "agree who has which rows of a batch")
+            self._all_own = all(everyone)
+            if not any(everyone):
+                return batch
+        data, share = batch.own, batch.share
+        if share is None:
+            data = batch.whole
+            share = RowRange.of(row_slicing.rows_of(row_slicing.to_tensors(data)), ranks.rank, ranks.size)
+        return Batch(whole_batch.joined(data, row_slicing.sliceable(data), share))
 
 
 #: For each pipeline and loop: its division, None where there is none; and whether the ranks have agreed on it.

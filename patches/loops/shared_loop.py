@@ -29,6 +29,8 @@ from matex_tf.patches.loops import divided, first_step, position, replica_sync
 from matex_tf.watching.meter import Meter
 
 _LOOKING, _SHARED, _OWN_BATCHES, _PARTITIONED = "looking", "shared", "own", "partitioned"
+#: Batches of a walk with which ranks that take whole batches ask whether to divide the work on them.
+_ASKED_AT = frozenset(4**power for power in range(1, 16))
 #: For each pipeline, the loops over it that are to be shared out, and those that compiled steps share out.
 _known: weakref.WeakKeyDictionary[Any, set[tuple[str, int]]] = weakref.WeakKeyDictionary()
 _partitioned: weakref.WeakKeyDictionary[Any, set[tuple[str, int]]] = weakref.WeakKeyDictionary()
@@ -63,7 +65,7 @@ class SharedLoop:
         self._dataset = dataset
         self._mode = _OWN_BATCHES if source_sharding.found(dataset, OWN_ROWS) else ""
         if division is not None and division.agreed:
-            self._mode = _SHARED
+            self._mode = _PARTITIONED if site in self._partitioned_sites else _SHARED
         self._before = position.BEGINNING
         self._touched = 0
         self._spec = dataset.element_spec
@@ -107,6 +109,8 @@ class SharedLoop:
         else:
             self._since = time.perf_counter()
         self._batches += 1
+        if self._mode == _PARTITIONED and self._division is not None and self._division.agreed:
+            batch = self._division.joined(batch)
         data = batch.whole
         if first and not self._mode and batch.share is None:
             self._mode = self._look(row_slicing.to_tensors(data))
@@ -125,6 +129,7 @@ class SharedLoop:
         ranks.at(place, f"a batch of {rows} rows")
         if self._mode == _PARTITIONED:
             self._tell(rows)
+            self._divide_if_it_pays()
             return self._whole(data, rows, position.OUTSIDE)
         if self._mode == _LOOKING or rows == 0:
             if not self._checked:
@@ -159,6 +164,14 @@ class SharedLoop:
         self.whole_rows, self._gradients = rows, position.eager_gradients()
         position.enter(kind, max(rows, 1), max(rows, 1), max(rows, 1), 0, self)
         return data
+
+    def _divide_if_it_pays(self) -> None:
+        """Let each rank make its rows of the next batches, and join them, if ranks wait for input for long."""
+        undivided = self._division is None or not self._division.agreed
+        if undivided and self._batches in _ASKED_AT:
+            waits = batches.is_much(self._waited, time.perf_counter() - self._since)
+            if any(world.current().allgather(waits, "agree whether input takes long")):
+                divided.agree(self._dataset, self._site, self._division, self._place())
 
     def _tell(self, rows: int) -> None:
         """Note that a batch is shared out."""

@@ -17,3 +17,11 @@ def test_the_answer_of_one_rank(ranks, form):
     """Weights, losses, values by row, metrics and what the script's Python sees; a last batch of three rows."""
     results = ranks(compiled_steps.trained, (1, 2, 3), form=form, meets="exchange gradients and sums")
     same(results, rtol=1e-3 if form == "Scaled" else 1e-4, atol=1e-5)
+
+
+def test_ranks_that_wait_for_input_divide_it(ranks):
+    """The loop has whole batches, each rank makes a part of their rows, and the answer stays."""
+    results = ranks(compiled_steps.slow_input, (1, 3), meets="agree whether input takes long")
+    same({size: [value[:2] for value in values] for size, values in results.items()}, rtol=1e-4, atol=1e-5)
+    assert results[1][0][2] == 3 * 67
+    assert all(calls < 2 * 67 for *_, calls in results[3]), [calls for *_, calls in results[3]]

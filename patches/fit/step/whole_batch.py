@@ -24,6 +24,14 @@ def of(data: Any, slices: Sequence[bool], share: RowRange) -> Any:
     """
     if row_slicing.rows_of(data) > max(share.rows, 1):
         return data  # more rows than its own, so this is a batch that every rank has
+    return joined(data, slices, share)
+
+
+def joined(data: Any, slices: Sequence[bool], share: RowRange) -> Any:
+    """A batch of the rows that each rank has of it. All ranks come here.
+
+    Args: see `of`.
+    """
     mine = row_slicing.take(data, slices, share.low, share.low + share.rows)
     leaves = [
         _of_leaf(leaf, share.first if share.rows else 0, f"array {place}") if has_rows else leaf

@@ -8,7 +8,9 @@ import tensorflow as tf
 from keras import layers
 
 from matex_tf import settings
+from matex_tf.patches.data import batches
 from tests.support.cases.common import classifier, crossentropy, momentum, table
+from tests.support.cases.division import Worked
 
 ROWS, BATCH = 67, 16  # the last batch has three rows
 
@@ -278,4 +280,27 @@ def trained(form):
         weights, said = gan() if form == "gan" else FORMS[form]().run()
         return {"weights": [np.asarray(weight) for weight in weights], "said": said}
     finally:
+        settings.use(before)
+
+
+def slow_input():
+    """What a loop leaves behind if ranks wait for its input, and of how many rows this rank has done the work."""
+    before = settings.use(settings.current().changed(partitioner=True))
+    much, batches.is_much = batches.is_much, lambda waited, spent: True
+    try:
+        keras.utils.set_random_seed(1)
+        step, work = _Step(), Worked()
+
+        def harder(x, y):
+            return work(x) * 2.0, y
+
+        data = tf.data.Dataset.from_tensor_slices(table(ROWS)).map(harder).batch(5)
+        function, shapes = tf.function(step.step, reduce_retracing=True), []
+        for _ in range(3):
+            for x, y in data:
+                shapes.append((x.shape.as_list(), float(tf.reduce_sum(x))))
+                function(x, y)
+        return [np.asarray(weight) for weight in step.model.weights], shapes, work.calls
+    finally:
+        batches.is_much = much
         settings.use(before)
