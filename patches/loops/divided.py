@@ -18,12 +18,11 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.core.row_partition import OWN_ROWS
-from matex_tf.patches.common import log_once, row_slicing
+from matex_tf.patches.common import log_once, row_slicing, whole_batch
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import pipeline_ownership, source_sharding
 from matex_tf.patches.data.array_sharding import LocalBatch
 from matex_tf.patches.division import own_rows, shared_work
-from matex_tf.patches.fit.step import whole_batch
 from matex_tf.patches.turns import from_generator
 
 Site = tuple[str, int]
