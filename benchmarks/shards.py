@@ -1,23 +1,26 @@
-"""What --shard state saves and costs: bytes of a rank, and the time of a step beside ranks that hold whole slots.
+"""What --shard saves and costs: bytes of a rank, and the time of a step beside ranks that hold whole slots.
 
 One job for each number of ranks trains a model of each way, in turn, in blocks of steps; the least block of each, as
 whatever else the machine does comes on top. Resident bytes are what a rank's own memory (RssAnon) has grown by when a
-model was built and trained.
+model was built and trained; the most is what it has grown by at any time of a block of steps after that.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import dataclasses
 import gc
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks import jobs, tables
 
-WAYS = ("none", "state")
+WAYS = ("none", "state", "gradients")
 MODELS = {"mlp": "MLP, Adam", "transformer": "transformer, 4 blocks, AdamW"}
 _WIDTH, _LENGTH, _STEPS = 1024, 32, 10  # of layers, of sequences; steps of a block
 _BATCHES = {"mlp": 64, "transformer": 16}  # rows
@@ -43,10 +46,32 @@ def _model(name: str) -> Any:
     return model
 
 
+@contextlib.contextmanager
+def _watching(found: list[int]) -> Iterator[None]:
+    """Note what is resident, every few milliseconds."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.002):
+            found.append(_now())
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
 def _resident() -> int:
-    """Bytes of this process that are its own."""
+    """Bytes of this process that are its own, and used."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
+    return _now()
+
+
+def _now() -> int:
     with open("/proc/self/status", encoding="utf-8") as lines:
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
 
@@ -85,6 +110,10 @@ def measure(name: str, rounds: int) -> None:
         fit(way, x[: 2 * batch], y[: 2 * batch])
         slots = sum(map(variable.bytes_held, models[way].optimizer.variables))
         found[way] = {"slots": slots, "resident": _resident() - before}
+        seen: list[int] = []
+        with _watching(seen):
+            fit(way, x, y)
+        found[way]["most"] = max(seen, default=before) - before
     times: dict[str, list[float]] = {way: [] for way in WAYS}
     for _ in range(1 + rounds):
         for way in WAYS:
@@ -92,7 +121,7 @@ def measure(name: str, rounds: int) -> None:
     weights = sum(map(variable.bytes_held, models["none"].trainable_variables))
     mine = {way: {**found[way], "milliseconds": min(times[way][1:])} for way in WAYS}
     every = world.current().allgather(mine, "tell what was measured")
-    kinds = ("slots", "resident", "milliseconds")
+    kinds = ("slots", "resident", "most", "milliseconds")
     most = {way: {kind: max(one[way][kind] for one in every) for kind in kinds} for way in WAYS}
     jobs.tell({"weights": weights, **most})
 
@@ -113,17 +142,13 @@ def main() -> int:
         for count in options.ranks.split(","):
             told = jobs.on_ranks(int(count), words)
             figures.append({"model": name, "ranks": int(count), **told})
-            whole, parts = told["none"], told["state"]
-            megabytes = [whole["slots"], parts["slots"], whole["resident"], parts["resident"]]
-            row = [f"{value / 2**20:.1f}" for value in [told["weights"], *megabytes]]
-            row += [f"{parts['slots'] / whole['slots']:.3f}"]
-            row += [f"{one['milliseconds']:.1f}" for one in (whole, parts)]
-            row += [f"{parts['milliseconds'] / whole['milliseconds']:.2f}"]
-            rows.append([MODELS[name], f"{count} ranks", *row])
-    columns = ["model", "on", "weights", "slots", "in parts", "resident", "in parts: resident", "slots, ratio"]
-    columns += ["step", "in parts: step", "step, ratio"]
-    less = [column for column in columns if "resident" in column or "step" in column or "slots" in column]
-    tables.show("megabytes of a rank, and milliseconds of a step", columns, rows, labels=2, less=less)
+            for way in WAYS:
+                one = told[way]
+                row = [f"{one[kind] / 2**20:.1f}" for kind in ("slots", "resident", "most")]
+                row += [f"{one['milliseconds']:.1f}", f"{one['milliseconds'] / told['none']['milliseconds']:.2f}"]
+                rows.append([f"{MODELS[name]}, {told['weights'] / 2**20:.1f} MB", f"{count} ranks", way, *row])
+    columns = ["model, weights", "on", "--shard", "slots, MB", "resident", "the most", "step, ms", "ratio"]
+    tables.show("megabytes of a rank, and milliseconds of a step", columns, rows, labels=3, less=columns[3:])
     tables.keep(figures)
     return 0
 

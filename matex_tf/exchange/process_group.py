@@ -251,9 +251,7 @@ class ProcessGroup:
             )
         return plan.results(number, total)
 
-    def join(
-        self, plan: BucketPlan, parts: Sequence[np.ndarray], lows: Sequence[int]
-    ) -> list[np.ndarray] | None:
+    def join(self, plan: BucketPlan, parts: Sequence[np.ndarray], lows: Sequence[int]) -> list[np.ndarray] | None:
         """Join flat arrays of which each rank has a part: each writes its own to memory that all share.
 
         Args:

@@ -22,6 +22,7 @@ from matex_tf.core import trace, world
 from matex_tf.core.mismatch import checksum
 from matex_tf.errors import MatexError
 from matex_tf.exchange import overlap, process_group, virtual_ranks
+from matex_tf.exchange.bucket import empty
 from matex_tf.exchange.bucket_plan import BucketPlan, check_dtypes
 from matex_tf.exchange.node.reduction import SUMMED_AS
 from matex_tf.exchange.op_inputs import Inputs
@@ -189,6 +190,54 @@ def gather_over_ranks(tensors: Sequence[tf.Tensor], what: str, labels: Sequence[
         if tensor.shape.rank is not None:
             result.set_shape([None, *tensor.shape[1:]])
     return results
+
+
+def scatter_over_ranks(
+    tensors: Sequence[tf.Tensor], lengths: Sequence[Sequence[int]], what: str, labels: Sequence[str]
+) -> list[tf.Tensor]:
+    """Sum each tensor over all ranks, bucket by bucket, and keep this rank's part of the sums alone.
+
+    Args:
+        tensors: of shapes that are known; see `sum_over_ranks`.
+        lengths: for each of them, the elements that each rank gets.
+        what, labels: see `sum_over_ranks`.
+
+    Returns:
+        This rank's part of each sum, flat.
+    """
+    check_dtypes([tensor.dtype.name for tensor in tensors], labels)
+    ranks = world.of_job()
+    ends = [(sum(sizes[: ranks.rank]), sum(sizes[: ranks.rank + 1])) for sizes in lengths]
+    results: list[Any] = [None] * len(tensors)
+    before: list[tf.Tensor] = []
+    for bucket in BucketPlan.of(what, labels, tensors).buckets:
+        own, mine = [tensors[member] for member in bucket.members], [ends[member] for member in bucket.members]
+        # A plan for each: what others read of a bucket lies in memory as large as that, and is given back.
+        plan = BucketPlan.of(what, [labels[member] for member in bucket.members], own, at_once=True)
+
+        def exchange(
+            *given: np.ndarray, plan: BucketPlan = plan, mine: Sequence[tuple[int, int]] = mine
+        ) -> list[np.ndarray]:
+            sums = given if world.current().is_single else process_group.sum_planned(world.current(), plan, given)
+            return [_copied(one.reshape(-1)[low:high]) for one, (low, high) in zip(sums, mine, strict=True)]
+
+        def nothing(given: Sequence[np.ndarray], mine: Sequence[tuple[int, int]] = mine) -> list[np.ndarray]:
+            return [one.reshape(-1)[low:high] for one, (low, high) in zip(given, mine, strict=True)]
+
+        with tf.control_dependencies(before):
+            parts = call(exchange, own, _dtypes(own), nothing)
+        before = parts[:1]
+        for member, part, (low, high) in zip(bucket.members, parts, mine, strict=True):
+            part.set_shape([high - low])
+            results[member] = part
+    return results
+
+
+def _copied(array: np.ndarray) -> np.ndarray:
+    """The same in memory of its own, where TensorFlow takes it without a copy."""
+    copy = empty(array.size, array.dtype)
+    np.copyto(copy, array)
+    return copy
 
 
 def join_parts(

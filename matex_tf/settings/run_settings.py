@@ -175,9 +175,9 @@ class Settings:
     shard: str = option(
         "none",
         "What lies in parts on the ranks, so that each needs less memory. `none`: nothing. `state`: each rank holds "
-        "1/p of the optimizer's slots, and computes 1/p of an update (ZeRO-1). The answer is the same "
-        "(docs/sharding.md).",
-        choices=("none", "state"),
+        "1/p of the optimizer's slots, and computes 1/p of an update (ZeRO-1). `gradients`: it also keeps 1/p of their "
+        "sums alone (ZeRO-2). The answer is the same (docs/sharding.md).",
+        choices=("none", "state", "gradients"),
         group="the run",
     )
     strategy: str = option(

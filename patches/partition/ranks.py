@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.exchange import tf_op
 from matex_tf.patches.partition import shards
@@ -29,8 +30,12 @@ class Ranks:
         return tf_op.gather_over_ranks(tensors, self._joins, names)
 
     def scatter(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
-        """This rank's part of the sum of each tensor."""
-        return [self.part(total) for total in self.sum(tensors, names)]
+        """This rank's part of the sum of each tensor: of a view of the sums, or with nothing else kept."""
+        if settings.current().shard != "gradients":
+            return [self.part(total) for total in self.sum(tensors, names)]
+        size = world.of_job().size
+        lengths = [shards.lengths(tensor.shape.num_elements(), size) for tensor in tensors]
+        return tf_op.scatter_over_ranks(tensors, lengths, _SUMS, names)
 
     def join(self, parts: Sequence[tf.Tensor], sizes: Sequence[int], names: Sequence[str]) -> list[tf.Tensor]:
         """Values of so many elements, flat, from this rank's part of each."""

@@ -56,7 +56,7 @@ class Slots:
             return ""
         more = f" and {len(self.whole) - _NAMED} more" if len(self.whole) > _NAMED else ""
         names = ", ".join(self.whole[:_NAMED]) + more
-        return f"--shard state: every rank holds {names} whole: not of a weight's shape, or updated by other ops"
+        return f"--shard: every rank holds {names} whole: not of a weight's shape, or updated by other ops"
 
     def split(self) -> None:
         """Have them in parts, and the others whole, for a step that needs them so. All ranks come here."""

@@ -135,7 +135,7 @@ class _InParts:
                 part.join()
             elif not world.is_alone():  # what traces a step, to be partitioned, is alone
                 raise MatexError(
-                    f"--shard state: {part._name} lies in parts on the ranks, and a compiled function of the script's "
+                    f"--shard: {part._name} lies in parts on the ranks, and a compiled function of the script's "
                     "own would read or change it whole. Run with --shard none."
                 )
         return self.__dict__["_handle"]

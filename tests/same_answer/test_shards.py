@@ -21,6 +21,14 @@ def test_the_answer_of_one_rank(ranks, form):
     assert len(said) == (form == "own optimizer") and all("rows" in line for line in said), said
 
 
+@pytest.mark.parametrize("shard,hosts", [("gradients", ""), ("gradients", "aab"), ("state", "abc")])
+def test_gradients_in_parts_and_hosts(ranks, shard, hosts):
+    """Sums of which a rank keeps its part alone; ranks on several hosts."""
+    results = ranks(slots.trained, (1, 3), form="plain", shard=shard, hosts=hosts)
+    same({size: [value for value, *_ in values] for size, values in results.items()}, rtol=1e-4, atol=1e-5)
+    assert all(0 < mine < whole for _, (mine, whole), _ in results[3])
+
+
 def test_saving_and_loading(ranks, tmp_path):
     """Files hold whole values, written by one rank; a model that is loaded goes on as the one that was saved."""
     results = ranks(slots.saved, (1, 3), directory=str(tmp_path))

@@ -16,6 +16,7 @@ from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once
 from matex_tf.patches.shards import variable as in_parts
+from tests.support.cases import pipe
 
 ROWS, BATCH, FEATURES = 70, 23, 200
 
@@ -109,9 +110,9 @@ def _large(model):
     return sum(map(in_parts.bytes_held, slots)), sum(np.asarray(one).nbytes for one in slots)
 
 
-def trained(form):
+def trained(form, shard="state", hosts=""):
     """What two fits with an evaluation between them leave, with what is read of the optimizer on the way."""
-    with sharded() as lines:
+    with sharded(shard) as lines, pipe.chosen(hosts):
         keras.utils.set_random_seed(1)
         model, (x, y) = _model(form), _data(form)
         history = [model.fit(x, y, batch_size=BATCH, epochs=2, verbose=0).history]
