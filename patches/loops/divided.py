@@ -18,7 +18,8 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.core.row_partition import OWN_ROWS
-from matex_tf.patches.common import log_once, row_slicing, whole_batch
+from matex_tf.patches.across_rows import whole_batch
+from matex_tf.patches.common import log_once, row_slicing
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import pipeline_ownership, source_sharding
 from matex_tf.patches.data.array_sharding import LocalBatch

@@ -15,8 +15,9 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
+from matex_tf.patches.across_rows import whole_batch
 from matex_tf.patches.checking import partitioner
-from matex_tf.patches.common import log_once, model_state, row_slicing, whole_batch
+from matex_tf.patches.common import log_once, model_state, row_slicing
 from matex_tf.patches.fit.step import first_step, one_rank_shapes
 from matex_tf.patches.partition import whole_part
 from matex_tf.patches.partition.build import CannotPartition
