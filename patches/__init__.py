@@ -65,6 +65,7 @@ PATCHES = (
     ("keras.src.losses.loss", "across_rows.own_losses"),
     ("keras.src.losses.loss", "samples.row_losses"),
     ("keras.src.trainers.compile_utils", "samples.row_losses"),
+    ("keras.src.trainers.compile_utils", "keras.output_losses"),
     ("keras.src.losses.losses", "across_rows.keras_losses"),
     ("keras.src.layers.layer", "keras.activity_regularizer"),
     ("keras.src.layers.layer", "random.not_by_row"),

@@ -33,6 +33,8 @@ class UnderWay:
         exchanged: whether the gradients that an optimizer gets have been exchanged already.
         gradient_names: of the gradients that an optimizer is about to clip: Keras hands on gradients alone.
         rows_on_one_rank: for tensors that a step takes from its batch, by id: the tensor, and its rows on one rank.
+        first_rows: the rows of the batch with which one rank has traced the step first; None if it was with any number.
+        counts_as: the weight of the batch in the mean of an output's loss, see `keras/output_losses.py`.
         metrics: those of which a method runs.
         epochs_of: the call of `fit` or `predict` that has yet to make the iterator of its data.
         epochs_asked: the iterator of epochs that is being made, if its batches are shared out.
@@ -49,6 +51,8 @@ class UnderWay:
     exchanged: bool = False
     gradient_names: Sequence[str] | None = None
     rows_on_one_rank: Mapping[int, tuple[Any, int]] = dataclasses.field(default_factory=dict)
+    first_rows: int | None = None
+    counts_as: Any = None
     metrics: tuple[Any, ...] = ()
     epochs_of: EpochsOf | None = None
     epochs_asked: EpochsAsked | None = None

@@ -55,7 +55,8 @@ class StepFunction:
             self._plain = self._plain or data_threads.plain(self.model, self.kind)
             return self._plain(iterator)
         on_batch = not isinstance(iterator, tf.data.Iterator)
-        self.step.graphs.promised = None if on_batch else one_rank_shapes.of_iterator(iterator)
+        alone = on_batch or one_rank_shapes.gets_batches(self.model)
+        self.step.graphs.promised = None if alone else one_rank_shapes.of_iterator(iterator)
         this = None if on_batch or self.kind == "test" else resume_fit.under_way(self.model)
         if this is not None and this.passes_over(lambda: self._draw(iterator)):
             return {}

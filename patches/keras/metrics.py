@@ -24,14 +24,14 @@ from matex_tf.core import world
 from matex_tf.patches.across_rows import own_metrics
 from matex_tf.patches.across_rows.keras_losses import is_of_whole_batch
 from matex_tf.patches.across_rows.own_metrics import Kind
-from matex_tf.patches.common import batch_share, keras_lines, model_state, wrapping
+from matex_tf.patches.common import batch_share, keras_lines, model_state, under_way, wrapping
 from matex_tf.patches.keras import sum_loss
 
 
 def install(module: ModuleType) -> None:
     """Patch keras.src.metrics.reduction_metrics or tf_keras.src.metrics.base_metric."""
     for name in ("Reduce",) if keras_lines.is_of_keras_2(module.__name__) else ("Mean", "Sum"):
-        wrapping.method(module, f"{name}.update_state", _update_mean)
+        wrapping.method(module, f"{name}.update_state", _update_mean, in_steps=True)
     wrapping.method(module, "MeanMetricWrapper.update_state", own_metrics.update_wrapper)
 
 
@@ -40,11 +40,13 @@ def _update_mean(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
     So a sum of such means over the batches is that of one rank, too.
     """
-    part = batch_share.current()
+    part, counts_as = batch_share.current(), under_way.now().counts_as
     values, sample_weight = _mean_arguments(*args, **kwargs)
+    if part is None and sample_weight is None:
+        sample_weight = counts_as
     of_rows = part is None or (part.has_rows(values) and not is_of_whole_batch(values))
     if part is not None and sample_weight is None and not of_rows:
-        sample_weight = part.weight_in_mean
+        sample_weight = part.weight_in_mean if counts_as is None else part.weight_in_mean * counts_as
         values = sum_loss.whole(values, part) if sum_loss.is_sum(values) else values
     return wrapped(values, sample_weight=sample_weight)
 

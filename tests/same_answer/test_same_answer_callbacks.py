@@ -1,14 +1,11 @@
 """Callbacks decide alike on all ranks; files are written once, by one rank, and all can read them."""
 
-import importlib.metadata
-
 import numpy as np
 import pytest
 from compare import same
 
 from tests.support.cases import callbacks
-
-KERAS = tuple(map(int, importlib.metadata.version("keras").split(".")[:2]))
+from tests.support.installed import KERAS
 
 CHECKPOINTS = {
     "whole models": {"filepath": "sub/{epoch:02d}-{val_loss:.3f}.keras"},

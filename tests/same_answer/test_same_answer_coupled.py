@@ -1,13 +1,10 @@
 """Losses and metrics that look across the rows of a batch: the values and the gradients of one rank."""
 
-import importlib.metadata
-
 import pytest
 from compare import same
 
 from tests.support.cases import coupled
-
-KERAS = tuple(map(int, importlib.metadata.version("keras").split(".")[:2]))
+from tests.support.installed import KERAS
 
 LOSSES = {
     "dice, masked": {"masked": True},

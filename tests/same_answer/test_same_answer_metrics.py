@@ -1,13 +1,10 @@
 """Metrics are merged from their state: the history, validation and `evaluate` of one rank, on every rank."""
 
-import importlib.metadata
-
 import pytest
 from compare import same
 
 from tests.support.cases import metrics
-
-KERAS = tuple(map(int, importlib.metadata.version("keras").split(".")[:2]))
+from tests.support.installed import KERAS
 
 NAMES = {
     "binary": "accuracy auc auc_pr precision recall f1 fbeta binary_iou true_positives false_negatives "

@@ -1,13 +1,10 @@
 """Options of `fit` and the other methods of a model: the same on every rank as on one."""
 
-import importlib.metadata
-
 import pytest
 from compare import same
 
 from tests.support.cases import options as options_cases
-
-KERAS = tuple(map(int, importlib.metadata.version("keras").split(".")[:2]))
+from tests.support.installed import KERAS
 
 OPTIONS = {
     "shuffle on": {"shuffle": True, "lazily": True},

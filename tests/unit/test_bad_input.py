@@ -1,13 +1,10 @@
 """What cannot be trained on many ranks: every rank stops with a message that names what differs, and where."""
 
-import importlib.metadata
-
 import pytest
 from compare import alike
 
 from tests.support.cases import bad
-
-KERAS = tuple(map(int, importlib.metadata.version("keras").split(".")[:2]))
+from tests.support.installed import KERAS
 
 # case, arguments, the exception, words that each message must have
 REFUSED = [

@@ -22,7 +22,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from matex_tf.patches.common import under_way, wrapping
+from matex_tf.patches.common import keras_lines, under_way, wrapping
 from matex_tf.patches.data.array_sharding import LocalBatch
 
 #: For each array or tensor of a batch, the rows with which one rank would trace; None where any number.
@@ -63,18 +63,27 @@ def of_iterator(iterator: tf.data.Iterator) -> Rows:
     return [shape[0] if shape is not None and shape.rank else None for shape in shapes]
 
 
-def tracing(taken: Any, rows: Rows) -> contextlib.AbstractContextManager[None]:
+def gets_batches(model: Any) -> bool:
+    """Whether a step of `fit` or `evaluate` on one rank gets a batch, and is traced with its shape: from Keras 3.16 on.
+
+    Before, a step gets an iterator, and is traced with what that promises of each batch.
+    """
+    return keras_lines.version() >= (3, 16) and model.steps_per_execution == 1
+
+
+def tracing(taken: Any, rows: Rows, first: int | None = None) -> contextlib.AbstractContextManager[None]:
     """Build layers as on one rank while a step is traced.
 
     Args:
         taken: what the step takes from a batch.
         rows: for each of its arrays.
+        first: the rows of the batch with which one rank has traced the step first; None if it was with any number.
     """
     known = dict(under_way.now().rows_on_one_rank)
     for leaf, size in zip(tf.nest.flatten(taken), rows, strict=True):
         if size is not None and isinstance(leaf, tf.Tensor):
             known[id(leaf)] = leaf, size
-    return under_way.having(rows_on_one_rank=known)
+    return under_way.having(rows_on_one_rank=known, first_rows=first)
 
 
 def _maybe_build(wrapped: Any, layer: Any, args: Any, kwargs: Any) -> Any:

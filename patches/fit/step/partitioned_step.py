@@ -101,11 +101,12 @@ class PartitionedStep:
         self._last: tuple[Any, _Rebuilt] | None = None
         self.how = ""
 
-    def make(self, data: Any, built_with: one_rank_shapes.Rows) -> _Rebuilt:
+    def make(self, data: Any, built_with: one_rank_shapes.Rows, first: int | None = None) -> _Rebuilt:
         """What computes batches of these columns.
 
         Args:
             built_with: for each leaf, the rows with which one rank would build layers; None for any number.
+            first: the rows of the batch with which one rank has traced the step first; None if it was with any number.
         """
         columns: Any = row_slicing.signature(data)
         if self._needs_number:
@@ -115,7 +116,7 @@ class PartitionedStep:
         if str(columns) not in self._rebuilt:
             spec = whole_batch.spec(data, self._slices)
             why = "" if len(self._rebuilt) < MOST else f"its batches have more than {MOST} different shapes"
-            number, traced = self._trace(spec, built_with)
+            number, traced = self._trace(spec, built_with, first)
             slots = self._slots()
             made = _Rebuilt(traced, spec, self._slices, self._ranks, self._counting, why, number, slots)
             self._rebuilt[str(columns)] = made
@@ -129,7 +130,7 @@ class PartitionedStep:
         numbers = {rows for rows, has in zip(built_with, self._slices, strict=True) if has}
         return numbers.pop() or 0 if len(numbers) == 1 else 0
 
-    def _trace(self, spec: Any, built_with: one_rank_shapes.Rows) -> tuple[int, Any]:
+    def _trace(self, spec: Any, built_with: one_rank_shapes.Rows, first: int | None) -> tuple[int, Any]:
         """What was traced for such batches, and for how many rows; columns of a second size are traced as of any, as
         Keras does it. A step is traced for any number of rows; one that needs the number, for that of one rank."""
         number = self._number(built_with) if self._needs_number else 0
@@ -141,7 +142,7 @@ class PartitionedStep:
 
         @tf.autograph.experimental.do_not_convert
         def step(given: Any) -> Any:
-            with one_rank_shapes.tracing(given, built_with):
+            with one_rank_shapes.tracing(given, built_with, first):
                 return self._model_step(given)
 
         given = whole_batch.with_rows(spec, self._slices, number) if number else spec
@@ -152,7 +153,7 @@ class PartitionedStep:
             if self._needs_number or not self._number(built_with):
                 raise
             self._needs_number = True  # such as `tf.reshape(x, [x.shape[0], -1])`
-            return self._trace(spec, built_with)
+            return self._trace(spec, built_with, first)
         self._traced.append((spec, number, traced))
         return number, traced
 

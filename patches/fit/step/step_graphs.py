@@ -48,6 +48,7 @@ class StepGraphs:
         self._whole_results = whole_results.always(model, f"{kind}_step")
         self._made: dict[tuple[Slices, int], Step] = {}
         self._known: list[Any] = []  # see `virtual_steps.known`
+        self._first: int | None = None  # the rows of the first batch
 
     @property
     def made(self) -> int:
@@ -60,6 +61,8 @@ class StepGraphs:
         Args:
             data: one of them; `total`: its rows on all ranks.
         """
+        if self._first is None:
+            self._first = total
         if partitioned_step.applies(self._model, data):
             return self._partitioned(slices, data, total)
         if self._kind == "train" and settings.current().shard != "none" and not world.current().is_single:
@@ -92,7 +95,7 @@ class StepGraphs:
                 return step(data, share), None
 
             self._made[key] = run
-        self.partitioned[slices].make(data, self._built_with(slices, total))
+        self.partitioned[slices].make(data, self._built_with(slices, total), self._traced_with)
         return self._made[key]
 
     def _slots(self) -> Slots | None:
@@ -104,6 +107,11 @@ class StepGraphs:
     def _built_with(self, slices: Slices, total: int) -> one_rank_shapes.Rows:
         """For each leaf of a batch, the rows with which one rank would build layers."""
         return [total] * len(slices) if self.promised is None else self.promised
+
+    @property
+    def _traced_with(self) -> int | None:
+        """The rows of the batch with which one rank would have traced the step first."""
+        return self._first if self.promised is None else None
 
     def _make(self, slices: Slices, data: Any, total: int, parts: int) -> Step:
         sharing_report.shared(training=self._kind == "train")
@@ -141,7 +149,7 @@ class StepGraphs:
                 if whole is not None:
                     whole.note()
                 if not model.run_eagerly:
-                    inside.enter_context(one_rank_shapes.tracing(mine, built_with))
+                    inside.enter_context(one_rank_shapes.tracing(mine, built_with, self._traced_with))
                 inside.enter_context(sum_loss.computed_by(model, training))
                 logs = model_step(tagged_rows.untagged(mine))
                 self._look(results)
@@ -169,7 +177,7 @@ class StepGraphs:
                     whole.note()
                 for own in mine:
                     if not model.run_eagerly:
-                        inside.enter_context(one_rank_shapes.tracing(own, built_with))
+                        inside.enter_context(one_rank_shapes.tracing(own, built_with, self._traced_with))
 
                 every = [self._row_losses(own, own_share[2]) for own, own_share in zip(mine, shares, strict=True)]
 

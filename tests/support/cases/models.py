@@ -26,8 +26,12 @@ def train(model, x, y, **options):
     return result_of(model, history)
 
 
-def many_ends():
-    """Functional, two inputs that share a layer, two outputs, weighted losses."""
+def many_ends(by_batch=False):
+    """Functional, two inputs that share a layer, two outputs, weighted losses.
+
+    Args:
+        by_batch: whether the script gives the batches; the logs count those as large as the first by their rows.
+    """
     x, y = table()
     keras.utils.set_random_seed(7)
     left, right = keras.Input((3,)), keras.Input((3,))
@@ -35,6 +39,12 @@ def many_ends():
     joined = layers.Multiply()([shared(left), shared(right)])
     model = keras.Model([left, right], [layers.Dense(3)(joined), layers.Dense(1)(joined)])
     compiled(model, loss=[crossentropy(), "mae"], loss_weights=[1.0, 0.5], metrics=[["accuracy"], ["mse"]])
+    if by_batch:
+        logs = []
+        for low, high in ((0, 40), (40, 61), (61, 101)):
+            inputs, labels = [x[low:high, :3], x[low:high, 3:]], [y[low:high], x[low:high, :1]]
+            logs.append(model.train_on_batch(inputs, labels, return_dict=True))
+        return {"logs": logs, "weights": model.get_weights()}
     return train(model, [x[:, :3], x[:, 3:]], [y, x[:, :1]], sample_weight=[weights_for(101), np.ones(101)])
 
 
