@@ -42,6 +42,7 @@ PATCHES = (
     ("keras.src.backend.tensorflow.random", "random.mixed_rows"),
     ("keras.src.layers.preprocessing.image_preprocessing.mix_up", "random.mixed_rows"),
     ("keras.src.layers.preprocessing.image_preprocessing.cut_mix", "random.mixed_rows"),
+    ("keras.src.layers.preprocessing.image_preprocessing.mosaic", "random.mixed_rows"),
     ("tensorflow", "loops.iteration"),
     ("tensorflow", "loops.gradient_updates"),
     ("tensorflow", "loops.step_loss"),

@@ -121,6 +121,7 @@ LAYERS = (
     Fact(f"{_PREPROCESSING}.text_vectorization", "TextVectorization", "adapt", "statistics of all rows"),
     Fact(f"{_PREPROCESSING}.image_preprocessing.mix_up", "MixUp", "call", "rows that are mixed", since="3.8"),
     Fact(f"{_PREPROCESSING}.image_preprocessing.cut_mix", "CutMix", "call", "rows that are mixed", since="3.9"),
+    Fact(f"{_PREPROCESSING}.image_preprocessing.mosaic", "Mosaic", "call", "rows that are mixed", since="3.16"),
     Fact("keras.src.legacy.preprocessing.image", "", "ImageDataGenerator", "served to scripts for Horovod"),
 )  # fmt: skip
 

@@ -24,6 +24,7 @@ SINCE = {
     "keras.src.callbacks.orbax_checkpoint": (3, 13),
     "keras.src.layers.preprocessing.image_preprocessing.cut_mix": (3, 9),
     "keras.src.layers.preprocessing.image_preprocessing.mix_up": (3, 8),
+    "keras.src.layers.preprocessing.image_preprocessing.mosaic": (3, 16),
     "keras.src.backend.tensorflow.ops.nn": (3, 16),
 }
 #: Modules that newer versions lack, and the first that does.

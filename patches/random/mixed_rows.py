@@ -1,10 +1,10 @@
-"""What mixes the rows of a batch at random: `MixUp`, `CutMix`, and the shuffles of Keras and TensorFlow.
+"""What mixes the rows of a batch at random: `MixUp`, `CutMix`, `Mosaic`, and the shuffles of Keras and TensorFlow.
 
 A rank needs the rows of others for it. So the ranks gather the batch, each does for all rows what one rank does, and
 keeps its own. Where a step shuffles the numbers of rows, to take rows by them, a rank has only its own rows to take:
 those are shuffled among themselves, and a line says so.
 
-Relies on: `MixUp.call` and `CutMix.call` (Keras 3.9 to 3.15), public; `keras.src.backend.tensorflow.random.shuffle`
+Relies on: `MixUp.call` and `CutMix.call` (Keras 3.9), `Mosaic.call` (3.16), public; `keras.src.backend.tensorflow.random.shuffle`
 (Keras 3.3 to 3.15); and (TensorFlow 2.16 to 2.21, private) `gen_random_ops.random_shuffle` and
 `gen_stateless_random_ops_v2.stateless_shuffle`.
 """
@@ -22,7 +22,7 @@ from matex_tf.patches.across_rows import gathered_batch
 from matex_tf.patches.common import batch_share, log_once, under_way, wrapping
 from matex_tf.patches.random import row_span
 
-_LAYERS = {"mix_up": "MixUp.call", "cut_mix": "CutMix.call"}
+_LAYERS = {"mix_up": "MixUp.call", "cut_mix": "CutMix.call", "mosaic": "Mosaic.call"}
 _SHUFFLES = {"gen_random_ops": "random_shuffle", "gen_stateless_random_ops_v2": "stateless_shuffle"}
 
 

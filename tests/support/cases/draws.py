@@ -293,6 +293,7 @@ LAYERS = {
     "AugMix": ({}, _image),
     "CutMix": ({}, _image),
     "MixUp": ({}, _image),
+    "Mosaic": ({}, _image),
     "RandAugment": ({}, _image),
     "RandomBrightness": ({"factor": 0.3}, _image),
     "RandomColorDegeneration": ({"factor": 0.5}, _image),
