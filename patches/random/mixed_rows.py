@@ -4,9 +4,9 @@ A rank needs the rows of others for it. So the ranks gather the batch, each does
 keeps its own. Where a step shuffles the numbers of rows, to take rows by them, a rank has only its own rows to take:
 those are shuffled among themselves, and a line says so.
 
-Relies on: `MixUp.call` and `CutMix.call` (Keras 3.9), `Mosaic.call` (3.16), public; `keras.src.backend.tensorflow.random.shuffle`
-(Keras 3.3 to 3.15); and (TensorFlow 2.16 to 2.21, private) `gen_random_ops.random_shuffle` and
-`gen_stateless_random_ops_v2.stateless_shuffle`.
+Relies on: `MixUp.call` and `CutMix.call` (Keras 3.9), `Mosaic.call` (3.16), public;
+`keras.src.backend.tensorflow.random.shuffle` (Keras 3); and (TensorFlow 2.16 to 2.21, private)
+`gen_random_ops.random_shuffle` and `gen_stateless_random_ops_v2.stateless_shuffle`.
 """
 
 from __future__ import annotations
