@@ -68,3 +68,18 @@ def test_session(files, tmp_path, server):
     # Rounding grows with momentum: a few parts in 10^4 of the third epoch's loss may be a few in 10^2 two epochs later.
     np.testing.assert_allclose(said[4][:3], said[1][:3], rtol=2e-3)
     np.testing.assert_allclose(said[4][3:], said[1][3:], rtol=0.05)
+
+
+@pytest.mark.variants(0)
+def test_the_second_tutorial(tmp_path, server):
+    """Its scripts print what docs/tutorial-table.md shows, on three ranks."""
+    page = (EXAMPLES.parent / "docs" / "tutorial-table.md").read_text()
+    make, train = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    subprocess.run([sys.executable, "-c", make], cwd=tmp_path, check=True)
+    (tmp_path / "train.py").write_text(train)
+    ended = Job([LAUNCHER, "run", "-n", "3", "train.py"], tmp_path, **server.environ).end(240)
+    shown = page.partition("## 3. Three ranks")[2]
+    for line in ("mean of the columns", "matex_tf: flowers.csv: ", "matex_tf: each rank holds rows of its own"):
+        (there,) = [one for one in shown.splitlines() if one.startswith(line)]
+        assert there in ended.out + ended.err, ended
+    assert float(re.search(r"accuracy ([\d.]+)", ended.out)[1]) > 0.85, ended
