@@ -174,19 +174,21 @@ def faults() -> str:
 
 
 def sharding() -> str:
-    """What each of four ranks holds of a model and its optimizer, with `--shard none` and `state`."""
-    drawn = Picture(840, 240, "What four ranks hold: with --shard state each has a quarter of the optimizer's slots")
-    kinds = (("weights", "c0", 70), ("gradient", "c1", 70), ("slots of Adam", "c3", 140))
-    for left, name, parts in ((90, "--shard none", 1), (490, "--shard state", 4)):
-        drawn.text(left + 140, 22, name, "b m")
+    """What each of four ranks holds of a model and Adam, with `--shard none`, `state` and `gradients`."""
+    title = "What four ranks hold: with --shard a quarter of the slots of Adam, and of the sums of gradients"
+    drawn = Picture(840, 240, title)
+    kinds = (("weights", "c0", 60), ("sums", "c1", 60), ("slots of Adam", "c3", 110))
+    for left, name, in_parts in ((80, "none", ""), (340, "state", "c3"), (600, "gradients", "c1 c3")):
+        drawn.text(left + 115, 22, f"--shard {name}", "b m")
         at = left
         for label, kind, width in kinds:
             drawn.text(at + width / 2, 46, label, "dim m")
             for rank in range(4):
-                y = 58 + rank * 44
-                part = width / parts if kind == "c3" else width
-                drawn.box(at, y, width - 4, 30, "box", 2)
-                drawn.box(at + rank * part * (part < width), y, part - 4, 30, kind, 2)
+                y, part = 58 + rank * 44, width - 4
+                drawn.box(at, y, part, 30, "box", 2)
+                if kind in in_parts:
+                    part /= 4
+                drawn.box(at + rank * part * (kind in in_parts), y, part, 30, kind, 2)
             at += width
     for rank in range(4):
         drawn.text(20, 58 + rank * 44 + 20, f"rank {rank}", "b")
