@@ -587,7 +587,7 @@ class Settings:
         others = {
             "partitioner": ((True,), "parts are made when a step is rebuilt for rows"),
             "strategy": (("sync",), "its ranks have weights of their own, or updates that come late"),
-            "faults": (("abort",), "the parts of a rank that dies are lost"),
+            "faults": (("abort", "restart"), "the parts of a rank that dies are lost"),
             "reproducible": ((0,), "a step of virtual ranks is not rebuilt for rows"),
             "batch_norm": (("batch",), "such a step is not rebuilt for rows"),
             "transport": (("mpi",), "Horovod gives every rank whole gradients"),

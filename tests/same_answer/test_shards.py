@@ -36,6 +36,13 @@ def test_saving_and_loading(ranks, tmp_path):
     same({size: [value for value, _ in values] for size, values in results.items()}, rtol=1e-4, atol=1e-5)
 
 
+def test_what_a_checkpoint_keeps(ranks):
+    """The state of slots in parts, which goes back into parts (`--faults restart`)."""
+    for (first, again), split in ranks(slots.kept, (3,))[3]:
+        assert split
+        same({1: [first], 3: [again]}, rtol=1e-6, atol=1e-7)
+
+
 def test_steps_that_cannot(ranks):
     """Each is refused, and the option is named."""
     for said in ranks(slots.refused, (3,), meets="")[3]:

@@ -15,6 +15,7 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once
+from matex_tf.patches.recovery import snapshot
 from matex_tf.patches.shards import variable as in_parts
 from tests.support.cases import pipe
 
@@ -148,6 +149,23 @@ def saved(directory):
         kept = found[0][-len(model.optimizer.variables) :]
         model.optimizer.load_own_variables({str(place): value for place, value in enumerate(kept)})
         found.append(_state(model))
+        return found, split
+
+
+def kept():
+    """What an epoch gives, and what it gives again after the model has got back what a checkpoint kept."""
+    with sharded():
+        keras.utils.set_random_seed(1)
+        model, (x, y) = _model("plain"), _data("plain")
+        model.fit(x, y, batch_size=BATCH, verbose=0)
+        snapshot_of = snapshot.take(model, [], python_draws=False)
+        snapshot_of = world.current().broadcast(snapshot_of and snapshot.settled(snapshot_of), "share what was kept")
+        found = []
+        for _ in range(2):
+            model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+            found.append(_state(model))
+            split = _large(model)[0] > 0
+            snapshot.give_back(model, [], snapshot_of)
         return found, split
 
 
