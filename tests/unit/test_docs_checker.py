@@ -144,6 +144,12 @@ def test_the_script_of_the_first_pages():
     assert script in (ROOT / "docs" / "tutorial.md").read_text()
 
 
+def test_the_first_commands():
+    """The README opens with the demo and the tests."""
+    block = (ROOT / "README.md").read_text().partition("```\n")[2].partition("```")[0]
+    assert [line.split()[0] for line in block.splitlines()] == ["scripts/demo", "scripts/test"]
+
+
 def test_places_of_the_walks():
     """Each `file.py: function` of the architecture is in the code."""
     text = (ROOT / "docs" / "architecture.md").read_text()
