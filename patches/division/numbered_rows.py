@@ -150,7 +150,7 @@ class _All(pydatasets.MyTurns):
     """The batches of which an epoch uses a row, made by every rank."""
 
     def __init__(self, adapter: Any, used: Callable[[int], bool]):
-        super().__init__(adapter)
+        super().__init__(adapter, tuple)
         self._used = used
 
     def draw(self) -> None:
@@ -163,15 +163,12 @@ def of_pydataset(adapter: Any, pruning: Pruning, ranks: int) -> Any:
     Raises:
         MatexError: nobody can say which row is which.
     """
-    import keras
-
     data, enqueuer = adapter.py_dataset, adapter.enqueuer
     kind = type(data)
     why = ""
     if data.num_batches is None:
         why = "has no length"
-    elif any(getattr(kind, name, None) is not getattr(keras.utils.PyDataset, name, None) for name in (
-        "on_epoch_begin", "on_epoch_end")):  # fmt: skip
+    elif pydatasets._has_hooks(data):
         why = "does something of its own between epochs, and may put its rows in another order"
     if why:
         raise MatexError(

@@ -337,7 +337,8 @@ def _batches_in_turn(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
     if asked.pruning is not None:
         return numbered_rows.of_pydataset(adapter, asked.pruning, _batches_of_a_step())
-    return pydatasets.pipeline(adapter, lambda: wrapped(*args, **kwargs), asked.purpose)
+    steps = int(asked.arguments.get("steps_per_epoch") or 0)
+    return pydatasets.pipeline(adapter, lambda: wrapped(*args, **kwargs), asked.purpose, steps)
 
 
 def _peek(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:

@@ -31,7 +31,8 @@ from matex_tf.errors import MatexError
 from matex_tf.patches.common import carried_error, log_once, run_state
 from matex_tf.patches.data import batch_ownership
 from matex_tf.patches.turns import data_threads, in_turn, reach
-from matex_tf.patches.turns.in_turn import FirstOfNode, Turns, flat
+from matex_tf.patches.turns.in_turn import Turns, flat
+from matex_tf.patches.turns.makers import FirstOfNode
 
 #: By how many batches a rank reads ahead.
 _AHEAD = 2
@@ -172,11 +173,11 @@ def _begin(generator: Any) -> Iterator[Any]:
 
 
 class ReadAhead:
-    """A generator that a thread reads, by `_AHEAD` batches more than were asked for when a walk over it ends."""
+    """A generator that a thread reads, by a number of batches more than were asked for when a walk over it ends."""
 
-    def __init__(self, generator: Any):
-        """Args: generator: what an adapter reads; what a walk has read that ends is gone."""
-        self._generator = generator
+    def __init__(self, generator: Any, ahead: int = _AHEAD):
+        """Args: generator: what an adapter reads; what a walk has read that ends is gone. ahead: by how many."""
+        self._generator, self._ahead = generator, ahead
         self._walk: _Walk | None = None
         run_state.current().part(in_turn.Open).turns.append(self)
 
@@ -184,10 +185,15 @@ class ReadAhead:
         """The batches of a new walk, which begins when no thread runs the generator any more."""
         if self._walk is not None:
             self._walk.close()
-        self._walk = _Walk(_begin(self._generator))
+        self._walk = _Walk(_begin(self._generator), self._ahead)
         return iter(self._walk)
 
     __call__ = __iter__
+
+    def settle(self) -> None:
+        """Wait until what may be read has been."""
+        if self._walk is not None:
+            self._walk.settle()
 
     def close(self) -> None:
         """End the walk, when what may be read has been. What the script's code waits for may never come."""
@@ -201,11 +207,11 @@ class ReadAhead:
 
 
 class _Walk:
-    def __init__(self, batches: Iterator[Any]):
+    def __init__(self, batches: Iterator[Any], ahead: int):
         self._batches = batches
         self._read: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
         self._changed = threading.Condition()
-        self._allowed, self._left, self._abandoned = _AHEAD, False, False
+        self._allowed, self._count, self._left, self._abandoned = ahead, 0, False, False
         self._thread = threading.Thread(target=self._work, name="matex_tf generator", daemon=True)
         self._thread.start()
 
@@ -220,6 +226,10 @@ class _Walk:
             if error is not None:
                 raise error
             yield batch
+
+    def settle(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._count >= self._allowed or self._left or self._abandoned)
 
     def close(self, seconds: float | None = None) -> None:
         with self._changed:
@@ -242,8 +252,15 @@ class _Walk:
         for number in itertools.count():
             if not self._may(number):
                 return
+            batch, raised = None, None
             try:
-                self._read.put((next(self._batches), None))
+                batch = next(self._batches)
             except BaseException as error:  # which the thread that walks shall raise
-                self._read.put((None, error))
+                raised = error
+            self._read.put((batch, raised))
+            with self._changed:
+                self._count = number + 1
+                self._left = self._left or raised is not None
+                self._changed.notify_all()
+            if raised is not None:
                 return

@@ -11,30 +11,34 @@ that had taken its rows of all batches before. A walk begins with a meeting, so 
 Where one rank of a node makes all batches (`Makers`), it meets the others before each.
 
 An error that is raised while a batch is made travels in its place: every rank raises it where one rank would.
+
+That a batch is the same whichever rank makes it is seen from the first ones alone. So some batches are made by a second
+rank too, which compares checksums, and tells all others.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import pickle
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from matex_tf import settings
-from matex_tf.core import world
+from matex_tf.core import mismatch, world
 from matex_tf.core.stall_detector import StallDetector
+from matex_tf.errors import MatexError
 from matex_tf.exchange.network.messenger import Messenger
 from matex_tf.patches.common import carried_error, run_state
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data.array_sharding import LocalBatch
 from matex_tf.patches.turns import row_messages
+from matex_tf.patches.turns.makers import Makers
 from matex_tf.patches.turns.row_memory import Left, RowMemory
 
 _LOOK_SECONDS = 0.5
@@ -51,48 +55,18 @@ class _End:
     """There is no batch left."""
 
 
-class Makers:
-    """Which rank makes which batch: all ranks in turn.
+class _Checked(NamedTuple):
+    """What a rank gets of a batch that it has made too."""
 
-    Attributes:
-        count: batches of a walk; None where nobody knows before it has ended.
-        ahead: how many batches are made before they are wanted.
-        first: the rank that makes batch 0 for this rank.
-        takers: the ranks that have rows of what this rank makes, but for itself.
-        alone: whether `first` makes all batches for this rank.
-    """
-
-    def __init__(self, count: int):
-        ranks = world.current()
-        self.count: int | None = count
-        self.ahead, self.first, self.alone = ranks.size + 1, 0, False
-        self.takers = [rank for rank in range(ranks.size) if rank != ranks.rank]
-
-    def of(self, number: int) -> int:
-        """The rank that makes a batch for this rank."""
-        return self.first if self.alone else number % world.current().size
-
-    def mine(self) -> Iterable[int]:
-        """The batches that this rank makes, as far as `count` is known."""
-        ranks = world.current()
-        if self.alone:
-            return itertools.count() if self.first == ranks.rank else ()
-        return range(ranks.rank, self.count or 0, ranks.size)
-
-    def numbers(self) -> Iterable[int]:
-        """All batches."""
-        return itertools.count() if self.count is None else range(self.count)
+    part: Any
+    checksum: int
 
 
-class FirstOfNode(Makers):
-    """The first rank of each node makes all batches, of which nobody knows how many there are, for its node."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
-        ranks = world.current()
-        of_node = ranks.nodes[ranks.node]
-        self.count, self.ahead, self.first, self.alone = None, 2, of_node[0], True
-        self.takers = [rank for rank in of_node if rank != ranks.rank] if ranks.rank == self.first else []
+#: What is said if a batch is another one on another rank.
+_OTHER = (
+    "{}: batch {} of a pass came out otherwise on rank {} than on rank {}, whose turn it was: it depends on more than "
+    "its index, such as random numbers, a counter or a cache. Let every rank make every batch: --data whole."
+)
 
 
 class Turns:
@@ -103,12 +77,22 @@ class Turns:
             with nothing, in the thread that walks, and iterated in another one.
         makers: of the batches of a walk, of all ranks.
         nbytes: of a batch, as far as this is known.
+        name: of what makes the batches.
+        steps: batches of an epoch, if what happens between epochs may change batches, and a walk goes on from one to
+            the next; else 0.
     """
 
-    def __init__(self, own: Callable[[], Iterator[list[np.ndarray]]], makers: Makers, nbytes: int):
+    def __init__(
+        self,
+        own: Callable[[], Iterator[list[np.ndarray]]],
+        makers: Makers,
+        nbytes: int,
+        name: str = "",
+        steps: int = 0,
+    ):
         """Collective."""
         chosen, ranks = settings.current(), world.current()
-        self._own, self._makers = own, makers
+        self._own, self._makers, self._name, self._steps = own, makers, name, steps
         self._memory = RowMemory(nbytes)
         self.messenger = Messenger(ranks.split_all(), _LONGEST_SLEEP)
         self._stalls = StallDetector(chosen.stall_seconds, chosen.stall_abort_seconds, ranks.log)
@@ -119,13 +103,15 @@ class Turns:
         """This rank's rows of each batch. All ranks walk, and leave off at the same batch."""
         if self._walk is not None:
             self._walk.close()
-        self._walk = walk = Walk(self.messenger, self._memory, self._stalls, self._own(), self._makers)
+        connected = self.messenger, self._memory, self._stalls
+        self._walk = walk = Walk(*connected, self._own(), self._makers, self._name, self._steps)
         return iter(walk)
 
-    def settle(self) -> None:
-        """Wait until nothing is on its way any more."""
+    def end_epoch(self) -> None:
+        """An epoch ends: wait until nothing is on its way any more."""
         if self._walk is not None:
             self._walk.settle()
+            self._walk.epochs += 1
 
     def close(self) -> None:
         """End the walk, and give back what connects the ranks. Collective.
@@ -184,7 +170,11 @@ def within_call() -> Iterator[None]:
 
 
 class Walk:
-    """One walk over all batches."""
+    """One walk over all batches.
+
+    Attributes:
+        epochs: that have ended during the walk.
+    """
 
     def __init__(
         self,
@@ -193,11 +183,14 @@ class Walk:
         stalls: StallDetector,
         own: Iterator[list[np.ndarray]],
         makers: Makers,
+        name: str,
+        steps: int,
     ):
         self._messenger, self._memory, self._stalls = messenger, memory, stalls
-        self._makers = makers
+        self._makers, self._name, self._steps = makers, name, steps
         self._most = math.inf if makers.count is None else makers.count
-        self._allowed = min(makers.ahead, self._most)  # batches that may be made and sent so far
+        self.epochs = 0
+        self._allowed = self._ahead_of(0)  # batches that may be made and sent so far
         self._sent = 0
         self._changed = threading.Condition()
         self._made: queue.Queue[Any] = queue.Queue(maxsize=1)
@@ -209,7 +202,7 @@ class Walk:
     def __iter__(self) -> Iterator[Part]:
         for number in self._makers.numbers():
             with self._changed:
-                self._allowed = min(number + self._makers.ahead, self._most)
+                self._allowed = self._ahead_of(number)
                 self._changed.notify_all()
             part = self._parts.get()
             if isinstance(part, _End):
@@ -217,6 +210,11 @@ class Walk:
             if isinstance(part, BaseException):
                 raise part
             yield part
+
+    def _ahead_of(self, number: int) -> float:
+        """How many batches may be made when one is wanted; of the next epoch one, as one rank makes ahead."""
+        most = min(number + self._makers.ahead, self._most)
+        return most if not self._steps else max(number + 1, min(most, (self.epochs + 1) * self._steps + 1))
 
     def settle(self, seconds: float | None = None) -> bool:
         """Wait until what may be sent so far has been. Args: seconds: for so long. Returns: whether it has."""
@@ -270,8 +268,10 @@ class Walk:
                 return
             if number == 0 or makers.alone:
                 self._meet()
-            owner = makers.of(number)
-            part = self._give() if owner == rank else self._take(owner)
+            owner, checker = makers.of(number), makers.checkers.get(number)
+            part, same = (self._give(checker), True) if owner == rank else self._take(owner, checker == rank)
+            if checker is not None and not self._agreed(checker, same):
+                part = MatexError(_OTHER.format(self._name, number, checker, owner))
             self._parts.put(part)
             with self._changed:
                 self._sent = number + 1
@@ -287,15 +287,26 @@ class Walk:
         if others:
             self._wait([self._messenger.post(row_messages.meeting(self._messenger.lane, others))], others)
 
-    def _give(self) -> Part | Exception | _End:
-        ranks = world.current()
+    def _next_made(self) -> list[np.ndarray] | Exception | _End:
         while True:
             try:
-                made = self._made.get(timeout=_LOOK_SECONDS)
-                break
+                return self._made.get(timeout=_LOOK_SECONDS)
             except queue.Empty:
                 if self._over:
                     raise RuntimeError("the batch was not made") from None
+
+    def _agreed(self, checker: int, same: bool) -> bool:
+        """Whether a batch that two ranks have made is the same, as the second of them tells all others."""
+        ranks = world.current()
+        if checker == ranks.rank:
+            others = [rank for rank in range(ranks.size) if rank != checker]
+            self._send(dict.fromkeys(others, np.array([same], np.uint8)))
+            return same
+        return bool(self._received(checker)[0])
+
+    def _give(self, checker: int | None) -> Part | Exception | _End:
+        """Send others their rows of the next batch. Args: checker: the rank that makes it too."""
+        ranks, made = world.current(), self._next_made()
         others = self._makers.takers
         if isinstance(made, (Exception, _End)):
             said = made if isinstance(made, _End) else carried_error.pack(made)
@@ -306,6 +317,8 @@ class Walk:
         near = [] if left is None else self._memory.ranks
         sent = {rank: _part(made, total, rank, ranks.size) for rank in others if rank not in near}
         messages: dict[int, Any] = {**dict.fromkeys(near, left), **sent}
+        if checker is not None:
+            messages[checker] = _Checked(messages[checker], _checksum(made))
         self._send({rank: np.frombuffer(pickle.dumps(messages[rank], protocol=5), np.uint8) for rank in others})
         return _part(made, total, ranks.rank, ranks.size)
 
@@ -314,14 +327,32 @@ class Walk:
             return
         self._wait([self._messenger.post(row_messages.sending(self._messenger.lane, messages))], [*messages])
 
-    def _take(self, owner: int) -> Part | Exception | _End:
-        received: list[np.ndarray] = []
-        self._wait([self._messenger.post(row_messages.receiving(self._messenger.lane, owner, received))], [owner])
-        part: Part | Left | bytes | _End = pickle.loads(received[0].data)
+    def _take(self, owner: int, checked: bool) -> tuple[Part | Exception | _End, bool]:
+        """This rank's rows of a batch of another one.
+
+        Args:
+            checked: whether this rank has made it too.
+
+        Returns:
+            The rows; and whether the batch is what this rank has made.
+        """
+        made = self._next_made() if checked else None
+        part: Any = pickle.loads(self._received(owner).data)
+        same = True
+        if isinstance(part, _Checked):
+            same = isinstance(made, list) and _checksum(made) == part.checksum
+            part = part.part
+        elif isinstance(part, bytes) and isinstance(made, list):
+            same = False  # only one of the two has failed
         if isinstance(part, Left):
             share = RowRange.of(part.total, world.current().rank, world.current().size)
-            return self._memory.take(owner, part, slice(share.low, share.high)), _taken(share)
-        return carried_error.unpack(part) if isinstance(part, bytes) else part
+            return (self._memory.take(owner, part, slice(share.low, share.high)), _taken(share)), same
+        return carried_error.unpack(part) if isinstance(part, bytes) else part, same
+
+    def _received(self, sender: int) -> np.ndarray:
+        received: list[np.ndarray] = []
+        self._wait([self._messenger.post(row_messages.receiving(self._messenger.lane, sender, received))], [sender])
+        return received[0]
 
     def _wait(self, transfers: list[Any], others: list[int]) -> None:
         for transfer in transfers:
@@ -336,6 +367,13 @@ def _made(own: Iterator[list[np.ndarray]], number: int, may_end: bool) -> list[n
         return _End() if may_end else RuntimeError(f"batch {number} of the data is missing")
     except Exception as error:
         return error
+
+
+def _checksum(batch: list[np.ndarray]) -> int:
+    total = 0
+    for array in batch:
+        total = mismatch.checksum(array, mismatch.checksum(f"{array.dtype} {array.shape}", total))
+    return total
 
 
 def _part(batch: list[np.ndarray], total: int, rank: int, size: int) -> Part:

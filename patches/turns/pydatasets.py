@@ -13,7 +13,7 @@ Relies on (Keras 3.3 to 3.15, private): `PyDatasetAdapter.get_tf_dataset`, its `
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,20 +24,29 @@ from matex_tf.core import world
 from matex_tf.patches.common import log_once
 from matex_tf.patches.data import batch_ownership
 from matex_tf.patches.turns import data_threads, in_turn, reach
-from matex_tf.patches.turns.in_turn import Makers, Turns, flat
+from matex_tf.patches.turns.generators import ReadAhead
+from matex_tf.patches.turns.in_turn import Turns, flat
+from matex_tf.patches.turns.makers import Makers
 
 
-def pipeline(adapter: Any, original: Callable[[], Any], what: str) -> Any:
+def pipeline(adapter: Any, original: Callable[[], Any], what: str, steps: int) -> Any:
     """What `get_tf_dataset` gives: a pipeline of `LocalBatch` where batches are made in turn. All ranks come here.
 
     Args:
         adapter: a PyDatasetAdapter.
         original: its own `get_tf_dataset`.
         what: whose data these are: "fit", "evaluate" or "predict".
+        steps: batches of an epoch, if it was asked for so many; else 0.
     """
     data, chosen, ranks = adapter.py_dataset, settings.current(), world.current()
     why = ""
-    if chosen.data == "whole" or chosen.batch == "per-rank" or chosen.rows == "own" or ranks.holds_shard:
+    if (
+        chosen.data == "whole"
+        or chosen.generators == "rank"
+        or chosen.batch == "per-rank"
+        or chosen.rows == "own"
+        or ranks.holds_shard
+    ):
         why = "so it was asked for"
     elif ranks.guard is not None:
         why = "a rank that dies (--faults shrink) would take its batches with it"
@@ -49,20 +58,22 @@ def pipeline(adapter: Any, original: Callable[[], Any], what: str) -> Any:
         why = "it has been walked over"
     elif not hasattr(adapter, "_get_iterator") or (data.workers > 1 and not hasattr(adapter.enqueuer, "py_dataset")):
         why = "this Keras makes batches by other means"
+    elif adapter.enqueuer is not None and steps:
+        why = "its workers begin anew in each epoch, with what they have made ahead (steps_per_epoch)"
     found = None
     if not why:
-        within = reach.of_object(data)
+        within = reach.of_object(data) if chosen.generators != "node" else None
         batches = _first(adapter)
-        why = within.why_every_rank("a batch")
+        why = "" if within is None else within.why_every_rank("a batch")
         found = batches[0]
     counts = ranks.allgather((why, None if why else data.num_batches), "make batches in turn")
     if any(one != counts[0] for one in counts) or why:
         _say(what, why or "ranks have other numbers of batches")
-        return original()
+        return _by_all(adapter, original)
     specs = tf.nest.flatten(adapter._output_signature)
     if not all(isinstance(spec, tf.TensorSpec) and spec.dtype != tf.variant for spec in specs):
         _say(what, "its batches have other parts than tensors")
-        return original()
+        return _by_all(adapter, original)
     if chosen.rows == "auto":
         tensors = tf.nest.map_structure(tf.convert_to_tensor, tuple(flat(found, specs)))
         finding = batch_ownership.look(
@@ -71,15 +82,45 @@ def pipeline(adapter: Any, original: Callable[[], Any], what: str) -> Any:
             f"compare rows of the data of {what}",
         )
         if finding.own or finding.differs:
-            return original()
+            return _by_all(adapter, original)
     if what == "fit":
         log_once.log(f"each batch of the data is made by one rank, in turn among {ranks.size} (--data exact)")
-    return _in_turn(adapter, original, specs, sum(array.nbytes for array in flat(found, specs)))
+    nbytes = sum(array.nbytes for array in flat(found, specs))
+    return _in_turn(adapter, original, specs, nbytes, steps if _has_hooks(data) else 0)
 
 
 def _say(what: str, why: str) -> None:
     if what == "fit":
         log_once.log(f"each rank makes every batch of the data, and keeps its rows (--data exact): {why}")
+
+
+def _has_hooks(data: Any) -> bool:
+    """Whether a data set does something of its own between epochs."""
+    import keras
+
+    return any(
+        getattr(type(data), name, None) is not getattr(keras.utils.PyDataset, name, None)
+        for name in ("on_epoch_begin", "on_epoch_end")
+    )
+
+
+def _by_all(adapter: Any, original: Callable[[], Any]) -> Any:
+    """Each rank makes every batch, by one ahead as one rank does: what happens between epochs may change the next."""
+    if adapter.enqueuer is not None or not hasattr(adapter, "_get_iterator"):
+        return original()
+    adapter._get_iterator = ahead = ReadAhead(adapter._get_iterator, 1)
+    _at_the_end_of_epochs(adapter, ahead.settle)
+    return in_turn.as_fast_as_asked(original())
+
+
+def _at_the_end_of_epochs(adapter: Any, before: Callable[[], None]) -> None:
+    ended = adapter.on_epoch_end
+
+    def on_epoch_end() -> None:
+        before()
+        ended()
+
+    adapter.on_epoch_end = on_epoch_end
 
 
 def _first(adapter: Any) -> list[Any]:
@@ -95,24 +136,25 @@ def _first(adapter: Any) -> list[Any]:
     return batches
 
 
-def _in_turn(adapter: Any, original: Callable[[], Any], specs: list[tf.TensorSpec], nbytes: int) -> Any:
+def _in_turn(adapter: Any, original: Callable[[], Any], specs: list[tf.TensorSpec], nbytes: int, steps: int) -> Any:
     data, structure = adapter.py_dataset, adapter._output_signature
-    mine, enqueuer = MyTurns(adapter), adapter.enqueuer
+    makers = Makers(data.num_batches)
+    trusted = settings.current().generators == "node"
+
+    def numbers() -> Iterable[int]:
+        if not trusted:
+            makers.begin()
+        return makers.mine()
+
+    mine, enqueuer = MyTurns(adapter, numbers), adapter.enqueuer
     mine.give_to(enqueuer)
 
     def own() -> Iterator[list[np.ndarray]]:
         mine.begin(enqueuer)
         return (flat(adapter._standardize_batch(batch), specs) for batch in mine.batches(enqueuer))
 
-    turns = Turns(own, Makers(data.num_batches), nbytes)
-
-    ended = adapter.on_epoch_end
-
-    def on_epoch_end() -> None:
-        turns.settle()
-        ended()
-
-    adapter.on_epoch_end = on_epoch_end
+    turns = Turns(own, makers, nbytes, type(data).__name__, steps)
+    _at_the_end_of_epochs(adapter, turns.end_epoch)
     adapter._get_iterator = lambda: in_turn.local_batches(turns, structure)
     adapter._output_signature = in_turn.signature(structure)
     return in_turn.as_fast_as_asked(original())
@@ -123,10 +165,11 @@ class MyTurns:
 
     Args:
         adapter: the PyDatasetAdapter of the script's data, which says whether an order is drawn for each walk.
+        mine: begins a walk, and gives the numbers of the rank's batches of it.
     """
 
-    def __init__(self, adapter: Any):
-        self._adapter, self._data = adapter, adapter.py_dataset
+    def __init__(self, adapter: Any, mine: Callable[[], Iterable[int]]):
+        self._adapter, self._data, self._mine = adapter, adapter.py_dataset, mine
         self._places: Sequence[int] = range(0)
 
     def give_to(self, enqueuer: Any) -> None:
@@ -152,8 +195,8 @@ class MyTurns:
 
     def draw(self) -> None:
         """Take the batches of a walk."""
-        ranks, places = world.current(), self.order()
-        self._places = places[ranks.rank :: ranks.size]
+        places = self.order()
+        self._places = [places[number] for number in self._mine()]
 
     def order(self) -> list[int]:
         """The numbers of all batches, in the order that Keras draws: from 3.16 on by the number of the epoch alone."""

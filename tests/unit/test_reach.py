@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from matex_tf.patches.turns import reach
+from tests.support.cases.producers import IMPURE, PURE, Producer
 
 _made = []
 _count = 0
@@ -124,9 +125,9 @@ def test_generators(make, changes):
     """What a generator makes for itself is its own; what it was given, closes over or draws of the process is not."""
     generator = make()
     within = reach.of_generator(generator)
-    assert not within.has_changed() and not within.needs_every_rank()
+    assert not within.why_every_rank("a batch")
     next(generator), next(generator)
-    assert within.has_changed() == changes
+    assert bool(within.why_every_rank("a batch")) == changes
 
 
 def test_one_that_has_begun():
@@ -136,7 +137,16 @@ def test_one_that_has_begun():
     for generator, changes in ((plain, False), (drawing, True)):
         within = reach.of_generator(generator)
         next(generator)
-        assert within.has_changed() == changes
+        assert bool(within.why_every_rank("a batch")) == changes
+
+
+@pytest.mark.parametrize("kind", [*IMPURE, *PURE])
+def test_data_sets(kind):
+    """A data set that draws, counts or keeps anything when it makes a batch is told from one that does not."""
+    data = Producer({**IMPURE, **PURE}[kind]())
+    within = reach.of_object(data)
+    assert data[0] and data[1]
+    assert bool(within.why_every_rank("a batch")) == (kind in IMPURE)
 
 
 def test_models():
@@ -164,7 +174,7 @@ def test_models():
     for generator, changes in ((Holds().batches(), False), (asks(), False), (trains(), True)):
         within = reach.of_generator(generator)
         next(generator)
-        assert within.has_changed() == changes
+        assert bool(within.why_every_rank("a batch")) == changes
 
 
 def test_ranks():
@@ -175,8 +185,8 @@ def test_ranks():
 
         yield MPI.COMM_WORLD.rank
 
-    assert "mpi4py" in reach.of_generator(counts_ranks()).needs_every_rank()
-    assert not reach.of_generator(_of_itself()).needs_every_rank()
+    assert "mpi4py" in reach.of_generator(counts_ranks()).why_every_rank("a batch")
+    assert not reach.of_generator(_of_itself()).why_every_rank("a batch")
 
 
 class _Called:
@@ -231,4 +241,4 @@ def test_functions(function, changes, goes_on):
     if not goes_on:
         for _ in itertools.islice(function(), 2):
             pass
-        assert within.has_changed() == changes
+        assert bool(within.why_every_rank("a batch")) == changes

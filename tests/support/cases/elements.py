@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import queue
 import threading
 from unittest import mock
@@ -25,12 +26,12 @@ class Source:
     """Rows of a table; how many were made is noted where nobody looks."""
 
     def __init__(self, made):
-        self.made = made
+        self.made = made.ctypes.data
 
     def __call__(self):
         x, y = table()
         for number in range(ROWS):
-            self.made[0] += 1
+            ctypes.c_int64.from_address(self.made).value += 1
             yield x[number] + np.float32(number), y[number]
 
 

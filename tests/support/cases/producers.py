@@ -1,0 +1,349 @@
+"""Data sets of Python that are pure, and others that are not: who makes their batches, and that these are the same."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import functools
+import multiprocessing
+import os
+import random
+import sqlite3
+import tempfile
+import threading
+from multiprocessing import shared_memory
+from unittest import mock
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from matex_tf.patches.common import log_once
+from tests.support.cases.common import table
+from tests.support.cases.division import Rows, joined
+
+_ROWS, _BATCHES = 12, 7
+_rng = np.random.default_rng(5)
+_count = 0
+
+
+class Producer(keras.utils.PyDataset):
+    """Batches of a table, with whatever `more` gives for an index added to them."""
+
+    def __init__(self, more, **held):
+        super().__init__()
+        self.x, self.y = table()
+        self.more = more
+        vars(self).update(held)
+
+    def __len__(self):
+        return _BATCHES
+
+    def __getitem__(self, number):
+        here = slice(_ROWS * number, _ROWS * number + _ROWS)
+        return self.x[here] + np.float32(self.more(self, number)), {"y": self.y[here]}
+
+
+class Simulator:
+    """Calls a function, two objects deep."""
+
+    def __init__(self, function):
+        self.functions = [function]
+
+    def __call__(self, data, number):
+        return self.functions[0](data, number)
+
+
+class Slots:
+    """Keeps a generator where `vars` does not see it."""
+
+    __slots__ = ("__rng",)
+
+    def __init__(self):
+        self.__rng = random.Random(3)
+
+    def __call__(self, data, number):
+        return self.__rng.random()
+
+
+class Hiding:
+    """Leaves out what it counts when it is pickled."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __getstate__(self):
+        return {}
+
+    def __call__(self, data, number):
+        self.count += 1
+        return self.count
+
+
+class OfAll:
+    """Counts for all of its objects."""
+
+    count = 0
+
+    def __call__(self, data, number):
+        OfAll.count += 1
+        return OfAll.count
+
+
+class Rolling:
+    """Permutations that are drawn when they are needed, as CSBDeep does."""
+
+    def __init__(self):
+        self.rng, self.known = np.random.RandomState(3), {}
+
+    def __call__(self, data, number):
+        loop = number // 4
+        if loop not in self.known:
+            self.known[loop] = self.rng.permutation(4)
+        return self.known[loop][number % 4]
+
+
+class Memory:
+    """Counts in memory that processes share; closed with the object."""
+
+    def __init__(self):
+        self.memory = shared_memory.SharedMemory(create=True, size=64)
+
+    def __call__(self, data, number):
+        self.memory.buf[0] += 1
+        return self.memory.buf[0]
+
+    def __del__(self):
+        self.memory.close()
+        self.memory.unlink()
+
+
+def _by_closure(function):
+    rng = np.random.default_rng(2)
+    return lambda data, number: function(rng)
+
+
+def _of_name(data, number):
+    return _rng.random()
+
+
+def _of_count(data, number):
+    global _count
+    _count += 1
+    return _count
+
+
+def _of_file():
+    file = tempfile.TemporaryFile("w+")  # noqa: SIM115, which lives as long as the data
+    file.write("\n".join(map(str, range(100))))
+    file.seek(0)
+    return lambda data, number, file=file: float(file.readline())
+
+
+def _of_pool():
+    pool = concurrent.futures.ThreadPoolExecutor(1)
+    rng = np.random.default_rng(4)
+    return lambda data, number: pool.submit(rng.random).result()
+
+
+def _of_database():
+    base = sqlite3.connect(":memory:", check_same_thread=False)
+    base.execute("create table calls (number integer)")
+
+    def more(data, number):
+        base.execute("insert into calls values (1)")
+        return base.execute("select sum(number) from calls").fetchone()[0]
+
+    return more
+
+
+def _of_shared_count():
+    count = multiprocessing.Value("i", 0)
+
+    def more(data, number):
+        with count.get_lock():
+            count.value += 1
+            return count.value
+
+    return more
+
+
+def _of_tf_generator():
+    rng = tf.random.Generator.from_seed(3)
+    return lambda data, number: float(rng.uniform([]))
+
+
+def _of_keras_seeds():
+    seeds = keras.random.SeedGenerator(3)
+    return lambda data, number: float(keras.random.uniform([], seed=seeds))
+
+
+def _of_model():
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    model.compile("sgd", "mse")
+
+    def more(data, number):
+        model.optimizer.iterations.assign_add(1)
+        return int(model.optimizer.iterations.numpy())
+
+    return more
+
+
+def _of_generator():
+    numbers = (number for number in range(1000))
+    return lambda data, number: next(numbers)
+
+
+def _into_an_array():
+    array = np.zeros(40000)
+
+    def more(data, number):
+        array[123] += 1
+        return array[123]
+
+    return more
+
+
+def _in_order():
+    order = collections.deque(range(7))
+
+    def more(data, number):
+        order.rotate()
+        return order[0]
+
+    return more
+
+
+def _mapped():
+    path = os.path.join(tempfile.mkdtemp(), "rows.npy")
+    np.save(path, np.arange(10.0))
+    array = np.load(path, mmap_mode="r")
+    return lambda data, number: array[number]
+
+
+def _of_hdf5():
+    import h5py
+
+    path = os.path.join(tempfile.mkdtemp(), "rows.h5")
+    with h5py.File(path, "w") as file:
+        file["rows"] = np.arange(10.0)
+    rows = h5py.File(path, "r")["rows"]
+    return lambda data, number: rows[number]
+
+
+def _of_frame():
+    import pandas
+
+    frame = pandas.DataFrame({"a": np.arange(10.0)})
+    return lambda data, number: frame["a"].iloc[number]
+
+
+def _with_lock():
+    lock = threading.Lock()
+
+    def more(data, number):
+        with lock:
+            return number
+
+    return more
+
+
+@functools.lru_cache
+def _remembered(number):
+    return number * 2.0
+
+
+#: By name: what gives the numbers of a data set that keeps a state or draws.
+IMPURE = {
+    "process": lambda: lambda data, number: np.random.rand(),
+    "name": lambda: Simulator(Simulator(_of_name)),
+    "closure": lambda: _by_closure(lambda rng: rng.random()),
+    "slots": Slots,
+    "hiding": Hiding,
+    "class": OfAll,
+    "global": lambda: _of_count,
+    "rolling": Rolling,
+    "file": _of_file,
+    "pool": _of_pool,
+    "database": _of_database,
+    "shared count": _of_shared_count,
+    "shared memory": Memory,
+    "tf generator": _of_tf_generator,
+    "keras seeds": _of_keras_seeds,
+    "model": _of_model,
+    "iterator": _of_generator,
+    "array": _into_an_array,
+    "deque": _in_order,
+    "partial": lambda: functools.partial(lambda rng, data, number: rng.normal(), np.random.default_rng(8)),
+    "attribute": lambda: lambda data, number: vars(data).update(seen=vars(data).get("seen", 0) + 1) or data.seen,
+}
+#: Others, whose batches depend on their index alone.
+PURE = {
+    "plain": lambda: lambda data, number: number,
+    "seeded": lambda: lambda data, number: np.random.default_rng([3, number]).random(),
+    "mapped": _mapped,
+    "hdf5": _of_hdf5,
+    "frame": _of_frame,
+    "remembered": lambda: lambda data, number: _remembered(number),
+    "lock": _with_lock,
+}
+
+
+def made(kinds):
+    """For each kind: the batches of two epochs, and what was said of who makes them. Args: kinds: none for all."""
+    global _rng, _count
+    results = {}
+    for kind in kinds or (*IMPURE, *PURE):
+        keras.utils.set_random_seed(3)
+        _rng, _count, OfAll.count = np.random.default_rng(5), 0, 0
+        model = Rows()
+        with mock.patch.object(log_once, "log") as lines:
+            model.fit(Producer({**IMPURE, **PURE}[kind]()), epochs=2, shuffle=False, verbose=0)
+        said = [line for (line,), _ in lines.call_args_list if "of the data" in line]
+        results[kind] = {"batches": joined([*model.kept]), "next": [np.random.rand(), _rng.random()], "said": said}
+    return results
+
+
+class Later(Producer):
+    """Draws from its second epoch on."""
+
+    def __init__(self):
+        self.rng, self.epoch = np.random.default_rng(1), 0
+        super().__init__(lambda data, number: data.rng.random() if data.epoch > 1 else number)
+
+    def on_epoch_end(self):
+        self.epoch += 1
+
+
+def later():
+    """What is raised where a data set turns out to draw; "" on one rank."""
+    try:
+        Rows().fit(Later(), epochs=3, shuffle=False, verbose=0)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+class Growing(Producer):
+    """Rows depend on how many epochs have ended."""
+
+    def __init__(self):
+        self.level = 0
+        super().__init__(lambda data, number: 100 * data.level + number)
+
+    def on_epoch_end(self):
+        self.level += 1
+
+
+def hooks(drawing):
+    """Epochs with fewer steps than the data have batches. Args: drawing: whether it draws as well."""
+    keras.utils.set_random_seed(3)
+    data, other, model = Growing(), Growing(), Rows()
+    if drawing:
+        data.more = lambda data, number: 100 * data.level + number + np.random.rand()
+    model.fit(data, epochs=4, steps_per_epoch=4, shuffle=False, verbose=0)
+    model.fit(data, epochs=2, shuffle=True, validation_data=other, validation_steps=3, verbose=0)
+    model.evaluate(other, verbose=0)
+    batches = joined([*model.kept])
+    seen = [round(float(batch[0].mean()) / 100) for batch in batches]
+    return {"batches": batches, "seen": seen, "levels": [data.level, other.level]}
