@@ -125,11 +125,18 @@ def given(rows: int, total: int, first: int) -> None:
         enter(SPLIT, rows, max(total, 1), rows, first)
 
 
-def leave(owner: object, before: Position) -> None:
-    """Go back to where one was before, if `owner` is the loop that entered last, or only compiled functions did."""
+def leave(owner: object, before: Position) -> bool:
+    """Go back to where one was before, if `owner` is the loop that entered last, or only compiled functions did.
+
+    Returns:
+        Whether that is so: a loop that was left in the middle is closed when Python collects it, which may be in the
+        middle of another one, and on each rank in another step.
+    """
     last = _here().owner
     if last is owner or last is None:
         enter(*before)
+        return True
+    return False
 
 
 def given_batch() -> Any:

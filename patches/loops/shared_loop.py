@@ -195,8 +195,8 @@ class SharedLoop:
             self._done_with()
             _open.discard(self)
             run_state.current().part(Meter).end_training()
-            world.current().step_signature = ()
-            position.leave(self, self._before)
+            if position.leave(self, self._before):
+                world.current().step_signature = ()
 
     def _place(self) -> str:
         return in_words(self._site)

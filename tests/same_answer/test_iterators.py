@@ -53,3 +53,8 @@ def test_signature(ranks):
     """What cannot be taken apart for an iterator of pieces is an error that says what to do."""
     for outcome in ranks.outcomes(iterators.signature, (2,))[2]:
         assert "leave out the input_signature" in outcome.error
+
+
+def test_loop_that_is_collected(ranks):
+    """A loop that was left in the middle may be collected on one rank while another loop is under way."""
+    same(ranks(iterators.collected, (1, 3), meets="exchange gradients"), rtol=1e-5)
