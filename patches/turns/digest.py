@@ -9,6 +9,7 @@ in by name, and their objects by what they themselves say is their state. What p
 from __future__ import annotations
 
 import _thread
+import abc
 import dis
 import functools
 import gc
@@ -38,8 +39,7 @@ _HANDING_ON = ("queue", "_queue", "threading", "_thread", "multiprocessing", "co
 _OF_CLASSES = {
     "__dict__", "__weakref__", "__doc__", "__module__", "__slots__", "__annotations__", "__dataclass_fields__",
     "__dataclass_params__", "__orig_bases__", "__parameters__", "__match_args__", "__type_params__", "__annotate__",
-    "__annotate_func__", "__annotations_cache__", "__static_attributes__", "__firstlineno__", "__abstractmethods__",
-    "_abc_impl",
+    "__annotate_func__", "__annotations_cache__", "__static_attributes__", "__firstlineno__", *vars(abc.ABC),
 }  # fmt: skip
 #: Methods of a data set that make no batch.
 _BETWEEN_EPOCHS = {"__init__", "__len__", "on_epoch_begin", "on_epoch_end"}
@@ -336,7 +336,7 @@ _KNOWN: dict[Any, Any] = {
     types.MappingProxyType: lambda one: _held("mapping", dict(one)),
     types.CodeType: lambda one: _held(one.co_name, None),
     types.CellType: lambda one: _held("cell", (_content(one),)),
-    functools._lru_cache_wrapper: lambda one: _held("cached", (one.__wrapped__,)),
+    type(functools.lru_cache(len)): lambda one: _held("cached", (one.__wrapped__,)),
     functools.cached_property: lambda one: _held("property", (one.func,)),
     property: lambda one: _held("property", (one.fget, one.fset)),
     staticmethod: lambda one: _held("static", (one.__func__,)),

@@ -14,7 +14,6 @@ import gc
 import inspect
 import random
 import sys
-import tempfile
 import types
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -124,18 +123,17 @@ def _held_once() -> int:
 
 
 def _generators_of_process() -> list[Any]:
-    """All generators of random numbers that there are, but for that of names of temporary files."""
+    """All generators of random numbers that there are; also that of the names of temporary files."""
     import keras
 
     kinds: tuple[type, ...] = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
     kinds = (*kinds, keras.random.SeedGenerator)
     if "torch" in sys.modules:
         kinds = (*kinds, sys.modules["torch"].Generator)
-    names = tempfile._get_candidate_names().rng  # type: ignore[attr-defined]
     # Those of the process may have been made before it was forked, where `gc.freeze` hides them.
     of_process = [random.random.__self__, np.random.rand.__self__]  # type: ignore[attr-defined]
     found = {id(one): one for one in (*of_process, *gc.get_objects()) if issubclass(type(one), kinds)}
-    return [one for one in found.values() if one is not names and type(one) is not random.SystemRandom]
+    return [one for one in found.values() if type(one) is not random.SystemRandom]
 
 
 def _drawn(generators: Iterable[Any]) -> list[Any]:
