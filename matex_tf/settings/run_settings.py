@@ -52,8 +52,8 @@ class Settings:
         "Which ranks run the code of a Python generator that `fit`, `evaluate` or `predict` gets, also through "
         "`from_generator`. `rank`: every rank. `node`: the first rank of each node, from which the others get their "
         "rows. What the code draws or counts is known on that rank alone. `auto`: as `node`, if making the first two "
-        "batches has drawn and changed nothing that other code can see; else as `rank`. The batches of a `PyDataset` are "
-        "made by the ranks in turn. There `node` leaves out this look at the first ones.",
+        "batches has drawn and changed nothing that other code can see; else as `rank`. The batches of a `PyDataset` "
+        "are made by the ranks in turn. There `node` leaves out this look at the first ones.",
         choices=("auto", "rank", "node"),
         group="data",
     )
