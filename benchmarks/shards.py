@@ -52,7 +52,7 @@ def _watching(found: list[int]) -> Iterator[None]:
     done = threading.Event()
 
     def watch() -> None:
-        while not done.wait(0.002):
+        while not done.wait(0.01):
             found.append(_now())
 
     thread = threading.Thread(target=watch)
@@ -76,7 +76,7 @@ def _now() -> int:
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
 
 
-def measure(name: str, rounds: int) -> None:
+def measure(name: str, ways: list[str], rounds: int) -> None:
     """On a rank: of each way bytes of slots, resident bytes, and milliseconds of a step; bytes of weights."""
     import keras
     import numpy as np
@@ -99,11 +99,11 @@ def measure(name: str, rounds: int) -> None:
     first = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     first.compile("adam", "mse")
     first.fit(np.zeros((8, 4)), np.zeros(8), verbose=0)  # what is made once
-    for way in WAYS:
+    for way in ways:
         before = _resident()
         keras.utils.set_random_seed(1)
         models[way] = _model(name)
-        if way == WAYS[0]:
+        if way == ways[0]:
             x = random.rand(batch * _STEPS, *models[way].input_shape[1:]).astype("float32")
             y = random.randint(0, 10, len(x))
             before = _resident()
@@ -114,15 +114,15 @@ def measure(name: str, rounds: int) -> None:
         with _watching(seen):
             fit(way, x, y)
         found[way]["most"] = max(seen, default=before) - before
-    times: dict[str, list[float]] = {way: [] for way in WAYS}
+    times: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(1 + rounds):
-        for way in WAYS:
+        for way in ways:
             times[way].append(fit(way, x, y))
-    weights = sum(map(variable.bytes_held, models["none"].trainable_variables))
-    mine = {way: {**found[way], "milliseconds": min(times[way][1:])} for way in WAYS}
+    weights = sum(map(variable.bytes_held, models[ways[0]].trainable_variables))
+    mine = {way: {**found[way], "milliseconds": min(times[way][1:])} for way in ways}
     every = world.current().allgather(mine, "tell what was measured")
     kinds = ("slots", "resident", "most", "milliseconds")
-    most = {way: {kind: max(one[way][kind] for one in every) for kind in kinds} for way in WAYS}
+    most = {way: {kind: max(one[way][kind] for one in every) for kind in kinds} for way in ways}
     jobs.tell({"weights": weights, **most})
 
 
@@ -132,20 +132,23 @@ def main() -> int:
     parser.add_argument("--ranks", default="2,4", help="numbers of ranks, with commas between (default 2,4)")
     parser.add_argument("--rounds", type=int, default=7, help="blocks of each way that count (default 7)")
     parser.add_argument("--rank", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--ways", default=",".join(WAYS), help="with commas between; steps are compared with the first")
     options = tables.parse(parser)
+    ways = options.ways.split(",")
     if options.rank:
-        measure(options.rank, options.rounds)
+        measure(options.rank, ways, options.rounds)
         return 0
     rows, figures = [], []
     for name in options.models.split(","):
         words = ["-m", "matex_tf", "-m", "benchmarks.shards", "--rank", name, "--rounds", str(options.rounds)]
+        words += ["--ways", options.ways]
         for count in options.ranks.split(","):
             told = jobs.on_ranks(int(count), words)
             figures.append({"model": name, "ranks": int(count), **told})
-            for way in WAYS:
+            for way in ways:
                 one = told[way]
                 row = [f"{one[kind] / 2**20:.1f}" for kind in ("slots", "resident", "most")]
-                row += [f"{one['milliseconds']:.1f}", f"{one['milliseconds'] / told['none']['milliseconds']:.2f}"]
+                row += [f"{one['milliseconds']:.1f}", f"{one['milliseconds'] / told[ways[0]]['milliseconds']:.2f}"]
                 rows.append([f"{MODELS[name]}, {told['weights'] / 2**20:.1f} MB", f"{count} ranks", way, *row])
     columns = ["model, weights", "on", "--shard", "slots, MB", "resident", "the most", "step, ms", "ratio"]
     tables.show("megabytes of a rank, and milliseconds of a step", columns, rows, labels=3, less=columns[3:])
