@@ -138,7 +138,9 @@ def join_accumulators(model: Any) -> None:
 
 
 def _described(variable: Any, name: str) -> str:
-    return f"{name} {variable.dtype} {tuple(variable.shape)}"
+    part = in_parts.of(variable)
+    assigned = f", in parts, what was assigned to it: {part.assigned:x}" if part is not None and part.assigned else ""
+    return f"{name} {variable.dtype} {tuple(variable.shape)}{assigned}"
 
 
 def check_alike(model: Any) -> None:

@@ -21,6 +21,7 @@ import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
 from matex_tf.core import world
+from matex_tf.core.mismatch import checksum
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import run_state
 from matex_tf.patches.partition import shards
@@ -49,6 +50,7 @@ class Part:
         variable: of TensorFlow, its class changed.
         own: a variable of this rank's part, flat.
         is_split: whether it lies in parts now.
+        assigned: a checksum of what the script has assigned to it in parts: ranks compare it before a `fit`.
     """
 
     def __init__(self, variable: Any, name: str):
@@ -62,7 +64,7 @@ class Part:
             self.own = resource_variable_ops.ResourceVariable(
                 tf.zeros([self._high - self._low], self.dtype), trainable=False, dtype=self.dtype
             )
-        self.is_split = False
+        self.is_split, self.assigned = False, 0
         parts = run_state.current().part(Parts)
         self._number = len(parts.every)
         parts.every.append(weakref.ref(self))
@@ -103,6 +105,7 @@ class Part:
         value = tf.convert_to_tensor(value, self.dtype)
         if tuple(value.shape) != self.shape:
             raise ValueError(f"{self._name} has the shape {self.shape}, and the value {tuple(value.shape)}")
+        self.assigned = checksum(value.numpy(), self.assigned)
         self._put(value)
 
     def _put(self, whole: tf.Tensor) -> None:

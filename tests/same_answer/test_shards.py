@@ -51,6 +51,8 @@ def test_steps_that_cannot(ranks):
 
 
 def test_a_compiled_function_of_the_script(ranks):
-    """It would see no values: it is refused."""
+    """It would see no values: it is refused. A value that one rank alone assigns is found."""
     for said in ranks(slots.read_by_a_function, (3,), meets="")[3]:
-        assert len(said) == 2 and all("--shard none" in text for text in said), said
+        *functions, apart = said
+        assert len(functions) == 2 and all("--shard none" in text for text in functions), said
+        assert "what was assigned to it" in apart, apart

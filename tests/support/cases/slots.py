@@ -13,7 +13,7 @@ from keras import layers
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.errors import MatexError
+from matex_tf.errors import MatexError, RanksDisagree
 from matex_tf.patches.common import log_once
 from matex_tf.patches.recovery import snapshot
 from matex_tf.patches.shards import variable as in_parts
@@ -184,8 +184,9 @@ def refused():
 
 
 def read_by_a_function():
-    """What becomes of a compiled function of the script's own that changes a slot."""
+    """What becomes of a compiled function of the script's own that changes a slot, and of one rank that assigns it."""
     with sharded():
+        keras.utils.set_random_seed(1)
         model, (x, y) = _model("plain"), _data("plain")
         model.fit(x, y, batch_size=BATCH, verbose=0)
         slot = model.optimizer.variables[2]
@@ -195,4 +196,10 @@ def read_by_a_function():
                 tf.function(function)()
             except MatexError as error:
                 said.append(str(error))
+        if world.current().rank == 1:
+            slot.assign(np.ones(slot.shape))
+        try:
+            model.fit(x, y, batch_size=BATCH, verbose=0)
+        except RanksDisagree as error:
+            said.append(str(error))
         return said
