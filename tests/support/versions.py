@@ -43,6 +43,8 @@ class Kind(NamedTuple):
 KINDS = {
     "newest": Kind((), ".venv", SMOKE),
     "oldest": Kind(("--oldest",), ".venv-oldest", SMOKE),
+    **{f"keras-{one}": Kind(("--keras", one), f".venv-keras-{one}", SMOKE) for one in ("3.6", "3.9", "3.12")},
+    "nightly": Kind(("--nightly",), ".venv-nightly", SMOKE),
     "tf_keras": Kind((), ".venv", KERAS_2),
     "tf_keras-oldest": Kind(("--oldest",), ".venv-oldest", KERAS_2),
     "2.15": Kind(("--keras2",), ".venv-keras2", KERAS_2),
@@ -58,7 +60,9 @@ def version(name):
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return ""
-keras = f"tf_keras {version('tf_keras')}" if "tf_keras" in sys.argv[1:] else f"keras {version('keras')}"
+name = next(name for name in ("tf_keras", "nightly", "keras") if name in [*sys.argv[1:], "keras"])
+name = "keras-nightly" if name == "nightly" else name
+keras = f"{name} {version(name)}"
 from mpi4py import MPI
 library = " ".join(MPI.Get_library_version().split(",")[0].split()[:3])
 print("|".join([version("tensorflow-cpu"), keras, platform.python_version(), version("numpy"), library]))
