@@ -81,7 +81,7 @@ def _code() -> dict[str, _Code]:
     """The code of this package by its files, such as "patches/fit/trainer.py", without the tables."""
     texts = dict(_texts())
     patched: dict[str, set[str]] = {}
-    for module, patch in re.findall(r'\("([\w.]+)", "([\w.]+)"\)', texts.pop("patches/__init__.py")):
+    for module, patch in re.findall(r'\("([\w.]+)", "([\w.]+)"\)', texts.pop("patches/table.py")):
         patched.setdefault(f"patches/{patch.replace('.', '/')}.py", set()).add(module)
     found = {}
     for file, text in texts.items():

@@ -9,14 +9,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from matex_tf.patches.common import under_way
-
-if TYPE_CHECKING:  # for annotations alone
-    from matex_tf.patches.samples.row_losses import RowLosses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +27,7 @@ class StepShare:
         first: int32 scalar, where these begin in the whole batch.
         gathered: what `gathered_batch` has gathered in this step, so that it does so once.
         apart: whether this rank applies its gradients by itself, so that they are those of its own rows alone.
-        row_losses: what measures the rows, and scales their gradients; None where rows have no numbers.
+        row_losses: a `RowLosses`, which measures the rows and scales their gradients; None where rows have no numbers.
     """
 
     rows: tf.Tensor
@@ -38,7 +35,7 @@ class StepShare:
     taken: tf.Tensor
     first: tf.Tensor
     apart: bool = dataclasses.field(default=False, kw_only=True)
-    row_losses: RowLosses | None = dataclasses.field(default=None, kw_only=True, compare=False, repr=False)
+    row_losses: Any = dataclasses.field(default=None, kw_only=True, compare=False, repr=False)
     gathered: dict[Any, Any] = dataclasses.field(default_factory=dict, kw_only=True, compare=False, repr=False)
 
     @property

@@ -15,7 +15,7 @@ import sysconfig
 from pathlib import Path
 
 import matex_tf
-from matex_tf import errors, patches, settings
+from matex_tf import errors, settings
 from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once, run_state, wrapping
@@ -157,7 +157,7 @@ def of_the_script(path: str) -> bool:
 _PACKAGES = ("site-packages", "dist-packages")
 _INSTALLED = tuple(
     {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    | {os.path.dirname(os.path.realpath(path)) + os.sep for path in (matex_tf.__file__, patches.__file__)}
+    | {os.path.dirname(os.path.realpath(path)) + os.sep for path in (matex_tf.__file__, os.path.dirname(__file__))}
 )
 
 

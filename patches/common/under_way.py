@@ -11,11 +11,7 @@ import contextlib
 import dataclasses
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:  # for annotations alone
-    from matex_tf.patches.common.batch_share import StepShare
-    from matex_tf.patches.samples.pruning import Pruning
+from typing import Any, NamedTuple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +38,8 @@ class UnderWay:
     """
 
     in_step: bool = False
-    share: StepShare | None = None
-    drawing: StepShare | None = None
+    share: Any = None  # a `batch_share.StepShare`, as the next; whose module asks this one
+    drawing: Any = None
     draws_apart: bool = False
     in_keras: bool = False
     making_batches: bool = False
@@ -81,13 +77,13 @@ class EpochsAsked(NamedTuple):
         training: whether it is for training.
         arguments: what Keras makes it with.
         purpose: "fit", "evaluate" or "predict".
-        pruning: says which rows an epoch uses; None: all.
+        pruning: a `Pruning`, which says which rows an epoch uses; None: all.
     """
 
     training: bool
     arguments: dict[str, Any]
     purpose: str
-    pruning: Pruning | None = None
+    pruning: Any = None
 
 
 def making_epochs(kind: str, model: Any) -> contextlib.AbstractContextManager[None]:

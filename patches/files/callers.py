@@ -17,7 +17,7 @@ import threading
 import wrapt
 
 import matex_tf
-from matex_tf import patches, settings
+from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.layer import asking
 from matex_tf.patches.common import active_flag, run_state, sharing_report, wrapping
@@ -25,7 +25,7 @@ from matex_tf.patches.common import active_flag, run_state, sharing_report, wrap
 _READERS = importlib.util.find_spec("matex_tf.readers")
 _OURS = tuple(
     os.path.dirname(os.path.abspath(path)) + os.sep
-    for path in (patches.__file__, matex_tf.__file__, wrapt.__file__, _READERS.origin if _READERS else None)
+    for path in (os.path.dirname(__file__), matex_tf.__file__, wrapt.__file__, _READERS.origin if _READERS else None)
     if path
 )
 

@@ -169,7 +169,6 @@ def put_patches_aside(note: str = NOTE) -> None:
     Args:
         note: the line that says so.
     """
-    from matex_tf import patches
     from matex_tf.patches.common import log_once, seeds
 
     if wrapping.is_aside():
@@ -177,7 +176,7 @@ def put_patches_aside(note: str = NOTE) -> None:
     wrapping.put_aside(True)
     if note == NOTE:
         wrapt.when_imported("keras")(_serve_older_keras)
-    if not patches.installed():
+    if not run_state.current().patched:
         return
     seeds.own_seeds()
     devices = run_state.current().part(Devices)

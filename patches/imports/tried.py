@@ -10,9 +10,9 @@ import os
 import re
 from types import ModuleType
 
-from matex_tf import patches
 from matex_tf.core import world
 from matex_tf.errors import NameMoved
+from matex_tf.patches import table
 from matex_tf.patches.common import keras_lines, log_once, wrapping
 
 #: What it looks at.
@@ -62,7 +62,7 @@ def missing(places: list[str], package: str, version: str) -> list[str]:
         package: "keras" or "tf_keras", as in the table of patches.
         version: of the package, such as "3.15.1".
     """
-    names = {name for name, _ in (*patches.PATCHES, *patches.RECORDING) if name.startswith(f"{package}.")}
+    names = {name for name, _ in (*table.PATCHES, *table.RECORDING) if name.startswith(f"{package}.")}
     number = _numbers(version)
     expected = {name for name in names if SINCE.get(name, (0, 0)) <= number < UNTIL.get(name, (99, 0))}
     return sorted(name for name in expected if not any(_is_in(place, name) for place in places))

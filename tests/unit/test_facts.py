@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from matex_tf import patches
 from matex_tf.cli.main import main
 from matex_tf.facts import check, fact
 from matex_tf.facts.sources import Sources
+from matex_tf.patches import table
 from scripts.rooms import modules
 
 PACKAGES = ("keras.", "tf_keras.", "tensorflow")
@@ -120,7 +120,7 @@ def module_names(path, tree):
     """The names that a file reads or wraps of modules that it knows: (module, first part of the name)."""
     known_as, found = aliases(tree)
     found = {((module,), name) for module, name in found}
-    patched = [place for place, patch in patches.PATCHES if f"patches/{patch.replace('.', '/')}.py" == path]
+    patched = [place for place, patch in table.PATCHES if f"patches/{patch.replace('.', '/')}.py" == path]
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in known_as:
             found.add((tuple(known_as[node.value.id]), node.attr))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from matex_tf import patches
 from matex_tf.core import world
 from matex_tf.errors import NameMoved
+from matex_tf.patches import table
 from matex_tf.patches.common import wrapping
 from matex_tf.patches.imports import tried
 
@@ -31,7 +31,7 @@ def package(tmp_path):
     """Makes a folder with every module that patches are for, but for some."""
 
     def make(*without, version="3.15.1"):
-        for name, _ in patches.PATCHES:
+        for name, _ in table.PATCHES:
             if name.startswith("keras.") and name not in without:
                 path = tmp_path.joinpath(*name.split(".")[1:])
                 path.parent.mkdir(parents=True, exist_ok=True)
