@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from matex_tf.errors import SettingError
 from matex_tf.settings.declaration import Option, flag_name, option
+from matex_tf.settings.strategy_registry import STRATEGIES
 
 Declared = TypeVar("Declared")
 
@@ -530,8 +531,6 @@ class Settings:
         Raises:
             SettingError: what the strategy does not go together with, see `Strategy.check`.
         """
-        from matex_tf.strategies import STRATEGIES
-
         strategy = STRATEGIES[self.strategy]
         strategy.check(self, ranks)
         strategy.check_groups(self, ranks)
@@ -688,8 +687,6 @@ class Settings:
 
 def declared_by_strategies() -> dict[str, type[Any]]:
     """The dataclasses of options that strategies declare, each once, by the name of the strategy."""
-    from matex_tf.strategies import STRATEGIES
-
     found: dict[str, type[Any]] = {}
     for name in STRATEGIES:
         declared = STRATEGIES[name].Options
@@ -700,8 +697,6 @@ def declared_by_strategies() -> dict[str, type[Any]]:
 
 def options() -> list[Option]:
     """Every setting: those of all runs, then those of each strategy."""
-    from matex_tf.strategies import STRATEGIES
-
     about = " ".join(f"`{name}`: {one.text}." for name, one in STRATEGIES.items())
     of_all = [
         dataclasses.replace(one, text=f"{one.text} {about}", choices=tuple(STRATEGIES))

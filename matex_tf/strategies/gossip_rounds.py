@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from matex_tf.core import trace, world
-from matex_tf.core.stall_detector import StallDetector
+from matex_tf.core.waiting import StallDetector
 from matex_tf.errors import RankLost, RanksDisagree
 from matex_tf.exchange import bucket_plan
 from matex_tf.exchange.network.messenger import Messenger
