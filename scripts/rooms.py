@@ -29,13 +29,17 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imported(path: Path) -> set[str]:
-    """The modules of matex_tf that a file imports when it is loaded or when a function of it runs."""
+def imported(path: Path, for_types: bool = False) -> set[str]:
+    """The modules of matex_tf that a file imports when it is loaded or when a function of it runs.
+
+    Args:
+        for_types: whether those count that it imports for the type checker alone.
+    """
     tree = ast.parse(path.read_text())
-    for_types = {
+    left_out = {
         id(inner)
         for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not for_types
         for inner in ast.walk(node)
     }
     found = set()
@@ -43,7 +47,7 @@ def imported(path: Path) -> set[str]:
         if (
             isinstance(node, ast.ImportFrom)
             and (node.module or "").split(".")[0] == "matex_tf"
-            and id(node) not in for_types
+            and id(node) not in left_out
         ):
             package = (node.module or "").partition(".")[2]
             for alias in node.names:

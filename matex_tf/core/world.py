@@ -14,19 +14,15 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from matex_tf.core.mismatch import difference, fingerprint
+from matex_tf.core.slots import Checkpoints, Exchange, Guard
 from matex_tf.core.transport import registry
 from matex_tf.core.transport.communicator import Communicator, wait
 from matex_tf.errors import CommunicationError, RanksDisagree, harmless
-
-if TYPE_CHECKING:  # for annotations alone: what runs here knows none of them
-    from matex_tf.exchange.process_group import ProcessGroup
-    from matex_tf.faults.checkpoints import Checkpoints
-    from matex_tf.faults.transactions import TransactionGuard
 
 #: What a rank is about to do begins with this where the others may be elsewhere, see `World.barrier_at`.
 CALL = "come to "
@@ -83,8 +79,8 @@ class World:
         self._split: list[Communicator] = []  # what came from `split`
         self.location = ""
         self.step_signature: tuple[str, ...] = ()
-        self.exchange: ProcessGroup | None = None
-        self.guard: TransactionGuard | None = None
+        self.exchange: Exchange | None = None
+        self.guard: Guard | None = None
         self.restarts = False
         self.checkpoints: Checkpoints | None = None
         self.holds_shard = False

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from matex_tf.core import trace
-from matex_tf.core.stall_detector import StallDetector
+from matex_tf.core.waiting import StallDetector
 from matex_tf.exchange.bucket import Bucket, EmptyArrays, empty, slice_of
 from matex_tf.exchange.network.compressed_ring import CompressedRings, CompressionState
 from matex_tf.exchange.network.lane import Coded, Lane

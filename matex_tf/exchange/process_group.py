@@ -12,13 +12,13 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from matex_tf import settings
 from matex_tf.core import trace
-from matex_tf.core.stall_detector import StallDetector
+from matex_tf.core.waiting import StallDetector
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError
 from matex_tf.exchange.allreduce import Channel
@@ -348,7 +348,7 @@ def of(world: World, plan: BucketPlan, make: Callable[[World], ProcessGroup] = P
     if world.exchange is None:
         world.barrier(plan.what, plan.described)
         world.exchange = make(world)
-    return world.exchange
+    return cast(ProcessGroup, world.exchange)
 
 
 def sum_arrays(world: World, arrays: Sequence[np.ndarray], what: str, labels: Sequence[str]) -> list[np.ndarray]:

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from matex_tf import settings, strategies
 from matex_tf.core import trace, world
-from matex_tf.core.stall_detector import StallDetector
+from matex_tf.core.waiting import StallDetector
 from matex_tf.exchange.network.messenger import Messenger, Transfer, swap
 from matex_tf.patches.common import log_once
 from matex_tf.patches.data import batch_origins

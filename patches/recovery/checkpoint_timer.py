@@ -8,7 +8,7 @@ import time
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.faults.checkpoints import Checkpoints
+from matex_tf.core.slots import Checkpoints
 
 #: The longest that SIGUSR1 waits for the next question: Slurm sends it shortly before the time limit.
 _SECONDS_BETWEEN_QUESTIONS = 5.0

@@ -23,9 +23,9 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
+from matex_tf.core.slots import Guard
 from matex_tf.exchange import process_group
 from matex_tf.exchange.bucket_plan import BucketPlan
-from matex_tf.faults.transactions import TransactionGuard
 from matex_tf.patches.common import keras_lines, model_state, seeds
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data.batches import Batch
@@ -144,7 +144,7 @@ class RecoverableStep:
         vars(self._notes).update(self._before)
 
 
-def step(model: Any, batch: Batch, runs: StepRunner, guard: TransactionGuard) -> Any:
+def step(model: Any, batch: Batch, runs: StepRunner, guard: Guard) -> Any:
     """Run a step of a model, again where a rank dies in it.
 
     Args:

@@ -21,8 +21,8 @@ from tensorflow.python.ops import handle_data_util
 
 from matex_tf import settings
 from matex_tf.core import world
+from matex_tf.core.slots import Guard
 from matex_tf.exchange import tf_op
-from matex_tf.faults.transactions import TransactionGuard
 from matex_tf.patches.common import model_state
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data.batches import Batch
@@ -86,7 +86,7 @@ class _Counted:
 class WholeStep:
     """One step of a model, which may have to be run again."""
 
-    def __init__(self, model: Any, batch: Batch, runs: StepRunner, guard: TransactionGuard):
+    def __init__(self, model: Any, batch: Batch, runs: StepRunner, guard: Guard):
         self._batch, self._runs, self._guard = batch, runs, guard
         self._notes = model_state.of(model)
         self._variables: Values | None = None
@@ -129,7 +129,7 @@ class WholeStep:
             self._variables.put_back(self._before)
 
 
-def step(model: Any, batch: Batch, runs: StepRunner, guard: TransactionGuard) -> Any:
+def step(model: Any, batch: Batch, runs: StepRunner, guard: Guard) -> Any:
     """Run a step of a model, again where a rank dies in it; see `step_retry.step`."""
     this, notes = WholeStep(model, batch, runs, guard), model_state.of(model)
     outer = notes.whole_step

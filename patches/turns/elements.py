@@ -23,7 +23,7 @@ import numpy as np
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.core.stall_detector import StallDetector
+from matex_tf.core.waiting import StallDetector
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import carried_error
 from matex_tf.patches.turns import in_turn

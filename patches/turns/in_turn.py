@@ -31,7 +31,7 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import mismatch, world
-from matex_tf.core.stall_detector import StallDetector
+from matex_tf.core.waiting import StallDetector
 from matex_tf.errors import MatexError
 from matex_tf.exchange.network.messenger import Messenger
 from matex_tf.patches.common import carried_error, run_state

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from virtual import VirtualMessenger
 
-from matex_tf.core.stall_detector import StallDetector
+from matex_tf.core.waiting import StallDetector
 from matex_tf.errors import MatexError, RanksDisagree
 from matex_tf.exchange.network import messenger
 from matex_tf.exchange.pairwise_average import PairwiseAverager

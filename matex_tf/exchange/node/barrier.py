@@ -14,8 +14,7 @@ import numpy as np
 
 from matex_tf.core import trace
 from matex_tf.core.mismatch import name_ranks
-from matex_tf.core.stall_detector import StallDetector
-from matex_tf.core.waiting import wait_until
+from matex_tf.core.waiting import StallDetector, wait_until
 from matex_tf.errors import RankLost
 from matex_tf.exchange.network.lane import Coded, Lane
 from matex_tf.exchange.node.futex import Counters

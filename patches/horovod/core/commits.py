@@ -12,9 +12,9 @@ from typing import Any
 
 from matex_tf import settings
 from matex_tf.core import world
+from matex_tf.core.slots import Checkpoints
 from matex_tf.errors import MatexError
 from matex_tf.faults.checkpoint_files import Place
-from matex_tf.faults.checkpoints import Checkpoints
 from matex_tf.patches.common import log_once, run_state
 from matex_tf.patches.recovery import resume_fit
 from matex_tf.storage import plain_encoder

@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from matex_tf.core import world
-from matex_tf.core.stall_detector import StallDetector
+from matex_tf.core.waiting import StallDetector
 from matex_tf.exchange.network.messenger import Messenger
 from matex_tf.exchange.pairwise_average import PairwiseAverager
 from matex_tf.strategies.topology import Partners

@@ -1,0 +1,94 @@
+"""What others put into a `World`: it knows what it may ask of them, and not who they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+_Result = TypeVar("_Result")
+_Committed = TypeVar("_Committed")
+
+
+class Exchange(Protocol):
+    """What moves gradients between the ranks: `exchange.process_group.ProcessGroup`.
+
+    Attributes:
+        background: what does so while ranks compute, or None.
+    """
+
+    background: Any
+
+    def checked_barrier(self, what: int, detail: int) -> bool:
+        """Wait until every rank is here; whether all are about to do the same."""
+
+    def revoke(self) -> None:
+        """Let no rank of this node wait any longer: a rank has died."""
+
+    def close(self) -> None:
+        """Give communicators and shared memory back. Collective over the world."""
+
+
+class Guard(Protocol):
+    """What carries on where a rank has died: `faults.transactions.TransactionGuard`, which says more of each."""
+
+    on_change: list[Callable[[list[int]], None]]
+    shares_batches: bool
+
+    @property
+    def inside(self) -> bool:
+        """Whether a transaction is under way."""
+
+    def run(self, operation: Callable[[], _Result]) -> _Result:
+        """Run one or more collectives such that all survivors complete them or none does."""
+
+    def transaction(
+        self,
+        prepare: Callable[[], _Result],
+        commit: Callable[[], _Committed],
+        undo: Callable[[], None] = ...,
+        catch_up: Any = ...,
+    ) -> tuple[_Result, _Committed]:
+        """Run a piece of work that all survivors complete or none does."""
+
+    def mark_committed(self) -> None:
+        """In a transaction, after its last collective: it counts."""
+
+    def end(self, code: int) -> None:
+        """End all ranks at once."""
+
+
+class Checkpoints(Protocol):
+    """The checkpoints of a job: `faults.checkpoints.Checkpoints`, which says more of each.
+
+    Attributes:
+        path: the directory.
+        resumed: whether to go on from what is there.
+        asked_to_end: whether this rank was asked for a checkpoint with which the job ends.
+    """
+
+    path: Path
+    resumed: bool
+    asked_to_end: bool
+
+    @property
+    def busy(self) -> bool:
+        """Whether one is being written."""
+
+    def seed(self, drawn: int) -> int:
+        """The seed of the job."""
+
+    def find(self, fit: int, what: str = ...) -> tuple[Any, Any] | None:
+        """The last one of these."""
+
+    def save(self, place: Any, state: Callable[[], Any]) -> None:
+        """Write one in the background."""
+
+    def finish(self) -> None:
+        """Wait until all are written."""
+
+    def end(self) -> None:
+        """The script has come to its end."""
+
+    def remove(self) -> None:
+        """Remove the directory."""
