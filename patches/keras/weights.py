@@ -95,7 +95,6 @@ def own_accumulators(model: Any) -> list[Any]:
     accumulating = [one for one in optimizers_of(model) if getattr(one, "gradient_accumulation_steps", None)]
     if (
         not accumulating
-        or model_state.of(model).whole
         or not strategies.current().averages_gradients
         or not strategies.current().replicas_identical
         or not optimizer_hook.accumulates_own_part()
@@ -112,6 +111,25 @@ def own_accumulators(model: Any) -> list[Any]:
         for accumulator in getattr(optimizer, "_accumulated_gradients", ())
         if accumulator is not None
     ]
+
+
+class Sums:
+    """The gradient accumulators of a model, for steps that are rebuilt for rows: each rank may hold a part of them."""
+
+    def __init__(self, model: Any):
+        self._model = model
+        self.handles = [accumulator.value.handle for accumulator in own_accumulators(model)]
+
+    def split(self) -> None:
+        """Have each rank hold a part of them, before a step that adds to these."""
+        notes = model_state.of(self._model)
+        notes.unmerged = True
+        if notes.accumulators_whole:
+            split_accumulators(self._model)
+
+    def join(self) -> None:
+        """Have each rank hold all of them. All ranks come here."""
+        join_accumulators(self._model)
 
 
 def split_accumulators(model: Any) -> None:

@@ -264,10 +264,12 @@ class Plan:
 
     def _branch(self, op: Any, labels: list[Label]) -> Node:
         """The predicate is whole; so is what is a part, which a branch might use in two ways, but for gradients of what
-        lies in parts."""
+        lies in parts, and beside variables that keep sums."""
+        pairs = list(zip(op.inputs[1:], labels[1:], strict=True))
+        sums = any(label.is_sum and tensor.dtype in HANDLES for tensor, label in pairs)
         given = [
-            self._part_or_whole(tensor) if label.is_sum else R if label.kind == "P" else label
-            for tensor, label in zip(op.inputs[1:], labels[1:], strict=True)
+            (label if sums else self._part_or_whole(tensor)) if label.is_sum else R if label.kind == "P" else label
+            for tensor, label in pairs
         ]
         plans = [Plan(body, given) for body in self.shaped.bodies[op]]
         gives = [plans[0].label(tensor) for tensor in plans[0].shaped.outputs]

@@ -73,6 +73,7 @@ class Builder:
         self._values: TensorMap[Any] = TensorMap()
         self._converted: dict[tuple[int, Label], Any] = {}
         self._numbers: dict[Any, Any] = {}
+        self._effects: list[Any] = []  # what a branch without outputs has given last
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Label | None]) -> list[Any]:
         """Args: inputs: of the graph, each with its label. outputs: the labels wanted; None: those that they have."""
@@ -106,7 +107,7 @@ class Builder:
                 with tf.control_dependencies([*waits, *met] if node.op in meets else waits):
                     self._node(node)
                 if node.op in meets:
-                    given = [self._values[tensor] for tensor in node.outputs]
+                    given = [self._values[tensor] for tensor in node.outputs] or self._effects
                     met = [value.op for value in given if tf.is_symbolic_tensor(value)] or met
         return [
             self.get(tensor, label) for tensor, label in zip(self.shaped.outputs, outputs, strict=True)
@@ -415,6 +416,7 @@ class Builder:
         else:
             results = tf.switch_case(pred, branches)
         if not node.op.outputs:
+            self._effects = [results]
             return []
         return list(results) if isinstance(results, (list, tuple)) else [results]
 

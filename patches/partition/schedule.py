@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 from tensorflow.python.ops import handle_data_util
 
+from matex_tf.patches.partition.shapes import BRANCHES
 from matex_tf.patches.partition.tensor_map import TensorMap
 
 if TYPE_CHECKING:
@@ -96,7 +97,8 @@ def exchanges(plan: Plan) -> bool:
 
 
 def gradients(plan: Plan, handles: Collection[Any]) -> TensorMap[None]:
-    """The sums of the last exchange from which the new values of some variables follow, and that have their shapes.
+    """The sums of the last exchange from which the new values of some variables follow, and that have their shapes; in
+    branches too, whose plans take note of them.
 
     Args:
         plan: scheduled.
@@ -121,6 +123,10 @@ def gradients(plan: Plan, handles: Collection[Any]) -> TensorMap[None]:
                 found[tensor] = None
         else:
             stack += [*tensor.op.inputs, *writes.get(id(tensor), ())]  # a slot is written, then read
+    for node in plan.nodes:
+        for inside in node.inside if node.op.type in BRANCHES else ():
+            held = zip(node.op.inputs[1:], inside.shaped.inputs, strict=True)
+            inside.gradients = gradients(inside, [own for one, own in held if any(one is each for each in handles)])
     return found
 
 

@@ -11,7 +11,7 @@ from tensorflow.python.framework import ops as tf_ops
 from matex_tf.patches.partition import schedule, shapes, shards
 from matex_tf.patches.partition.analysis import Plan
 from matex_tf.patches.partition.build import Builder, Exchange
-from matex_tf.patches.partition.labels import F, Label, R, S
+from matex_tf.patches.partition.labels import F, Label, P, R, S
 
 
 class Partitioned:
@@ -19,6 +19,7 @@ class Partitioned:
 
     Attributes:
         plan: labels and exchanges.
+        sums: whether the variables that may keep sums over the ranks do so.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class Partitioned:
         taken: Sequence[Sequence[Any]] = (),
         fixed: int = 0,
         slots: shards.Slots | None = None,
+        sums: Sequence[Any] = (),
     ):
         """Args:
         traced: a concrete function of tensors.
@@ -44,6 +46,8 @@ class Partitioned:
             are the last ones of the batch.
         fixed: the number of rows that it was traced for; 0: any number.
         slots: which of its variables lie in parts on the ranks; None for none.
+        sums: handles of variables of which each rank may hold a number of its own, such that they add up to the value:
+            accumulated gradients. They do if the function only reads and assigns all of them.
         """
         self._traced, self._rows, self._exchange, self._after_last = traced, rows, exchange, after_last
         self._count = len(rows) - sum(map(len, taken))
@@ -53,8 +57,9 @@ class Partitioned:
         self._captured = len(traced.inputs) - self._count
         own = [S(0) if has else R for has in rows]
         self._held = list(traced.captured_inputs)
-        in_parts = self._into_parts(slots) if slots is not None else [R] * self._captured
-        labels = [*own[: self._count], *in_parts, *own[self._count :]]
+        of_held = self._into_parts(slots) if slots is not None else self._keeping(sums)
+        self.sums = P in of_held
+        labels = [*own[: self._count], *of_held, *own[self._count :]]
         self.plan = Plan(self._shaped, labels).finish([R] * len(self._shaped.outputs))
         if weights:
             wanted = set(map(id, weights))
@@ -73,6 +78,14 @@ class Partitioned:
             labels.append(R if own is None else F)
             self._held[place] = outside if own is None else own
         return labels
+
+    def _keeping(self, sums: Sequence[Any]) -> list[Label]:
+        """The labels of what the function captures."""
+        wanted = set(map(id, sums))
+        inside = self._shaped.inputs[self._count : self._count + self._captured]
+        found = [id(outside) in wanted for outside in self._held]
+        fit = all(shards.fits(self._shaped, handle) for handle, is_sum in zip(inside, found, strict=True) if is_sum)
+        return [P if is_sum and fit else R for is_sum in found]
 
     def graph(self, empty: bool = False) -> Any:
         """The function of the tensors of a batch and of four numbers. It gives the outputs of the traced function, flat

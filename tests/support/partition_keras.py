@@ -21,15 +21,15 @@ def model_of(layers: Sequence[Any], shape: Sequence[int], optimizer: Any = "sgd"
     return model
 
 
-def plan_of(model: Any, *specs: Any) -> Any:
-    """The plan of a model's training step on batches of these specs."""
+def plan_of(model: Any, *specs: Any, **options: Any) -> Any:
+    """The plan of a model's training step on batches of these specs; options: of `Partitioned`."""
 
     def step(*batch: Any) -> Any:
         return model.train_step(batch)
 
     model.train_step(tuple(np.ones([2, *spec.shape[1:]], spec.dtype.as_numpy_dtype) for spec in specs))
     traced = tf.function(step).get_concrete_function(*specs)
-    return Partitioned(traced, [True] * len(specs), ThreadExchange(Meeting(1), 0)).plan
+    return Partitioned(traced, [True] * len(specs), ThreadExchange(Meeting(1), 0), **options).plan
 
 
 def levels(plan: Any) -> list[list[str]]:

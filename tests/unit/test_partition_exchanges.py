@@ -102,3 +102,21 @@ def test_what_is_there_already_is_not_exchanged_before(support):
     traced = step.get_concrete_function(tf.TensorSpec([None, 3]))
     plan = partition.Ranks(2, lambda rank: traced, [True]).plan
     assert [tensor.dtype for tensor in plan.exchanges] == [tf.float32]
+
+
+@pytest.mark.parametrize("clip", [{}, {"global_clipnorm": 0.5}])
+def test_accumulated_gradients_travel_with_an_update(support, clip):
+    """Between updates the loss and metrics alone are exchanged; with one, sums of what each rank has accumulated."""
+    import keras
+    import tensorflow as tf
+
+    _, keras_steps = support
+    optimizer = keras.optimizers.Adam(0.01, gradient_accumulation_steps=3, **clip)
+    model = keras_steps.model_of(_layers("dense")[:1], (16,), optimizer, metrics=["mae"])
+    handles = [one.value.handle for one in optimizer._accumulated_gradients]
+    plan = keras_steps.plan_of(model, tf.TensorSpec([None, 16]), tf.TensorSpec([None, 5]), sums=handles)
+    assert all(tensor.shape.rank == 0 for tensor in plan.exchanges), list(plan.exchanges)
+    branches = [node for node in plan.nodes if len(node.inside) == 2 and any(one.exchanges for one in node.inside)]
+    (branch,) = branches
+    shapes = [sorted(tensor.shape.as_list() for tensor in one.exchanges) for one in branch.inside]
+    assert shapes == [[[5], [16, 5]], []]

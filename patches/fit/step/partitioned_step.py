@@ -19,6 +19,7 @@ from matex_tf.patches.across_rows import whole_batch
 from matex_tf.patches.checking import partitioner
 from matex_tf.patches.common import log_once, model_state, row_slicing
 from matex_tf.patches.fit.step import first_step, one_rank_shapes
+from matex_tf.patches.keras.weights import Sums
 from matex_tf.patches.partition import whole_part
 from matex_tf.patches.partition.build import CannotPartition
 from matex_tf.patches.partition.ranks import JOINS, Ranks
@@ -83,6 +84,7 @@ class PartitionedStep:
         counting: Callable[[], Any] | None,
         joins: str = JOINS,
         slots: Callable[[], Slots | None] = lambda: None,
+        sums: Callable[[], Sums | None] = lambda: None,
     ):
         """Args:
         model_step: of a batch.
@@ -90,9 +92,9 @@ class PartitionedStep:
         slices: for each leaf of a batch, whether its first axis runs over rows.
         counting: makes an op that is to run after the last exchange, see `whole_step`.
         joins: the purpose for which rows are joined.
-        slots: gives those of the model, once the step is traced.
+        slots, sums: give those of the model, once the step is traced.
         """
-        self._slots = slots
+        self._slots, self._sums = slots, sums
         self._model_step, self._name, self._slices = model_step, name, slices
         self._counting, self._ranks = counting, Ranks(joins)
         self._traced: list[tuple[Any, int, Any]] = []  # spec, number of rows or 0 for any, and what was traced for it
@@ -117,8 +119,8 @@ class PartitionedStep:
             spec = whole_batch.spec(data, self._slices)
             why = "" if len(self._rebuilt) < MOST else f"its batches have more than {MOST} different shapes"
             number, traced = self._trace(spec, built_with, first)
-            slots = self._slots()
-            made = _Rebuilt(traced, spec, self._slices, self._ranks, self._counting, why, number, slots)
+            slots, sums = self._slots(), self._sums()
+            made = _Rebuilt(traced, spec, self._slices, self._ranks, self._counting, why, number, slots, sums)
             self._rebuilt[str(columns)] = made
             made.tell(self._name)
         made = self._rebuilt[str(columns)]
@@ -187,9 +189,11 @@ class _Rebuilt:
         why_whole: str,
         number: int = 0,
         slots: Slots | None = None,
+        sums: Sums | None = None,
     ):
-        """Args: number: the rows that it was traced for; 0: any. slots: see `PartitionedStep`."""
+        """Args: number: the rows that it was traced for; 0: any. slots, sums: see `PartitionedStep`."""
         self.traced, self._slices, self.why_whole, self._slots = traced, slices, why_whole, slots
+        self._sums = sums
         self._partitioned: Partitioned | None = None
         leaves = tf.nest.flatten(spec)
         if not has_tensors_alone(spec):
@@ -201,7 +205,10 @@ class _Rebuilt:
             rows, columns = [has for _, has in there], [shape for shape, _ in there]
             coded = settings.current().codec != "none"
             weights = [variable.handle for variable in traced.variables if coded and variable.trainable]
-            self._partitioned = Partitioned(traced, rows, ranks, columns, counting, weights, fixed=number, slots=slots)
+            handles = sums.handles if sums is not None else ()
+            self._partitioned = Partitioned(
+                traced, rows, ranks, columns, counting, weights, fixed=number, slots=slots, sums=handles
+            )
             self._partitioned.graph()
         except CannotPartition as error:
             self.why_whole = str(error)
@@ -230,6 +237,9 @@ class _Rebuilt:
         return f"computed whole by every rank ({self.why_whole})" if self.why_whole else "shared out by rows"
 
     def __call__(self, data: Any, share: row_slicing.RowRange) -> Any:
+        splits = self._partitioned is not None and not self.why_whole and self._partitioned.sums
+        if self._sums is not None and self._sums.handles:
+            (self._sums.split if splits else self._sums.join)()
         if self._partitioned is None or self.why_whole:
             if self._slots is not None:
                 self._slots.join()

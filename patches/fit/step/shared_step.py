@@ -96,10 +96,10 @@ class SharedStep:
         going_on = first and resume_fit.under_way(model)
         if going_on and going_on.replaying and going_on.restore(last=not model.run_eagerly):
             going_on = None
-        if self.kind == "train" and remembered.accumulators_whole:
-            weights.split_accumulators(model)
         virtual = settings.current().reproducible
         whole = partitioned_step.applies(model)
+        if self.kind == "train" and remembered.accumulators_whole and not whole:
+            weights.split_accumulators(model)
         numbers: Any = share
         if not whole:
             numbers = tf.constant(virtual_steps.shares(share)) if virtual else row_slicing.as_tensor(share)

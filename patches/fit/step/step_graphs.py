@@ -88,7 +88,9 @@ class StepGraphs:
             sharing_report.shared(training=self._kind == "train")
             name = f"{'the training' if self._kind == 'train' else 'the test'} step of {self._model.name}"
             counting = whole_step.counting(self._model)
-            step = partitioned_step.PartitionedStep(self._model_step(), name, slices, counting, slots=self._slots)
+            step = partitioned_step.PartitionedStep(
+                self._model_step(), name, slices, counting, slots=self._slots, sums=self._sums
+            )
             self.partitioned[slices] = step
 
             def run(data: Any, share: Any) -> Any:
@@ -103,6 +105,12 @@ class StepGraphs:
         if settings.current().shard == "none":
             return None
         return Slots(weights.optimizers_of(self._model), self._model.trainable_variables)
+
+    def _sums(self) -> weights.Sums | None:
+        """The gradients that the model's optimizers accumulate, of which each rank may hold a part."""
+        if self._kind != "train" or settings.current().shard != "none":
+            return None
+        return weights.Sums(self._model)
 
     def _built_with(self, slices: Slices, total: int) -> one_rank_shapes.Rows:
         """For each leaf of a batch, the rows with which one rank would build layers."""

@@ -1,15 +1,25 @@
-"""Variables, and what has no rows: every rank has them whole, and gives them whole values."""
+"""Variables, and what has no rows: every rank has them whole, and gives them whole values.
+
+A variable may keep a sum over the ranks, of which each has a part: what it gives and what it gets are parts then.
+"""
 
 from __future__ import annotations
 
-from matex_tf.patches.partition.labels import R
+from matex_tf.patches.partition.labels import P, R
 from matex_tf.patches.partition.rules import Op, Ruling, rule
+
+
+@rule("ReadVariableOp")
+def read(op: Op) -> Ruling | None:
+    """Of a sum over the ranks a part."""
+    return Ruling([P], [P]) if op.labels[0] == P else None
 
 
 @rule("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 def state(op: Op) -> Ruling:
-    """The same on every rank."""
-    return Ruling([R] * len(op.labels), [R] * len(op.out_shapes))
+    """The same on every rank, or a part of a sum."""
+    label = op.labels[0] if op.labels[0] == P else R
+    return Ruling([label] * len(op.labels), [label] * len(op.out_shapes))
 
 
 @rule("Assert")
