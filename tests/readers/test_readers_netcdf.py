@@ -182,8 +182,9 @@ def test_bytes_read(bare_ranks, tmp_path):
     data=st.data(),
 )
 def test_what_was_written(tmp_path, x, y, unlimited, format, data):
-    """Any arrays are read back, and any range of them."""
-    assume(x.dtype.kind != "f" or not (x == np.array(netCDF4.default_fillvals["f4"], x.dtype)).any())
+    """Any arrays are read back, and any range of them; but for the number that stands for a gap in the format."""
+    gap = netCDF4.default_fillvals["f4" if x.dtype.kind == "f" else x.dtype.str[1:]]
+    assume(x.dtype.str[1:] == "i1" or not (x == np.array(gap, x.dtype)).any())  # NetCDF has no gaps in bytes
     labels = np.arange(len(x)).astype(y)
     path = write(tmp_path / "any.nc", format, None if unlimited else len(x), labels=(labels, {}), images=(x, {}))
     table = registry.open_table([path], None, ReadOptions(), World())
