@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from matex_tf import settings
 from matex_tf.core import world
@@ -153,10 +153,12 @@ def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) ->
         """The error of the rank that writes; another rank writes anew where that one dies."""
         nonlocal result, failure
         ranks.barrier(what)
-        with serving.while_one_reads(writes()):
-            if writes():
+        end = f"end to {what}"
+        if writes():
+            with serving.asking(lambda asked: ranks.broadcast(asked, end)):
                 _write()
-        return ranks.broadcast(failure and carried_error.pack(failure, f"rank 0 could not {what}: "), f"end to {what}")
+        said = ranks.broadcast(failure and carried_error.pack(failure, f"rank 0 could not {what}: "), end)
+        return cast("bytes | None", serving.answered(said, lambda: ranks.broadcast(None, end)))
 
     def _write() -> None:
         nonlocal result, failure

@@ -1,39 +1,47 @@
-"""While one rank writes a file and the others wait, what it reads of variables in parts they gather with it."""
+"""While one rank writes a file and the others wait, what it reads of variables in parts they gather with it.
+
+The others wait for the word that the file is written. Instead of it a question may come: which variable to gather.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from matex_tf.core import world
 from matex_tf.patches.common import run_state
 from matex_tf.patches.shards.variable import Parts
 
-_WHAT = "read variables that lie in parts"
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """A question: gather a variable, by its number; whether it stays whole."""
+
+    number: int
+    whole: bool
 
 
 @contextlib.contextmanager
-def while_one_reads(reads: bool) -> Iterator[None]:
-    """Inside of this block rank 0 reads, and the others do nothing. All ranks come here.
-
-    Args:
-        reads: whether this rank is the one.
-    """
-    parts, ranks = run_state.current().part(Parts), world.current()
-    if ranks.is_single or parts.ask is not None or not parts.every:
-        yield
-        return
-    if not reads:
-        yield
-        while (asked := ranks.broadcast(None, _WHAT)) is not None:
-            number, whole = asked
-            part = parts.every[number]()
-            assert part is not None  # the script is the same on every rank, and one has the variable
-            part.take_part(whole)
-        return
-    parts.ask = lambda number, whole: ranks.broadcast((number, whole), _WHAT)
+def asking(tell: Callable[[Asked], Any]) -> Iterator[None]:
+    """Inside of this block this rank alone reads. Args: tell: sends a question to the others."""
+    parts = run_state.current().part(Parts)
+    parts.ask = lambda number, whole: tell(Asked(number, whole))
     try:
         yield
     finally:
         parts.ask = None
-        ranks.broadcast(None, _WHAT)
+
+
+def answered(said: Any, listen: Callable[[], Any]) -> Any:
+    """What the rank that reads has said last, after all of its questions.
+
+    Args:
+        said: what it has said first; listen: waits for the next.
+    """
+    while isinstance(said, Asked):
+        part = run_state.current().part(Parts).every[said.number]()
+        assert part is not None  # the script is the same on every rank, and one has the variable
+        part.take_part(said.whole)
+        said = listen()
+    return said
