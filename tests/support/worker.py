@@ -10,6 +10,7 @@ import inspect
 import itertools
 import os
 import pickle
+import random
 import signal
 import sys
 import time
@@ -107,6 +108,7 @@ def prepare(bare: bool) -> None:
         return
     import matex_tf.patches
 
+    random.seed(0)  # as a job does
     matex_tf.patches.install(seed=0)
     leave_pipelines_as_they_are()
     import keras
