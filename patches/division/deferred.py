@@ -20,7 +20,7 @@ import tensorflow as tf
 from tensorflow.python.data.util import structure
 
 from matex_tf.patches.data.pipeline_ownership import inputs_of, unwrapped
-from matex_tf.patches.division import csv_lines, file_index, purity, records
+from matex_tf.patches.division import csv_lines, drawn_first, file_index, purity, records
 from matex_tf.patches.turns import from_generator
 
 MAPS = ("_MapDataset", "_ParallelMapDataset")
@@ -198,8 +198,27 @@ def _of_map(dataset: Any) -> Deferred:
     before = _split(unwrapped(dataset._input_dataset))
     effects = purity.effects(dataset._map_func.function)
     if effects:
-        return Deferred(flat(dataset), (), f"a map {effects}")
+        drawn = _drawn_first(before, dataset)
+        return Deferred(flat(dataset), (), f"a map {effects}") if drawn is None else drawn
     return before._replace(stages=(*before.stages, stage_of(dataset)))
+
+
+def _drawn_first(before: Deferred, dataset: Any) -> Deferred | None:
+    """A map that draws, if its numbers can be drawn in front of all maps."""
+    try:
+        split = drawn_first.split(dataset._map_func.function)
+    except (KeyError, TypeError, ValueError):  # a graph that is unlike what is known
+        split = None
+    if split is None:
+        return None
+
+    @tf.autograph.experimental.do_not_convert
+    def drawn(*element: Any) -> Any:
+        return (*element, *split.draw())
+
+    stage = stage_of(dataset)
+    stage = stage._replace(function=split.compute, takes=stage.takes + len(split.drawn), of_vectors=None)
+    return before._replace(source=before.source.map(drawn), stages=(*before.stages, stage))
 
 
 def stage_of(dataset: Any) -> Stage:

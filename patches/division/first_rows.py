@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow.python.data.util import structure
 
 from matex_tf.patches.data.pipeline_ownership import inputs_of, unwrapped
-from matex_tf.patches.division import deferred, purity
+from matex_tf.patches.division import deferred, drawn_first, purity
 from matex_tf.patches.turns import from_generator
 
 _PASSED_OVER = ("_ShuffleDataset", "CacheDataset", "_PrefetchDataset", "_OptionsDataset", "_RepeatDataset")
@@ -72,7 +72,7 @@ def _like(dataset: Any) -> Any:
     if kind in _BATCHES:
         return _batched(before, dataset, kind)
     if kind in deferred.MAPS:
-        return before.map(_call(dataset._map_func))
+        return before.map(_without_draws(dataset._map_func.function) or _call(dataset._map_func))
     if kind == "_FilterDataset":
         keep = _call(dataset._predicate)
         return before.filter(tf.autograph.experimental.do_not_convert(lambda *element: keep(*element)[0]))
@@ -93,6 +93,15 @@ def _call(function: Any) -> Callable[..., Any]:
     if effects := purity.effects(concrete):
         raise Unfit(f"a function of it {effects}")
     return tf.autograph.experimental.do_not_convert(lambda *element: tuple(concrete(*element)))
+
+
+def _without_draws(function: Any) -> Callable[..., Any] | None:
+    """What a map computes with zeros in the place of the numbers that it draws; None if it draws none."""
+    split = drawn_first.split(function) if purity.effects(function) else None
+    if split is None:
+        return None
+    nothing = [tf.zeros(spec.shape, spec.dtype) for spec in split.drawn]
+    return tf.autograph.experimental.do_not_convert(lambda *element: tuple(split.compute(*element, *nothing)))
 
 
 def _batched(before: Any, dataset: Any, kind: str) -> Any:

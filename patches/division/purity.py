@@ -37,6 +37,26 @@ def effects(function: Any) -> str:
     return _effects(nodes, known)
 
 
+def keeps_state(node: Any, functions: dict[str, Any]) -> bool:
+    """Whether an op does more than compute its results, or calls a function that does.
+
+    Args:
+        functions: by name: those of the library of its graph.
+    """
+    pending, nodes = [node], []
+    seen: set[str] = set()
+    while pending:
+        one = pending.pop()
+        nodes.append(one)
+        called = {value.func.name for value in one.attr.values() if value.HasField("func")} & set(functions)
+        called |= {value.name for attr in one.attr.values() for value in attr.list.func} & set(functions)
+        called |= {one.op} & set(functions)
+        for name in called - seen:
+            pending += functions[name].node_def
+        seen |= called
+    return bool(_effects(nodes, set(functions)))
+
+
 def _effects(nodes: Iterable[Any], known: set[str]) -> str:
     for node in nodes:
         if node.op in _HARMLESS or node.op in _PASSING or node.op in known:

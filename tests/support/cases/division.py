@@ -183,12 +183,14 @@ def pipeline(kind, worked, folder):
         return made.map(lambda x, y: (x * 2, y)).batch(16)
     if kind == "map across":
         return SLICES((x, y)).map(work).batch(25).map(lambda x, y: (x - tf.reduce_mean(x), y))
-    if kind == "random":
+    if kind.startswith("random"):
 
         def draw(x, y):
-            return work(x + tf.random.uniform([6], seed=3))[0], y
+            return work(x + tf.random.uniform([6], seed=3), y)
 
-        return SLICES((x, y)).map(draw).batch(25)
+        if kind == "random":
+            return SLICES((x, y)).map(draw).batch(25)
+        return SLICES((x, y)).map(draw).shuffle(50).map(work).repeat(2).batch(25)
     if kind == "python":
         double = worked_twice(worked)
         data = SLICES((x, y)).map(lambda x, y: (tf.numpy_function(double, [x], tf.float32), y))
