@@ -91,6 +91,7 @@ class SharedLoop:
         if first:
             self._before = position.read()
             self._touched = position.touches()
+            ranks.step_signature = ()  # that of a loop left in the middle, which Python has yet to collect
             replica_sync.merge_statistics()
             _open.add(self)
         meter, begin = run_state.current().part(Meter), time.perf_counter()
