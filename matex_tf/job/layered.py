@@ -19,7 +19,7 @@ from matex_tf.errors import MatexError
 from matex_tf.job import warm_imports
 from matex_tf.job.target import Target
 from matex_tf.launch import lifetime
-from matex_tf.layer import asking, kernel, leftovers, places, shortcomings, user_namespace
+from matex_tf.layer import asking, kernel, leftovers, names, places, shortcomings, user_namespace
 from matex_tf.layer.private_layer import PrivateLayer
 from matex_tf.settings import Settings
 
@@ -65,11 +65,11 @@ def enter(arguments: Sequence[str]) -> Mounts:
         given = command_line.of_python().parse(arguments)
         if given is None or (files := Settings.read(given.flags).files) not in _WITH_LAYERS:
             return Mounts()
-        refused = _why_not(Target.read(given.rest), files)
+        without = _without(Target.read(given.rest), files)
     except (MatexError, BrokenPipeError):
         return Mounts()  # which the rank will find out, and say
-    if refused:
-        return Mounts(refused, True)
+    if without is not None:
+        return without
     before = os.stat("/proc/self/ns/user").st_ino
     try:
         mark = mismatch.fingerprint(lifetime.job(lifetime.launcher(starting.parent())), [])
@@ -80,11 +80,18 @@ def enter(arguments: Sequence[str]) -> Mounts:
     return Mounts("", of_others=os.stat("/proc/self/ns/user").st_ino != before)
 
 
-def _why_not(target: Target, files: str) -> str:
-    if target.is_module:
-        return "its files are those of matex-tf" if target.name.startswith("matex_tf.") else ""
-    shared = asking.shares_files(target.name if target.is_in_a_file else "", target.text, files == "auto")
-    return f"{shared}, so its ranks may share files on purpose" if shared else ""
+def _without(target: Target, files: str) -> Mounts | None:
+    """Why a script runs without layers; None where it does not."""
+    if target.is_module and target.name.startswith("matex_tf."):
+        return Mounts("its files are those of matex-tf", on_purpose=True)
+    source = asking.file_of_module(target.name), ""
+    if not target.is_module:
+        source = target.name if target.is_in_a_file else "", target.text
+    if shared := asking.shares_files(*source, perhaps=files == "auto"):
+        return Mounts(f"{shared}, so its ranks may share files on purpose", on_purpose=True)
+    if files == "auto" and (why := asking.once_is_better(*source)):
+        return Mounts(why)
+    return None
 
 
 def begin(world: World, settings: Settings, target: Target, mounts: Mounts) -> None:
@@ -114,10 +121,7 @@ def begin(world: World, settings: Settings, target: Target, mounts: Mounts) -> N
         if not mounts.on_purpose:
             active_flag.layers().refused = why
         if world.rank == 0 and settings.notes and settings.files == "private":
-            world.log(
-                f"no private layers ({why}): one rank changes files while the others wait, "
-                "as with --files once"
-            )
+            world.log(f"no private layers ({why}): one rank changes files while the others wait, as with --files once")
         return
     assert layer is not None
     _keep(world, layer, settings, mounts)
@@ -159,6 +163,9 @@ def _keep(world: World, layer: PrivateLayer, settings: Settings, mounts: Mounts)
     from matex_tf.patches.files import callers
 
     use(world, layer, mounts)
+    names.draw_alike(
+        world.broadcast(int.from_bytes(os.urandom(16), "little"), "share the names of files that are drawn")
+    )
     if world.guard is not None:
         world.guard.on_change.append(lambda _: _take_over(world, layer))
 

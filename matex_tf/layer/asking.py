@@ -21,11 +21,28 @@ _OF_LAUNCHERS = re.compile(r"(?:OMPI|PMIX?|MPI)_\w+|SLURM_(?:PROCID|LOCALID|NTAS
 _RANK_NAMES = frozenset(("rank", "local_rank", "init", "world"))  # of matex_tf
 #: Packages by which a script gives each of its ranks a part of its own, files too.
 _SHARING = ("mpi4py", "horovod")
+#: Functions that unpack, that start programs, and programs that unpack or reach other machines.
+_UNPACKING = frozenset(("extractall", "unpack_archive"))
+_STARTING = frozenset(("system", "popen", "run", "call", "check_call", "check_output", "getoutput", "Popen"))
+_PROGRAMS = frozenset(
+    (
+        *("tar", "unzip", "7z", "gunzip", "unxz", "zstd"),
+        *("wget", "curl", "aria2c", "aws", "gsutil", "gcloud", "az", "rclone", "kaggle", "huggingface-cli", "git"),
+        *("ssh", "scp", "sftp", "rsync", "sbatch", "srun", "qsub", "bsub", "scancel", "mail", "mailx", "sendmail"),
+        *("docker", "podman", "apptainer", "singularity", "tensorboard", "pip"),
+    )
+)
 #: Functions whose text is read by people, and names no file.
 _SAYING = frozenset(
     ("print", "debug", "info", "warning", "warn", "error", "critical", "exception", "log", "Exception", "ValueError")
     + ("RuntimeError", "SystemExit", "exit")
 )
+
+
+def file_of_module(name: str) -> str:
+    """The source that `-m NAME` runs, if it lies below the working directory; else ""."""
+    beside = os.path.abspath(os.path.join(*name.split(".")))
+    return next((path for path in (f"{beside}.py", os.path.join(beside, "__main__.py")) if os.path.isfile(path)), "")
 
 
 def for_rank(path: str, text: str = "") -> bool:
@@ -81,6 +98,38 @@ def _shares(tree: ast.AST) -> str:
     if any(name.split(".")[-1] == "sleep" for name in _called(tree)):
         return "the script asks for its rank and sleeps, so it may wait for a file of another rank"
     return ""
+
+
+def once_is_better(path: str, text: str = "") -> str:
+    """Why a script had better do once what changes files, and not in a layer of each rank; or "".
+
+    What it unpacks would take room on the disk for each rank, and a program that reaches other machines would do so.
+
+    Args:
+        path: of the script; empty for none.
+        text: its source, where that is in no file.
+    """
+    for tree in _trees(path, text):
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            last = node.func.attr if isinstance(node.func, ast.Attribute) else _dotted(node.func)
+            if last in _UNPACKING:
+                return f"the script unpacks an archive ({last} at line {node.lineno})"
+            if last in _STARTING and (program := _program(node)) in _PROGRAMS:
+                return f"the script starts {program} at line {node.lineno}"
+    return ""
+
+
+def _program(call: ast.Call) -> str:
+    """The program that a call starts, as far as its source shows it."""
+    first = call.args[0] if call.args else None
+    if isinstance(first, (ast.List, ast.Tuple)) and first.elts:
+        first = first.elts[0]
+    if isinstance(first, ast.JoinedStr) and first.values:
+        first = first.values[0]
+    words = first.value.split() if isinstance(first, ast.Constant) and isinstance(first.value, str) else []
+    return os.path.basename(words[0]) if words else ""
 
 
 class _Ranks:

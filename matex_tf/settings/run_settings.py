@@ -106,7 +106,7 @@ class Settings:
         group="data",
     )
     files: str = option(
-        "once",
+        "auto",
         "Who changes files and starts programs for a script. `once`: one of the ranks that share a file system, "
         "while the others wait. `private`: each rank, in a layer of its own over the file system. The first rank's "
         "layer counts; if there can be none, as `once`. `auto`: `private` if the machine allows it and the script "

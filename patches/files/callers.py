@@ -59,7 +59,8 @@ class Script:
         if script:
             path = os.path.abspath("x" if is_module or text else script)
             self.folders = tuple({os.path.dirname(path) + os.sep, os.path.dirname(os.path.realpath(path)) + os.sep})
-            self._asks = not is_module and asking.for_rank(path, text)
+            source = asking.file_of_module(script) if is_module else path
+            self._asks = bool(source) and asking.for_rank(source, text)
             if text:
                 self._shown = dict.fromkeys(("<string>", "<stdin>", script), script)
 

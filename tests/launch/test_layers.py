@@ -7,13 +7,13 @@ import subprocess
 import sys
 
 import pytest
-from jobs import LAUNCHER, Job
+from jobs import BIN, LAUNCHER, Job
 
 pytestmark = pytest.mark.timeout(200)
 
 #: Writes by Python, a C library, a database and a program, twice each; what is there already it goes on with.
 SCRIPT = """
-import os, sqlite3, sys
+import os, sqlite3, sys, tempfile, uuid
 import h5py
 import matex_tf
 
@@ -29,12 +29,16 @@ for _ in range(2):
     os.mkdir("first" if not os.path.exists("first") else "second")
 os.rename("first", "third"), os.rename("old", "older")
 os.mkdir(f"run-{os.getpid()}")
+tempfile.mkdtemp(prefix="drawn-", dir="."), os.mkdir(f"drawn-{uuid.uuid4()}")
 world = matex_tf.init()
 world.barrier("see what is there")
 with sqlite3.connect("runs.db") as runs, h5py.File("rows.h5") as rows:
     said = [runs.execute("select count(*) from run").fetchone(), len(rows)]
 said += [open("log.txt").read(), open("shell.txt").read()]
-said += [sorted(name for name in os.listdir() if not name.startswith(("run-", "log.", "tmp"))), os.listdir("older")]
+left_out = ("run-", "log.", "tmp", "drawn-")
+said += [sorted(name for name in os.listdir() if not name.startswith(left_out)), os.listdir("older")]
+with open(f"log.drawn.{world.rank}", "w") as log:
+    log.write(repr(sorted(name for name in os.listdir() if name.startswith("drawn-"))))
 with open(f"log.{world.rank}", "w") as log:
     log.write(repr(said))
 if sys.argv[1:] == ["dies"] and world.rank == 0:
@@ -77,12 +81,26 @@ def test_once(ends, tmp_path, can):
     expected, after = found(tmp_path / "one"), found(tmp_path / "three")
     assert b"line\\nline\\n" in expected["log.0"]
     if not ends:
-        assert "rank 1 has made a file that rank 0 has not: it is kept" in job.err
+        assert "rank 1 has made 2 files that rank 0 has not: they are kept" in job.err
+        assert len({after.pop(f"log.drawn.{rank}") for rank in (1, 2)} | {after["log.drawn.0"]}) == 1
         assert {after.pop("log.1"), after.pop("log.2")} == {expected["log.0"]}
+    assert len(after.pop("log.drawn.0")) == len(expected.pop("log.drawn.0"))
     assert after == expected
     folders = [name for name in os.listdir(tmp_path / "three") if name.startswith("run-")]
     assert len(folders) == 1
     assert not list((tmp_path / "three" / "tmp").iterdir())
+
+
+def test_a_script_that_fails(tmp_path, can):
+    """What it has written before an error is in its place, once; also where mpirun alone starts the ranks."""
+    (tmp_path / "script.py").write_text(
+        "with open('log', 'a') as log:\n    log.write('once')\nraise ValueError('on purpose')\n"
+    )
+    line = [str(BIN / "mpirun"), "-n", "2", "--oversubscribe", *(["--allow-run-as-root"] * (os.geteuid() == 0))]
+    line += [sys.executable, "-m", "matex_tf", "--files", "private", "script.py"]
+    job = Job(line, tmp_path).end(100)
+    assert job.code and "on purpose" in job.err
+    assert (tmp_path / "log").read_text() == "once"
 
 
 def test_who_shares_files_has_none(tmp_path):

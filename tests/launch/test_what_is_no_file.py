@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from pathlib import Path
 
 import pytest
 from jobs import LAUNCHER, Job
@@ -63,7 +65,14 @@ def set_tracking_uri(address):
 """
 
 
-def said(folder, port, *options, script=SCRIPT):
+@pytest.fixture
+def common():
+    """A directory that no layer covers: what each rank writes there is found."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="matex-said-") as place:
+        yield Path(place)
+
+
+def said(folder, say, port, *options, script=SCRIPT):
     """What the ranks say, the first one's first, and the job."""
     places = folder / "elsewhere"
     places.mkdir(exist_ok=True)
@@ -71,8 +80,6 @@ def said(folder, port, *options, script=SCRIPT):
         (places / f"{name}.py").write_text(text)
     (folder / "script").mkdir(exist_ok=True)
     (folder / "script" / "script.py").write_text(script)
-    say = folder / "said"
-    say.mkdir()
     line = [LAUNCHER, "run", "-n", "3", *options, "script/script.py", str(port)]
     job = Job(line, folder, SAY=str(say), PYTHONPATH=str(places)).end(80)
     assert job.code == 0, job.err
@@ -89,9 +96,9 @@ def port():
         return server.getsockname()[1]
 
 
-def test_once_on_a_machine(tmp_path, port):
+def test_once_on_a_machine(tmp_path, common, port):
     """The first rank has the port and the trackers; each finds its own server; nobody finds a launcher."""
-    words, job = said(tmp_path, port, script=SCRIPT.replace("OMPI_COMM_WORLD_SIZE", ""))
+    words, job = said(tmp_path, common, port, script=SCRIPT.replace("OMPI_COMM_WORLD_SIZE", ""))
     first = {"asked": 2, "own": True, "found": [], "wandb": "", "mlflow": "http://t"}
     other = {"asked": 2, "own": False, "found": [], "wandb": "disabled", "mlflow": "sqlite:/"}
     assert words == [first, other, other]
@@ -99,22 +106,22 @@ def test_once_on_a_machine(tmp_path, port):
     assert "wandb is imported: rank 0 reports the run, other ranks report nothing" in job.err
 
 
-def test_standard_input(tmp_path):
+def test_standard_input(tmp_path, common):
     """Every rank reads what the job is given: a line, then the rest, then nothing."""
     (tmp_path / "say.py").write_text(SAY)
     (tmp_path / "script").mkdir()
     text = "import say, sys\nsay.say(line=input('who? '), rest=list(sys.stdin), end=sys.stdin.buffer.read().decode())\n"
     (tmp_path / "script" / "script.py").write_text(text)
-    environ = {"SAY": str(tmp_path), "PYTHONPATH": str(tmp_path)}
+    environ = {"SAY": str(common), "PYTHONPATH": str(tmp_path)}
     job = Job([LAUNCHER, "run", "-n", "3", "script/script.py"], tmp_path, **environ).end(80, "you\n1\n2\n")
     assert job.code == 0 and job.out.count("who? ") == 1, job.err
-    words = [json.loads(path.read_text()) for path in tmp_path.glob("said.*")]
+    words = [json.loads(path.read_text()) for path in common.glob("said.*")]
     assert words == [{"line": "you", "rest": ["1\n", "2\n"], "end": ""}] * 3
 
 
 @pytest.mark.parametrize("options", [(), ("--env", "keep")], ids=["it names one", "--env keep"])
-def test_who_finds_the_launcher(options, tmp_path, port):
+def test_who_finds_the_launcher(options, tmp_path, common, port):
     """A script that names a launcher's variable finds all of them; so does every one with --env keep."""
     script = SCRIPT if not options else SCRIPT.replace("OMPI_COMM_WORLD_SIZE", "")
-    words, _ = said(tmp_path, port, *options, script=script)
+    words, _ = said(tmp_path, common, port, *options, script=script)
     assert all({"OMPI_COMM_WORLD_SIZE", "PMIX_RANK"} <= set(one["found"]) for one in words)

@@ -217,11 +217,50 @@ def test_who_shares_files(tmp_path, name):
     assert asking.shares_files(str(script), perhaps=False) == (found if "imports" in said else "")
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import zipfile\nzipfile.ZipFile('a.zip').extractall('a')", "unpacks an archive (extractall at line 2)"),
+        ("from shutil import unpack_archive\nunpack_archive('a.zip')", "unpack_archive at line 2"),
+        ("import os\nos.system('/usr/bin/tar -xf a.tar')", "starts tar at line 2"),
+        ("import subprocess\nname = 'a'\nsubprocess.run(['sbatch', name])", "starts sbatch at line 3"),
+        ("import os\nurl = 'a'\nos.popen(f'wget {url}')", "starts wget at line 3"),
+        ("import os\nos.system('sort a > b')", ""),
+        ("print('tar'); model.run('tar')" + "\n" + "open('tar')", "starts tar at line 1"),
+    ],
+)
+def test_what_is_better_done_once(tmp_path, text, said):
+    """What is unpacked takes room for each rank, and programs reach other machines."""
+    (tmp_path / "train.py").write_text("import beside")
+    (tmp_path / "beside.py").write_text(text)
+    found = asking.once_is_better(str(tmp_path / "train.py"))
+    assert said in found and bool(found) is bool(said) and asking.once_is_better("", text) == found
+
+
 def test_what_forbids_it(monkeypatch, tmp_path):
     """The line of sysctl is named."""
     (tmp_path / "users").write_text("0\n")
     monkeypatch.setattr(kernel, "_FORBIDDING", ((str(tmp_path / "users"), "0"),))
     assert kernel.forbidden_by().endswith("users = 0")
+
+
+def test_names_are_drawn_alike(tmp_path):
+    """UUIDs and temporary files of the main thread; other threads have UUIDs of their own."""
+    text = """
+import os, tempfile, threading, uuid
+from matex_tf.layer import names
+names.draw_alike(7)
+print(uuid.uuid4(), uuid.uuid4(), os.path.basename(tempfile.mkdtemp()))
+thread = threading.Thread(target=lambda: print(uuid.uuid4()))
+thread.start(), thread.join()
+"""
+    ranks = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        environ = {**os.environ, "TMPDIR": str(tmp_path / name)}
+        ranks.append(subprocess.check_output([sys.executable, "-c", text], env=environ, text=True).splitlines())
+    (first, alone), (second, other) = ranks
+    assert first == second and alone != other and len(set(first.split())) == 3
 
 
 def test_a_later_rank_becomes_the_first(place):
