@@ -6,11 +6,13 @@ process stay a rank's own.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import tempfile
 import threading
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -30,3 +32,14 @@ def draw_alike(seed: int) -> None:
     names: Any = tempfile._RandomNameSequence()  # type: ignore[attr-defined]
     names._rng, names._rng_pid = random.Random(seed), process
     tempfile._name_sequence = names  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def drawn_apart() -> Iterator[None]:
+    """What is drawn inside is not drawn by other ranks, and does not change what comes next."""
+    common = tempfile._name_sequence  # type: ignore[attr-defined]
+    tempfile._name_sequence = tempfile._RandomNameSequence()  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        tempfile._name_sequence = common  # type: ignore[attr-defined]

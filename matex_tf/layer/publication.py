@@ -15,6 +15,8 @@ import stat
 import tempfile
 from dataclasses import dataclass, field
 
+from matex_tf.layer import names
+
 HIDDEN = "matex-layers-"  # begins the name of the directory of the layers, which no layer shows
 _BYTE_CODE = ".pyc"  # which Python writes by itself, whenever a rank imports something first
 _EVENTS = "tfevents"  # of TensorBoard; each process has a file of another name for the same
@@ -51,24 +53,25 @@ class Publication:
     def publish(self) -> int:
         """Put there what has changed since the last time; how many files. A link shows by itself what was added."""
         before = self.count
-        self._folder(self.upper, self.real)
+        with names.drawn_apart():
+            self._folder(self.upper, self.real)
         return self.count - before
 
     def _folder(self, upper: str, real: str) -> None:
-        names = set()
+        present = set()
         try:
             with os.scandir(upper) as found:
                 entries = list(found)
         except OSError:
             return
         for entry in entries:
-            names.add(entry.name)
+            present.add(entry.name)
             place = os.path.join(real, entry.name)
             with contextlib.suppress(OSError):  # a file that the script has removed meanwhile, or that nobody may write
                 self._entry(entry, place)
         if _is_opaque(upper) and self._is_new(f"{upper}/.") and not self.only_missing:
             with contextlib.suppress(OSError):
-                for name in set(os.listdir(real)) - names:
+                for name in set(os.listdir(real)) - present:
                     _remove(os.path.join(real, name))
 
     def _entry(self, entry: os.DirEntry[str], place: str) -> None:

@@ -17,6 +17,8 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
+from matex_tf.layer import names
+
 #: Events of Python at which a file is about to be changed, see the table of audit events.
 _CHANGES = frozenset(("os.rename", "os.chmod", "os.chown", "os.truncate", "os.utime", "os.link", "sqlite3.connect"))
 _NOBODY = 65534
@@ -39,7 +41,7 @@ def make_up_for(tops: Sequence[str], user_namespace: bool) -> None:
 def _before(event: str, args: tuple[Any, ...]) -> None:
     opens = event == "open" and isinstance(args[2], int) and args[2] & _WRITING
     if (opens or event in _CHANGES) and isinstance(args[0], (str, bytes, os.PathLike)):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError), names.drawn_apart():
             take_over(os.fsdecode(args[0]))
 
 

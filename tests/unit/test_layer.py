@@ -250,6 +250,9 @@ def test_names_are_drawn_alike(tmp_path):
 import os, tempfile, threading, uuid
 from matex_tf.layer import names
 names.draw_alike(7)
+if os.environ["TMPDIR"].endswith("one"):
+    with names.drawn_apart():
+        tempfile.mkdtemp()
 print(uuid.uuid4(), uuid.uuid4(), os.path.basename(tempfile.mkdtemp()))
 thread = threading.Thread(target=lambda: print(uuid.uuid4()))
 thread.start(), thread.join()
