@@ -546,7 +546,7 @@ print(died, repr(open("kept.txt").read()), os.listdir("d"), open("log.txt").read
 def test_a_rank_dies(tmp_path):
     """A rank dies in a call, with a file open: the next one does it again, and what is written goes on."""
     (tmp_path / "script.py").write_text(DIES)
-    job = Job([LAUNCHER, "run", "-n", "3", "--faults", "shrink", "script.py"], tmp_path)
+    job = Job([LAUNCHER, "run", "-n", "3", "--faults", "shrink", "--files", "once", "script.py"], tmp_path)
     ended = job.end(90)
     assert "before" in (tmp_path / "kept.txt").read_text(), ended
     assert ended.out.splitlines()[-1:] == ["0 'before\\nnot flushed\\nafter\\n' ['e'] ['once']"], ended
@@ -587,7 +587,7 @@ def test_hosts(tmp_path):
     """Once in what hosts share, once on each host in what it has to itself."""
     (tmp_path / "script.py").write_text(TWO_PLACES)
     with Hosts(2) as hosts:
-        line = [LAUNCHER, "run", "-n", "4", "--hosts", "h1:2,h2:2", "--output", "logs", "script.py"]
+        line = [LAUNCHER, "run", "-n", "4", "--hosts", "h1:2,h2:2", "--output", "logs", "--files", "once", "script.py"]
         job = Job([*hosts.on(folder=tmp_path), *line], tmp_path, **hosts.environ)
         ended = job.end(90)
         assert ended.code == 0, ended

@@ -261,23 +261,24 @@ assert process.exitcode == 0
 
 def test_forked(tmp_path):
     """Whatever the script forks does what it does, and ends, as in a script that Python runs."""
-    ended, files = {}, {}
-    for ranks in (0, 2):
-        folder = tmp_path / str(ranks)
+    ended, found = {}, {}
+    for files in ("", "once", "private"):
+        folder = tmp_path / f"of {files}"
         folder.mkdir()
         (folder / "script.py").write_text(FORKS)
-        line = [LAUNCHER, "run", "-n", str(ranks), "script.py"] if ranks else [sys.executable, "script.py"]
+        line = [LAUNCHER, "run", "-n", "2", "--files", files, "script.py"] if files else [sys.executable, "script.py"]
         job = Job(line, folder)
-        ended[ranks] = job.end(100)
-        assert ended[ranks].code == 0, ended[ranks].err
+        ended[files] = job.end(100)
+        assert ended[files].code == 0, ended[files].err
         assert not job.left()
-        files[ranks] = {str(path.relative_to(folder)) for path in folder.rglob("*")}
-    assert ended[2].out == ended[0].out
-    assert files[2] == files[0]
-    ours = [line for line in ended[2].err.splitlines() if line.startswith("matex_tf:")]
+        found[files] = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+    assert ended["once"].out == ended["private"].out == ended[""].out
+    assert found["once"] == found["private"] == found[""]
+    ours = [line for line in ended["once"].err.splitlines() if line.startswith("matex_tf:")]
     assert len(ours) == 2 and "script.py:10 changes files or starts programs" in ours[1], ours
     for words in ("words", "ZeroDivisionError: division by zero", "KeyboardInterrupt"):
-        assert ended[2].err.splitlines().count(words) == ended[0].err.splitlines().count(words) == 1, words
+        counts = [one.err.splitlines().count(words) for one in ended.values()]
+        assert counts == [1, 1, 1], words
 
 
 #: Leaves a program running that has inherited the script's output, as one that serves TensorBoard does.
