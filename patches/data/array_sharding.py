@@ -150,7 +150,8 @@ def pipeline(
     ranks = world.current()
     leaves = [leaf for leaf in tf.nest.flatten(adapter._inputs) if leaf is not None]
     holding, orphans = _layout(leaves, asked)
-    if training and holding.sharded and elements is None and record.active():
+    recorded = record.active() and not strategies.current().apart  # else no batch is that of one rank
+    if training and holding.sharded and elements is None and recorded:
         elements, holding, orphans = _as_one_rank_has_them(adapter, holding), DataLayout([holding.total], False), None
     adapter._matex_sharded = holding.sharded
     if training:
