@@ -21,7 +21,8 @@ def test_the_answer_of_one_rank(ranks, form):
     assert len(said) == (form == "own optimizer") and all("rows" in line for line in said), said
 
 
-@pytest.mark.parametrize("shard,hosts", [("gradients", ""), ("gradients", "aab"), ("state", "abc")])
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("shard,hosts", [("gradients", "aab"), ("state", "abc"), ("gradients", "")])
 def test_gradients_in_parts_and_hosts(ranks, shard, hosts):
     """Sums of which a rank keeps its part alone; ranks on several hosts."""
     results = ranks(slots.trained, (1, 3), form="plain", shard=shard, hosts=hosts)
