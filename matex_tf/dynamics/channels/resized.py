@@ -29,5 +29,5 @@ def put(variable: Any, value: np.ndarray) -> None:
         variable.assign(value)
         return
     old = np.asarray(variable.value).dtype
+    variable._shape = tuple(int(size) for size in value.shape)  # first: from Keras 3.16 on values must have it
     variable._initialize(value.astype(old))
-    variable._shape = tuple(int(size) for size in value.shape)
