@@ -14,10 +14,8 @@ import dis
 import functools
 import gc
 import io
-import os
 import pickle
 import sys
-import sysconfig
 import threading
 import types
 import weakref
@@ -28,6 +26,7 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf.core import mismatch
+from matex_tf.patches.common import sharing_report
 
 #: Packages by which the ranks of a job speak to each other.
 _BETWEEN_RANKS = ("mpi4py", "horovod", "matex_tf")
@@ -356,9 +355,8 @@ _KNOWN: dict[Any, Any] = {
 def is_library(module: str | None) -> bool:
     """Whether a module is Python's, an installed package's, or this project's."""
     file = getattr(sys.modules.get(module or ""), "__file__", None)
-    places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     if module is None or module == "builtins" or module.partition(".")[0] == "matex_tf":
         return True
     if file is None:
         return module in sys.builtin_module_names
-    return any(file.startswith(place + os.sep) for place in places)
+    return not sharing_report.of_the_script(file)
