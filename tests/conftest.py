@@ -161,7 +161,8 @@ class Ranks:
         """The same, with the outcome of each rank, errors among them."""
         outcomes: dict[int, list[Outcome]] = {}
         sizes = sizes or self.sizes
-        if self.recorded is not None and 1 in sizes and max(sizes) > 1:
+        another = named.label(case) in verified.OTHER_ON_ONE_RANK
+        if self.recorded is not None and 1 in sizes and max(sizes) > 1 and not another:
             outcomes = self.recorded.run(case, sizes, kwargs, seconds)
         for groups in () if outcomes else plan(sizes):
             for group, result in zip(groups, self._pool.run(case, groups, kwargs, seconds), strict=True):

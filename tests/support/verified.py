@@ -25,6 +25,8 @@ from tests.support.named import Named
 
 RECORDED = Named("tests.support.cases.recorded", "recorded")
 TOLERANCE = 1e-3  # that of the command
+#: Cases that run another program on one rank: the formulas of what several ranks do.
+OTHER_ON_ONE_RANK = {"pipe:delayed"}
 
 
 def recording_pool() -> Pool:
