@@ -37,7 +37,6 @@ NOT_YET = frozenset(
         "CHANGELOG.md",
         "docs/data.md",
         "docs/files.md",
-        "docs/how-it-works.md",
     }
 )
 

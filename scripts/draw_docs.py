@@ -195,7 +195,47 @@ def sharding() -> str:
     return drawn.svg()
 
 
-PICTURES = {"batch.svg": batch, "strategies.svg": strategies, "faults.svg": faults, "sharding.svg": sharding}
+def labels() -> str:
+    """A training step: what a rank holds of each value, from the batch to the weights."""
+    drawn = Picture(930, 290, "Labels of the tensors of a training step: rows, parts of sums, and whole values")
+    boxes = {
+        "batch": (10, 120, "batch", "S", "c0"),
+        "layers": (135, 120, "layers", "S", "c0"),
+        "loss": (260, 120, "loss of each row", "S", "c0"),
+        "mean": (435, 120, "mean of the rows", "P", "c2"),
+        "gradient": (260, 210, "gradients", "P", "c2"),
+        "weights": (135, 30, "weights", "R", "c1"),
+        "logs": (765, 120, "loss, metrics", "R", "c1"),
+        "update": (765, 210, "optimizer, weights", "R", "c1"),
+    }
+    for x, y, words, label, kind in boxes.values():
+        width = 150 if len(words) > 10 else 100
+        drawn.box(x, y, width, 56)
+        drawn.box(x, y, 26, 56, kind, 2)
+        drawn.text(x + 13, y + 33, label, "b m")
+        drawn.text(x + 36, y + 33, words, "dim")
+    drawn.box(630, 110, 90, 166)
+    drawn.text(675, 188, "allreduce", "b m")
+    drawn.text(675, 206, "one exchange", "dim m")
+    for points in (
+        (112, 148, 133, 148), (237, 148, 258, 148), (412, 148, 433, 148), (587, 148, 628, 148), (722, 148, 763, 148),
+        (185, 88, 185, 118), (335, 178, 335, 208), (412, 238, 628, 238), (722, 238, 763, 238),
+    ):  # fmt: skip
+        drawn.line(*points)
+    drawn.text(430, 40, "S  its rows", "dim")
+    drawn.text(540, 40, "P  a part of a sum over the ranks", "dim")
+    drawn.text(430, 62, "R  the whole value, the same on every rank", "dim")
+    drawn.text(347, 198, "backward", "dim")
+    return drawn.svg()
+
+
+PICTURES = {
+    "batch.svg": batch,
+    "labels.svg": labels,
+    "strategies.svg": strategies,
+    "faults.svg": faults,
+    "sharding.svg": sharding,
+}
 
 
 def main() -> None:

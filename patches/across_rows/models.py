@@ -55,7 +55,7 @@ def tell(model: Any, data: Any, slices: tuple[bool, ...]) -> None:
         log_once.log(
             f"model {model.name} looks across the rows of a batch: what it gives for a row depends on the other rows, "
             "and each rank has only its part of them, so the answer is not that of one rank. Leave the first axis "
-            "out of sums, means and products, such as tf.tensordot(a, b, 2); see docs/how-it-works.md."
+            "out of sums, means and products, such as tf.tensordot(a, b, 2); see docs/patched-steps.md."
         )
 
 

@@ -86,7 +86,7 @@ def _looks_across(loss: Any, own: Any, given: Any, part: batch_share.StepShare) 
     if values is None or not all(np.isfinite(value).all() for value in values):
         log_once.log(
             f"loss {name} cannot be tried by itself, and is taken to be a mean over rows: what looks across the rows "
-            "of a batch in it sees those of a rank (docs/how-it-works.md)"
+            "of a batch in it sees those of a rank (docs/patched-steps.md)"
         )
         return False
     whole, some, others = values

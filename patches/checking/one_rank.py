@@ -56,7 +56,7 @@ _RUNS, _MARGIN = 4, 2.0
 NO_GRADIENTS = "it exchanges no gradients"
 _ROUNDING = "rounding alone changes its gradients by as much"
 WHAT = "check the first step against one rank"
-_PAGE = "docs/how-it-works.md, Losses that compare rows"
+_PAGE = "docs/patched-steps.md, Losses that compare rows"
 
 Part = tuple[str, np.ndarray]  # the label of a gradient, and the gradient
 

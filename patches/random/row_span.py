@@ -114,7 +114,7 @@ def _of_numbers(shape: Sequence[int], part: batch_share.StepShare) -> Rows | Non
     if shape[0] == seen:
         log_once.log(
             "in a step whose shapes are numbers, random numbers whose first size is that of this rank's rows are taken "
-            "to be drawn for these rows; see docs/how-it-works.md."
+            "to be drawn for these rows; see docs/patched-steps.md."
         )
         return Rows(0, (Span(part.taken, part.first, part.total),))
     if seen > 1 and shape[0] % seen == 0:
