@@ -15,7 +15,7 @@ from matex_tf.patches.partition.labels import F, Label, P, R, S, join
 from matex_tf.patches.partition.patterns import sparse, squares
 from matex_tf.patches.partition.rules import Op, Ruling, lists
 from matex_tf.patches.partition.schedule import Ready, schedule, shape_of
-from matex_tf.patches.partition.shapes import BRANCHES, HANDLES, LOOPS, Shaped
+from matex_tf.patches.partition.shapes.shaped import BRANCHES, HANDLES, LOOPS, Shaped
 from matex_tf.patches.partition.tensor_map import TensorMap
 
 #: Ops that give what they get: no op is made of them.
@@ -274,9 +274,7 @@ class Plan:
         plans = [Plan(body, given) for body in self.shaped.bodies[op]]
         gives = [plans[0].label(tensor) for tensor in plans[0].shaped.outputs]
         for plan in plans[1:]:
-            gives = [
-                join(label, plan.label(tensor)) for label, tensor in zip(gives, plan.shaped.outputs, strict=True)
-            ]
+            gives = [join(label, plan.label(tensor)) for label, tensor in zip(gives, plan.shaped.outputs, strict=True)]
         outputs = zip(*(plan.shaped.outputs for plan in plans), strict=True)
         graphs = [plan.shaped for plan in plans]
         fits = [all(map(_fits, graphs, some, [label] * len(plans))) for label, some in zip(gives, outputs, strict=True)]

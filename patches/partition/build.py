@@ -9,11 +9,11 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.ops import resource_variable_ops
 
-from matex_tf.patches.partition import schedule
-from matex_tf.patches.partition.affine import Affine
+from matex_tf.patches.partition import control_flow, schedule
 from matex_tf.patches.partition.analysis import Node, Plan
 from matex_tf.patches.partition.labels import F, Label, R
-from matex_tf.patches.partition.shapes import BRANCHES, HANDLES, LOOPS
+from matex_tf.patches.partition.shapes.affine import Affine
+from matex_tf.patches.partition.shapes.shaped import BRANCHES, HANDLES, LOOPS
 from matex_tf.patches.partition.tensor_map import TensorMap
 
 _COMBINE = {
@@ -73,7 +73,7 @@ class Builder:
         self._values: TensorMap[Any] = TensorMap()
         self._converted: dict[tuple[int, Label], Any] = {}
         self._numbers: dict[Any, Any] = {}
-        self._effects: list[Any] = []  # what a branch without outputs has given last
+        self.effects: list[Any] = []  # what a branch without outputs has given last
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Label | None]) -> list[Any]:
         """Args: inputs: of the graph, each with its label. outputs: the labels wanted; None: those that they have."""
@@ -107,11 +107,9 @@ class Builder:
                 with tf.control_dependencies([*waits, *met] if node.op in meets else waits):
                     self._node(node)
                 if node.op in meets:
-                    given = [self._values[tensor] for tensor in node.outputs] or self._effects
+                    given = [self._values[tensor] for tensor in node.outputs] or self.effects
                     met = [value.op for value in given if tf.is_symbolic_tensor(value)] or met
-        return [
-            self.get(tensor, label) for tensor, label in zip(self.shaped.outputs, outputs, strict=True)
-        ]
+        return [self.get(tensor, label) for tensor, label in zip(self.shaped.outputs, outputs, strict=True)]
 
     # -- values
 
@@ -319,9 +317,9 @@ class Builder:
         if nothing is not None:
             outputs = nothing
         elif op.type in LOOPS:
-            outputs = self._loop(node)
+            outputs = control_flow.loop(self, node)
         elif op.type in BRANCHES:
-            outputs = self._branch(node)
+            outputs = control_flow.branch(self, node)
         else:
             values = [self.get(tensor, want) for tensor, want in zip(node.inputs, node.ruling.wants, strict=True)]
             build = node.ruling.build
@@ -353,75 +351,3 @@ class Builder:
     def inside(self, plan: Plan) -> Builder:
         """The builder of a loop's body, or of a branch."""
         return Builder(plan, self.exchange, self.first, self.rows, self.total, self.empty)
-
-    def _loop(self, node: Node) -> list[Any]:
-        test, body = node.inside
-        labels = node.ruling.gives
-        given = [self.get(tensor, label) for tensor, label in zip(node.op.inputs, labels, strict=True)]
-        pairs = zip(body.shaped.inputs, body.shaped.outputs, strict=True)
-        moving = [i for i, (a, b) in enumerate(pairs) if a is not b]
-
-        def values(round_: Sequence[Any]) -> list[Any]:
-            every = list(given)
-            for i, value in zip(moving, round_, strict=True):
-                every[i] = value
-            return every
-
-        def condition(*round_: Any) -> Any:
-            return self.inside(test).run(values(round_), [R])[0]
-
-        def step(*round_: Any) -> list[Any]:
-            results = self.inside(body).run(values(round_), labels)
-            return [results[i] for i in moving]
-
-        start = [given[i] for i in moving]
-        invariants = [_invariant(value) for value in start]
-        meets = any(map(schedule.exchanges, node.inside))  # in a round after the other
-        options = {"parallel_iterations": 1} if meets else {}
-        results = tf.while_loop(condition, step, start, shape_invariants=invariants, **options)
-        outputs = list(given)
-        for i, value in zip(moving, results, strict=True):
-            outputs[i] = value
-        return outputs
-
-    def _branch(self, node: Node) -> list[Any]:
-        pred = self.get(node.op.inputs[0], R)
-        given = [
-            self.get(tensor, want) for tensor, want in zip(node.op.inputs[1:], node.ruling.wants[1:], strict=True)
-        ]
-
-        def branch(plan: Plan) -> Callable[[], list[Any]]:
-            def run() -> list[Any]:
-                results = self.inside(plan).run(given, list(node.ruling.gives))
-                return [tf.identity(result) if result.dtype not in HANDLES else result for result in results]
-
-            return run
-
-        if not node.op.outputs:
-
-            def effects(plan: Plan) -> Callable[[], Any]:
-                def run() -> Any:
-                    self.inside(plan).run(given, list(node.ruling.gives))
-                    return tf.constant(0)
-
-                return run
-
-            branches: list[Callable[[], Any]] = [effects(plan) for plan in node.inside]
-        else:
-            branches = [branch(plan) for plan in node.inside]
-        if node.op.type in ("If", "StatelessIf"):
-            if pred.dtype != tf.bool:
-                pred = tf.cast(pred, tf.bool)
-            results = tf.cond(pred, *branches)
-        else:
-            results = tf.switch_case(pred, branches)
-        if not node.op.outputs:
-            self._effects = [results]
-            return []
-        return list(results) if isinstance(results, (list, tuple)) else [results]
-
-
-def _invariant(value: Any) -> tf.TensorShape:
-    if value.dtype in HANDLES or value.shape.rank is None:
-        return tf.TensorShape(None)
-    return tf.TensorShape([None] * value.shape.rank)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 from tensorflow.python.ops import handle_data_util
 
-from matex_tf.patches.partition.shapes import BRANCHES
+from matex_tf.patches.partition.shapes.shaped import BRANCHES
 from matex_tf.patches.partition.tensor_map import TensorMap
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from matex_tf.patches.partition.shapes import BRANCHES, LOOPS, Shaped
+from matex_tf.patches.partition.shapes.shaped import BRANCHES, LOOPS, Shaped
 
 #: Elements that stay together: a multiple of what a vector register holds, and of what the exchange aligns to.
 UNIT = 64

@@ -8,10 +8,11 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
-from matex_tf.patches.partition import schedule, shapes, shards
+from matex_tf.patches.partition import schedule, shards
 from matex_tf.patches.partition.analysis import Plan
 from matex_tf.patches.partition.build import Builder, Exchange
 from matex_tf.patches.partition.labels import F, Label, P, R, S
+from matex_tf.patches.partition.shapes import inference
 
 
 class Partitioned:
@@ -53,7 +54,7 @@ class Partitioned:
         self._count = len(rows) - sum(map(len, taken))
         columns = columns or [tensor.shape for tensor in traced.inputs[: self._count]]
         self._given = [*columns, *(shape for batch in taken for shape in batch)]
-        self._shaped = shapes.of(traced.graph, columns, taken, fixed)
+        self._shaped = inference.of(traced.graph, columns, taken, fixed)
         self._captured = len(traced.inputs) - self._count
         own = [S(0) if has else R for has in rows]
         self._held = list(traced.captured_inputs)

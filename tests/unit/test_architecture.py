@@ -59,10 +59,11 @@ ROOMS: dict[str, str] = {
     "patches.recovery": "core storage faults exchange patches.common patches.data patches.keras",
     "patches.dynamics": "core dynamics patches.common patches.data",
     "patches.groups": "core center faults strategies patches.common patches.data patches.recovery",
-    "patches.partition": "core exchange patches.partition.rules patches.partition.patterns",
+    "patches.partition": "core exchange patches.partition.shapes patches.partition.rules patches.partition.patterns",
+    "patches.partition.shapes": "patches.partition patches.partition.patterns",
     "patches.shards": "core patches.common patches.partition",
-    "patches.partition.patterns": "patches.partition patches.partition.rules",
-    "patches.partition.rules": "patches.partition",
+    "patches.partition.patterns": "patches.partition patches.partition.shapes patches.partition.rules",
+    "patches.partition.rules": "patches.partition patches.partition.shapes",
     "patches.fit.step": (
         "core exchange strategies watching patches.common patches.across_rows patches.checking patches.data"
         " patches.keras patches.recovery patches.random patches.samples patches.partition patches.shards"
@@ -89,7 +90,7 @@ ROOMS: dict[str, str] = {
         " patches.division patches.keras patches.saving patches.turns patches.loops.compiled"
     ),
     "patches.loops.compiled": (
-        "core exchange strategies patches.common patches.loops patches.partition"
+        "core exchange strategies patches.common patches.loops patches.partition patches.partition.shapes"
         " patches.checking"
     ),
     "patches.sessions": (

@@ -22,6 +22,7 @@ OTHERS = {
     "importlib": "_initializing",
     "atexit": "_run_exitfuncs",
     "concurrent.futures": "_shutdown",
+    "tempfile": "_RandomNameSequence _name_sequence _rng _rng_pid",
     "threading": "_DummyThread",
     "subprocess": "_child_created",
     "zlib, codecs, io": "_codecs _io",

@@ -27,7 +27,7 @@ def test_by_numpy(kind, monkeypatch):
     """For each way in which an op is called."""
     import tensorflow as tf
 
-    from matex_tf.patches.partition import affine
+    from matex_tf.patches.partition.shapes import affine
 
     assert kind in affine._BY_NUMPY
     for function in _functions()[kind]:

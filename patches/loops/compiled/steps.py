@@ -34,8 +34,10 @@ from matex_tf.patches.loops import (
     step_loss,
 )
 from matex_tf.patches.loops.compiled import one_rank_trace, taken
-from matex_tf.patches.partition import shapes, whole_part
+from matex_tf.patches.partition import whole_part
 from matex_tf.patches.partition.ranks import Ranks
+from matex_tf.patches.partition.shapes import inference
+from matex_tf.patches.partition.shapes.shaped import HANDLES
 from matex_tf.patches.partition.step import Partitioned
 
 #: Graphs that are made of one function, for batches of different shapes.
@@ -144,7 +146,7 @@ class _Traced:
 
     def __init__(self, concrete: Any, name: str):
         self._concrete, self._name = concrete, name
-        self.takes = shapes.iterators(concrete.graph)
+        self.takes = inference.iterators(concrete.graph)
         self._changes = _changes(concrete.graph)
         self._made: dict[Any, Partitioned | None] = {}
         self._begun = False
@@ -255,7 +257,7 @@ def _rows_among(flat: Sequence[Any], totals: set[int]) -> int:
 def _has_rows(tensor: Any, total: int) -> bool:
     """Whether the first axis of a tensor is taken to run over the rows of a batch: it is as long, so it can be cut like
     them, whatever it is."""
-    return bool(tensor.shape.rank) and tensor.dtype not in shapes.HANDLES and tensor.shape[0] == total
+    return bool(tensor.shape.rank) and tensor.dtype not in HANDLES and tensor.shape[0] == total
 
 
 def _changes(graph: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from tensorflow.python.framework import tensor_util
 
-from matex_tf.patches.partition.affine import Affine
+from matex_tf.patches.partition.shapes.affine import Affine
 
 #: Multiples are recognized from this number of rows on; smaller ones are multiples by chance too often.
 _FEW = 16

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from matex_tf.patches.partition.rules.elementwise import ELEMENTWISE
-from matex_tf.patches.partition.shapes import BRANCHES, HANDLES, Shaped
+from matex_tf.patches.partition.shapes.shaped import BRANCHES, HANDLES, Shaped
 from matex_tf.patches.partition.tensor_map import TensorMap
 
 #: By the type of an op: the inputs that are indices and values.
@@ -68,9 +68,7 @@ def _is_smaller(shaped: Shaped, op: Any, values: Any) -> bool:
     return ROWS * width <= 2 * table[0]  # type: ignore[operator]
 
 
-def _is_update(
-    shaped: Shaped, tensor: Any, readers: TensorMap[list[Any]], root: Callable[[Any], Any]
-) -> bool:
+def _is_update(shaped: Shaped, tensor: Any, readers: TensorMap[list[Any]], root: Callable[[Any], Any]) -> bool:
     """Whether nothing but an update is made of a tensor, which then need not be kept by rows."""
     seen, stack, outputs = {id(tensor)}, [tensor], {id(root(output)) for output in shaped.outputs}
     while stack:

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import tensor_util
 
-from matex_tf.patches.partition.shapes import Shaped
+from matex_tf.patches.partition.shapes.shaped import Shaped
 
 
 @dataclasses.dataclass

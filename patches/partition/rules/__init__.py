@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf.patches.partition.affine import Affine
 from matex_tf.patches.partition.labels import Label, R, S
-from matex_tf.patches.partition.shapes import Shaped
+from matex_tf.patches.partition.shapes.affine import Affine
+from matex_tf.patches.partition.shapes.shaped import Shaped
 
 MODULES = (
     "elementwise", "contractions", "reductions", "layout", "slices", "rowwise", "normalization", "indices", "draws",

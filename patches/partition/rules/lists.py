@@ -9,9 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from matex_tf.patches.partition.affine import Affine
 from matex_tf.patches.partition.labels import L, Label, P, R, S
 from matex_tf.patches.partition.rules import Op, Ruling
+from matex_tf.patches.partition.shapes.affine import Affine
 
 
 def _element(op: Op, place: int) -> tuple[Label | None, Any]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from matex_tf.patches.partition.affine import Affine
 from matex_tf.patches.partition.labels import Label, P, R, S
 from matex_tf.patches.partition.rules import Op, Ruling, rule
 from matex_tf.patches.partition.rules.layout import is_part
+from matex_tf.patches.partition.shapes.affine import Affine
 
 _MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
 

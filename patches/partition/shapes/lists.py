@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from matex_tf.patches.partition.affine import Affine
+from matex_tf.patches.partition.shapes.affine import Affine
 from matex_tf.patches.partition.tensor_map import TensorMap
 
 READS = ("TensorListGetItem", "TensorListPopBack", "TensorListStack")

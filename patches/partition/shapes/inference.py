@@ -1,12 +1,12 @@
-"""Which axis counts rows: a traced step once more, with the shapes that it has for a prime number of rows.
+"""A traced step once more, with the shapes that it has for a prime number of rows.
 
 A step is traced as Keras traces it, for a number of rows that is not known, so that the script's Python sees what it
 sees on one rank. TensorFlow then infers all shapes anew for a batch of a prime number of rows that occurs nowhere in
 the step: each dimension that is a multiple of it counts rows. Functions are inlined, and integers that follow from
 shapes become `Affine`. No Python of the script runs again.
 
-Relies on (TensorFlow 2.13 to 2.21, private): `FuncGraph` and its `_create_op_internal`, `_get_function`,
-`_add_function_recursive`; `handle_data_util.copy_handle_data`; `while_v2._get_graph`, `cond_v2.get_func_graphs`.
+Relies on (TensorFlow 2.13 to 2.21, private): `FuncGraph` and its `_create_op_internal`, `_get_function`;
+`handle_data_util.copy_handle_data`; `while_v2._get_graph`, `cond_v2.get_func_graphs`.
 """
 
 from __future__ import annotations
@@ -14,133 +14,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import func_graph, function_def_to_graph, tensor_util
+from tensorflow.python.framework import function_def_to_graph, tensor_util
 from tensorflow.python.ops import cond_v2, handle_data_util, while_v2
 
-from matex_tf.patches.partition import affine
-from matex_tf.patches.partition.affine import Affine
-from matex_tf.patches.partition.labels import Label
-from matex_tf.patches.partition.list_shapes import Lists
 from matex_tf.patches.partition.patterns import fixed_rows
+from matex_tf.patches.partition.shapes import integers
+from matex_tf.patches.partition.shapes.affine import Affine
+from matex_tf.patches.partition.shapes.shaped import BRANCHES, CALLS, HANDLES, LOOPS, Shaped, numbers_of
 from matex_tf.patches.partition.tensor_map import TensorMap
 
 #: Candidates; the first one of which no number in the step is a multiple is taken.
 PRIMES = (7919, 7907, 7901, 7883, 7879, 7877, 7873, 7867, 7853, 7841)
-CALLS = ("PartitionedCall", "StatefulPartitionedCall")
-LOOPS = ("While", "StatelessWhile")
-BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
-#: Values that are handles: they have no rows.
-HANDLES = (tf.resource, tf.variant)
-
-
-class Shaped:
-    """A graph whose shapes are those for `prime` rows.
-
-    Attributes:
-        graph: of TensorFlow.
-        inputs, outputs: tensors of the graph, in the order of those of the function that it was made of.
-        ops: each after what it reads and what it waits for.
-        prime: the number of rows.
-        known: integers that follow from shapes, by tensor.
-        integers: constants for these, one for each value; attributes: of the ops, by op.
-        traced: the shape that a tensor had when the step was traced, by tensor.
-        lists: what is known of lists of tensors.
-        sizes: dimensions that do not depend on the rows.
-        is_body: whether it is the body of a loop.
-        states: variables in the place of what ops keep themselves, by op.
-        bodies: of a loop "cond" and "body", of a branch one for each, by op.
-        batches: that the step takes from iterators, in its order: the shapes of their tensors, which become inputs.
-        fixed: the number of rows that the step was traced for; 0: any number.
-        in_parts: the shapes of variables that lie in parts on the ranks.
-    """
-
-    def __init__(self, prime: int, around: Any = None):
-        self.graph = func_graph.FuncGraph("rows")
-        self.prime = prime
-        self.inputs: list[Any] = []
-        self.outputs: list[Any] = []
-        self.ops: list[Any] = []
-        self.known: TensorMap[Affine] = TensorMap()
-        self.attributes: dict[Any, dict[str, Any]] = {}
-        self.traced: TensorMap[tf.TensorShape] = TensorMap()
-        self.bodies: dict[Any, list[Shaped]] = {}
-        self.is_body = False
-        self.sizes: set[int] = set()
-        self.lists = Lists(prime, self.known)
-        self.integers: dict[Any, Any] = {}
-        self.states: dict[Any, Any] = {}
-        self.batches: Iterator[Sequence[Any]] | None = None
-        self.fixed = 0
-        self.in_parts: set[tuple[int | None, ...]] = set()
-        self._functions_of(around)
-
-    def counts(self, size: int | None) -> bool:
-        """Whether a dimension counts rows: a multiple of the prime, once."""
-        return bool(size) and size % self.prime == 0 and size // self.prime % self.prime != 0  # type: ignore[operator]
-
-    def per_row(self, size: int, blocks: int = 1) -> int | None:
-        """Elements of a row in a dimension of so many blocks; None if it is no multiple of them."""
-        width, rest = divmod(size, self.prime * blocks)
-        return None if rest or not width else width
-
-    def is_rows(self, label: Label, shape: Sequence[int | None] | None) -> bool:
-        """Whether a value of this shape can have this label S."""
-        if shape is None or not 0 <= label.axis < len(shape):
-            return False
-        size = shape[label.axis]
-        return size is not None and self.counts(size) and self.per_row(size, label.blocks) is not None
-
-    def shape(self, tensor: Any) -> list[int | None] | None:
-        """The dimensions of a tensor; None if their number is not known. One is None if it depends on the rows and is
-        no multiple of them, such as that of `x[1:]`."""
-        shape = tensor.shape
-        if shape.rank is None:
-            return None
-        return [size if size in self.sizes or self.counts(size) else None for size in shape.as_list()]
-
-    def rows_axes(self, tensor: Any) -> list[int]:
-        """The axes of a tensor that count rows."""
-        return [axis for axis, size in enumerate(self.shape(tensor) or []) if self.counts(size)]
-
-    def note_trace(self, tensor: Any, old: Any) -> None:
-        """Note the shape that a tensor had when the step was traced; its dimensions that count rows are open."""
-        shape = old.shape
-        if self.fixed and shape.rank:
-            now = self.shape(tensor) or [None] * shape.rank
-            number = [size is not None and not self.counts(size) for size in now]
-            shape = tf.TensorShape([size if is_number else None for size, is_number in zip(shape, number, strict=True)])
-        if tensor not in self.traced:
-            self.traced[tensor] = shape
-
-    def see(self, op: Any, made: Any) -> None:
-        """Take note of the dimensions of what an op gives that do not depend on the rows: those of the trace, and those
-        beside rows where what the op reads has such dimensions alone."""
-        for tensor in op.outputs:
-            self.sizes.update(_numbers_of(tensor))
-        if any(None in (self.shape(tensor) or []) for tensor in made.inputs):
-            return
-        given = [self.known[tensor] for tensor in made.inputs if tensor in self.known]
-        if any((value.per_row.astype(bool) & value.constant.astype(bool)).any() for value in given):
-            return
-        axes = max([int(any(not value.is_constant for value in given)), *(len(self.rows_axes(t)) for t in made.inputs)])
-        for tensor in made.outputs:
-            if tensor.shape.rank and len(self.rows_axes(tensor)) >= axes:
-                self.sizes.update(size for size in tensor.shape.as_list() if size is not None and not self.counts(size))
-
-    def hidden(self, tensor: Any, shape: Any) -> Any:
-        """The tensor under another name, so that no shape is inferred from its value (or none from its shape)."""
-        other = tf.raw_ops.PlaceholderWithDefault(input=tensor, shape=shape)
-        self.attributes[other.op] = dict(other.op.node_def.attr)
-        self.ops.append(other.op)
-        return other
-
-    def _functions_of(self, graph: Any) -> None:
-        while graph is not None:  # a function's functions may be known to the graph around it alone
-            for function in getattr(graph, "_functions", {}).values():
-                self.graph._add_function_recursive(function)
-            graph = getattr(graph, "outer_graph", None)
 
 
 def of(graph: Any, shapes: Sequence[Any], taken: Sequence[Sequence[Any]] = (), fixed: int = 0) -> Shaped:
@@ -205,7 +90,7 @@ def _shaped(
         for place, tensor in enumerate(graph.inputs):
             shape = shapes[place] if place < len(shapes) else tensor.shape
             given = tf.compat.v1.placeholder(tensor.dtype, shape)
-            new.sizes.update(_numbers_of(tensor))
+            new.sizes.update(numbers_of(tensor))
             if tensor.dtype in HANDLES:
                 handle_data_util.copy_handle_data(like[place] if like else tensor, given)
             at[tensor] = given
@@ -282,7 +167,7 @@ def _body(op: Any) -> Any:
 
 def _inline(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], list[Any]]:
     body = _body(op)
-    new._functions_of(body)
+    new.add_functions_of(body)
     at: TensorMap[Any] = TensorMap()
     at.update(zip(body.inputs, inputs, strict=True))
     made: dict[Any, list[Any]] = {}
@@ -307,10 +192,10 @@ def _op(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], list[An
         return _taken(op, new)
     filled = fixed_rows.filled(op, new.fixed) if new.fixed and op.type == "Const" else None
     if filled is not None:
-        return _fill(*filled, op, new)
-    values = _known(op, inputs, new)
-    if values is not None and all(value.is_constant or _fits(value, new.prime, op) for value in values):
-        outputs = [_integers(value, tensor.dtype, new) for tensor, value in zip(op.outputs, values, strict=True)]
+        return integers.filled(*filled, op, new)
+    values = integers.known(op, inputs, new)
+    if values is not None and all(value.is_constant or integers.fits(value, new.prime, op) for value in values):
+        outputs = [integers.made(value, tensor.dtype, new) for tensor, value in zip(op.outputs, values, strict=True)]
         return outputs, [tensor.op for tensor in outputs]
     definition = op.node_def
     drops = ("_output_shapes", "_class", *(["output_shapes"] if new.fixed and op.type in LOOPS + BRANCHES else []))
@@ -334,36 +219,11 @@ def _op(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], list[An
     outputs = []
     for tensor in made.outputs:
         if tensor in new.known:
-            tensor = _integers(new.known[tensor], tensor.dtype, new)
+            tensor = integers.made(new.known[tensor], tensor.dtype, new)
         elif depends and tensor.dtype not in HANDLES and tensor.shape.rank in (0, 1) and not new.rows_axes(tensor):
             tensor = new.hidden(tensor, tensor.shape)  # TensorFlow would compute with the prime
         outputs.append(tensor)
     return outputs, [made]
-
-
-def _fill(shape: Affine, value: Any, op: Any, new: Shaped) -> tuple[list[Any], list[Any]]:
-    """A constant of one value, as many times as there are rows."""
-    dims, given = _integers(shape, tf.int32, new), tf.constant(value, op.outputs[0].dtype)
-    made = tf.fill(dims, given)
-    for one in (given.op, made.op):
-        new.attributes[one] = dict(one.node_def.attr)
-        new.ops.append(one)
-    return [made], [made.op]
-
-
-def _integers(value: Affine, dtype: Any, new: Shaped) -> Any:
-    key = value.key, dtype
-    if key not in new.integers:
-        with new.graph.control_dependencies(None):
-            tensor = new.integers[key] = tf.constant(value.at(new.prime), dtype)
-        new.known[tensor] = value
-        new.attributes[tensor.op] = dict(tensor.op.node_def.attr)
-        new.ops.append(tensor.op)
-    return new.integers[key]
-
-
-def _fits(value: Affine, prime: int, op: Any) -> bool:
-    return bool((np.abs(value.at(prime)) <= op.outputs[0].dtype.max).all())
 
 
 def _make(op: Any, inputs: list[Any], attributes: dict[str, Any], new: Shaped) -> Any:
@@ -375,39 +235,6 @@ def _make(op: Any, inputs: list[Any], attributes: dict[str, Any], new: Shaped) -
         return make(inputs)
     except ValueError:  # numbers that the script wrote down do not go with the prime: nothing is known of this op
         return make([tensor if tensor.dtype in HANDLES else new.hidden(tensor, None) for tensor in inputs])
-
-
-def _known(op: Any, inputs: Sequence[Any], new: Shaped) -> list[Affine] | None:
-    """The integers that an op gives, if they follow from shapes."""
-    if op.type in ("Shape", "ShapeN", "Size"):
-        found = [_dimensions(tensor, new) for tensor in inputs]
-        if any(value is None for value in found):
-            return None
-        if op.type == "Size":
-            count = affine.product(found[0])  # type: ignore[arg-type]
-            return None if count is None else [count]
-        return found  # type: ignore[return-value]
-    if op.type == "Rank" and inputs[0].shape.rank is not None:
-        return [Affine.of(inputs[0].shape.rank)]
-    if op.type == "Const":
-        dtype, size = op.outputs[0].dtype, op.outputs[0].shape.num_elements()
-        if (dtype.is_integer or dtype == tf.bool) and size is not None and size <= 64:
-            value = tensor_util.MakeNdarray(op.get_attr("value"))
-            return [fixed_rows.sizes(op, value, new.fixed) if new.fixed else Affine.of(value)]
-        return None
-    if not op.outputs or not all(tensor.dtype.is_integer or tensor.dtype == tf.bool for tensor in op.outputs):
-        return None
-    return affine.fold(op, [new.known.get(tensor) for tensor in inputs])
-
-
-def _dimensions(tensor: Any, new: Shaped) -> Affine | None:
-    """The shape of a tensor; None if a dimension depends on the rows and is no multiple of them."""
-    sizes = new.shape(tensor)
-    if sizes is None or None in sizes:
-        return None
-    per_row = [size // new.prime if new.counts(size) else 0 for size in sizes]  # type: ignore[operator]
-    constant = [0 if new.counts(size) else size for size in sizes]
-    return Affine(np.asarray(per_row, np.int64), np.asarray(constant, np.int64))
 
 
 def _loop(op: Any, made: Any, inputs: Sequence[Any], new: Shaped) -> None:
@@ -450,11 +277,6 @@ def _branch(op: Any, made: Any, inputs: Sequence[Any], new: Shaped) -> None:
             found[0].shape
         ):
             tensor.set_shape(found[0].shape)
-
-
-def _numbers_of(tensor: Any) -> list[int]:
-    """The dimensions of a tensor that are numbers."""
-    return [size for size in tensor.shape.as_list() if size is not None] if tensor.shape.rank else []
 
 
 def _prime(graph: Any) -> int:

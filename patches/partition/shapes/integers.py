@@ -1,0 +1,73 @@
+"""Integers of a step that follow from shapes: they are made again for any number of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import tensor_util
+
+from matex_tf.patches.partition.patterns import fixed_rows
+from matex_tf.patches.partition.shapes import affine
+from matex_tf.patches.partition.shapes.affine import Affine
+from matex_tf.patches.partition.shapes.shaped import Shaped
+
+
+def known(op: Any, inputs: Sequence[Any], new: Shaped) -> list[Affine] | None:
+    """The integers that an op gives, if they follow from shapes."""
+    if op.type in ("Shape", "ShapeN", "Size"):
+        found = [_dimensions(tensor, new) for tensor in inputs]
+        if any(value is None for value in found):
+            return None
+        if op.type == "Size":
+            count = affine.product(found[0])  # type: ignore[arg-type]
+            return None if count is None else [count]
+        return found  # type: ignore[return-value]
+    if op.type == "Rank" and inputs[0].shape.rank is not None:
+        return [Affine.of(inputs[0].shape.rank)]
+    if op.type == "Const":
+        dtype, size = op.outputs[0].dtype, op.outputs[0].shape.num_elements()
+        if (dtype.is_integer or dtype == tf.bool) and size is not None and size <= 64:
+            value = tensor_util.MakeNdarray(op.get_attr("value"))
+            return [fixed_rows.sizes(op, value, new.fixed) if new.fixed else Affine.of(value)]
+        return None
+    if not op.outputs or not all(tensor.dtype.is_integer or tensor.dtype == tf.bool for tensor in op.outputs):
+        return None
+    return affine.fold(op, [new.known.get(tensor) for tensor in inputs])
+
+
+def _dimensions(tensor: Any, new: Shaped) -> Affine | None:
+    """The shape of a tensor; None if a dimension depends on the rows and is no multiple of them."""
+    sizes = new.shape(tensor)
+    if sizes is None or None in sizes:
+        return None
+    per_row = [size // new.prime if new.counts(size) else 0 for size in sizes]  # type: ignore[operator]
+    constant = [0 if new.counts(size) else size for size in sizes]
+    return Affine(np.asarray(per_row, np.int64), np.asarray(constant, np.int64))
+
+
+def filled(shape: Affine, value: Any, op: Any, new: Shaped) -> tuple[list[Any], list[Any]]:
+    """A constant of one value, as many times as there are rows."""
+    dims, given = made(shape, tf.int32, new), tf.constant(value, op.outputs[0].dtype)
+    rows = tf.fill(dims, given)
+    for one in (given.op, rows.op):
+        new.attributes[one] = dict(one.node_def.attr)
+        new.ops.append(one)
+    return [rows], [rows.op]
+
+
+def made(value: Affine, dtype: Any, new: Shaped) -> Any:
+    key = value.key, dtype
+    if key not in new.integers:
+        with new.graph.control_dependencies(None):
+            tensor = new.integers[key] = tf.constant(value.at(new.prime), dtype)
+        new.known[tensor] = value
+        new.attributes[tensor.op] = dict(tensor.op.node_def.attr)
+        new.ops.append(tensor.op)
+    return new.integers[key]
+
+
+def fits(value: Affine, prime: int, op: Any) -> bool:
+    return bool((np.abs(value.at(prime)) <= op.outputs[0].dtype.max).all())
