@@ -190,6 +190,7 @@ class Plan:
     def _waiting(self, op: Any, labels: list[Label], ruling: Ruling) -> list[int]:
         """The inputs that stay parts while the op waits for an exchange that they had better travel with."""
         kept = [place for place, label in enumerate(labels) if label.is_sum and ruling.wants[place] in (None, P)]
+        kept = [place for place in kept if op.inputs[place].dtype not in HANDLES]
         if not kept or self.shaped.is_body:
             return []
         roots = [self.root(tensor) for tensor in op.inputs]

@@ -82,6 +82,8 @@ class Partitioned:
 
     def _keeping(self, sums: Sequence[Any]) -> list[Label]:
         """The labels of what the function captures."""
+        if not sums:
+            return [R] * self._captured
         wanted = set(map(id, sums))
         inside = self._shaped.inputs[self._count : self._count + self._captured]
         found = [id(outside) in wanted for outside in self._held]

@@ -180,6 +180,7 @@ def run(mine: Any, case: str, kwargs: dict[str, Any], place: str) -> bytes:
     outcome = Outcome(mine.rank, mine.size)
     home = os.getcwd()
     calls.clear()
+    random.seed(0)  # ranks have run other cases before
     matex_tf.asked.clear()  # of an earlier case, perhaps of this rank alone
     errors.remember(None)
     if wrapping := sys.modules.get("matex_tf.patches.common.wrapping"):
