@@ -179,7 +179,7 @@ def test_right_cases(recorded, case, kwargs):
     assert found.same, verified.described(found)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(0)
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("wrong", ["", "rate"])
 def test_chain(server, tmp_path, wrong):
@@ -216,7 +216,7 @@ model.fit(data.to_tf_data(16, shuffle=True), epochs=1, verbose=0)
 """
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(0)
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("wrong", ["", "x = np.asarray(x) - np.asarray(x).mean(axis=0)"])
 def test_data_set(server, tmp_path, wrong):

@@ -7,11 +7,12 @@ from compare import same
 from tests.support.cases import partitioned
 
 FORMS = [
-    *("state", "centralized", "batch norm", "images", "recurrent", "accumulated"),
-    *("triplets", "contrast", "penalty"),
+    *("state", "batch norm", "accumulated", "triplets", "penalty"),
+    *("centralized", "images", "recurrent", "contrast"),
 ]
 
 
+@pytest.mark.variants(5)
 @pytest.mark.parametrize("form", FORMS)
 def test_the_answer_of_one_rank(ranks, form):
     """Layers that keep state, optimizers of one's own, losses over all rows; a last batch of fewer rows than ranks."""
@@ -20,12 +21,14 @@ def test_the_answer_of_one_rank(ranks, form):
     same({size: [value for value, _ in values] for size, values in results.items()}, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["stateful", "number"])
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("kind", ["number", "stateful"])
 def test_batches_of_a_fixed_number_of_rows(ranks, kind):
     """Layers that keep a state for each row, and steps that compute with the number of rows that one rank sees."""
     same(ranks(partitioned.numbered, (1, 3), kind=kind), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("shards", [False, True], ids=["shared", "shards"])
 @pytest.mark.parametrize("kind", ["cannot", "fails"])
 def test_what_cannot_be_rebuilt_is_computed_whole(ranks, kind, shards):
@@ -42,6 +45,7 @@ def test_what_cannot_be_rebuilt_is_computed_whole(ranks, kind, shards):
         same({1: [expected[size][0][0]], size: [value for value, _ in values]}, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("kind", ["ragged", "lengths"])
 def test_batches_of_many_shapes(ranks, kind):
     """Ragged batches are computed whole; for each length of sequences a step is rebuilt."""
