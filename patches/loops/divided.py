@@ -90,7 +90,6 @@ class Division:
 
         return Batch(tf.nest.map_structure(join, *parts))
 
-
     def joined(self, batch: Batch) -> Batch:
         """The whole batch, of the rows that each rank has made; some may have whole batches, which were made ahead. All
         ranks come here."""

@@ -48,6 +48,16 @@ def of(plan: Plan) -> WholePart:
     return WholePart([(op.type, op.name) for op in plan.computed_whole], whole / every if every else 0.0)
 
 
+def whole_line(name: str, why: str) -> str:
+    """What to say of a step that is computed whole, for a reason."""
+    return f"{name} is computed whole by every rank, so more ranks make it no faster: {why}"
+
+
+def reason(error: Exception) -> str:
+    """Why a step could not be rebuilt, from an error that nobody expected: the first line of it."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
 def line(name: str, plan: Plan) -> str:
     """What to say of the part of a step that is computed whole, if it is worth a line; empty otherwise."""
     part = of(plan)

@@ -63,8 +63,7 @@ class Slots:
         if self.whole:
             self.join(set(self.whole))
         for part in self._parts:
-            if not part.is_split:
-                part.split()
+            part.split()
 
     def join(self, names: Container[str] | None = None) -> None:
         """Have them whole, or those of these names, for a step that reads them so. All ranks come here."""

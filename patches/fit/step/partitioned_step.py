@@ -193,8 +193,8 @@ class _Rebuilt:
     ):
         """Args: number: the rows that it was traced for; 0: any. slots, sums: see `PartitionedStep`."""
         self.traced, self._slices, self.why_whole, self._slots = traced, slices, why_whole, slots
-        self._sums = sums
-        self._partitioned: Partitioned | None = None
+        self._sums = sums if sums is not None and sums.handles else None
+        self._partitioned: Partitioned | None = None  # stays so for a step that is computed whole
         leaves = tf.nest.flatten(spec)
         if not has_tensors_alone(spec):
             self.why_whole = "its batches are ragged or sparse"
@@ -205,26 +205,26 @@ class _Rebuilt:
             rows, columns = [has for _, has in there], [shape for shape, _ in there]
             coded = settings.current().codec != "none"
             weights = [variable.handle for variable in traced.variables if coded and variable.trainable]
-            handles = sums.handles if sums is not None else ()
-            self._partitioned = Partitioned(
+            handles = self._sums.handles if self._sums is not None else ()
+            made = Partitioned(
                 traced, rows, ranks, columns, counting, weights, fixed=number, slots=slots, sums=handles
             )
-            self._partitioned.graph()
+            made.graph()
+            self._partitioned = made
         except CannotPartition as error:
             self.why_whole = str(error)
         except Exception as error:  # whatever it is, what was traced is right
-            self.why_whole = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            self.why_whole = whole_part.reason(error)
 
     @functools.cached_property
     def changes(self) -> Values:
         """The variables that it may change."""
-        shared_out = self._partitioned is not None and not self.why_whole
-        return Values(self._partitioned.graph() if shared_out else self.traced)  # type: ignore[union-attr]
+        return Values(self.traced if self._partitioned is None else self._partitioned.graph())
 
     def tell(self, name: str) -> None:
         """Say what every rank computes whole, all of the step or a part of it."""
-        if self._partitioned is None or self.why_whole:
-            log_once.log(f"{name} is computed whole by every rank, so more ranks make it no faster: {self.why_whole}")
+        if self._partitioned is None:
+            log_once.log(whole_part.whole_line(name, self.why_whole))
             return
         if line := whole_part.line(name, self._partitioned.plan):
             log_once.log(line)
@@ -237,17 +237,20 @@ class _Rebuilt:
         return f"computed whole by every rank ({self.why_whole})" if self.why_whole else "shared out by rows"
 
     def __call__(self, data: Any, share: row_slicing.RowRange) -> Any:
-        splits = self._partitioned is not None and not self.why_whole and self._partitioned.sums
-        if self._sums is not None and self._sums.handles:
-            (self._sums.split if splits else self._sums.join)()
-        if self._partitioned is None or self.why_whole:
+        made = self._partitioned
+        if self._sums is not None:
+            if made is not None and made.sums:
+                self._sums.split()
+            else:
+                self._sums.join()
+        if made is None:
             if self._slots is not None:
                 self._slots.join()
             return self.traced(whole_batch.of(data, self._slices, share))
         if self._slots is not None:
             self._slots.split()
         leaves = [leaf for leaf in tf.nest.flatten(data) if leaf is not None]
-        return self._partitioned(leaves, share.first, share.rows, share.total, share.low)
+        return made(leaves, share.first, share.rows, share.total, share.low)
 
 
 def _covers(spec: Any, other: Any) -> bool:

@@ -234,15 +234,13 @@ class _Traced:
                     log_once.log(line)
                 return made
             except Exception as error:  # whatever it is, what was traced is right
-                why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+                why = whole_part.reason(error)
         self._tell_whole(why)
         return None
 
     def _tell_whole(self, why: str) -> None:
         if self._changes:
-            log_once.log(
-                f"{self._name} is computed whole by every rank, so more ranks make it no faster: {why} (docs/loops.md)"
-            )
+            log_once.log(whole_part.whole_line(self._name, f"{why} (docs/loops.md)"))
 
     def _whole(self, flat: Sequence[Any]) -> Any:
         """What one rank does."""

@@ -51,12 +51,6 @@ def _is_scalar(shape: list[int | None]) -> bool:
     return all(size == 1 for size in shape)
 
 
-@rule("ReadVariableOp")
-def read(op: Op) -> Ruling | None:
-    """Each rank's part."""
-    return Ruling([F], [F]) if op.labels[0] == F else None
-
-
 @rule("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 def assign(op: Op) -> Ruling | None:
     """To each rank's part: a copy, if it is a piece of a whole value, whose memory it would keep."""

@@ -5,14 +5,15 @@ A variable may keep a sum over the ranks, of which each has a part: what it give
 
 from __future__ import annotations
 
-from matex_tf.patches.partition.labels import P, R
+from matex_tf.patches.partition.labels import F, P, R
 from matex_tf.patches.partition.rules import Op, Ruling, rule
 
 
 @rule("ReadVariableOp")
 def read(op: Op) -> Ruling | None:
-    """Of a sum over the ranks a part."""
-    return Ruling([P], [P]) if op.labels[0] == P else None
+    """What the variable holds: a part of a sum, or a part of the elements, as its handle says."""
+    label = op.labels[0]
+    return Ruling([label], [label]) if label in (P, F) else None
 
 
 @rule("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
