@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 from collections.abc import Iterator
@@ -222,6 +223,7 @@ def takes_part(path: str, text: str = "") -> bool:
     return any(any(map(_OF_LAUNCHERS.fullmatch, _texts(tree))) or _shared_by(tree) for tree in _trees(path, text))
 
 
+@functools.lru_cache(maxsize=1)  # the start of a rank asks several things of one script
 def _trees(path: str, text: str) -> list[ast.Module]:
     return [_parsed("", text)] if text else [tree for _, tree in _sources(path)] if path else []
 
