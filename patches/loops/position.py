@@ -139,6 +139,12 @@ def leave(owner: object, before: Position) -> bool:
     return False
 
 
+def reset() -> None:
+    """Be outside of any loop, as a process is that has just begun."""
+    if _here.cache_info().currsize:
+        enter(*BEGINNING)
+
+
 def given_batch() -> Any:
     """What the loop that entered last has noted on the batch that it gave; see `first_step.GivenBatch`."""
     return getattr(_here().owner, "given", None) if _here.cache_info().currsize else None

@@ -271,6 +271,8 @@ def tidy() -> None:
     if loops := sys.modules.get("matex_tf.patches.loops.replica_sync"):  # other ranks may not have run this case
         for known in (loops._trained, loops._parted, loops._optimizers, loops._layers):
             known.clear()
+    if position := sys.modules.get("matex_tf.patches.loops.position"):
+        position.reset()  # a batch of a `DataSet` holds until the next one
     gc.freeze()
 
 
