@@ -1,11 +1,16 @@
-"""Threads of TensorFlow do not spin where a rank has one core.
+"""Threads of TensorFlow where a rank has a core or two.
 
-A thread of TensorFlow's pools that has nothing to do looks for work some thousand times before it sleeps. Where threads
-have cores of their own that saves the time of waking them. Where a rank has one core, it takes the core from the rank's
-other threads, or from other ranks, which have work to do.
+- A thread of TensorFlow's pools that has nothing to do looks for work some thousand times before it sleeps. Where
+  threads have cores of their own that saves the time of waking them. Where a rank has one core, it takes the core from
+  the rank's other threads, or from other ranks, which have work to do.
+- tf.data tunes each pipeline in a thread of its own, which wakes after 10 ms, 20 ms, 40 ms, … up to a minute. Who lets
+  go of an iterator, at the end of each epoch, wakes the thread first and notes after that that it shall end. A thread
+  that has the core at once finds no such note, sleeps on, and the epoch waits for it: for up to as long as it took.
+  With a core or two there is nothing to tune: each stage has as many threads as there are cores.
 
 Relies on (TensorFlow 2.13 to 2.21, private): `Context.config` of tensorflow.python.eager.context, a property that gives
-the ConfigProto by which TensorFlow makes its threads; and on `experimental.disable_thread_spinning` of that.
+the ConfigProto by which TensorFlow makes its threads; on `experimental.disable_thread_spinning` of that; and on
+`OwnedIterator._create_iterator` of tensorflow.python.data.ops.iterator_ops. Public: `tf.data.Options.autotune`.
 """
 
 from __future__ import annotations
@@ -25,8 +30,28 @@ def install(module: ModuleType) -> None:
 
     def config(self: Any) -> Any:
         found = original.fget(self)
-        if os.environ.get("TF_NUM_INTRAOP_THREADS") == "1" and not wrapping.alone():
+        if _threads() == 1 and not wrapping.alone():
             found.experimental.disable_thread_spinning = True
         return found
 
     context.Context.config = property(config)
+    iterators = importlib.import_module("tensorflow.python.data.ops.iterator_ops")
+    wrapping.method(iterators, "OwnedIterator._create_iterator", _without_tuning)
+
+
+def _threads() -> int:
+    """Threads that TensorFlow has for an op; 0: as many as there are cores."""
+    return int(os.environ.get("TF_NUM_INTRAOP_THREADS") or 0)
+
+
+def _without_tuning(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
+    dataset = args[0] if args else kwargs["dataset"]
+    if _threads() not in (1, 2) or dataset.options().autotune.enabled is not None:
+        return wrapped(dataset)
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    result = wrapped(dataset.with_options(options))
+    iterator._dataset = dataset  # what others know it by
+    return result

@@ -58,3 +58,10 @@ def test_signature(ranks):
 def test_loop_that_is_collected(ranks):
     """A loop that was left in the middle may be collected on one rank while another loop is under way."""
     same(ranks(iterators.collected, (1, 3), meets="exchange gradients"), rtol=1e-5)
+
+
+@pytest.mark.parametrize("enabled", [None, True])
+def test_pipelines_are_not_tuned(ranks, enabled):
+    """With a core or two for a rank a pipeline is tuned if the script asks for that: letting go of it takes long."""
+    values = ranks(iterators.tuned, (2,), apart="each walks over the same pipeline", enabled=enabled)[2]
+    assert values == [bool(enabled)] * 2

@@ -236,3 +236,22 @@ def collected():
         second.clear()
     walk([])
     return {"weights": weights.numpy()}
+
+
+def tuned(enabled):
+    """Whether tf.data tunes a pipeline while it is read.
+
+    Args:
+        enabled: what the script asks for; None: nothing.
+    """
+    data = tf.data.Dataset.range(3).map(lambda number: number + 1, num_parallel_calls=tf.data.AUTOTUNE)
+    if enabled is not None:
+        options = tf.data.Options()
+        options.autotune.enabled = enabled
+        data = data.with_options(options)
+    iterator = iter(data)
+    assert [int(one) for one in iterator] == [1, 2, 3]
+    try:
+        return bool(tf.data.experimental.get_model_proto(iterator).nodes)
+    except tf.errors.NotFoundError:
+        return False
