@@ -106,6 +106,7 @@ PARTS = (
     Part("samples", [Level(1.5, "--tasks digits --seeds 1"), Level(6.0, "--seeds 1"), Level(25.0)]),
     Part("reproducible", [Level(0.6, "--models convnet --ranks 1,2 --rounds 3"), Level(4.0)]),
     Part("busy", [Level(0.8, "--ranks 4 --loops 0 --rounds 1"), Level(3.0, "--ranks 2,4 --rounds 1"), Level(15.0)]),
+    Part("epochs", [Level(0.8, "--rounds 1"), Level(2.5)]),
     Part("codec", [Level(0.1, "--megabytes 1,32 --rounds 7"), Level(0.5)]),
     Part(
         "readers",
