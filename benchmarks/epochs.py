@@ -101,12 +101,12 @@ def main() -> int:
         for kind in kinds:
             taken[kind].append(run(*kind, options.epochs))
     rows = []
-    for (way, count), found in taken.items():
-        least = [f"{1000 * min(one[what] for one in found):.2f}" for what in ("step", "epoch", "evaluate")]
+    for (way, count), rounds in taken.items():
+        least = [f"{1000 * min(one[what] for one in rounds):.2f}" for what in ("step", "epoch", "evaluate")]
         rows.append([WAYS[way], str(count), *least])
     columns = ["", "ranks", "ms a step", "ms an epoch beside its steps", f"ms an evaluate of {SHORT} steps"]
     tables.show(f"epochs of {SHORT} steps, batches of {BATCH}", columns, rows, labels=2, less=columns[2:])
-    tables.keep([{"way": way, "ranks": count, "rounds": found} for (way, count), found in taken.items()])
+    tables.keep([{"way": way, "ranks": count, "rounds": rounds} for (way, count), rounds in taken.items()])
     return 0
 
 
