@@ -1,6 +1,7 @@
 """A hook of mkdocs: puts into the site what lies outside docs/, and makes links to it work there.
 
-README.md becomes the first page. Pictures of the rooms are drawn from the imports (`rooms.py`).
+README.md becomes the first page. Pictures of the rooms are drawn from the imports (`rooms.py`), and all errors are
+found in the source (`messages.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+import messages  # noqa: E402
 import rooms  # noqa: E402
 
 #: Files outside docs/, and the pages that they become.
@@ -35,6 +37,8 @@ def on_files(files, config):
 def on_page_markdown(markdown, page, config, files):
     if page.file.src_uri in PAGES.values():
         return markdown
+    if page.file.src_uri == "messages.md":
+        markdown += f"\n{messages.all_errors()}"
     return moved_links(markdown, f"docs/{page.file.src_uri}", page.file.src_uri)
 
 
