@@ -3,7 +3,7 @@
 A small dense network is trained in one long epoch, in short epochs, and in short epochs with a validation. What the
 short ones take beyond the steps of the long one is what an epoch costs: callbacks, metrics that are set back, an
 iterator that is made and one that is let go of. `tuned` is a script that asks tf.data to tune its pipelines
-(`options.autotune.enabled`): a rank with a core or two does not do that by itself, see `patches.imports.thread_pools`.
+(`options.autotune.enabled`): a rank with up to 16 cores does not do that by itself, see `patches.imports.thread_pools`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Threads of TensorFlow where a rank has a core or two.
+"""Threads of TensorFlow in ranks with few cores.
 
 - A thread of TensorFlow's pools that has nothing to do looks for work some thousand times before it sleeps. Where
   threads have cores of their own that saves the time of waking them. Where a rank has one core, it takes the core from
   the rank's other threads, or from other ranks, which have work to do.
 - tf.data tunes each pipeline in a thread of its own, which wakes after 10 ms, 20 ms, 40 ms, … up to a minute. Who lets
   go of an iterator, at the end of each epoch, wakes the thread first and notes after that that it shall end. A thread
-  that has the core at once finds no such note, sleeps on, and the epoch waits for it: for up to as long as it took.
-  With a core or two there is nothing to tune: each stage has as many threads as there are cores.
+  that is quick finds no such note, sleeps on, and the epoch waits for it: for up to as long as it took, most often
+  where a rank has a core. So ranks with up to `MOST` cores have pipelines that are not tuned: there each stage works on
+  as many elements at once as there are cores, and prefetching adapts by itself.
 
 Relies on (TensorFlow 2.13 to 2.21, private): `Context.config` of tensorflow.python.eager.context, a property that gives
 the ConfigProto by which TensorFlow makes its threads; on `experimental.disable_thread_spinning` of that; and on
@@ -21,6 +22,9 @@ from types import ModuleType
 from typing import Any
 
 from matex_tf.patches.common import wrapping
+
+#: What tf.data works on at once, at most, in a stage that it does not tune.
+MOST = 16
 
 
 def install(module: ModuleType) -> None:
@@ -40,13 +44,13 @@ def install(module: ModuleType) -> None:
 
 
 def _threads() -> int:
-    """Threads that TensorFlow has for an op; 0: as many as there are cores."""
-    return int(os.environ.get("TF_NUM_INTRAOP_THREADS") or 0)
+    """Threads that TensorFlow has for an op."""
+    return int(os.environ.get("TF_NUM_INTRAOP_THREADS") or 0) or len(os.sched_getaffinity(0))
 
 
 def _without_tuning(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
     dataset = args[0] if args else kwargs["dataset"]
-    if _threads() not in (1, 2) or dataset.options().autotune.enabled is not None:
+    if _threads() > MOST or dataset.options().autotune.enabled is not None:
         return wrapped(dataset)
     import tensorflow as tf
 

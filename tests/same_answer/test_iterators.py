@@ -62,6 +62,6 @@ def test_loop_that_is_collected(ranks):
 
 @pytest.mark.parametrize("enabled", [None, True])
 def test_pipelines_are_not_tuned(ranks, enabled):
-    """With a core or two for a rank a pipeline is tuned if the script asks for that: letting go of it takes long."""
+    """A pipeline is tuned if the script asks for that: letting go of it would take long."""
     values = ranks(iterators.tuned, (2,), apart="each walks over the same pipeline", enabled=enabled)[2]
     assert values == [bool(enabled)] * 2
