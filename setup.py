@@ -19,6 +19,7 @@ KERAS = "keras>=2.13,!=3.0.*,!=3.1.*,!=3.2.*,<3.17"  # TensorFlow before 2.16 br
 DATA = ["google-crc32c", "h5py", "netCDF4", "pandas", "pyarrow>=14"]  # what files are read with
 METRICS = ["prometheus_client"]  # for --metrics
 LABEL = ["h5py", "pandas", "pillow", "starlette", "uvicorn"]  # the page on which people label images
+FEATURES = sorted(path.parent.name for path in (HERE / "matex_tf" / "features").glob("*/__init__.py"))
 PTH = "matex_tf.pth"  # lets MATEX_TF=1 start matex_tf in `mpirun -n N python SCRIPT`
 
 
@@ -90,7 +91,8 @@ setup(
     packages=[*packages_in("matex_tf"), *packages_in("readers", "matex_tf"), *packages_in("patches", "matex_tf")],
     package_data={
         "matex_tf": ["py.typed"],
-        "matex_tf.label": ["page/*"],
+        "matex_tf.features": ["known.txt"],
+        "matex_tf.features.label": ["page/*"],
         "matex_tf.watching": ["*.html", "*.json"],
     },
     # No TensorFlow and no MPI: a cluster has its own. mpi4py brings neither.
@@ -126,6 +128,9 @@ setup(
         "metrics": METRICS,
         "docs": ["mkdocs-material", "mkdocstrings[python]"],
     },
-    entry_points={"console_scripts": ["matex-tf = matex_tf.cli.main:main"]},
+    entry_points={
+        "console_scripts": ["matex-tf = matex_tf.cli.main:main"],
+        "matex_tf.features": [f"{name} = matex_tf.features.{name}:register" for name in FEATURES],
+    },
     cmdclass={"build_py": BuildWithPth, "editable_wheel": EditableWithPth},
 )

@@ -53,8 +53,9 @@ def curve(
     """Of the images without a label, the share that is named right, for each number of labels."""
     import keras
 
-    from matex_tf.label import boundary, train
-    from matex_tf.label.network.learner import Learner
+    from matex_tf.features.label import boundary
+    from matex_tf.features.label.network import train
+    from matex_tf.features.label.network.learner import Learner
 
     ask, semi = WAYS[way]
     keras.backend.clear_session()

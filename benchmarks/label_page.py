@@ -16,7 +16,7 @@ from typing import Any
 import h5py
 
 from benchmarks import tables
-from matex_tf.label import boundary
+from matex_tf.features.label import boundary
 
 _EACH = 40  # labels that the oracle gives at once
 _PATIENCE = 300  # seconds without any news, after which something is wrong

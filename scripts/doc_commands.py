@@ -11,9 +11,10 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -80,16 +81,16 @@ def wrong_command(line: str) -> str:
 @cache
 def known_flags(command: str) -> frozenset[str]:
     """The flags that a command of matex-tf takes."""
-    parser = importlib.import_module(f"matex_tf.cli.{command}").parser()
+    parser = importlib.import_module(commands()[command].module).parser()
     return frozenset({*parser.known, "--help"})
 
 
 @cache
-def commands() -> frozenset[str]:
+def commands() -> Mapping[str, Any]:
     """The commands of matex-tf."""
-    from matex_tf.cli.main import COMMANDS
+    from matex_tf.cli import main
 
-    return frozenset(COMMANDS)
+    return main.commands()
 
 
 def wrong_matex(words: Sequence[str]) -> str:

@@ -167,6 +167,9 @@ def pictures() -> dict[str, str]:
         first = name.split(".")[0]
         if first in FOR_ALL:
             return ""
+        feature = ".".join(name.split(".")[:2])
+        if first == "features" and feature != first and modules()[feature].name == "__init__.py":
+            return feature.replace(".", "/") + "/"
         package = modules().get(first)
         return f"{first}/" if package is not None and package.name == "__init__.py" and first else ""
 

@@ -26,7 +26,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 HERE = Path(__file__).resolve().parent
-WAITING, COMPUTING = ("faults", "launch"), ("same_answer", "horovod", "unit", "readers")  # the longest first
+WAITING = ("faults", "launch")  # the longest first
+COMPUTING = ("features", "same_answer", "horovod", "unit", "readers")
 GRADIENTS = "exchange gradients"
 #: What ranks meet for in a partitioned step: that of metrics and logs too.
 IN_STEPS = ("exchange gradients and sums", "join rows")

@@ -14,7 +14,7 @@ from matex_tf.settings.declaration import flag_name
 OWN = (
     "threads", "output", "trace", "notes", "checkpoint_dir", "checkpoint_seconds", "groups", "servers", "faults",
     "min_ranks", "max_restarts", "resume", "progress", "watch", "watch_dir", "metrics", "center_network", "seed",
-    "join", "stall_seconds", "stall_abort_seconds", "of_strategies",
+    "join", "stall_seconds", "stall_abort_seconds", "declared",
 )  # fmt: skip
 
 

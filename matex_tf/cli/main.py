@@ -9,26 +9,39 @@ from collections.abc import Sequence
 
 from matex_tf.core.output import open_closed
 from matex_tf.errors import MatexError, SettingError
+from matex_tf.features import Command, registry
 from matex_tf.job import command_line, suggestions
 from matex_tf.launch import resources
 
-#: Each command is a module of this room with `parser()` and `command(given)`, and is told so in the help.
+#: The commands of the core; those of features come after them.
 COMMANDS = {
-    "run": "run a script on many ranks: matex-tf run -n 4 train.py",
-    "sbatch": "write a job script for Slurm, and hand it in: matex-tf sbatch -n 16 --submit train.py",
-    "doctor": "look at this machine, say what is amiss and what to do about it",
-    "top": "show a running job, live: matex-tf top",
-    "join": "let ranks train in a running job as one more group: matex-tf join JOB -n 2",
-    "trace": "say where the time of a step went: matex-tf trace FILE.json",
-    "verify": "compare a training on N ranks with that on one: matex-tf verify -n 4 train.py",
-    "plan": "predict a step's time with each strategy and on more ranks: matex-tf plan -n 4 train.py",
-    "grow": "find a network among candidates, and train it: matex-tf grow net.yaml train.py",
-    "bench": "measure the exchange on this machine or cluster: matex-tf bench allreduce",
-    "label": "name some images on a page, a network names the rest: matex-tf label IMAGES",
-    "horovodrun": "run a Horovod script: matex-tf horovodrun -np 4 python train.py",
+    name: Command(text, f"matex_tf.cli.{name}", needs_words)
+    for name, text, needs_words in (
+        ("run", "run a script on many ranks: matex-tf run -n 4 train.py", False),
+        ("sbatch", "write a job script for Slurm, and hand it in: matex-tf sbatch -n 16 --submit train.py", True),
+        ("doctor", "look at this machine, say what is amiss and what to do about it", False),
+        ("top", "show a running job, live: matex-tf top", False),
+        ("join", "let ranks train in a running job as one more group: matex-tf join JOB -n 2", False),
+        ("trace", "say where the time of a step went: matex-tf trace FILE.json", True),
+        ("verify", "compare a training on N ranks with that on one: matex-tf verify -n 4 train.py", True),
+        ("plan", "predict a step's time with each strategy and on more ranks: matex-tf plan -n 4 train.py", True),
+        ("grow", "find a network among candidates, and train it: matex-tf grow net.yaml train.py", True),
+        ("bench", "measure the exchange on this machine or cluster: matex-tf bench allreduce", True),
+        ("horovodrun", "run a Horovod script: matex-tf horovodrun -np 4 python train.py", True),
+    )
 }
-#: Commands that need words, and without any print their help.
-_NEED_WORDS = ("sbatch", "trace", "verify", "plan", "grow", "bench", "label", "horovodrun")
+
+
+def commands() -> dict[str, Command]:
+    """Every command by its name.
+
+    Raises:
+        MatexError: a feature has a command that the core has.
+    """
+    of_features = registry.commands()
+    for name in set(COMMANDS) & set(of_features):
+        raise MatexError(f"the command {name} is in {of_features[name].module} too: uninstall that package.")
+    return {**COMMANDS, **of_features}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,11 +72,12 @@ def _run(words: list[str]) -> int:
 
         print(f"matex_tf {__version__}")
         return 0
-    if name not in COMMANDS:
-        near = suggestions.nearest(name, COMMANDS)
-        raise SettingError(f"there is no command {name}{near}; there is {', '.join(COMMANDS)}.")
-    module = importlib.import_module(f"matex_tf.cli.{name}")
-    if not rest and name in _NEED_WORDS:
+    known = commands()
+    if name not in known:
+        near = suggestions.nearest(name, known)
+        raise SettingError(f"there is no command {name}{near}; there is {', '.join(known)}.")
+    module = importlib.import_module(known[name].module)
+    if not rest and known[name].needs_words:
         module.parser().print_help()
         return 2
     given = module.parser().parse(rest)
@@ -72,7 +86,7 @@ def _run(words: list[str]) -> int:
 
 def overview() -> str:
     """The commands, a line each."""
-    lines = [f"  {name:10}  {what}" for name, what in COMMANDS.items()]
+    lines = [f"  {name:10}  {one.text}" for name, one in commands().items()]
     return "\n".join(
         [
             "usage: matex-tf COMMAND ...\n",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
+from matex_tf.features import registry
 from matex_tf.settings import Settings, options
 
 #: Variables of the runtime that are not settings, and beginnings of those of its tests.
@@ -26,7 +27,9 @@ def settings_flags() -> list[str]:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """ " (did you mean --batch?)", or nothing."""
+    """ " (did you mean --batch?)", or which feature has it; or nothing."""
+    if absent := registry.installed_by(word):
+        return absent
     close = difflib.get_close_matches(word, list(known), 1)
     return f" (did you mean {close[0]}?)" if close else ""
 

@@ -1,6 +1,6 @@
 """Every setting of matex_tf, declared once: its flag, its environment variable, its help and its line in the docs.
 
-It may import nothing: a registry says where the classes of strategies lie. Start reading in run_settings.py.
+It may import the registry of features, which says where classes lie. Start reading in run_settings.py.
 """
 
 from matex_tf.errors import SettingError

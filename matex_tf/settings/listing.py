@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from matex_tf.features import registry
 from matex_tf.settings.declaration import Option
 from matex_tf.settings.run_settings import options
 
@@ -31,15 +32,16 @@ class Group(NamedTuple):
 
 
 def by_group() -> list[Group]:
-    """The settings of each topic; the options of a strategy are one of their own, after that of strategies."""
+    """The settings of each topic; those of a strategy come after that of strategies, those of features at the end."""
     every = options()
+    pages = {**PAGES, **{topic: page for one in registry.found().values() for topic, page in one.pages.items()}}
     titles: list[str] = []
-    for title in PAGES:
+    for title in pages:
         titles.append(title)
         if title == OF_STRATEGIES:
-            titles += dict.fromkeys(one.group for one in every if one.group not in PAGES)
+            titles += dict.fromkeys(one.group for one in every if one.group not in pages)
     return [
-        Group(title, PAGES.get(title, PAGES[OF_STRATEGIES]), [one for one in every if one.group == title])
+        Group(title, pages.get(title, pages[OF_STRATEGIES]), [one for one in every if one.group == title])
         for title in titles
     ]
 

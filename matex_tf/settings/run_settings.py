@@ -1,4 +1,4 @@
-"""The settings of a run, but for the options of strategies, which each strategy declares in its own file.
+"""The settings of the core. Each strategy and each feature declares its own in its file.
 
 A setting is given as a flag (``--batch per-rank``), as an environment variable (``MATEX_BATCH=per-rank``), or not
 at all; a flag wins over the environment, the environment over the default. The command lines and their help, and the
@@ -8,13 +8,14 @@ tables of docs/settings.md, are made from what is declared here.
 from __future__ import annotations
 
 import dataclasses
-import importlib.machinery
+import importlib
 import os
-import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from matex_tf.errors import SettingError
+from matex_tf.errors import MatexError, SettingError
+from matex_tf.features import registry
+from matex_tf.settings import conflicts
 from matex_tf.settings.declaration import Option, flag_name, option
 from matex_tf.settings.strategy_registry import STRATEGIES
 
@@ -26,7 +27,7 @@ class Settings:
     """The settings of a run. Frozen: a run cannot change its own settings.
 
     Attributes:
-        of_strategies: the options of strategies, where they are not the defaults; `of` finds them.
+        declared: the options of strategies and features that are not all the defaults; `of` finds them.
 
     Raises:
         SettingError: from `read`, for a value that a setting cannot have.
@@ -447,7 +448,7 @@ class Settings:
         choices=("short", "full"),
         group="files and output",
     )
-    of_strategies: tuple[Any, ...] = ()
+    declared: tuple[Any, ...] = ()
 
     @classmethod
     def read(cls, flags: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
@@ -477,7 +478,7 @@ class Settings:
         Args:
             declared: their dataclass, as in `settings.of(PipeOptions).pipe_width`.
         """
-        return next((one for one in self.of_strategies if type(one) is declared), None) or declared()
+        return next((one for one in self.declared if type(one) is declared), None) or declared()
 
     def changed(self, **values: Any) -> Settings:
         """The same settings but for these; options of strategies as well, by their names.
@@ -486,15 +487,15 @@ class Settings:
             TypeError: there is no such setting.
         """
         groups = []
-        for declared in declared_by_strategies().values():
+        for declared in declarations().values():
             own = {field.name: values.pop(field.name) for field in dataclasses.fields(declared) if field.name in values}
             group = dataclasses.replace(self.of(declared), **own)
             groups += [group] if group != declared() else []
-        return dataclasses.replace(self, **values, of_strategies=tuple(groups))
+        return dataclasses.replace(self, **values, declared=tuple(groups))
 
     def values(self) -> dict[str, Any]:
         """Every setting by its name, options of strategies as well."""
-        groups = [self, *(self.of(declared) for declared in declared_by_strategies().values())]
+        groups = [self, *(self.of(declared) for declared in declarations().values())]
         return {one.name: getattr(group, one.name) for group in groups for one in Option.of(type(group))}
 
     @property
@@ -529,155 +530,20 @@ class Settings:
             ranks: how many train; 0 where nobody knows yet.
 
         Raises:
-            SettingError: what the strategy does not go together with, see `Strategy.check`.
+            SettingError: what does not go together, and what to take instead.
         """
         strategy = STRATEGIES[self.strategy]
         strategy.check(self, ranks)
         strategy.check_groups(self, ranks)
-        self._check_reproducible(ranks)
-        self._check_horovod(ranks)
-        self._check_samples()
-        self._check_watch()
-        self._check_dynamics()
-        self._check_shard()
-
-    def _check_watch(self) -> None:
-        """Refuse what needs the reports of ranks that do not report."""
-        for name, asked in (("progress", self.progress == "on"), ("metrics", bool(self.metrics))):
-            if asked and not self.watch:
-                raise SettingError(
-                    f"{flag_name(name)} shows what ranks report, and with --watch off they do not: leave out one."
-                )
+        conflicts.check(self, ranks)
+        for declared in declarations().values():
+            if hasattr(declared, "check"):
+                self.of(declared).check(self, ranks)
 
     @property
     def changes_networks(self) -> bool:
         """Whether models change while they train."""
         return self.apoptosis or self.grow
-
-    def _check_dynamics(self) -> None:
-        """Refuse what cannot follow a model that changes while it trains."""
-        if not self.changes_networks:
-            return
-        flag = "--apoptosis" if self.apoptosis else "--grow"
-        others = {
-            "strategy": ("sync", "its ranks have weights of their own, or gradients that are under way"),
-            "faults": (
-                "abort",
-                "what a rank or a checkpoint has kept of another network does not fit the script's model",
-            ),
-            "transport": ("mpi", "Horovod remembers the shapes of gradients"),
-            "reproducible": (0, "neurons are judged by sums over the rows of each rank"),
-        }
-        for name, (allowed, why) in others.items():
-            if (value := getattr(self, name)) not in (allowed if isinstance(allowed, tuple) else (allowed,)):
-                raise SettingError(
-                    f"{flag} and {flag_name(name)} {value} do not go together: {why}. Leave out {flag_name(name)}, or "
-                    f"{flag}."
-                )
-        if self.grow and not 0 < self.grow_from <= 1:
-            raise SettingError(f"--grow-from is {self.grow_from:g}; it must be above 0 and at most 1.")
-        if self.grow and self.grow_to < self.grow_from:
-            raise SettingError(f"--grow-to is {self.grow_to:g}, below --grow-from, which is {self.grow_from:g}.")
-
-    def _check_shard(self) -> None:
-        """Refuse what does not go together with variables in parts."""
-        if self.shard == "none":
-            return
-        flag = f"--shard {self.shard}"
-        others = {
-            "partitioner": ((True,), "parts are made when a step is rebuilt for rows"),
-            "strategy": (("sync",), "its ranks have weights of their own, or updates that come late"),
-            "faults": (("abort", "restart"), "the parts of a rank that dies are lost"),
-            "reproducible": ((0,), "a step of virtual ranks is not rebuilt for rows"),
-            "batch_norm": (("batch",), "such a step is not rebuilt for rows"),
-            "transport": (("mpi",), "Horovod gives every rank whole gradients"),
-            "codec": (("none",), "gradients that become parts are not encoded"),
-            "apoptosis": ((False,), no_change := "parts do not follow a model that changes while it trains"),
-            "grow": ((False,), no_change),
-            "prune_samples": ((0,), no_scores := "a step that scores rows is not rebuilt for rows"),
-            "sample_scores": (("",), no_scores),
-        }
-        for name, (allowed, why) in others.items():
-            if (value := getattr(self, name)) not in allowed:
-                text = ("on" if value else "off") if isinstance(value, bool) else value
-                raise SettingError(
-                    f"{flag} and {flag_name(name)} {text} do not go together: {why}. Leave out {flag_name(name)}, or "
-                    f"{flag}."
-                )
-
-    def _check_reproducible(self, ranks: int) -> None:
-        """Refuse what gives other bits on other numbers of ranks."""
-        if not self.reproducible:
-            return
-        others = {
-            "strategy": ("sync",),
-            "codec": ("none",),
-            "batch": ("global",),
-            "data": ("exact", "whole"),
-            "rows": ("auto", "shared"),
-            "schedule": ("chained",),
-            "shard_loops": (True,),
-        }
-        for name, allowed in others.items():
-            if (value := getattr(self, name)) not in allowed:
-                text = value if isinstance(value, str) else {True: "on", False: "off"}[value]
-                takes = allowed[0] if isinstance(allowed[0], str) else "on"
-                raise SettingError(
-                    f"--reproducible and {flag_name(name)} {text} do not go together: the bits would depend on the "
-                    f"number of ranks. Take {flag_name(name)} {takes}, or leave out --reproducible."
-                )
-        if ranks > self.reproducible:
-            raise SettingError(
-                f"--reproducible {self.reproducible} is for at most {self.reproducible} ranks, and there are {ranks}: "
-                "give it the largest number of ranks that the script shall ever have."
-            )
-
-    def _check_samples(self) -> None:
-        """Refuse parts of rows, and of epochs, that cannot be."""
-        if not 0 <= self.prune_samples < 1:
-            raise SettingError(
-                f"--prune-samples is {self.prune_samples:g}; it must be less than 1: the probability with which a row "
-                "is left out, such as 0.5."
-            )
-        if self.prune_samples_until > 1:
-            raise SettingError(
-                f"--prune-samples-until is {self.prune_samples_until:g}; it must be from 0 to 1: a part of the epochs."
-            )
-
-        if self.scores_samples and (self.groups or self.strategy in ("elastic", "server")):
-            raise SettingError(
-                f"--prune-samples and --sample-scores do not go together with --strategy {self.strategy}"
-                f"{' --groups' if self.groups else ''}: groups that train apart take the rows of a batch when they are "
-                "ready, and nobody would know whose scores a row has. Take --strategy sync, pipe, gossip or local."
-            )
-
-    def _check_horovod(self, ranks: int) -> None:
-        """Refuse what Horovod cannot do, and Horovod where several ranks are about to run and it is not installed."""
-        if self.transport != "horovod":
-            return
-        others = {
-            "strategy": (("sync",), "Horovod adds up gradients in the step that computes them"),
-            "codec": (("none",), "Horovod sends gradients as they are"),
-            "faults": (("abort", "restart"), "Horovod cannot go on without a rank that has died"),
-            "schedule": (("chained",), "Horovod has a thread of its own, and sends what is there"),
-            "reproducible": ((0,), "the order in which Horovod adds up depends on the number of ranks"),
-            "prune_samples": ((0,), no_rows := "Horovod is built for Keras 2 alone, whose rows have no scores here"),
-            "sample_scores": (("",), no_rows),
-        }
-        for name, (allowed, why) in others.items():
-            if (value := getattr(self, name)) not in allowed:
-                instead = f"Take {flag_name(name)} {allowed[0]}" if allowed[0] else f"Leave out {flag_name(name)}"
-                raise SettingError(
-                    f"--transport horovod and {flag_name(name)} {value} do not go together: {why}. {instead}, or leave "
-                    "out --transport horovod."
-                )
-        found = importlib.machinery.PathFinder.find_spec("horovod")  # not the names that matex_tf serves
-        if ranks > 1 and (found is None or found.origin is None):
-            raise SettingError(
-                f"--transport horovod needs Horovod, and {sys.executable} has none. Install it (docs/exchange.md, "
-                "Horovod as the transport; 0.28.1 builds for TensorFlow 2.15 at the latest), or leave out --transport "
-                "horovod."
-            )
 
     def as_environment(self) -> dict[str, str]:
         """The settings that differ from their defaults, as environment variables."""
@@ -685,33 +551,40 @@ class Settings:
         return {one.variable: one.as_text(values[one.name]) for one in options() if values[one.name] != one.default}
 
 
-def declared_by_strategies() -> dict[str, type[Any]]:
-    """The dataclasses of options that strategies declare, each once, by the name of the strategy."""
+def declarations() -> dict[str, type[Any]]:
+    """The dataclasses of settings that strategies and features declare, each once, by the topic of its settings."""
     found: dict[str, type[Any]] = {}
     for name in STRATEGIES:
         declared = STRATEGIES[name].Options
         if declared not in found.values() and dataclasses.fields(declared):
-            found[name] = declared
+            found[f"strategy {name}"] = declared
+    for name, feature in registry.found().items():
+        if feature.settings:
+            module, _, cls = feature.settings.partition(":")
+            found[name] = getattr(importlib.import_module(module), cls)
     return found
 
 
 def options() -> list[Option]:
-    """Every setting: those of all runs, then those of each strategy."""
+    """Every setting: those of all runs, then those of each strategy and of each feature.
+
+    Raises:
+        MatexError: two of them have the same name.
+    """
     about = " ".join(f"`{name}`: {one.text}." for name, one in STRATEGIES.items())
-    of_all = [
+    every = [
         dataclasses.replace(one, text=f"{one.text} {about}", choices=tuple(STRATEGIES))
         if one.name == "strategy"
         else one
         for one in Option.of(Settings)
     ]
-    return [
-        *of_all,
-        *(
-            one
-            for name, declared in declared_by_strategies().items()
-            for one in Option.of(declared, f"strategy {name}")
-        ),
-    ]
+    every += [one for topic, declared in declarations().items() for one in Option.of(declared, topic)]
+    topics: dict[str, str] = {}
+    for one in every:
+        if one.name in topics:
+            raise MatexError(f"two settings are called {one.flag}: of {topics[one.name]}, and of {one.group}.")
+        topics[one.name] = one.group
+    return every
 
 
 def as_flags(given: Mapping[str, str]) -> list[str]:

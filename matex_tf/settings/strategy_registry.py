@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Iterator, MutableMapping
 from typing import Any
+
+from matex_tf.features import registry
 
 
 class Registry(MutableMapping[str, Any]):
     """The class of each strategy by its name, imported when it is asked for: a command line needs the names alone."""
 
     def __init__(self, known: dict[str, Any]):
-        """Args: known: classes, or where they are, as in "package.module:Class"."""
-        self._known = known
+        """Args: known: classes, or where they are, as in "package.module:Class"; those of features come after them."""
+        self._core = known
+
+    @functools.cached_property
+    def _known(self) -> dict[str, Any]:
+        return {**self._core, **{name: at for one in registry.found().values() for name, at in one.strategies.items()}}
 
     def __getitem__(self, name: str) -> Any:
         found = self._known[name]

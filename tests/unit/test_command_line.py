@@ -9,7 +9,7 @@ import pytest
 
 from matex_tf import settings
 from matex_tf.cli import verify
-from matex_tf.cli.main import COMMANDS, main
+from matex_tf.cli.main import commands, main
 from matex_tf.errors import SettingError
 from matex_tf.job import command_line
 from matex_tf.verifying.compare import Comparison, Found
@@ -22,7 +22,7 @@ VALUES = {
     **{"FILE": "f", "FILE.png": "f.png", "DIR": "d", "NAME": "HOME", "SECONDS": "2.5", "TEXT": "logs"},
 }
 PARSERS = {
-    **{name: importlib.import_module(f"matex_tf.cli.{name}").parser for name in COMMANDS},
+    **{name: importlib.import_module(one.module).parser for name, one in commands().items()},
     "python": command_line.of_python,
 }
 

@@ -12,8 +12,8 @@ from slurm_jobs import Batch, needs_slurm, sbatch
 
 from benchmarks.hosts import Hosts, unavailable
 
-SUPPORT = Path(__file__).parents[1] / "support"
-ROUNDS = SUPPORT / "label_rounds.py"
+HERE = Path(__file__).parent
+ROUNDS = HERE / "label_rounds.py"
 
 
 @pytest.mark.variants(0)

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from matex_tf.label import rounds
-from matex_tf.label.training import Plan, Training
+from matex_tf.features.label import rounds
+from matex_tf.features.label.training import Plan, Training
 
 
 def test_ranks_write_the_same_files(tmp_path, monkeypatch):
     """Another rank may come between a rank's draft and the file that it becomes."""
-    from matex_tf.label import train
+    from matex_tf.features.label.network import train
 
     answers, moved, replace = np.eye(3, dtype=np.float32), [], os.replace
 

@@ -21,11 +21,11 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from matex_tf.errors import DataError, MatexError, SettingError
-from matex_tf.label import export, pixels
-from matex_tf.label.actions import Change, StoreError
-from matex_tf.label.board import Board
-from matex_tf.label.safety import Guard
-from matex_tf.label.training import Training
+from matex_tf.features.label import export, pixels
+from matex_tf.features.label.actions import Change, StoreError
+from matex_tf.features.label.board import Board
+from matex_tf.features.label.safety import Guard
+from matex_tf.features.label.training import Training
 
 _PAGE = Path(__file__).parent / "page"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}

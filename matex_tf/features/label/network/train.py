@@ -14,8 +14,8 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from matex_tf.label import boundary, rounds
-from matex_tf.label.network import learner as networks
+from matex_tf.features.label import boundary, rounds
+from matex_tf.features.label.network import learner as networks
 
 EPOCHS = 5  # of a round, after each of which the page hears of it
 

@@ -13,12 +13,12 @@ import pytest
 from PIL import Image
 
 from matex_tf.errors import DataError
-from matex_tf.label import boundary, export, pixels
-from matex_tf.label.board import Board
-from matex_tf.label.images import open_images
-from matex_tf.label.rounds import Result, Task, begin, held_out, read, read_array, read_log
-from matex_tf.label.store import Store
-from matex_tf.label.training import Plan, Training
+from matex_tf.features.label import boundary, export, pixels
+from matex_tf.features.label.board import Board
+from matex_tf.features.label.images import open_images
+from matex_tf.features.label.rounds import Result, Task, begin, held_out, read, read_array, read_log
+from matex_tf.features.label.store import Store
+from matex_tf.features.label.training import Plan, Training
 from matex_tf.readers import DataSet
 
 RANDOM = np.random.default_rng(0)

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from matex_tf.label.actions import NONE, SKIPPED, TABLES, VERSION, Action, Change, StoreError, plain
+from matex_tf.features.label.actions import NONE, SKIPPED, TABLES, VERSION, Action, Change, StoreError, plain
 from matex_tf.storage.private_directory import owner
 
 MOST_GROUPS = 200

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from matex_tf.errors import DataError
-from matex_tf.label.board import Board
+from matex_tf.features.label.board import Board
 
 _COLUMNS = ("image", "label", "source", "confidence", "votes")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which a spreadsheet would begin to compute

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from matex_tf.errors import SettingError
-from matex_tf.label import boundary, scores
-from matex_tf.label.actions import SKIPPED, Change, agreed
-from matex_tf.label.images import Images
-from matex_tf.label.rounds import Result
-from matex_tf.label.store import Store
-from matex_tf.label.training import Labels
+from matex_tf.features.label import boundary, scores
+from matex_tf.features.label.actions import SKIPPED, Change, agreed
+from matex_tf.features.label.images import Images
+from matex_tf.features.label.rounds import Result
+from matex_tf.features.label.store import Store
+from matex_tf.features.label.training import Labels
 from matex_tf.storage import atomic_file
 
 NOTHING = -2  # the group of an image that nobody has labelled

@@ -2,14 +2,15 @@
 
 import numpy as np
 import pytest
-from label_server import discs
+
+from tests.features.label.label_server import discs
 
 pytestmark = pytest.mark.variants(0)
 
 
 @pytest.fixture(scope="module")
 def network():
-    from matex_tf.label.network import learner
+    from matex_tf.features.label.network import learner
 
     return learner
 
@@ -129,7 +130,8 @@ def test_images_are_learned(network, semi):
 
 def test_other_classes(network, tmp_path):
     """From a round to the next the body goes on: with the same classes, with others, and with FixMatch switched."""
-    from matex_tf.label import rounds, train
+    from matex_tf.features.label import rounds
+    from matex_tf.features.label.network import train
 
     images, kind = discs(60)
     np.save(tmp_path / "images.npy", images[..., None])

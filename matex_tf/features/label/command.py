@@ -134,10 +134,10 @@ def command(given: argparse.Namespace) -> int:
             raise SettingError(f"{flag} is {path}, and there is no such file.")
     if given.map == "umap":
         _require("umap", "--map umap needs the package umap-learn: pip install 'matex_tf[label,umap]'.")
-    from matex_tf.label import scores
-    from matex_tf.label.board import Board
-    from matex_tf.label.images import open_images
-    from matex_tf.label.store import Store
+    from matex_tf.features.label import scores
+    from matex_tf.features.label.board import Board
+    from matex_tf.features.label.images import open_images
+    from matex_tf.features.label.store import Store
 
     path = os.path.abspath(given.rest[0])
     images = open_images(path, given.dataset)
@@ -168,7 +168,7 @@ def _require(module: str = "", message: str = "") -> None:
 
 
 def _export(board: Any, folder: str, size: int) -> int:
-    from matex_tf.label import export
+    from matex_tf.features.label import export
 
     table, arrays = os.path.join(folder, "labels.csv"), os.path.join(folder, "labels.h5")
 
@@ -191,14 +191,14 @@ def _export(board: Any, folder: str, size: int) -> int:
 def _serve(board: Any, given: argparse.Namespace, title: str, person: str) -> int:
     import uvicorn
 
-    from matex_tf.label import rounds, server
-    from matex_tf.label.training import Plan, Training
+    from matex_tf.features.label import rounds, server
+    from matex_tf.features.label.training import Plan, Training
 
     training = None
     if given.train == "on":
         ranks = given.ranks or (resources.default_ranks(given.hosts))
         run = ["-n", str(ranks), *(["--hosts", given.hosts] if given.hosts else [])]
-        target = [os.path.abspath(given.script)] if given.script else ["-m", "matex_tf.label.train"]
+        target = [os.path.abspath(given.script)] if given.script else ["-m", "matex_tf.features.label.network.train"]
         task = rounds.Task(
             [], given.semi == "on", given.threshold, given.steps, given.batch, given.augment, given.model,
             os.path.abspath(given.weights) if given.weights else "",

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from matex_tf.errors import DataError
-from matex_tf.label import rounds
-from matex_tf.label.images import Images
+from matex_tf.features.label import rounds
+from matex_tf.features.label.images import Images
 from matex_tf.launch import lifetime
 
 _LOOK = 0.1  # seconds between looks at what a script has written

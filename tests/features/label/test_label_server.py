@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from label_server import Running, discs
 from starlette.testclient import TestClient
 
 from matex_tf.cli.main import main
-from matex_tf.label import server
-from matex_tf.label.board import Board
-from matex_tf.label.images import open_images
-from matex_tf.label.rounds import Result
-from matex_tf.label.store import Store
+from matex_tf.features.label import server
+from matex_tf.features.label.board import Board
+from matex_tf.features.label.images import open_images
+from matex_tf.features.label.rounds import Result
+from matex_tf.features.label.store import Store
+from tests.features.label.label_server import Running, discs
 
 TOKEN = "a-token-of-this-test"
 HOST = {"host": "localhost:8765"}
@@ -283,7 +283,7 @@ def test_command_line(tmp_path, capsys):
 
 def own_script():
     """The script that docs/label.md shows."""
-    page = (Path(server.__file__).parents[2] / "docs" / "label.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "label.md").read_text()
     return page.partition("### Your own script")[2].partition("```python\n")[2].partition("```")[0]
 
 
@@ -368,7 +368,7 @@ DIES = """
 import os
 from pathlib import Path
 import numpy as np
-from matex_tf.label.rounds import rounds
+from matex_tf.features.label.rounds import rounds
 
 for task in rounds():
     labels = task.load("labels")

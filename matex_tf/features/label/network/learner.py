@@ -17,8 +17,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from matex_tf.label.network.augment import DRAWS, Augment
-from matex_tf.label.network.layers import network
+from matex_tf.features.label.network.augment import DRAWS, Augment
+from matex_tf.features.label.network.layers import network
 
 RATE = 3e-3  # of learning, at its highest
 _UNLABELLED = 2  # images without a label for each that has one; 7 in the paper

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from label_server import Running, discs
+
+from tests.features.label.label_server import Running, discs
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here: apt-get install chromium")
@@ -369,7 +370,7 @@ def test_picture_of_the_docs(browser, tmp_path):
     import sys
 
     h5py = pytest.importorskip("h5py")
-    make = Path(__file__).parents[2] / "examples" / "make_data.py"
+    make = Path(__file__).parents[3] / "examples" / "make_data.py"
     subprocess.run([sys.executable, make, tmp_path, "--crystals", "1000"], check=True)
     kind = h5py.File(tmp_path / "crystals.h5")["labels"][:]
     running = Running(

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from matex_tf.errors import DataError, listed, quoted
-from matex_tf.label import pixels
+from matex_tf.features.label import pixels
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".pgm", ".ppm")
 MOST_IMAGES = 1_000_000

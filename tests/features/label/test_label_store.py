@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from matex_tf.label.actions import NONE, SKIPPED, StoreError, agreed
-from matex_tf.label.store import Store
+from matex_tf.features.label.actions import NONE, SKIPPED, StoreError, agreed
+from matex_tf.features.label.store import Store
 
 NAMES = [f"{number}.png" for number in range(20)]
 
@@ -128,7 +128,7 @@ def test_all_undone(tmp_path, seed):
 
 KILLED = """
 import os, signal, sys
-from matex_tf.label.store import Store
+from matex_tf.features.label.store import Store
 store = Store(sys.argv[1], [f"{n}.png" for n in range(20)])
 group = store.new_group("ann", "water").group
 for image in range(20):

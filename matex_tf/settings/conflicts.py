@@ -1,0 +1,162 @@
+"""Settings that do not go together, each refused in words that name both and say what to take instead."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from matex_tf.errors import SettingError
+from matex_tf.settings.declaration import flag_name
+
+if TYPE_CHECKING:
+    from matex_tf.settings.run_settings import Settings
+
+
+def refuse(settings: Settings, asked: str, others: Mapping[str, tuple[tuple[Any, ...], str]]) -> None:
+    """Refuse what does not go together with one setting.
+
+    Args:
+        asked: its flag, with its value if that says more.
+        others: for other settings, by their names, the values that they may have, the first of which to take instead,
+            and why: a clause without a full stop.
+
+    Raises:
+        SettingError: one of the others has another value.
+    """
+    values = settings.values()
+    for name, (allowed, why) in others.items():
+        if (value := values[name]) not in allowed:
+            shown, take = (("off", "on")[one] if isinstance(one, bool) else one for one in (value, allowed[0]))
+            instead = f"Take {flag_name(name)} {take}" if allowed[0] else f"Leave out {flag_name(name)}"
+            raise SettingError(
+                f"{asked} and {flag_name(name)} {shown} do not go together: {why}. {instead}, or leave out {asked}."
+            )
+
+
+def check(settings: Settings, ranks: int) -> None:
+    """Refuse what the core cannot do together; what strategies and features cannot do, they refuse themselves.
+
+    Args:
+        ranks: how many train; 0 if nobody knows yet.
+
+    Raises:
+        SettingError: what does not go together, and what to take instead.
+    """
+    _check_reproducible(settings, ranks)
+    _check_horovod(settings, ranks)
+    _check_samples(settings)
+    _check_watch(settings)
+    _check_dynamics(settings)
+    _check_shard(settings)
+
+
+def _check_watch(settings: Settings) -> None:
+    """Refuse what needs the reports of ranks that do not report."""
+    for name, asked in (("progress", settings.progress == "on"), ("metrics", bool(settings.metrics))):
+        if asked and not settings.watch:
+            raise SettingError(
+                f"{flag_name(name)} shows what ranks report, and with --watch off they do not: leave out one."
+            )
+
+
+def _check_dynamics(settings: Settings) -> None:
+    """Refuse what cannot follow a model that changes while it trains."""
+    if not settings.changes_networks:
+        return
+    others = {
+        "strategy": (("sync",), "its ranks have weights of their own, or gradients that are under way"),
+        "faults": (("abort",), "what a rank or a checkpoint has kept of another network does not fit the model"),
+        "transport": (("mpi",), "Horovod remembers the shapes of gradients"),
+        "reproducible": ((0,), "neurons are judged by sums over the rows of each rank"),
+    }
+    refuse(settings, "--apoptosis" if settings.apoptosis else "--grow", others)
+    if settings.grow and not 0 < settings.grow_from <= 1:
+        raise SettingError(f"--grow-from is {settings.grow_from:g}; it must be above 0 and at most 1.")
+    if settings.grow and settings.grow_to < settings.grow_from:
+        raise SettingError(f"--grow-to is {settings.grow_to:g}, below --grow-from, which is {settings.grow_from:g}.")
+
+
+def _check_shard(settings: Settings) -> None:
+    """Refuse what does not go together with variables in parts."""
+    if settings.shard == "none":
+        return
+    others = {
+        "partitioner": ((True,), "parts are made when a step is rebuilt for rows"),
+        "strategy": (("sync",), "its ranks have weights of their own, or updates that come late"),
+        "faults": (("abort", "restart"), "the parts of a rank that dies are lost"),
+        "reproducible": ((0,), "a step of virtual ranks is not rebuilt for rows"),
+        "batch_norm": (("batch",), "such a step is not rebuilt for rows"),
+        "transport": (("mpi",), "Horovod gives every rank whole gradients"),
+        "codec": (("none",), "gradients that become parts are not encoded"),
+        "apoptosis": ((False,), no_change := "parts do not follow a model that changes while it trains"),
+        "grow": ((False,), no_change),
+        "prune_samples": ((0,), no_scores := "a step that scores rows is not rebuilt for rows"),
+        "sample_scores": (("",), no_scores),
+    }
+    refuse(settings, f"--shard {settings.shard}", others)
+
+
+def _check_reproducible(settings: Settings, ranks: int) -> None:
+    """Refuse what gives other bits on other numbers of ranks."""
+    if not settings.reproducible:
+        return
+    allowed = {
+        "strategy": ("sync",),
+        "codec": ("none",),
+        "batch": ("global",),
+        "data": ("exact", "whole"),
+        "rows": ("auto", "shared"),
+        "schedule": ("chained",),
+        "shard_loops": (True,),
+    }
+    why = "the bits would depend on the number of ranks"
+    refuse(settings, "--reproducible", {name: (values, why) for name, values in allowed.items()})
+    if ranks > settings.reproducible:
+        raise SettingError(
+            f"--reproducible {settings.reproducible} is for at most {settings.reproducible} ranks, and there are "
+            f"{ranks}: give it the largest number of ranks that the script shall ever have."
+        )
+
+
+def _check_samples(settings: Settings) -> None:
+    """Refuse parts of rows, and of epochs, that cannot be."""
+    if not 0 <= settings.prune_samples < 1:
+        raise SettingError(
+            f"--prune-samples is {settings.prune_samples:g}; it must be less than 1: the probability with which a row "
+            "is left out, such as 0.5."
+        )
+    if settings.prune_samples_until > 1:
+        raise SettingError(
+            f"--prune-samples-until is {settings.prune_samples_until:g}; it must be from 0 to 1: a part of the epochs."
+        )
+    if settings.scores_samples and (settings.groups or settings.strategy in ("elastic", "server")):
+        raise SettingError(
+            f"--prune-samples and --sample-scores do not go together with --strategy {settings.strategy}"
+            f"{' --groups' if settings.groups else ''}: groups that train apart take the rows of a batch when they are "
+            "ready, and nobody would know whose scores a row has. Take --strategy sync, pipe, gossip or local."
+        )
+
+
+def _check_horovod(settings: Settings, ranks: int) -> None:
+    """Refuse what Horovod cannot do, and Horovod if several ranks are about to run and it is not installed."""
+    if settings.transport != "horovod":
+        return
+    others = {
+        "strategy": (("sync",), "Horovod adds up gradients in the step that computes them"),
+        "codec": (("none",), "Horovod sends gradients as they are"),
+        "faults": (("abort", "restart"), "Horovod cannot go on without a rank that has died"),
+        "schedule": (("chained",), "Horovod has a thread of its own, and sends what is there"),
+        "reproducible": ((0,), "the order in which Horovod adds up depends on the number of ranks"),
+        "prune_samples": ((0,), no_rows := "Horovod is built for Keras 2 alone, whose rows have no scores here"),
+        "sample_scores": (("",), no_rows),
+    }
+    refuse(settings, "--transport horovod", others)
+    found = importlib.machinery.PathFinder.find_spec("horovod")  # not the names that matex_tf serves
+    if ranks > 1 and (found is None or found.origin is None):
+        raise SettingError(
+            f"--transport horovod needs Horovod, and {sys.executable} has none. Install it (docs/exchange.md, "
+            "Horovod as the transport; 0.28.1 builds for TensorFlow 2.15 at the latest), or leave out --transport "
+            "horovod."
+        )

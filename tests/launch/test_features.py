@@ -1,0 +1,53 @@
+"""The core without any feature: a copy of the package from which all their folders were taken."""
+
+import shutil
+import sys
+from pathlib import Path
+
+from jobs import Job
+
+from matex_tf.features import found
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = """
+import keras, numpy as np
+import matex_tf
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+x = np.arange(30, dtype="float32").reshape(10, 3) / 30
+model.fit(x, x.sum(1, keepdims=True), batch_size=5, verbose=0)
+print(matex_tf.__file__, [f"{value:.5f}" for value in model.get_weights()[0][:, 0]])
+"""
+
+
+def test_the_core_alone(tmp_path):
+    """Two ranks train as one does; commands and settings of features are unknown, and the rest is there."""
+    copy = tmp_path / "copy" / "matex_tf"
+    ours = sorted(path.parent.name for path in (ROOT / "matex_tf" / "features").glob("*/__init__.py"))
+    left_out = shutil.ignore_patterns(*ours)
+    shutil.copytree(
+        ROOT / "matex_tf",
+        copy,
+        ignore=lambda folder, names: left_out(folder, names) if folder.endswith("features") else (),
+    )
+    for room in ("readers", "patches"):
+        shutil.copytree(ROOT / room, copy / room)
+    assert ours and not [name for name in ours if (copy / "features" / name).exists()]
+    (tmp_path / "train.py").write_text(SCRIPT)
+
+    def matex(*words):
+        code = "import sys; from matex_tf.cli.main import main; sys.exit(main(sys.argv[1:]))"
+        return Job([sys.executable, "-c", code, *words], tmp_path, PYTHONPATH=str(copy.parent)).end(120)
+
+    shown = matex("--help")
+    commands = [name for one in ours for name in found()[one].commands]
+    assert shown.code == 0 and "  run  " in shown.out
+    assert not [name for name in commands if f"\n  {name} " in shown.out]
+    for name in commands:
+        assert "which is not installed: pip install 'matex_tf" in matex(name, "x").err
+    one = Job([sys.executable, "train.py"], tmp_path, PYTHONPATH=str(copy.parent)).end(120)
+    two = matex("run", "-n", "2", "train.py")
+    assert (one.code, two.code) == (0, 0), (one.err, two.err)
+    assert one.out == two.out and one.out.startswith(str(copy))
+    assert "each batch is shared out among 2 ranks" in two.err
