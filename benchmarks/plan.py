@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks import hosts as emulated
 from benchmarks import jobs, plan_groups, tables, training
 from benchmarks.training import SERVER
-from matex_tf.planning.predict import best, compared
+from matex_tf.features.plan.predict import best, compared
 
 
 def train(model_name: str, rows: int, compute: float) -> None:

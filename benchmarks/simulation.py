@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from benchmarks import tables
+from matex_tf.features.plan.simulation import Cluster, efficiencies
 from matex_tf.planning import plotting
-from matex_tf.planning.simulation import Cluster, efficiencies
 
 SIZES = (2, 10, 100, 1000, 10_000)
 

@@ -1,4 +1,4 @@
-"""Who sends what, to whom, and when: decided here for training and for `matex_tf.planning.simulation` alike.
+"""Who sends what, to whom, and when: decided here alike for training and for who simulates it.
 
 No network, no clock and no weights.
 """

@@ -1,4 +1,4 @@
-"""How long a step takes, by formulas and by measurements: which strategy pays on how many ranks.
+"""How long a step takes, as formulas: what a strategy says of itself, and what draws pictures.
 
-It may import core, exchange, center and strategies. Start reading in cost_model.py.
+It may import nothing. Start reading in cost_model.py.
 """

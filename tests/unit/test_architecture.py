@@ -33,7 +33,7 @@ ROOMS: dict[str, str] = {
     "dynamics.channels": "",
     "dynamics.samples": "core storage",
     "blueprints": "core launch planning",
-    "planning": "core storage exchange exchange.network center strategies",
+    "planning": "",
     "verifying": "",
     "launch": "core faults layer",
     "launch.warm": "core storage launch",

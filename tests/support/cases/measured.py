@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from matex_tf.planning import probe
+from matex_tf.features.plan import probe
 from tests.support.cases.exchange import on_hosts
 
 

@@ -17,13 +17,13 @@ from matex_tf.cli import trace as timeline
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError, SettingError
 from matex_tf.exchange.bucket_plan import MEGABYTE
+from matex_tf.features.plan import predict, probe
+from matex_tf.features.plan.predict import Job
 from matex_tf.job import launching
 from matex_tf.job.command_line import SETTING_PAGES, Convert, Parser, one_of, text, whole
 from matex_tf.job.target import Target
 from matex_tf.launch import mpirun_command, mpirun_process, resources
-from matex_tf.planning import predict, probe
 from matex_tf.planning.cost_model import FRAMES, Machine
-from matex_tf.planning.predict import Job
 from matex_tf.settings import Settings
 from matex_tf.storage import atomic_file
 
@@ -178,7 +178,7 @@ def _measure_links(asked: argparse.Namespace) -> tuple[Machine, int, bool]:
     """The machine, the number of ranks, and whether they are on more than one node."""
     with launching.folder(asked.hosts, "plan") as folder:
         path = os.path.join(folder, "links.json")
-        _run(asked, ["-m", "matex_tf.planning.probe", path], "measuring the links")
+        _run(asked, ["-m", "matex_tf.features.plan.probe", path], "measuring the links")
         machine, nodes = probe.read(path)
     return machine, sum(nodes), len(nodes) > 1
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from matex_tf.features.plan.simulation import Cluster, Simulation, efficiencies, together
 from matex_tf.planning.cost_model import Machine
-from matex_tf.planning.simulation import Cluster, Simulation, efficiencies, together
 from matex_tf.planning.step_cost import PlannedStep
 from matex_tf.settings import Settings
 from matex_tf.strategies import STRATEGIES

@@ -8,13 +8,14 @@ from types import SimpleNamespace
 import pytest
 from jobs import LAUNCHER, Job
 
-from matex_tf.cli import plan as planning
 from matex_tf.cli.main import main
 from matex_tf.cli.trace import Step
 from matex_tf.errors import DataError, MatexError
 from matex_tf.exchange.bucket import ALIGNMENT
 from matex_tf.exchange.network import lane
-from matex_tf.planning import cost_model, predict, probe, step_cost
+from matex_tf.features.plan import command as planning
+from matex_tf.features.plan import predict, probe
+from matex_tf.planning import cost_model, step_cost
 from matex_tf.planning.cost_model import CodecCost, Machine, hierarchical
 from matex_tf.settings import Settings
 from tests.support.cases import measured
