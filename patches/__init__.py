@@ -17,6 +17,7 @@ from types import ModuleType
 import wrapt
 
 from matex_tf import settings
+from matex_tf.patches import table
 from matex_tf.patches.common import keras_lines, run_state
 from matex_tf.patches.table import FILES, PATCHES, RECORDING
 from matex_tf.verifying import record
@@ -70,6 +71,8 @@ def _patch_imports() -> None:
     horovod_alias.install()
     wrapt.register_post_import_hook(horovod_alias.leave_alone, "horovod.tensorflow")
     for module, patch in (*(RECORDING if recorded() else ()), *PATCHES, *_of_files()):
+        _register(module, f"{__name__}.{patch}")
+    for module, patch in table.of_features():
         _register(module, patch)
     wrapt.register_post_import_hook(_apply_waiting, "tensorflow")
 
@@ -89,7 +92,7 @@ def install_recording(seed: int) -> None:
 
     seeds.use(seed)
     for module, patch in (("tensorflow", "common.seeds"), *RECORDING):
-        _register(module, patch)
+        _register(module, f"{__name__}.{patch}")
     wrapt.register_post_import_hook(_apply_waiting, "tensorflow")
 
 
@@ -156,7 +159,7 @@ def _applier(place: str, patch: str) -> Callable[[ModuleType], None]:
         if keras_lines.place(module.__name__) != place:  # of the other Keras, under the same name
             return
         if (
-            patch != "imports.other_frameworks"
+            patch != other_frameworks.__name__
             and module.__name__.startswith("keras.")
             and other_frameworks.backend() != "tensorflow"
         ):
@@ -167,7 +170,7 @@ def _applier(place: str, patch: str) -> Callable[[ModuleType], None]:
             put_on(module)
 
     def put_on(module: ModuleType) -> None:
-        importlib.import_module(f"matex_tf.patches.{patch}").install(module)
+        importlib.import_module(patch).install(module)
 
     return apply
 

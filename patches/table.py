@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from matex_tf.features import registry
+
 #: Names of modules, and the file that patches each. Keras 2 is `tf_keras` here, also where it is installed as `keras`.
 PATCHES = (
     ("tensorflow", "imports.tried"),
@@ -36,7 +38,6 @@ PATCHES = (
     ("tensorflow", "sessions.session_run"),
     ("tensorflow", "sessions.files"),
     ("keras.src.backend.tensorflow.trainer", "fit.trainer"),
-    ("keras.src.backend.tensorflow.trainer", "dynamics.changing_fit"),
     ("keras.src.backend.tensorflow.trainer", "loops.keras_loops"),
     ("keras.src.optimizers.base_optimizer", "keras.optimizer"),
     ("keras.src.optimizers.base_optimizer", "loops.gradient_updates"),
@@ -126,6 +127,13 @@ PATCHES = (
     ("torch", "imports.other_frameworks"),
     ("jax", "imports.other_frameworks"),
 )
+
+
+
+def of_features() -> list[tuple[str, str]]:
+    """The same of features, with the whole name of each of their modules; they are put on after those of the core."""
+    return [row for feature in registry.found().values() for row in feature.patches]
+
 
 #: The same for what goes on writing when the call has returned.
 FILES = (

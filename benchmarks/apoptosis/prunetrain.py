@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks import jobs
 from benchmarks.apoptosis import measure, tasks
-from matex_tf.dynamics import surgery
+from matex_tf.features.dynamics import surgery
 
 EVERY = 2  # epochs
 #: A neuron goes when the weights that read it, or those that it reads, are below this part of the layer's largest.

@@ -48,7 +48,6 @@ def check(settings: Settings, ranks: int) -> None:
     _check_horovod(settings, ranks)
     _check_samples(settings)
     _check_watch(settings)
-    _check_dynamics(settings)
     _check_shard(settings)
 
 
@@ -59,23 +58,6 @@ def _check_watch(settings: Settings) -> None:
             raise SettingError(
                 f"{flag_name(name)} shows what ranks report, and with --watch off they do not: leave out one."
             )
-
-
-def _check_dynamics(settings: Settings) -> None:
-    """Refuse what cannot follow a model that changes while it trains."""
-    if not settings.changes_networks:
-        return
-    others = {
-        "strategy": (("sync",), "its ranks have weights of their own, or gradients that are under way"),
-        "faults": (("abort",), "what a rank or a checkpoint has kept of another network does not fit the model"),
-        "transport": (("mpi",), "Horovod remembers the shapes of gradients"),
-        "reproducible": ((0,), "neurons are judged by sums over the rows of each rank"),
-    }
-    refuse(settings, "--apoptosis" if settings.apoptosis else "--grow", others)
-    if settings.grow and not 0 < settings.grow_from <= 1:
-        raise SettingError(f"--grow-from is {settings.grow_from:g}; it must be above 0 and at most 1.")
-    if settings.grow and settings.grow_to < settings.grow_from:
-        raise SettingError(f"--grow-to is {settings.grow_to:g}, below --grow-from, which is {settings.grow_from:g}.")
 
 
 def _check_shard(settings: Settings) -> None:
@@ -90,8 +72,6 @@ def _check_shard(settings: Settings) -> None:
         "batch_norm": (("batch",), "such a step is not rebuilt for rows"),
         "transport": (("mpi",), "Horovod gives every rank whole gradients"),
         "codec": (("none",), "gradients that become parts are not encoded"),
-        "apoptosis": ((False,), no_change := "parts do not follow a model that changes while it trains"),
-        "grow": ((False,), no_change),
         "prune_samples": ((0,), no_scores := "a step that scores rows is not rebuilt for rows"),
         "sample_scores": (("",), no_scores),
     }

@@ -16,7 +16,6 @@ PAGES = {
     "samples": "docs/samples.md",
     "files and output": "docs/files.md",
     OF_STRATEGIES: "docs/strategies.md",
-    "dynamics": "docs/dynamics.md",
     "exchange": "docs/exchange.md",
     "faults": "docs/faults.md",
     "the run": "docs/running.md",

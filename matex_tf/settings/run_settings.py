@@ -188,46 +188,6 @@ class Settings:
         "What ranks exchange, with whom and when.",  # the registry of strategies adds the choices, see `options`
         group="strategy",
     )
-    apoptosis: bool = option(
-        False,
-        "Whether redundant neurons are taken out of a model while `fit` trains it, at times that adapt to the progress "
-        "of the loss. Steps become smaller and faster, and the answer is that of a smaller network.",
-        kind="switch",
-        group="dynamics",
-    )
-    apoptosis_tolerance: float = option(
-        0.01,
-        "With `--apoptosis on`: what removals may add to the loss, on validation rows or rows of training batches. "
-        "It is a part of the geometric mean of the lowest loss so far and the loss before the first step. A removal "
-        "that adds more is taken back.",
-        kind="number",
-        group="dynamics",
-    )
-    grow: bool = option(
-        False,
-        "Whether `fit` begins with a part of the widths of the script's model. They grow when the loss stops "
-        "falling, and in the first three fifths of the training.",
-        kind="switch",
-        group="dynamics",
-    )
-    grow_from: float = option(
-        0.25,
-        "With `--grow on`: the part of its widths that a model begins with.",
-        kind="number",
-        group="dynamics",
-    )
-    grow_depth: bool = option(
-        False,
-        "With `--grow on`: whether residual blocks that repeat an earlier one begin only when the widths are there.",
-        kind="switch",
-        group="dynamics",
-    )
-    grow_to: float = option(
-        1.0,
-        "With `--grow on`: the part of the widths that a model may reach; above 1 it only grows while that pays.",
-        kind="number",
-        group="dynamics",
-    )
     groups: str = option(
         "",
         "Which ranks train as one with `--strategy elastic`, `server` or `local`: a number of groups, `host`, or lists "
@@ -506,7 +466,8 @@ class Settings:
     @property
     def changes_one_rank(self) -> bool:
         """Whether a script on one rank does other than Python would have it do."""
-        return self.reproducible > 0 or self.scores_samples or self.changes_networks or bool(self.join)
+        of_features = any(getattr(one, "changes_one_rank", False) for one in self.declared)
+        return self.reproducible > 0 or self.scores_samples or of_features or bool(self.join)
 
     @property
     def shares_loops(self) -> bool:
@@ -539,11 +500,6 @@ class Settings:
         for declared in declarations().values():
             if hasattr(declared, "check"):
                 self.of(declared).check(self, ranks)
-
-    @property
-    def changes_networks(self) -> bool:
-        """Whether models change while they train."""
-        return self.apoptosis or self.grow
 
     def as_environment(self) -> dict[str, str]:
         """The settings that differ from their defaults, as environment variables."""

@@ -154,11 +154,6 @@ class Strategy:
                 f"--batch per-rank and --strategy {cls.name}{' --groups' * bool(settings.groups)} do not go together: "
                 "groups share out each batch of the script. Take --batch global and a larger batch size."
             )
-        if (cls.has_center or settings.groups) and (settings.apoptosis or settings.grow):
-            raise SettingError(
-                f"--{'apoptosis' if settings.apoptosis else 'grow'} changes the model while it trains, and groups that "
-                f"train apart (--strategy {cls.name}) would part ways: take --strategy sync."
-            )
         if settings.center_network:
             import ipaddress
 

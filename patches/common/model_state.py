@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from matex_tf.dynamics.changes import Changes
-    from matex_tf.dynamics.growth import Growth
+    from matex_tf.patches.common.step_part import StepPart
     from matex_tf.patches.data.batch_ownership import Finding
     from matex_tf.patches.data.pipeline_ownership import Made
     from matex_tf.patches.recovery.whole_step import WholeStep
     from matex_tf.patches.samples.pruning import Pruning
+
+Note = TypeVar("Note")
 
 
 @dataclasses.dataclass
@@ -40,8 +41,7 @@ class ModelState:
         samples: the scores of rows in the `fit` that is under way, where there are any.
         sample_epochs: the iterator over the epochs of that `fit`.
         sample_factors: float32 (2,), for the graphs of steps; see `Pruning`.
-        changes: what takes neurons out of the model, or puts them in, in the `fit` that is under way; None for nothing.
-        growth: of the model in an earlier `fit`, which goes on in the next one; None where it never began small.
+        step_parts: what runs beside the steps of the `fit` that is under way.
         whole: whether its steps leave the state of one rank on every rank, see `partitioned_step`; None: not known yet.
         whole_as: how the model was compiled then.
         rows_apart: the ranks have given rows of their own to a call, so that none is a small one any more.
@@ -70,8 +70,14 @@ class ModelState:
     sample_factors: Any = None
     whole: bool | None = None
     whole_as: tuple[bool, ...] = ()
-    changes: Changes | None = None
-    growth: Growth | None = None
+    step_parts: list[StepPart] = dataclasses.field(default_factory=list)
+    _notes: dict[type[Any], Any] = dataclasses.field(default_factory=dict)
+
+    def note(self, kind: type[Note]) -> Note:
+        """What a feature remembers about the model, of this class; made, without arguments, if there is none."""
+        if kind not in self._notes:
+            self._notes[kind] = kind()
+        return cast(Note, self._notes[kind])
 
 
 _states: weakref.WeakKeyDictionary[Any, ModelState] = weakref.WeakKeyDictionary()

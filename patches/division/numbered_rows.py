@@ -19,7 +19,6 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf.core import world
-from matex_tf.dynamics.samples import scoring
 from matex_tf.errors import MatexError
 from matex_tf.patches.data import source_sharding
 from matex_tf.patches.data.pipeline_ownership import unwrapped
@@ -28,6 +27,7 @@ from matex_tf.patches.samples.pruning import Pruning
 from matex_tf.patches.samples.tagged_rows import TaggedRows
 from matex_tf.patches.turns import pydatasets
 from matex_tf.patches.turns.in_turn import flat
+from matex_tf.scores import scoring
 
 _THROUGH = ("_PrefetchDataset", "_OptionsDataset", "_VariantDataset")
 _MIXING = ("Shuffle", "Random", "Generator", "Sample")

@@ -14,7 +14,6 @@ from matex_tf import strategies
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import model_state, under_way
 from matex_tf.patches.data.batches import Batch, BatchSource, fetch
-from matex_tf.patches.dynamics import rows_seen
 from matex_tf.patches.fit import end_of_data, small_calls
 from matex_tf.patches.fit.step import one_rank_shapes, partitioned_step
 from matex_tf.patches.fit.step.shared_step import SharedStep
@@ -125,22 +124,21 @@ class StepFunction:
         self.feed.end_epoch(self.model)
         if not evaluating:
             self._groups.end_epoch()
-            if (changes := model_state.of(self.model).changes) is not None:
-                changes.after_epoch()
+            for part in model_state.of(self.model).step_parts:
+                part.after_epoch()
 
     def _run(self, batch: Batch, single: bool = False) -> Any:
         if self.kind == "train" and strategies.current().apart:
             return self._groups(batch, single)
-        changes = model_state.of(self.model).changes
-        if self.kind == "test":
-            changes = None
-        if changes is not None and changes.wants_rows:
-            rows, share = batch()
-            changes.see(*rows_seen.of(tagged_rows.untagged(rows), share))
+        parts = model_state.of(self.model).step_parts if self.kind == "train" else []
+        for part in parts:
+            if part.wants_rows:
+                data, share = batch()
+                part.before_step(tagged_rows.untagged(data), share)
         logs = self.step.of_batch(batch)
         self.step.tell()
-        if changes is not None:
-            changes.after_step()
+        for part in parts:
+            part.after_step()
         return logs
 
     def _whole(self, logs: Any) -> Any:

@@ -62,7 +62,8 @@ def missing(places: list[str], package: str, version: str) -> list[str]:
         package: "keras" or "tf_keras", as in the table of patches.
         version: of the package, such as "3.15.1".
     """
-    names = {name for name, _ in (*table.PATCHES, *table.RECORDING) if name.startswith(f"{package}.")}
+    rows = (*table.PATCHES, *table.of_features(), *table.RECORDING)
+    names = {name for name, _ in rows if name.startswith(f"{package}.")}
     number = _numbers(version)
     expected = {name for name in names if SINCE.get(name, (0, 0)) <= number < UNTIL.get(name, (99, 0))}
     return sorted(name for name in expected if not any(_is_in(place, name) for place in places))

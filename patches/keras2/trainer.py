@@ -77,11 +77,6 @@ def _refuse() -> None:
         raise MatexError(
             "--shard is for models of Keras 3, and this one is of tf_keras (Keras 2): leave it out (docs/sharding.md)."
         )
-    if settings.current().changes_networks:
-        raise MatexError(
-            "--apoptosis and --grow are for models of Keras 3, and this one is of tf_keras (Keras 2): leave them out "
-            "(docs/dynamics.md)."
-        )
 
 
 def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:

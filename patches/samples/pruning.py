@@ -16,11 +16,11 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.dynamics.samples import score_files, scoring
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import active_flag, log_once, run_state
 from matex_tf.patches.samples.row_losses import RowLosses
 from matex_tf.patches.samples.schedules import Ahead
+from matex_tf.scores import score_files, scoring
 
 #: Steps whose scores are held as tensors: to look into one that a device has yet to compute would wait for it.
 _HELD = 32

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from matex_tf.dynamics.samples import scoring
+from matex_tf.scores import scoring
 
 
 class TaggedRows(NamedTuple):

@@ -163,7 +163,7 @@ def rows_for(model, count=4, seed=0):
 
 def silence(model, seed=0):
     """Let nothing read a third of the channels of each group; which ones, by group."""
-    from matex_tf.dynamics import surgery
+    from matex_tf.features.dynamics import surgery
 
     rng, chosen = np.random.default_rng(seed), {}
     for group in surgery.channel_groups(model):

@@ -29,9 +29,7 @@ ROOMS: dict[str, str] = {
     "strategies": "core exchange exchange.network center",
     "faults": "core storage",
     "watching": "core storage faults",
-    "dynamics": "core exchange dynamics.channels",
-    "dynamics.channels": "",
-    "dynamics.samples": "core storage",
+    "scores": "core storage",
     "blueprints": "core launch planning",
     "planning": "",
     "verifying": "",
@@ -44,21 +42,20 @@ ROOMS: dict[str, str] = {
     "readers.formats.csv": "core readers.tables readers.safety",
     "readers.formats.hdf5": "core readers.tables readers.safety",
     "readers.formats.netcdf": "core readers.tables readers.safety",
-    "patches": "verifying patches.common patches.files patches.imports patches.loops patches.turns",
+    "patches": "features verifying patches.common patches.files patches.imports patches.loops patches.turns",
     "patches.common": "core patches",
     "patches.candidates": "core storage blueprints patches.common",
     "patches.random": "exchange patches.common patches.across_rows patches.partition",
     "patches.across_rows": "core exchange patches.common",
     "patches.checking": "core exchange strategies patches.common patches.across_rows",
     "patches.keras": "core exchange strategies patches.common patches.across_rows patches.shards",
-    "patches.samples": "core dynamics.samples patches.common patches.across_rows",
+    "patches.samples": "core scores patches.common patches.across_rows",
     "patches.data": (
         "core exchange exchange.network strategies verifying watching readers patches.common patches.samples"
     ),
     "patches.turns": "core exchange.node exchange.network patches.common patches.data",
-    "patches.division": "core dynamics.samples patches.common patches.data patches.samples patches.turns",
+    "patches.division": "core scores patches.common patches.data patches.samples patches.turns",
     "patches.recovery": "core storage faults exchange patches.common patches.data patches.keras",
-    "patches.dynamics": "core dynamics patches.common patches.data",
     "patches.groups": "core center faults strategies patches.common patches.data patches.recovery",
     "patches.partition": "core exchange patches.partition.shapes patches.partition.rules patches.partition.patterns",
     "patches.partition.shapes": "patches.partition patches.partition.patterns",
@@ -71,7 +68,7 @@ ROOMS: dict[str, str] = {
     ),
     "patches.fit": (
         "core exchange strategies watching readers patches.common patches.across_rows patches.checking patches.data"
-        " patches.division patches.turns patches.keras patches.recovery patches.random patches.samples patches.dynamics"
+        " patches.division patches.turns patches.keras patches.recovery patches.random patches.samples"
         " patches.groups patches.fit.step"
         " patches patches.files"  # whether the script is recorded, and whether it asks for its rank
     ),

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from matex_tf.core.world import World
-from matex_tf.dynamics.samples import score_files, scoring
 from matex_tf.errors import DataError, SettingError
 from matex_tf.features.label import scores
 from matex_tf.features.label.board import Board
 from matex_tf.features.label.images import open_images
 from matex_tf.features.label.store import Store
+from matex_tf.scores import score_files, scoring
 from matex_tf.settings import Settings
 
 

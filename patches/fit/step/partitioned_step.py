@@ -61,7 +61,8 @@ def why_not(model: Any) -> str:
 def _as_compiled(model: Any) -> tuple[bool, ...]:
     """Of a model and the `fit` that is under way: what stands in the way."""
     notes = model_state.of(model)
-    return bool(model.run_eagerly), bool(model.jit_compile), notes.samples is not None, notes.changes is not None
+    apart = not all(part.partitioned for part in notes.step_parts)
+    return bool(model.run_eagerly), bool(model.jit_compile), notes.samples is not None, apart
 
 
 def has_tensors_alone(data: Any) -> bool:

@@ -14,10 +14,10 @@ import tensorflow as tf
 from keras import layers
 
 from matex_tf.core import world
-from matex_tf.dynamics.samples import score_files
-from matex_tf.dynamics.samples.scoring import uniform
 from matex_tf.patches.common import run_state
 from matex_tf.readers import DataSet
+from matex_tf.scores import score_files
+from matex_tf.scores.scoring import uniform
 from tests.support.cases.common import classifier, compiled, crossentropy, momentum, result_of, table
 from tests.support.cases.pipe import chosen
 
