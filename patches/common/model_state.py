@@ -4,18 +4,46 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from matex_tf.patches.common.step_part import StepPart
+    from matex_tf.patches.common.row_slicing import RowRange
     from matex_tf.patches.data.batch_ownership import Finding
     from matex_tf.patches.data.pipeline_ownership import Made
     from matex_tf.patches.recovery.whole_step import WholeStep
     from matex_tf.patches.samples.pruning import Pruning
 
 Note = TypeVar("Note")
+
+
+class StepPart(Protocol):
+    """What a feature does beside the training steps of a `fit`, outside of graphs; every rank makes the same calls.
+
+    Attributes:
+        partitioned: whether steps may be rebuilt for a rank's rows while it is there, see docs/how-it-works.md.
+    """
+
+    partitioned: bool
+
+    @property
+    def wants_rows(self) -> bool:
+        """Whether `before_step` is to be called before the next step."""
+
+    def before_step(self, data: Any, share: RowRange) -> None:
+        """Before a step.
+
+        Args:
+            data: the batch as Keras has it: x, y and sample weights, in tensors.
+            share: which of its rows are this rank's.
+        """
+
+    def after_step(self) -> None:
+        """After a step; the model may change."""
+
+    def after_epoch(self) -> None:
+        """After the last step of an epoch."""
 
 
 @dataclasses.dataclass
@@ -41,7 +69,7 @@ class ModelState:
         samples: the scores of rows in the `fit` that is under way, where there are any.
         sample_epochs: the iterator over the epochs of that `fit`.
         sample_factors: float32 (2,), for the graphs of steps; see `Pruning`.
-        step_parts: what runs beside the steps of the `fit` that is under way.
+        step_parts: what features do beside the steps of the `fit` that is under way.
         whole: whether its steps leave the state of one rank on every rank, see `partitioned_step`; None: not known yet.
         whole_as: how the model was compiled then.
         rows_apart: the ranks have given rows of their own to a call, so that none is a small one any more.
