@@ -32,24 +32,25 @@ PAGES = {
     "matex_tf/cli/grow.py": "blueprints.md",
     "matex_tf/cli/horovodrun.py": "from-horovod.md",
     "matex_tf/cli/join.py": "groups.md",
-    "matex_tf/cli/label.py": "label.md",
-    "matex_tf/cli/plan.py": "planning.md",
     "matex_tf/cli/sbatch.py": "slurm.md",
     "matex_tf/cli/top.py": "watching.md",
     "matex_tf/cli/trace.py": "watching.md",
     "matex_tf/cli/verify.py": "verify.md",
     "matex_tf/core/": "exchange.md",
-    "matex_tf/dynamics/": "surgery.md",
-    "matex_tf/dynamics/samples/": "samples-reference.md",
     "matex_tf/exchange/": "exchange.md",
     "matex_tf/exchange/network/codec.py": "codecs.md",
     "matex_tf/faults/": "faults-reference.md",
+    "matex_tf/features/dynamics/": "surgery.md",
+    "matex_tf/features/dynamics/options.py": "dynamics.md",
+    "matex_tf/features/dynamics/patches/": "dynamics.md",
+    "matex_tf/features/label/": "label-reference.md",
+    "matex_tf/features/label/command.py": "label.md",
+    "matex_tf/features/plan/": "planning.md",
     "matex_tf/job/candidates.py": "blueprints.md",
     "matex_tf/job/layered.py": "files.md",
-    "matex_tf/label/": "label-reference.md",
     "matex_tf/launch/": "launcher.md",
     "matex_tf/layer/": "files.md",
-    "matex_tf/planning/": "planning.md",
+    "matex_tf/scores/": "samples-reference.md",
     "matex_tf/settings/": "settings.md",
     "matex_tf/storage/": "security.md",
     "matex_tf/strategies/": "strategies.md",
@@ -61,7 +62,6 @@ PAGES = {
     "patches/checking/": "patched-steps.md",
     "patches/data/": "data.md",
     "patches/division/": "data.md",
-    "patches/dynamics/": "dynamics.md",
     "patches/files/": "files.md",
     "patches/groups/": "groups.md",
     "patches/horovod/": "horovod-reference.md",
@@ -356,7 +356,7 @@ def _printed(call: ast.Call, source: Source, file: str) -> tuple[str, ast.AST | 
     if name == "print":
         to = next((ast.unparse(one.value) for one in call.keywords if one.arg == "file"), "stdout")
         if isinstance(call.func, ast.Attribute) or to == "stdout":
-            return ("result", first) if file.startswith(("matex_tf/cli/", "matex_tf/planning/")) else ("", None)
+            return ("result", first) if file.startswith(("matex_tf/cli/", "matex_tf/features/")) else ("", None)
         return ("line", first) if to == "sys.stderr" else ("", None)
     return "", None
 
