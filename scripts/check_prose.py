@@ -36,7 +36,6 @@ NOT_YET = frozenset(
     {
         "CHANGELOG.md",
         "docs/data.md",
-        "docs/files.md",
     }
 )
 

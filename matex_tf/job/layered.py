@@ -10,7 +10,7 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from matex_tf.errors import MatexError
 from matex_tf.job import warm_imports
 from matex_tf.job.target import Target
 from matex_tf.launch import lifetime
-from matex_tf.layer import asking, kernel, leftovers, names, places, shortcomings, user_namespace
+from matex_tf.layer import asking, kernel, leftovers, names, places, shortcomings, strangers, user_namespace
 from matex_tf.layer.private_layer import PrivateLayer
 from matex_tf.settings import Settings
 
@@ -162,7 +162,7 @@ def _keep(world: World, layer: PrivateLayer, settings: Settings, mounts: Mounts)
     """To the end of this process."""
     from matex_tf.patches.files import callers
 
-    use(world, layer, mounts)
+    use(world, layer, mounts).hide = _hiding(world, layer)
     names.draw_alike(
         world.broadcast(int.from_bytes(os.urandom(16), "little"), "share the names of files that are drawn")
     )
@@ -181,14 +181,25 @@ def _keep(world: World, layer: PrivateLayer, settings: Settings, mounts: Mounts)
     atexit.register(namespaces.here_alone(end))  # before the script registers anything: so it comes last
 
 
-def use(world: World, layer: PrivateLayer, mounts: Mounts) -> None:
+def _hiding(world: World, layer: PrivateLayer) -> Callable[[], None]:
+    """Let this rank not see what others have put in its place; what it does when all meet. Collective."""
+    from matex_tf.patches.files import callers
+
+    everyone = world.allgather(layer.first_of(), "find where ranks say what they put in its place")
+    here = (everyone[rank] for rank in world.nodes[world.node])
+    found = [each for first in here for each in layer.strangers_of(first)]
+    return strangers.watch(found, callers.asks) if found else lambda: None
+
+
+def use(world: World, layer: PrivateLayer, mounts: Mounts) -> _Publishing:
     """From now on let this rank do everything itself; what counts is put in its place when all meet."""
     from matex_tf.patches.common import active_flag
 
     active_flag.layers().on = True
     active_flag.layers().refresh = layer.refresh  # type: ignore[method-assign]
     shortcomings.make_up_for(layer.tops, mounts.of_others)
-    world.on_meeting = _Publishing(layer)
+    world.on_meeting = publishing = _Publishing(layer)
+    return publishing
 
 
 def finish(world: World) -> None:
@@ -211,10 +222,13 @@ def failed(world: World, error: BaseException) -> None:
 class _Publishing:
     """Publishes, when the ranks have met; not so often that it would take more than a tenth of the time."""
 
+    hide: Callable[[], None] = staticmethod(lambda: None)
+
     def __init__(self, layer: PrivateLayer):
         self.layer, self._next = layer, 0.0
 
     def __call__(self) -> None:
+        self.hide()
         begin = time.monotonic()
         if begin < self._next or threading.current_thread() is not threading.main_thread():
             return

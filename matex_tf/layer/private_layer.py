@@ -17,10 +17,10 @@ import errno
 import os
 import stat
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from matex_tf.layer import kernel, leftovers, places
+from matex_tf.layer import kernel, leftovers, places, strangers
 from matex_tf.layer.publication import Publication
 from matex_tf.storage.private_directory import Folder
 
@@ -84,7 +84,7 @@ class PrivateLayer:
             hidden = os.path.realpath(folder.path)
             self.place = place
             base = leftovers.begin(hidden)
-        self.base = self._outside(base)
+        self._base, self.base = base, self._outside(base)
         self._lock = os.open(self.base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         for number, top in enumerate(self.tops):
             parts = os.path.join(base, str(number))
@@ -155,8 +155,14 @@ class PrivateLayer:
         if top not in self._publications:
             parts = os.path.join(self.base, str(self.tops.index(top)))
             Path(parts, leftovers.FIRST).touch()
+            said = os.path.join(parts, strangers.SAID_IN)
+            Path(said).touch()
             self._publications[top] = Publication(
-                os.path.join(parts, "upper"), f"/proc/self/fd/{self._lower[top]}", self.base, only_newer=only_newer
+                os.path.join(parts, "upper"),
+                f"/proc/self/fd/{self._lower[top]}",
+                self.base,
+                only_newer=only_newer,
+                said_in=said,
             )
             if not only_newer:
                 self._publications[top].skip_present()
@@ -165,6 +171,21 @@ class PrivateLayer:
         """Put what counts to where the script thinks that it is."""
         for publication in self._publications.values():
             publication.publish()
+
+    def first_of(self) -> dict[str, str]:
+        """The directories in which what this rank does counts, and where it says what will appear there."""
+        tops = (top for top in self.tops if top in self._publications)
+        return {top: os.path.join(self._base, str(self.tops.index(top)), strangers.SAID_IN) for top in tops}
+
+    def strangers_of(self, first: Mapping[str, str]) -> list[strangers.Strangers]:
+        """What other ranks of this node put into directories of this one's. Args: first: see `first_of`, of those."""
+        found = [(top, said_in) for top, said_in in first.items() if top in self.tops and top not in self._publications]
+        return [
+            strangers.Strangers(
+                top, os.path.join(self.base, str(self.tops.index(top)), "upper"), self._outside(said_in)
+            )
+            for top, said_in in found
+        ]
 
     def keep_missing(self) -> int:
         """Put there what this rank alone has made; how many files, but for byte code."""

@@ -33,6 +33,7 @@ class Publication:
         drafts: a directory that the ranks do not see, for files that are not yet whole.
         only_missing: whether what is there already stays, and nothing is removed.
         only_newer: the same for what is not older.
+        said_in: a file that says beforehand what will appear in directories that were there before, see `strangers`.
         count: files that were put there, but for byte code.
     """
 
@@ -41,8 +42,10 @@ class Publication:
     drafts: str = ""
     only_missing: bool = False
     only_newer: bool = False
+    said_in: str = ""
     count: int = 0
     _done: dict[str, _Signature] = field(default_factory=dict)
+    _made: set[str] = field(default_factory=set)  # directories that were not there before
 
     def skip_present(self) -> None:
         """What is in the layer now is not to be published."""
@@ -78,6 +81,7 @@ class Publication:
         found = entry.stat(follow_symlinks=False)
         if stat.S_ISDIR(found.st_mode):
             if not self.only_missing and self._is_new(entry.path):
+                self._say(place)
                 self._make_folder(place, found)
             self._folder(entry.path, place)
         elif stat.S_ISCHR(found.st_mode) and found.st_rdev == 0:
@@ -87,8 +91,18 @@ class Publication:
         elif self._is_new(entry.path) and self._wanted(found, place):
             if self.only_missing:
                 os.makedirs(os.path.dirname(place), exist_ok=True)
+            self._say(place)
             self.count += self._put(entry.path, place, found) and not entry.name.endswith(_BYTE_CODE)
             self._is_new(entry.path)  # as it is now: a link more has changed it
+
+    def _say(self, place: str) -> None:
+        """Say that something will appear, unless that is inside of what has appeared: nobody else sees into that."""
+        if not self.said_in or os.path.dirname(place) in self._made:
+            self._made.add(place)
+        elif not os.path.lexists(place):
+            self._made.add(place)
+            with open(self.said_in, "ab") as said:
+                said.write(os.fsencode(os.path.relpath(place, self.real)) + b"\0")
 
     def _is_new(self, path: str) -> bool:
         """Whether something has changed since this was asked; directories, but for their mode, have not."""
