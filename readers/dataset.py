@@ -15,7 +15,7 @@ from matex_tf.core import world
 from matex_tf.core.world import World
 from matex_tf.errors import DataError, quoted, shortened
 from matex_tf.readers.file_names import DIRECTORIES, expand, files_of
-from matex_tf.readers.formats import registry
+from matex_tf.readers.formats import registry, stores
 from matex_tf.readers.shard import AUTO, Shard
 from matex_tf.readers.tables.table import Arrays, Names, ReadOptions, Table, all_or_none, take_rows
 
@@ -149,7 +149,7 @@ class DataSet:
     @classmethod
     def open(
         cls,
-        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Any,
         format: str | None = None,
         x: Names = None,
         y: Names = None,
@@ -164,8 +164,10 @@ class DataSet:
         """This rank's part of files of any format that is known; read when `data`, `labels` or batches are asked for.
 
         Args:
-            path: a file, a pattern, a directory (all its files), or a list of these; together they are one table.
-            format: csv, hdf5, netcdf, parquet, numpy, idx or cifar; None finds it by the files' content.
+            path: a file, a pattern, a directory (all its files), or a list of these; together they are one table. Each
+                may be an address (s3://, gs://, https://), of which a rank reads the bytes of its rows; or an
+                `xarray.Dataset`.
+            format: csv, hdf5, netcdf, parquet, numpy, zarr, idx or cifar; None finds it by the files' content.
             x, y: names or positions of inputs and labels: columns of a CSV or Parquet file (one array of them), or
                 datasets of an HDF5 file, variables of a netCDF file, members of an .npz file (an array each). None
                 finds them; y=False: there are no labels.
@@ -182,14 +184,17 @@ class DataSet:
             DataError: on every rank: a file is missing, has no known format, or has not what is wanted.
         """
         ranks = world.current()
-        paths = expand(path, ranks)
-        table = registry.open_table(paths, format, _wanted(x, y, dtype, delimiter, header), ranks)
+        wanted = _wanted(x, y, dtype, delimiter, header)
+        if stores.is_xarray(path):
+            table: Table = stores.open_xarray(path, wanted, ranks)
+        else:
+            table = registry.open_table(expand(path, ranks), format, wanted, ranks)
         window = range(table.rows)
         if rows is not None:
             window = window[_slice(rows)]
             if window.step < 0 or len(window) == 0:
                 raise DataError(
-                    f"{paths[0]} has {table.rows} rows, and {quoted(rows)} takes none of them, or goes backwards."
+                    f"{table.paths[0]} has {table.rows} rows, and {quoted(rows)} takes none of them, or goes backwards."
                 )
         say(table, len(window), ranks, classes_follow=one_hot is not False)
         return Shard(table, window, ranks, one_hot=one_hot, normalize=normalize)

@@ -8,6 +8,8 @@ from typing import Any
 
 from matex_tf.core.world import World
 from matex_tf.errors import DataError, listed
+from matex_tf.readers.formats import stores
+from matex_tf.readers.places import addresses
 from matex_tf.readers.tables.table import all_or_none
 
 #: Where MaTEx has the files that it knows by name.
@@ -38,11 +40,15 @@ def expand(path: Any, ranks: World) -> list[str]:
 
 
 def _expand_one(path: str) -> list[str]:
+    if stores.is_store(path):
+        return [path]
+    if addresses.is_address(path):
+        return addresses.expand(path)
     if os.path.isdir(path):
         names = sorted(name for name in os.listdir(path) if not name.startswith((".", "_")))
         files = [os.path.join(path, name) for name in names if os.path.isfile(os.path.join(path, name))]
         if not files:
-            raise DataError(f"{path} is a directory without files.")
+            raise DataError(f"{path} is a directory without files{_deeper(path, names)}.")
         return files
     if os.path.lexists(path) or not glob.has_magic(path):
         return [path]
@@ -52,8 +58,19 @@ def _expand_one(path: str) -> list[str]:
     return files
 
 
+def _deeper(path: str, names: list[str]) -> str:
+    """What to do with a data set of many files in directories of a directory."""
+    if not names:
+        return ""
+    values = sorted({name.partition("=")[0] for name in names if "=" in name})
+    lost = f" ({listed(values)} of their names is no column then)" if values else ""
+    return f": name those of its directories by a pattern, {os.path.join(path, '**', '*.*')}{lost}"
+
+
 def files_of(name: str, part: str, file: Any, directory: Any, ranks: World) -> list[str]:
     """The files of one part of a named data set; none where it has no such part."""
+    if file is not None and addresses.is_address(os.fspath(file)):
+        return expand(file, ranks)
     if file is not None:
         return expand(os.path.join(directory or ".", file), ranks)
     if part == "train" and name == "CSV" and directory is not None:

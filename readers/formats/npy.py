@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import functools
 import os
@@ -16,6 +15,7 @@ import numpy as np
 
 from matex_tf.core.world import World
 from matex_tf.errors import DataError, quoted
+from matex_tf.readers.places import addresses
 from matex_tf.readers.tables.arrays import ArrayTable, data_errors, open_each
 from matex_tf.readers.tables.format import Format
 from matex_tf.readers.tables.raw import Place, RawFile, check_whole
@@ -60,7 +60,7 @@ FORMAT = Format("numpy", guess_can_open, open, ("npy", "npz"))
 
 def _open_one(path: str, wanted: ReadOptions) -> Table:
     watched = FileStamp(path)
-    with builtins.open(path, "rb") as file:
+    with addresses.open(path, buffered=True) as file:
         head = file.read(6)
     if head.startswith(b"PK\x03\x04"):
         with data_errors(path, "read as .npz", [watched]):
@@ -83,7 +83,7 @@ def _open_one(path: str, wanted: ReadOptions) -> Table:
 
 
 def _npy(path: str, watched: FileStamp) -> Place:
-    with data_errors(path, "read as .npy", [watched]), builtins.open(path, "rb") as file:
+    with data_errors(path, "read as .npy", [watched]), addresses.open(path, buffered=True) as file:
         return _place(file, path, path, watched.bytes)
 
 
@@ -112,7 +112,7 @@ def _place(stream: IO[bytes], path: str, what: str, length: int) -> Place:
 def _members(path: str) -> dict[str, Place]:
     """The arrays of a .npz file by name."""
     places: dict[str, Place] = {}
-    with zipfile.ZipFile(path) as archive, builtins.open(path, "rb") as file:
+    with addresses.open(path, buffered=True) as file, zipfile.ZipFile(file) as archive:
         _compare_count(file, archive, path)
         for info in archive.infolist():
             begin = _begin(file, info, path)
@@ -161,5 +161,9 @@ def _begin(file: Any, info: zipfile.ZipInfo, path: str) -> int:
 
 @contextlib.contextmanager
 def _member(path: str, name: str) -> Iterator[IO[bytes]]:
-    with zipfile.ZipFile(path) as archive, archive.open(name) as stream:
+    with (
+        addresses.open(path, buffered=True) as file,
+        zipfile.ZipFile(file) as archive,
+        archive.open(name) as stream,
+    ):
         yield stream

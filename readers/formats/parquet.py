@@ -10,6 +10,7 @@ import numpy as np
 
 from matex_tf.core.world import World
 from matex_tf.errors import DataError, listed, quoted, shortened
+from matex_tf.readers.places import addresses
 from matex_tf.readers.safety import read_watch
 from matex_tf.readers.safety.limits import room
 from matex_tf.readers.tables.arrays import data_errors
@@ -196,7 +197,9 @@ def _opened(parquet: Any, watched: FileStamp, metadata: Any) -> Iterator[Any]:
     """A Parquet file while it is read from; what pyarrow raises becomes a DataError."""
     watched.check()
     with data_errors(watched.path, "read as Parquet", [watched]):
-        file = parquet.ParquetFile(watched.path, metadata=metadata, page_checksum_verification=True)
+        far = addresses.is_address(watched.path)  # where requests are few if neighbours are read together
+        source = addresses.open(watched.path) if far else watched.path
+        file = parquet.ParquetFile(source, metadata=metadata, page_checksum_verification=True, pre_buffer=far)
         try:
             yield file
         finally:

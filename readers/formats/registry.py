@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from matex_tf.core.world import World
 from matex_tf.errors import DataError, listed, quoted
+from matex_tf.readers.formats import stores
+from matex_tf.readers.places import addresses
 from matex_tf.readers.tables import packed
 from matex_tf.readers.tables.format import Format
 from matex_tf.readers.tables.table import FileStamp, ReadOptions, Table, all_or_none
@@ -21,8 +23,12 @@ MODULES = [
     "matex_tf.readers.formats.npy",
     "matex_tf.readers.formats.idx",
     "matex_tf.readers.formats.cifar",
+    "matex_tf.readers.formats.stores",
     "matex_tf.readers.formats.csv.table",
 ]
+
+#: Formats of a few files beside one another, which are looked for on a disk.
+_ON_DISKS = ("idx", "cifar")
 
 
 def formats() -> list[Format]:
@@ -48,6 +54,8 @@ def by_content(path: str) -> Format:
     Raises:
         DataError: the file cannot be read, is empty, or is of no format that is known.
     """
+    if stores.is_store(path):
+        return stores.FORMAT
     FileStamp(path)
     head = packed.head(path)
     for one in formats():
@@ -69,6 +77,9 @@ def open_table(paths: Sequence[str], format: str | None, options: ReadOptions, r
         if len({one.name for one in each.values()}) > 1:
             kinds = listed((f"{path}: {one.name}" for path, one in each.items()), "; ")
             raise DataError(f"files that are read as one table must have one format ({kinds}).")
+        far = next((path for path, one in each.items() if one.name in _ON_DISKS and addresses.is_address(path)), None)
+        if far:
+            raise DataError(f"{far} is {each[far].name}, which is read from disks alone: download it first.")
         found = each[paths[0]]
     assert found is not None
     if len(set(ranks.allgather(found.name, "compare the formats of the data"))) > 1:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from matex_tf.errors import quoted, shortened
+from matex_tf.readers.places import addresses
 from matex_tf.readers.safety import read_watch
 from matex_tf.readers.safety.limits import most_claimed
 
@@ -22,6 +23,18 @@ _UNLIMITED = (1 << 64) - 1
 _MOST_CELLS = 1 << 26  # of the grid in which mappings are compared
 _MOST_CHUNKS = 1 << 20  # along the rows, that are counted one by one
 _DEEPEST = 16  # virtual datasets of virtual datasets
+
+
+@contextlib.contextmanager
+def opened(h5py: Any, path: str) -> Iterator[Any]:
+    """An HDF5 file, on a disk or at an address."""
+    if addresses.is_address(path):
+        with addresses.open(path, buffered=True) as ranges, h5py.File(ranges, "r") as file:
+            yield file
+        return
+    # Locks where the file system has them: a file that a program is still writing is refused, not half read.
+    with h5py.File(path, "r", locking="best-effort") as file:
+        yield file
 
 
 class Storage:
@@ -33,8 +46,9 @@ class Storage:
         files: other files that have rows of it.
     """
 
-    def __init__(self, h5py: Any, dataset: Any):
-        """Args: dataset: of an open file."""
+    def __init__(self, h5py: Any, dataset: Any, path: str):
+        """Args: dataset: of an open file. path: of that file."""
+        self._length = addresses.look(path)[0] if addresses.is_address(path) else None
         self._h5py, self.note = h5py, ""
         self.files: set[str] = set()
         self._latest: tuple[str, Any] | None = None
@@ -45,9 +59,11 @@ class Storage:
 
     def _fault(self, dataset: Any, within: tuple[tuple[str, str], ...]) -> str:
         read_watch.goes_on()
-        key = os.path.realpath(dataset.file.filename), dataset.name
+        key = os.path.realpath(str(dataset.file.filename)), dataset.name
         if key in within or len(within) >= _DEEPEST:
             return "is virtual, and takes rows from itself"
+        if self._length is not None and (dataset.is_virtual or dataset.external):
+            return "lies in other files, which are not looked for at an address: download them all"
         if dataset.is_virtual:
             return self._fault_of_virtual(dataset, (*within, key))
         if dataset.size == 0:
@@ -59,7 +75,7 @@ class Storage:
             return f"was made and never written: every value of it would be {quoted(_fill(dataset))}"
         if dataset.chunks is not None:
             chunk = int(np.prod(dataset.chunks, dtype=object)) * dataset.id.get_type().get_size()
-            length = os.path.getsize(dataset.file.filename)
+            length = os.path.getsize(dataset.file.filename) if self._length is None else self._length
             if chunk > most_claimed(length):  # HDF5 would ask for the memory of a whole chunk
                 return f"is damaged: its chunks would have {chunk} bytes each, and the file has {length}"
             self.note = self.note or _unwritten(dataset)

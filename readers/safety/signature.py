@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from matex_tf.readers.places import addresses
+
 HDF5 = b"\x89HDF\r\n\x1a\n"
+_AT_AN_ADDRESS = 2048 + len(HDF5)
 
 
 def is_hdf5(path: str) -> bool:
-    """Whether the signature of HDF5 is at the start, or after a user's own block of 512, 1024, 2048, … bytes."""
+    """Whether the signature of HDF5 is at the start, or after a user's own block of 512, 1024, 2048, … bytes.
+
+    At an address, where each look is a request, such a block has 2048 bytes at most.
+    """
     place = 0
+    if addresses.is_address(path):
+        with addresses.open(path) as file:
+            head = file.read(_AT_AN_ADDRESS)
+        return any(head.startswith(HDF5, place) for place in (0, 512, 1024, 2048))
     with open(path, "rb") as file:
         while True:
             file.seek(place)

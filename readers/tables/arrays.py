@@ -82,6 +82,7 @@ class ArrayFile(ABC):
         sources: other files that have rows of it, in the same way.
         columns: by name.
         notes: what should be known of it.
+        unpacked: bytes that its columns are known to make, where files have fewer.
         only: the names of inputs and labels where the format knows them, so that nothing is searched.
     """
 
@@ -92,6 +93,7 @@ class ArrayFile(ABC):
 
     def __init__(self, watched: Sequence[FileStamp]):
         self.watched = tuple(watched)
+        self.unpacked = 0
         self.sources: tuple[FileStamp, ...] = ()
         self.notes: tuple[str, ...] = ()
 
@@ -184,7 +186,7 @@ class ArrayTable(Table):
 
     def __init__(self, file: ArrayFile, wanted: ReadOptions):
         """Raises: DataError: columns are not there, cannot be used, or differ in length."""
-        self.file, self.paths = file, tuple(watched.path for watched in file.watched)
+        self.file, self.paths = file, tuple(watched.path for watched in file.watched) or (file.path,)
         columns = file.columns
         if file.only:
             inputs, several, labels = [file.only[0]], False, file.only[1]
@@ -226,7 +228,7 @@ class ArrayTable(Table):
         ]
         file.check(self.names)
         self.notes = file.notes
-        length = sum(watched.bytes for watched in file.everything)
+        length = max(file.unpacked, sum(watched.bytes for watched in file.everything))
         for column in self._columns:
             check_plausible(file.path, file.kind, column, length)
 

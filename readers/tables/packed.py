@@ -6,6 +6,7 @@ import gzip
 import zlib
 
 from matex_tf.errors import DataError
+from matex_tf.readers.places import addresses
 
 GZIP = b"\x1f\x8b"
 HEAD_BYTES = 4096
@@ -20,12 +21,12 @@ def head(path: str) -> bytes:
     Raises:
         DataError: it starts as gzip, and cannot be unpacked.
     """
-    with open(path, "rb") as file:
+    with addresses.open(path) as file:
         found = file.read(HEAD_BYTES)
     if not found.startswith(GZIP):
         return found
     try:
-        with gzip.open(path, "rb") as unpacked:
+        with addresses.open(path, buffered=True) as file, gzip.open(file, "rb") as unpacked:
             return unpacked.read(HEAD_BYTES)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} is not whole: it starts as gzip, and cannot be unpacked ({error}).") from None

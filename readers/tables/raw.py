@@ -6,7 +6,6 @@ gives an error; and what is read can be counted.
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import zlib
 from abc import ABC, abstractmethod
@@ -20,6 +19,7 @@ import numpy as np
 from matex_tf.core.row_partition import span
 from matex_tf.core.world import World
 from matex_tf.errors import DataError
+from matex_tf.readers.places import addresses
 from matex_tf.readers.safety import checksum, read_watch
 from matex_tf.readers.safety.limits import most_unpacked, unpacks_to_too_much
 from matex_tf.readers.tables.arrays import PIECE_BYTES, ArrayFile, ArrayTable, Column, data_errors, pieces
@@ -180,7 +180,7 @@ class _Stream(_Source):
 @contextlib.contextmanager
 def _opened(place: Place) -> Any:
     if place.unpack is None:
-        with builtins.open(place.path, "rb", buffering=0) as file:
+        with addresses.open(place.path) as file:
             yield _Plain(file)
     else:
         with place.unpack() as stream:
@@ -227,7 +227,7 @@ def check_whole(table: Table, ranks: World) -> None:
 def _sum(place: Place, low: int, high: int) -> int:
     """The CRC-32 of some of the bytes that a checksum is of."""
     found = 0
-    with data_errors(place.path, "read"), builtins.open(place.path, "rb", buffering=0) as file:
+    with data_errors(place.path, "read"), addresses.open(place.path) as file:
         for at in range(place.begin + low, place.begin + high, PIECE_BYTES):
             read_watch.goes_on()
             found = zlib.crc32(read_exactly(file, at, min(PIECE_BYTES, place.begin + high - at)).data, found)

@@ -19,6 +19,7 @@ import numpy as np
 from matex_tf.core.mismatch import name_ranks
 from matex_tf.core.world import World
 from matex_tf.errors import DataError, MatexError, MissingPackage, listed
+from matex_tf.readers.places import addresses
 
 #: Inputs or labels: an array whose first axis runs over rows, or a tuple of such arrays (several inputs).
 Arrays = Any
@@ -177,10 +178,13 @@ class FileStamp:
         """Raises: DataError: the file is missing, is no file, is empty, or may not be read."""
         self.path = path
         try:
-            if stat.S_ISFIFO(os.stat(path).st_mode):  # to open it would wait for somebody who writes to it
+            if addresses.is_address(path):
+                self._seen = addresses.look(path)
+            elif stat.S_ISFIFO(os.stat(path).st_mode):  # to open it would wait for somebody who writes to it
                 raise DataError(f"{path} is a pipe, and files are read more than once: write it to a file.")
-            with open(path, "rb") as file:
-                self._seen = self._look(file.fileno())
+            else:
+                with open(path, "rb") as file:
+                    self._seen = self._look(file.fileno())
         except OSError as error:
             raise unreadable(path, error) from None
         self.bytes = self._seen[0]
@@ -188,7 +192,9 @@ class FileStamp:
             raise DataError(f"{path} is empty.")
 
     @staticmethod
-    def _look(file: Any) -> tuple[int, int]:
+    def _look(file: Any) -> tuple[int, Any]:
+        if isinstance(file, str) and addresses.is_address(file):
+            return addresses.look(file)
         status = os.stat(file)
         return status.st_size, status.st_mtime_ns
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from matex_tf.errors import DataError
+from matex_tf.readers.places import addresses
 from matex_tf.readers.safety import read_watch
 from matex_tf.readers.safety.limits import most_unpacked, unpacks_to_too_much
 from matex_tf.readers.tables.table import FileStamp, unreadable
@@ -91,7 +92,7 @@ class Source:
         spool = tempfile.SpooledTemporaryFile(max_size=KEEP_BYTES // max(1, sum(self.packed)))  # noqa: SIM115
         self._spools[file] = spool
         try:
-            with self._packed_errors(file), gzip.open(self.paths[file], "rb") as text:
+            with self._packed_errors(file), self._unpacker(file) as text:
                 while block := text.read(_UNPACK_BYTES):
                     read_watch.goes_on()
                     self.sizes[file] += len(block)
@@ -146,7 +147,7 @@ class Source:
         read = io.BytesIO()  # which hands its bytes out without a copy
         try:
             doing = f"read (bytes {low} to {low + count})"
-            with read_watch.watched(self.paths[file], doing), open(self.paths[file], "rb", buffering=0) as disk:
+            with read_watch.watched(self.paths[file], doing), addresses.open(self.paths[file]) as disk:
                 disk.seek(low)
                 while count > 0 and (piece := disk.read(min(count, _READ_BYTES))):
                     count -= read.write(piece)
@@ -161,10 +162,16 @@ class Source:
             if self._unpacking is None or self._unpacking[0] != file:
                 if self._unpacking is not None:
                     self._unpacking[1].close()
-                self._unpacking = file, gzip.open(self.paths[file], "rb")  # noqa: SIM115
+                self._unpacking = file, self._unpacker(file)
             text = self._unpacking[1]
             text.seek(low)
             return text.read(count)
+
+    def _unpacker(self, file: int) -> gzip.GzipFile:
+        opened = addresses.open(self.paths[file], buffered=True)
+        unpacker = gzip.GzipFile(fileobj=opened, mode="rb")
+        unpacker.myfileobj = opened  # type: ignore[assignment]  # which is closed with it
+        return unpacker
 
     @contextlib.contextmanager
     def _packed_errors(self, file: int) -> Iterator[None]:

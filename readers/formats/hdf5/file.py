@@ -10,7 +10,7 @@ import numpy as np
 
 from matex_tf.errors import DataError, listed
 from matex_tf.readers.safety import signature
-from matex_tf.readers.safety.hdf5_storage import Storage
+from matex_tf.readers.safety.hdf5_storage import Storage, opened
 from matex_tf.readers.tables.arrays import ArrayFile, Column, data_errors, fill_each
 from matex_tf.readers.tables.table import FileStamp, library
 from matex_tf.readers.tables.values import decode, native
@@ -33,11 +33,7 @@ class Hdf5File(ArrayFile):
 
     @contextlib.contextmanager
     def _opened(self, doing: str) -> Iterator[Any]:
-        # Locks where the file system has them: a file that a program is still writing is refused, not half read.
-        with (
-            data_errors(self.path, doing, self.everything),
-            self._h5py.File(self.path, "r", locking="best-effort") as file,
-        ):
+        with data_errors(self.path, doing, self.everything), opened(self._h5py, self.path) as file:
             yield file
 
     def _datasets(self, file: Any) -> Iterator[tuple[str, Any]]:
@@ -88,7 +84,7 @@ class Hdf5File(ArrayFile):
     def check(self, names: Sequence[str]) -> None:
         with self._opened("read as HDF5") as file:
             for name in names:
-                self.take_note(name, Storage(self._h5py, file[name]))
+                self.take_note(name, Storage(self._h5py, file[name], self.path))
 
     def fill(self, columns: Sequence[Column], out: Sequence[np.ndarray], start: int, stop: int) -> None:
         with self._opened(f"read (rows {start} to {stop})") as file:

@@ -10,7 +10,6 @@ names and values are padded to 4 bytes.
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from matex_tf.errors import DataError
+from matex_tf.readers.places import addresses
 from matex_tf.readers.safety import read_watch
 from matex_tf.readers.tables.arrays import PIECE_BYTES
 from matex_tf.readers.tables.values import read_exactly
@@ -158,7 +158,7 @@ def parse(path: str, length: int) -> list[NetcdfVariable]:
     Raises:
         DataError: the header is damaged, or variables lie on one another.
     """
-    with builtins.open(path, "rb") as file:
+    with addresses.open(path, buffered=True) as file:
         header = _Header(file, path, length)
         records = header.number(header._count_type)
         dimensions = [(header.name(), header.count()) for _ in header.list_of(_DIMENSIONS)]
@@ -212,7 +212,7 @@ def read_rows(path: str, variables: Sequence[NetcdfVariable], start: int, stop: 
             groups[-1].append(number)
         else:
             groups.append([number])
-    with builtins.open(path, "rb", buffering=0) as file:
+    with addresses.open(path) as file:
         for group in groups:
             base, last = variables[group[0]], variables[group[-1]]
             span = last.begin + last.row_bytes - base.begin

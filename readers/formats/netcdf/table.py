@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import os
 import threading
@@ -16,8 +15,9 @@ from matex_tf.core.world import World
 from matex_tf.errors import DataError, shortened
 from matex_tf.readers.formats.netcdf import classic as netcdf_classic
 from matex_tf.readers.formats.netcdf.packing import Packing
+from matex_tf.readers.places import addresses
 from matex_tf.readers.safety import read_watch, signature
-from matex_tf.readers.safety.hdf5_storage import Storage
+from matex_tf.readers.safety.hdf5_storage import Storage, opened
 from matex_tf.readers.tables.arrays import ArrayFile, ArrayTable, Column, data_errors, fill_each, open_each
 from matex_tf.readers.tables.format import Format
 from matex_tf.readers.tables.table import FileStamp, ReadOptions, Table, library
@@ -62,7 +62,7 @@ def guess_can_open(path: str, head: bytes) -> bool:
     try:
         with (
             read_watch.watched(path, "opened to find its format"),
-            h5py.File(path, "r", locking="best-effort") as file,
+            opened(h5py, path) as file,
         ):
             return "_NCProperties" in file.attrs
     except Exception:  # a damaged file: the reader of HDF5 says what is wrong with it
@@ -74,12 +74,17 @@ FORMAT = Format("netcdf", guess_can_open, open, ("nc", "pnetcdf"))
 
 def _open_one(path: str, wanted: ReadOptions) -> Table:
     watched = FileStamp(path)
-    with builtins.open(path, "rb") as file:
+    with addresses.open(path, buffered=True) as file:
         head = file.read(4)
     if head in _CLASSIC:
         return ArrayTable(ClassicFile(path, watched), wanted)
     if not signature.is_hdf5(path):
         raise DataError(f"{path} is no NetCDF file: it starts with {head!r}.")
+    if addresses.is_address(path):
+        raise DataError(
+            f"{path} is netCDF-4, which its library reads from disks alone: open it with xarray "
+            '(engine="h5netcdf") and give DataSet.open what that returns, or download it first.'
+        )
     return ArrayTable(Netcdf4File(path, watched), wanted)
 
 
@@ -246,7 +251,7 @@ class Netcdf4File(ArrayFile):
                         f"{self.path}: variable {shortened(name)} was written up to row {written} of {column.rows}, "
                         "and the rest would be fill values."
                     )
-                self.take_note(name, Storage(h5py, found))
+                self.take_note(name, Storage(h5py, found, self.path))
 
     def _walk(self, group: Any, prefix: str) -> Iterator[tuple[str, Any]]:
         for name, variable in group.variables.items():
