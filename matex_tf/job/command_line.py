@@ -140,6 +140,10 @@ class Parser(argparse.ArgumentParser):
         which = "Each setting" if shown else "Each setting of matex-tf run is taken, and"
         self.epilog = f"{which} can be in the environment too: --seed 4 is MATEX_SEED=4.\n{self.epilog}"
 
+    def stands_alone(self, flag: str) -> bool:
+        """Whether the flag of a setting may come without a value."""
+        return flag in self._alone
+
     def parse(self, words: Sequence[str]) -> argparse.Namespace | None:
         """What a command line says; None where it asks for help, which is printed.
 
