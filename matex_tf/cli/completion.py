@@ -44,8 +44,11 @@ def parser() -> Parser:
         mixed=True,
     )
     parser.epilog = (
-        'bash: eval "$(matex-tf completion bash)" in ~/.bashrc; zsh: the same, with zsh, in ~/.zshrc after compinit;\n'
-        f"fish: matex-tf completion fish > ~/.config/fish/completions/matex-tf.fish\n\n{parser.epilog}"
+        "to have it in each shell:\n"
+        '  bash  eval "$(matex-tf completion bash)" in ~/.bashrc\n'
+        '  zsh   eval "$(matex-tf completion zsh)" in ~/.zshrc, after compinit\n'
+        "  fish  matex-tf completion fish > ~/.config/fish/completions/matex-tf.fish\n\n"
+        f"{parser.epilog}"
     )
     return parser
 
