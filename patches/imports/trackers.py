@@ -1,14 +1,15 @@
 """Experiment trackers: one process reports the run, the first rank. On the others their own switches turn them off.
 
 Every rank runs the script, so each would open a run of its own at the tracker's server. What is in `SWITCHES` is set
-once a tracker is imported, and holds for processes that the rank starts as well. What a script says by itself, such as
-`wandb.init(mode="online")`, comes before it.
+once a tracker is imported, and holds for processes that the rank starts as well. A script that names a mode by itself,
+such as `wandb.init(mode="online")`, has it on the first rank, or on every rank if it asks for its rank.
 
 Relies on the trackers' documents, see each line.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
 from collections.abc import Mapping
@@ -19,14 +20,21 @@ import wrapt
 
 from matex_tf.core import world
 from matex_tf.patches.common import active_flag, log_once, wrapping
+from matex_tf.patches.files import callers
 
 #: By the name of a module, the variables with which it reports nothing, and says so itself in its documents.
 SWITCHES: Mapping[str, Mapping[str, str]] = {
     "wandb": {"WANDB_MODE": "disabled"},  # docs.wandb.ai: Environment variables
     "clearml": {"CLEARML_OFFLINE_MODE": "1"},  # clear.ml/docs: Environment variables; and `Task.set_offline`
-    "comet_ml": {"COMET_START_ONLINE": "0", "COMET_DISABLE_AUTO_LOGGING": "1"},  # comet.com/docs: Configure
+    # comet.com/docs: Configure; it sets `disabled` of every experiment, the second in older versions
+    "comet_ml": {"COMET_AUTO_LOG_DISABLE": "1", "COMET_DISABLE_AUTO_LOGGING": "1"},
     "neptune": {"NEPTUNE_MODE": "debug"},  # docs.neptune.ai: Environment variables
     "mlflow": {},  # has none: see `_mlflow`
+}
+#: The functions that begin a run, and their argument `mode`, which comes before the environment.
+BEGINS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "wandb": ("disabled", ("init",)),
+    "neptune": ("debug", ("init_run", "init_model", "init_model_version", "init_project")),
 }
 
 
@@ -39,10 +47,20 @@ def install(module: ModuleType) -> None:
     if world.rank() == 0:
         return
     os.environ.update(SWITCHES[name])
+    mode, functions = BEGINS.get(name, ("", ()))
+    for function in functions:
+        if hasattr(module, function):
+            wrapt.wrap_function_wrapper(module, function, functools.partial(_in_mode, mode))
     if name == "clearml":
         module.Task.set_offline(True)
     elif name == "mlflow":
         _mlflow(module)
+
+
+def _in_mode(mode: str, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    if kwargs.get("mode") is not None and not callers.asks():
+        kwargs = {**kwargs, "mode": mode}
+    return wrapped(*args, **kwargs)
 
 
 def _mlflow(module: ModuleType) -> None:

@@ -39,7 +39,7 @@ names = ("OMPI_COMM_WORLD_SIZE",)
 found = [name for name in os.environ if name.endswith(("_WORLD_SIZE", "MIX_RANK"))]
 say.say(asked=len(asked), own=server.server_address[1] == port, found=found, wandb=os.environ.get("WANDB_MODE", ""))
 mlflow.set_tracking_uri("http://tracker:5000")
-say.say(mlflow=mlflow.uri[:8])
+say.say(mlflow=mlflow.uri[:8], mode=wandb.init(mode="online"))
 server.shutdown()
 """
 
@@ -65,6 +65,12 @@ def set_tracking_uri(address):
 """
 
 
+WANDB = """
+def init(mode=None):
+    return mode
+"""
+
+
 @pytest.fixture
 def common():
     """A directory that no layer covers: what each rank writes there is found."""
@@ -76,7 +82,7 @@ def said(folder, say, port, *options, script=SCRIPT):
     """What the ranks say, the first one's first, and the job."""
     places = folder / "elsewhere"
     places.mkdir(exist_ok=True)
-    for name, text in (("say", SAY), ("wandb", ""), ("mlflow", MLFLOW)):
+    for name, text in (("say", SAY), ("wandb", WANDB), ("mlflow", MLFLOW)):
         (places / f"{name}.py").write_text(text)
     (folder / "script").mkdir(exist_ok=True)
     (folder / "script" / "script.py").write_text(script)
@@ -99,8 +105,8 @@ def port():
 def test_once_on_a_machine(tmp_path, common, port):
     """The first rank has the port and the trackers; each finds its own server; nobody finds a launcher."""
     words, job = said(tmp_path, common, port, script=SCRIPT.replace("OMPI_COMM_WORLD_SIZE", ""))
-    first = {"asked": 2, "own": True, "found": [], "wandb": "", "mlflow": "http://t"}
-    other = {"asked": 2, "own": False, "found": [], "wandb": "disabled", "mlflow": "sqlite:/"}
+    first = {"asked": 2, "own": True, "found": [], "wandb": "", "mlflow": "http://t", "mode": "online"}
+    other = {"asked": 2, "own": False, "found": [], "wandb": "disabled", "mlflow": "sqlite:/", "mode": "disabled"}
     assert words == [first, other, other]
     assert f"port {port} is that of the first rank of a node: rank 1 has" in job.err
     assert "wandb is imported: rank 0 reports the run, other ranks report nothing" in job.err
