@@ -153,6 +153,9 @@ def put_up(world: World, tried: list[str], room: int = 0) -> tuple[PrivateLayer 
     try:
         first = [top for top in tops if doers[top][world.rank] == world.rank]
         layer = PrivateLayer(tops, tried, common, first, room)
+        layer.shared_by = {
+            top: [rank for rank, doer in enumerate(doers[top]) if doer == doers[top][world.rank]] for top in tops
+        }
     except (OSError, MatexError) as error:
         return None, str(error)
     return layer, ""
@@ -241,8 +244,9 @@ class _Publishing:
 
 
 def _take_over(world: World, layer: PrivateLayer) -> None:
-    """The first rank has died, and this one comes next: its files are the job's."""
-    if world.rank == 0:
-        for top in layer.tops:
+    """Ranks have died: where one of them was the first of a file system and this one comes next, its files count."""
+    alive, own = set(world.first_ranks), world.first_ranks[world.rank]
+    for top, ranks in layer.shared_by.items():
+        if own == min(alive.intersection(ranks)):
             layer.be_first(top, only_newer=True)
-        layer.publish()
+    layer.publish()

@@ -36,6 +36,7 @@ class PrivateLayer:
     Attributes:
         tops: the directories.
         place: the one of TMPDIR and its kin in which what is written lies.
+        shared_by: for each directory the ranks that share its file system, by the numbers that they had at the start.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class PrivateLayer:
             OSError, MatexError: it cannot be; there is none then.
         """
         self.tops = list(tops)
+        self.shared_by: dict[str, list[int]] = {}
         self._publications: dict[str, Publication] = {}
         self._mounted: list[str] = []
         self._lower = {top: os.open(top, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for top in tops}

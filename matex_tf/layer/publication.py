@@ -32,7 +32,7 @@ class Publication:
         upper, real: the directories, as this process reaches them.
         drafts: a directory that the ranks do not see, for files that are not yet whole.
         only_missing: whether what is there already stays, and nothing is removed.
-        only_newer: the same for what is not older.
+        only_newer: whether what has changed there since stays: another rank goes on where this one has died.
         said_in: a file that says beforehand what will appear in directories that were there before, see `strangers`.
         count: files that were put there, but for byte code.
     """
@@ -75,7 +75,7 @@ class Publication:
         if _is_opaque(upper) and self._is_new(f"{upper}/.") and not self.only_missing:
             with contextlib.suppress(OSError):
                 for name in set(os.listdir(real)) - present:
-                    _remove(os.path.join(real, name))
+                    self._remove(upper, os.path.join(real, name))
 
     def _entry(self, entry: os.DirEntry[str], place: str) -> None:
         found = entry.stat(follow_symlinks=False)
@@ -87,7 +87,7 @@ class Publication:
         elif stat.S_ISCHR(found.st_mode) and found.st_rdev == 0:
             hidden = entry.name.startswith(HIDDEN)
             if self._is_new(entry.path) and not self.only_missing and not hidden and os.path.lexists(place):
-                _remove(place)
+                self._remove(os.path.dirname(entry.path), place)
         elif self._is_new(entry.path) and self._wanted(found, place):
             if self.only_missing:
                 os.makedirs(os.path.dirname(place), exist_ok=True)
@@ -125,6 +125,15 @@ class Publication:
             return True
         there = os.lstat(place)
         return not self.only_missing and there.st_mtime_ns < found.st_mtime_ns
+
+    def _remove(self, upper: str, place: str) -> None:
+        """Remove what the rank has removed from a directory, whose layer `upper` is."""
+        if self.only_newer and os.lstat(place).st_ctime_ns > os.stat(upper).st_mtime_ns:
+            return
+        if os.path.isdir(place) and not os.path.islink(place):
+            shutil.rmtree(place)
+        else:
+            os.unlink(place)
 
     def _make_folder(self, place: str, found: os.stat_result) -> None:
         if os.path.lexists(place) and not os.path.isdir(place):
@@ -183,13 +192,6 @@ def _draw_up(file: str, found: os.stat_result, inside: str, copy: str) -> None:
     if os.stat(inside).st_mode & stat.S_ISGID and not copy.startswith(f"{inside}/"):
         raise OSError(errno.EXDEV, "a file that is made elsewhere has another group", inside)
     shutil.copy2(file, copy, follow_symlinks=False)
-
-
-def _remove(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    else:
-        os.unlink(path)
 
 
 def _is_opaque(path: str) -> bool:

@@ -123,3 +123,37 @@ def test_where_there_can_be_none(tmp_path, can):
     assert job.code == 0 and (tmp_path / "log").read_text() == "once", job.err
     assert "shelve is imported, which may write files by itself: every rank writes them" in job.err
     assert f"other file systems are mounted below {tmp_path}" in job.err
+
+
+#: The first rank dies between two lines of a log; what comes after is the next one's.
+DIES = """
+import os
+import matex_tf
+
+world = matex_tf.init()
+first = world.rank == 0
+with open("log", "a") as log:
+    log.write("before\\n")
+os.mkdir("run")
+world.barrier("write the first line")
+if first:
+    os.kill(os.getpid(), 9)
+world.barrier("go on without it")
+with open("log", "a") as log:
+    log.write("after\\n")
+open("run/new", "w").write("new")
+os.remove("old/file")
+world.barrier("end")
+"""
+
+
+def test_the_next_rank_becomes_the_first(tmp_path, can):
+    """With --faults shrink the files of the rank that comes next are there at the end, whole and once."""
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "file").write_text("old")
+    (tmp_path / "script.py").write_text(DIES)
+    line = [LAUNCHER, "run", "-n", "3", "--files", "private", "--faults", "shrink", "script.py"]
+    job = Job(line, tmp_path).end(150)
+    assert job.code == 0, job.err
+    after = {name: text for name, text in found(tmp_path).items() if name != "script.py"}
+    assert after == {"log": b"before\nafter\n", "run/new": b"new"}

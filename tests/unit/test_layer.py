@@ -6,9 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from matex_tf.job import layered as layers_of_job
 from matex_tf.layer import asking, kernel, places
 from matex_tf.layer.publication import Publication
 
@@ -280,3 +283,21 @@ layer.remove()
 """
     layered(folder, does, user)
     assert state(folder) == {"old.txt": "of the next", "new.txt": "of the next", "results/first.txt": "first\n"}
+
+
+@pytest.mark.parametrize(
+    ("shares", "alive", "taken"),
+    [([0, 1], [0, 1, 2, 3], []), ([0, 1], [1, 2, 3], ["/home", "/tmp"]), ([2, 3], [0, 1, 3], ["/tmp"])],
+    ids=["nobody died", "the first of all", "the first of a node"],
+)
+def test_who_comes_next(shares, alive, taken):
+    """On each file system the first rank that is left has the first word; this is the last one that shares /tmp."""
+    found: list[str] = []
+    layer: Any = SimpleNamespace(
+        shared_by={"/home": [0, 1, 2, 3], "/tmp": shares},
+        be_first=lambda top, only_newer: found.append(top),
+        publish=lambda: None,
+    )
+    world: Any = SimpleNamespace(first_ranks=alive, rank=alive.index(shares[1]))
+    layers_of_job._take_over(world, layer)
+    assert found == taken
