@@ -14,6 +14,7 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.core.world import World
 from matex_tf.errors import DataError, quoted, shortened
+from matex_tf.readers import missing_values
 from matex_tf.readers.file_names import DIRECTORIES, expand, files_of
 from matex_tf.readers.formats import registry, stores
 from matex_tf.readers.shard import AUTO, Shard
@@ -74,6 +75,7 @@ class DataSet:
         y: Names = None,
         one_hot: bool | int | None = None,
         dtype: Any = None,
+        missing: missing_values.Missing = None,
     ):
         """Read this rank's part of the data.
 
@@ -96,6 +98,7 @@ class DataSet:
             x, y, dtype: see `open`. Of a CSV file that does not say which column has the labels it is the first.
             one_hot: whether labels become one-hot vectors, see `open`. None: those of MNIST, CIFAR, CSV and of an HDF5
                 file with a dataset for each class do, where they are words or whole numbers from 0, or -1 and 1.
+            missing: see `open`; the mean and median are those of the training rows.
 
         Raises:
             DataError: on every rank: a file is missing, or is not what it should be.
@@ -126,7 +129,7 @@ class DataSet:
         known = len(whole.classes) or _CLASSES.get(name, False)
         vectors = one_hot if one_hot is not None else AUTO if name == "CSV" else known
         options: dict[str, Any] = {"one_hot": vectors, "normalize": False if normalize is None else normalize}
-        options["form"] = _FORMS.get(name)
+        options |= {"form": _FORMS.get(name), "missing": missing}
         self.training: Shard = Shard(whole, rows[0], ranks, **options)
         others = []
         for other, part in zip(held_out, rows[1:], strict=True):
@@ -136,7 +139,8 @@ class DataSet:
         self.validation, self.testing = others
         for one in (whole, *held_out):
             if one is not None:
-                say(one, one.rows, ranks, classes_follow=vectors is not False, form=_FORMS_IN_WORDS.get(name, ""))
+                form = _FORMS_IN_WORDS.get(name, "")
+                say(one, one.rows, ranks, classes_follow=vectors is not False, missing=missing, form=form)
         for each in (self.training, self.validation, self.testing):
             if each is not None:
                 _read_together(each, ranks)
@@ -158,6 +162,7 @@ class DataSet:
         dtype: Any = None,
         rows: slice | range | int | None = None,
         normalize: float | bool = False,
+        missing: missing_values.Missing = None,
         delimiter: str | None = None,
         header: bool | None = None,
     ) -> Shard:
@@ -175,6 +180,8 @@ class DataSet:
             dtype: of the inputs.
             rows: which rows of the whole: slice(0, 1000), range(0, 1000), or 1000 for the first so many.
             normalize: what inputs are divided by; True for their largest absolute value.
+            missing: what a missing input becomes: "mean" or "median" for that of its column in all the rows, the same
+                on every rank and for any number of ranks; a number; or None for NaN.
             delimiter, header: of a CSV file; None finds out.
 
         Returns:
@@ -196,8 +203,9 @@ class DataSet:
                 raise DataError(
                     f"{table.paths[0]} has {table.rows} rows, and {quoted(rows)} takes none of them, or goes backwards."
                 )
-        say(table, len(window), ranks, classes_follow=one_hot is not False)
-        return Shard(table, window, ranks, one_hot=one_hot, normalize=normalize)
+        shard = Shard(table, window, ranks, one_hot=one_hot, normalize=normalize, missing=missing)
+        say(table, len(window), ranks, classes_follow=one_hot is not False, missing=missing)
+        return shard
 
     def next_train_batch(self, batch_size: int | None = None) -> list[Arrays]:
         """This rank's rows of the next global batch, inputs and labels, from the first again after the last.
@@ -233,7 +241,14 @@ class DataSet:
         return [take_rows(x, rows), take_rows(y, rows)]
 
 
-def say(table: Table, rows: int, ranks: World, classes_follow: bool = False, form: str = "") -> None:
+def say(
+    table: Table,
+    rows: int,
+    ranks: World,
+    classes_follow: bool = False,
+    missing: missing_values.Missing = None,
+    form: str = "",
+) -> None:
     """Print what was found in files, on one rank.
 
     Args:
@@ -241,6 +256,7 @@ def say(table: Table, rows: int, ranks: World, classes_follow: bool = False, for
         rows: of it that are taken.
         ranks: who reads.
         classes_follow: whether labels become one-hot vectors.
+        missing: what a missing input becomes.
         form: another shape of rows than that of the files, in words.
     """
     if ranks.rank != 0 or not settings.current().notes:
@@ -249,7 +265,7 @@ def say(table: Table, rows: int, ranks: World, classes_follow: bool = False, for
     more = f" and {len(table.paths) - 1} more" if len(table.paths) > 1 else ""
     taken = f" of {table.rows}" if rows != table.rows else ""
     given = f"; rows are given as {form}" if form else ""
-    gaps = f"; {table.gaps} rows lack an input (NaN)" if table.gaps else ""
+    gaps = f"; {table.gaps} rows lack an input ({missing_values.in_words(missing)})" if table.gaps else ""
     ranks.log(f"{name}{more}: {table.format}, {rows}{taken} rows, {table.said}{given}{gaps}")
     if table.words and not classes_follow:
         ranks.log("the labels are words, which no model takes: say one_hot=True, or number them by shard.classes")

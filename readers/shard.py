@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from matex_tf.core import row_partition
 from matex_tf.core.row_partition import Interleaving, span
 from matex_tf.core.world import World
 from matex_tf.errors import DataError, quoted, shortened
-from matex_tf.readers import of_all_ranks, own_rows
+from matex_tf.readers import missing_values, of_all_ranks, own_rows
 from matex_tf.readers.safety.limits import room
 from matex_tf.readers.tables.table import Arrays, Table, rows_with_gaps, take_rows
 from matex_tf.readers.tf_pipeline import AsOneRank, pipeline
@@ -51,6 +52,7 @@ class Shard:
         *,
         one_hot: bool | int | str = False,
         normalize: float | bool = False,
+        missing: missing_values.Missing = None,
         scale_of: Shard | None = None,
         form: Callable[[np.ndarray], np.ndarray] | None = None,
     ):
@@ -63,11 +65,16 @@ class Shard:
             one_hot: whether labels become one-hot vectors; a number says how many classes there are; "auto" for those
                 that are classes: words, whole numbers from 0, or -1 and 1.
             normalize: what inputs are divided by, as float32; True for the largest absolute value of all ranks.
-            scale_of: a shard whose divisor and classes are taken (a test set is scaled as its training set was).
+            missing: what missing inputs (NaN) become: a number, or the "mean" or "median" of their column over the rows
+                of all ranks; None leaves them.
+            scale_of: a shard whose divisor, classes and values of missing inputs are taken (a test set is scaled as its
+                training set was).
             form: gives inputs another shape of rows.
         """
         self._table, self._ranks = table, ranks
         self._one_hot, self._normalize, self._form = one_hot, normalize, form
+        self._missing = missing_values.check(missing)
+        self._fillings: list[Any] | None = None
         self._like = scale_of or self
         self._kept: tuple[Arrays, Arrays | None] | None = None
         self._classes: np.ndarray | None = None
@@ -107,7 +114,7 @@ class Shard:
         What NumPy computes over the rows (`np.mean`) is that of all ranks, or refused, see `own_rows`: every rank must
         come to it.
 
-        With `one_hot=True` or `normalize=True` every rank must come here: the ranks compare what they hold.
+        With `one_hot=True`, `normalize=True` or `missing=` every rank must come here: the ranks compare what they hold.
 
         Raises:
             DataError: the files hold something else than is wanted, or have changed.
@@ -226,7 +233,8 @@ class Shard:
         gaps = rows_with_gaps(raw[0]) if self._table.gaps is None else 0
         if gaps and settings.current().notes:
             name = shortened(os.path.basename(self.paths[0]), 300)
-            self._ranks.log(f"{name}: {gaps} of the {len(self)} rows of rank {self.rank} lack an input (NaN)")
+            become = missing_values.in_words(self._missing)
+            self._ranks.log(f"{name}: {gaps} of the {len(self)} rows of rank {self.rank} lack an input ({become})")
         again = copy.copy(self)  # for as long as the arrays live, and without holding on to them
         again._kept, again._like = None, again if self._like is self else self._like
         for column, array in enumerate(part for half in kept for part in (half if isinstance(half, tuple) else [half])):
@@ -256,6 +264,9 @@ class Shard:
         if self._like is not self:
             self._like._prepare()
             return
+        if self._fillings is None and self._missing is not None:
+            blocks = itertools.chain([self._raw(0, 0)], self._blocks(raw))
+            self._fillings = missing_values.values(self._missing, (x for x, _ in blocks), self._ranks, self.paths[0])
         if self._divisor is None and self._normalize is not False:
             if self._normalize is True:
                 largest = max((_largest(x) for x, _ in self._blocks(raw)), default=0.0)
@@ -304,6 +315,10 @@ class Shard:
 
     def _finish(self, x: Arrays, y: Arrays | None) -> tuple[Arrays, Arrays | None]:
         divisor, classes = self._like._divisor, self._like._classes
+        if self._like._fillings is not None:
+            several = zip(x if isinstance(x, tuple) else (x,), self._like._fillings, strict=True)
+            changed = tuple(missing_values.filled(one, value) for one, value in several)
+            x = changed if isinstance(x, tuple) else changed[0]
         if self._form is not None:
             x = _each(x, self._form)
         if divisor is not None:

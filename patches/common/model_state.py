@@ -10,10 +10,10 @@ import numpy as np
 
 if TYPE_CHECKING:
     from matex_tf.patches.common.row_slicing import RowRange
-    from matex_tf.patches.data.batch_ownership import Finding
-    from matex_tf.patches.data.pipeline_ownership import Made
     from matex_tf.patches.recovery.whole_step import WholeStep
     from matex_tf.patches.samples.pruning import Pruning
+    from matex_tf.patches.sources.batch_ownership import Finding
+    from matex_tf.patches.sources.pipeline_ownership import Made
 
 Note = TypeVar("Note")
 

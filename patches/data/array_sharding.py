@@ -25,12 +25,14 @@ from matex_tf.core.row_partition import Interleaving, span
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once
 from matex_tf.patches.common.row_slicing import RowRange
-from matex_tf.patches.data import array_fingerprint, batch_indices, batch_origins, ring_shuffle
+from matex_tf.patches.data import batch_indices, batch_origins, ring_shuffle
 from matex_tf.patches.data.lost_rows import Orphans, found
 from matex_tf.patches.samples import tagged_rows
 from matex_tf.patches.samples.pruning import Pruning
 from matex_tf.patches.samples.tagged_rows import TaggedRows
-from matex_tf.readers import own_rows
+from matex_tf.patches.sources import array_fingerprint, source_sharding
+from matex_tf.patches.sources.decide import Decision, Source, Whose
+from matex_tf.patches.sources.reasons import Reason
 from matex_tf.verifying import record
 
 
@@ -155,13 +157,13 @@ def pipeline(
         elements, holding, orphans = _as_one_rank_has_them(adapter, holding), DataLayout([holding.total], False), None
     adapter._matex_sharded = holding.sharded
     if training:
-        _tell(holding, asked)
+        _tell(holding)
     if holding.sharded and not asked.get("batch_size") and asked.get("steps_per_epoch"):
         adapter._batch_size = math.ceil(holding.total / asked["steps_per_epoch"])
     per_rank = training and settings.current().batch == "per-rank"
     size = adapter._batch_size
     global_size = size * ranks.size if per_rank else size
-    if not _gathers_rows(leaves, holding.sharded, training, pruning):
+    if _decide(leaves, holding.sharded, training, pruning).source is Source.WHOLE:
         return original()
     adapter._size = math.ceil(holding.total / size)
     adapter._partial_batch_size = holding.total % size
@@ -211,8 +213,12 @@ def _layout(leaves: list[Any], asked: dict[str, Any]) -> tuple[DataLayout, Any]:
     return holding, orphans
 
 
-def _gathers_rows(leaves: list[Any], sharded: bool, training: bool, pruning: Pruning | None) -> bool:
-    """Whether a rank gathers its rows of a batch from the arrays; otherwise it cuts them out of whole batches."""
+def _decide(leaves: list[Any], sharded: bool, training: bool, pruning: Pruning | None) -> Decision:
+    """Who makes the rows of arrays: a rank gathers its own, unless it cuts them out of whole batches.
+
+    Raises:
+        MatexError: ranks cannot have rows of their own of sparse arrays; or rows cannot be left out.
+    """
     dense = not any(map(_sparse, leaves))
     if sharded and not dense:
         raise MatexError(
@@ -222,7 +228,9 @@ def _gathers_rows(leaves: list[Any], sharded: bool, training: bool, pruning: Pru
     if pruning is not None and (apart or not dense):
         why = "and groups train apart: take --strategy sync" if apart else "and these are sparse: make them dense"
         raise MatexError(f"--prune-samples leaves out rows of dense arrays, {why}.")
-    return dense and not apart
+    if apart or not dense:
+        return Decision(Source.WHOLE, Reason.TRAIN_ALONE() if apart else Reason.SPARSE())
+    return Decision(Source.OWN if sharded else Source.NUMBERS)
 
 
 def _number_rows(
@@ -302,6 +310,20 @@ def _going_round(adapter: Any, elements: Any, holding: DataLayout, global_size: 
     return batches.map(gather).with_options(options)
 
 
+def as_own(dataset: Any, found: Whose, what: str) -> Any:
+    """A pipeline of rows of the rank's own, as `LocalBatch`; says so if nobody has asked for it."""
+    if not found.mark:
+        meant = world.current().holds_shard
+        log_once.log(
+            f"the data of {what}: each rank has rows of its own"
+            + ("" if meant else ", since their pipelines are made of other rows")
+            + ": together they are the batch."
+            + ("" if meant else " --rows shared says that they are not (docs/data.md).")
+        )
+    with source_sharding.paused():
+        return dataset.map(LocalBatch.unknown)
+
+
 def _as_elements(inputs: Any, ghosts: bool = True) -> Any:
     """The arrays as Keras gives them to tf.data; with `ghosts` one row of zeros where a rank has none."""
     from keras.src import tree
@@ -343,8 +365,8 @@ def compare(leaves: list[Any]) -> DataLayout:
     return DataLayout(counts, ranks.size > 1 and (setting == "own" or (setting == "auto" and not same)))
 
 
-def _tell(holding: DataLayout, asked: dict[str, Any]) -> None:
-    """Say what was found, and what to look for where nobody has asked for it by opening a `DataSet`."""
+def _tell(holding: DataLayout) -> None:
+    """Say what was found, and what to look for if the script opens no `DataSet`."""
     size = world.current().size
     if size == 1:
         return
@@ -358,8 +380,9 @@ def _tell(holding: DataLayout, asked: dict[str, Any]) -> None:
         log_once.log(f"each of {size} ranks has the same {holding.total:,} rows, and {each}")
         return
     counts = ", ".join(map(str, holding.counts[:16])) + (", …" if size > 16 else "")
-    opened = any(isinstance(leaf, own_rows.OwnRows) for name in ("x", "y") for leaf in tf.nest.flatten(asked.get(name)))
-    advice = "" if opened else f" Where all ranks should hold the same data, take --rows shared, and {log_once.LIKELY}."
+    advice = f" Where all ranks should hold the same data, take --rows shared, and {log_once.LIKELY}."
+    if world.current().holds_shard:
+        advice = ""
     log_once.log(f"each rank holds rows of its own ({counts}): {holding.total} rows an epoch, each used once.{advice}")
 
 

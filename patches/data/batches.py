@@ -26,11 +26,13 @@ from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once, row_slicing, run_state
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import batch_origins, first_rank, ring_shuffle
-from matex_tf.patches.data import batch_ownership as guesses
 from matex_tf.patches.data.array_sharding import LocalBatch, at_least_one_row
 from matex_tf.patches.data.batch_shapes import BatchShapes
 from matex_tf.patches.data.counted_rows import CountedRows
-from matex_tf.patches.data.pipeline_ownership import Made
+from matex_tf.patches.sources import batch_ownership as guesses
+from matex_tf.patches.sources import price
+from matex_tf.patches.sources.pipeline_ownership import Made
+from matex_tf.patches.sources.price import Price
 from matex_tf.watching.meter import Meter
 
 _PARTS = ("_iterator_resource", "_flat_output_types", "_flat_output_shapes")
@@ -61,6 +63,7 @@ class BatchSource:
         self._waited = 0.0
         self._since = 0.0
         self._said = False
+        self._price: Price | None = None  # of data whose batches every rank makes
         self._by_all: str | None = None  # what of the work on the data every rank does, where that is known
         self._owned = False  # whether the rank gets its own rows, and so did no work for others
         self._ranks = 0  # with batches of the script's size for each rank, how many those are
@@ -79,7 +82,9 @@ class BatchSource:
         if per_rank:
             self._ranks = self._ranks or world.current().size
         spec = getattr(iterator, "element_spec", None)
-        self._by_all = done_by_all.get(getattr(iterator, "_dataset", iterator))
+        dataset = getattr(iterator, "_dataset", iterator)
+        self._by_all = done_by_all.get(dataset)
+        self._price = price.of.get(dataset)
         for _ in range(max(1, steps // self._ranks) if per_rank else steps):
             begin = time.perf_counter()
             if self._ring is not None:
@@ -180,15 +185,25 @@ class BatchSource:
         if self._ring is not None:
             self._ring.rest()
         self._fetched, self._waited, self._since = 0, 0.0, time.perf_counter()
+        if self._price is not None:
+            self._price.begin()
 
     def end_epoch(self, model: Any) -> None:
         """Say so where much of an epoch went into waiting for batches; all ranks come here."""
         if not self._fetched or self._said:
             return
         ranks = world.current()
-        mine = self._waited, time.perf_counter() - self._since
+        made = 0.0 if self._price is None else self._price.seconds
+        mine = self._waited, time.perf_counter() - self._since, made
         everyone = ranks.allgather(mine, "compare the time spent on input")
-        (waited, spent), worst = max((seconds, rank) for rank, seconds in enumerate(everyone))
+        (made, spent), worst = max(((made, spent), rank) for rank, (_, spent, made) in enumerate(everyone))
+        if self._price is not None and is_much(made, spent):
+            self._said = True
+            log_once.log(
+                f"{model.name}: {100 * made / spent:.0f} % of the time of an epoch goes into making input that every "
+                f"rank makes ({made:.1f} of {spent:.1f} s on rank {worst}): {self._price.why} (docs/data.md)"
+            )
+        (waited, spent), worst = max(((waited, spent), rank) for rank, (waited, spent, _) in enumerate(everyone))
         if is_much(waited, spent):  # the same on every rank
             self._said = True
             hint = "" if self._owned else _HINT

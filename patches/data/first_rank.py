@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.patches.data.batch_ownership import Finding
-from matex_tf.patches.data.pipeline_ownership import Made
+from matex_tf.patches.sources.batch_ownership import Finding
+from matex_tf.patches.sources.pipeline_ownership import Made
 
 _SPECS = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
 

@@ -27,9 +27,10 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.patches.common import wrapping
-from matex_tf.patches.data import source_sharding
 from matex_tf.patches.division import file_index
 from matex_tf.patches.division.file_index import Unfit
+from matex_tf.patches.sources import source_sharding
+from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
 
 #: On a `CsvDataset`: what `lines_of` gives.
 _AS_LINES = "_matex_as_lines"
@@ -93,7 +94,7 @@ def _make(readers: Any, original: Callable[..., Any], args: Any, kwargs: Any) ->
 
     def parsed(dataset: Any, *rest: Any) -> Any:
         if why:
-            setattr(dataset, file_index.KEPT, f"make_csv_dataset parses where it reads, since {why}")
+            setattr(dataset, file_index.KEPT, Reason.CSV(function="make_csv_dataset", why=why))
             return parsing(dataset, *rest)
         return parsing(mapped(dataset, decoders[-1], index), *rest)
 
@@ -111,7 +112,7 @@ def _make(readers: Any, original: Callable[..., Any], args: Any, kwargs: Any) ->
         return original(*args, **kwargs)
 
 
-def lines_of(dataset: Any) -> tuple[Any, str]:
+def lines_of(dataset: Any) -> tuple[Any, Why]:
     """A `CsvDataset` as a map of lines; None, and why there is none, in words, where a record is not just a line.
 
     Raises:
@@ -124,7 +125,7 @@ def lines_of(dataset: Any) -> tuple[Any, str]:
     return found
 
 
-def _as_lines(dataset: Any) -> tuple[Any, str]:
+def _as_lines(dataset: Any) -> tuple[Any, Why]:
     header, quoted = bool(dataset._header.numpy()), bool(dataset._use_quote_delim.numpy())
     files = np.ravel(dataset._filenames.numpy()).tolist()
     why, index = "", None
@@ -138,7 +139,7 @@ def _as_lines(dataset: Any) -> tuple[Any, str]:
         except file_index.Unfit as error:
             why = str(error)
     if index is None:
-        return None, f"CsvDataset parses where it reads, since {why}"
+        return None, Reason.CSV(function="CsvDataset", why=why)
     columns = dataset._select_cols.numpy().tolist() or None
     delimiter, missing = dataset._field_delim.numpy().decode(), dataset._na_value.numpy().decode()
     with source_sharding.paused():
@@ -147,7 +148,7 @@ def _as_lines(dataset: Any) -> tuple[Any, str]:
         else:
             read = tf.autograph.experimental.do_not_convert(lambda file: _of_file(index, file, header))
             lines = tf.data.Dataset.from_tensor_slices(files).flat_map(read)
-        return mapped(lines, decoder(dataset._record_defaults, delimiter, quoted, missing, columns), index), ""
+        return mapped(lines, decoder(dataset._record_defaults, delimiter, quoted, missing, columns), index), NOTHING
 
 
 def _of_file(index: LineIndex | None, file: Any, header: bool) -> Any:

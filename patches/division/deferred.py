@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.python.data.util import structure
 
-from matex_tf.patches.data.pipeline_ownership import inputs_of, unwrapped
 from matex_tf.patches.division import csv_lines, drawn_first, file_index, purity, records
+from matex_tf.patches.sources.pipeline_ownership import inputs_of, unwrapped
+from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
 from matex_tf.patches.turns import from_generator
 
 MAPS = ("_MapDataset", "_ParallelMapDataset")
@@ -52,12 +53,12 @@ class Deferred(NamedTuple):
     Attributes:
         source: what stands in front; its elements are tuples of tensors.
         stages: the maps behind it.
-        kept: the last map that could not be deferred, and why, in words; empty without one.
+        kept: why the last map that could not be deferred is not; empty without one.
     """
 
     source: Any
     stages: tuple[Stage, ...]
-    kept: str = ""
+    kept: Why = NOTHING
 
 
 def split(dataset: Any) -> Deferred:
@@ -159,21 +160,21 @@ def _split(dataset: Any) -> Deferred:
     return Deferred(flat(dataset), (), _kept(dataset))
 
 
-def _kept(dataset: Any) -> str:
-    """The last map up to a dataset that cannot be deferred, and why, in words; files are not looked into for it."""
+def _kept(dataset: Any) -> Why:
+    """Why the last map up to a dataset that cannot be deferred is not; files are not looked into for it."""
     form = form_of(dataset)
     if form is not None:
         return form.kept
     if from_generator.of(dataset) is not None:
-        return ""
-    kept = str(getattr(dataset, file_index.KEPT, "")) or records.why_all_are_read(dataset)
+        return NOTHING
+    kept: Why = getattr(dataset, file_index.KEPT, NOTHING) or records.why_all_are_read(dataset)
     if not kept and type(dataset).__name__ in MAPS and (effects := purity.effects(dataset._map_func.function)):
-        kept = f"a map {effects}"
-    return kept or next((why for one in inputs_of(dataset) if (why := _kept(one))), "")
+        kept = Reason.EFFECTS(effects=effects)
+    return kept or next((why for one in inputs_of(dataset) if (why := _kept(one))), NOTHING)
 
 
 #: By class: a map of the numbers of its elements, None where all are read, and why.
-_OF_FILES: dict[str, Callable[[Any], tuple[Any, str]]] = {
+_OF_FILES: dict[str, Callable[[Any], tuple[Any, Why]]] = {
     "CsvDatasetV2": csv_lines.lines_of,
     **dict.fromkeys(records.KINDS, records.numbered),
 }
@@ -199,7 +200,7 @@ def _of_map(dataset: Any) -> Deferred:
     effects = purity.effects(dataset._map_func.function)
     if effects:
         drawn = _drawn_first(before, dataset)
-        return Deferred(flat(dataset), (), f"a map {effects}") if drawn is None else drawn
+        return Deferred(flat(dataset), (), Reason.EFFECTS(effects=effects)) if drawn is None else drawn
     return before._replace(stages=(*before.stages, stage_of(dataset)))
 
 
@@ -231,7 +232,7 @@ def stage_of(dataset: Any) -> Stage:
 
 def _of_zip(dataset: Any) -> Deferred:
     parts = [_split(one) for one in inputs_of(dataset)]
-    kept = next((part.kept for part in parts if part.kept), "")
+    kept = next((part.kept for part in parts if part.kept), NOTHING)
     if not any(part.stages for part in parts):
         return Deferred(flat(dataset), (), kept)
     zipped = tf.data.Dataset.zip(tuple(part.source for part in parts))

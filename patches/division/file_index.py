@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf.errors import DataError
-from matex_tf.patches.data.pipeline_ownership import READS
+from matex_tf.patches.sources.pipeline_ownership import READS
 
 #: On a dataset: why its elements are not pieces, in words; on a map: the same function of a vector of elements.
 KEPT, OF_VECTORS = "_matex_kept", "_matex_of_vectors"

@@ -15,8 +15,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.data.util import structure
 
-from matex_tf.patches.data.pipeline_ownership import inputs_of, unwrapped
 from matex_tf.patches.division import deferred, drawn_first, purity
+from matex_tf.patches.sources.pipeline_ownership import inputs_of, unwrapped
+from matex_tf.patches.sources.reasons import Reason, Unfit
 from matex_tf.patches.turns import from_generator
 
 _PASSED_OVER = ("_ShuffleDataset", "CacheDataset", "_PrefetchDataset", "_OptionsDataset", "_RepeatDataset")
@@ -25,21 +26,17 @@ _BATCHES = ("_BatchDataset", "_ParallelBatchDataset", "_PaddedBatchDataset")
 _SOURCES = ("_TensorSliceDataset", "_TensorDataset", "_RangeDataset", "CsvDatasetV2")
 
 
-class Unfit(Exception):
-    """The pipeline may yield something else once it has been walked over; says why."""
-
-
 def pipeline(dataset: Any) -> Any:
     """The rows, in batches.
 
     Raises:
-        Unfit: see there.
+        Unfit: the pipeline may yield something else once it has been walked over.
     """
     try:
         rows = _like(unwrapped(dataset))
         return deferred.restructured(rows, dataset.element_spec, rows).take(1)
     except (AttributeError, TypeError, ValueError) as error:
-        raise Unfit(f"it is unlike what is known of datasets ({type(error).__name__}: {error})") from error
+        raise Unfit(Reason.UNLIKE(error=f"{type(error).__name__}: {error}")) from error
 
 
 def _like(dataset: Any) -> Any:
@@ -85,13 +82,13 @@ def _like(dataset: Any) -> Any:
             return tf.data.experimental.from_variant(inner(*element)[0], specs)
 
         return before.flat_map(opened)
-    raise Unfit(f"{kind.strip('_').removesuffix('Dataset').lower()} may keep a state")
+    raise Unfit(Reason.MAY_KEEP(kind=kind.strip("_").removesuffix("Dataset").lower()))
 
 
 def _call(function: Any) -> Callable[..., Any]:
     concrete = function.function
     if effects := purity.effects(concrete):
-        raise Unfit(f"a function of it {effects}")
+        raise Unfit(Reason.SAMPLE_EFFECTS(effects=effects))
     return tf.autograph.experimental.do_not_convert(lambda *element: tuple(concrete(*element)))
 
 

@@ -20,11 +20,11 @@ import tensorflow as tf
 
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.patches.data import source_sharding
-from matex_tf.patches.data.pipeline_ownership import unwrapped
 from matex_tf.patches.division import deferred, own_rows
 from matex_tf.patches.samples.pruning import Pruning
 from matex_tf.patches.samples.tagged_rows import TaggedRows
+from matex_tf.patches.sources import source_sharding
+from matex_tf.patches.sources.pipeline_ownership import unwrapped
 from matex_tf.patches.turns import pydatasets
 from matex_tf.patches.turns.in_turn import flat
 from matex_tf.scores import scoring

@@ -25,11 +25,11 @@ from matex_tf.core import world
 from matex_tf.patches.data import batch_origins
 from matex_tf.patches.data.array_sharding import LocalBatch
 from matex_tf.patches.data.batch_shapes import BatchShapes
-from matex_tf.patches.data.pipeline_ownership import unwrapped
 from matex_tf.patches.division import deferred, purity, row_wise, window_rows
+from matex_tf.patches.sources.pipeline_ownership import unwrapped
+from matex_tf.patches.sources.reasons import NOTHING, Reason, Unfit, Why
 
 _BATCHES = ("_BatchDataset", "_ParallelBatchDataset", "_PaddedBatchDataset")
-NO_MAP = "no map stands in front of batch"
 #: What may stand behind `batch`, by class: how to do the same to parts of batches.
 _BEHIND: dict[str, Callable[[Any, Any], Any]] = {
     "_PrefetchDataset": lambda data, one: data.prefetch(int(one._buffer_size)),
@@ -48,13 +48,13 @@ class Divided(NamedTuple):
         dataset: None where nothing is divided.
         rows: for each tensor of a batch, the rows that the script's pipeline promises; None for any number.
         maps: how many maps are divided.
-        kept: why all ranks do what stands in front, or all of it, in words; empty without a reason.
+        kept: why all ranks do what stands in front, or all of it; empty without a reason.
     """
 
     dataset: Any
     rows: list[int | None]
     maps: int
-    kept: str
+    kept: Why
 
 
 def divide(dataset: Any, whole: Any = None) -> Divided:
@@ -67,7 +67,9 @@ def divide(dataset: Any, whole: Any = None) -> Divided:
     try:
         return _divide(unwrapped(dataset), whole)
     except (AttributeError, TypeError, ValueError) as error:
-        return Divided(None, [], 0, f"it is unlike what is known of datasets ({type(error).__name__}: {error})")
+        return _whole(Reason.UNLIKE(error=f"{type(error).__name__}: {error}"))
+    except Unfit as error:
+        return _whole(error.why)
 
 
 def _divide(dataset: Any, whole: Any) -> Divided:
@@ -78,18 +80,18 @@ def _divide(dataset: Any, whole: Any) -> Divided:
         batched = unwrapped(batched._input_dataset)
     if type(batched).__name__ not in _BATCHES:
         kind = type(batched).__name__.strip("_").removesuffix("Dataset").removeprefix("Parallel").lower()
-        return Divided(None, [], 0, f"{kind} stands behind batch, and may look at several rows")
+        return _whole(Reason.BEHIND(kind=kind))
     form = deferred.split(batched._input_dataset)
     if not form.stages:
-        return Divided(None, [], 0, form.kept or NO_MAP)
+        return _whole(form.kept or Reason.NO_MAP())
     why = _unfit(batched, behind) or _unordered(form.source)
     if why:
-        return Divided(None, [], 0, why)
+        return _whole(why)
     shapes = _shapes(batched, behind, dataset)
     if whole is not None:
         specs = tf.nest.flatten(dataset.element_spec)
         if shapes is not None or not all(isinstance(spec, tf.TensorSpec) for spec in specs):
-            return Divided(None, [], 0, "the shapes of its rows are not known before they are made")
+            return _whole(Reason.SHAPES())
         form = _in_front(form, behind, int(batched._batch_size))
     data = _parts(batched, form, 0 if shapes is None else batch_origins.remember(shapes), whole)
     for one in reversed(behind):
@@ -120,12 +122,12 @@ def _in_front(form: deferred.Deferred, behind: list[Any], size: int) -> deferred
         behind: what stands behind `batch`, the last one first; loses what is done in front.
 
     Raises:
-        ValueError: batches of several rounds are counted.
+        Unfit: batches of several rounds are counted.
     """
     counting = [one for one in behind if type(one).__name__ in ("_TakeDataset", "_SkipDataset")]
     rounds = [place for place, one in enumerate(behind) if type(one).__name__ == "_RepeatDataset"]
     if any(behind.index(one) < place for one in counting for place in rounds):
-        raise ValueError("take or skip behind repeat")
+        raise Unfit(Reason.ROUNDS())
     source = form.source
     for one in reversed(counting):
         behind.remove(one)
@@ -144,16 +146,20 @@ def _may_follow(dataset: Any) -> bool:
     return not purity.effects(function) and row_wise.is_row_wise(function)
 
 
-def _unfit(batched: Any, behind: list[Any]) -> str:
-    """Why elements cannot be batched by parts, in words; empty where they can."""
+def _whole(why: Why) -> Divided:
+    return Divided(None, [], 0, why)
+
+
+def _unfit(batched: Any, behind: list[Any]) -> Why:
+    """Why elements cannot be batched by parts; empty where they can."""
     specs = tf.nest.flatten(batched._input_dataset.element_spec)
     if not all(isinstance(spec, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)) for spec in specs):
-        return "its elements are no tensors"
+        return Reason.NO_TENSORS()
     if not all(spec.shape.is_fully_defined() for spec in specs if isinstance(spec, tf.SparseTensorSpec)):
-        return "the shapes of its sparse elements are not known"
+        return Reason.SPARSE_SHAPES()
     if _padded(batched, behind) is None:
-        return "a map behind padded_batch changes what is padded to the longest row of the whole batch"
-    return ""
+        return Reason.PADDED()
+    return NOTHING
 
 
 def _padded(batched: Any, behind: list[Any]) -> dict[int, Any] | None:
@@ -192,15 +198,15 @@ def _shapes(batched: Any, behind: list[Any], dataset: Any) -> BatchShapes | None
     return BatchShapes(is_open, {}) if is_open else None
 
 
-def _unordered(dataset: Any) -> str:
-    """Whether elements may come in another order on each rank, in words; empty where they may not."""
+def _unordered(dataset: Any) -> Why:
+    """Why elements may come in another order on each rank; empty where they may not."""
     pending = [dataset]
     while pending:
         one = unwrapped(pending.pop())
         if getattr(one, "_deterministic", None) == "false":
-            return "deterministic=False lets its elements come in any order"
+            return Reason.UNORDERED()
         pending += one._inputs()
-    return ""
+    return NOTHING
 
 
 def _any_rows(spec: Any) -> Any:

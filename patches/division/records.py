@@ -25,9 +25,10 @@ import numpy as np
 from tensorflow.python.data.ops import readers
 
 from matex_tf.errors import DataError
-from matex_tf.patches.data import pipeline_ownership, source_sharding
 from matex_tf.patches.division import file_index
 from matex_tf.patches.division.file_index import Unfit
+from matex_tf.patches.sources import pipeline_ownership, source_sharding
+from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
 
 #: Bytes of a record, on average over the first ones of a file, from which on a rank reads its own ones alone.
 _LARGE, _FIRST = 4096, 256
@@ -47,7 +48,7 @@ _RECORDS = ("TFRecordDataset", "TFRecordDatasetV2")
 _NUMBERED = "_matex_numbered"
 
 
-def numbered(dataset: Any) -> tuple[Any, str]:
+def numbered(dataset: Any) -> tuple[Any, Why]:
     """A `TFRecordDataset`, or an interleave of some, as a map of numbers.
 
     Returns:
@@ -56,19 +57,20 @@ def numbered(dataset: Any) -> tuple[Any, str]:
     Raises:
         AttributeError: it is unlike what is known of it.
     """
-    found: tuple[Any, str] | None = getattr(dataset, _NUMBERED, None)
+    found: tuple[Any, Why] | None = getattr(dataset, _NUMBERED, None)
     if found is None:
         try:
-            found = _numbered(dataset), ""
+            found = _numbered(dataset), NOTHING
         except Unfit as error:
-            found = None, error.args[0] and f"TFRecordDataset reads every record, since {error}"
+            found = None, Reason.RECORDS(why=error) if error.args[0] else NOTHING
         setattr(dataset, _NUMBERED, found)
     return found
 
 
-def why_all_are_read(dataset: Any) -> str:
+def why_all_are_read(dataset: Any) -> Why:
     """What `numbered` has found of it, in words, where that has looked; it is not looked into for this."""
-    return str(getattr(dataset, _NUMBERED, (None, ""))[1])
+    why: Why = getattr(dataset, _NUMBERED, (None, NOTHING))[1]
+    return why
 
 
 def _numbered(dataset: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Whether the work on a pipeline of `fit`, `evaluate` or `predict` is divided, and what is said of it.
+"""A tf.data pipeline as data to decide about (`decide`): whether ranks divide the work on it, and what is said of it.
 
 Pipelines over files may be a rank's own although they look alike (`pipeline_ownership`). So before the work on one is
 divided the ranks compare rows of it (`first_rows`), as they compare the first batch where each runs the whole.
@@ -8,15 +8,50 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
-
 from matex_tf import settings
-from matex_tf.core import world
 from matex_tf.patches.common import log_once
-from matex_tf.patches.data import batch_ownership
-from matex_tf.patches.data.pipeline_ownership import Made, Source
 from matex_tf.patches.division import first_rows, own_rows
 from matex_tf.patches.division.own_rows import Divided
+from matex_tf.patches.sources import decide, pipeline_ownership
+from matex_tf.patches.sources.decide import Source
+from matex_tf.patches.sources.pipeline_ownership import Made
+from matex_tf.patches.sources.reasons import NOTHING, Reason, Unfit, Why
+
+
+class Pipeline:
+    """A pipeline of `fit`, `evaluate` or `predict`, batches that every rank has.
+
+    Attributes:
+        source: see `decide.Data`.
+        divided: this rank's rows of it, once somebody has asked whether they can be had.
+    """
+
+    source = Source.DIVIDED
+
+    def __init__(self, dataset: Any, made: Made):
+        self._dataset, self._made, self._rows = dataset, made, None
+        self.divided = Divided(None, [], 0, NOTHING)
+
+    def unfit(self) -> Why:
+        """See `decide.Data`."""
+        if not self._made.ordered:
+            return Reason.ORDER()
+        self.divided = own_rows.divide(self._dataset)
+        compares = self._made.source is not pipeline_ownership.Source.SAME and settings.current().rows == "auto"
+        if compares and self.divided.dataset is not None:
+            try:
+                self._rows = first_rows.pipeline(self._dataset)
+            except Unfit as error:
+                return error.why
+        return NOTHING if self.divided.dataset is not None else self.divided.kept
+
+    def count(self) -> int:
+        """See `decide.Data`."""
+        return 0
+
+    def compare(self, what: str) -> Why:
+        """See `decide.Data`."""
+        return decide.compared(lambda: decide.first_of(self._rows), self._made, what)
 
 
 def divide(dataset: Any, made: Made, what: str) -> Divided:
@@ -27,61 +62,29 @@ def divide(dataset: Any, made: Made, what: str) -> Divided:
         made: what is known of it.
         what: whose data these are: "fit", "evaluate" or "predict".
     """
-    chosen, ranks = settings.current(), world.current()
-    why = undivided()
-    if not why and not made.ordered:
-        why = "its order is not fixed"
-    divided = Divided(None, [], 0, why) if why else own_rows.divide(dataset)
-    if divided.dataset is not None and made.source is not Source.SAME and chosen.rows == "auto":
-        try:
-            rows = first_rows.pipeline(dataset)
-        except first_rows.Unfit as error:
-            divided = Divided(None, [], 0, str(error))
-    if not all(ranks.allgather(divided.dataset is not None, "divide the work on the data")):
-        return divided._replace(dataset=None)
-    if made.source is not Source.SAME and chosen.rows == "auto":
-        finding = batch_ownership.look(_first(rows), made, f"compare rows of the data of {what}")
-        if finding.own or finding.differs:  # the first batch of the whole pipeline says more
-            return Divided(None, [], 0, "its rows differ between ranks")
-    return divided
-
-
-def undivided() -> str:
-    """Why no work on data is divided, as this job was started, in words; empty where it may be."""
-    chosen = settings.current()
-    if chosen.data == "whole":
-        return "--data whole"
-    if chosen.batch == "per-rank":
-        return "--batch per-rank"
-    if chosen.reproducible:
-        return "the parts of virtual ranks are cut of whole batches (--reproducible)"
-    if world.current().guard is not None:
-        return "a rank that dies (--faults shrink) would take its rows with it"
-    return ""
-
-
-def _first(rows: Any) -> Any:
-    """The first batch; None where there is none, or it cannot be read: the step that wants it says why."""
-    try:
-        return next(iter(rows), None)
-    except tf.errors.OpError:
-        return None
+    pipeline = Pipeline(dataset, made)
+    decision = decide.decide(pipeline, what)
+    return Divided(None, [], 0, decision.why) if decision.source is Source.WHOLE else pipeline.divided
 
 
 def done_by_all(divided: Divided) -> str:
     """What of the work every rank does, and why; in words, where there is a reason."""
+    if not divided.kept:
+        return ""
     if divided.dataset is None:
         return f"every rank does all of the work on it: {divided.kept}"
     return f"what stands in front is done by all, since {divided.kept}"
 
 
-def tell(divided: Divided) -> None:
-    """Say of the data of `fit` who does what."""
+def tell(divided: Divided, place: str = "") -> None:
+    """Say who does what. Args: place: of a loop of the script's own, in words; "" for `fit`."""
+    place = place and f"{place}: "
     if divided.dataset is None:
         because = f": {divided.kept}" if divided.kept else ""
         kept = "its batches" if settings.current().batch == "per-rank" else "its rows of each batch"
-        log_once.log(f"each rank runs the whole tf.data pipeline and keeps {kept} (--data exact){because}")
+        log_once.log(f"{place}each rank runs the whole tf.data pipeline and keeps {kept} (--data exact){because}")
         return
     maps = f"{divided.maps} map{'s' * (divided.maps > 1)}"
     every = f"; {done_by_all(divided)}" if divided.kept else ""
-    log_once.log(f"each rank runs {maps} of the tf.data pipeline for its rows of each batch (--data exact){every}")
+    each = f"each rank runs {maps} of the tf.data pipeline for its rows of each batch"
+    log_once.log(f"{place}{each} (--data exact){every}")

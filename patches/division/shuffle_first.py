@@ -16,8 +16,9 @@ from typing import Any
 
 from matex_tf import settings
 from matex_tf.patches.common import wrapping
-from matex_tf.patches.data import source_sharding
-from matex_tf.patches.division import deferred, shared_work
+from matex_tf.patches.division import deferred
+from matex_tf.patches.sources import decide, source_sharding
+from matex_tf.patches.sources.decide import Source
 
 
 def install(module: ModuleType) -> None:
@@ -31,7 +32,7 @@ def _shuffle(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
     if source_sharding.found(dataset):
         return wrapped(*args, **kwargs)
-    form = None if shared_work.undivided() else deferred.split(dataset)
+    form = None if decide.asked(Source.DIVIDED) else deferred.split(dataset)
     if form is None or not form.stages:
         return wrapped(*args, **kwargs)
     with source_sharding.paused():

@@ -21,7 +21,8 @@ import tensorflow as tf
 from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import wrapping
-from matex_tf.patches.data import array_sharding, pipeline_ownership, source_sharding
+from matex_tf.patches.data import array_sharding
+from matex_tf.patches.sources import pipeline_ownership, source_sharding
 from matex_tf.readers import of_all_ranks, own_rows
 
 #: Layers that learn from a whole data set, by module.

@@ -21,8 +21,7 @@ from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import keras_lines, log_once, model_state, sharing_report, under_way, wrapping
 from matex_tf.patches.common.active_flag import ActiveFlag
-from matex_tf.patches.data import array_sharding, batches, pipeline_ownership, source_sharding
-from matex_tf.patches.data import batch_ownership as guesses
+from matex_tf.patches.data import array_sharding, batches
 from matex_tf.patches.division import numbered_rows, shared_work
 from matex_tf.patches.fit import asked, falling_behind, predict_function, small_calls, step_function
 from matex_tf.patches.fit.step import one_rank_shapes
@@ -31,6 +30,10 @@ from matex_tf.patches.keras import epoch_iterators, metrics, weights
 from matex_tf.patches.recovery import resume_fit
 from matex_tf.patches.samples import epochs
 from matex_tf.patches.samples.pruning import Pruning
+from matex_tf.patches.sources import batch_ownership as guesses
+from matex_tf.patches.sources import decide, price, source_sharding
+from matex_tf.patches.sources.decide import Source
+from matex_tf.patches.sources.pipeline_ownership import Made
 from matex_tf.patches.turns import from_generator, generators, in_turn, pydatasets
 
 #: While `evaluate` runs, also that of a validation, or of a callback in the middle of an epoch.
@@ -235,33 +238,24 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
         epoch_iterators.leave_out(iterator)
         one_rank_shapes.note(iterator)
         return result
-    mark = source_sharding.found(iterator._distributed_dataset)
-    made = guesses.UNKNOWN
-    if not mark and type(adapter).__name__ == "TFDatasetAdapter" and settings.current().rows != "shared":
-        made = pipeline_ownership.look(kwargs["x"])
-    counts = world.current().allgather(iterator._num_batches, "count the batches of the data")
-    own = mark or settings.current().rows == "own" or made.source is pipeline_ownership.Source.OWN
+    of_tf_data = type(adapter).__name__ == "TFDatasetAdapter"
+    found = decide.whose(iterator._distributed_dataset, kwargs["x"] if of_tf_data else None, iterator._num_batches)
     if epochs_asked.pruning is not None:
-        _number(iterator, epochs_asked.pruning, bool(own) or len(set(counts)) > 1)
+        _number(iterator, epochs_asked.pruning, found.own or found.uneven)
         epochs.walks(fitted, iterator)
         return result
-    if own or (len(set(counts)) > 1 and settings.current().rows == "auto"):
-        with source_sharding.paused():
-            iterator._distributed_dataset = iterator._distributed_dataset.map(array_sharding.LocalBatch.unknown)
-        _as_long(iterator, None if None in counts else max(counts))
-        if not mark:
-            log_once.log(
-                f"the data of {what}: each rank has rows of its own, since their pipelines are made of other rows: "
-                "together they are the batch. --rows shared says that they are not (docs/data.md)."
-            )
-        mark = mark or "shard"
+    if found.own:
+        iterator._distributed_dataset = array_sharding.as_own(iterator._distributed_dataset, found, what)
+        _as_long(iterator, found.batches)
     else:
-        batches.made_of[iterator._distributed_dataset] = made
+        batches.made_of[iterator._distributed_dataset] = found.made
+        if adapter in price.of:
+            price.of[iterator._distributed_dataset] = price.of[adapter]
         if predicting is not None:
-            model_state.of(predicting).predicts = made
-        if type(adapter).__name__ == "TFDatasetAdapter" and not (training and strategies.current().apart):
-            _divide(iterator, made, what)
-    if training and mark == "source":
+            model_state.of(predicting).predicts = found.made
+        if of_tf_data:
+            _divide(iterator, found.made, what)
+    if training and found.mark == "source":
         log_once.log("--data source: each rank does its part of the pipeline's work; batches may hold other rows")
     return result
 
@@ -295,10 +289,10 @@ def _draws_of(iterator: Any) -> tuple[bool, bool]:
     return counted, counted and not iterator.steps_per_epoch and not shuffles_batches
 
 
-def _divide(iterator: Any, made: pipeline_ownership.Made, what: str) -> None:
+def _divide(iterator: Any, made: Made, what: str) -> None:
     """Let an epoch iterator of Keras make this rank's rows of each batch alone, where that can be done."""
     with source_sharding.paused():
-        if not shared_work.undivided():
+        if not decide.asked(Source.DIVIDED, what == "fit"):
             from_generator.look(iterator._distributed_dataset, what)
         divided = shared_work.divide(iterator._distributed_dataset, made, what)
     if divided.dataset is not None:
@@ -333,7 +327,7 @@ def _array_pipeline(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
 
 def _batches_in_turn(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
     asked = under_way.now().epochs_asked
-    if asked is None or (asked.training and strategies.current().apart):
+    if asked is None:
         return wrapped(*args, **kwargs)
     if asked.pruning is not None:
         return numbered_rows.of_pydataset(adapter, asked.pruning, _batches_of_a_step())
@@ -351,5 +345,5 @@ def _of_generator(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
     asked = under_way.now().epochs_asked
     if asked is None or world.current().is_single:
         return wrapped(*args, **kwargs)
-    by_all = asked.pruning is not None or (asked.training and strategies.current().apart)
+    by_all = asked.pruning is not None
     return generators.pipeline(adapter, lambda: wrapped(*args, **kwargs), "" if by_all else asked.purpose)

@@ -17,14 +17,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from matex_tf import settings
-from matex_tf.core import world
 from matex_tf.patches.common import log_once, model_state, under_way, wrapping
-from matex_tf.patches.data import array_sharding, batches, pipeline_ownership, source_sharding
-from matex_tf.patches.data import batch_ownership as guesses
+from matex_tf.patches.data import array_sharding, batches
 from matex_tf.patches.data.array_sharding import LocalBatch
 from matex_tf.patches.keras2 import sequences
 from matex_tf.patches.recovery import resume_fit
+from matex_tf.patches.sources import decide, source_sharding
 
 #: Adapters of data that no Python code makes.
 _PLAIN = ("TensorLikeDataAdapter", "CompositeTensorDataAdapter", "DatasetAdapter")
@@ -119,24 +117,15 @@ def _configure(wrapped: Any, handler: Any, args: Any, kwargs: Any) -> Any:
     if asked is None or isinstance(handler._dataset.element_spec, LocalBatch):
         return result
     dataset, purpose = handler._dataset, asked.purpose
-    mark, made = source_sharding.found(dataset), guesses.UNKNOWN
     given = asked.arguments["x"]
-    if not mark and isinstance(given, tf.data.Dataset) and settings.current().rows != "shared":
-        made = pipeline_ownership.look(given)
-    counts = world.current().allgather(handler._inferred_steps, "count the batches of the data")
-    own = mark or settings.current().rows == "own" or made.source is pipeline_ownership.Source.OWN
-    if own or (len(set(counts)) > 1 and settings.current().rows == "auto"):
-        handler._dataset = dataset.map(LocalBatch.unknown)
-        handler._inferred_steps = None if None in counts else max(counts)
-        if not mark:
-            log_once.log(
-                f"the data of {purpose}: each rank has rows of its own, since their pipelines are made of other rows: "
-                "together they are the batch. --rows shared says that they are not (docs/data.md)."
-            )
+    found = decide.whose(dataset, given if isinstance(given, tf.data.Dataset) else None, handler._inferred_steps)
+    if found.own:
+        handler._dataset = array_sharding.as_own(dataset, found, purpose)
+        handler._inferred_steps = found.batches
     else:
-        batches.made_of[dataset] = made
+        batches.made_of[dataset] = found.made
         if purpose == "predict":
-            model_state.of(asked.arguments["model"]).predicts = made
-    if asked.training and mark == "source":
+            model_state.of(asked.arguments["model"]).predicts = found.made
+    if asked.training and found.mark == "source":
         log_once.log("--data source: each rank does its part of the pipeline's work; batches may hold other rows")
     return result

@@ -18,12 +18,12 @@ from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once, model_state, sharing_report, under_way, wrapping
-from matex_tf.patches.data import batch_ownership as guesses
-from matex_tf.patches.data import source_sharding
 from matex_tf.patches.fit import asked
 from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.keras2 import steps
 from matex_tf.patches.recovery import resume_fit
+from matex_tf.patches.sources import batch_ownership as guesses
+from matex_tf.patches.sources import source_sharding
 
 
 def install(module: ModuleType) -> None:

@@ -10,7 +10,7 @@ import sys
 from types import FrameType
 from typing import Any
 
-from matex_tf.patches.data.pipeline_ownership import inputs_of, unwrapped
+from matex_tf.patches.sources.pipeline_ownership import inputs_of, unwrapped
 
 #: Parts of the names of datasets whose elements are batches, and of those whose elements are something else than their
 #: inputs' are. Of other datasets (map, shuffle, take, …) the elements are batches where their inputs' are.

@@ -19,11 +19,13 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.core.row_partition import OWN_ROWS
 from matex_tf.patches.across_rows import whole_batch
-from matex_tf.patches.common import log_once, row_slicing
+from matex_tf.patches.common import row_slicing
 from matex_tf.patches.common.row_slicing import RowRange
-from matex_tf.patches.data import pipeline_ownership, source_sharding
 from matex_tf.patches.data.array_sharding import LocalBatch
 from matex_tf.patches.division import own_rows, shared_work
+from matex_tf.patches.sources import decide, pipeline_ownership, source_sharding
+from matex_tf.patches.sources.decide import Source
+from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
 from matex_tf.patches.turns import from_generator
 
 Site = tuple[str, int]
@@ -43,15 +45,14 @@ class Division:
     Attributes:
         dataset: of `LocalBatch`.
         spec: of a batch of the script's.
-        kept: what of the work every rank does, and why; in words, empty without a reason.
+        divided: how it is divided.
         agreed: whether all ranks make their own rows alone.
         saved: whether the script saves its iterator, and so wants batches that any rank can go on with.
     """
 
     def __init__(self, divided: own_rows.Divided, spec: Any, whole: tf.Variable):
         self.spec, self.agreed, self.saved = spec, False, False
-        self.maps = divided.maps
-        self.kept = shared_work.done_by_all(divided) if divided.kept else ""
+        self.divided = divided
         self._whole = whole
         self._all_own = False  # whether every rank has its rows alone, of all batches to come
         options = tf.data.Options()
@@ -109,13 +110,13 @@ class Division:
 #: For each pipeline and loop: its division, None where there is none; and whether the ranks have agreed on it.
 _divisions: weakref.WeakKeyDictionary[Any, dict[Site, Division | None]] = weakref.WeakKeyDictionary()
 _looked_at: weakref.WeakKeyDictionary[Any, set[Site]] = weakref.WeakKeyDictionary()
-#: For each pipeline of which every rank does all of the work: why, in words; empty without a reason.
-_whole: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+#: For each pipeline of which every rank does all of the work: why; empty without a reason.
+_whole: weakref.WeakKeyDictionary[Any, Why] = weakref.WeakKeyDictionary()
 
 
 def of(dataset: Any, site: Site) -> Division | None:
     """The division for a loop, ready for a walk."""
-    if site in _looked_at.get(dataset, ()) and not shared_work.undivided():
+    if site in _looked_at.get(dataset, ()) and not decide.asked(Source.DIVIDED):
         with source_sharding.paused():
             from_generator.look_in_loop(dataset)
     known = _divisions.setdefault(dataset, {})
@@ -133,19 +134,16 @@ def in_graph(dataset: Any, place: str) -> Any:
     Args:
         place: of the loop, in words.
     """
-    why = _why_not(dataset)
+    why = _asked(dataset)
     if not why and tf.is_symbolic_tensor(dataset._variant_tensor):
-        why = "it is made inside a tf.function"
+        why = Reason.IN_FUNCTION()
     divided = own_rows.Divided(None, [], 0, why)
     if not why:
         with tf.init_scope():
             divided = _divide(dataset)
         if divided.dataset is not None and divided.dataset._matex_shapes is not None:
-            divided = own_rows.Divided(None, [], 0, "the shapes of its rows are not known before they are made")
-    if divided.dataset is None:
-        _tell_whole(place, divided.kept)
-    else:
-        _tell_divided(place, divided.maps, shared_work.done_by_all(divided) if divided.kept else "")
+            divided = own_rows.Divided(None, [], 0, Reason.SHAPES())
+    _tell(divided, place)
     return divided.dataset
 
 
@@ -157,9 +155,9 @@ def agree(dataset: Any, site: Site, division: Division | None, place: str) -> No
         everyone = world.current().allgather(division is not None, "divide the work on the data of a loop")
         if division is not None and all(everyone):
             division.agreed = True
-            _tell_divided(place, division.maps, division.kept)
+            _tell(division.divided, place)
         else:
-            _tell_whole(place, _whole.get(dataset, ""))
+            _tell(own_rows.Divided(None, [], 0, _whole.get(dataset, NOTHING)), place)
     if division is not None and division.agreed:
         division.ask(own=True)
 
@@ -167,24 +165,13 @@ def agree(dataset: Any, site: Site, division: Division | None, place: str) -> No
 def done_by_all(dataset: Any, division: Division | None) -> str:
     """What of the work on a pipeline every rank does, and why; in words, empty without a reason."""
     if division is not None and division.agreed:
-        return division.kept
-    why = _whole.get(dataset, "")
-    return shared_work.done_by_all(own_rows.Divided(None, [], 0, why)) if why else ""
+        return shared_work.done_by_all(division.divided)
+    return shared_work.done_by_all(own_rows.Divided(None, [], 0, _whole.get(dataset, NOTHING)))
 
 
-def _tell_divided(place: str, maps: int, kept: str) -> None:
-    every = f"; {kept}" if kept else ""
-    log_once.log(
-        f"{place}: each rank runs {maps} map{'s' * (maps > 1)} of the tf.data pipeline for its rows of each batch "
-        f"(--data exact){every}"
-    )
-
-
-def _tell_whole(place: str, why: str) -> None:
-    if why and why != own_rows.NO_MAP:
-        log_once.log(
-            f"{place}: each rank runs the whole tf.data pipeline and keeps its rows of each batch (--data exact): {why}"
-        )
+def _tell(divided: own_rows.Divided, place: str) -> None:
+    if divided.dataset is not None or divided.kept not in ("", Reason.NO_MAP()):
+        shared_work.tell(divided, place)
 
 
 def own_piece(piece: LocalBatch, drop: Callable[[], Any] | None = None) -> tuple[Any, tf.Tensor]:
@@ -211,25 +198,26 @@ def own_piece(piece: LocalBatch, drop: Callable[[], Any] | None = None) -> tuple
         return tf.nest.map_structure(lambda leaf: leaf[: share[1]], piece.data), tf.identity(share)
 
 
-def _why_not(dataset: Any) -> str:
-    """Why every rank does all of the work on a pipeline, in words, as far as settings say so."""
+def _asked(dataset: Any) -> Why:
+    """Why every rank does all of the work on a pipeline, as far as can be said before it is looked at."""
     chosen = settings.current()
-    asked = chosen.data != "exact" or chosen.rows == "own" or source_sharding.found(dataset, OWN_ROWS)
-    if asked and chosen.data != "whole":
-        return "so it was asked for"
-    return shared_work.undivided() or ("its order is not fixed" if pipeline_ownership.unordered(dataset) else "")
+    if chosen.data == "source":
+        return Reason.SOURCE_ASKED()
+    if chosen.rows == "own" or source_sharding.found(dataset, OWN_ROWS):
+        return Reason.OWN_ROWS()
+    return decide.asked(Source.DIVIDED) or (Reason.ORDER() if pipeline_ownership.unordered(dataset) else NOTHING)
 
 
 def _divide(dataset: Any, whole: Any = None) -> own_rows.Divided:
     with source_sharding.paused():
         divided = own_rows.divide(dataset, whole)
     if divided.dataset is not None and not divided.kept and from_generator.generators(dataset):
-        return divided._replace(kept=from_generator.FIRST_WALK)
+        return divided._replace(kept=Reason.FIRST_WALK())
     return divided
 
 
 def _make(dataset: Any) -> Division | None:
-    why = _why_not(dataset)
+    why = _asked(dataset)
     divided = own_rows.Divided(None, [], 0, why)
     if not why:
         with tf.device("CPU:0"):

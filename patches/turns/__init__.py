@@ -4,5 +4,5 @@ Their rows travel to the others; so do the elements that a generator gives `from
 that makes them leaves behind is looked for in reach.py, what it asks of models is done by each rank alone
 (data_threads.py).
 
-It may import patches.common and patches.data. Start reading in pydatasets.py.
+It may import patches.common, patches.data and patches.sources. Start reading in pydatasets.py.
 """

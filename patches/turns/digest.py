@@ -58,7 +58,7 @@ class Digest(NamedTuple):
 
     Attributes:
         checksum: over all of it.
-        why: why it cannot be compared, in words; "" if it can.
+        why: what cannot be compared, and why, in words; "" if all can.
         between_ranks: a package by which ranks speak to each other; "" without one.
         goes_on: the class of an iterator, or of an object that hands on what other code gives; "" without one.
     """
@@ -77,7 +77,7 @@ def of(*values: Any) -> Digest:
     except CannotCompare as error:
         why = str(error)
     except Exception as error:  # classes may do anything when they are pickled
-        why = f"it can reach a {pickler.last}, which cannot be compared ({error})"
+        why = f"a {pickler.last}, which cannot be compared ({error})"
     return Digest(pickler.checksum, why, pickler.between_ranks, pickler.goes_on)
 
 
@@ -276,7 +276,7 @@ def _of_file(file: Any) -> Any:
     if isinstance(file, (io.BytesIO, io.StringIO)):
         return NotImplemented
     if file.writable():
-        raise CannotCompare(f"it can reach a file that is written to ({getattr(file, 'name', '')})")
+        raise CannotCompare(f"a file that is written to ({getattr(file, 'name', '')})")
     return _held("file", (str(file.name), file.closed or file.tell()))
 
 
@@ -291,7 +291,7 @@ def _of_array(array: np.ndarray) -> Any:
         place = array.__array_interface__
         return _held("array", (place["data"], place["shape"], place["strides"], str(array.dtype)))
     if mapped and array.nbytes > _MAPPED:
-        raise CannotCompare("it can reach a large file that is mapped to be written to (open it with mode='r')")
+        raise CannotCompare("a large file that is mapped to be written to (open it with mode='r')")
     return NotImplemented
 
 
@@ -319,7 +319,7 @@ def _of_other_package(value: Any, kind: type) -> Any:
 
 
 def _refuse(value: Any) -> Any:
-    raise CannotCompare(f"it can reach a {type(value).__name__}, which works by itself")
+    raise CannotCompare(f"a {type(value).__name__}, which works by itself")
 
 
 def _of_tensor(tensor: Any) -> Any:

@@ -26,14 +26,13 @@ import numpy as np
 from matex_tf import settings
 from matex_tf.core import mismatch, world
 from matex_tf.patches.common import log_once, run_state, wrapping
-from matex_tf.patches.data import pipeline_ownership, source_sharding
+from matex_tf.patches.sources import pipeline_ownership, source_sharding
+from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
 from matex_tf.patches.turns import data_threads, in_turn, reach
 from matex_tf.patches.turns.elements import Elements
 
 #: How many elements the ranks look at: so many, or so many bytes, but two at least.
 _LOOKED_AT, _BYTES, _LEAST = 32, 4 << 20, 2
-#: What a loop says that has begun for the first time.
-FIRST_WALK = "in the first walk of a loop of the script's own every rank runs the generator of from_generator"
 #: What a dataset is made from.
 _GENERATOR = "_matex_generator"
 #: Datasets, by a part of their names, behind which a generator may not run although there is a walk.
@@ -97,14 +96,14 @@ class Generator:
             return None
         return tf.data.Dataset.from_generator(lambda: map(pickle.loads, list(self._taken)), output_signature=spec)
 
-    def look(self, judged: bool) -> str:
+    def look(self, judged: bool) -> Why:
         """Take the first elements of the next walk.
 
         Args:
             judged: whether it matters what that leaves behind.
 
         Returns:
-            Why every rank has to run the script's code; "" where it need not.
+            Why every rank has to run the script's code; empty where it need not.
         """
         within = reach.of_callable(self._script, self.arguments()) if judged else None
         if within is not None and (why := within.goes_on_with()):
@@ -115,7 +114,7 @@ class Generator:
             why = within.why_every_rank("an element")
         return why
 
-    def _take(self) -> tuple[Iterator[Any], str]:
+    def _take(self) -> tuple[Iterator[Any], Why]:
         self._taken, self.mark = [], 0
         try:
             walk = iter(self._script(*self.arguments()))
@@ -124,23 +123,23 @@ class Generator:
                 try:
                     packed, mark = pickle.dumps(one, protocol=5), _checksum(one, self.mark)
                 except Exception:  # classes may do anything when they are pickled
-                    return itertools.chain([one], walk), "an element cannot be handed on (pickle)"
+                    return itertools.chain([one], walk), Reason.PICKLE()
                 self._taken.append(packed)  # a copy: it may be changed for the next
                 self.mark = mark
                 nbytes += len(packed)
                 if number >= _LEAST and nbytes >= _BYTES:
                     break
         except Exception as error:  # where the walk comes to it
-            return _raising(error), ""
-        return walk, ""
+            return _raising(error), NOTHING
+        return walk, NOTHING
 
-    def share(self, may_run_again: bool) -> str:
-        """Let the first rank of each node run it until `close`. Collective. Returns: why that cannot be done, or ""."""
+    def share(self, may_run_again: bool) -> Why:
+        """Let the first rank of each node run it until `close`. Collective. Returns: why that cannot be done."""
         try:
             self.elements = Elements(lambda: self._begin(self.arguments()), may_run_again)
         except OSError as error:
-            return f"the ranks of a node cannot reach one another ({error})"
-        return ""
+            return Reason.NO_WAY(error=error)
+        return NOTHING
 
     def close(self) -> None:
         """The call is over: of what was looked at nothing is left."""
@@ -202,14 +201,14 @@ def look(dataset: Any, what: str) -> None:
     for generator, keeping in generators(dataset):
         if generator.elements is not None:
             continue
-        why = "what stands behind it may keep its elements (cache)" if keeping else ""
+        why = Reason.KEEPS() if keeping else NOTHING
         if not why:
             why = generator.look(judged=chosen.generators != "node")
             turns.append(generator)
         everyone = ranks.allgather((why, generator.mark), "look at the first elements of a generator")
-        why = next((reason for reason, _ in everyone if reason), "")
+        why = next((reason for reason, _ in everyone if reason), NOTHING)
         if not why and len({mark for _, mark in everyone}) > 1:
-            why = "its first elements differ between ranks"
+            why = Reason.FIRST_DIFFER()
         if chosen.generators == "rank":
             generator.refused = True
             continue

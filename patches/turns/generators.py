@@ -29,7 +29,10 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import carried_error, log_once, run_state
-from matex_tf.patches.data import batch_ownership
+from matex_tf.patches.sources import batch_ownership, decide, price
+from matex_tf.patches.sources.decide import Source
+from matex_tf.patches.sources.price import Price
+from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
 from matex_tf.patches.turns import data_threads, in_turn, reach
 from matex_tf.patches.turns.in_turn import Turns, flat
 from matex_tf.patches.turns.makers import FirstOfNode
@@ -42,12 +45,12 @@ class _Known:
     """What is known of generators.
 
     Attributes:
-        of_adapter: the generator of a GeneratorDataAdapter, and why every rank has to run it; "" where none has to.
+        of_adapter: the generator of a GeneratorDataAdapter, and why every rank has to run it; empty if none has to.
         of_node: generators that the first rank of each node has run, and the others have not.
     """
 
     def __init__(self) -> None:
-        self.of_adapter: weakref.WeakKeyDictionary[Any, tuple[Any, str]] = weakref.WeakKeyDictionary()
+        self.of_adapter: weakref.WeakKeyDictionary[Any, tuple[Any, Why]] = weakref.WeakKeyDictionary()
         self.of_node: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -62,7 +65,7 @@ def peek(original: Callable[[], None], adapter: Any, generator: Any) -> None:
     Raises:
         ValueError: as Keras raises it: the generator has ended, or yields no tuples.
     """
-    known, why = run_state.current().part(_Known), ""
+    known, why = run_state.current().part(_Known), NOTHING
     if not isinstance(generator, types.GeneratorType):
         return original()
     goes_on = generator in known.of_node
@@ -106,55 +109,38 @@ def pipeline(adapter: Any, original: Callable[[], Any], what: str) -> Any:
     Raises:
         MatexError: every rank has to run a generator that the first of the node has run so far.
     """
-    dataset = _of_node(adapter, what) if what and settings.current().generators != "rank" else None
+    dataset, why = _of_node(adapter, what) if what else (None, NOTHING)
     if dataset is None:
         known = run_state.current().part(_Known)
-        generator, _ = known.of_adapter.get(adapter, (None, ""))
+        generator, _ = known.of_adapter.get(adapter, (None, NOTHING))
         if generator is not None and generator in known.of_node:
             raise MatexError(
                 "the first rank of each node has run this generator so far, and now every rank would have to go on "
                 "with it. Give this call a generator of its own, or the job --generators rank."
             )
         if not isinstance(adapter.generator, ReadAhead):
-            adapter.generator = ReadAhead(adapter.generator)
+            script, price.of[adapter] = adapter.generator, (spent := Price(why))
+            adapter.generator = ReadAhead(lambda: spent.timed(_begin(script)))
         dataset = original()
     return in_turn.as_fast_as_asked(dataset)
 
 
-def _of_node(adapter: Any, what: str) -> Any:
-    """The pipeline of rows that the first rank of the node makes; None where every rank has to run the generator."""
-    from keras.src.trainers.data_adapters import data_adapter_utils
-
-    chosen, ranks, known = settings.current(), world.current(), run_state.current().part(_Known)
-    structure = data_adapter_utils.get_tensor_spec(adapter._first_batches)
-    specs = tf.nest.flatten(structure)
-    generator, why = known.of_adapter.get(adapter, (None, "it is no generator of Python"))
-    if chosen.batch == "per-rank" or chosen.rows == "own" or ranks.holds_shard:
-        why = "each rank has rows or batches of its own"
-    elif ranks.guard is not None:
-        why = "a rank that dies (--faults shrink) would take its batches with it"
-    elif chosen.reproducible:
-        why = "the parts of virtual ranks are cut of whole batches (--reproducible)"
-    elif not all(isinstance(spec, tf.TensorSpec) for spec in specs):
-        why = "its batches have other parts than tensors"
-    why = next(filter(None, ranks.allgather(why, "run a generator once a node")), "")
-    if why:
-        if what == "fit":
-            log_once.log(f"every rank runs the generator, and keeps its rows (--generators {chosen.generators}): {why}")
-        return None
-    if chosen.rows == "auto" and generator not in known.of_node:
-        tensors = [tf.convert_to_tensor(array) for array in flat(adapter._first_batches[0], specs)]
-        first = tf.nest.pack_sequence_as(structure, tensors)
-        finding = batch_ownership.look(first, batch_ownership.UNKNOWN, f"compare rows of the data of {what}")
-        if finding.own or (finding.differs and len(ranks.nodes) > 1):  # a line says so when they are fetched
-            return None
+def _of_node(adapter: Any, what: str) -> tuple[Any, Why]:
+    """The pipeline of rows that the first rank of the node makes; None if every rank has to run it, and why."""
+    batches, ranks = _Batches(adapter), world.current()
+    decision = decide.decide(batches, what)
+    asked = settings.current().generators
+    if decision.source is Source.WHOLE:
+        # Of rows that differ a line says more when they are fetched.
+        if what == "fit" and asked != "rank" and decision.why != Reason.ROWS_DIFFER():
+            log_once.log(f"every rank runs the generator, and keeps its rows (--generators {asked}): {decision.why}")
+        return None, decision.why
     if what == "fit":
         log_once.log(
-            f"the first rank of each node runs the generator, and the others get their rows (--generators "
-            f"{chosen.generators})"
+            f"the first rank of each node runs the generator, and the others get their rows (--generators {asked})"
         )
-    known.of_node.add(generator)
-
+    run_state.current().part(_Known).of_node.add(batches.generator)
+    structure, specs = batches.structure, batches.specs
     makers = FirstOfNode()
 
     def own() -> Iterator[list[np.ndarray]]:
@@ -162,9 +148,52 @@ def _of_node(adapter: Any, what: str) -> Any:
 
     nbytes = max(sum(array.nbytes for array in flat(batch, specs)) for batch in adapter._first_batches)
     turns = Turns(own, makers, nbytes)
-    return tf.data.Dataset.from_generator(
+    rows = tf.data.Dataset.from_generator(
         lambda: in_turn.local_batches(turns, structure), output_signature=in_turn.signature(structure)
     )
+    return rows, NOTHING
+
+
+class _Batches:
+    """The batches of a generator, as data to decide about.
+
+    Attributes:
+        source: see `decide.Data`.
+        generator: the script's; None if it gave something else.
+        structure, specs: of a batch, and flat.
+    """
+
+    source = Source.NODE
+
+    def __init__(self, adapter: Any):
+        from keras.src.trainers.data_adapters import data_adapter_utils
+
+        self._adapter = adapter
+        self.structure = data_adapter_utils.get_tensor_spec(adapter._first_batches)
+        self.specs = tf.nest.flatten(self.structure)
+        known = run_state.current().part(_Known).of_adapter
+        self.generator, self._why = known.get(adapter, (None, Reason.ITERATOR()))
+
+    def unfit(self) -> Why:
+        """See `decide.Data`."""
+        tensors = all(isinstance(spec, tf.TensorSpec) for spec in self.specs)
+        return self._why if tensors else Reason.PARTS()
+
+    def count(self) -> int:
+        """See `decide.Data`."""
+        return 0
+
+    def compare(self, what: str) -> Why:
+        """See `decide.Data`: what one rank has run alone is not on the others."""
+        if self.generator in run_state.current().part(_Known).of_node:
+            return NOTHING
+
+        def first() -> Any:
+            tensors = [tf.convert_to_tensor(array) for array in flat(self._adapter._first_batches[0], self.specs)]
+            return tf.nest.pack_sequence_as(self.structure, tensors)
+
+        one_node = len(world.current().nodes) == 1
+        return decide.compared(first, batch_ownership.UNKNOWN, what, one_has_the_say=one_node)
 
 
 def _begin(generator: Any) -> Iterator[Any]:

@@ -22,7 +22,10 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.patches.common import log_once
-from matex_tf.patches.data import batch_ownership
+from matex_tf.patches.sources import batch_ownership, decide, price
+from matex_tf.patches.sources.decide import Source
+from matex_tf.patches.sources.price import Price
+from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
 from matex_tf.patches.turns import data_threads, in_turn, reach
 from matex_tf.patches.turns.generators import ReadAhead
 from matex_tf.patches.turns.in_turn import Turns, flat
@@ -38,60 +41,70 @@ def pipeline(adapter: Any, original: Callable[[], Any], what: str, steps: int) -
         what: whose data these are: "fit", "evaluate" or "predict".
         steps: batches of an epoch, if it was asked for so many; else 0.
     """
-    data, chosen, ranks = adapter.py_dataset, settings.current(), world.current()
-    why = ""
-    if (
-        chosen.data == "whole"
-        or chosen.generators == "rank"
-        or chosen.batch == "per-rank"
-        or chosen.rows == "own"
-        or ranks.holds_shard
-    ):
-        why = "so it was asked for"
-    elif ranks.guard is not None:
-        why = "a rank that dies (--faults shrink) would take its batches with it"
-    elif chosen.reproducible:
-        why = "the parts of virtual ranks are cut of whole batches (--reproducible)"
-    elif data.num_batches is None:
-        why = "it has no length"
-    elif adapter._output_signature is not None:
-        why = "it has been walked over"
-    elif not hasattr(adapter, "_get_iterator") or (data.workers > 1 and not hasattr(adapter.enqueuer, "py_dataset")):
-        why = "this Keras makes batches by other means"
-    elif adapter.enqueuer is not None and steps:
-        why = "its workers begin anew in each epoch, with what they have made ahead (steps_per_epoch)"
-    found = None
-    if not why:
-        within = reach.of_object(data) if chosen.generators != "node" else None
-        batches = _first(adapter)
-        why = "" if within is None else within.why_every_rank("a batch")
-        found = batches[0]
-    counts = ranks.allgather((why, None if why else data.num_batches), "make batches in turn")
-    if any(one != counts[0] for one in counts) or why:
-        _say(what, why or "ranks have other numbers of batches")
-        return _by_all(adapter, original)
-    specs = tf.nest.flatten(adapter._output_signature)
-    if not all(isinstance(spec, tf.TensorSpec) and spec.dtype != tf.variant for spec in specs):
-        _say(what, "its batches have other parts than tensors")
-        return _by_all(adapter, original)
-    if chosen.rows == "auto":
-        tensors = tf.nest.map_structure(tf.convert_to_tensor, tuple(flat(found, specs)))
-        finding = batch_ownership.look(
-            tf.nest.pack_sequence_as(adapter._output_signature, tensors),
-            batch_ownership.UNKNOWN,
-            f"compare rows of the data of {what}",
-        )
-        if finding.own or finding.differs:
-            return _by_all(adapter, original)
+    data = _Batches(adapter, steps)
+    decision = decide.decide(data, what)
+    size = world.current().size
+    if decision.source is Source.WHOLE:
+        if what == "fit":
+            log_once.log(f"each rank makes every batch of the data, and keeps its rows (--data exact): {decision.why}")
+        return _by_all(adapter, original, Price(decision.why))
     if what == "fit":
-        log_once.log(f"each batch of the data is made by one rank, in turn among {ranks.size} (--data exact)")
-    nbytes = sum(array.nbytes for array in flat(found, specs))
-    return _in_turn(adapter, original, specs, nbytes, steps if _has_hooks(data) else 0)
+        log_once.log(f"each batch of the data is made by one rank, in turn among {size} (--data exact)")
+    nbytes = sum(array.nbytes for array in data.first)
+    return _in_turn(adapter, original, data.specs, nbytes, steps if _has_hooks(adapter.py_dataset) else 0)
 
 
-def _say(what: str, why: str) -> None:
-    if what == "fit":
-        log_once.log(f"each rank makes every batch of the data, and keeps its rows (--data exact): {why}")
+class _Batches:
+    """The batches of a PyDataset, as data to decide about.
+
+    Attributes:
+        source: see `decide.Data`.
+        specs, first: of a batch, and the first of them as arrays, once `unfit` has made it.
+    """
+
+    source = Source.IN_TURN
+
+    def __init__(self, adapter: Any, steps: int):
+        self._adapter, self._steps = adapter, steps
+        self.specs: list[tf.TensorSpec] = []
+        self.first: list[np.ndarray] = []
+
+    def unfit(self) -> Why:
+        """See `decide.Data`: what is known of the data, and what making the first batches has changed."""
+        why = self._unlike()
+        if why:
+            return why
+        within = reach.of_object(self._adapter.py_dataset) if settings.current().generators != "node" else None
+        first = _first(self._adapter)[0]
+        if within is not None and (why := within.why_every_rank("a batch")):
+            return why
+        self.specs = tf.nest.flatten(self._adapter._output_signature)
+        if not all(isinstance(spec, tf.TensorSpec) and spec.dtype != tf.variant for spec in self.specs):
+            return Reason.PARTS()
+        self.first = flat(first, self.specs)
+        return NOTHING
+
+    def _unlike(self) -> Why:
+        adapter, data = self._adapter, self._adapter.py_dataset
+        if data.num_batches is None:
+            return Reason.NO_LENGTH()
+        if adapter._output_signature is not None:
+            return Reason.WALKED()
+        if not hasattr(adapter, "_get_iterator") or (data.workers > 1 and not hasattr(adapter.enqueuer, "py_dataset")):
+            return Reason.OTHER_KERAS()
+        return Reason.WORKERS() if adapter.enqueuer is not None and self._steps else NOTHING
+
+    def count(self) -> int:
+        """See `decide.Data`."""
+        return int(self._adapter.py_dataset.num_batches)
+
+    def compare(self, what: str) -> Why:
+        """See `decide.Data`."""
+
+        def first() -> Any:
+            return tf.nest.pack_sequence_as(self._adapter._output_signature, [*map(tf.convert_to_tensor, self.first)])
+
+        return decide.compared(first, batch_ownership.UNKNOWN, what)
 
 
 def _has_hooks(data: Any) -> bool:
@@ -104,11 +117,12 @@ def _has_hooks(data: Any) -> bool:
     )
 
 
-def _by_all(adapter: Any, original: Callable[[], Any]) -> Any:
+def _by_all(adapter: Any, original: Callable[[], Any], spent: Price) -> Any:
     """Each rank makes every batch, by one ahead as one rank does: what happens between epochs may change the next."""
     if adapter.enqueuer is not None or not hasattr(adapter, "_get_iterator"):
         return original()
-    adapter._get_iterator = ahead = ReadAhead(adapter._get_iterator, 1)
+    script, price.of[adapter] = adapter._get_iterator, spent
+    adapter._get_iterator = ahead = ReadAhead(lambda: spent.timed(iter(script())), 1)
     _at_the_end_of_epochs(adapter, ahead.settle)
     return in_turn.as_fast_as_asked(original())
 

@@ -22,6 +22,7 @@ import numpy as np
 from tensorflow.python.eager import context
 
 from matex_tf.patches.common import seeds
+from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
 from matex_tf.patches.turns import digest
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
@@ -40,23 +41,26 @@ class Reach:
         self._drawn = _drawn(self._generators)
         self._before = digest.of(*things)
 
-    def why_every_rank(self, made: str) -> str:
-        """Why every rank has to run the code; "" if it need not.
+    def why_every_rank(self, made: str) -> Why:
+        """Why every rank has to run the code; empty if it need not.
 
         Args:
             made: what it has made by now, in words.
         """
         if self._before.between_ranks:
-            return f"it can reach {self._before.between_ranks}, by which ranks speak to each other"
+            return Reason.SPEAKS(what=self._before.between_ranks)
         if _drawn(self._generators) != self._drawn:
-            return f"making {made} draws random numbers, of a generator that other code can see"
+            return Reason.DRAWS(made=made)
         now = self._before if self._before.why else digest.of(*self._things)
-        return now.why or (f"making {made} changes what other code can see" if now != self._before else "")
+        if now.why:
+            return Reason.CANNOT_COMPARE(what=now.why)
+        return Reason.CHANGES(made=made) if now != self._before else NOTHING
 
-    def goes_on_with(self) -> str:
-        """Why nobody can tell what it gives before it does: it reads on in what other code has begun. "" if not."""
-        kind = self._before.goes_on
-        return f"it goes on with a {kind} that other code can see" if kind else self._before.why
+    def goes_on_with(self) -> Why:
+        """Why nobody can tell what it gives before it does: it reads on in what other code has begun. Empty if not."""
+        if self._before.goes_on:
+            return Reason.GOES_ON(kind=self._before.goes_on)
+        return Reason.CANNOT_COMPARE(what=self._before.why) if self._before.why else NOTHING
 
 
 def of_object(data: Any) -> Reach:

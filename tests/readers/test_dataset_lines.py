@@ -32,6 +32,9 @@ def test_csv(tmp_path, capsys):
         "2 rows lack an input (NaN)\n"
     )
     assert shard.columns == ("height", "width") and shard.classes is None
+    said, shard = line(capsys, tmp_path / "a.csv", missing="median")
+    assert said.endswith("; 2 rows lack an input (becomes the median of its column)\n")
+    assert shard.data.tolist() == [[1, 4], [2, 5], [2, 4], [3, 1]]
     (tmp_path / "b.csv").write_text("1,2,x\n3,4,y\n5,6,x\n")
     said, shard = line(capsys, tmp_path / "b.csv", rows=2)
     assert said == (

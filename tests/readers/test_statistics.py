@@ -1,8 +1,13 @@
 """Statistics of a `DataSet`: those of the whole file on every rank, or an error."""
 
+import math
+
+import numpy as np
 import pytest
 from compare import same
 
+from matex_tf.errors import DataError
+from matex_tf.readers import missing_values
 from tests.support.cases import statistics
 
 
@@ -10,6 +15,35 @@ def test_of_all_rows(bare_ranks):
     """Mean, extremes, percentiles, … of rows of the ranks' own, with the bits of one rank."""
     results = bare_ranks(statistics.statistics, (1, 2, 3), meets="compute np.nanmean")
     assert all(value is True for values in results.values() for value in values)
+
+
+@pytest.mark.parametrize("missing", ["mean", "median", 2.5])
+@pytest.mark.parametrize(("dtype", "block"), [("float32", 0), ("float64", 7)])
+def test_missing_values(bare_ranks, missing, dtype, block):
+    """They become what is asked for, of the rows of all ranks, with the same bits on any number of them."""
+    results = bare_ranks(statistics.filled, (1, 2, 3), meets="", missing=missing, dtype=dtype, block=block)
+    assert len({tuple(value) for values in results.values() for value in values}) == 1
+    x = statistics.gaps()[0].astype(dtype)
+    known = [column[~np.isnan(column)].astype("float64") for column in x.T]
+    of_column = {"mean": lambda one: math.fsum(one) / len(one), "median": np.median}.get(missing, lambda one: missing)
+    whole = np.array([of_column(one) for one in known])
+    for part, got in zip((x, x[:9] * 2), results[1][0], strict=True):
+        expected = np.where(np.isnan(part), whole.astype(dtype), part)
+        assert np.allclose(np.frombuffer(got, dtype).reshape(part.shape), expected, rtol=1e-15)
+
+
+@pytest.mark.parametrize("missing", ["mean", "median"])
+def test_a_column_without_values(bare_ranks, missing):
+    """There is no mean of nothing: an error on every rank."""
+    for message in bare_ranks.refused(statistics.filled_without_values, (3,), error="DataError", missing=missing)[3]:
+        assert f"column 2 of the inputs has no value in any row, and so no {missing}" in message
+
+
+@pytest.mark.parametrize("missing", ["most", True, float("nan"), [1.0]])
+def test_what_missing_can_be(missing):
+    """In words."""
+    with pytest.raises(DataError, match='give "mean", "median", a number, or None'):
+        missing_values.check(missing)
 
 
 def test_of_large_data(bare_ranks):

@@ -51,11 +51,15 @@ ROOMS: dict[str, str] = {
     "patches.checking": "core exchange strategies patches.common patches.across_rows",
     "patches.keras": "core exchange strategies patches.common patches.across_rows patches.shards",
     "patches.samples": "core scores patches.common patches.across_rows",
+    "patches.sources": "core strategies patches.common",
     "patches.data": (
         "core exchange exchange.network strategies verifying watching readers patches.common patches.samples"
+        " patches.sources"
     ),
-    "patches.turns": "core exchange.node exchange.network patches.common patches.data",
-    "patches.division": "core scores patches.common patches.data patches.samples patches.turns",
+    "patches.turns": "core exchange.node exchange.network patches.common patches.data patches.sources",
+    "patches.division": (
+        "core scores patches.common patches.data patches.samples patches.sources patches.turns"
+    ),
     "patches.recovery": "core storage faults exchange patches.common patches.data patches.keras",
     "patches.groups": "core center faults strategies patches.common patches.data patches.recovery",
     "patches.partition": "core exchange patches.partition.shapes patches.partition.rules patches.partition.patterns",
@@ -69,12 +73,13 @@ ROOMS: dict[str, str] = {
     ),
     "patches.fit": (
         "core exchange strategies watching readers patches.common patches.across_rows patches.checking patches.data"
-        " patches.division patches.turns patches.keras patches.recovery patches.random patches.samples"
+        " patches.division patches.sources patches.turns patches.keras patches.recovery patches.random patches.samples"
         " patches.groups patches.fit.step"
         " patches patches.files"  # whether the script is recorded, and whether it asks for its rank
     ),
     "patches.keras2": (
         "core exchange strategies patches.common patches.across_rows patches.data patches.keras patches.fit"
+        " patches.sources"
         " patches.fit.step patches.saving patches.recovery patches.loops"
     ),
     "patches.recording": (
@@ -86,14 +91,14 @@ ROOMS: dict[str, str] = {
     "patches.imports": "core readers patches patches.common patches.files",
     "patches.loops": (
         "core exchange strategies watching patches.common patches.across_rows patches.checking patches.data"
-        " patches.division patches.keras patches.saving patches.turns patches.loops.compiled"
+        " patches.division patches.keras patches.saving patches.sources patches.turns patches.loops.compiled"
     ),
     "patches.loops.compiled": (
         "core exchange strategies patches.common patches.loops patches.partition patches.partition.shapes"
         " patches.checking"
     ),
     "patches.sessions": (
-        "core exchange patches.common patches.data patches.keras patches.loops patches.saving"
+        "core exchange patches.common patches.data patches.keras patches.loops patches.saving patches.sources"
     ),
     "patches.horovod": (
         "core patches patches.common patches.imports patches.horovod.core patches.horovod.optimizers"

@@ -133,7 +133,7 @@ def _rows_used(kind, how):
 
 def unwatched(data):
     """All batches, as arrays that the script has made by itself."""
-    from matex_tf.patches.data.source_sharding import paused
+    from matex_tf.patches.sources.source_sharding import paused
 
     with paused():
         found = iter(data.unbatch().batch(1).map(lambda *row: row).unbatch())

@@ -95,6 +95,37 @@ def of_large():
         of_all_ranks.MOST_BYTES = before
 
 
+def gaps():
+    """Inputs with many missing values, of sizes from 1e-30 to 1e30, and labels."""
+    x, y = rows()
+    random = np.random.default_rng(5)
+    x *= 10.0 ** random.integers(-30, 30, size=x.shape)
+    x[random.random(x.shape) < 0.3] = np.nan
+    return x, y
+
+
+def filled(missing, dtype, block):
+    """Inputs of all ranks, whose missing values have become something: of arrays, and of blocks that are streamed."""
+    ranks = world.current()
+    x, y = gaps()
+    x = x.astype(dtype)
+    shard = Shard(Memory(x, y), range(COUNT), ranks, missing=missing)
+    if block:
+        shard.block_rows = lambda: block
+        rows = shard.read(0, len(shard))[0]
+    else:
+        rows = np.asarray(shard.data)
+    test = Shard(Memory(x[:9] * 2, y[:9]), range(9), ranks, missing=missing, scale_of=shard)
+    return [ranks.allgather_rows(np.ascontiguousarray(one), "join").tobytes() for one in (rows, np.asarray(test.data))]
+
+
+def filled_without_values(missing):
+    """A column has none."""
+    x, y = gaps()
+    x[:, 2] = np.nan
+    return Shard(Memory(x, y), range(COUNT), world.current(), missing=missing).data
+
+
 #: What is refused: sums, counts and positions of rows, and the order of all rows.
 REFUSED = {
     "sum": lambda x, y: x.sum(axis=0),

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from matex_tf.core import world
-from matex_tf.patches.data import array_fingerprint
+from matex_tf.patches.sources import array_fingerprint
 
 #: Ops that read what nobody can compare beforehand: files, and code of Python.
 _OPEN = ("PyFunc", "Generator", "ReadFile", "TextLine", "TFRecord", "FixedLength", "RecordIO", "Load", "Snapshot")

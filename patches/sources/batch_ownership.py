@@ -15,8 +15,8 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.patches.common import log_once, row_slicing
-from matex_tf.patches.data import array_fingerprint
-from matex_tf.patches.data.pipeline_ownership import Made, Source
+from matex_tf.patches.sources import array_fingerprint
+from matex_tf.patches.sources.pipeline_ownership import Made, Source
 
 #: Words by which the parts of a dict are known to be labels.
 _LABELS = ("label", "labels", "target", "targets", "y", "class", "classes")
@@ -175,6 +175,9 @@ def tell(finding: Finding, what: str) -> None:
     """
     if finding.own:
         counts = ", ".join(str(max(rows, 0)) for rows in finding.counts[:16])
+        if world.current().holds_shard:  # as the script means it
+            log_once.log(f"{what}: each rank has rows of its own ({counts} in the first batch)")
+            return
         because = f" since {finding.why}" if finding.why else ""
         log_once.log(
             f"{what}: each rank has rows of its own ({counts} in the first batch){because}: together they are "
