@@ -12,7 +12,8 @@ epoch, which is not measured, shows whether the batches are those of one rank, b
 
 CPU time is compared with that of one rank while as many jobs of one rank run side by side as there are ranks: so both
 share cores and caches with as many others. `ratio` is the time of the rank that took most over that of one rank, `all
-ranks` the time of all of them together. `ready` is as many steps on a batch of JPEGs that is there already.
+ranks` the time of all of them together. Of kinds that are measured in both ways a line compares the work divided with
+the whole of it on every rank. `ready` is as many steps on a batch of JPEGs that is there already.
 """
 
 from __future__ import annotations
@@ -229,6 +230,17 @@ def show(figures: Sequence[dict[str, Any]], title: str, note: str) -> None:
     tables.show(title, columns, rows, labels=2, less=less, spreads=spreads, note=note)
 
 
+def say_pairs(figures: Sequence[dict[str, Any]]) -> None:
+    """Print what a rank takes if the work is divided, as a part of what it takes if every rank does all of it."""
+    of = {(figure["kind"], figure["ranks"]): figure for figure in figures}
+    for (kind, ranks), divided in of.items():
+        whole = of.get((f"{kind}-whole", ranks))
+        if whole is not None and ranks > 1:
+            cpu, seconds = (divided[name] / whole[name] for name in ("cpu", "seconds"))
+            of_whole = f"divided / whole {cpu:.2f} of the CPU time, {seconds:.2f} of the seconds"
+            print(f"{title_of(kind)}, {ranks} ranks: {of_whole}")
+
+
 def main() -> None:
     parser = tables.parser("input", __doc__)
     parser.add_argument("--rows", type=int, default=4096, help="images (default 4096)")
@@ -267,6 +279,7 @@ def main() -> None:
         f"an epoch of {options.rows} images, batches of {BATCH}, of JPEGs {options.batch}: the rank that took most",
         note,
     )
+    say_pairs(figures)
     tables.keep(figures)
 
 

@@ -156,7 +156,8 @@ def wrong_module(name: str, words: Sequence[str]) -> str:
         return wrong_run(words, "run")
     if name in ("pip", "venv") or THE_READERS_OWN.search(name):
         return ""
-    path = ROOT / name.replace(".", "/")
+    outside = name.startswith(("matex_tf.patches.", "matex_tf.readers."))  # these lie beside matex_tf/
+    path = ROOT / (name.removeprefix("matex_tf.") if outside else name).replace(".", "/")
     return "" if path.with_suffix(".py").is_file() or path.is_dir() else f"there is no module {name}"
 
 

@@ -84,7 +84,7 @@ class Reason(enum.Enum):
     OTHER_KERAS = "PyDataset", "this Keras makes batches by other means", "Keras 3.4 or newer"
     WORKERS = (
         "PyDataset",
-        "its workers begin anew in each epoch, with what they have made ahead (steps_per_epoch)",
+        "its workers begin again in each epoch, with what they have made ahead (steps_per_epoch)",
         "leave out `steps_per_epoch`",
     )
     ITERATOR = "generator", "it is no generator of Python", "a generator function"

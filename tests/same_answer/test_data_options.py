@@ -1,0 +1,28 @@
+"""Each source of data with each option of `fit` about data: the answer of one rank, or its error."""
+
+import pytest
+from compare import same
+
+from tests.support.cases import data_options
+
+_TF_DATA = {"split", "weights", "both weights"}
+#: What Keras refuses, by source: on many ranks with the same error as on one.
+REFUSED = {
+    "arrays": {"both weights"},
+    **dict.fromkeys(("tf.data", "drawing", "from_generator"), _TF_DATA),
+    **dict.fromkeys(("pure", "impure"), {*_TF_DATA, "nothing"}),
+    "generator": {*_TF_DATA, "nothing", "class weights"},
+    "DataSet": set(),
+}
+#: What is another question for rows that each rank has its own part of.
+NOT_OF_SHARDS = {"split", "weights", "nothing", "a row", "no end", "weights in batches", "both weights"}
+
+
+@pytest.mark.parametrize("source", [*data_options.SOURCES, "DataSet"])
+def test_options(ranks, request, source):
+    """The same history and weights; what Keras refuses is the same error on every rank."""
+    options = [one for one in data_options.OPTIONS if source != "DataSet" or one not in NOT_OF_SHARDS]
+    for size in (2, 3) if request.config.getoption("--all") else (2,):
+        name = f"DataSet for {size}" if source == "DataSet" else source
+        reference = same(ranks(data_options.fitted, (1, size), meets="", source=name, options=options))
+        assert {option for option, result in reference.items() if isinstance(result, str)} == REFUSED[source]
