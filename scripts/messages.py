@@ -72,6 +72,7 @@ PAGES = {
     "patches/saving/": "files.md",
     "patches/sessions/": "loops.md",
     "patches/shards/": "sharding.md",
+    "patches/sources/": "data.md",
     "patches/turns/": "data.md",
     "readers/": "data.md",
 }

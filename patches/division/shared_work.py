@@ -86,5 +86,6 @@ def tell(divided: Divided, place: str = "") -> None:
         return
     maps = f"{divided.maps} map{'s' * (divided.maps > 1)}"
     every = f"; {done_by_all(divided)}" if divided.kept else ""
-    each = f"each rank runs {maps} of the tf.data pipeline for its rows of each batch"
-    log_once.log(f"{place}{each} (--data exact){every}")
+    log_once.log(
+        f"{place}each rank runs {maps} of the tf.data pipeline for its rows of each batch (--data exact){every}"
+    )
