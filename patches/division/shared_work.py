@@ -18,7 +18,7 @@ from matex_tf.patches.sources.pipeline_ownership import Made
 from matex_tf.patches.sources.reasons import NOTHING, Reason, Unfit, Why
 
 
-class Pipeline:
+class Pipeline(decide.Data):
     """A pipeline of `fit`, `evaluate` or `predict`, batches that every rank has.
 
     Attributes:
@@ -44,10 +44,6 @@ class Pipeline:
             except Unfit as error:
                 return error.why
         return NOTHING if self.divided.dataset is not None else self.divided.kept
-
-    def count(self) -> int:
-        """See `decide.Data`."""
-        return 0
 
     def compare(self, what: str) -> Why:
         """See `decide.Data`."""

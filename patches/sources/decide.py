@@ -7,9 +7,10 @@ what the others say, and whether the ranks have the same rows (`Data.compare`). 
 
 from __future__ import annotations
 
+import abc
 import enum
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -42,7 +43,7 @@ class Decision(NamedTuple):
     why: Why = NOTHING
 
 
-class Data(Protocol):
+class Data(abc.ABC):
     """Data, as `decide` asks about them.
 
     Attributes:
@@ -51,12 +52,15 @@ class Data(Protocol):
 
     source: Source
 
+    @abc.abstractmethod
     def unfit(self) -> Why:
         """What stands against it, as far as this rank sees; may make the first batches."""
 
     def count(self) -> Any:
         """What has to be the same on every rank, once nothing stands against it."""
+        return None
 
+    @abc.abstractmethod
     def compare(self, what: str) -> Why:
         """What the rows say, if ranks compare some. All ranks come here. Args: what: whose data, in words."""
 

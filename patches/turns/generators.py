@@ -154,7 +154,7 @@ def _of_node(adapter: Any, what: str) -> tuple[Any, Why]:
     return rows, NOTHING
 
 
-class _Batches:
+class _Batches(decide.Data):
     """The batches of a generator, as data to decide about.
 
     Attributes:
@@ -178,10 +178,6 @@ class _Batches:
         """See `decide.Data`."""
         tensors = all(isinstance(spec, tf.TensorSpec) for spec in self.specs)
         return self._why if tensors else Reason.PARTS()
-
-    def count(self) -> int:
-        """See `decide.Data`."""
-        return 0
 
     def compare(self, what: str) -> Why:
         """See `decide.Data`: what one rank has run alone is not on the others."""

@@ -54,7 +54,7 @@ def pipeline(adapter: Any, original: Callable[[], Any], what: str, steps: int) -
     return _in_turn(adapter, original, data.specs, nbytes, steps if _has_hooks(adapter.py_dataset) else 0)
 
 
-class _Batches:
+class _Batches(decide.Data):
     """The batches of a PyDataset, as data to decide about.
 
     Attributes:
