@@ -196,15 +196,15 @@ class BatchSource:
         made = 0.0 if self._price is None else self._price.seconds
         mine = self._waited, time.perf_counter() - self._since, made
         everyone = ranks.allgather(mine, "compare the time spent on input")
-        (made, spent), worst = max(((made, spent), rank) for rank, (_, spent, made) in enumerate(everyone))
-        if self._price is not None and is_much(made, spent):
+        made, whole, maker = max((made, spent, rank) for rank, (_, spent, made) in enumerate(everyone))
+        waited, spent, worst = max((waited, spent, rank) for rank, (waited, spent, _) in enumerate(everyone))
+        if self._price is not None and is_much(made, whole):
             self._said = True
             log_once.log(
-                f"{model.name}: {100 * made / spent:.0f} % of the time of an epoch goes into making input that every "
-                f"rank makes ({made:.1f} of {spent:.1f} s on rank {worst}): {self._price.why} (docs/data.md)"
+                f"{model.name}: {100 * made / whole:.0f} % of the time of an epoch goes into making input that every "
+                f"rank makes ({made:.1f} of {whole:.1f} s on rank {maker}): {self._price.why} (docs/data.md)"
             )
-        (waited, spent), worst = max(((waited, spent), rank) for rank, (waited, spent, _) in enumerate(everyone))
-        if is_much(waited, spent):  # the same on every rank
+        elif is_much(waited, spent):  # the same on every rank
             self._said = True
             hint = "" if self._owned else _HINT
             if self._by_all is not None:

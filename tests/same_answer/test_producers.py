@@ -20,6 +20,16 @@ def test_who_makes_batches(ranks, request):
     same(results, rtol=0, atol=0)
 
 
+def test_the_price(ranks):
+    """A line says which part of an epoch goes into batches that every rank makes, and why; none does of the others."""
+    for found in ranks(producers.priced, (2,), meets="")[2]:
+        for kind in ("drawing", "drawing generator"):
+            assert len(found[kind]) == 1, found
+            assert "goes into making input that every rank makes" in found[kind][0]
+            assert "making a batch draws random numbers" in found[kind][0]
+        assert not any("every rank makes" in line for line in found["pure"]), found
+
+
 def test_one_that_changes_later(ranks):
     """A second rank makes some of the batches too: all ranks stop with the same error."""
     results = ranks(producers.later, (1, 2, 3), meets="")

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf.patches.common import log_once
+from matex_tf.patches.data import batches
 from tests.support.cases.common import table
 from tests.support.cases.division import Rows, joined
 
@@ -302,6 +303,28 @@ def made(kinds):
         said = [line for (line,), _ in lines.call_args_list if "of the data" in line]
         results[kind] = {"batches": joined([*model.kept]), "next": [np.random.rand(), _rng.random()], "said": said}
     return results
+
+
+def priced():
+    """The lines with a price, of data whose batches every rank makes and of others; however little these take."""
+
+    def drawn():
+        for _ in range(3):
+            yield np.random.rand(4, 6).astype("float32"), np.zeros((4, 1), "float32")
+
+    kinds = {
+        "drawing": lambda: Producer(lambda data, number: np.random.rand()),
+        "pure": lambda: Producer(lambda data, number: number),
+        "drawing generator": drawn,
+    }
+    found = {}
+    with mock.patch.multiple(batches, _MUCH=0.0, _MUCH_SECONDS=0.0):
+        for kind, make in kinds.items():
+            with mock.patch.object(log_once, "log") as lines:
+                Rows().fit(make(), epochs=1, verbose=0)
+            said = [line for (line,), _ in lines.call_args_list]
+            found[kind] = [line for line in said if "input that every rank makes" in line or "input takes" in line]
+    return found
 
 
 class Later(Producer):
