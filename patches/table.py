@@ -126,14 +126,25 @@ PATCHES = (
     ("zarr", "imports.own_writers"),
     ("torch", "imports.other_frameworks"),
     ("jax", "imports.other_frameworks"),
+    ("jax", "jax.start"),
+    ("keras.src.backend.jax.trainer", "jax.trainer"),
 )
 
-
-
-def of_features() -> list[tuple[str, str]]:
-    """The same of features, with the whole name of each of their modules; they are put on after those of the core."""
-    return [row for feature in registry.found().values() for row in feature.patches]
-
+#: The patches of modules of Keras that serve it with another backend too.
+OTHER_BACKENDS = {
+    "torch": ("imports.other_frameworks",),
+    "jax": (
+        "imports.other_frameworks",
+        "jax.trainer",
+        "fit.stopping",
+        "recording.progress",
+        "saving.agreed_paths",
+        "saving.checkpoint_callbacks",
+        "saving.downloads",
+        "saving.log_callbacks",
+        "saving.model_files",
+    ),
+}
 
 #: The same for what goes on writing when the call has returned.
 FILES = (
@@ -160,3 +171,8 @@ RECORDING = (
     ("tf_keras.src.optimizers.legacy.optimizer_v2", "recording.keras2"),
     ("tf_keras.src.mixed_precision.loss_scale_optimizer", "recording.keras2"),
 )
+
+
+def of_features() -> list[tuple[str, str]]:
+    """The same of features, with the whole name of each of their modules; they are put on after those of the core."""
+    return [row for feature in registry.found().values() for row in feature.patches]

@@ -133,8 +133,10 @@ def tensorflow() -> list[Finding]:
         _version("Keras", answer["keras"], _OLDEST_TENSORFLOW),
     ]
     backend = answer["backend"]
-    if backend != "tensorflow":
-        advice = 'set KERAS_BACKEND=tensorflow, or "backend" in ~/.keras/keras.json.'
+    if backend == "jax":
+        findings.append(Finding("Keras backend", "jax: fit, evaluate and predict are shared out (docs/jax.md)"))
+    elif backend != "tensorflow":
+        advice = 'set KERAS_BACKEND=tensorflow or jax, or "backend" in ~/.keras/keras.json.'
         findings.append(Finding("Keras backend", backend, "bad", advice))
     return [*findings, *gpus.findings(answer["gpus"], gpus.listed(), resources.cores().physical)]
 

@@ -156,4 +156,17 @@ FILES = (
     Fact("keras.src.utils.naming", "", "to_snake_case", "names of layers of a candidate"),
 )  # fmt: skip
 
-FACTS = (*TRAINING, *UPDATES, *LAYERS, *FILES)
+#: Keras on JAX.
+JAX = (
+    Fact("keras.src.backend.jax.trainer", "", "jit", "a step is compiled for all ranks", since="3.12"),
+    Fact("keras.src.backend.jax.trainer", "JAXTrainer",
+         "make_train_function make_test_function make_predict_function fit evaluate predict train_on_batch "
+         "test_on_batch predict_on_batch", "where ranks meet", since="3.12"),
+    Fact("keras.src.backend.jax.trainer", "JAXTrainer", "jax_state_sync", "variables get a rank's own arrays",
+         since="3.12"),
+    Fact("keras.src.backend.jax.trainer", "*", "_jax_state", "what variables get", since="3.12"),
+    Fact("keras.src.backend.jax.trainer", "JAXEpochIterator", "__init__ _get_iterator", "batches of one rank",
+         since="3.12"),
+)  # fmt: skip
+
+FACTS = (*TRAINING, *UPDATES, *LAYERS, *FILES, *JAX)

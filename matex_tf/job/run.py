@@ -218,19 +218,27 @@ def prepare(world: World, settings: Settings, output: Output) -> int:
 
 
 def check_packages() -> None:
-    """See that TensorFlow is there, and that Keras will use it.
+    """See that what Keras will use is there, and served.
 
     Raises:
-        MissingPackage: TensorFlow is not installed.
+        MissingPackage: TensorFlow, or JAX, is not installed.
         SettingError: Keras is set to use something else.
     """
+    backend = os.environ.get("KERAS_BACKEND") or "tensorflow"
+    if backend not in ("tensorflow", "jax"):
+        raise SettingError(
+            f"KERAS_BACKEND is {backend!r}, and matex_tf trains with TensorFlow and JAX: set it to tensorflow or jax."
+        )
+    from matex_tf.patches.imports import other_frameworks
+
+    if other_frameworks.backend_asked_for() == "jax":
+        if importlib.util.find_spec("jax") is None:
+            raise MissingPackage(f"JAX is not installed in {sys.prefix}: pip install 'matex_tf[jax]'.")
+        return
     if importlib.util.find_spec("tensorflow") is None:
         raise MissingPackage(
             f"TensorFlow is not installed in {sys.prefix}: pip install 'matex_tf[cpu]', or tensorflow for your machine."
         )
-    backend = os.environ.get("KERAS_BACKEND", "tensorflow")
-    if backend != "tensorflow":
-        raise SettingError(f"KERAS_BACKEND is {backend!r}, and matex_tf trains with TensorFlow: set it to tensorflow.")
 
 
 #: Settings that may differ between ranks: what a rank has of its node, and where its words go.

@@ -26,9 +26,21 @@ OTHERS = {
         "tf_keras (Keras 2)",
         "matex_tf shares out fit and train_on_batch of it, and loops over a batched tf.data pipeline (docs/keras2.md)",
     ),
-    "keras": ("Keras on {backend}", "matex_tf shares out Keras on TensorFlow: set KERAS_BACKEND=tensorflow"),
+    "keras": (
+        "Keras on {backend}",
+        "matex_tf shares out Keras on TensorFlow and on JAX: set KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax",
+    ),
+    "jax_late": (
+        "Keras on JAX",
+        "set KERAS_BACKEND=jax before JAX is imported, and leave jax.distributed.initialize to matex_tf: the script "
+        "has used JAX before it imported Keras (docs/jax.md)",
+    ),
+    "jax_eager": (
+        "steps of Keras on JAX that are not compiled",
+        "leave out run_eagerly=True and jit_compile=False (docs/jax.md)",
+    ),
     "torch": ("PyTorch", "matex_tf shares out TensorFlow and Keras; PyTorch has torch.distributed"),
-    "jax": ("JAX", "matex_tf shares out TensorFlow and Keras; JAX has jax.distributed"),
+    "jax": ("JAX", "matex_tf shares out TensorFlow, and fit of Keras; JAX has jax.distributed"),
 }
 OWN = {
     "strategy": (

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
+import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-from matex_tf.patches.common import log_once, sharing_report, wrapping
+from matex_tf.patches.common import log_once, sharing_report, under_way, wrapping
 
 _NAMES = {"torch": "PyTorch", "jax": "JAX"}
 
@@ -23,10 +26,11 @@ def install(module: ModuleType) -> None:
     if module.__name__.startswith("keras."):
         _other_backend(module)
         return
-    if not wrapping.is_aside() and not wrapping.alone() and _imported_by_script():
+    served = module.__name__ == backend_asked_for() == "jax"
+    if not served and not wrapping.is_aside() and not wrapping.alone() and _imported_by_script():
         log_once.log(
             f"{_NAMES[module.__name__]} is imported: what it trains, each rank trains whole. matex_tf shares out "
-            "TensorFlow, and Keras on it"
+            "TensorFlow, and Keras on it or on JAX"
         )
     if module.__name__ == "torch":
         optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim hides it
@@ -44,14 +48,28 @@ def backend() -> str:
     return str(config.backend()) if config is not None else "tensorflow"
 
 
+def backend_asked_for() -> str:
+    """What Keras computes with, or will when it is imported: by the environment or its file of settings."""
+    if "keras.src.backend.config" in sys.modules:
+        return backend()
+    if asked := os.environ.get("KERAS_BACKEND", ""):
+        return asked
+    try:
+        home = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras")
+        found = json.loads((home / "keras.json").read_text()).get("backend", "tensorflow")
+    except (OSError, ValueError, AttributeError, RuntimeError):
+        return "tensorflow"
+    return str(found)
+
+
 def _other_backend(module: ModuleType) -> None:
     kind = backend()
-    if kind == "tensorflow" or wrapping.is_aside() or wrapping.alone():
+    if kind in ("tensorflow", "jax") or wrapping.is_aside() or wrapping.alone():
         return
     if module.__name__ == "keras.src.backend":
         log_once.log(
             f"Keras computes with {kind}: what it trains, each rank trains whole. matex_tf shares out Keras on "
-            "TensorFlow: set KERAS_BACKEND=tensorflow"
+            "TensorFlow and on JAX: set KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax"
         )
     else:
         _before(module.BaseOptimizer, "apply", lambda *_, **__: sharing_report.trained("keras", backend=kind))
@@ -79,8 +97,11 @@ def _unless_divided(name: str, *_: Any, **__: Any) -> None:
         divided = bool(asks and asks())
     except (AttributeError, RuntimeError):  # a framework that was built without it
         divided = False
-    if backend() == name:
+    if name == backend() == "torch":
         sharing_report.trained("keras", backend=name)
+    elif name == backend() == "jax":
+        if not under_way.now().in_step:
+            sharing_report.trained(name)
     elif not divided:
         sharing_report.trained(name)
 

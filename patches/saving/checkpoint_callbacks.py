@@ -13,7 +13,6 @@ from typing import Any
 
 from matex_tf.core import world
 from matex_tf.patches.common import wrapping
-from matex_tf.patches.keras import weights
 from matex_tf.patches.saving import agreed_paths, model_files
 
 
@@ -45,14 +44,14 @@ def _checkpoint_arguments(epoch: Any, batch: Any, logs: Any) -> tuple[Any, Any, 
 
 
 def _backup(wrapped: Any, callback: Any, args: Any, kwargs: Any) -> Any:
-    weights.merge_statistics(callback.model)
+    model_files.merge_statistics(callback.model)
     model_files.by_one_rank(lambda: wrapped(*args, **kwargs), "back up the training state")
     agreed_paths.offer(os.fspath(callback.backup_dir))
 
 
 def _back_up(wrapped: Any, state: Any, args: Any, kwargs: Any) -> Any:
     """Of Keras 2."""
-    weights.merge_statistics(state._model)
+    model_files.merge_statistics(state._model)
     model_files.by_one_rank(lambda: wrapped(*args, **kwargs), "back up the training state")
 
 

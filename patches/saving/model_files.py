@@ -19,9 +19,8 @@ from typing import Any, cast
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.patches.common import carried_error, keras_lines, log_once, wrapping
+from matex_tf.patches.common import carried_error, keras_lines, log_once, model_state, wrapping
 from matex_tf.patches.common.active_flag import ActiveFlag, alone, each_writes, layers
-from matex_tf.patches.keras import weights
 from matex_tf.patches.saving import agreed_paths
 from matex_tf.patches.shards import serving
 from matex_tf.storage import atomic_file
@@ -99,9 +98,18 @@ def prepare(model: Any) -> None:
     if alone:
         return
     if hasattr(model, "metrics"):
-        weights.merge_statistics(model)
+        merge_statistics(model)
     for make_ready in before_writing:
         make_ready()
+
+
+def merge_statistics(model: Any) -> None:
+    """Let every rank have the state of layers over all ranks, see `weights`; where there is none, nothing is imported
+    for it: Keras may compute with something else than TensorFlow."""
+    if model_state.of(model).unmerged:
+        from matex_tf.patches.keras import weights
+
+        weights.merge_statistics(model)
 
 
 def _is_one_file(path: str, more: Sequence[Any], kwargs: Any) -> bool:

@@ -7,11 +7,26 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from matex_tf.patches.common import run_state
-from matex_tf.patches.shards.variable import Parts
+
+if TYPE_CHECKING:
+    from matex_tf.patches.shards.variable import Part
+
+
+class Parts:
+    """The variables of the run that may lie in parts, in the order in which they were chosen, alike on every rank.
+
+    Attributes:
+        ask: tells the other ranks, which wait, that this one reads a variable, or makes it whole; None: they do it too.
+    """
+
+    def __init__(self) -> None:
+        self.every: list[weakref.ref[Part]] = []  # what the script has done with is gone
+        self.ask: Callable[[int, bool], None] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

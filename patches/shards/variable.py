@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,22 +24,11 @@ from matex_tf.core.mismatch import checksum
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import run_state
 from matex_tf.patches.partition import shards
+from matex_tf.patches.shards.serving import Parts
 
 #: No element; sizes that no other shape goes with.
 _NOWHERE = (0, 1009, 1013)
 _WHAT = "gather a variable that lies in parts"
-
-
-class Parts:
-    """The variables of the run that may lie in parts, in the order in which they were chosen, alike on every rank.
-
-    Attributes:
-        ask: tells the other ranks, which wait, that this one reads a variable, or makes it whole; None: they do it too.
-    """
-
-    def __init__(self) -> None:
-        self.every: list[weakref.ref[Part]] = []  # what the script has done with is gone
-        self.ask: Callable[[int, bool], None] | None = None
 
 
 class Part:

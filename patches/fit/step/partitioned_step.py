@@ -207,9 +207,7 @@ class _Rebuilt:
             coded = settings.current().codec != "none"
             weights = [variable.handle for variable in traced.variables if coded and variable.trainable]
             handles = self._sums.handles if self._sums is not None else ()
-            made = Partitioned(
-                traced, rows, ranks, columns, counting, weights, fixed=number, slots=slots, sums=handles
-            )
+            made = Partitioned(traced, rows, ranks, columns, counting, weights, fixed=number, slots=slots, sums=handles)
             made.graph()
             self._partitioned = made
         except CannotPartition as error:

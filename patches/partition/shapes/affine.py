@@ -65,11 +65,35 @@ _PLACING: dict[str, Sequence[int] | None] = {
 #: Ops that are evaluated if nothing that they read depends on the rows.
 _CONSTANT = frozenset(
     [
-    "FloorMod", "FloorDiv", "Maximum", "Minimum", "Equal", "NotEqual", "Greater", "GreaterEqual", "Less",
-    "LessEqual", "SelectV2", "Select", "LogicalAnd", "LogicalOr", "LogicalNot", "Range", "InvertPermutation",
-    "Sum", "Max", "Min", "DynamicStitch", "ConcatOffset", "Pad", "Neg", "Abs", "ListDiff", "BroadcastArgs",
-    "RealDiv",
-]
+        "FloorMod",
+        "FloorDiv",
+        "Maximum",
+        "Minimum",
+        "Equal",
+        "NotEqual",
+        "Greater",
+        "GreaterEqual",
+        "Less",
+        "LessEqual",
+        "SelectV2",
+        "Select",
+        "LogicalAnd",
+        "LogicalOr",
+        "LogicalNot",
+        "Range",
+        "InvertPermutation",
+        "Sum",
+        "Max",
+        "Min",
+        "DynamicStitch",
+        "ConcatOffset",
+        "Pad",
+        "Neg",
+        "Abs",
+        "ListDiff",
+        "BroadcastArgs",
+        "RealDiv",
+    ]
 )
 
 
