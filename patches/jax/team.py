@@ -112,7 +112,7 @@ def join() -> bool:
     team = current()
     if team.joined:
         return True
-    _refuse()
+    refuse()
     if getattr(jax.config, "jax_platforms", None) in (None, "cpu"):
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
     ranks = world.current()
@@ -176,7 +176,8 @@ def _address() -> str:
     return f"{host}:{ranks.broadcast(port, 'find a port for JAX')}"
 
 
-def _refuse() -> None:
+def refuse() -> None:
+    """Raises: SettingError: the job has a setting that JAX's steps do not follow."""
     given, plain = settings.current().values(), settings.Settings().values()
     if given["faults"] == "shrink":
         raise SettingError(
