@@ -50,6 +50,7 @@ class Feature:
             `matex_tf.settings.option`. With a method `check(settings, ranks)` it refuses what does not go together.
         pages: the topics of its settings, and the page of the docs that says more about each.
         strategies: choices of `--strategy`, and where the class of each is.
+        names: classes that `matex_tf` has under their own names, and the module of each.
         patches: modules that are patched, and the module of ours that patches each; rows as in `patches/table.py`.
         package: what to install to have it, as pip takes it; for features of matex_tf itself, which known.txt lists.
     """
@@ -58,6 +59,7 @@ class Feature:
     settings: str = ""
     pages: Mapping[str, str] = dataclasses.field(default_factory=dict)
     strategies: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     patches: Sequence[tuple[str, str]] = ()
     package: str = ""
 
@@ -89,13 +91,13 @@ def features_in(path: Sequence[str]) -> dict[str, Feature]:
         path: directories, as in `sys.path`.
 
     Raises:
-        MatexError: one cannot be imported, or two have the same name, command or strategy.
+        MatexError: one cannot be imported, or two have the same name, or add the same.
     """
     features = {}
     for point in _once(entry_points(path)):
         if (feature := _load(point)) is not None:
             features[point.name] = feature
-    for kind in ("commands", "strategies"):
+    for kind in ("commands", "strategies", "names"):
         _refuse_two(features, kind)
     return features
 

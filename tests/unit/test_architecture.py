@@ -14,7 +14,7 @@ MOST = 13  # modules of a room, beside its `__init__`
 #: Every room, and the rooms that its modules may import, lazily or not.
 ROOMS: dict[str, str] = {
     # The public names, and `python -m matex_tf`.
-    "matex_tf": "core job readers patches.loops patches.candidates",
+    "matex_tf": "core job readers patches.loops features",
     "settings": "features",
     "features": "",
     "storage": "",
@@ -30,7 +30,6 @@ ROOMS: dict[str, str] = {
     "faults": "core storage",
     "watching": "core storage faults",
     "scores": "core storage",
-    "blueprints": "core launch planning",
     "planning": "",
     "verifying": "",
     "launch": "core faults layer",
@@ -45,7 +44,6 @@ ROOMS: dict[str, str] = {
     "readers.formats.netcdf": "core readers.tables readers.safety readers.places",
     "patches": "features verifying patches.common patches.files patches.imports patches.loops patches.turns",
     "patches.common": "core patches",
-    "patches.candidates": "core storage blueprints patches.common",
     "patches.random": "exchange patches.common patches.across_rows patches.partition",
     "patches.across_rows": "core exchange patches.common",
     "patches.checking": "core exchange strategies patches.common patches.across_rows",
@@ -109,12 +107,12 @@ ROOMS: dict[str, str] = {
     ),
     "patches.horovod.optimizers": "patches.common patches.horovod.core",
     "job": (
-        "core layer center exchange launch launch.warm faults watching patches patches.common patches.candidates"
+        "core layer center exchange launch launch.warm faults watching patches patches.common"
         " patches.files patches.imports features"
     ),
     "cli.checks": "facts launch layer",
     "cli": (
-        "cli.checks matex_tf core storage exchange center planning watching blueprints verifying launch job features"
+        "cli.checks matex_tf core storage exchange center planning watching verifying launch job features"
     ),
 }  # fmt: skip
 FOR_ALL = {"errors", "settings"}  # modules

@@ -1,6 +1,6 @@
 """A job that trains candidates of `matex-tf grow`, one after the other: what its ranks run in the place of a script.
 
-    python -m matex_tf -m matex_tf.job.candidates FOLDER SCRIPT [ARGS ...]
+    python -m matex_tf -m matex_tf.features.blueprints.candidates.job FOLDER SCRIPT [ARGS ...]
 
 Each candidate is a file in FOLDER, `0.json`, `1.json` and so on, which all ranks wait for. The script is run from its
 top for each, in this process, so that Python and TensorFlow start once. `end` ends the job. So does a candidate that
@@ -17,9 +17,9 @@ import time
 import wrapt
 
 from matex_tf.errors import MatexError
+from matex_tf.features.blueprints.candidates import candidate, configs, layers, training
+from matex_tf.features.blueprints.candidates.candidate import Candidate
 from matex_tf.job.target import Target
-from matex_tf.patches.candidates import candidate, configs, layers, training
-from matex_tf.patches.candidates.candidate import Candidate
 from matex_tf.patches.files import callers
 
 END = "end"

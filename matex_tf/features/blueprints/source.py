@@ -15,8 +15,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from matex_tf.blueprints.ranges import Range, is_range, parse, parse_all
 from matex_tf.errors import MissingPackage, SettingError
+from matex_tf.features.blueprints.ranges import Range, is_range, parse, parse_all
 
 #: What a config of Keras has, and a file of ranges has not.
 _OF_KERAS = "class_name"

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from matex_tf.blueprints.ranges import Range
+from matex_tf.features.blueprints.ranges import Range
 from matex_tf.patches.common import run_state
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import wrapt
 
-from matex_tf.blueprints import source
-from matex_tf.patches.candidates import candidate
+from matex_tf.features.blueprints import source
+from matex_tf.features.blueprints.candidates import candidate
 from matex_tf.patches.common import wrapping
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import wrapt
 
 from matex_tf.errors import SettingError
-from matex_tf.patches.candidates import candidate
+from matex_tf.features.blueprints.candidates import candidate
 
 _COUNTERS = "object_name_uids"
 

@@ -20,8 +20,8 @@ import wrapt
 
 from matex_tf.core import world
 from matex_tf.errors import MatexError, SettingError
-from matex_tf.patches.candidates import candidate
-from matex_tf.patches.candidates.candidate import Candidate
+from matex_tf.features.blueprints.candidates import candidate
+from matex_tf.features.blueprints.candidates.candidate import Candidate
 from matex_tf.patches.common import active_flag, keras_lines, wrapping
 from matex_tf.storage import atomic_file
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from matex_tf.blueprints import source
 from matex_tf.errors import MatexError
-from matex_tf.patches.candidates import candidate
-from matex_tf.patches.candidates.hyperparameters import HyperParameters
+from matex_tf.features.blueprints import source
+from matex_tf.features.blueprints.candidates import candidate
+from matex_tf.features.blueprints.candidates.hyperparameters import HyperParameters
 
 
 class Blueprint:
@@ -67,6 +67,6 @@ class Blueprint:
             return make(**self.values)
         if not source.is_config(self._blueprint):
             raise MatexError("this blueprint has ranges alone: give model() the function that makes the model.")
-        from matex_tf.patches.candidates import configs
+        from matex_tf.features.blueprints.candidates import configs
 
         return configs.model(source.resolve(self._blueprint, self.values))

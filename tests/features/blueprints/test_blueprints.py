@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matex_tf import Blueprint
-from matex_tf.blueprints import halving, source
-from matex_tf.blueprints.ranges import parse
-from matex_tf.cli import grow
 from matex_tf.errors import MatexError, SettingError
+from matex_tf.features.blueprints import command as grow
+from matex_tf.features.blueprints import halving, source
+from matex_tf.features.blueprints.ranges import parse
 
 
 @pytest.mark.parametrize(

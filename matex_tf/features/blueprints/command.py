@@ -14,10 +14,10 @@ from dataclasses import asdict
 from typing import Any
 
 from matex_tf import settings as settings_module
-from matex_tf.blueprints import halving, ranges, source
-from matex_tf.blueprints.halving import Candidate, Rung
-from matex_tf.blueprints.side_by_side import SideBySide, Task
 from matex_tf.errors import SettingError
+from matex_tf.features.blueprints import halving, ranges, source
+from matex_tf.features.blueprints.halving import Candidate, Rung
+from matex_tf.features.blueprints.side_by_side import SideBySide, Task
 from matex_tf.job import launching
 from matex_tf.job.command_line import SETTING_PAGES, Parser, whole
 from matex_tf.job.target import Target
@@ -166,7 +166,7 @@ class Search:
         return path
 
     def _task(self, one: Candidate, part: float) -> Task:
-        """What the ranks are handed: the fields of `patches.candidates.candidate.Candidate`."""
+        """What the ranks are handed: the fields of `candidates.candidate.Candidate`."""
         rung = len(one.scores)
         if part >= 1 and one.epochs and one.epochs[-1] >= self.epochs:  # one epoch in all, which its rung has had
             rung, one.epochs = 0, []
@@ -213,7 +213,8 @@ class Search:
     def _lines(self, count: int, hushed: bool = True) -> list[Callable[[str], list[str]]]:
         """The command lines of so many jobs, of their folders; the ranks are dealt out evenly."""
         flags = {**self.given.flags, "seed": str(self.seed), **({"notes": "off"} if hushed else {})}
-        words = [sys.executable, "-m", "matex_tf", *settings_module.as_flags(flags), "-m", "matex_tf.job.candidates"]
+        job = "matex_tf.features.blueprints.candidates.job"
+        words = [sys.executable, "-m", "matex_tf", *settings_module.as_flags(flags), "-m", job]
         shares = [self.total * (k + 1) // count - self.total * k // count for k in range(count)]
         hosts = _divided(self.given.hosts, shares)
 
@@ -273,7 +274,7 @@ class Search:
                 self.given.json, {**found, "candidates": candidates, "rungs": [asdict(one) for one in rungs]}, indent=1
             )
         if self.given.png:
-            from matex_tf.blueprints import picture
+            from matex_tf.features.blueprints import picture
 
             title = f"{len(order)} candidates for {os.path.basename(self.target.name)}"
             picture.draw(self.given.png, order, rungs, self.epochs, self.objective, title)

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from matex_tf.blueprints.ranges import Range, numbers
 from matex_tf.errors import SettingError
-from matex_tf.patches.candidates import candidate
+from matex_tf.features.blueprints.candidates import candidate
+from matex_tf.features.blueprints.ranges import Range, numbers
 
 
 class HyperParameters:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from matex_tf.blueprints.halving import Candidate, Rung
-from matex_tf.blueprints.ranges import shown
+from matex_tf.features.blueprints.halving import Candidate, Rung
+from matex_tf.features.blueprints.ranges import shown
 from matex_tf.planning import plotting
 
 
