@@ -51,8 +51,8 @@ def install(seed: int | None = None) -> None:
 
 
 def prepare(seed: int) -> None:
-    """The same in a process from which a rank will be forked, before it imports TensorFlow, but for what depends on the
-    rank. The forked process calls `install` as any rank does.
+    """Patch in a process from which a rank will be forked, before it imports TensorFlow; what depends on the rank
+    waits. The forked process calls `install` as any rank does.
 
     Args:
         seed: for generators that are made meanwhile without one. It should be that of the job, if it is known.

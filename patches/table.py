@@ -174,5 +174,5 @@ RECORDING = (
 
 
 def of_features() -> list[tuple[str, str]]:
-    """The same of features, with the whole name of each of their modules; they are put on after those of the core."""
+    """The rows of features, with the whole name of each of their modules; they are put on after those of the core."""
     return [row for feature in registry.found().values() for row in feature.patches]

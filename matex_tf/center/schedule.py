@@ -61,7 +61,7 @@ class Meetings:
         return True
 
     def left_over(self, steps: int) -> bool:
-        """The same where the group is about to wait for others: whether it has made a step since its last meeting."""
+        """Whether the group, which is about to wait for others, has made a step since its last meeting."""
         left, self._last = steps > self._last, steps
         return left
 

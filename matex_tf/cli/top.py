@@ -85,7 +85,7 @@ def _chosen(known: list[registry.Entry], name: str) -> registry.Entry:
 
 
 def _again(entry: registry.Entry, base: str) -> registry.Entry:
-    """The same job, where another rank may answer by now."""
+    """The entry of a job as it is now: another rank may answer by this time."""
     return next((one for one in registry.entries(base) if one.name == entry.name), entry)
 
 

@@ -97,7 +97,7 @@ class _Alone:
         return folder
 
     def again(self, nudge: int) -> str:
-        """The same, to see what one rank makes of rounding."""
+        """Train on one rank again, to see what rounding changes."""
         why = "other last digits of the weights, to see what rounding does" if nudge else "the same again"
         return self.run(f"one rank, {why}", nudge)
 

@@ -20,7 +20,7 @@ def span(total: int, rank: int, size: int) -> tuple[int, int]:
 
 
 def own_span(total: int, rank: int, size: int, virtual: int = 0) -> tuple[int, int]:
-    """The same where each rank has the parts of some of so many virtual ranks; 0 for none."""
+    """A rank's contiguous part of `total` rows, that of its share of so many virtual ranks; 0 for none."""
     if not virtual:
         return span(total, rank, size)
     first, last = span(virtual, rank, size)

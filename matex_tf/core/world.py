@@ -134,7 +134,7 @@ class World:
 
     @contextlib.contextmanager
     def during(self, location: str, *agreed: str) -> Iterator[None]:
-        """The same for a step: nothing of it need be agreed on after it, or after an error that it ends with."""
+        """Note a step as `at` does, until its end: nothing of it need be agreed on then, nor after an error in it."""
         self.at(location, *agreed)
         try:
             yield
@@ -176,7 +176,7 @@ class World:
         self.on_meeting()
 
     def barrier_at(self, call: str, detail: Sequence[str] = ()) -> Sequence[tuple[str, tuple[str, ...], str]] | None:
-        """The same for a call of the script's that the others may not come to: whoever is elsewhere goes on waiting.
+        """Wait in a call of the script's that the others may not come to: whoever is elsewhere goes on waiting.
 
         Args:
             call: what every rank would be about to do; `detail`: as for `barrier`.
@@ -281,7 +281,7 @@ class World:
             return self._comm.allgather(value)
 
     def allgather_now(self, value: Any) -> list[Any]:
-        """The same without a meeting: for ranks that know already that all are here."""
+        """Every rank's value as by `allgather`, without a meeting: for ranks that know already that all are here."""
         if self._comm is None:
             return [value]
         with self._lock:

@@ -162,7 +162,7 @@ class Channel(CheckedBarrier):
         detail: int,
         coding: CompressionState | None = None,
     ) -> np.ndarray | None:
-        """The same for a bucket that is small: its sums lie in no memory that is shared."""
+        """Sum a small bucket over all ranks; its sums lie in no memory that is shared."""
         with self._lock:
             try:
                 return self._add_up_everywhere(bucket, arrays, what, detail, coding)

@@ -36,7 +36,7 @@ class Collectives:
         return _reduced(self._parts(array), how).reshape(array.shape)
 
     def reduce_scatter(self, array: np.ndarray, how: str) -> np.ndarray:
-        """The same, but each rank gets its own rows of the result: the first ranks have one more if need be."""
+        """Reduce arrays over all ranks; each gets its own rows of the result, the first ranks one more if need be."""
         rows = len(array)
         splits = [rows // self._size + (rank < rows % self._size) for rank in range(self._size)]
         mine, _ = self.alltoall(array, splits)

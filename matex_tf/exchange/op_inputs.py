@@ -57,6 +57,6 @@ class Inputs:
         )
 
     def multiplied(self, given: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The same with the products, as plain arrays."""
+        """The arrays of `arrays`, multiplied by the weights, as plain arrays."""
         arrays = self.arrays(given)
         return arrays.multiplied() if isinstance(arrays, Weighted) else list(arrays)

@@ -75,7 +75,7 @@ class OrderedSum:
         return self._sum(world, [whole])[0]
 
     def of_every(self, world: World, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The same, and its sum over the virtual ranks."""
+        """What each virtual rank has, see `every`, and its sum over them. Collective."""
         whole = self.every(world, values)
         total = np.empty_like(whole[0])
         add_up(list(whole), total)

@@ -198,7 +198,7 @@ class ProcessGroup:
     def _sum_large(
         self, plan: BucketPlan, number: int, arrays: Sequence[np.ndarray], expected: Sequence[str]
     ) -> np.ndarray | None:
-        """The same for a bucket whose sums lie in shared memory."""
+        """The sums of a bucket, which lie in shared memory; None if the ranks are not about to do the same."""
 
         def choose(held: int) -> np.ndarray | None:
             if not plan.chosen:
@@ -370,7 +370,7 @@ def sum_arrays(world: World, arrays: Sequence[np.ndarray], what: str, labels: Se
 
 
 def sum_planned(world: World, plan: BucketPlan, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The same, for arrays that have a plan."""
+    """Sum each array over all ranks, by a plan."""
     group = of(world, plan)
     if len(arrays) == 1:
         return group.sum(plan, 0, arrays)

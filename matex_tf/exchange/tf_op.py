@@ -234,7 +234,7 @@ def scatter_over_ranks(
 
 
 def _copied(array: np.ndarray) -> np.ndarray:
-    """The same in memory of its own, where TensorFlow takes it without a copy."""
+    """A copy of an array in memory that TensorFlow takes without another copy."""
     copy = empty(array.size, array.dtype)
     np.copyto(copy, array)
     return copy
@@ -277,7 +277,7 @@ def join_parts(
 def _by_message(
     ranks: world.World, given: Sequence[np.ndarray], counts: np.ndarray, plan: BucketPlan
 ) -> list[np.ndarray]:
-    """The same by one message for each dtype."""
+    """Join tensors of which each rank has a part by one message for each dtype."""
     wholes: list[Any] = [None] * len(given)
     for number, bucket in enumerate(plan.buckets):
         mine = np.concatenate([given[member] for member in bucket.members])
@@ -313,7 +313,7 @@ def allgather_slices(slices: tf.IndexedSlices, what: str, label: str) -> tf.Inde
 
 
 def allgather_slices_of(given: Sequence[tf.IndexedSlices], what: str, label: str) -> tf.IndexedSlices:
-    """The same for what each virtual rank of this rank has; without virtual ranks, for the rank's own.
+    """Add up the sparse gradients of the virtual ranks of all ranks; without virtual ranks, of the ranks.
 
     With virtual ranks the sum of values is that of `OrderedSum`.
     """

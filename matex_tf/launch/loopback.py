@@ -35,7 +35,7 @@ def narrow_own() -> list[str]:
 
 
 def narrow(process: int) -> list[str]:
-    """The same for a process that this one may trace, such as a child of it.
+    """Let sockets that listen in a process, which this one may trace, do so for this machine alone.
 
     Raises:
         OSError: there is no such process, or the kernel does not let this one have its sockets.
@@ -56,7 +56,7 @@ def narrow(process: int) -> list[str]:
 
 
 def narrow_when_up(process: int) -> None:
-    """The same in a thread of its own, for an mpirun that is starting: it listens before it starts ranks."""
+    """Call `narrow` in a thread, for an mpirun that is starting: it listens before it starts ranks."""
     if hasattr(os, "pidfd_open"):
         threading.Thread(target=_narrow_when_up, args=(process,), name="matex_tf loopback", daemon=True).start()
 

@@ -441,7 +441,7 @@ class Settings:
         return next((one for one in self.declared if type(one) is declared), None) or declared()
 
     def changed(self, **values: Any) -> Settings:
-        """The same settings but for these; options of strategies as well, by their names.
+        """A copy of the settings with other values of these; options of strategies and features as well.
 
         Raises:
             TypeError: there is no such setting.

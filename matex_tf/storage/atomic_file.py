@@ -69,7 +69,7 @@ def check(path: str | os.PathLike[str]) -> None:
 
 
 def require(path: str, option: str) -> None:
-    """The same, before there is anything to write.
+    """See that a file can be written, before there is anything to write.
 
     Args:
         path: of a file; empty for none.

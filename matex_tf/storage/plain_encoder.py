@@ -66,7 +66,7 @@ def dump(value: Any, file: BinaryIO, other: Callable[[Any], Any] = _refuse) -> N
 
 
 def dumps(value: Any, other: Callable[[Any], Any] = _refuse) -> bytes:
-    """The same, as bytes."""
+    """A value as bytes, as `dump` writes them."""
     file = io.BytesIO()
     dump(value, file, other)
     return file.getvalue()

@@ -46,7 +46,7 @@ class Apart(Sync):
         return False
 
     def rounds(self, model: Any, trainable: Sequence[Any]) -> Rounds:
-        """Those of a model that begins to train. Collective.
+        """The rounds of a model that begins to train. Collective.
 
         Args:
             trainable: its weights of floating point, at least one.

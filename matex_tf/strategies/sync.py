@@ -58,7 +58,7 @@ def takes_along(strategy: Strategy) -> bool:
 
 
 def exchange_parts(given: Sequence[Sequence[Gradient]], names: Sequence[str]) -> list[Gradient]:
-    """The same sum over virtual ranks, in their order.
+    """Sum gradients over virtual ranks, in their order.
 
     Args:
         given: for each virtual rank of this rank its gradients, multiplied by its part of the batch.

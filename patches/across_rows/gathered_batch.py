@@ -91,7 +91,7 @@ def _numbers(part: batch_share.StepShare) -> tf.Tensor:
 
 
 def _gather_parts(value: tf.Tensor, part: batch_share.StepShare, label: str) -> tuple[tf.Tensor, tf.Tensor]:
-    """The same where the parts of a batch take turns on a rank: each gives its rows, and all are joined once."""
+    """Gather the rows of a batch whose parts take turns on a rank: each gives its rows, and all are joined once."""
     current = virtual_ranks.current()
     assert current is not None
     at = current.place

@@ -80,7 +80,7 @@ def is_of_keras(model: Any) -> bool:
 
 
 def _is_of_keras_2(part: Any) -> bool:
-    """The same for a model or a layer of Keras 2."""
+    """Whether a model or a layer is made of nothing but Keras 2's own layers, see `is_of_keras`."""
     module = keras_lines.place(type(part).__module__)
     if module in _MODELS_2:
         return all(map(_is_of_keras_2, part.layers))

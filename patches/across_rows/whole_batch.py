@@ -54,7 +54,7 @@ def spec(data: Any, slices: Sequence[bool]) -> Any:
 
 
 def with_rows(specs: Any, slices: Sequence[bool], rows: int) -> Any:
-    """The same specs, of batches of so many rows."""
+    """These specs, of batches of so many rows."""
 
     def of_leaf(leaf: Any, has_rows: bool) -> Any:
         return tf.TensorSpec([rows, *leaf.shape[1:]], leaf.dtype) if has_rows and leaf is not None else leaf

@@ -160,7 +160,7 @@ class Check:
         return [np.full(len(parts), precision().tolerance) for parts in self._alone]
 
     def _rounding(self) -> list[np.ndarray]:
-        """The same, at least what other last digits of the weights change, with a margin."""
+        """For each gradient what other last digits of the weights change, with a margin; at least `_least`."""
         found = self._least()
         with contextlib.suppress(tf.errors.ResourceExhaustedError):
             for run in self._again():

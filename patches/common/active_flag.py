@@ -49,7 +49,7 @@ class Layers:
 
 
 def layers() -> Layers:
-    """Those of the run."""
+    """The layers of the run."""
     return run_state.current().part(Layers)
 
 

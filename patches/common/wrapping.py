@@ -120,7 +120,7 @@ def rebind(module: ModuleType, *names: str) -> None:
 
 
 def method(module: ModuleType, path: str, wrapper: Callable[..., Any], in_steps: bool = False) -> None:
-    """The same for a method that a script may call inside a tf.function: AutoGraph warns of what wrapt has wrapped.
+    """Wrap a method that a script may call inside a tf.function: AutoGraph warns of what wrapt has wrapped.
 
     Args:
         in_steps: whether it is also wrapped while a step is traced as in a world of one rank.

@@ -18,7 +18,7 @@ from matex_tf.patches.horovod.optimizers.which_keras import IS_2, keras
 
 
 def shared_variables(variables: Iterable[Any]) -> list[Any]:
-    """Those of a model that ranks have in common: all but the states of random number generators."""
+    """The variables that ranks have in common: all but the states of random number generators."""
     return [variable for variable in variables if not seeds.is_generator_state(variable)]
 
 

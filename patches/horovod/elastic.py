@@ -194,7 +194,7 @@ class TensorFlowKerasState(_Variables):
 
 
 class KerasState(TensorFlowKerasState):
-    """The same."""
+    """The state of a model of Keras, see `TensorFlowKerasState`."""
 
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any):
         super().__init__(model, optimizer=optimizer, **kwargs)

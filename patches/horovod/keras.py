@@ -98,7 +98,7 @@ def PartialDistributedOptimizer(
     groups: Any = None, process_set: ProcessSet = global_process_set, local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:  # fmt: skip
-    """The same; gradients of `local_layers`, a built layer or several, stay the rank's own."""
+    """A `DistributedOptimizer`; gradients of `local_layers`, a built layer or several, stay the rank's own."""
     local = gradients.variables_of(local_layers)
     made = DistributedOptimizer(
         optimizer, name, device_dense, device_sparse, compression, sparse_as_dense, gradient_predivide_factor, op,

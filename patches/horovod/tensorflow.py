@@ -131,7 +131,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set, ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:  # fmt: skip
-    """The same for several tensors, which travel together."""
+    """Several tensors reduced over the ranks, which travel together."""
     how = handle_average_backwards_compatibility(op, average)
     return gradients.grouped(list(tensors), how, compression, prescale_factor, postscale_factor, name, process_set)
 
@@ -147,7 +147,7 @@ def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:  # fmt: skip
-    """The same for several tensors."""
+    """Several tensors, those of all ranks joined; see `allgather`."""
     return ops.allgather(tensors, name, process_set) if tensors else []
 
 
@@ -194,7 +194,7 @@ def grouped_reducescatter(
     tensors: Sequence[Any], device_dense: str = "", compression: Any = Compression.none, op: int = Average,
     process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
 ) -> list[tf.Tensor]:  # fmt: skip
-    """The same for several tensors."""
+    """This rank's rows of several tensors, reduced over the ranks; see `reducescatter`."""
     if not tensors:
         return []
     pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]

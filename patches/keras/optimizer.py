@@ -278,7 +278,7 @@ def average(grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
 
 
 def average_named(grads: Sequence[Any], labels: Sequence[str]) -> list[Any]:
-    """The same for gradients whose shapes are known, with the names of their variables."""
+    """Weigh and exchange gradients whose shapes are known, with the names of their variables."""
     return _sum(weighted(grads), labels)
 
 

@@ -90,7 +90,7 @@ def _new_state() -> Any:
 
 
 def _of_parts(graph: Any, number: int, one: Any, size: Any) -> Any:
-    """The same for parts of a batch that take turns: all draw from one counter, and the last moves it on."""
+    """The state of parts of a batch that take turns: all draw from one counter, and the last moves it on."""
     shared = _of_steps.setdefault(graph, {})
     if number not in shared:
         with tf.init_scope(), tf.device("CPU:0"):

@@ -99,7 +99,7 @@ def of_shape(shape: Any) -> Rows | None:
 
 
 def of_values(values: Any) -> Rows | None:
-    """The same for a draw that has one for each row of `values`, a tensor."""
+    """How a draw with one number for each row of `values`, a tensor, lies in that of the batch; see `of_shape`."""
     if not values.shape.rank:
         return None
     rows = of_shape(tf.shape(values))

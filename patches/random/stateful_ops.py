@@ -71,7 +71,7 @@ def _shaped(signature: inspect.Signature, counted: str) -> Any:
 def _counted(
     op: Any, values: dict[str, Any], part: batch_share.StepShare, rows: row_span.Rows | None, seed: tuple[int, int]
 ) -> Any:
-    """The same draw by an op without state, which draws this rank's rows by itself."""
+    """The draw of an op, by one without state, which draws this rank's rows by itself."""
     shape = tf.convert_to_tensor(values["shape"])
     size = tf.reduce_prod(tf.cast(shape if rows is None else rows.whole_shape(shape), tf.int64))
     begun = op_states.move_on(part, seed, size)

@@ -1,4 +1,4 @@
-"""The same for Keras 2: what a training has after each step.
+"""What a training of Keras 2 has after each step.
 
 Relies on (tf_keras 2.16 to 2.21, Keras 2.13 to 2.15): `CallbackList.on_train_batch_begin`,
 `on_train_batch_end`, `on_epoch_end`, `on_test_end`,

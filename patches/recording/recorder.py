@@ -214,7 +214,7 @@ def add_step(names: Sequence[str], values: Sequence[np.ndarray], weights: int) -
 
 
 def nudge(variables: Iterable[Any], step: Any) -> None:
-    """The same after a step of a loop of the script's own, also in a graph. Args: step: a number, other each time."""
+    """Nudge weights after a step of a loop of the script's own, also in a graph. Args: step: other each time."""
     for place, variable in enumerate(variables if _recorder.nudge else ()):
         seed = tf.stack([tf.constant(_recorder.nudge + 1000 * place), tf.cast(step, tf.int32)])
         random = tf.random.stateless_uniform(variable.shape, seed, -1.0, 1.0, tf.float64)

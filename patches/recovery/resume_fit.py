@@ -228,7 +228,7 @@ class Fits:
 
 
 def fits() -> Fits:
-    """Those of the script that this process runs."""
+    """The calls of `fit` of the script that this process runs."""
     return run_state.current().part(Fits)
 
 

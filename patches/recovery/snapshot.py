@@ -64,7 +64,7 @@ def _metrics_of_all(model: Any) -> np.ndarray:
 
 
 def settled(taken: dict[str, Any]) -> dict[str, Any]:
-    """The same with NumPy's arrays in place of TensorFlow's tensors, to be written."""
+    """A snapshot with NumPy's arrays in place of TensorFlow's tensors, to be written."""
     return {**taken, "values": [np.asarray(value) for value in taken["values"]]}
 
 

@@ -49,7 +49,7 @@ class Values:
         self._read = read.get_concrete_function() if self._held else list
 
     def now(self) -> list[Any]:
-        """Those that they have now."""
+        """The values that the variables have now."""
         return list(self._read())
 
     def put_back(self, values: Sequence[Any]) -> None:

@@ -32,7 +32,7 @@ def untagged(data: Any) -> Any:
 
 
 def without_tags(data: Any, slices: tuple[bool, ...]) -> tuple[Any, tuple[bool, ...]]:
-    """The same, with what `row_slicing.sliceable` says of its leaves."""
+    """A batch as Keras knows it, with what `row_slicing.sliceable` says of its leaves."""
     return (data.data, slices[1:]) if isinstance(data, TaggedRows) else (data, slices)
 
 

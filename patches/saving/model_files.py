@@ -187,7 +187,7 @@ def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) ->
 
 
 def shared(write: Callable[[], Any], what: str, path: str | None = None) -> Any:
-    """The same as `by_one_rank`, with a result, any picklable object, that every rank gets."""
+    """Call `write` as `by_one_rank` does; its result, any picklable object, is given to every rank."""
     if each_writes():
         return write()
     return world.current().broadcast(by_one_rank(write, what, path), f"share the result of: {what}")

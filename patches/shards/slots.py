@@ -21,7 +21,7 @@ _NAMED = 5
 
 
 class Slots:
-    """Those that a step of a model has in parts; see `shards.Slots`.
+    """The optimizer's slots that a step of a model has in parts; see `shards.Slots`.
 
     Attributes:
         whole: names of large ones that stay whole.

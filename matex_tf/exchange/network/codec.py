@@ -211,7 +211,7 @@ class _Whole(_Pieces):
             self._encode_marked(np.flatnonzero(largest >= _INFINITY), values, scales, codes)
 
     def _encode_marked(self, marked: np.ndarray, values: np.ndarray, scales: np.ndarray, codes: np.ndarray) -> None:
-        """The same for those that hold a NaN or an infinity. Rare, so in plain numpy."""
+        """Encode blocks that hold a NaN or an infinity. Rare, so in plain numpy."""
         values, codes = values.reshape(scales.size, -1), codes.reshape(scales.size, -1)
         held = values[marked]
         finite = np.isfinite(held)

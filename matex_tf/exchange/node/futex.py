@@ -101,7 +101,7 @@ class Counters:
             _futex(self._address + 4 * index, _WAKE, _EVERYONE, None)
 
     def advance(self, index: int, value: int) -> None:
-        """The same for counters that all go the same steps, none more than one ahead: wake only if somebody sleeps.
+        """Set one of counters that all go the same steps, none more than one ahead: wake only if somebody sleeps.
 
         Who goes to sleep until such a counter is `value` leaves `value` in one of two words, in turn: nobody waits for
         a value that is two away. To wake nobody takes the system longer than a small sum takes.
@@ -140,7 +140,7 @@ class Counters:
         return True
 
     def each_reached(self, counters: np.ndarray, target: int) -> bool:
-        """The same for counters in an array of uint32, in a time that hardly grows with them."""
+        """Whether all counters of an array of uint32 have reached `target`, in a time that hardly grows with them."""
         if bool((counters - np.uint32(target & _WRAP) < _HALF).all()):
             self._seen()
             return True

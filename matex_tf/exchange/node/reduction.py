@@ -114,7 +114,7 @@ def _add(parts: Sequence[np.ndarray], total: np.ndarray) -> None:
 
 
 def _add_levels(parts: np.ndarray, total: np.ndarray) -> None:
-    """The same tree, level by level: neighbors are added, all pairs in one call. So the calls are log2 of the parts."""
+    """Add the tree of `_add` level by level, all pairs of neighbors in one call. So the calls are log2 of the parts."""
     while len(parts) > 2:
         pairs = len(parts) // 2
         sums = np.empty((len(parts) - pairs, parts.shape[1]), parts.dtype)

@@ -126,7 +126,7 @@ def _rungs(count: int) -> int:
 
 
 def better_half(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Those that go on: the better half, rounded up; of equals the first; none that failed."""
+    """The candidates that go on: the better half, rounded up; of equals the first; none that failed."""
     order = sorted(candidates, key=lambda one: (-one.score, one.number))
     keep = order[: math.ceil(len(order) / 2)]
     return sorted((one for one in keep if one.score > -math.inf), key=lambda one: one.number)

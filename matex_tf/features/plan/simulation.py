@@ -224,7 +224,7 @@ class Simulation:
         self._at(sent + self._cluster.alpha, arrive)
 
     def _answer(self, message: _Message, now: float, then: Callable[[float], None]) -> None:
-        """The same way back."""
+        """Send an answer back, from the server to the group."""
         back = replace(message, group=message.server, server=message.group)
         self._send(back, now, lambda _, later: then(later))
 

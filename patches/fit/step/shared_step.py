@@ -57,7 +57,7 @@ class SharedStep:
         self._checked = False
 
     def anew(self) -> SharedStep:
-        """The same step, of a model whose variables have got other shapes."""
+        """This step, of a model whose variables have got other shapes."""
         step = SharedStep(self.model, self.kind)
         step.steps, step._checked, step.graphs.promised = self.steps, True, self.graphs.promised
         return step

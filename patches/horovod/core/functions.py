@@ -51,7 +51,7 @@ def broadcast_variables(
 def broadcast_(
     variables: Sequence[Any], root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[tf.Tensor]:
-    """The same; returns the values."""
+    """Give the variables of every rank the values of `root_rank`; returns the values."""
     targets = own_variables(variables)
     values = [tf.convert_to_tensor(target) for target in targets]
     results = ops.broadcast(values, root_rank, name, process_set)

@@ -40,7 +40,7 @@ def as_op_error(error: MatexError) -> tf.errors.OpError:
 
 
 def to_be_recognized(error: MatexError) -> MatexError:
-    """The same error, of a class that is known by its name when it comes out of a graph."""
+    """The error, of a class that is known by its name when it comes out of a graph."""
     return error if isinstance(error, BadArgument | Mismatch) else Mismatch(str(error))
 
 

@@ -143,7 +143,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 
 def add_all(process_sets: Sequence[ProcessSet | Sequence[int]]) -> list[ProcessSet]:
-    """The same for several: all of them are added, or none is."""
+    """Make several process sets known: all of them are added, or none is."""
     everyone = basics.coordinator()
     added = [one if isinstance(one, ProcessSet) else ProcessSet(one) for one in process_sets]
     if not added:

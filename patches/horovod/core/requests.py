@@ -52,7 +52,7 @@ class Request:
         return f"{PREFIX}{self.kind} {self.name}".rstrip()
 
     def twice(self) -> Request:
-        """The same, to be refused: the rank has begun one of this name, and has not ended it."""
+        """This request, to be refused: the rank has begun one of this name, and has not ended it."""
         called = f"of the name {self.name}" if self.name else "without a name"
         fault = f"two collectives {called} at a time: give each a name of its own, the same on every rank"
         return dataclasses.replace(self, details=(f"refused: {fault}",), fault=fault)

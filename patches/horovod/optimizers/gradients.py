@@ -199,7 +199,7 @@ def PartialDistributedGradientTape(
     groups: Any = None, process_set: ProcessSet = global_process_set, local_layers: Iterable[Any] | None = None,
     scale_local_gradients: bool = True,
 ) -> Any:  # fmt: skip
-    """The same; the gradients of `local_layers` stay the rank's own."""
+    """A `DistributedGradientTape`; the gradients of `local_layers` stay the rank's own."""
     tape = DistributedGradientTape(
         gradtape, device_dense, device_sparse, compression, sparse_as_dense, op, gradient_predivide_factor, num_groups,
         groups, process_set, scale_local_gradients,

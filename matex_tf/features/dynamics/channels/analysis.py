@@ -167,7 +167,7 @@ class Analysis:
         return channel
 
     def roots(self, channels: np.ndarray) -> np.ndarray:
-        """The same channels, each by the smallest number that is tied to it."""
+        """These channels, each as the smallest number that is tied to it."""
         while True:
             further = self._tied_to[channels]
             if (further == channels).all():

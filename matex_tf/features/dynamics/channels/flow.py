@@ -36,7 +36,7 @@ class Flow:
         return self.channels if self.axis == len(self.shape) - 1 else None
 
     def shaped(self, shape: Sequence[int | None]) -> Flow:
-        """The same channels along the last axis of another shape, where they have lain along the last axis of this."""
+        """The channels along the last axis of another shape, if they have lain along the last axis of this."""
         return Flow(tuple(shape), len(shape) - 1, self.channels)
 
 

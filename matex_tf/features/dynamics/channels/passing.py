@@ -66,7 +66,7 @@ def _merge(analysis: Analysis, layer: Any, call: Call) -> list[Flow]:
 
 
 def _meet(analysis: Analysis, operation: Any, call: Call) -> list[Flow]:
-    """The same for an op, one of whose operands may be a number, an array or a variable."""
+    """Tie channels that meet in an op, one of whose operands may be a number, an array or a variable."""
     given = [call.argument(place, name) for place, name in enumerate(("x1", "x2"))]
     flows = [one for one in given if isinstance(one, Flow)]
     (shape,) = call.shapes
