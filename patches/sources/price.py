@@ -26,7 +26,7 @@ class Price:
         self.seconds = 0.0
 
     def timed(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The same batches, while this takes note of what they take."""
+        """These batches, while this takes note of what they take."""
         while True:
             begin = time.perf_counter()
             try:
