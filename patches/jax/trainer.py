@@ -113,7 +113,7 @@ def _calling(name: str) -> Any:
 
 
 def _whole(given: Any) -> Any:
-    """The same with the rows of all ranks in place of arrays of a `DataSet`, which have this rank's."""
+    """Arguments with the rows of all ranks in place of arrays of a `DataSet`, which have this rank's."""
     if isinstance(given, own_rows.OwnRows):
         return of_all_ranks.whole(given, "gather the rows of a DataSet")
     if type(given) in (tuple, list):
