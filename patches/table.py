@@ -172,6 +172,19 @@ RECORDING = (
     ("tf_keras.src.mixed_precision.loss_scale_optimizer", "recording.keras2"),
 )
 
+#: What happens around each step of a model: classes of `steps.step_part.StepPart`, in their order.
+STEP_PARTS = (
+    "keras.metrics:OwnStates",
+    "recovery.resume_fit:Replay",
+    "keras.weights:Replicas",
+    "samples.scored_steps:Scores",
+    "fit.step.first_step:FirstStep",
+    "fit.step.exchanging:Exchanging",
+    "fit.step.ghosts:Ghosts",
+    "fit.small_calls:Timing",
+    "recording.progress:Metered",
+)
+
 
 def of_features() -> list[tuple[str, str]]:
     """The rows of features, with the whole name of each of their modules; they are put on after those of the core."""

@@ -31,6 +31,7 @@ from matex_tf.patches.across_rows import keras_losses, models, own_metrics
 from matex_tf.patches.common import batch_share, model_state, row_slicing
 from matex_tf.patches.files import callers
 from matex_tf.patches.keras import metrics
+from matex_tf.patches.steps.step_part import StepPart, StepRun
 
 #: A call on more rows than these is shared out always: one batch of Keras' own size.
 ROWS = 32
@@ -216,3 +217,12 @@ class WholeTest:
 
             self._compiled = tf.function(step, reduce_retracing=True)
         return self._compiled
+
+
+class Timing(StepPart):
+    """How long the step of a small call computes decides who makes the next one."""
+
+    def note(self, run: StepRun) -> None:
+        call = model_state.of(self.model).call
+        if call is not None:
+            call.computing = run.computing

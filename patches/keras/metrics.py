@@ -26,6 +26,7 @@ from matex_tf.patches.across_rows.keras_losses import is_of_whole_batch
 from matex_tf.patches.across_rows.own_metrics import Kind
 from matex_tf.patches.common import batch_share, keras_lines, model_state, under_way, wrapping
 from matex_tf.patches.keras import sum_loss
+from matex_tf.patches.steps.step_part import StepPart, StepRun
 
 
 def install(module: ModuleType) -> None:
@@ -212,6 +213,13 @@ def _averaged(metric: Any, rows: int) -> Any:
 def fixed(value: Any) -> Any:
     """A result that does not change with the state that it was made from."""
     return tf.identity(value) if tf.is_tensor(value) or hasattr(value, "assign") else value
+
+
+class OwnStates(StepPart):
+    """Metrics hold this rank's own state while steps add to it."""
+
+    def before(self, run: StepRun) -> None:
+        restore_local(self.model)
 
 
 def restore_local(model: Any) -> None:

@@ -18,6 +18,7 @@ from matex_tf.errors import RanksDisagree
 from matex_tf.patches.common import keras_lines, model_state, seeds, under_way
 from matex_tf.patches.keras import optimizer as optimizer_hook
 from matex_tf.patches.shards import variable as in_parts
+from matex_tf.patches.steps.step_part import StepPart, StepRun
 
 
 def variables_of(model: Any) -> list[Any]:
@@ -130,6 +131,19 @@ class Sums:
     def join(self) -> None:
         """Have each rank hold all of them. All ranks come here."""
         join_accumulators(self._model)
+
+
+class Replicas(StepPart):
+    """Ranks have the same weights, and accumulate gradients each for itself."""
+
+    def before(self, run: StepRun) -> None:
+        if self.kind == "train" and not run.whole and model_state.of(self.model).accumulators_whole:
+            split_accumulators(self.model)
+
+    def after(self, run: StepRun) -> bool:
+        if run.first and strategies.current().replicas_identical:
+            check_alike(self.model)
+        return False
 
 
 def split_accumulators(model: Any) -> None:

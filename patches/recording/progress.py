@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from matex_tf.patches.common import model_state, run_state, wrapping
+from matex_tf.patches.steps.step_part import StepPart, StepRun
 from matex_tf.watching.meter import Meter
 
 
@@ -50,3 +51,15 @@ def _end(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
     meter.end_training()
     meter.make_room()
     return wrapped(*args, **kwargs)
+
+
+class Metered(StepPart):
+    """Steps and their rows are counted, and the time that is lost on tracing."""
+
+    def after(self, run: StepRun) -> bool:
+        meter = run_state.current().part(Meter)
+        if self.kind == "train":
+            meter.count(run.share.total)
+        if run.tracing:
+            meter.has_traced(run.tracing, steps=int(self.kind == "train"))
+        return False

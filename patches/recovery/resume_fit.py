@@ -26,6 +26,7 @@ from matex_tf.faults.checkpoint_files import Place
 from matex_tf.patches.common import log_once, model_state, run_state, wrapping
 from matex_tf.patches.recovery import snapshot
 from matex_tf.patches.recovery.checkpoint_timer import Clock, Due
+from matex_tf.patches.steps.step_part import StepPart, StepRun
 
 
 class Complete(Exception):
@@ -262,6 +263,23 @@ def under_way(model: Any) -> Fit | None:
     """The `fit` that trains this model; None where none does, or where the job is not started again."""
     this = fits().under_way
     return this if this is not None and this.model is model else None
+
+
+class Replay(StepPart):
+    """A `fit` of a job that is started again takes its state where the checkpoint was taken."""
+
+    def before(self, run: StepRun) -> None:
+        this = under_way(self.model) if run.first else None
+        if this is not None and this.replaying and this.restore(last=not self.model.run_eagerly):
+            this = None
+        run.resumes = this is not None
+
+    def after(self, run: StepRun) -> bool:
+        this = under_way(self.model) if run.resumes else None
+        if this is None or not this.replaying:
+            return False
+        this.restore(last=True)  # with what an optimizer has made in a first, eager step
+        return True
 
 
 def scores_in(model: Any, epoch: int) -> tuple[bool, Any]:

@@ -48,8 +48,8 @@ ROOMS: dict[str, str] = {
     "patches.random": "exchange patches.common patches.across_rows patches.partition",
     "patches.across_rows": "core exchange patches.common",
     "patches.checking": "core exchange strategies patches.common patches.across_rows",
-    "patches.keras": "core exchange strategies patches.common patches.across_rows patches.shards",
-    "patches.samples": "core scores patches.common patches.across_rows",
+    "patches.keras": "core exchange strategies patches.common patches.across_rows patches.shards patches.steps",
+    "patches.samples": "core scores patches.common patches.across_rows patches.steps",
     "patches.sources": "core strategies patches.common",
     "patches.data": (
         "core exchange exchange.network strategies verifying watching readers patches.common patches.samples"
@@ -59,7 +59,7 @@ ROOMS: dict[str, str] = {
     "patches.division": (
         "core scores patches.common patches.data patches.samples patches.sources patches.turns"
     ),
-    "patches.recovery": "core storage faults exchange patches.common patches.data patches.keras",
+    "patches.recovery": "core storage faults exchange patches.common patches.data patches.keras patches.steps",
     "patches.groups": "core center faults strategies patches.common patches.data patches.recovery",
     "patches.partition": "core exchange patches.partition.shapes patches.partition.rules patches.partition.patterns",
     "patches.partition.shapes": "patches.partition patches.partition.patterns",
@@ -68,13 +68,14 @@ ROOMS: dict[str, str] = {
     "patches.partition.rules": "patches.partition patches.partition.shapes",
     "patches.fit.step": (
         "core exchange strategies watching patches.common patches.across_rows patches.checking patches.data"
-        " patches.keras patches.recovery patches.random patches.samples patches.partition patches.shards"
+        " patches.keras patches.recovery patches.random patches.samples patches.partition patches.shards patches.steps"
     ),
     "patches.fit": (
         "core exchange strategies watching readers patches.common patches.across_rows patches.checking patches.data"
         " patches.division patches.sources patches.turns patches.keras patches.recovery patches.random patches.samples"
         " patches.groups patches.fit.step"
         " patches patches.files"  # whether the script is recorded, and whether it asks for its rank
+        " patches.steps"
     ),
     "patches.keras2": (
         "core exchange strategies patches.common patches.across_rows patches.data patches.keras patches.fit"
@@ -83,7 +84,7 @@ ROOMS: dict[str, str] = {
     ),
     "patches.jax": "core readers patches.common patches.fit patches.imports",
     "patches.recording": (
-        "core strategies verifying watching patches.checking patches.common patches.keras patches.keras2"
+        "patches.steps core strategies verifying watching patches.checking patches.common patches.keras patches.keras2"
     ),
     "patches.saving": "core storage patches.common patches.keras patches.fit patches.shards",
     "patches.files": "core layer patches patches.common",

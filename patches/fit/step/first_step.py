@@ -5,6 +5,7 @@ What Keras computes by itself is that of one rank: its own `train_step`, layers 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,8 +19,32 @@ from matex_tf.patches.checking import effects, one_rank
 from matex_tf.patches.common import row_slicing, xla
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.keras import weights
+from matex_tf.patches.steps.step_part import StepPart, StepRun
 
 _STEPS = ("train_step", "compute_loss")
+
+
+class FirstStep(StepPart):
+    """The first training step of a model is held against one rank, once."""
+
+    def __init__(self, model: Any, kind: str):
+        super().__init__(model, kind)
+        self._done = False
+        self._check: one_rank.Check | None = None  # of the step that runs
+
+    def before(self, run: StepRun) -> None:
+        virtual = settings.current().reproducible
+        if run.first and not self._done and not (run.resumes or virtual or run.in_group or run.whole):
+            self._done = True
+            self._check = begin(self.model, run.function, run.data, run.slices, run.share)
+
+    def around(self, run: StepRun) -> contextlib.AbstractContextManager[Any]:
+        return self._check.watching() if self._check else contextlib.nullcontext()
+
+    def tell(self) -> None:
+        check, self._check = self._check, None
+        if check is not None and (reason := check.tell()):
+            one_rank.say_why_not(check.name, reason)
 
 
 def begin(model: Any, step: Any, data: Any, slices: Sequence[bool], share: RowRange) -> one_rank.Check | None:
