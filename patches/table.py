@@ -172,18 +172,18 @@ RECORDING = (
     ("tf_keras.src.mixed_precision.loss_scale_optimizer", "recording.keras2"),
 )
 
-#: What happens around each step of a model: classes of `steps.step_part.StepPart`, in their order.
-STEP_PARTS = (
-    "keras.metrics:OwnStates",
-    "recovery.resume_fit:Replay",
-    "keras.weights:Replicas",
-    "samples.scored_steps:Scores",
-    "fit.step.first_step:FirstStep",
-    "fit.step.exchanging:Exchanging",
-    "fit.step.ghosts:Ghosts",
-    "fit.small_calls:Timing",
-    "recording.progress:Metered",
-)
+#: What happens around each step of a model: classes of `steps.step_part.StepPart`, in their order. A dot: in here.
+STEP_PARTS = [
+    ".keras.metrics:OwnStates",
+    ".recovery.resume_fit:Replay",
+    ".keras.weights:Replicas",
+    ".samples.scored_steps:Scores",
+    ".fit.step.first_step:FirstStep",
+    ".fit.step.exchanging:Exchanging",
+    ".fit.step.ghosts:Ghosts",
+    ".fit.small_calls:Timing",
+    ".recording.progress:Metered",
+]
 
 
 def of_features() -> list[tuple[str, str]]:

@@ -89,5 +89,5 @@ def of(model: Any, kind: str) -> list[StepPart]:
     parts = []
     for place in STEP_PARTS:
         module, _, name = place.partition(":")
-        parts.append(getattr(importlib.import_module(f"matex_tf.patches.{module}"), name)(model, kind))
+        parts.append(getattr(importlib.import_module(module, "matex_tf.patches"), name)(model, kind))
     return parts

@@ -13,6 +13,7 @@ import virtual
 
 from matex_tf import settings, strategies
 from matex_tf.cli.main import main
+from scripts.rooms import modules
 from tests.support.cases import contributing
 
 
@@ -119,3 +120,21 @@ def test_patch(ranks):
     for printed in ranks(contributing.patch, [1, 3], apart="it prints what a patch does on each rank").values():
         assert printed[0] > 0
         assert not any(printed[1:])
+
+
+def test_step_part(ranks, tmp_path):
+    """It touches its own file and one line, and notes the rows of training steps on each rank."""
+    found = ranks(contributing.step_part, [2, 3], folder=str(tmp_path))
+    assert found[2] == [[2, 2, 1] * 2, [2, 2, 1] * 2]
+    assert [sum(rows) for rows in zip(*found[3], strict=True)] == [4, 4, 2] * 2
+
+
+def test_steps_stay_simple():
+    """Running a step takes no decision of a feature: few branches, and no module of one."""
+    path = modules()["patches.fit.step.shared_step"]
+    rule = ["--isolated", "--select", "C901", "--config", "lint.mccabe.max-complexity=9"]
+    ruff = [Path(sys.executable).with_name("ruff"), "check", *rule, path]
+    done = subprocess.run(ruff, capture_output=True, text=True)
+    assert not done.returncode, done.stdout
+    text = path.read_text()
+    assert not [name for name in ("resume_fit", "dynamics", "pruning", "groups") if f"import {name}" in text]

@@ -19,6 +19,7 @@ from keras.src.models import model as keras_model
 import matex_tf
 from matex_tf import settings, strategies
 from matex_tf.job import command_line
+from matex_tf.patches import table
 from matex_tf.readers.formats import registry
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.py").is_file())
@@ -107,3 +108,21 @@ def file_format(path: str, folder: str) -> tuple[list[list[float]], str]:
             return matex_tf.DataSet.open(path).data.tolist(), registry.named("Float32").name
         finally:
             registry.MODULES.remove("flt")
+
+
+def step_part(folder: str) -> list[int]:
+    """The rows that the part of the page has noted in a `fit` of two epochs: batches of 4, 4 and 2 rows.
+
+    The example is a file of its own, and one line registers it.
+    """
+    with module("A part of a step", "rows_of_steps", folder) as part:
+        table.STEP_PARTS.append("rows_of_steps:RowsOfSteps")
+        try:
+            model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+            model.fit(np.ones((10, 2)), np.ones((10, 1)), batch_size=4, epochs=2, verbose=0, shuffle=False)
+            model.evaluate(np.ones((10, 2)), np.ones((10, 1)), verbose=0)
+        finally:
+            table.STEP_PARTS.pop()
+    found: list[int] = part.counted
+    return found
