@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 Note = TypeVar("Note")
 
 
-class StepPart(Protocol):
-    """What a feature does beside the training steps of a `fit`, outside of graphs; every rank makes the same calls.
+class FitPart(Protocol):
+    """What a feature does between the training steps of one `fit`; every rank makes the same calls.
 
     Attributes:
         partitioned: whether steps may be rebuilt for a rank's rows while it is there, see docs/how-it-works.md.
@@ -69,7 +69,7 @@ class ModelState:
         samples: the scores of rows in the `fit` that is under way, where there are any.
         sample_epochs: the iterator over the epochs of that `fit`.
         sample_factors: float32 (2,), for the graphs of steps; see `Pruning`.
-        step_parts: what features do beside the steps of the `fit` that is under way.
+        fit_parts: what features do beside the steps of the `fit` that is under way.
         whole: whether its steps leave the state of one rank on every rank, see `partitioned_step`; None: not known yet.
         whole_as: how the model was compiled then.
         rows_apart: the ranks have given rows of their own to a call, so that none is a small one any more.
@@ -98,7 +98,7 @@ class ModelState:
     sample_factors: Any = None
     whole: bool | None = None
     whole_as: tuple[bool, ...] = ()
-    step_parts: list[StepPart] = dataclasses.field(default_factory=list)
+    fit_parts: list[FitPart] = dataclasses.field(default_factory=list)
     _notes: dict[type[Any], Any] = dataclasses.field(default_factory=dict)
 
     def note(self, kind: type[Note]) -> Note:

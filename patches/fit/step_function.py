@@ -124,13 +124,13 @@ class StepFunction:
         self.feed.end_epoch(self.model)
         if not evaluating:
             self._groups.end_epoch()
-            for part in model_state.of(self.model).step_parts:
+            for part in model_state.of(self.model).fit_parts:
                 part.after_epoch()
 
     def _run(self, batch: Batch, single: bool = False) -> Any:
         if self.kind == "train" and strategies.current().apart:
             return self._groups(batch, single)
-        parts = model_state.of(self.model).step_parts if self.kind == "train" else []
+        parts = model_state.of(self.model).fit_parts if self.kind == "train" else []
         for part in parts:
             if part.wants_rows:
                 data, share = batch()

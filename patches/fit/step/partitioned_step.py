@@ -61,7 +61,7 @@ def why_not(model: Any) -> str:
 def _as_compiled(model: Any) -> tuple[bool, ...]:
     """Of a model and the `fit` that is under way: what stands in the way."""
     notes = model_state.of(model)
-    apart = not all(part.partitioned for part in notes.step_parts)
+    apart = not all(part.partitioned for part in notes.fit_parts)
     return bool(model.run_eagerly), bool(model.jit_compile), notes.samples is not None, apart
 
 

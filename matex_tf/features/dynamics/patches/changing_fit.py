@@ -33,7 +33,7 @@ class Grown:
 
 
 class Changing:
-    """The changes of one `fit`, beside its steps; see `StepPart`."""
+    """The changes of one `fit`, beside its steps; see `FitPart`."""
 
     partitioned = False  # neurons are judged by this rank's rows, and the step is compiled anew
 
@@ -79,18 +79,18 @@ def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     epochs = given.get("epochs", 1) - given.get("initial_epoch", 0)
     grown = state.note(Grown)
     part = Changing(Changes(model, wanted, watched, steps, log_once.log, epochs, grown.growth))
-    state.step_parts.append(part)
+    state.fit_parts.append(part)
     try:
         return wrapped(*args, **kwargs)
     finally:
         part.changes.end()
         grown.growth = part.changes.growth
-        state.step_parts.remove(part)
+        state.fit_parts.remove(part)
 
 
 def _begin(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     """Just before the first step: the model is built, and the step is not compiled yet."""
-    for part in model_state.of(model).step_parts:
+    for part in model_state.of(model).fit_parts:
         if isinstance(part, Changing):
             part.changes.begin()
     return wrapped(*args, **kwargs)
