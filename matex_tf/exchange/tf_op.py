@@ -462,6 +462,11 @@ def watched() -> bool:
     return _watch is not None
 
 
+def is_trial() -> bool:
+    """Whether the step that runs now is run by one rank for itself, and put back."""
+    return _watch is not None and _watch[1]
+
+
 #: Part of the names of these ops, by which they are told from those of a script.
 OP_NAME = "matex_tf_exchange"
 

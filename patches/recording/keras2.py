@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from matex_tf.exchange import tf_op
 from matex_tf.patches.common import keras_lines, wrapping
 from matex_tf.patches.common.active_flag import ActiveFlag
 from matex_tf.patches.keras2.optimizers import CLASSES
@@ -54,9 +55,12 @@ def _recording(original: Any) -> Any:
         recorder.nudge(known, self.iterations)
 
         def add(*values: np.ndarray) -> None:
+            if tf_op.is_trial():  # the step is held against one rank, and put back
+                return
             recorder.add_step(names, values, len(known))
 
-        tf.numpy_function(add, [tf.convert_to_tensor(variable) for variable in own], [], stateful=True)
+        tensors = [tf.convert_to_tensor(variable) for variable in own]
+        tf.numpy_function(add, tensors, [], stateful=True, name=tf_op.OP_NAME)
         return result
 
     return tf.autograph.experimental.do_not_convert(apply_gradients)

@@ -20,6 +20,7 @@ import wrapt
 
 from matex_tf import strategies
 from matex_tf.core import world
+from matex_tf.exchange import tf_op
 from matex_tf.patches.common import keras_lines, seeds, wrapping
 from matex_tf.patches.common.active_flag import ActiveFlag
 from matex_tf.patches.keras import metrics, weights
@@ -235,9 +236,12 @@ def _applying(original: Any) -> Any:
         nudge(known, self.iterations)
 
         def add(*values: np.ndarray) -> None:
+            if tf_op.is_trial():  # the step is held against one rank, and put back
+                return
             add_step(paths, values, len(known))
 
-        tf.numpy_function(add, [tf.convert_to_tensor(variable) for variable in own], [], stateful=True)
+        tensors = [tf.convert_to_tensor(variable) for variable in own]
+        tf.numpy_function(add, tensors, [], stateful=True, name=tf_op.OP_NAME)
         return result
 
     return tf.autograph.experimental.do_not_convert(apply)

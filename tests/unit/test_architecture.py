@@ -84,7 +84,8 @@ ROOMS: dict[str, str] = {
     ),
     "patches.jax": "core readers patches.common patches.fit patches.imports",
     "patches.recording": (
-        "patches.steps core strategies verifying watching patches.checking patches.common patches.keras patches.keras2"
+        "core exchange strategies verifying watching patches.checking patches.common patches.keras patches.keras2"
+        " patches.steps"
     ),
     "patches.saving": "core storage patches.common patches.keras patches.fit patches.shards",
     "patches.files": "core layer patches patches.common",
