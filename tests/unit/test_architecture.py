@@ -82,6 +82,7 @@ ROOMS: dict[str, str] = {
         " patches.sources"
         " patches.fit.step patches.saving patches.recovery patches.loops"
     ),
+    "patches.steps": "patches patches.common",
     "patches.jax": "core readers patches.common patches.fit patches.imports",
     "patches.recording": (
         "core exchange strategies verifying watching patches.checking patches.common patches.keras patches.keras2"
