@@ -23,6 +23,8 @@ from matex_tf.patches.data.array_sharding import LocalBatch
 from matex_tf.patches.keras2 import sequences
 from matex_tf.patches.recovery import resume_fit
 from matex_tf.patches.sources import decide, source_sharding
+from matex_tf.patches.sources.decide import Source
+from matex_tf.patches.sources.reasons import Reason
 
 #: Adapters of data that no Python code makes.
 _PLAIN = ("TensorLikeDataAdapter", "CompositeTensorDataAdapter", "DatasetAdapter")
@@ -124,6 +126,10 @@ def _configure(wrapped: Any, handler: Any, args: Any, kwargs: Any) -> Any:
         handler._inferred_steps = found.batches
     else:
         batches.made_of[dataset] = found.made
+        why = decide.asked(Source.WHOLE, asked.training) or Reason.KERAS_2()
+        batches.done_by_all[dataset] = f"every rank does all of the work on it: {why}"
+        if asked.training:
+            log_once.log(f"each rank makes every batch of the data, and keeps its rows (--data exact): {why}")
         if purpose == "predict":
             model_state.of(asked.arguments["model"]).predicts = found.made
     if asked.training and found.mark == "source":

@@ -42,6 +42,7 @@ class Reason(enum.Enum):
     OWN_ROWS = "all", "each rank has rows of its own", "nothing: each rank makes its own rows alone"
     ROWS_DIFFER = "all", "its rows differ between ranks", "seed what draws them; or --rows own"
     COUNTS_DIFFER = "all", "ranks have other numbers of batches", "seed what draws them; or --rows own"
+    KERAS_2 = "all", "Keras 2 gives every rank whole batches", "Keras 3"
     SPARSE = "arrays", "rows of sparse arrays are cut out of whole batches", "dense arrays"
     # Pipelines of tf.data.
     NO_MAP = "tf.data", "no map stands in front of batch", "nothing: there is no work to divide"

@@ -1,7 +1,7 @@
 """Each source of data with each option of `fit` about data: the answer of one rank, or its error."""
 
 import pytest
-from compare import same
+from compare import alike, same
 
 from tests.support.cases import data_options
 
@@ -16,6 +16,13 @@ REFUSED = {
 }
 #: What is another question for rows that each rank has its own part of.
 NOT_OF_SHARDS = {"split", "weights", "nothing", "a row", "no end", "weights in batches", "both weights"}
+
+
+def test_flips(ranks):
+    """The way that docs/data.md shows: other flips in each epoch, those of one rank; in parallel alike on all ranks."""
+    reference = same(ranks(data_options.flips, (1, 2), meets="", parallel=False), rtol=0, atol=0)
+    assert len({tuple(epoch) for epoch in reference}) == 3
+    alike(ranks(data_options.flips, (2,), meets="", parallel=True))
 
 
 @pytest.mark.parametrize("source", REFUSED)

@@ -281,13 +281,15 @@ def source(kind):
 
 
 def sources(kind, **options):
-    """A training on what is not an array."""
+    """A training on what is not an array, and what is said of who makes the batches."""
+    log_once._said.clear()
     model = compiled(classifier(), steps_per_execution=options.pop("steps_per_execution", 1))
     if kind == "generator":
         options["steps_per_epoch"] = 5
     history = model.fit(source(kind), epochs=2, verbose=0, **options)
     predicted = None if kind == "generator" else model.predict(source("Sequence"), verbose=0)
-    return result_of(model, history, predicted=predicted)
+    said = [line for line in log_once._said if "each rank makes every batch" in line]
+    return result_of(model, history, predicted=predicted, said=said)
 
 
 def augmented(tmp):
