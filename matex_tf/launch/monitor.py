@@ -136,11 +136,11 @@ class LeftRunning:
         return self._idle >= _IDLE_SECONDS
 
     def words(self) -> str:
-        """What to say of it."""
+        """What to say of it; nothing if there is no such program, as where mpirun itself is slow on a busy machine."""
         found = _holders(self._mpirun)
         names = ", ".join(f"{name} (process {number})" for number, name in found)
-        who, verb = (names, "run" if len(found) > 1 else "runs") if names else ("a program", "runs")
-        return f"the job ends, and {who}, which the script has started, still {verb}"
+        verb = "run" if len(found) > 1 else "runs"
+        return f"the job ends, and {names}, which the script has started, still {verb}" if names else ""
 
 
 def _children(pid: int) -> list[int]:

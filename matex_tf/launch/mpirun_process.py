@@ -170,7 +170,8 @@ def _wait(
             job.terminate()
         if info is None:
             if left and left.look(_PAUSE):
-                print(f"matex_tf: {left.words()}", file=sys.stderr, flush=True)
+                if words := left.words():
+                    print(f"matex_tf: {words}", file=sys.stderr, flush=True)
                 end.over = True
                 kill(job.pid)
                 job.wait()

@@ -11,7 +11,9 @@ import pytest
 from jobs import LAUNCHER, Job
 
 from matex_tf.core import starting
+from matex_tf.core.sign import Sign
 from matex_tf.job import child_processes
+from matex_tf.launch import monitor
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -290,6 +292,13 @@ with open("left", "w") as file:
     file.write(str(left.pid))
 print("the last line " * 10000)
 """
+
+
+def test_nothing_is_left_running():
+    """An mpirun that is slow to end, on a busy machine, waits for no program: none is named then."""
+    with subprocess.Popen(["sleep", "100"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as slow:
+        assert monitor.LeftRunning(slow.pid, Sign()).words() == ""
+        slow.kill()
 
 
 @pytest.mark.parametrize("ranks", ["1", "2"])
