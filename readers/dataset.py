@@ -266,7 +266,8 @@ def say(
     taken = f" of {table.rows}" if rows != table.rows else ""
     given = f"; rows are given as {form}" if form else ""
     gaps = f"; {table.gaps} rows lack an input ({missing_values.in_words(missing)})" if table.gaps else ""
-    ranks.log(f"{name}{more}: {table.format}, {rows}{taken} rows, {table.said}{given}{gaps}")
+    parts = f"; each of {ranks.size} ranks has its part" if ranks.size > 1 else ""
+    ranks.log(f"{name}{more}: {table.format}, {rows}{taken} rows, {table.said}{given}{gaps}{parts}")
     if table.words and not classes_follow:
         ranks.log("the labels are words, which no model takes: say one_hot=True, or number them by shard.classes")
     for note in table.notes:

@@ -33,6 +33,7 @@ from matex_tf.patches.samples.tagged_rows import TaggedRows
 from matex_tf.patches.sources import array_fingerprint, source_sharding
 from matex_tf.patches.sources.decide import Decision, Source, Whose
 from matex_tf.patches.sources.reasons import Reason
+from matex_tf.readers.own_rows import OwnRows
 from matex_tf.verifying import record
 
 
@@ -157,7 +158,7 @@ def pipeline(
         elements, holding, orphans = _as_one_rank_has_them(adapter, holding), DataLayout([holding.total], False), None
     adapter._matex_sharded = holding.sharded
     if training:
-        _tell(holding)
+        _tell(holding, asked)
     if holding.sharded and not asked.get("batch_size") and asked.get("steps_per_epoch"):
         adapter._batch_size = math.ceil(holding.total / asked["steps_per_epoch"])
     per_rank = training and settings.current().batch == "per-rank"
@@ -365,8 +366,8 @@ def compare(leaves: list[Any]) -> DataLayout:
     return DataLayout(counts, ranks.size > 1 and (setting == "own" or (setting == "auto" and not same)))
 
 
-def _tell(holding: DataLayout) -> None:
-    """Say what was found, and what to look for if the script opens no `DataSet`."""
+def _tell(holding: DataLayout, asked: dict[str, Any]) -> None:
+    """Say what was found, and what to look for if the script opens no `DataSet`. Of its rows that says it itself."""
     size = world.current().size
     if size == 1:
         return
@@ -380,6 +381,8 @@ def _tell(holding: DataLayout) -> None:
         log_once.log(f"each of {size} ranks has the same {holding.total:,} rows, and {each}")
         return
     counts = ", ".join(map(str, holding.counts[:16])) + (", …" if size > 16 else "")
+    if any(isinstance(leaf, OwnRows) for name in ("x", "y") for leaf in tf.nest.flatten(asked.get(name))):
+        return
     advice = f" Where all ranks should hold the same data, take --rows shared, and {log_once.LIKELY}."
     if world.current().holds_shard:
         advice = ""

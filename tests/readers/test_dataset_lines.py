@@ -1,6 +1,7 @@
 """What DataSet says of the files that it opens, and what it takes for `rows`."""
 
 import sys
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -11,7 +12,11 @@ from array_files import idx_bytes
 
 import matex_tf
 from matex_tf import DataSet, settings
+from matex_tf.core.world import World
 from matex_tf.errors import DataError, MissingPackage
+from matex_tf.readers import dataset
+from matex_tf.readers.formats import registry
+from matex_tf.readers.tables.table import ReadOptions
 from matex_tf.settings import Settings
 
 WORDS = "matex_tf: the labels are words, which no model takes: say one_hot=True, or number them by shard.classes\n"
@@ -21,6 +26,16 @@ def line(capsys, path, **wanted):
     """What is said of a file, and its shard."""
     shard = DataSet.open(path, **wanted)
     return capsys.readouterr().err, shard
+
+
+def test_several_ranks(tmp_path, capsys):
+    """One line says what was found and that each rank has a part of it."""
+    (tmp_path / "a.csv").write_text("height,label\n1,3\n")
+    line(capsys, tmp_path / "a.csv")
+    said = []
+    table = registry.open_table([str(tmp_path / "a.csv")], None, ReadOptions(), World())
+    dataset.say(table, table.rows, SimpleNamespace(rank=0, size=3, log=said.append))
+    assert len(said) == 1 and said[0].endswith("label 'label' (by its name); each of 3 ranks has its part")
 
 
 def test_csv(tmp_path, capsys):
