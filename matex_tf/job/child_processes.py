@@ -7,12 +7,18 @@ in the environment of the process itself, which is what children get: those of `
 the process for one of several. A script that asks for them by name finds them there, and always finds our own, which no
 library knows; where it hands on `os.environ` or a copy of it by itself, they are taken out on the way. Children that
 `fork` makes have `os.environ` as their parent had it.
+
+`subprocess.Popen` waits until its child closes a pipe, which happens as the program begins. A process that another
+thread forks meanwhile has that pipe too, and Popen waits for its end. ClearML forks so, and it hung in one of three
+ranks on a busy machine. So no thread forks while another one starts a program.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,6 +49,8 @@ _OURS = (
 )
 
 _taken: dict[str, str] = {}
+#: Held by a thread that starts a program, and by one that forks; a program may be started by what runs before a fork.
+_starting = threading.RLock()
 
 
 def of_a_rank(name: str) -> bool:
@@ -58,6 +66,8 @@ def part() -> None:
     """From now on children of this process are none of the job. To be called once MPI has started."""
     if not _taken:
         wrapt.wrap_function_wrapper(subprocess, "Popen.__init__", _popen)
+        done = _starting.release
+        os.register_at_fork(before=_starting.acquire, after_in_parent=done, after_in_child=done)
         for name, place in (("execve", 2), ("posix_spawn", 2), ("posix_spawnp", 2)):
             if hasattr(os, name):
                 wrapt.wrap_function_wrapper(os, name, _with_env_at(place))
@@ -87,10 +97,12 @@ def _text(word: Any) -> Any:
 def _popen(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     place = 10  # of `env` in subprocess.Popen
     if len(args) > place:
-        return wrapped(*_cleaned(args, place), **kwargs)
-    if kwargs.get("env") is not None:
+        args = _cleaned(args, place)
+    elif kwargs.get("env") is not None:
         kwargs = {**kwargs, "env": clean(kwargs["env"])}
-    return wrapped(*args, **kwargs)
+    # With `preexec_fn` Python itself forks, in the order in which others that run before a fork take their locks.
+    with contextlib.nullcontext() if kwargs.get("preexec_fn") else _starting:
+        return wrapped(*args, **kwargs)
 
 
 def _with_env_at(place: int) -> Any:

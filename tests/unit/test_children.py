@@ -406,3 +406,45 @@ def test_what_a_script_is_not_told(monkeypatch):
     child_processes.hide()
     assert "OMPI_COMM_WORLD_RANK" not in os.environ and starting.given("OMPI_COMM_WORLD_RANK") == "1"
     assert os.environ["MATEX_RESTARTS"] == "2"
+
+
+#: A thread is about to start a program, and has its pipe, as the main thread forks a process that stays: the program
+#: begins once that is there, or after a second without it.
+MEANWHILE = """
+import os, subprocess, sys, threading, time
+from matex_tf.job import child_processes
+
+os.environ["PMIX_RANK"] = "0"
+child_processes.part()
+begin, original, here = threading.Event(), subprocess._fork_exec, []
+source, target = os.pipe()
+
+
+def late(*words):
+    begin.set()
+    end = time.monotonic() + 1
+    while not here and time.monotonic() < end:
+        time.sleep(0.01)
+    return original(*words)
+
+
+subprocess._fork_exec = late
+thread = threading.Thread(target=subprocess.call, args=(["true"],), daemon=True)
+thread.start()
+begin.wait()
+child = os.fork()
+if not child:
+    os.close(target)
+    os.read(source, 1)  # until the parent ends
+    os._exit(0)
+here.append(child)
+thread.join(20)
+print("starts" if not thread.is_alive() else "hangs", flush=True)
+os._exit(0)
+"""
+
+
+def test_a_process_that_is_forked_meanwhile():
+    """A program that one thread starts while another one forks starts, whatever becomes of the process."""
+    said = subprocess.run([sys.executable, "-c", MEANWHILE], capture_output=True, text=True, timeout=60)
+    assert said.stdout == "starts\n", said.stderr
