@@ -14,21 +14,23 @@ from matex_tf.patches.partition.rules import Op, Ruling
 from matex_tf.patches.partition.shapes.affine import Affine
 
 
-def _element(op: Op, place: int) -> tuple[Label | None, Any]:
-    """The label that elements have by their shape, and what makes the shape of a rank's element."""
+def _by_shape(op: Op, place: int) -> Label | None:
+    """The label that elements have by the shape that an input gives of them; None if that does not count rows."""
+    return next((S(axis) for axis, size in enumerate(_dimensions(op, place)) if op.counts(size)), None)
+
+
+def _dimensions(op: Op, place: int) -> list[int]:
     known = op.known(place)
-    if known is None:
-        return None, lambda builder, value: value
-    dims = known.at(op.shaped.prime)
-    axes = [axis for axis, size in enumerate(dims.ravel().tolist()) if op.counts(size)] if dims.ndim else []
-    if not axes:
-        return None, lambda builder, value: value
-    label = S(axes[0])
-    return label, lambda builder, value: _cast(builder.local_of(known, axes[0]), value)
+    return known.at(op.shaped.prime).ravel().tolist() if known is not None else []
 
 
-def _cast(shape: Any, like: Any) -> Any:
-    return tf.cast(shape, like.dtype)
+def _local(op: Op, place: int, inside: Label, builder: Any, value: Any) -> Any:
+    """The shape of a rank's elements of a label, in the place of that which an input gives."""
+    if inside.kind != "S":
+        return value
+    if not any(op.counts(size) for size in _dimensions(op, place)[inside.axis : inside.axis + 1]):
+        return tf.fill(tf.shape(value), tf.cast(-1, value.dtype))
+    return tf.cast(builder.local_of(op.known(place), inside.axis), value.dtype)
 
 
 def decide(op: Op) -> Ruling:
@@ -37,16 +39,16 @@ def decide(op: Op) -> Ruling:
 
 
 def _made(op: Op) -> Ruling:
-    label, local = _element(op, 0)
+    label = _by_shape(op, 0)
 
     def build(builder: Any, made: Any, values: list[Any]) -> list[Any]:
-        return builder.same(made, [local(builder, values[0]), *values[1:]])
+        return builder.same(made, [_local(op, 0, label or R, builder, values[0]), *values[1:]])
 
     return Ruling([R, R], [L(label)], build)
 
 
 def _from_tensor(op: Op) -> Ruling:
-    label, local = _element(op, 1)
+    label = _by_shape(op, 1)
     has = op.labels[0]
     want: Label | None
     if has.kind == "S" and has.axis > 0:
@@ -59,10 +61,7 @@ def _from_tensor(op: Op) -> Ruling:
         want, inside = R, R
 
     def build(builder: Any, made: Any, values: list[Any]) -> list[Any]:
-        shape = local(builder, values[1])
-        if inside.kind == "S" and label is None:
-            shape = tf.fill(tf.shape(values[1]), tf.cast(-1, values[1].dtype))
-        return builder.same(made, [values[0], shape])
+        return builder.same(made, [values[0], _local(op, 1, inside, builder, values[1])])
 
     return Ruling([want, R], [L(inside)], build)
 
@@ -79,14 +78,11 @@ def _put(op: Op) -> Ruling:
 
 def _get(op: Op) -> Ruling:
     place = {"TensorListGetItem": 2, "TensorListStack": 1, "TensorListPopBack": 1}[op.type]
-    label, local = _element(op, place)
-    inside = op.labels[0].inside or label or R
+    inside = op.labels[0].inside or _by_shape(op, place) or R
 
     def build(builder: Any, made: Any, values: list[Any]) -> list[Any]:
         given = list(values)
-        given[place] = local(builder, values[place])
-        if inside.kind == "S" and label is None:
-            given[place] = tf.constant(-1, values[place].dtype)
+        given[place] = _local(op, place, inside, builder, values[place])
         if op.type == "TensorListStack" and op.counts(op.attribute("num_elements")):
             dtype = made.outputs[0].dtype
             return [tf.raw_ops.TensorListStack(input_handle=given[0], element_shape=given[1], element_dtype=dtype)]

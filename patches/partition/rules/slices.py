@@ -10,55 +10,9 @@ import tensorflow as tf
 from matex_tf.patches.partition.labels import Label, P, R, S
 from matex_tf.patches.partition.rules import Op, Ruling, rule
 from matex_tf.patches.partition.rules.layout import is_part
+from matex_tf.patches.partition.shapes import sliced
 from matex_tf.patches.partition.shapes.affine import Affine
-
-_MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
-
-
-class Spec:
-    """The masks of a strided slice: which of its items is about which axis of the input, and where that goes.
-
-    Attributes:
-        item: the item about an axis of the input, by axis; those under an ellipsis have none.
-        to: the axis of the output, by axis of the input; those that one element is taken of have none.
-    """
-
-    def __init__(self, op: Op, rank: int, items: int):
-        self.masks = {name: op.attribute(name) for name in _MASKS}
-        bit = lambda name, item: bool(self.masks[name] >> item & 1)  # noqa: E731
-        self.item: dict[int, int] = {}
-        self.to: dict[int, int] = {}
-        new = sum(bit("new_axis_mask", item) for item in range(items))
-        has_ellipsis = any(bit("ellipsis_mask", item) for item in range(items))
-        axis = out = 0
-        for item in range(items):
-            if bit("ellipsis_mask", item):
-                for _ in range(rank - (items - new - 1)):
-                    self.to[axis] = out
-                    axis, out = axis + 1, out + 1
-            elif bit("new_axis_mask", item):
-                out += 1
-            else:
-                self.item[axis] = item
-                if not bit("shrink_axis_mask", item):
-                    self.to[axis] = out
-                    out += 1
-                axis += 1
-        if not has_ellipsis:
-            for rest in range(axis, rank):
-                self.to[rest] = out
-                out += 1
-
-    def bounds(self, item: int, begin: Affine, end: Affine, size: int, prime: int) -> tuple[int, int] | None:
-        """First and last element of an item, for the prime number of rows; None if it has a step."""
-        found = []
-        for mask, value, default in (("begin_mask", begin, 0), ("end_mask", end, size)):
-            if self.masks[mask] >> item & 1:
-                found.append(default)
-                continue
-            at = int(value.at(prime)[item])
-            found.append(min(max(at + size if at < 0 else at, 0), size))
-        return found[0], found[1]
+from matex_tf.patches.partition.shapes.sliced import MASKS, Spec
 
 
 @rule("StridedSlice")
@@ -72,7 +26,7 @@ def strided_slice(op: Op) -> Ruling | None:
     if begin is None or end is None or step is None:
         return None
     found = _rows(op, label, shape, begin, end, step)  # type: ignore[arg-type]
-    if found is None:
+    if found is None or sliced.shape(op.op, op.op.outputs[0], op.shaped) is not None:
         return None
     gives, item, first, last = found
 
@@ -87,7 +41,7 @@ def _rows(
     op: Op, label: Label, shape: Sequence[int], begin: Affine, end: Affine, step: Any
 ) -> tuple[Label, int | None, int, int] | None:
     """The label of the result; which item is about rows; its bounds, in elements for each row."""
-    spec = Spec(op, len(shape), len(step))
+    spec = Spec(op.attribute, len(shape), len(step))
     axis = label.axis
     if axis not in spec.to:
         return None
@@ -101,7 +55,7 @@ def _rows(
         return None
     bounds = spec.bounds(item, begin, end, size, op.shaped.prime)
     width = op.per_row(size, label.blocks)
-    if bounds is None or width is None:
+    if width is None:
         return None
     block = width * op.shaped.prime
     if bounds[0] % block or bounds[1] % block or bounds[1] <= bounds[0]:
@@ -114,7 +68,7 @@ def _arguments(
     builder: Any, op: Op, begin: Affine, end: Affine, step: Any, item: int | None, first: int, last: int, made: Any
 ) -> dict[str, Any]:
     """Those of the local slice: bounds of the item about rows count the rank's rows."""
-    dtype, masks = made.inputs[1].dtype, {name: op.attribute(name) for name in _MASKS}
+    dtype, masks = made.inputs[1].dtype, {name: op.attribute(name) for name in MASKS}
     bounds = []
     for mask, value, own in (("begin_mask", begin, first), ("end_mask", end, last)):
         given = [int(one) for one in value.constant]

@@ -19,7 +19,7 @@ from tensorflow.python.framework import function_def_to_graph, tensor_util
 from tensorflow.python.ops import cond_v2, handle_data_util, while_v2
 
 from matex_tf.patches.partition.patterns import fixed_rows
-from matex_tf.patches.partition.shapes import integers
+from matex_tf.patches.partition.shapes import integers, sliced
 from matex_tf.patches.partition.shapes.affine import Affine
 from matex_tf.patches.partition.shapes.shaped import BRANCHES, CALLS, HANDLES, LOOPS, Shaped, numbers_of
 from matex_tf.patches.partition.tensor_map import TensorMap
@@ -222,6 +222,8 @@ def _op(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], list[An
             tensor = integers.made(new.known[tensor], tensor.dtype, new)
         elif depends and tensor.dtype not in HANDLES and tensor.shape.rank in (0, 1) and not new.rows_axes(tensor):
             tensor = new.hidden(tensor, tensor.shape)  # TensorFlow would compute with the prime
+        elif made.type in sliced.CUTS and (shape := sliced.shape(made, tensor, new)) is not None:
+            tensor = new.hidden(tensor, shape)
         outputs.append(tensor)
     return outputs, [made]
 

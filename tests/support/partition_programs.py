@@ -1,0 +1,341 @@
+"""Random programs over the rows of a batch for the partitioner: `python -m tests.support.partition_programs`.
+
+Where `partition_fuzz` draws layers of Keras, this draws ops that mix rows: slices, shuffles, matrices of pairs, loops,
+and their gradients. A program is drawn while it runs eagerly, for batches of several sizes; then it is traced, and
+compared on ranks that are threads with one rank. It prints a line for each program that differs, and its seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+import numpy as np
+import tensorflow as tf
+
+from tests.support.partition import Ranks, cut
+
+SIZES = (9, 5, 2, 1)
+TOLERANCE = 1e-8
+D = tf.float64
+#: An op: how many tensors it takes, and a function of them and of an integer that chooses among its forms.
+OPS: list[tuple[int, Callable[..., Any]]] = []
+
+
+def op(count: int) -> Callable[[Any], Any]:
+    def register(function: Any) -> Any:
+        OPS.append((count, function))
+        return function
+
+    return register
+
+
+def rows(x: Any) -> Any:
+    """The first size of a tensor, as a script asks for it."""
+    return tf.shape(x)[0]
+
+
+def axis(x: Any, k: int) -> int:
+    return k % max(len(x.shape), 1)
+
+
+def pick(k: int, *forms: Callable[[], Any]) -> Any:
+    return forms[k % len(forms)]()
+
+
+@op(1)
+def reduced(k: int, x: Any) -> Any:
+    at, keep = axis(x, k // 7), bool(k // 64 % 2)
+    some = [tf.reduce_sum, tf.reduce_mean, tf.reduce_max, tf.reduce_min, tf.math.reduce_std, tf.reduce_logsumexp]
+    return some[k % 6](x, at if k % 5 else None, keepdims=keep)
+
+
+@op(1)
+def normed(k: int, x: Any) -> Any:
+    at = axis(x, k // 8)
+    return pick(
+        k,
+        lambda: tf.nn.softmax(x, at),
+        lambda: tf.math.l2_normalize(x, at, 1e-3),
+        lambda: x - tf.reduce_mean(x, at, keepdims=True),
+        lambda: tf.nn.log_softmax(x, at),
+        lambda: x / (1.0 + tf.norm(x, axis=at, keepdims=True)),
+        lambda: tf.cumsum(x, at, reverse=bool(k // 32 % 2), exclusive=bool(k // 64 % 2)),
+        lambda: tf.reverse(x, [at]),
+        lambda: tf.roll(x, k % 3 - 1, at),
+    )
+
+
+@op(1)
+def sliced(k: int, x: Any) -> Any:
+    return pick(
+        k,
+        lambda: x[1:],
+        lambda: x[:-1],
+        lambda: x[::2],
+        lambda: x[: rows(x) // 2 + 1],
+        lambda: x[rows(x) // 2 :],
+        lambda: x[0],
+        lambda: x[-1:],
+        lambda: x[..., :2],
+        lambda: x[..., 0],
+        lambda: x[:, None],
+        lambda: x[None],
+        lambda: x[: tf.minimum(rows(x), 3)],
+        lambda: x[:, :1],
+        lambda: x[rows(x) - 1],
+        lambda: x[:, : rows(x)],
+        lambda: tf.gather(x, [0, 0]),
+    )
+
+
+@op(1)
+def moved(k: int, x: Any) -> Any:
+    n = len(x.shape)
+    order = list(range(n))
+    random.Random(k).shuffle(order)
+    return pick(
+        k,
+        lambda: tf.transpose(x, order),
+        lambda: tf.transpose(x),
+        lambda: tf.reshape(x, [-1]),
+        lambda: tf.reshape(x, [rows(x), -1]),
+        lambda: tf.reshape(x, [-1, tf.shape(x)[-1]]),
+        lambda: tf.tile(x, [2] + [1] * (n - 1)),
+        lambda: tf.tile(x[:, None], [1, rows(x)] + [1] * (n - 1)),
+        lambda: tf.repeat(x, 2, axis(x, k // 16)),
+        lambda: tf.repeat(x, rows(x), 0),
+        lambda: tf.expand_dims(x, axis(x, k // 16)),
+        lambda: tf.squeeze(x[:, None], 1),
+        lambda: tf.pad(x, [[k // 16 % 2, k // 32 % 2]] + [[0, 0]] * (n - 1)),
+        lambda: tf.stack([x, -x], axis(x, k // 16)),
+        lambda: tf.concat([x, 2 * x], axis(x, k // 16)),
+        lambda: tf.broadcast_to(x, tf.concat([[rows(x)], tf.shape(x)], 0)),
+    )
+
+
+@op(1)
+def ordered(k: int, x: Any) -> Any:
+    flat = tf.reshape(x, [-1])
+    return pick(
+        k,
+        lambda: tf.sort(x, axis(x, k // 16)),
+        lambda: tf.gather(x, tf.argsort(tf.reduce_sum(tf.reshape(x, [rows(x), -1]), 1))),
+        lambda: tf.cast(tf.argsort(x, axis(x, k // 16)), D),
+        lambda: tf.math.top_k(x, 1).values,
+        lambda: tf.math.top_k(flat, tf.size(flat) // 2 + 1).values,
+        lambda: tf.cast(tf.argmax(x, axis(x, k // 16)), D),
+        lambda: tf.gather(x, tf.argmax(flat) % tf.cast(rows(x), tf.int64)),
+        lambda: tf.boolean_mask(x, tf.reduce_sum(tf.reshape(x, [rows(x), -1]), 1) > 0),
+        lambda: tf.gather_nd(x, tf.where(tf.reduce_sum(tf.reshape(x, [rows(x), -1]), 1) > 0)),
+        lambda: tf.gather(x, tf.range(rows(x) - 1, -1, -1)),
+        lambda: tf.gather(x, [0], axis=axis(x, k // 16)),
+        lambda: tf.one_hot(tf.argmax(x, -1), 3, dtype=D),
+        lambda: tf.one_hot(tf.argmax(x, 0), rows(x), dtype=D),
+    )
+
+
+@op(1)
+def matrix(k: int, x: Any) -> Any:
+    flat = tf.reshape(x, [rows(x), -1])
+    eye = tf.eye(rows(x), dtype=D)
+    pairs = flat @ tf.transpose(flat)
+    return pick(
+        k,
+        lambda: pairs,
+        lambda: tf.reduce_sum((flat[:, None] - flat[None]) ** 2, -1),
+        lambda: pairs * (1 - eye),
+        lambda: tf.linalg.set_diag(pairs, tf.zeros_like(pairs[0])),
+        lambda: tf.linalg.diag_part(pairs),
+        lambda: tf.linalg.band_part(pairs, -1, 0),
+        lambda: tf.linalg.solve(pairs + 3 * eye, flat),
+        lambda: tf.where(tf.cast(eye, tf.bool), pairs, tf.zeros_like(pairs)),
+        lambda: tf.linalg.diag(flat[:, 0]),
+        lambda: tf.matmul(flat, flat, transpose_a=True),
+        lambda: tf.einsum("ia,ib->ab", flat, flat),
+        lambda: tf.einsum("ia,ja->ij", flat, flat),
+        lambda: tf.einsum("ia,ja->ija", flat, flat),
+        lambda: tf.linalg.cholesky(pairs + 3 * eye),
+    )
+
+
+@op(1)
+def looped(k: int, x: Any) -> Any:
+    width = tf.zeros_like(x[0])
+    return pick(
+        k,
+        lambda: tf.map_fn(lambda row: tf.nn.softplus(row) - tf.reduce_mean(row), x),
+        lambda: tf.scan(lambda a, row: 0.5 * a + tf.tanh(row), x, width),
+        lambda: tf.foldl(lambda a, row: tf.tanh(a + row), x, width),
+        lambda: tf.while_loop(
+            lambda i, v: (i < 4) & (tf.reduce_mean(v) < 1.0), lambda i, v: (i + 1, 1.2 * v + 0.1), [0, x]
+        )[1],
+        lambda: tf.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, tf.tanh(v - tf.reduce_mean(v, 0))), [0, x])[1],
+        lambda: tf.cond(tf.reduce_mean(x) > 0, lambda: 2 * x, lambda: x - tf.reduce_mean(x, 0)),
+        lambda: tf.cond(tf.reduce_max(x) > 1, lambda: tf.reduce_mean(x), lambda: tf.reduce_sum(x)),
+        lambda: tf.while_loop(lambda i, a: i < rows(x), lambda i, a: (i + 1, 0.5 * a + x[i]), [0, width])[1],
+        lambda: tf.vectorized_map(lambda row: row / (1 + tf.reduce_sum(row**2)), x),
+    )
+
+
+@op(2)
+def together(k: int, x: Any, y: Any) -> Any:
+    return pick(
+        k,
+        lambda: x + y,
+        lambda: x * y,
+        lambda: x - y,
+        lambda: tf.maximum(x, y),
+        lambda: x / (1 + y**2),
+        lambda: tf.where(x > y, x, -y),
+        lambda: tf.concat([x, y], axis(x, k // 16)),
+        lambda: tf.stack([x, y], axis(x, k // 16)),
+        lambda: tf.matmul(x, y),
+        lambda: tf.matmul(x, y, transpose_b=True),
+        lambda: tf.matmul(x, y, transpose_a=True),
+        lambda: tf.tensordot(x, y, 1),
+        lambda: x[:, None] * y[None],
+        lambda: tf.squared_difference(x, y),
+        lambda: tf.einsum("i...,i...->i", x, y),
+    )
+
+
+@op(2)
+def indexed(k: int, x: Any, y: Any) -> Any:
+    ids = tf.cast(tf.clip_by_value(tf.reduce_sum(tf.reshape(y, [rows(y), -1]), 1) + 1, 0, 2), tf.int32)
+    return pick(
+        k,
+        lambda: tf.math.unsorted_segment_sum(x, ids, 3),
+        lambda: tf.math.unsorted_segment_mean(x, ids, 3),
+        lambda: tf.math.unsorted_segment_max(x, ids, 3) * 0.01,
+        lambda: tf.gather(tf.math.unsorted_segment_sum(x, ids, 3), ids),
+        lambda: tf.gather(x, ids % rows(x)),
+        lambda: tf.scatter_nd(ids[:, None], x, tf.concat([[3], tf.shape(x)[1:]], 0)),
+        lambda: tf.tensor_scatter_nd_add(x, (ids % rows(x))[:, None], x),
+        lambda: tf.cast(tf.math.bincount(ids, minlength=3, maxlength=3), D),
+        lambda: tf.concat(tf.dynamic_partition(x, ids, 3), 0),
+        lambda: tf.gather(x, tf.clip_by_value(ids, 0, tf.shape(x)[1] - 1), axis=1, batch_dims=1),
+        lambda: tf.nn.sparse_softmax_cross_entropy_with_logits(tf.zeros_like(ids), x),
+        lambda: tf.boolean_mask(x, ids > 0),
+        lambda: tf.reduce_sum(tf.one_hot(ids, 3, dtype=D), 0),
+    )
+
+
+@op(1)
+def drawn(k: int, x: Any) -> Any:
+    return pick(
+        k,
+        lambda: x + tf.random.stateless_normal(tf.shape(x), [k, 1], dtype=D),
+        lambda: x * tf.random.stateless_uniform([rows(x)] + [1] * (len(x.shape) - 1), [k, 1], dtype=D),
+        lambda: tf.gather(x, tf.random.experimental.stateless_shuffle(tf.range(rows(x)), [k, 2])),
+        lambda: tf.nn.experimental.stateless_dropout(x, 0.4, [k, 3]),
+        lambda: x + tf.ones([rows(x)] + [1] * (len(x.shape) - 1), D),
+        lambda: tf.zeros_like(x) + tf.cast(tf.range(rows(x)), D)[0],
+        lambda: x * tf.cast(rows(x), D) / 5,
+    )
+
+
+class Program:
+    """Ops drawn from a seed, that do for batches of each size."""
+
+    def __init__(self, seed: int, length: int = 7):
+        draw = random.Random(seed)
+        self.steps: list[tuple[int, int, list[int]]] = []
+        batches = [batch(size, 1) for size in (*SIZES, 17)]
+        held = [self._begin(*one) for one in batches]
+        while len(self.steps) < length:
+            which, k = draw.randrange(len(OPS)), draw.randrange(1 << 16)
+            last = len(held[0]) - 1
+            near = [draw.randint(max(0, last - 3), last) for _ in range(OPS[which][0])]
+            try:
+                made = [self._apply(which, k, [values[i] for i in near]) for values in held]
+            except Exception:
+                continue
+            if any(one.shape.rank > 3 or tf.size(one) > 4000 or not _finite(one) for one in made):
+                continue
+            self.steps.append((which, k, near))
+            for values, one in zip(held, made, strict=True):
+                values.append(one)
+
+    def _begin(self, x: Any, y: Any, w: Any) -> list[Any]:
+        return [x, x @ w, tf.cast(y, D), tf.tanh(x)]
+
+    def _apply(self, which: int, k: int, given: Sequence[Any]) -> Any:
+        made = OPS[which][1](k, *given)
+        return tf.tanh(made) if made.dtype == D else tf.cast(made, D)
+
+    def __call__(self, x: Any, y: Any) -> Any:
+        """Of a batch: a loss, its gradients, and what the program has made."""
+        w = tf.constant(WEIGHT)
+        with tf.GradientTape() as tape:
+            tape.watch([x, w])
+            values = self._begin(x, y, w)
+            for which, k, near in self.steps:
+                values.append(self._apply(which, k, [values[i] for i in near]))
+            loss = tf.add_n([tf.reduce_mean(value**2) for value in values[-3:]])
+        gradients = tape.gradient(loss, [x, w], unconnected_gradients="zero")
+        return [loss, *map(tf.convert_to_tensor, gradients), *values[4:]]
+
+    def __str__(self) -> str:
+        return "; ".join(f"{OPS[which][1].__name__}({k % 16}/{k}, {near})" for which, k, near in self.steps)
+
+
+WEIGHT = np.random.RandomState(0).randn(6, 3) * 0.5
+
+
+def batch(size: int, seed: int) -> list[Any]:
+    generator = np.random.RandomState(seed + size)
+    return [tf.constant(generator.randn(size, 6)), tf.constant(generator.randint(0, 3, size)), tf.constant(WEIGHT)]
+
+
+def _finite(value: Any) -> bool:
+    return bool(tf.reduce_all(tf.math.is_finite(value)))
+
+
+def failure(seed: int, ranks: int = 3) -> str:
+    """What is wrong with the program of a seed; "" if nothing is."""
+    program = Program(seed)
+    specs = [tf.TensorSpec([None, 6], D), tf.TensorSpec([None], tf.int64)]
+    generator = np.random.RandomState(seed)
+    try:
+        traced = tf.function(program.__call__, autograph=False).get_concrete_function(*specs)
+        several = Ranks(ranks, lambda rank: traced, [True, True], stateless=True)
+        for size in SIZES:
+            x, y, _ = batch(size, 7)
+            try:
+                wanted = traced(x, y)
+            except tf.errors.OpError:
+                continue  # one rank cannot do it either
+            for got in several([x, y], cut(size, ranks, generator)):
+                for place, (one, other) in enumerate(zip(got, wanted, strict=True)):
+                    if one.shape != tuple(other.shape) or not np.allclose(one, other, 0, TOLERANCE, equal_nan=True):
+                        return f"output {place} of {size} rows differs: {str(one)[:80]}, {str(other.numpy())[:80]}"
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[-700:]}"
+    return ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Random programs on ranks that are threads, beside one rank.")
+    parser.add_argument("--programs", type=int, default=200, help="how many")
+    parser.add_argument("--seed", type=int, default=0, help="of the first; the others follow")
+    options = parser.parse_args()
+    failed = 0
+    for seed in range(options.seed, options.seed + options.programs):
+        wrong = failure(seed)
+        if wrong:
+            failed += 1
+            print(f"seed {seed}: {wrong}\n    {Program(seed)}", flush=True)
+    print(f"{options.programs} programs, {failed} failed", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
