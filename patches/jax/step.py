@@ -102,6 +102,7 @@ def alike(state: Any) -> Any:
     marks = np.array(
         ranks.allgather([checksum(np.asarray(leaf)) for leaf in leaves], "compare the weights of the model")
     )
+    team_module.current().meet()
     for place in np.flatnonzero((marks != marks[0]).any(axis=0)):
         shared = ranks.broadcast_array(np.asarray(leaves[place]))
         leaves[place] = jax.device_put(shared, team_module.current().device)

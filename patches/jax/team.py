@@ -21,7 +21,7 @@ import numpy as np
 from matex_tf import settings
 from matex_tf.core import ports, world
 from matex_tf.errors import MatexError, SettingError
-from matex_tf.patches.common import run_state, sharing_report
+from matex_tf.patches.common import log_once, run_state, sharing_report
 
 #: Settings that must be left as they are: they change steps or exchanges, and JAX has its own. Of `faults` see below.
 _LEFT_OUT = (
@@ -35,6 +35,7 @@ class Team:
     """The ranks as JAX sees them.
 
     Attributes:
+        joined: whether JAX knows of the other ranks.
         device: this rank's.
         rows: how an array lies whose rows the ranks share.
         whole: how one lies that each rank has whole.
@@ -42,10 +43,13 @@ class Team:
 
     def __init__(self) -> None:
         self.joined = False
+        self.device: Any = None  # until ranks have met
+        self.rows: Any = None
+        self.whole: Any = None
 
     def meet(self) -> None:
         """Learn which devices there are, once; JAX must not be asked before the script has chosen its settings."""
-        if hasattr(self, "device"):
+        if self.device is not None:
             return
         import jax
 
@@ -127,6 +131,11 @@ def join() -> bool:
     except RuntimeError as error:
         raise MatexError(f"JAX could not connect the ranks at {address}: {error}") from error
     team.joined = True
+    if settings.current().faults == "restart":
+        log_once.log(
+            "--faults restart starts a training of Keras on JAX from its beginning; the callback BackupAndRestore goes "
+            "on with the epoch (docs/jax.md)"
+        )
     return True
 
 

@@ -50,7 +50,6 @@ class StepFunction:
         self._count = 0
 
     def __call__(self, state: Any, batches: Iterator[Any]) -> Any:
-        _refuse_distribution()
         notes = model_state.of(self._model)
         self._count += 1
         with world.current().during(f"{self._kind} step {self._count} of {self._model.name}"):
@@ -94,6 +93,7 @@ def _making(kind: str) -> Any:
 
 
 def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    _refuse_distribution()
     ranks = world.current()
     ranks.at(f"the start of fit of {model.name}")
     asked.compare(wrapped, args, kwargs)
@@ -106,6 +106,7 @@ def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
 
 def _calling(name: str) -> Any:
     def wrapper(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+        _refuse_distribution()
         world.current().at(f"{name} of {model.name}")
         return wrapped(*_whole(args), **_whole(kwargs))
 

@@ -17,6 +17,93 @@ CASES = (*FIRST, "convolution", "sources", "optimizers", "several_inputs", "stop
 QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "KERAS_BACKEND": "jax"}  # compiling is most of what takes time here
 
 
+#: Scripts on 2 ranks, without TensorFlow: what they do, with which settings, how they end, and what the user reads.
+BEGIN = """
+import os, signal
+import keras, numpy as np
+x = np.ones((8, 4), "float32")
+model = keras.Sequential([keras.layers.Dense(2)])
+model.compile("sgd", "mse")
+"""
+RANK = """
+rank = os.environ["OMPI_COMM_WORLD_RANK"]
+"""
+OTHER_ROWS = """
+def rows():
+    while True:
+        yield np.frombuffer(os.urandom(8), np.uint8).reshape(8, 1), x[:, :2]
+model.fit(rows(), steps_per_epoch=3, verbose=0)
+"""
+ONE_LEAVES = """
+class Leave(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if rank == "1" and batch == 1:
+            raise ValueError("only here")
+model.fit(x, x[:, :2], batch_size=2, verbose=0, callbacks=[Leave()])
+"""
+ONE_DIES = """
+class Die(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        print("epoch", epoch, flush=True)
+        if rank == "1" and epoch == 2 and not os.environ.get("MATEX_DIED"):
+            os.kill(os.getpid(), signal.SIGKILL)
+back = keras.callbacks.BackupAndRestore("back")
+model.fit(x, x[:, :2], epochs=3, verbose=0, callbacks=[back, Die()])
+"""
+OWN_LOOP = """
+import jax
+model.build((None, 4))
+loss = lambda weights: model.stateless_call(weights, [], x)[0].mean()
+jax.grad(loss)([weight.value for weight in model.trainable_variables])
+"""
+LATE = """
+import jax.numpy as jnp
+jnp.ones(3).sum()
+os.environ["KERAS_BACKEND"] = "jax"
+"""
+SCRIPTS = {
+    "other rows": (BEGIN + OTHER_ROWS, (), 1, "Every rank makes the whole data, and takes its rows"),
+    "one leaves": (BEGIN + RANK + ONE_LEAVES, (), 1, "ValueError: only here"),
+    "one dies": (BEGIN + RANK + ONE_DIES, ("--faults", "restart"), 0, "restart 1 of 3"),
+    "shrink": (BEGIN, ("--faults", "shrink"), 2, "take --faults restart (docs/jax.md)"),
+    "own loop": (BEGIN + OWN_LOOP, (), 0, "nothing was shared out: JAX trained on each of 2 ranks"),
+    "eager": (
+        BEGIN + "model.run_eagerly = True\nmodel.fit(x, x[:, :2], verbose=0)",
+        (),
+        0,
+        "steps of Keras on JAX that",
+    ),
+    "distribution": (
+        "import keras\nkeras.distribution.set_distribution(keras.distribution.DataParallel())"
+        + BEGIN
+        + "model.fit(x, x[:, :2], verbose=0)",
+        (),
+        1,
+        "leave the call out",
+    ),
+    "late": (
+        "import os\nos.environ.pop('KERAS_BACKEND')" + LATE + BEGIN + "model.fit(x, x[:, :2], verbose=0)",
+        (),
+        0,
+        "the script has used JAX before it imported Keras",
+    ),
+}
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("form", SCRIPTS)
+def test_scripts(form, tmp_path):
+    """Nothing hangs, and one report says what happened."""
+    text, flags, code, said = SCRIPTS[form]
+    (tmp_path / "script.py").write_text(text)
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['tensorflow'] = None\n")
+    command = [LAUNCHER, "run", "-n", "2", *flags, "script.py"]
+    ended = Job(command, tmp_path, PYTHONPATH=str(tmp_path), **QUICK).end(200)
+    assert (ended.code, ended.err.count(said)) == (code, 1), ended.err
+    if form == "one dies":
+        assert ended.out.split() == ["epoch", "0", "epoch", "1", "epoch", "2", "epoch", "2"], ended.out
+
+
 @pytest.fixture(scope="module")
 def trained(request, tmp_path_factory):
     """By the number of ranks, what each rank came to, by case; and what the user was told.
