@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from matex_tf.features import short_names
+
 if TYPE_CHECKING:
     from matex_tf.core.world import init, local_rank, rank, size
     from matex_tf.patches.across_rows.all_rows import all_rows
@@ -46,3 +48,6 @@ def _of_features() -> dict[str, str]:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *__all__, *_of_features()])
+
+
+short_names.install()

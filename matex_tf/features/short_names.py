@@ -1,0 +1,43 @@
+"""`matex_tf.dynamics.surgery` for `matex_tf.features.dynamics.surgery`: what a feature has under its short name.
+
+These are the same modules, not copies of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_LONG = "matex_tf.features."
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds modules of features by their short names; the first of all finders, as the folder of a feature has them."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        if not name.startswith("matex_tf.") or name.startswith(_LONG):
+            return None
+        if not Path(__file__).with_name(name.split(".")[1]).joinpath("__init__.py").is_file():
+            return None
+        return importlib.machinery.ModuleSpec(name, self)
+
+    def create_module(self, spec: Any) -> ModuleType:
+        module = importlib.import_module(_LONG + spec.name.partition(".")[2])
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        spec: Any = module.__spec__
+        module.__spec__ = spec.loader_state  # it stays what it is
+
+
+def install() -> None:
+    """Make the short names known. May be called more than once."""
+    if not any(isinstance(finder, Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, Finder())

@@ -1,0 +1,24 @@
+"""Modules of features under their short names."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize("name", ["plan", "plan.command", "label.store"])
+def test_the_same_module(name):
+    """Whichever name is imported first."""
+    code = f"import {{0}} as a, {{1}} as b; assert a is b, (a, b); assert a.__spec__.name == a.__name__ == {name!r}"
+    names = f"matex_tf.{name}", f"matex_tf.features.{name}"
+    code = code.replace(repr(name), repr(names[1]))
+    for pair in (names, names[::-1]):
+        done = subprocess.run([sys.executable, "-c", code.format(*pair)], capture_output=True, text=True, timeout=120)
+        assert not done.returncode, done.stderr
+
+
+def test_no_other():
+    """A name that no feature has is an error as ever."""
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'matex_tf\.nothing'"):
+        importlib.import_module("matex_tf.nothing")
