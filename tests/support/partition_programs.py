@@ -124,21 +124,22 @@ def moved(k: int, x: Any) -> Any:
 @op(1)
 def ordered(k: int, x: Any) -> Any:
     flat = tf.reshape(x, [-1])
+    even = tf.round(x * 1e6)  # the order of equal numbers is that of places, and not of what rounding makes of them
     return pick(
         k,
         lambda: tf.sort(x, axis(x, k // 16)),
-        lambda: tf.gather(x, tf.argsort(tf.reduce_sum(tf.reshape(x, [rows(x), -1]), 1))),
-        lambda: tf.cast(tf.argsort(x, axis(x, k // 16)), D),
+        lambda: tf.gather(x, tf.argsort(tf.reduce_sum(tf.reshape(even, [rows(x), -1]), 1))),
+        lambda: tf.cast(tf.argsort(even, axis(x, k // 16)), D),
         lambda: tf.math.top_k(x, 1).values,
         lambda: tf.math.top_k(flat, tf.size(flat) // 2 + 1).values,
-        lambda: tf.cast(tf.argmax(x, axis(x, k // 16)), D),
-        lambda: tf.gather(x, tf.argmax(flat) % tf.cast(rows(x), tf.int64)),
+        lambda: tf.cast(tf.argmax(even, axis(x, k // 16)), D),
+        lambda: tf.gather(x, tf.argmax(tf.reshape(even, [-1])) % tf.cast(rows(x), tf.int64)),
         lambda: tf.boolean_mask(x, tf.reduce_sum(tf.reshape(x, [rows(x), -1]), 1) > 0),
         lambda: tf.gather_nd(x, tf.where(tf.reduce_sum(tf.reshape(x, [rows(x), -1]), 1) > 0)),
         lambda: tf.gather(x, tf.range(rows(x) - 1, -1, -1)),
         lambda: tf.gather(x, [0], axis=axis(x, k // 16)),
-        lambda: tf.one_hot(tf.argmax(x, -1), 3, dtype=D),
-        lambda: tf.one_hot(tf.argmax(x, 0), rows(x), dtype=D),
+        lambda: tf.one_hot(tf.argmax(even, -1), 3, dtype=D),
+        lambda: tf.one_hot(tf.argmax(even, 0), rows(x), dtype=D),
     )
 
 
