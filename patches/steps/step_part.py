@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from matex_tf.patches.common.row_slicing import RowRange
+if TYPE_CHECKING:  # it imports TensorFlow, and features serve Keras on JAX too
+    from matex_tf.patches.common.row_slicing import RowRange
 
 
 @dataclasses.dataclass

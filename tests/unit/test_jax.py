@@ -1,6 +1,7 @@
 """Keras on JAX, without JAX: which settings are refused, and how it is known that Keras will compute with it."""
 
 import json
+import subprocess
 import sys
 
 import pytest
@@ -61,6 +62,13 @@ def test_the_backend_before_keras_is_imported(tmp_path, monkeypatch, variable, k
     if kept is not None:
         (tmp_path / "keras.json").write_text(json.dumps({"backend": kept} if kept != 3 else 3))
     assert other_frameworks.backend_asked_for() == expected
+
+
+def test_patches_need_no_tensorflow():
+    """Those for JAX are imported in the middle of Keras, and TensorFlow may be missing."""
+    names = [f"matex_tf.patches.{patch}" for patch in table.OTHER_BACKENDS["jax"]]
+    text = f"import importlib, sys; sys.modules['tensorflow'] = None; [*map(importlib.import_module, {names})]"
+    subprocess.run([sys.executable, "-c", text], check=True)
 
 
 def test_patches_for_other_backends_are_there():
