@@ -1,4 +1,4 @@
-"""`matex_tf.dynamics.surgery` for `matex_tf.features.dynamics.surgery`: what a feature has under its short name.
+"""`matex_tf.NAME.module` for `matex_tf.features.NAME.module`: what a feature has under its short name.
 
 These are the same modules, not copies of them.
 """

@@ -132,8 +132,8 @@ def _generators_of_process() -> list[Any]:
 
     kinds: tuple[type, ...] = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
     kinds = (*kinds, keras.random.SeedGenerator)
-    if "torch" in sys.modules:
-        kinds = (*kinds, sys.modules["torch"].Generator)
+    if (of_torch := getattr(sys.modules.get("torch"), "Generator", None)) is not None:  # another thread may import it
+        kinds = (*kinds, of_torch)
     # Those of the process may have been made before it was forked, where `gc.freeze` hides them.
     of_process = [random.random.__self__, np.random.rand.__self__]  # type: ignore[attr-defined]
     found = {id(one): one for one in (*of_process, *gc.get_objects()) if issubclass(type(one), kinds)}

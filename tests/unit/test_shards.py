@@ -137,7 +137,6 @@ def test_which_variables():
         ("reproducible", 4),
         ("batch_norm", "rank"),
         ("codec", "int8"),
-        ("grow", True),
         ("prune_samples", 0.5),
     ],
 )
