@@ -14,6 +14,8 @@ REFUSED = {
     "generator": {*_TF_DATA, "nothing", "class weights"},
     "DataSet": set(),
 }
+#: Those that are unlike one another come first.
+SOURCES = ("drawing", "generator", "pure", "DataSet", "arrays", "tf.data", "from_generator", "impure")
 #: What is another question for rows that each rank has its own part of.
 NOT_OF_SHARDS = {"split", "weights", "nothing", "a row", "no end", "weights in batches", "both weights"}
 
@@ -25,7 +27,8 @@ def test_flips(ranks):
     alike(ranks(data_options.flips, (2,), meets="", parallel=True))
 
 
-@pytest.mark.parametrize("source", REFUSED)
+@pytest.mark.variants(4)
+@pytest.mark.parametrize("source", SOURCES)
 def test_options(ranks, request, source):
     """The same history and weights; what Keras refuses is the same error on every rank."""
     left_out = NOT_OF_SHARDS if source == "DataSet" else set()

@@ -157,7 +157,7 @@ EVERY = {
 }
 
 
-@pytest.mark.variants(3)
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("form", EVERY)
 def test_callbacks(ranks, form):
     """Every strategy with the default progress bar, with each callback of Keras, and with one that reads batches."""

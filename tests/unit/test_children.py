@@ -335,6 +335,7 @@ def test_draws_of_forked_processes(tmp_path):
     assert [[who for _, *who in each] for each in said] == [[[0, 2]] * 2, [[1, 2]] * 2]
 
 
+@pytest.mark.variants(0)
 def test_training_in_a_forked_process(tmp_path):
     """It trains there as on one rank, and the script's own training is that of all ranks."""
     (tmp_path / "script.py").write_text(TRAINS)

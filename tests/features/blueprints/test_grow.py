@@ -67,6 +67,7 @@ def scores(found):
     return {one["number"]: one["scores"] for one in found["candidates"]}
 
 
+@pytest.mark.variants(0)
 @pytest.mark.timeout(300)
 def test_groups_side_by_side(server, tmp_path):
     """The layers of an unmodified script get the values; the best runs on to the script's end, on both ranks."""

@@ -77,6 +77,7 @@ def test_order_is_that_of_one_at_a_time(planted, monkeypatch):
     np.testing.assert_allclose(together.rise, each.rise, rtol=1e-6, atol=1e-12)
 
 
+@pytest.mark.variants(0)
 def test_first_order_is_the_same_on_any_number_of_ranks():
     """A recurrent kernel is judged by the same chunks of a batch, whoever has their rows."""
     import keras

@@ -39,9 +39,10 @@ def inverted():
 
 
 #: Networks, and how many of their blocks repeat another.
-BLOCKS = [(networks.transformer, 2), (bottlenecks, 2), (inverted, 2)]
+BLOCKS = [(bottlenecks, 2), (networks.transformer, 2), (inverted, 2)]
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("make, count", BLOCKS, ids=lambda one: getattr(one, "__name__", None))
 def test_blocks_begin(make, count):
     """A clone, whose blocks do not rest, gives the same; so does the model after they have begun. All weights learn."""
