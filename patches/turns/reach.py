@@ -126,14 +126,20 @@ def _held_once() -> int:
     return _counted(alone)[2][0]
 
 
+def _torch() -> Any:
+    """PyTorch, if the process has all of it: another thread may be importing it."""
+    torch = sys.modules.get("torch")
+    return torch if hasattr(torch, "Generator") and hasattr(torch, "random") else None
+
+
 def _generators_of_process() -> list[Any]:
     """All generators of random numbers that there are; also that of the names of temporary files."""
     import keras
 
     kinds: tuple[type, ...] = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
     kinds = (*kinds, keras.random.SeedGenerator)
-    if (of_torch := getattr(sys.modules.get("torch"), "Generator", None)) is not None:  # another thread may import it
-        kinds = (*kinds, of_torch)
+    if (torch := _torch()) is not None:
+        kinds = (*kinds, torch.Generator)
     # Those of the process may have been made before it was forked, where `gc.freeze` hides them.
     of_process = [random.random.__self__, np.random.rand.__self__]  # type: ignore[attr-defined]
     found = {id(one): one for one in (*of_process, *gc.get_objects()) if issubclass(type(one), kinds)}
@@ -143,7 +149,7 @@ def _generators_of_process() -> list[Any]:
 def _drawn(generators: Iterable[Any]) -> list[Any]:
     """The states of generators, and of those that TensorFlow keeps."""
     eager = getattr(context.context(), "_rng", None)
-    torch = sys.modules.get("torch")
+    torch = _torch()
     return [
         *map(_state_of, generators),
         eager.getstate() if isinstance(eager, random.Random) else None,
