@@ -83,12 +83,19 @@ class StepPart:
         """Say what there is to say of the last step."""
 
 
-def of(model: Any, kind: str) -> list[StepPart]:
-    """The parts of the steps of a model, in their order. Args: kind: "train" or "test"."""
-    from matex_tf.patches.table import STEP_PARTS
+class StepParts:
+    """The parts of the steps of one model: for each method, those of them that have something to do there, in order."""
 
-    parts = []
-    for place in STEP_PARTS:
-        module, _, name = place.partition(":")
-        parts.append(getattr(importlib.import_module(module, "matex_tf.patches"), name)(model, kind))
-    return parts
+    def __init__(self, model: Any, kind: str):
+        """Args: kind: "train" or "test"."""
+        from matex_tf.patches.table import STEP_PARTS
+
+        parts: list[StepPart] = []
+        for place in STEP_PARTS:
+            module, _, name = place.partition(":")
+            parts.append(getattr(importlib.import_module(module, "matex_tf.patches"), name)(model, kind))
+        self.before = [part.before for part in parts if type(part).before is not StepPart.before]
+        self.around = [part.around for part in parts if type(part).around is not StepPart.around]
+        self.note = [part.note for part in parts if type(part).note is not StepPart.note]
+        self.after = [part.after for part in parts if type(part).after is not StepPart.after]
+        self.tell = [part.tell for part in parts if type(part).tell is not StepPart.tell]

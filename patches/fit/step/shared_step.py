@@ -21,8 +21,7 @@ from matex_tf.patches.keras import weights
 from matex_tf.patches.recovery import step_retry, whole_step
 from matex_tf.patches.recovery.whole_step import Values
 from matex_tf.patches.samples import tagged_rows
-from matex_tf.patches.steps import step_part
-from matex_tf.patches.steps.step_part import StepRun
+from matex_tf.patches.steps.step_part import StepParts, StepRun
 
 
 class SharedStep:
@@ -40,7 +39,7 @@ class SharedStep:
         self.kind = kind
         self.steps = 0
         self.graphs = StepGraphs(model, kind, self._of_model)
-        self._parts = step_part.of(model, kind)
+        self._parts = StepParts(model, kind)
         self._unfinished: StepRun | None = None  # has run, and is not taken note of
         self.changing: list[Any] | None = None
         self.group: world.World | None = None
@@ -84,13 +83,13 @@ class SharedStep:
         if run.first:
             self._begin(data, run.slices)
         run.whole = partitioned_step.applies(self.model)
-        for part in self._parts:
-            part.before(run)
+        for before in self._parts.before:
+            before(run)
         self._compute(run, step, shown, together)
         logs = self.finish()
         if self.graphs.made > made:
             run.tracing = time.perf_counter() - called
-        if any(part.after(run) for part in self._parts):
+        if any(after(run) for after in self._parts.after):
             return True, logs
         if self.kind == "train" and not run.in_group:
             self.count()
@@ -107,8 +106,8 @@ class SharedStep:
             around.enter_context(trace.span("step", shown))
             around.enter_context(tf_op.collecting())
             around.enter_context(xla.called(model.jit_compile and not model.run_eagerly))
-            for part in self._parts:
-                around.enter_context(part.around(run))
+            for enter in self._parts.around:
+                around.enter_context(enter(run))
             self._unfinished = run
             begun = time.perf_counter()
             with world.use(together):
@@ -120,8 +119,8 @@ class SharedStep:
         """Take note of a step that has run; its logs, also where an error of its exchange has been raised since."""
         run, self._unfinished = self._unfinished, None
         assert run is not None
-        for part in self._parts:
-            part.note(run)
+        for note in self._parts.note:
+            note(run)
         remembered = model_state.of(self.model)
         remembered.rows += run.share.rows
         remembered.rows_of_step = run.share.rows
@@ -131,8 +130,8 @@ class SharedStep:
 
     def tell(self) -> None:
         """Say what there is to say of the step that has run. All ranks come here."""
-        for part in self._parts:
-            part.tell()
+        for tell in self._parts.tell:
+            tell()
 
     def count(self) -> None:
         """Count a training step of all ranks, or of all groups on one batch; may end the script."""
