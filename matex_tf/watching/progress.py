@@ -63,7 +63,7 @@ class Progress:
         self.columns = columns
         self._always = always
         self._last = time.monotonic()
-        self._drawn = False
+        self._drawn = self._timed = False
         self._lock = threading.Lock()
 
     def show(self, job: JobState, meter: Meter) -> None:
@@ -73,8 +73,10 @@ class Progress:
             return
         if not live and time.monotonic() - self._last < LOG_SECONDS:
             return
-        line = text(job.public())
-        if not line:
+        known = job.public()
+        self._timed |= known["steps_per_second"] > 0
+        line = text(known)
+        if not line or not (live or self._timed):  # a log has no line before there is a speed to show
             return
         self._last = time.monotonic()
         with self._lock:

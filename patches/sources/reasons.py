@@ -2,7 +2,7 @@
 
 Code that finds a reason calls it, with what its words leave open: `Reason.BEHIND(kind="filter")`. What comes out is a
 text, empty if there is no reason. `python -m matex_tf.patches.sources.reasons` prints the list as the table of
-docs/data.md.
+docs/data-reasons.md.
 """
 
 from __future__ import annotations

@@ -140,14 +140,19 @@ def read(descriptor):
     [(0, False, False, 1), (0, True, False, 1), (60, False, False, 3), (60, True, False, 0), (60, True, True, 1)],
 )
 def test_progress(monkeypatch, columns, bar, always, lines):
-    """Live on a terminal, if Keras draws no bar there; in a log a line at most every ten seconds."""
+    """Live on a terminal, if Keras draws no bar there; in a log at most every ten seconds, and not before a speed."""
     clock = [1000.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     there, here = os.pipe()
     shown = Progress(here, columns, always)
     meter = Meter()
     meter.begin_training(3, 10, bar)
-    state = job(*(counts(0, second, second) for second in range(3)))
+    if not columns:
+        clock[0] += 20
+        shown.show(job(*(counts(0, second, second) for second in range(3))), meter)
+        assert read(there) == ""
+        clock[0] -= 20
+    state = job(*(counts(0, second, second) for second in range(6)))
     for _ in range(3):
         clock[0] += 6
         shown.show(state, meter)
