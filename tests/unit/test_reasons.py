@@ -46,4 +46,4 @@ def test_in_words(reason):
 def test_the_docs():
     """docs/data-reasons.md has the list as `python -m matex_tf.patches.sources.reasons` prints it."""
     text = (ROOT / "docs" / "data-reasons.md").read_text()
-    assert reasons.table() in text, "put what `python -m matex_tf.patches.sources.reasons` prints into docs/data-reasons.md"
+    assert reasons.table() in text, "put what `python -m matex_tf.patches.sources.reasons` prints into that page"
