@@ -1,4 +1,4 @@
-"""Scripts in the scope of a tf.distribute strategy: the answer of one replica on one rank."""
+"""Scripts in the scope of a tf.distribute strategy, or of keras.distribution: the answer of one replica on one rank."""
 
 import pytest
 from compare import same
@@ -19,3 +19,19 @@ def test_fit(ranks, name):
 def test_loop(ranks):
     """A loop over distributed batches, with losses divided by the size of the whole batch."""
     same(ranks(distribution.loop, (1, 3)))
+
+
+@pytest.mark.parametrize("kind,sizes", [("model", (1, 2, 4)), ("data", (1, 3))])
+def test_keras_distribution(ranks, kind, sizes):
+    """Keras' guide: `DataParallel`, and `ModelParallel` with a map of layouts. A line says what becomes of it."""
+    same(ranks(distribution.keras_guide, sizes, kind=kind))
+    said = "".join(outcome.output for outcome in ranks.last[max(ranks.last)])
+    assert said.count("ranks are its devices, and matex_tf divides each batch among them\n") == 1
+    assert said.count("every rank holds whole what a layout divides") == (kind == "model")
+
+
+def test_a_mesh_of_other_devices(ranks):
+    """One of more devices than ranks is refused, one of fewer said."""
+    for refused, fewer in ranks(distribution.keras_refused, (3,), apart="nothing is trained")[3]:
+        assert "has the device cpu:3, and there are 3 ranks" in refused and "-n 8" in refused
+        assert "divides each batch among them, not among the 2 of its mesh alone" in fewer

@@ -1,7 +1,8 @@
-"""Scripts that are made for a tf.distribute strategy."""
+"""Scripts that are made for a tf.distribute strategy, or for keras.distribution."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 
@@ -9,6 +10,9 @@ import keras
 import tensorflow as tf
 from keras import layers
 
+from matex_tf.errors import MatexError
+from matex_tf.patches.common import log_once
+from matex_tf.patches.keras import distribution
 from tests.support.cases.common import compiled, numbers, table
 
 #: What the script of a cluster has in its environment. Nobody listens there.
@@ -78,3 +82,60 @@ def loop():
         for batch in data:
             train(batch)
     return float(accuracy.result()), numbers(model.weights)
+
+
+def _layouts(api, devices):
+    """The mesh and the map of Keras' guide."""
+    mesh = api.DeviceMesh((2, len(devices) // 2), ["data", "model"], devices)
+    layout_map = api.LayoutMap(mesh)
+    layout_map["d1/kernel"] = (None, "model")
+    layout_map["d1/bias"] = ("model",)
+    layout_map["d2/output"] = ("data", None)
+    return api.ModelParallel(layout_map=layout_map, batch_dim_name="data")
+
+
+def keras_guide(kind):
+    """The examples of Keras' guide to distribution, on several ranks; on one rank without it. Returns what it saw of
+    devices too."""
+    from matex_tf.core import world
+
+    api, ranks = keras.distribution, world.size()
+    if ranks > 1:
+        api.initialize()
+        devices = api.list_devices()
+        assert devices == [f"cpu:{rank}" for rank in range(ranks)] and api.get_device_count("cpu") == ranks
+        assert api.list_devices("gpu") == []
+        made = _layouts(api, devices) if kind == "model" else api.DataParallel(devices=devices)
+        assert api.distribution() is None and made.num_processes == 1 and made.data_shard_id == 0
+        scope = made.scope()
+    else:
+        scope = contextlib.nullcontext()
+    x, y = table()
+    with scope:
+        keras.utils.set_random_seed(7)
+        inputs = keras.Input((6,))
+        hidden = layers.Dropout(0.4)(layers.Dense(128, activation="relu", name="d1")(inputs))
+        model = compiled(keras.Model(inputs, layers.Dense(3, name="d2")(hidden)), "adam")
+        data = tf.data.Dataset.from_tensor_slices((x, y)).batch(25)
+        losses = model.fit(data, epochs=2, verbose=0).history
+    divided = [one.path for one in model.variables if distribution.is_divided(one)]
+    assert divided == (["d1/kernel", "d1/bias"] if kind == "model" and ranks > 3 else [])
+    assert not any(map(distribution.is_divided, keras.Sequential([keras.Input((6,)), layers.Dense(3)]).variables))
+    return losses, model.evaluate(data, verbose=0), numbers(model.weights)
+
+
+def keras_refused():
+    """What is said of a mesh with more devices than there are ranks, or fewer; and the mesh that is in force then."""
+    api, lines, log = keras.distribution, [], log_once.log
+    try:
+        api.set_distribution(api.DataParallel(devices=[f"cpu:{number}" for number in range(8)]))
+    except MatexError as error:
+        lines.append(str(error))
+    assert api.distribution() is None
+    log_once.log = lines.append
+    try:
+        with api.DataParallel(devices=api.list_devices()[:2]).scope():
+            pass
+    finally:
+        log_once.log = log
+    return lines
