@@ -119,10 +119,7 @@ def finish() -> None:
         run_state.current().part(from_generator.OfLoops).close()
     if wanted := settings.current().steps:
         _say_steps(wanted)
-    if settings.current().scores_samples and not run_state.current().scored_fits:
-        from matex_tf.patches.common import log_once
-
-        log_once.log("--prune-samples and --sample-scores had no effect: the script has called no fit of Keras 3")
+    settings.current().call_each("finish")
     sharing_report.finish()
 
 

@@ -41,14 +41,11 @@ PATCHES = (
     ("keras.src.backend.tensorflow.trainer", "loops.keras_loops"),
     ("keras.src.optimizers.base_optimizer", "keras.optimizer"),
     ("keras.src.optimizers.base_optimizer", "loops.gradient_updates"),
-    ("keras.src.optimizers.base_optimizer", "samples.schedules"),
     ("keras.src.optimizers.loss_scale_optimizer", "keras.loss_scaling"),
     ("keras.src.metrics.metric", "loops.metric_results"),
     ("keras.src.metrics.reduction_metrics", "keras.metrics"),
     ("keras.src.losses.loss", "keras.losses"),
     ("keras.src.losses.loss", "across_rows.own_losses"),
-    ("keras.src.losses.loss", "samples.row_losses"),
-    ("keras.src.trainers.compile_utils", "samples.row_losses"),
     ("keras.src.trainers.compile_utils", "keras.output_losses"),
     ("keras.src.losses.losses", "across_rows.keras_losses"),
     ("keras.src.layers.layer", "keras.activity_regularizer"),
@@ -63,7 +60,6 @@ PATCHES = (
     ("keras.src.callbacks.callback_list", "fit.batch_logs"),
     ("keras.src.callbacks.callback_list", "fit.stopping"),
     ("keras.src.callbacks.callback_list", "recovery.resume_fit"),
-    ("keras.src.callbacks.callback_list", "samples.epochs"),
     ("keras.src.callbacks.callback_list", "saving.agreed_paths"),
     ("keras.src.callbacks.callback_list", "recording.progress"),
     ("keras.src.callbacks.model_checkpoint", "saving.checkpoint_callbacks"),
@@ -180,7 +176,6 @@ STEP_PARTS = [
     ".keras.metrics:OwnStates",
     ".recovery.resume_fit:Replay",
     ".keras.weights:Replicas",
-    ".samples.scored_steps:Scores",
     ".fit.step.first_step:FirstStep",
     ".fit.step.exchanging:Exchanging",
     ".fit.step.ghosts:Ghosts",
@@ -192,3 +187,8 @@ STEP_PARTS = [
 def of_features() -> list[tuple[str, str]]:
     """The rows of features, with the whole name of each of their modules; they are put on after those of the core."""
     return [row for feature in registry.found().values() for row in feature.patches]
+
+
+def step_parts() -> list[str]:
+    """The classes of `STEP_PARTS`, then those of features."""
+    return [*STEP_PARTS, *(place for feature in registry.found().values() for place in feature.step_parts)]

@@ -18,7 +18,7 @@ def show(rows: int) -> None:
     import keras
 
     from matex_tf.core.world import World
-    from matex_tf.scores import scoring
+    from matex_tf.features.samples import scoring
 
     def resident() -> float:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6

@@ -66,6 +66,7 @@ def measure(task: Task, seed: int, epochs: int, rate: float, wanted: list[str]) 
     import keras
 
     from matex_tf import settings
+    from matex_tf.features.samples.options import SampleOptions, Scored
     from matex_tf.patches.common import run_state
 
     data, labels = task.make_data(task.rows + task.tested)
@@ -75,9 +76,9 @@ def measure(task: Task, seed: int, epochs: int, rate: float, wanted: list[str]) 
     order = [*wanted[first:], *wanted[:first]]
     found: dict[str, dict[str, float]] = {}
     for way in sorted(order, key=SUBSET.__eq__):  # the subset has as many rows as InfoBatch has used
-        file = chosen.sample_scores if way == SCORED else ""
+        file = chosen.of(SampleOptions).sample_scores if way == SCORED else ""
         settings.use(chosen.changed(**{"prune_samples": rate, "sample_scores": file, **WAYS[way]}))
-        run_state.current().scored_fits = 0  # draws depend on the number of the fit
+        run_state.current().begin(Scored())  # draws depend on the number of the fit
         x, y = data[: task.rows], labels[: task.rows]
         if way == SUBSET:
             count = round(found[OURS]["used"] * task.rows)

@@ -22,8 +22,6 @@ _TOLERANCE, _STEPS = 1e-3, 20
 _SEEDS = "Seed what it draws: keras.utils.set_random_seed(0), np.random.default_rng(0), and nothing from the clock."
 #: Settings on which the bits of a run with --reproducible depend.
 _FOR_BITS = ("reproducible", "threads", "batch_norm")
-#: Those that change what one rank computes.
-_OF_ROWS = ("prune_samples", "prune_samples_until", "prune_samples_by", "prune_samples_rescale")
 
 
 def parser() -> Parser:
@@ -60,7 +58,7 @@ def command(asked: argparse.Namespace) -> int:
     ranks = asked.ranks or max(2, resources.default_ranks(asked.hosts))
     seed = str(max(settings.seed, 0))
     words = [sys.executable, "-m", "matex_tf", "--seed", seed]
-    shared = (*(_FOR_BITS if settings.reproducible else ()), *(_OF_ROWS if settings.scores_samples else ()))
+    shared = (*(_FOR_BITS if settings.reproducible else ()), *settings.of_one_rank())
     own = settings_module.as_flags({name: asked.flags[name] for name in shared if name in asked.flags})
     with launching.folder(asked.hosts, "verify") as folder:
         alone = _Alone([*words, *own, *target.words], folder, asked.steps, target)

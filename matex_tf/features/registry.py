@@ -47,11 +47,13 @@ class Feature:
     Attributes:
         commands: of `matex-tf`, by their names.
         settings: where its frozen dataclass of settings is, as "package.module:Class"; each field is declared by
-            `matex_tf.settings.option`. With a method `check(settings, ranks)` it refuses what does not go together.
+            `matex_tf.settings.option`. With a method `check(settings, ranks)` it refuses what does not go together;
+            `refuse_aside()` is called if a script imports Horovod's names, and `finish()` when it has ended.
         pages: the topics of its settings, and the page of the docs that says more about each.
         strategies: choices of `--strategy`, and where the class of each is.
         names: classes that `matex_tf` has under their own names, and the module of each.
         patches: modules that are patched, and the module of ours that patches each; rows as in `patches/table.py`.
+        step_parts: classes of `patches.steps.step_part.StepPart`, as "package.module:Class".
         package: what to install to have it, as pip takes it; for features of matex_tf itself, which known.txt lists.
     """
 
@@ -61,6 +63,7 @@ class Feature:
     strategies: Mapping[str, str] = dataclasses.field(default_factory=dict)
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     patches: Sequence[tuple[str, str]] = ()
+    step_parts: Sequence[str] = ()
     package: str = ""
 
 

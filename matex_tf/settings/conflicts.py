@@ -46,7 +46,6 @@ def check(settings: Settings, ranks: int) -> None:
     """
     _check_reproducible(settings, ranks)
     _check_horovod(settings, ranks)
-    _check_samples(settings)
     _check_watch(settings)
     _check_shard(settings)
 
@@ -72,8 +71,6 @@ def _check_shard(settings: Settings) -> None:
         "batch_norm": (("batch",), "such a step is not rebuilt for rows"),
         "transport": (("mpi",), "Horovod gives every rank whole gradients"),
         "codec": (("none",), "gradients that become parts are not encoded"),
-        "prune_samples": ((0,), no_scores := "a step that scores rows is not rebuilt for rows"),
-        "sample_scores": (("",), no_scores),
     }
     refuse(settings, f"--shard {settings.shard}", others)
 
@@ -100,25 +97,6 @@ def _check_reproducible(settings: Settings, ranks: int) -> None:
         )
 
 
-def _check_samples(settings: Settings) -> None:
-    """Refuse parts of rows, and of epochs, that cannot be."""
-    if not 0 <= settings.prune_samples < 1:
-        raise SettingError(
-            f"--prune-samples is {settings.prune_samples:g}; it must be less than 1: the probability with which a row "
-            "is left out, such as 0.5."
-        )
-    if settings.prune_samples_until > 1:
-        raise SettingError(
-            f"--prune-samples-until is {settings.prune_samples_until:g}; it must be from 0 to 1: a part of the epochs."
-        )
-    if settings.scores_samples and (settings.groups or settings.strategy in ("elastic", "server")):
-        raise SettingError(
-            f"--prune-samples and --sample-scores do not go together with --strategy {settings.strategy}"
-            f"{' --groups' if settings.groups else ''}: groups that train apart take the rows of a batch when they are "
-            "ready, and nobody would know whose scores a row has. Take --strategy sync, pipe, gossip or local."
-        )
-
-
 def _check_horovod(settings: Settings, ranks: int) -> None:
     """Refuse what Horovod cannot do, and Horovod if several ranks are about to run and it is not installed."""
     if settings.transport != "horovod":
@@ -129,8 +107,6 @@ def _check_horovod(settings: Settings, ranks: int) -> None:
         "faults": (("abort", "restart"), "Horovod cannot go on without a rank that has died"),
         "schedule": (("chained",), "Horovod has a thread of its own, and sends what is there"),
         "reproducible": ((0,), "the order in which Horovod adds up depends on the number of ranks"),
-        "prune_samples": ((0,), no_rows := "Horovod is built for Keras 2 alone, whose rows have no scores here"),
-        "sample_scores": (("",), no_rows),
     }
     refuse(settings, "--transport horovod", others)
     found = importlib.machinery.PathFinder.find_spec("horovod")  # not the names that matex_tf serves

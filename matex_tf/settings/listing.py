@@ -13,7 +13,6 @@ OF_STRATEGIES = "strategy"
 #: The topics, in the order of the help and of docs/settings.md, and the page that says more about each.
 PAGES = {
     "data": "docs/data.md",
-    "samples": "docs/samples.md",
     "files and output": "docs/files.md",
     OF_STRATEGIES: "docs/strategies.md",
     "exchange": "docs/exchange.md",

@@ -317,42 +317,6 @@ class Settings:
         kind="positive",
         group="data",
     )
-    prune_samples: float = option(
-        0.0,
-        "The probability, from 0 to less than 1, with which a row is left out of an epoch. It is for rows whose last "
-        "score is below the mean of all rows. The gradients of those that stay are scaled by 1 / (1 - R), as in "
-        "InfoBatch. With 0 every row is used in every epoch.",
-        kind="number",
-        group="samples",
-    )
-    prune_samples_until: float = option(
-        0.875,
-        "The part of a fit's epochs, from 0 to 1, after which all rows are used again.",
-        kind="number",
-        group="samples",
-    )
-    prune_samples_by: str = option(
-        "loss",
-        "What the score of a row is. `loss`: its last loss, as compiled, without weights. `el2n`: the length of the "
-        "error of its probabilities. `forgetting`: how often its label was forgotten. `uncertainty`: the entropy of "
-        "its probabilities. `random`: leave out as many rows as by loss, but any of them, to compare with.",
-        choices=("loss", "el2n", "forgetting", "uncertainty", "random"),
-        group="samples",
-    )
-    prune_samples_rescale: bool = option(
-        True,
-        "Whether to scale the gradients of rows that stay where others are left out. `off` is to compare with: the "
-        "gradient of an epoch is then another one.",
-        kind="switch",
-        group="samples",
-    )
-    sample_scores: str = option(
-        "",
-        "A CSV file for the score of each row, and how often it was used, at the end of each fit. Beside it, if rows "
-        "are images, a picture of the hardest and the easiest ones. Empty for none.",
-        kind="file",
-        group="samples",
-    )
     steps: int = option(
         0,
         "End the script after so many training steps, as `sys.exit()` would, to measure a few. With 0 it trains to "
@@ -453,21 +417,26 @@ class Settings:
             groups += [group] if group != declared() else []
         return dataclasses.replace(self, **values, declared=tuple(groups))
 
+    def call_each(self, method: str) -> None:
+        """Call a method of the options that strategies and features declare, of those that have it and are used."""
+        for declared in self.declared:
+            getattr(declared, method, lambda: None)()
+
     def values(self) -> dict[str, Any]:
         """Every setting by its name, options of strategies as well."""
         groups = [self, *(self.of(declared) for declared in declarations().values())]
         return {one.name: getattr(group, one.name) for group in groups for one in Option.of(type(group))}
 
     @property
-    def scores_samples(self) -> bool:
-        """Whether rows get scores: to leave some out, or for a file."""
-        return self.prune_samples > 0 or bool(self.sample_scores)
-
-    @property
     def changes_one_rank(self) -> bool:
         """Whether a script on one rank does other than Python would have it do."""
         of_features = any(getattr(one, "changes_one_rank", False) for one in self.declared)
-        return self.reproducible > 0 or self.scores_samples or of_features or bool(self.join)
+        return self.reproducible > 0 or of_features or bool(self.join)
+
+    def of_one_rank(self) -> list[str]:
+        """The names of the settings of features that change what one rank computes, without files that it writes."""
+        declared = [type(one) for one in self.declared if getattr(one, "changes_one_rank", False)]
+        return [one.name for kind in declared for one in Option.of(kind) if one.kind != "file"]
 
     @property
     def shares_loops(self) -> bool:

@@ -27,7 +27,7 @@ class StepShare:
         first: int32 scalar, where these begin in the whole batch.
         gathered: what `gathered_batch` has gathered in this step, so that it does so once.
         apart: whether this rank applies its gradients by itself, so that they are those of its own rows alone.
-        row_losses: a `RowLosses`, which measures the rows and scales their gradients; None where rows have no numbers.
+        row_losses: what measures the rows, see `row_choice.RowLosses`; None where rows have no numbers.
     """
 
     rows: tf.Tensor

@@ -11,9 +11,9 @@ import numpy as np
 if TYPE_CHECKING:
     from matex_tf.patches.common.row_slicing import RowRange
     from matex_tf.patches.recovery.whole_step import WholeStep
-    from matex_tf.patches.samples.pruning import Pruning
     from matex_tf.patches.sources.batch_ownership import Finding
     from matex_tf.patches.sources.pipeline_ownership import Made
+    from matex_tf.patches.steps.row_choice import RowChoice
 
 Note = TypeVar("Note")
 
@@ -66,9 +66,7 @@ class ModelState:
         rows: rows that this rank has put into metrics since they were reset.
         call: the small call that is under way; see `small_calls`.
         small_calls: what is known of such calls, by what they are made of.
-        samples: the scores of rows in the `fit` that is under way, where there are any.
-        sample_epochs: the iterator over the epochs of that `fit`.
-        sample_factors: float32 (2,), for the graphs of steps; see `Pruning`.
+        row_choice: which rows the epochs of the `fit` that is under way use; None: all.
         fit_parts: what features do beside the steps of the `fit` that is under way.
         whole: whether its steps leave the state of one rank on every rank, see `partitioned_step`; None: not known yet.
         whole_as: how the model was compiled then.
@@ -93,9 +91,7 @@ class ModelState:
     small_calls: dict[Any, Any] = dataclasses.field(default_factory=dict)
     rows_apart: bool = False
     epoch_losses: list[float] | None = dataclasses.field(default_factory=list)
-    samples: Pruning | None = None
-    sample_epochs: Any = None
-    sample_factors: Any = None
+    row_choice: RowChoice | None = None
     whole: bool | None = None
     whole_as: tuple[bool, ...] = ()
     fit_parts: list[FitPart] = dataclasses.field(default_factory=list)

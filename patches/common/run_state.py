@@ -23,14 +23,13 @@ class RunState:
         patched: whether the patches are in place: this process is a rank of a run.
         aside: whether they step aside: the script imports Horovod's names, so it shares out and averages by itself.
         trained: training steps of `fit` and `train_on_batch`, of all models.
-        scored_fits: calls of `fit` in which rows got scores.
         waiting: patches of modules that were imported before TensorFlow was complete.
     """
 
     def __init__(self) -> None:
         self.prepared: int | None = None
         self.patched = self.aside = False
-        self.trained = self.scored_fits = 0
+        self.trained = 0
         self.waiting: list[Callable[[], None]] = []
         self._parts: dict[type[Any], Any] = {}
 

@@ -77,13 +77,13 @@ class EpochsAsked(NamedTuple):
         training: whether it is for training.
         arguments: what Keras makes it with.
         purpose: "fit", "evaluate" or "predict".
-        pruning: a `Pruning`, which says which rows an epoch uses; None: all.
+        choice: a `RowChoice`, which says which rows an epoch uses; None: all.
     """
 
     training: bool
     arguments: dict[str, Any]
     purpose: str
-    pruning: Any = None
+    choice: Any = None
 
 
 def making_epochs(kind: str, model: Any) -> contextlib.AbstractContextManager[None]:

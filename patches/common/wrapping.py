@@ -24,18 +24,15 @@ def put_aside(on: bool = True) -> None:
     """Let the patches step aside, in a script that imports Horovod's names: it shares out and averages by itself.
 
     Raises:
-        MatexError: with --reproducible or --prune-samples, which are nothing without them.
+        MatexError: with --reproducible, or a setting of a feature, which is nothing without them.
     """
     if on and settings.current().reproducible:
         raise MatexError(
             "--reproducible is for scripts without Horovod: this one cuts its data and averages its gradients by the "
             "number of ranks. Leave out --reproducible."
         )
-    if on and settings.current().scores_samples:
-        raise MatexError(
-            "--prune-samples and --sample-scores are for scripts without Horovod: this one shares out its data by "
-            "itself. Leave them out."
-        )
+    if on:
+        settings.current().call_each("refuse_aside")
     run_state.current().aside = on
 
 

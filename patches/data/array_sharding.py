@@ -27,12 +27,11 @@ from matex_tf.patches.common import log_once
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import batch_indices, batch_origins, ring_shuffle
 from matex_tf.patches.data.lost_rows import Orphans, found
-from matex_tf.patches.samples import tagged_rows
-from matex_tf.patches.samples.pruning import Pruning
-from matex_tf.patches.samples.tagged_rows import TaggedRows
 from matex_tf.patches.sources import array_fingerprint, source_sharding
 from matex_tf.patches.sources.decide import Decision, Source, Whose
 from matex_tf.patches.sources.reasons import Reason
+from matex_tf.patches.steps import row_choice
+from matex_tf.patches.steps.row_choice import RowChoice, TaggedRows
 from matex_tf.readers.own_rows import OwnRows
 from matex_tf.verifying import record
 
@@ -104,7 +103,7 @@ class Gatherer:
 
     def take(self, indices: np.ndarray) -> Any:
         """Rows of all arrays, as tensors."""
-        tags, indices = indices, tagged_rows.numbers_of(indices) if self._tagged else indices
+        tags, indices = indices, row_choice.numbers_of(indices) if self._tagged else indices
 
         def rows(leaf: Any) -> Any:
             if leaf is None:
@@ -133,7 +132,7 @@ def pipeline(
     training: bool,
     asked: dict[str, Any],
     elements: Any = None,
-    pruning: Pruning | None = None,
+    chosen: RowChoice | None = None,
 ) -> Any:
     """The tf.data pipeline of an ArrayDataAdapter: of `LocalBatch` rows, or of whole batches where arrays are sparse.
 
@@ -143,7 +142,7 @@ def pipeline(
         training: whether the data are those that `fit` trains on.
         asked: the arguments of the epoch iterator: the data, batch_size and steps_per_epoch.
         elements: the arrays as they go into the pipeline; None: as Keras 3 gives them to tf.data.
-        pruning: says which rows an epoch uses; None: all.
+        chosen: says which rows an epoch uses; None: all.
 
     Raises:
         RanksDisagree: the columns differ between ranks.
@@ -164,32 +163,34 @@ def pipeline(
     per_rank = training and settings.current().batch == "per-rank"
     size = adapter._batch_size
     global_size = size * ranks.size if per_rank else size
-    if _decide(leaves, holding.sharded, training, pruning).source is Source.WHOLE:
+    if _decide(leaves, holding.sharded, training, chosen).source is Source.WHOLE:
         return original()
     adapter._size = math.ceil(holding.total / size)
     adapter._partial_batch_size = holding.total % size
     # The arrays go in as elements: what a function of a pipeline captures of NumPy becomes part of a graph, up to 2 GB.
     if elements is None:
         elements = _as_elements(adapter._inputs)
-    if pruning is not None:
-        _number_rows(pruning, elements, holding, size, global_size, orphans)
-    if training and ring_shuffle.wanted(elements, holding.sharded, pruning is not None):
+    if chosen is not None:
+        counts, own = (holding.counts, ranks.rank) if holding.sharded else ([holding.total], 0)
+        lost = orphans if holding.sharded else None
+        chosen.of_arrays(counts, own, size, global_size, tf.nest.flatten(elements)[0], lost)
+    if training and ring_shuffle.wanted(elements, holding.sharded, chosen):
         return _going_round(adapter, elements, holding, global_size)
     own_rows: Callable[[Any], tuple[Any, Any, Any]] | None = None
     if not holding.sharded:
-        batches, own_rows = batch_indices.of_whole(adapter, original, global_size, size if per_rank else 0, pruning)
-    elif pruning is None:
+        batches, own_rows = batch_indices.of_whole(adapter, original, global_size, size if per_rank else 0, chosen)
+    elif chosen is None:
         batches = batch_indices.of_shards(adapter, Interleaving(holding.counts), global_size, orphans)
     else:
-        batches = batch_indices.of_pruned_shards(adapter, holding.counts, global_size, pruning)
+        batches = chosen.tags_of_shards(adapter, holding.counts, global_size)
     origin = [0, ranks.generation]
     if orphans is not None and holding.sharded:
         adapter._matex_source = orphans  # lives as long as the data are walked over
         origin = [batch_origins.remember(orphans), orphans.generation]
     elif ranks.guard is not None and not holding.sharded:
-        adapter._matex_source = Gatherer(elements, tagged=pruning is not None)
+        adapter._matex_source = Gatherer(elements, tagged=chosen is not None)
         origin = [batch_origins.remember(adapter._matex_source), ranks.generation]
-    return _gathered(batches, own_rows, elements, origin, not holding.sharded, pruning)
+    return _gathered(batches, own_rows, elements, origin, not holding.sharded, chosen)
 
 
 def _as_one_rank_has_them(adapter: Any, holding: DataLayout) -> Any:
@@ -214,7 +215,7 @@ def _layout(leaves: list[Any], asked: dict[str, Any]) -> tuple[DataLayout, Any]:
     return holding, orphans
 
 
-def _decide(leaves: list[Any], sharded: bool, training: bool, pruning: Pruning | None) -> Decision:
+def _decide(leaves: list[Any], sharded: bool, training: bool, chosen: RowChoice | None) -> Decision:
     """Who makes the rows of arrays: a rank gathers its own, unless it cuts them out of whole batches.
 
     Raises:
@@ -226,26 +227,12 @@ def _decide(leaves: list[Any], sharded: bool, training: bool, pruning: Pruning |
             "the ranks hold different rows of sparse arrays: give every rank the whole, or make the arrays dense."
         )
     apart = training and not sharded and strategies.current().apart
-    if pruning is not None and (apart or not dense):
+    if chosen is not None and (apart or not dense):
         why = "and groups train apart: take --strategy sync" if apart else "and these are sparse: make them dense"
-        raise MatexError(f"--prune-samples leaves out rows of dense arrays, {why}.")
+        raise MatexError(f"{chosen.asked} leaves out rows of dense arrays, {why}.")
     if apart or not dense:
         return Decision(Source.WHOLE, Reason.TRAIN_ALONE() if apart else Reason.SPARSE())
     return Decision(Source.OWN if sharded else Source.NUMBERS)
-
-
-def _number_rows(
-    pruning: Pruning, elements: Any, holding: DataLayout, size: int, global_size: int, orphans: Any
-) -> None:
-    """Let the rows have numbers, by which they are left out."""
-    own = world.current().rank if holding.sharded else 0
-    counts = holding.counts if holding.sharded else [holding.total]
-    pruning.over(counts, own, size, global_size, tf.nest.flatten(elements)[0])
-    if orphans is not None and holding.sharded:
-        raise MatexError(
-            "--prune-samples and --faults shrink go together where every rank holds all rows, and here each has "
-            "rows of its own: take --faults restart, or leave out --prune-samples."
-        )
 
 
 def _gathered(
@@ -254,7 +241,7 @@ def _gathered(
     elements: Any,
     origin: list[int],
     whole: bool,
-    pruning: Pruning | None,
+    chosen: RowChoice | None,
 ) -> Any:
     """This rank's rows of each batch.
 
@@ -267,10 +254,10 @@ def _gathered(
     def gather(found: Any, data: Any) -> LocalBatch:
         indices, share, batch = found if own_rows is None else own_rows(*found)
         tags = indices
-        if pruning is not None:
-            indices = tagged_rows.numbers_of(tags) - pruning.offset
+        if chosen is not None:
+            indices = row_choice.numbers_of(tags) - chosen.offset
         mine = tf.nest.map_structure(lambda leaf: tf.gather(leaf, indices) if tf.is_tensor(leaf) else leaf, data)
-        if pruning is not None:
+        if chosen is not None:
             mine = TaggedRows(tags, mine)
         return LocalBatch(share, tf.constant(whole), mine, tf.constant(origin, tf.int64), batch)
 

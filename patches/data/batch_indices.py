@@ -17,12 +17,11 @@ from matex_tf.core import world
 from matex_tf.core.row_partition import Interleaving, own_span
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data.lost_rows import Orphans
-from matex_tf.patches.samples import tagged_rows
-from matex_tf.patches.samples.pruning import Pruning
+from matex_tf.patches.steps.row_choice import RowChoice
 
 
 def of_whole(
-    adapter: Any, original: Callable[[], Any], global_size: int, per_rank: int, pruning: Pruning | None = None
+    adapter: Any, original: Callable[[], Any], global_size: int, per_rank: int, chosen: RowChoice | None = None
 ) -> tuple[Any, Callable[[Any], tuple[Any, Any, Any]]]:
     """The batches of data that every rank holds, and how a rank finds its own rows in each.
 
@@ -30,25 +29,25 @@ def of_whole(
 
     Args:
         per_rank: the rows of a rank where the global batch is one batch of the script for each rank; 0 otherwise.
-        pruning: says which rows an epoch uses; their indices are tags then.
+        chosen: says which rows an epoch uses; their indices are tags then.
 
     Returns:
         A pipeline of the indices of whole batches, and a function from those to this rank's indices, its share, and
         the indices of the whole batch if the batch may have to be shared out anew.
     """
     ranks = world.current()
-    kept = adapter._inputs, adapter._batch_size, adapter._partial_batch_size
-    rows = adapter._num_samples
-    own_order = pruning is not None and pruning.rate and adapter._shuffle != "batch"
-    adapter._inputs = (np.arange(rows),)
-    adapter._batch_size, adapter._partial_batch_size = global_size, rows % global_size
-    try:
-        indices = None if own_order else original()
-    finally:
-        adapter._inputs, adapter._batch_size, adapter._partial_batch_size = kept
-    if pruning is not None:
-        indices = pruned(indices, rows, pruning, global_size, bool(adapter._shuffle))
 
+    def numbers() -> Any:
+        kept = adapter._inputs, adapter._batch_size, adapter._partial_batch_size
+        rows = adapter._num_samples
+        adapter._inputs = (np.arange(rows),)
+        adapter._batch_size, adapter._partial_batch_size = global_size, rows % global_size
+        try:
+            return original()
+        finally:
+            adapter._inputs, adapter._batch_size, adapter._partial_batch_size = kept
+
+    indices = numbers() if chosen is None else chosen.tags_of_whole(adapter, numbers, global_size)
     guarded, virtual = ranks.guard is not None, settings.current().reproducible
 
     def own(batch: Any) -> tuple[Any, Any, Any]:
@@ -57,7 +56,7 @@ def of_whole(
             low, high = tf.minimum(ranks.rank * per_rank, total), tf.minimum((ranks.rank + 1) * per_rank, total)
         else:
             low, high = own_span(total, ranks.rank, ranks.size, virtual)
-        return *_slice(batch, low, high, total), batch if guarded else batch[:0]
+        return *slice_of(batch, low, high, total), batch if guarded else batch[:0]
 
     return indices, own
 
@@ -71,7 +70,7 @@ def of_shards(
     """
     rank = world.current().rank if orphans is None else orphans.rank
     mine, shuffle = int(turns.counts[rank]), adapter._shuffle
-    spans = _spans(turns, global_size, rank)
+    places = spans(turns, global_size, rank)
 
     if orphans is not None:
         orphans.begin(global_size, bool(shuffle) and shuffle != "batch")
@@ -89,7 +88,7 @@ def of_shards(
     @tf.autograph.experimental.do_not_convert
     def own(epoch: Any, indices: Any) -> Any:
         def take(number: Any, span: Any) -> tuple[Any, Any, Any]:
-            taken, share = _slice(indices, span[0], span[1], span[2], span[5])
+            taken, share = slice_of(indices, span[0], span[1], span[2], span[5])
             taken = tf.random.shuffle(taken) if shuffle == "batch" else taken
             batch = indices[:0]
             if orphans is not None:
@@ -98,65 +97,12 @@ def of_shards(
                 batch = tf.concat([tf.cast(span[4:5], tf.int64), taken[: span[3]]], 0)
             return taken, share, batch
 
-        return tf.data.Dataset.from_tensor_slices(spans).enumerate().map(take)
+        return tf.data.Dataset.from_tensor_slices(places).enumerate().map(take)
 
     return tf.data.Dataset.range(1).map(permutation).prefetch(1).flat_map(own)
 
 
-def pruned(batches: Any, rows: int, pruning: Pruning, size: int, shuffle: bool) -> Any:
-    """The batches of an epoch without the rows that it leaves out, each full again; of tags.
-
-    Each function of a pipeline takes milliseconds when an epoch begins, so all rows go through one of them at once.
-
-    Args:
-        batches: a pipeline of row numbers, each epoch those of all rows; None for an order that `pruning` draws.
-        rows: how many those are.
-        size: rows of a batch.
-        shuffle: whether `pruning` draws one.
-    """
-
-    @tf.autograph.experimental.do_not_convert
-    def used(*found: Any) -> Any:
-        if batches is None:
-            return (tf.ensure_shape(tf.numpy_function(lambda: pruning.tags(shuffle), [], tf.int64), [None]),)
-        codes = tf.ensure_shape(tf.numpy_function(pruning.codes, [], tf.int8), [None])
-        return (tagged_rows.used(tf.cast(tf.nest.flatten(found)[0], tf.int64), codes),)
-
-    epochs = tf.data.Dataset.range(1) if batches is None else batches.rebatch(rows)
-    return epochs.map(used).rebatch(size)
-
-
-def of_pruned_shards(adapter: Any, counts: list[int], global_size: int, pruning: Pruning) -> Any:
-    """Tags and share of this rank in each batch, of rows that only this rank holds; see `of_shards`."""
-    rank, shuffle = world.current().rank, adapter._shuffle
-    starts = np.concatenate([[0], np.cumsum(counts)])
-
-    def epoch() -> tuple[np.ndarray, np.ndarray]:
-        codes = pruning.codes()
-        left = [int((codes[low:high] != 0).sum()) for low, high in zip(starts[:-1], starts[1:], strict=True)]
-        return codes, _spans(Interleaving(left), global_size, rank)
-
-    @tf.autograph.experimental.do_not_convert
-    def begin(_: Any) -> Any:
-        codes, spans = tf.numpy_function(epoch, [], (tf.int8, tf.int32))
-        numbers = pruning.offset + tf.range(counts[rank], dtype=tf.int64)
-        mixed = tf.random.shuffle(numbers) if shuffle and shuffle != "batch" else numbers
-        tags = tagged_rows.used(mixed, tf.ensure_shape(codes, [None]))
-        ghost = tf.fill([tf.maximum(1 - tf.shape(tags)[0], 0)], tf.constant(pruning.offset, tf.int64))
-        return tf.concat([tags, ghost], 0), tf.ensure_shape(spans, [None, 6])
-
-    @tf.autograph.experimental.do_not_convert
-    def own(tags: Any, spans: Any) -> Any:
-        def take(span: Any) -> tuple[Any, Any, Any]:
-            taken, share = _slice(tags, span[0], span[1], span[2], span[5])
-            return tf.random.shuffle(taken) if shuffle == "batch" else taken, share, tags[:0]
-
-        return tf.data.Dataset.from_tensor_slices(spans).map(take)
-
-    return tf.data.Dataset.range(1).map(begin).prefetch(1).flat_map(own)
-
-
-def _spans(turns: Interleaving, global_size: int, rank: int) -> np.ndarray:
+def spans(turns: Interleaving, global_size: int, rank: int) -> np.ndarray:
     """For each batch: this rank's rows of it, low and high; the rows of all ranks, and of the rank with the fewest;
     whether it is the last; where this rank's begin in it. int32 (batches, 6)."""
     places = [turns.spans(batch, global_size) for batch in range(turns.batches(global_size))]
@@ -171,7 +117,7 @@ def _spans(turns: Interleaving, global_size: int, rank: int) -> np.ndarray:
     )
 
 
-def _slice(indices: Any, low: Any, high: Any, total: Any, first: Any = None) -> tuple[Any, Any]:
+def slice_of(indices: Any, low: Any, high: Any, total: Any, first: Any = None) -> tuple[Any, Any]:
     """Indices `low` to `high` and their share; one index, as a ghost, where that is none.
 
     Args:

@@ -21,6 +21,7 @@ from matex_tf.core.waiting import StallDetector
 from matex_tf.exchange.network.messenger import Messenger, Transfer, swap
 from matex_tf.patches.common import log_once
 from matex_tf.patches.data import batch_origins
+from matex_tf.patches.steps.row_choice import RowChoice
 
 
 class Ring:
@@ -108,15 +109,15 @@ class Ring:
         self._under_way = None
 
 
-def wanted(elements: Any, sharded: bool, pruned: bool = False) -> bool:
+def wanted(elements: Any, sharded: bool, chosen: RowChoice | None = None) -> bool:
     """Whether rows shall go round among the ranks in this training; the same on every rank."""
     if not strategies.current().passes_rows(sharded):
         return False
     if any(tf.as_dtype(leaf.dtype) == tf.string for leaf in tf.nest.flatten(elements) if leaf is not None):
         log_once.log("rows hold text, and stay on their ranks: --ring-shuffle passes on numbers")
         return False
-    if pruned:
-        log_once.log("rows stay on their ranks: with --prune-samples and --sample-scores each has its number")
+    if chosen is not None:
+        log_once.log(f"rows stay on their ranks: with {chosen.asked} each has its number")
         return False
     if world.current().guard is not None:
         log_once.log("rows stay on their ranks: with --faults shrink those that travel would be lost with a rank")

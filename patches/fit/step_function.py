@@ -20,7 +20,7 @@ from matex_tf.patches.fit.step.shared_step import SharedStep
 from matex_tf.patches.groups.steps import GroupSteps
 from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.recovery import resume_fit
-from matex_tf.patches.samples import tagged_rows
+from matex_tf.patches.steps import row_choice
 from matex_tf.patches.turns import data_threads
 
 
@@ -134,7 +134,7 @@ class StepFunction:
         for part in parts:
             if part.wants_rows:
                 data, share = batch()
-                part.before_step(tagged_rows.untagged(data), share)
+                part.before_step(row_choice.untagged(data), share)
         logs = self.step.of_batch(batch)
         self.step.tell()
         for part in parts:

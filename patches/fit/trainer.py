@@ -9,9 +9,7 @@ Relies on (Keras 3.3 to 3.15): `Trainer.make_train_function`, `make_test_functio
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
-import inspect
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -22,14 +20,12 @@ from matex_tf.errors import MatexError
 from matex_tf.patches.common import keras_lines, log_once, model_state, sharing_report, under_way, wrapping
 from matex_tf.patches.common.active_flag import ActiveFlag
 from matex_tf.patches.data import array_sharding, batches
-from matex_tf.patches.division import numbered_rows, shared_work
+from matex_tf.patches.division import shared_work
 from matex_tf.patches.fit import asked, falling_behind, predict_function, small_calls, step_function
 from matex_tf.patches.fit.step import one_rank_shapes
 from matex_tf.patches.groups import joined_fit
 from matex_tf.patches.keras import epoch_iterators, metrics, weights
 from matex_tf.patches.recovery import resume_fit
-from matex_tf.patches.samples import epochs
-from matex_tf.patches.samples.pruning import Pruning
 from matex_tf.patches.sources import batch_ownership as guesses
 from matex_tf.patches.sources import decide, price, source_sharding
 from matex_tf.patches.sources.decide import Source
@@ -108,8 +104,6 @@ def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         model.train_function.feed.begin_fit()
     model_state.of(model).batches_in_step = ranks.size if per_rank else 1
     more = _steps_per_execution(model, ranks.size if per_rank else 1)
-    resumed = functools.partial(resume_fit.scores_in, model)
-    epochs.begin(model, _epochs(wrapped, args, kwargs), weights.optimizers_of(model), resumed)
     with in_turn.within_call(), more, under_way.making_epochs("fit", model):
         try:
             history = wrapped(*args, **kwargs)
@@ -127,17 +121,9 @@ def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     strategies.current().end(model)
     if not strategies.current().replicas_identical:  # `train_on_batch` has to begin another training to meet anybody
         model_state.of(model).begin = True
-    epochs.end(model)
     ranks.at(f"the end of fit of {model.name}")
     ranks.barrier("end a fit")
     return history
-
-
-def _epochs(fit: Any, args: Any, kwargs: Any) -> int:
-    """The epoch at which a fit ends."""
-    given = inspect.signature(fit).bind(*args, **kwargs)
-    given.apply_defaults()
-    return int(given.arguments["epochs"])
 
 
 @contextlib.contextmanager
@@ -224,25 +210,24 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
     source_sharding.check_batched(kwargs.get("x"))
     what = "fit" if training else "evaluate" if predicting is None else "predict"
-    samples = model_state.of(fitted).samples if training else None
-    epochs_asked = under_way.EpochsAsked(training, kwargs, what, samples)
+    chosen = model_state.of(fitted).row_choice if training else None
+    epochs_asked = under_way.EpochsAsked(training, kwargs, what, chosen)
     with under_way.having(epochs_asked=epochs_asked), source_sharding.paused():
         result = wrapped(*args, **kwargs)
     if training and (this := resume_fit.under_way(fitted)) is not None:
         this.is_of(*_draws_of(iterator))
     adapter = iterator.data_adapter
     if type(adapter).__name__ == "ArrayDataAdapter":
-        if training:
-            epochs.walks(fitted, iterator)
+        if chosen is not None:
+            chosen.has_epochs(iterator, own=False)
         iterator._num_batches = adapter.num_batches
         epoch_iterators.leave_out(iterator)
         one_rank_shapes.note(iterator)
         return result
     of_tf_data = type(adapter).__name__ == "TFDatasetAdapter"
     found = decide.whose(iterator._distributed_dataset, kwargs["x"] if of_tf_data else None, iterator._num_batches)
-    if epochs_asked.pruning is not None:
-        _number(iterator, epochs_asked.pruning, found.own or found.uneven)
-        epochs.walks(fitted, iterator)
+    if chosen is not None:
+        chosen.has_epochs(iterator, found.own or found.uneven)
         return result
     if found.own:
         iterator._distributed_dataset = array_sharding.as_own(iterator._distributed_dataset, found, what)
@@ -258,26 +243,6 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
     if training and found.mark == "source":
         log_once.log("--data source: each rank does its part of the pipeline's work; batches may hold other rows")
     return result
-
-
-def _number(iterator: Any, pruning: Pruning, own: bool) -> None:
-    """Let the rows of a tf.data pipeline have numbers; those of a PyDataset have theirs.
-
-    Raises:
-        MatexError: each rank has rows of its own.
-    """
-    if own:
-        raise MatexError(
-            "--prune-samples: each rank has rows of its own in these data, and nobody can say which row is which: give "
-            "fit the arrays of a DataSet, or leave out --prune-samples and --sample-scores (docs/samples.md)."
-        )
-    if type(iterator.data_adapter).__name__ == "TFDatasetAdapter" and not iterator.steps_per_epoch:
-        data = iterator._distributed_dataset
-        iterator._distributed_dataset = numbered_rows.of_tf_data(data, pruning, _batches_of_a_step())
-
-
-def _batches_of_a_step() -> int:
-    return world.current().size if settings.current().batch == "per-rank" else 1
 
 
 def _draws_of(iterator: Any) -> tuple[bool, bool]:
@@ -321,7 +286,7 @@ def _array_pipeline(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
     if asked is None:
         return wrapped(*args, **kwargs)
     return array_sharding.pipeline(
-        adapter, lambda: wrapped(*args, **kwargs), asked.training, asked.arguments, pruning=asked.pruning
+        adapter, lambda: wrapped(*args, **kwargs), asked.training, asked.arguments, chosen=asked.choice
     )
 
 
@@ -329,8 +294,8 @@ def _batches_in_turn(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
     asked = under_way.now().epochs_asked
     if asked is None:
         return wrapped(*args, **kwargs)
-    if asked.pruning is not None:
-        return numbered_rows.of_pydataset(adapter, asked.pruning, _batches_of_a_step())
+    if asked.choice is not None:
+        return asked.choice.of_pydataset(adapter)
     steps = int(asked.arguments.get("steps_per_epoch") or 0)
     return pydatasets.pipeline(adapter, lambda: wrapped(*args, **kwargs), asked.purpose, steps)
 
@@ -345,5 +310,5 @@ def _of_generator(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
     asked = under_way.now().epochs_asked
     if asked is None or world.current().is_single:
         return wrapped(*args, **kwargs)
-    by_all = asked.pruning is not None
+    by_all = asked.choice is not None
     return generators.pipeline(adapter, lambda: wrapped(*args, **kwargs), "" if by_all else asked.purpose)

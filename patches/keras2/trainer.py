@@ -68,11 +68,6 @@ def _refuse() -> None:
             "--reproducible is for models of Keras 3, and this one is of tf_keras (Keras 2): leave it out "
             "(docs/keras2.md)."
         )
-    if settings.current().scores_samples:
-        raise MatexError(
-            "--prune-samples and --sample-scores are for models of Keras 3, and this one is of tf_keras (Keras 2): "
-            "leave them out (docs/keras2.md)."
-        )
     if settings.current().shard != "none":
         raise MatexError(
             "--shard is for models of Keras 3, and this one is of tf_keras (Keras 2): leave it out (docs/sharding.md)."

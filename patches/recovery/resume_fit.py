@@ -71,11 +71,11 @@ class Fit:
         self._quick = begin_anew  # of epochs that were complete one batch is drawn
         self._python_draws = counted  # or the code of the data draws them anew
 
-    def scores_in(self, epoch: int) -> Any:
-        """What the checkpoint has of the scores of rows, if this is the epoch that it was taken in."""
+    def choice_in(self, epoch: int) -> Any:
+        """What the checkpoint has of the choice of rows, if this is the epoch that it was taken in."""
         if not self.replaying or self._kept is None or self._of().done or epoch != self._of().epoch:
             return None
-        return self._kept.get("samples")
+        return self._kept.get("row choice")
 
     def begin(self, callbacks: Any, call: Callable[[], Any]) -> Any:
         """The callbacks are about to hear of the beginning of training."""
@@ -192,10 +192,10 @@ class Fit:
         if last:
             self._store.finish()  # what is being written
         taken = snapshot.take(self.model, self._callbacks, self._python_draws or place.done)
-        pruning = model_state.of(self.model).samples
-        of_rows = None if pruning is None or place.done else pruning.state()
+        chosen = model_state.of(self.model).row_choice
+        of_rows = None if chosen is None or place.done else chosen.state()
         if taken is not None:
-            taken["samples"] = of_rows
+            taken["row choice"] = of_rows
             taken["per_rank"] = settings.current().batch == "per-rank"
             taken["logs"] = _log_sizes(self._callbacks)
             self._store.save(place, lambda: snapshot.settled(taken))
@@ -282,10 +282,10 @@ class Replay(StepPart):
         return True
 
 
-def scores_in(model: Any, epoch: int) -> tuple[bool, Any]:
-    """Whether this model is on its way to where it was; and the scores of rows of a checkpoint in this epoch."""
+def choice_in(model: Any, epoch: int) -> tuple[bool, Any]:
+    """Whether this model is on its way to where it was; and the choice of rows of a checkpoint in this epoch."""
     this = under_way(model)
-    return (False, None) if this is None else (this.replaying, this.scores_in(epoch))
+    return (False, None) if this is None else (this.replaying, this.choice_in(epoch))
 
 
 def replaying(model: Any) -> bool:

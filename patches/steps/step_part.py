@@ -1,7 +1,8 @@
 """What happens around each step of a model beside the step itself.
 
-A feature that has something to do there derives `StepPart` in a file of its own, and is one line in `STEP_PARTS` of
-`patches.table`, in the order in which parts come. `SharedStep` runs them, and knows none of them.
+What has something to do there derives `StepPart` in a file of its own, and is one line in `STEP_PARTS` of
+`patches.table`, in the order in which parts come, or one of the `step_parts` of a feature. `SharedStep` runs them, and
+knows none of them.
 """
 
 from __future__ import annotations
@@ -88,10 +89,10 @@ class StepParts:
 
     def __init__(self, model: Any, kind: str):
         """Args: kind: "train" or "test"."""
-        from matex_tf.patches.table import STEP_PARTS
+        from matex_tf.patches.table import step_parts
 
         parts: list[StepPart] = []
-        for place in STEP_PARTS:
+        for place in step_parts():
             module, _, name = place.partition(":")
             parts.append(getattr(importlib.import_module(module, "matex_tf.patches"), name)(model, kind))
         self.before = [part.before for part in parts if type(part).before is not StepPart.before]

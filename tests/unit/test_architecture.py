@@ -30,7 +30,6 @@ ROOMS: dict[str, str] = {
     "strategies": "core exchange exchange.network center",
     "faults": "core storage",
     "watching": "core storage faults",
-    "scores": "core storage",
     "planning": "",
     "verifying": "",
     "launch": "core faults layer",
@@ -49,15 +48,14 @@ ROOMS: dict[str, str] = {
     "patches.across_rows": "core exchange patches.common",
     "patches.checking": "core exchange strategies patches.common patches.across_rows",
     "patches.keras": "core exchange strategies patches.common patches.across_rows patches.shards patches.steps",
-    "patches.samples": "core scores patches.common patches.across_rows patches.steps",
     "patches.sources": "core strategies patches.common",
     "patches.data": (
-        "core exchange exchange.network strategies verifying watching readers patches.common patches.samples"
+        "core exchange exchange.network strategies verifying watching readers patches.common patches.steps"
         " patches.sources"
     ),
     "patches.turns": "core exchange.node exchange.network patches.common patches.data patches.sources",
     "patches.division": (
-        "core scores patches.common patches.data patches.samples patches.sources patches.turns"
+        "core patches.common patches.data patches.sources patches.turns"
     ),
     "patches.recovery": "core storage faults exchange patches.common patches.data patches.keras patches.steps",
     "patches.groups": "core center faults strategies patches.common patches.data patches.recovery",
@@ -68,11 +66,11 @@ ROOMS: dict[str, str] = {
     "patches.partition.rules": "patches.partition patches.partition.shapes",
     "patches.fit.step": (
         "core exchange strategies watching patches.common patches.across_rows patches.checking patches.data"
-        " patches.keras patches.recovery patches.random patches.samples patches.partition patches.shards patches.steps"
+        " patches.keras patches.recovery patches.random patches.steps patches.partition patches.shards patches.steps"
     ),
     "patches.fit": (
         "core exchange strategies watching readers patches.common patches.across_rows patches.checking patches.data"
-        " patches.division patches.sources patches.turns patches.keras patches.recovery patches.random patches.samples"
+        " patches.division patches.sources patches.turns patches.keras patches.recovery patches.random patches.steps"
         " patches.groups patches.fit.step"
         " patches patches.files"  # whether the script is recorded, and whether it asks for its rank
         " patches.steps"

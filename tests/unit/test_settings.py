@@ -56,8 +56,6 @@ def test_bad_values(flags, message):
         ({"faults": "shrink"}, "--faults shrink do not go together: .* Take --faults abort, or"),
         ({"schedule": "funneled"}, "--schedule funneled do not go together: .* Take --schedule chained, or"),
         ({"reproducible": "4"}, "--reproducible 4 do not go together: .* Leave out --reproducible, or"),
-        ({"prune_samples": "0.5"}, "--prune-samples 0.5 do not go together: .* Leave out --prune-samples, or"),
-        ({"sample_scores": "a.csv"}, "--sample-scores a.csv do not go together: .* Leave out --sample-scores, or"),
     ],
 )
 def test_horovod_refuses(flags, message):

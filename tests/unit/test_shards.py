@@ -137,7 +137,6 @@ def test_which_variables():
         ("reproducible", 4),
         ("batch_norm", "rank"),
         ("codec", "int8"),
-        ("prune_samples", 0.5),
     ],
 )
 def test_what_does_not_go_with_it(name, value):

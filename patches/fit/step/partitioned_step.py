@@ -62,7 +62,7 @@ def _as_compiled(model: Any) -> tuple[bool, ...]:
     """Of a model and the `fit` that is under way: what stands in the way."""
     notes = model_state.of(model)
     apart = not all(part.partitioned for part in notes.fit_parts)
-    return bool(model.run_eagerly), bool(model.jit_compile), notes.samples is not None, apart
+    return bool(model.run_eagerly), bool(model.jit_compile), notes.row_choice is not None, apart
 
 
 def has_tensors_alone(data: Any) -> bool:

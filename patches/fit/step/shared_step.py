@@ -20,7 +20,7 @@ from matex_tf.patches.fit.step.step_graphs import StepGraphs
 from matex_tf.patches.keras import weights
 from matex_tf.patches.recovery import step_retry, whole_step
 from matex_tf.patches.recovery.whole_step import Values
-from matex_tf.patches.samples import tagged_rows
+from matex_tf.patches.steps import row_choice
 from matex_tf.patches.steps.step_part import StepParts, StepRun
 
 
@@ -173,7 +173,7 @@ class SharedStep:
     def _build(self, data: Any) -> None:
         """Create the variables of a model that runs eagerly before its first step, where it can be done."""
         try:
-            self.model._symbolic_build(data_batch=tagged_rows.untagged(data))
+            self.model._symbolic_build(data_batch=row_choice.untagged(data))
         except (ValueError, RuntimeError, TypeError, AttributeError, NotImplementedError):
             self._tell_not_built()
 
@@ -186,7 +186,7 @@ class SharedStep:
     def _look_across_rows(self, data: Any, slices: tuple[bool, ...]) -> None:
         if partitioned_step.applies(self.model):
             return  # whatever it looks across, it is right
-        models.tell(self.model, *tagged_rows.without_tags(data, slices))
+        models.tell(self.model, *row_choice.without_tags(data, slices))
 
     def _of_model(self) -> Any:
         """The step that the model has for a batch."""

@@ -17,10 +17,9 @@ from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.fit.step import one_rank_shapes, partitioned_step, quick_call, virtual_steps
 from matex_tf.patches.keras import metrics, sum_loss, weights, whole_results
 from matex_tf.patches.recovery import whole_step
-from matex_tf.patches.samples import tagged_rows
-from matex_tf.patches.samples.row_losses import RowLosses
-from matex_tf.patches.samples.tagged_rows import TaggedRows
 from matex_tf.patches.shards.slots import Slots
+from matex_tf.patches.steps import row_choice
+from matex_tf.patches.steps.row_choice import RowLosses, TaggedRows
 
 #: Which tensors of a batch are cut by rows, see `row_slicing.sliceable`.
 Slices = tuple[bool, ...]
@@ -159,7 +158,7 @@ class StepGraphs:
                 if not model.run_eagerly:
                     inside.enter_context(one_rank_shapes.tracing(mine, built_with, self._traced_with))
                 inside.enter_context(sum_loss.computed_by(model, training))
-                logs = model_step(tagged_rows.untagged(mine))
+                logs = model_step(row_choice.untagged(mine))
                 self._look(results)
                 logs = sum_loss.in_logs(logs)
             self.sources[slices] = _sources(logs, results)
@@ -195,7 +194,7 @@ class StepGraphs:
                     if whole is not None:
                         whole.of_rows(share)
                     with batch_share.within(share):
-                        return model_step(tagged_rows.untagged(mine[place]))
+                        return model_step(row_choice.untagged(mine[place]))
 
                 logs, self._known = virtual_steps.run(model, numbers, work, results)
                 self._look(results)
@@ -241,8 +240,8 @@ class StepGraphs:
 
     def _row_losses(self, mine: Any, rows: Any) -> RowLosses | None:
         """What measures these rows, where they have numbers."""
-        pruning = model_state.of(self._model).samples
-        return pruning.row_losses(mine.tags, rows) if pruning and isinstance(mine, TaggedRows) else None
+        chosen = model_state.of(self._model).row_choice
+        return chosen.row_losses(mine.tags, rows) if chosen and isinstance(mine, TaggedRows) else None
 
 
 def _sources(logs: Any, results: list[tuple[Any, Any]]) -> dict[str, Any]:

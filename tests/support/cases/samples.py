@@ -14,10 +14,11 @@ import tensorflow as tf
 from keras import layers
 
 from matex_tf.core import world
+from matex_tf.features.samples import score_files
+from matex_tf.features.samples.options import Scored
+from matex_tf.features.samples.scoring import uniform
 from matex_tf.patches.common import run_state
 from matex_tf.readers import DataSet
-from matex_tf.scores import score_files
-from matex_tf.scores.scoring import uniform
 from tests.support.cases.common import classifier, compiled, crossentropy, momentum, result_of, table
 from tests.support.cases.pipe import chosen
 
@@ -79,7 +80,7 @@ def trained(form="", rule="", by="loss", rate=0.6, rows=ROWS, epochs=EPOCHS, tmp
     x, y = table(rows=rows)
     y = np.where(np.arange(rows) % 11 == 0, (y + 1) % 3, y).astype("int32")  # some labels are wrong
     path = f"{tmp}/scores.csv"
-    run_state.current().scored_fits = 0  # as in a script of its own
+    run_state.current().begin(Scored())  # as in a script of its own
     with chosen(prune_samples=rate, prune_samples_by=by, sample_scores=path, **changes):
         net = made(model)
         compiled(net, optimizer=optimizer_of(rule), **options_of(model))
@@ -142,7 +143,7 @@ def linear(rate, rows=90, batch=8, epochs=5):
     x = random.normal(size=(rows, 4)).astype("float32")
     y = (x @ random.normal(size=(4, 1)) + 0.3 * random.normal(size=(rows, 1)) ** 3).astype("float32")
     keras.utils.set_random_seed(11)
-    run_state.current().scored_fits = 0
+    run_state.current().begin(Scored())
     model = keras.Sequential([keras.Input((4,)), layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
     model.compile(keras.optimizers.SGD(0.05), "mse")
     with chosen(prune_samples=rate):
@@ -172,7 +173,7 @@ def sharded(tmp, **changes):
     ranks = world.current()
     rows = 60 + 20 * ranks.rank
     x, y = table(rows=rows, seed=ranks.rank)
-    run_state.current().scored_fits = 0
+    run_state.current().begin(Scored())
     with chosen(prune_samples=0.6, sample_scores=f"{tmp}/scores.csv", **changes):
         net = compiled(made(""), optimizer=momentum(0.05))
         history = net.fit(x, y, epochs=5, batch_size=16, verbose=0)
@@ -200,7 +201,7 @@ def heard(by_step=False):
     told, those that they see, and the learning rate as it begins; what the bar has printed; the rows that were used;
     the updates; the learning rate in the end."""
     x, y = table(rows=ROWS)
-    run_state.current().scored_fits = 0
+    run_state.current().begin(Scored())
     net, callbacks = compiled(made(""), optimizer=optimizer_of("schedule" if by_step else "")), [Heard()]
     if not by_step:
         callbacks.insert(0, keras.callbacks.LearningRateScheduler(lambda epoch: 0.05 / (1 + epoch)))
@@ -224,7 +225,7 @@ def pictured(tmp, shards):
     x, y = (images[ranks.rank :: ranks.size], labels[ranks.rank :: ranks.size]) if shards else (images, labels)
     if shards:
         images = np.concatenate([images[rank :: ranks.size] for rank in range(ranks.size)])
-    run_state.current().scored_fits = 0
+    run_state.current().begin(Scored())
     parts = [keras.Input((8, 8, 1)), layers.Conv2D(4, 3), layers.Flatten(), layers.Dense(2)]
     with (
         chosen(sample_scores=f"{tmp}/deep/scores.csv"),
@@ -249,7 +250,7 @@ def from_file(tmp):
     if ranks.rank == 0:
         np.savetxt(path, np.column_stack([x, y]), delimiter=",", header="a,b,c,d,e,f,y", comments="")
     ranks.barrier("write a file")
-    run_state.current().scored_fits = 0
+    run_state.current().begin(Scored())
     with chosen(prune_samples=0.6, sample_scores=f"{tmp}/scores.csv"):
         data = DataSet.open(path, y="y", one_hot=False)
         net = compiled(made(""), optimizer=momentum(0.05))

@@ -11,7 +11,7 @@ from jobs import LAUNCHER, Job
 
 pytestmark = pytest.mark.timeout(300)
 
-AGAIN = Path(__file__).parents[1] / "support" / "again.py"
+AGAIN = Path(__file__).parents[2] / "support" / "again.py"
 
 #: One `fit` of six epochs, with a schedule by the step.
 SCRIPT = (

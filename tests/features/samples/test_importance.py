@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from matex_tf.errors import MatexError
-from matex_tf.patches.samples.importance import MEASURES, Outputs
+from matex_tf.features.samples.patches.importance import MEASURES, Outputs
 
 PROBABILITIES = np.random.RandomState(0).dirichlet([0.5] * 4, 12).astype("float32")
 CLASSES = np.random.RandomState(1).randint(0, 4, 12)

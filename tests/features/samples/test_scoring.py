@@ -9,7 +9,7 @@ from matex_tf.features.label import scores
 from matex_tf.features.label.board import Board
 from matex_tf.features.label.images import open_images
 from matex_tf.features.label.store import Store
-from matex_tf.scores import score_files, scoring
+from matex_tf.features.samples import score_files, scoring
 from matex_tf.settings import Settings
 
 
@@ -121,11 +121,22 @@ def test_files(tmp_path):
         {"prune_samples": "0.5", "strategy": "elastic"},
         {"prune_samples": "0.5", "strategy": "server"},
         {"sample_scores": "scores.csv", "strategy": "local", "groups": "2"},
+        {"prune_samples": "0.5", "shard": "state"},
+        {"prune_samples": "0.5", "transport": "horovod"},
+        {"sample_scores": "scores.csv", "transport": "horovod"},
     ],
 )
 def test_settings(given):
-    with pytest.raises(SettingError, match="--prune-samples"):
+    with pytest.raises(SettingError, match="--prune-samples|--sample-scores"):
         Settings.read(given, {})
+
+
+def test_what_one_rank_needs():
+    """`matex-tf verify` gives one rank what changes what it computes, of each feature, and no file to write."""
+    given = {"prune_samples": "0.5", "sample_scores": "a.csv", "seed": "1", "apoptosis": "on", "pipe_width": "2"}
+    passed = Settings.read(given, {}).of_one_rank()
+    assert {"prune_samples", "prune_samples_until", "apoptosis"} < set(passed)
+    assert not {"sample_scores", "seed", "pipe_width"} & set(passed)
 
 
 def test_hardest_first(tmp_path):

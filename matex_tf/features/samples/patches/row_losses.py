@@ -16,10 +16,10 @@ from typing import Any
 import tensorflow as tf
 
 from matex_tf.errors import MatexError
+from matex_tf.features.samples.patches.importance import MEASURES, Outputs
 from matex_tf.patches.across_rows import keras_losses
 from matex_tf.patches.common import batch_share, wrapping
-from matex_tf.patches.samples.importance import MEASURES, Outputs
-from matex_tf.patches.samples.tagged_rows import numbers_of
+from matex_tf.patches.steps.row_choice import numbers_of
 
 _WAY_OUT = "or leave out --prune-samples and --sample-scores (docs/samples.md)"
 
@@ -28,10 +28,10 @@ class RowLosses:
     """What a step finds out about its rows while it is traced, or runs eagerly.
 
     Args:
-        tags: int64 (n,), see `tagged_rows`.
+        tags: int64 (n,), see `row_choice`.
         rows: int32 scalar, how many of them count; 0 of a ghost.
         by: how rows are measured.
-        factors: float32 (2,), the scale of gradients and the factor of logs, see `samples.Epoch`; None where gradients
+        factors: float32 (2,), the scale of gradients and the factor of logs, see `scoring.Epoch`; None where gradients
             are never scaled.
     """
 

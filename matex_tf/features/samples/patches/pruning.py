@@ -17,17 +17,22 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import MatexError
+from matex_tf.features.samples import score_files, scoring
+from matex_tf.features.samples.options import SampleOptions, Scored
+from matex_tf.features.samples.patches import array_tags, numbered_rows
+from matex_tf.features.samples.patches.row_losses import RowLosses
+from matex_tf.features.samples.patches.schedules import Ahead
 from matex_tf.patches.common import active_flag, log_once, run_state
-from matex_tf.patches.samples.row_losses import RowLosses
-from matex_tf.patches.samples.schedules import Ahead
-from matex_tf.scores import score_files, scoring
+from matex_tf.patches.steps.row_choice import RowChoice
 
 #: Steps whose scores are held as tensors: to look into one that a device has yet to compute would wait for it.
 _HELD = 32
 LOG = "rows_used"
+#: Of an epoch: whether it was trained in a job before this one, and what `state` gave if that was within it.
+Resumed = Callable[[int], tuple[bool, Any]]
 
 
-class Pruning:
+class Pruning(RowChoice):
     """The rows of one `fit`.
 
     Attributes:
@@ -36,22 +41,25 @@ class Pruning:
         scores: of all rows; None before the data are known.
         epoch: which of them are used now.
         factors: float32 (2,), for the graph of a step: the scale of gradients and the factor of logs.
-        resumed: see `epochs.Resumed`.
-        walk: Keras' iterator over the epochs.
+        resumed: see `Resumed`.
+        walk: Keras' iterator over the epochs; None before there is one.
     """
 
-    def __init__(self, epochs: int, factors: tf.Variable, ahead: Ahead):
+    asked = "--prune-samples"
+
+    def __init__(self, chosen: SampleOptions, epochs: int, factors: tf.Variable, ahead: Ahead, resumed: Resumed):
         """Args: epochs: at which the fit ends. Collective."""
         from tensorflow.python.eager import context
 
-        run = run_state.current()
-        run.scored_fits += 1
-        chosen, self.number = settings.current(), run.scored_fits
+        scored = run_state.current().part(Scored)
+        scored.fits += 1
+        self.number, self.resumed = scored.fits, resumed
         self.rate, self.by, self._rescale = (
             chosen.prune_samples,
             chosen.prune_samples_by,
             chosen.prune_samples_rescale,
         )
+        self._chosen = chosen
         self._until = math.floor(chosen.prune_samples_until * epochs)  # so that the last one is whole, if any is
         self._seed = world.current().broadcast((context.global_seed() or 0) + self.number, "share a seed")
         self.factors, self._ahead = factors, ahead
@@ -62,10 +70,9 @@ class Pruning:
         self._drop = False
         self._held: list[tuple[Any, Any]] = []
         self._images: Any = None
-        self._offset = 0
+        self.offset = 0
         self._used = self._offered = 0
         self._epochs = epochs
-        self.resumed: Callable[[int], tuple[bool, Any]] = lambda epoch: (False, None)
         self.walk: Any = None
         self._now = 0  # the number of the epoch
 
@@ -83,14 +90,14 @@ class Pruning:
             drop: whether a last batch that is not full is left out.
         """
         self.scores = scoring.SampleScores(sum(counts), self.by == "forgetting")
-        self._offset = sum(counts[:own])
+        self.offset = sum(counts[:own])
         self.counts = list(counts)
         self._size, self._global_size, self._images, self._drop = size, global_size, images, drop
         self.epoch = scoring.Epoch.whole(len(self.scores))
         if self.rate and self.number == 1:
             log_once.log(
                 f"--prune-samples {self.rate:g}: rows whose {self.by} is below the mean are left out of an epoch with "
-                f"that probability, until {100 * settings.current().prune_samples_until:g} % of the epochs are over"
+                f"that probability, until {100 * self._chosen.prune_samples_until:g} % of the epochs are over"
                 if self.by != "random"
                 else f"--prune-samples {self.rate:g}: rows are left out at random, as many as by loss"
             )
@@ -101,17 +108,57 @@ class Pruning:
         assert self.scores is not None, "no pipeline has said what the data are"
         return self.scores
 
-    @property
-    def offset(self) -> int:
-        """The number of this rank's first row."""
-        return self._offset
+    def of_arrays(self, counts: Sequence[int], own: int, size: int, global_size: int, first: Any, orphans: Any) -> None:
+        self.over(counts, own, size, global_size, first)
+        if orphans is not None:
+            raise MatexError(
+                "--prune-samples and --faults shrink go together where every rank holds all rows, and here each has "
+                "rows of its own: take --faults restart, or leave out --prune-samples."
+            )
+
+    def tags_of_whole(self, adapter: Any, numbers: Callable[[], Any], size: int) -> Any:
+        return array_tags.of_whole(adapter, numbers, self, size)
+
+    def tags_of_shards(self, adapter: Any, counts: list[int], size: int) -> Any:
+        return array_tags.of_shards(adapter, counts, size, self)
+
+    def of_pydataset(self, adapter: Any) -> Any:
+        return numbered_rows.of_pydataset(adapter, self, _batches_of_a_step())
+
+    def has_epochs(self, iterator: Any, own: bool) -> None:
+        """Let the rows of a tf.data pipeline have numbers; those of arrays and of a PyDataset have theirs.
+
+        Raises:
+            MatexError: nobody can say which rows an epoch has.
+        """
+        kind = type(iterator.data_adapter).__name__
+        if own:
+            raise MatexError(
+                "--prune-samples: each rank has rows of its own in these data, and nobody can say which row is which: "
+                "give fit the arrays of a DataSet, or leave out --prune-samples and --sample-scores (docs/samples.md)."
+            )
+        if kind == "TFDatasetAdapter" and not iterator.steps_per_epoch:
+            data = iterator._distributed_dataset
+            iterator._distributed_dataset = numbered_rows.of_tf_data(data, self, _batches_of_a_step())
+        if iterator.steps_per_epoch:
+            raise MatexError(
+                "--prune-samples: with steps_per_epoch an epoch is no walk over all rows, so none can be left out of "
+                "it: leave out steps_per_epoch (and repeat()), or --prune-samples and --sample-scores "
+                "(docs/samples.md)."
+            )
+        if self.scores is None:
+            raise MatexError(
+                f"--prune-samples: nobody can say which row is which in these data ({kind.removesuffix('Adapter')}): "
+                "give fit arrays, or leave out --prune-samples and --sample-scores (docs/samples.md)."
+            )
+        self.walk = iterator
 
     def codes(self) -> np.ndarray:
         """Of all rows, which are used in this epoch; see `scoring.Epoch`."""
         return self.epoch.codes
 
     def tags(self, shuffle: bool) -> np.ndarray:
-        """Of the rows that are used in this epoch, in their order; see `tagged_rows`. int64 (rows,).
+        """Of the rows that are used in this epoch, in their order; see `row_choice`. int64 (rows,).
 
         Args:
             shuffle: whether the order is drawn, for each epoch anew and the same on every rank.
@@ -226,7 +273,7 @@ class Pruning:
                 f"fit {self.number}: {self._used:,} of {self._offered:,} rows were used in {self._epochs} epochs, "
                 f"{100 * left:.1f} % were left out (--prune-samples)"
             )
-        if path := settings.current().sample_scores:
+        if path := self._chosen.sample_scores:
             self._write(score_files.numbered(path, self.number))
 
     def _write(self, path: str) -> None:
@@ -254,5 +301,9 @@ class Pruning:
         if len(self.counts) == 1 and world.current().rank:
             return {}  # rank 0 has all of them
         wanted = [int(number) for numbers in shown for number in numbers]
-        there = [number for number in wanted if 0 <= number - self._offset < held.shape[0]]
-        return {number: np.asarray(held[number - self._offset]) for number in there}
+        there = [number for number in wanted if 0 <= number - self.offset < held.shape[0]]
+        return {number: np.asarray(held[number - self.offset]) for number in there}
+
+
+def _batches_of_a_step() -> int:
+    return world.current().size if settings.current().batch == "per-rank" else 1

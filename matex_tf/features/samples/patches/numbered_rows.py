@@ -13,21 +13,23 @@ Relies on (TensorFlow 2.16 to 2.21, private): see `deferred` and `own_rows`; `_b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
 from matex_tf.core import world
 from matex_tf.errors import MatexError
+from matex_tf.features.samples import scoring
 from matex_tf.patches.division import deferred, own_rows
-from matex_tf.patches.samples.pruning import Pruning
-from matex_tf.patches.samples.tagged_rows import TaggedRows
 from matex_tf.patches.sources import source_sharding
 from matex_tf.patches.sources.pipeline_ownership import unwrapped
+from matex_tf.patches.steps.row_choice import TaggedRows
 from matex_tf.patches.turns import pydatasets
 from matex_tf.patches.turns.in_turn import flat
-from matex_tf.scores import scoring
+
+if TYPE_CHECKING:
+    from matex_tf.features.samples.patches.pruning import Pruning
 
 _THROUGH = ("_PrefetchDataset", "_OptionsDataset", "_VariantDataset")
 _MIXING = ("Shuffle", "Random", "Generator", "Sample")
