@@ -6,6 +6,8 @@ import keras
 import numpy as np
 from keras import layers
 
+from matex_tf.features.samples.options import Scored
+from matex_tf.patches.common import run_state
 from tests.support.cases.common import result_of
 from tests.support.cases.pipe import chosen, rules
 
@@ -68,6 +70,7 @@ MODELS = {one.__name__: one for one in (dense, convolutions, recurrent, attentio
 def changed(model="dense", rule="", validation=True, rows=1021, batch=24, epochs=3, jit=False, rate=0.05, **changes):
     """A training that changes its network; how wide its layers are in the end, and what it comes to."""
     keras.utils.set_random_seed(5)
+    run_state.current().begin(Scored())  # as in a script of its own: what rows wait depends on the number of the fit
     x, y = teacher(rows + 400)
     settings = {"apoptosis": True, "apoptosis_tolerance": 0.02, **changes}
     with chosen(**settings):
