@@ -230,10 +230,12 @@ def allreduce(mpirun: mpirun_command.Mpirun) -> Finding:
 
 
 def machine() -> list[Finding]:
-    """Cores and shared memory."""
+    """Cores, memory and shared memory."""
     here = resources.cores()
     found = f"{here.physical}" + (f" ({here.threads} threads)" if here.threads != here.physical else "")
-    findings = [Finding("Cores", found)]
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    each = f"{memory:.1f} GiB; of a rank on each core {memory / here.physical:.1f}, and less of it with --shard state"
+    findings = [Finding("Cores", found), Finding("Memory", each)]
     try:
         disk = os.statvfs("/dev/shm")
     except OSError:

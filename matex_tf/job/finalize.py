@@ -38,6 +38,10 @@ _NOT_COVERED = (
     "another rank has died, in a loop of the script's own or elsewhere outside of fit, evaluate and predict, where "
     "--faults shrink cannot carry on, so the job ends; --faults restart starts it again"
 )
+_TOO_LARGE = (
+    "memory was short: --shard lets each rank hold a part of what every rank holds now (docs/sharding.md); fewer ranks "
+    "on a node leave more for each"
+)
 _OURS = os.path.dirname(os.path.abspath(matex_tf.__file__))
 
 
@@ -147,7 +151,13 @@ class Finalizer:
         text = tracebacks.whole(error, own_traceback(error.__traceback__))
         # The last line says what went wrong, also where the error has more of them.
         again = f"{here} failed: {tracebacks.summary(error)}\n" if "\n" in tracebacks.message(error) else ""
-        return 1, f"{here} failed:\n{text}{uncovered or again}"
+        memory = f"{here}: {_TOO_LARGE}\n" if is_short_of_memory(error) else ""
+        return 1, f"{here} failed:\n{text}{uncovered or again}{memory}"
+
+
+def is_short_of_memory(error: BaseException) -> bool:
+    """Whether Python or TensorFlow got no memory."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError"
 
 
 _claims: list[socket.socket] = []  # held to the end of this process, which gives them back

@@ -65,6 +65,7 @@ def parser() -> Parser:
         _amount(_SECONDS, "120ms"))  # fmt: skip
     add(what, "--update", "TIME", 0.0, "To apply gradients (default: 0)", _amount(_SECONDS, "3ms"))
     add(what, "--parameters", "N", 0.0, "Of the model; K, M and G are powers of 1000", _amount(_COUNTS, "25M"))
+    add(what, "--slots", "N", 2, "Of the optimizer, for each weight: 2 of Adam (default), 1 of momentum", whole(0))
     add(more, "--per-node", "N", 1, "Ranks of a node of --network (default: 1)", whole(1))
     parser.add(
         more, "--ranks", dest="most", metavar="N", default=predict.LARGEST, convert=whole(2),
@@ -157,6 +158,7 @@ def command(asked: argparse.Namespace) -> int:
     if asked.between is not None:
         alpha, beta = asked.between
         machine = replace(machine, far_alpha=alpha, far_beta=beta)
+    job = replace(job, slots=asked.slots)
     known = linked or asked.network is not None
     rows = [
         predict.predict(job, machine, size, asked.scaling, settings, asked.per_group)

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from matex_tf.planning import plotting, step_cost
 from matex_tf.planning.cost_model import CodecCost, Machine
 from matex_tf.planning.step_cost import PlannedStep
-from matex_tf.settings import Settings
+from matex_tf.settings import Settings, options
 from matex_tf.strategies import BASELINE, STRATEGIES
 
 #: All of the center on one of the ranks, to compare with; matex_tf has it in pieces.
@@ -39,6 +39,7 @@ class Job:
         buckets: in how many parts they are exchanged.
         work: seconds of a step in which a rank's cores are at work, without the exchange; a mean over the ranks.
         between: seconds from the end of a step to the next one, in which a rank gets its batch and calls callbacks.
+        slots: of the optimizer, for each weight.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Job:
     buckets: int = 1
     work: float = 0.0
     between: float = 0.0
+    slots: int = 2
 
     @property
     def after(self) -> float:
@@ -58,12 +60,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Row:
-    """The steps of one number of ranks: seconds and efficiency by strategy, and the best."""
+    """One number of ranks: seconds of a step and efficiency by strategy, the best, and bytes of a rank by `--shard`."""
 
     ranks: int
     seconds: Mapping[str, float]
     efficiency: Mapping[str, float]
     best: str
+    memory: Mapping[str, float] = field(default_factory=dict)
 
 
 def sizes(now: int, most: int = LARGEST, limit: int = 0) -> list[int]:
@@ -94,7 +97,21 @@ def predict(
         if not codec or codec in machine.codecs
     }
     efficiency = {name: step_cost.efficiency(compute, job.after, step) for name, step in seconds.items()}
-    return Row(ranks, seconds, efficiency, best(seconds))
+    return Row(ranks, seconds, efficiency, best(seconds), memory(job, ranks, machine.node_ranks))
+
+
+def memory(job: Job, ranks: int, node_ranks: int) -> dict[str, float]:
+    """Bytes of weights, of sums of gradients and of slots that a rank holds, by `--shard`; sums that are whole are once
+    on a node. See docs/sharding.md."""
+    of_node, part, slots = 1 / max(1, min(ranks, node_ranks)), 1 / ranks, job.slots
+    held = {
+        "none": 1 + of_node + slots,
+        "state": 1 + of_node + slots * part,
+        "gradients": 1 + part + slots * part,
+        "weights": part + part + slots * part,
+    }
+    choices = next(one.choices for one in options() if one.name == "shard")
+    return {choice: job.nbytes * held[choice] for choice in choices}
 
 
 def compared() -> dict[str, tuple[str, str]]:
@@ -184,6 +201,12 @@ def show(job: Job, machine: Machine, rows: Sequence[Row], scaling: str, settings
             table.add_row(f"{row.ranks:,}{mark}", *(cell(row, name) for name in row.seconds), row.best)
         console.print(title)
         console.print(table)
+    slots = f"{job.slots} slot{'s' * (job.slots != 1)}"
+    table = Table("ranks", *rows[0].memory, box=box.SIMPLE_HEAD)
+    for row in rows:
+        table.add_row(f"{row.ranks:,}", *(_digits(max(0.01, nbytes / 1e6)) for nbytes in row.memory.values()))
+    console.print(f"MB of a rank by --shard: weights, sums of gradients and {slots} a weight; activations come on top")
+    console.print(table)
     for row in rows:
         if row.ranks == job.ranks:
             console.print(advice(row, settings), soft_wrap=True)

@@ -78,6 +78,16 @@ def test_options_of_strategies():
     assert predicted(gossip_every=4)[0]["gossip"] < plain["gossip"]
 
 
+def test_memory():
+    """Of Adam 16 bytes a weight; sums that are whole lie once on a node."""
+    job = replace(MLP, nbytes=4.0)
+    apart, node = predict.memory(job, 4, 1), predict.memory(job, 4, 2)
+    assert (apart["none"], apart["state"], apart["gradients"]) == (16, 8 + 8 / 4, 4 + 12 / 4)
+    assert apart.get("weights", 4) == 16 / 4
+    assert (node["none"], node["state"], node["gradients"]) == (14, 6 + 8 / 4, 4 + 12 / 4)
+    assert predict.memory(replace(job, slots=0), 4, 1)["state"] == 8
+
+
 def test_links_between_groups():
     """Two groups of two ranks: what goes between them takes longer where as much comes the other way; a message of
     gossip is one of all ranks of a group; and the center has all weights there and back."""
@@ -211,6 +221,7 @@ def test_without_a_script(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "best for this script on 4 ranks: " in said and "6,000" in said
     assert "links 0.956 Gbit/s, 50.0 µs" in said  # without the headers of frames
+    assert "MB of a rank by --shard: weights, sums of gradients and 2 slots a weight" in said
     found = json.loads((tmp_path / "figures.json").read_text())
     assert [row["ranks"] for row in found["rows"]] == predict.sizes(4, 6000)
     assert found["job"]["nbytes"] == 1e8 and found["job"]["buckets"] == 2
