@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.python.data.util import structure
 
-from matex_tf.patches.division import csv_lines, drawn_first, file_index, purity, records
+from matex_tf.patches.division import csv_lines, drawn_first, purity
 from matex_tf.patches.sources.pipeline_ownership import inputs_of, unwrapped
 from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
 from matex_tf.patches.turns import from_generator
@@ -146,12 +146,9 @@ def _split(dataset: Any) -> Deferred:
         return before if before.stages else Deferred(flat(dataset), (), before.kept)
     if kind == "_ZipDataset":
         return _of_zip(dataset)
-    if kind in _OF_FILES:
-        numbers, why = _OF_FILES[kind](dataset)
-        if numbers is not None:
-            return _of_map(numbers)
-        if why:
-            return Deferred(flat(dataset), (), why)
+    if kind == "CsvDatasetV2":
+        lines, why = csv_lines.lines_of(dataset)
+        return Deferred(flat(dataset), (), why) if lines is None else _of_map(lines)
     if kind in SAME_ELEMENTS:
         before = _split(unwrapped(dataset._input_dataset))
         if not before.stages:
@@ -167,17 +164,12 @@ def _kept(dataset: Any) -> Why:
         return form.kept
     if from_generator.of(dataset) is not None:
         return NOTHING
-    kept: Why = getattr(dataset, file_index.KEPT, NOTHING) or records.why_all_are_read(dataset)
+    kept: Why = getattr(dataset, csv_lines.KEPT, NOTHING)
     if not kept and type(dataset).__name__ in MAPS and (effects := purity.effects(dataset._map_func.function)):
         kept = Reason.EFFECTS(effects=effects)
     return kept or next((why for one in inputs_of(dataset) if (why := _kept(one))), NOTHING)
 
 
-#: By class: a map of the numbers of its elements, None where all are read, and why.
-_OF_FILES: dict[str, Callable[[Any], tuple[Any, Why]]] = {
-    "CsvDatasetV2": csv_lines.lines_of,
-    **dict.fromkeys(records.KINDS, records.numbered),
-}
 #: By class: how to do the same to another dataset.
 SAME_ELEMENTS: dict[str, Callable[[Any, Any], Any]] = {
     "_TakeDataset": lambda source, one: source.take(one._count),
@@ -226,7 +218,7 @@ def stage_of(dataset: Any) -> Stage:
     """What a map does."""
     takes = len(structure.get_flat_tensor_specs(dataset._input_dataset.element_spec))
     parallel = int(dataset._num_parallel_calls) if type(dataset).__name__ == "_ParallelMapDataset" else None
-    of_vectors = getattr(dataset, file_index.OF_VECTORS, None)
+    of_vectors = getattr(dataset, csv_lines.OF_VECTORS, None)
     return Stage(dataset._map_func.function, 0, takes, parallel, of_vectors)
 
 

@@ -22,8 +22,6 @@ from matex_tf.patches.sources import array_fingerprint
 
 #: Ops that read what nobody can compare beforehand: files, and code of Python.
 _OPEN = ("PyFunc", "Generator", "ReadFile", "TextLine", "TFRecord", "FixedLength", "RecordIO", "Load", "Snapshot")
-#: What an op is called in which Python reads files for this project; no code of the script.
-READS = "matex_reads"
 #: Ops that draw random numbers, by a part of their names; and classes of datasets that do.
 _RANDOM = ("Random", "Multinomial", "TruncatedNormal", "Poisson", "Stateful", "PyFunc")
 _NOT_RANDOM = ("StatefulPartitionedCall", "Stateless")
@@ -131,7 +129,7 @@ def _walk(dataset: Any) -> _Found:
 
 
 def _calls_script(node: Any) -> bool:
-    return ("PyFunc" in node.op and READS not in node.name) or "Generator" in node.op
+    return "PyFunc" in node.op or "Generator" in node.op
 
 
 def ops_of(graph: Any) -> list[Any]:

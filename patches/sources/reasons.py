@@ -66,8 +66,7 @@ class Reason(enum.Enum):
     )
     ROUNDS = "tf.data", "take or skip stands behind repeat", "`take` and `skip` in front of `repeat`"
     UNLIKE = "tf.data", "it is unlike what is known of datasets ({error})", "report it with your version of TensorFlow"
-    RECORDS = "tf.data", "TFRecordDataset reads every record, since {why}", "see TFRecord files below"
-    CSV = "tf.data", "{function} parses where it reads, since {why}", "see CSV files below"
+    CSV = "tf.data", "{function} parses where it reads, since {why}", "one line for each record"
     IN_FUNCTION = "tf.data", "it is made inside a tf.function", "make it outside"
     # Code of Python that makes batches or elements.
     DRAWS = (

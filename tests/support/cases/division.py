@@ -16,8 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf.patches.data import batches as fed
-from matex_tf.patches.division import file_index, shared_work
-from matex_tf.patches.division import records as numbered
+from matex_tf.patches.division import shared_work
 from matex_tf.patches.turns import row_memory
 from tests.support.cases.common import KERAS, by_patches, classifier, compiled, numbers, result_of, table
 from tests.support.compare import rows_of_batch
@@ -101,7 +100,6 @@ def records(folder, rows=405, compression=""):
 CSVS = {
     "csv": {"num_parallel_reads": 2},
     "csv of one file": {},
-    "csv of many lines": {},
     "csv of some columns": {"select_columns": ["label", "word", "a"], "na_value": "-"},
     "csv of line ends in quotes": {},
     "csv with errors ignored": {"ignore_errors": True, "num_rows_for_inference": 20},
@@ -229,8 +227,7 @@ def table_read(kind):
     """The rows of each batch of two epochs over CSV files, and what was said of who parses them."""
     keras.utils.set_random_seed(7)
     found, model = [], Rows()
-    most = mock.patch.object(file_index, "MOST", 50 if kind == "csv of many lines" else 1000)
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(shared_work, "tell", found.append), most:
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(shared_work, "tell", found.append):
         if kind == "csv of two files":
             csvs(folder, kind)
             files, types = [f"{folder}/0.csv", f"{folder}/1.csv"], [[0.5], tf.float64, [""], tf.int32]
@@ -253,32 +250,11 @@ def table_read(kind):
     return {"batches": joined(list(model.kept)), "said": said}
 
 
-def table_changed():
-    """A CSV file is written anew after the data set has been made."""
-    with tempfile.TemporaryDirectory() as folder:
-        data = tf.data.experimental.make_csv_dataset(csvs(folder, "csv"), 25, label_name="label", num_epochs=1)
-        with open(f"{folder}/1.csv", "a", newline="") as file:
-            file.write("1,2,word,3\r\n")
-        with contextlib.suppress(tf.errors.OutOfRangeError):
-            Rows().fit(data, verbose=0)
-
-
 def records_read(kind):
-    """The rows of each batch of two epochs over TFRecord files of large records, what was said of who reads them, and
-    how many records this rank has read by their numbers."""
+    """The rows of each batch of two epochs over TFRecord files, and what was said of who parses them."""
     keras.utils.set_random_seed(7)
-    found, read, model = [], [], Rows()
-    original = numbered.RecordIndex.read
-
-    def noted(index, numbers):
-        read.extend(numbers.tolist())
-        return original(index, numbers)
-
-    large = mock.patch.object(numbered, "_LARGE", 1 if kind != "small" else 4096)
-    noting = mock.patch.object(numbered.RecordIndex, "read", noted)
-    told = mock.patch.object(shared_work, "tell", found.append)
-    slow = mock.patch.multiple(numbered, _SECONDS=-1.0 if kind == "slow" else 60.0, _FIRST=16)
-    with tempfile.TemporaryDirectory() as folder, large, noting, told, slow:
+    found, model = [], Rows()
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(shared_work, "tell", found.append):
         compression = "GZIP" if kind == "compressed" else ""
         files, options = records(folder, compression=compression), {}
         if kind == "one file":
@@ -309,27 +285,7 @@ def records_read(kind):
             data = data.map(parse, num_parallel_calls=AUTOTUNE)
         model.fit(data.batch(25).prefetch(2), epochs=2, verbose=0)
     said = [(one.maps, one.kept.replace(folder, "")) for one in found]
-    return {"batches": joined(list(model.kept)), "said": said, "read": len(read)}
-
-
-def records_torn(kind):
-    """A TFRecord file that is damaged, cut off, or written to after the data set has been made."""
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(numbered, "_LARGE", 1):
-        path = records(folder)[1]
-        begins = numbered.RecordIndex([path])._files[0].bounds[:-1]
-        with open(path, "r+b") as file:
-            for begin in begins if kind == "data" else []:  # of all records, so that each rank reads one
-                file.seek(begin + 20)
-                file.write(b"\xff\xfe")
-            if kind == "head":
-                file.write(b"\x01")
-            elif kind == "end":
-                file.truncate(os.path.getsize(path) - 3)
-        data = tf.data.TFRecordDataset(path).map(parse).shuffle(5).map(lambda x, y: (x + 1, y)).batch(25)
-        if kind == "changed":
-            with open(path, "ab") as file:
-                file.write(b"\0")
-        Rows().fit(data, verbose=0)
+    return {"batches": joined(list(model.kept)), "said": said}
 
 
 #: Memory that processes share, in which calls are counted where no code that makes batches leads.
