@@ -148,10 +148,37 @@ def _of_node(adapter: Any, what: str) -> tuple[Any, Why]:
 
     nbytes = max(sum(array.nbytes for array in flat(batch, specs)) for batch in adapter._first_batches)
     turns = Turns(own, makers, nbytes)
+    if asked != "node":
+        run_state.current().part(in_turn.Open).turns.append(_SameDraws())
     rows = tf.data.Dataset.from_generator(
         lambda: in_turn.local_batches(turns, structure), output_signature=in_turn.signature(structure)
     )
     return rows, NOTHING
+
+
+class _SameDraws:
+    """The random generators of the process when a call ends: a generator that one rank runs has left them alone."""
+
+    def __init__(self) -> None:
+        self._before = reach.of_process()
+
+    def close(self) -> None:
+        """All ranks come here.
+
+        Raises:
+            MatexError: they differ between ranks, and did not.
+        """
+        mine = self._before, reach.of_process()
+        before, now = zip(*world.current().allgather(mine, "compare what has been drawn"), strict=True)
+        if len({*before}) == 1 and len({*now}) > 1:
+            raise MatexError(
+                f"{Reason.DRAWS(made='a batch')}. The first batches did not show that, so the first rank of each node "
+                "alone ran the Python generator, and has drawn more than the others. Let every rank run it: "
+                "--generators rank."
+            )
+
+    def abandon(self) -> None:
+        """Nothing to end."""
 
 
 class _Batches(decide.Data):

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from matex_tf.core import world
 
-#: Of so many batches one is made by a second rank as well; and of the first ones those whose numbers are powers of 2.
+#: Of so many batches one is made by a second rank as well; and of the first ones about those whose numbers are powers
+#: of 2.
 _CHECKED = 64
 
 
@@ -31,14 +32,20 @@ class Makers:
         self.checkers: dict[int, int] = {}
         self._walked = 0
 
-    def begin(self) -> None:
-        """A walk begins: choose which of its batches a second rank makes too."""
-        assert self.count is not None
-        everyone = range(self._walked, self._walked + self.count)
-        last = {self.count - 1} if not self._walked else set()
+    def begin(self, count: int) -> None:
+        """A walk over so many batches begins: choose which of them a second rank makes too.
+
+        That is the rank whose turn it was before, for a batch that is not its maker's first of a round: so what draws
+        or counts has done that once more on one of the two.
+        """
+        size = world.current().size
+        everyone = range(self._walked, self._walked + count)
         due = {place for place, number in enumerate(everyone) if number & number - 1 == 0 or number % _CHECKED == 0}
-        self.checkers = {number: (self.of(number) + 1) % world.current().size for number in sorted(due | last)}
-        self._walked += self.count
+        due |= {count - 1} if not self._walked else set()
+        rounds = sorted({place - place % size for place in due})
+        self.checkers = {first + 1: self.of(first) for first in rounds if first + 1 < count}
+        self.count = count
+        self._walked += count
 
     def of(self, number: int) -> int:
         """The rank that makes a batch for this rank."""

@@ -12,6 +12,7 @@ Relies on (Keras 3.3 to 3.15, private): `PyDatasetAdapter.get_tf_dataset`, its `
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -21,7 +22,8 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.patches.common import log_once
+from matex_tf.errors import MatexError
+from matex_tf.patches.common import log_once, run_state
 from matex_tf.patches.sources import batch_ownership, decide, price
 from matex_tf.patches.sources.decide import Source
 from matex_tf.patches.sources.price import Price
@@ -155,9 +157,10 @@ def _in_turn(adapter: Any, original: Callable[[], Any], specs: list[tf.TensorSpe
     makers = Makers(data.num_batches)
     trusted = settings.current().generators == "node"
 
-    def numbers() -> Iterable[int]:
+    def numbers(count: int) -> Iterable[int]:
+        makers.count = count
         if not trusted:
-            makers.begin()
+            makers.begin(count)
         return makers.mine()
 
     mine, enqueuer = MyTurns(adapter, numbers), adapter.enqueuer
@@ -168,10 +171,39 @@ def _in_turn(adapter: Any, original: Callable[[], Any], specs: list[tf.TensorSpe
         return (flat(adapter._standardize_batch(batch), specs) for batch in mine.batches(enqueuer))
 
     turns = Turns(own, makers, nbytes, type(data).__name__, steps)
+    if not trusted:
+        run_state.current().part(in_turn.Open).turns.append(_LastLook(data))
     _at_the_end_of_epochs(adapter, turns.end_epoch)
     adapter._get_iterator = lambda: in_turn.local_batches(turns, structure)
     adapter._output_signature = in_turn.signature(structure)
     return in_turn.as_fast_as_asked(original())
+
+
+class _LastLook:
+    """One batch more when a call ends, of data that have been looked at when it began: they may draw or count since."""
+
+    def __init__(self, data: Any):
+        self._data = data
+
+    def close(self) -> None:
+        """All ranks come here.
+
+        Raises:
+            MatexError: making a batch changes something by now.
+        """
+        within, why = reach.of_object(self._data), NOTHING
+        with data_threads.make_batches(), contextlib.suppress(Exception):  # it need not give any after its last epoch
+            self._data[0]
+            why = within.why_every_rank("a batch")
+        everyone = world.current().allgather(why, "look at the data of a call once more")
+        if why := next(filter(None, everyone), NOTHING):
+            raise MatexError(
+                f"{type(self._data).__name__}: {why}. At the beginning nothing showed that, so each batch was made by "
+                "one rank, and some were not those of one rank alone. Let every rank make every batch: --data whole."
+            )
+
+    def abandon(self) -> None:
+        """Nothing to end."""
 
 
 class MyTurns:
@@ -179,10 +211,10 @@ class MyTurns:
 
     Args:
         adapter: the PyDatasetAdapter of the script's data, which says whether an order is drawn for each walk.
-        mine: begins a walk, and gives the numbers of the rank's batches of it.
+        mine: begins a walk over so many batches, and gives the numbers of the rank's of it.
     """
 
-    def __init__(self, adapter: Any, mine: Callable[[], Iterable[int]]):
+    def __init__(self, adapter: Any, mine: Callable[[int], Iterable[int]]):
         self._adapter, self._data, self._mine = adapter, adapter.py_dataset, mine
         self._places: Sequence[int] = range(0)
 
@@ -210,7 +242,7 @@ class MyTurns:
     def draw(self) -> None:
         """Take the batches of a walk."""
         places = self.order()
-        self._places = [places[number] for number in self._mine()]
+        self._places = [places[number] for number in self._mine(len(places))]
 
     def order(self) -> list[int]:
         """The numbers of all batches, in the order that Keras draws: from 3.16 on by the number of the epoch alone."""

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from tensorflow.python.eager import context
 
+from matex_tf.core import mismatch
 from matex_tf.patches.common import seeds
 from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
 from matex_tf.patches.turns import digest
@@ -144,6 +145,11 @@ def _generators_of_process() -> list[Any]:
     of_process = [random.random.__self__, np.random.rand.__self__]  # type: ignore[attr-defined]
     found = {id(one): one for one in (*of_process, *gc.get_objects()) if issubclass(type(one), kinds)}
     return [one for one in found.values() if type(one) is not random.SystemRandom]
+
+
+def of_process() -> int:
+    """A checksum over the random generators that all code of the process shares."""
+    return mismatch.checksum(repr(_drawn([random.random.__self__, np.random.rand.__self__])))  # type: ignore[attr-defined]
 
 
 def _drawn(generators: Iterable[Any]) -> list[Any]:

@@ -12,27 +12,24 @@ REFUSED = {
     **dict.fromkeys(("tf.data", "drawing", "from_generator"), _TF_DATA),
     **dict.fromkeys(("pure", "impure"), {*_TF_DATA, "nothing"}),
     "generator": {*_TF_DATA, "nothing", "class weights"},
-    "DataSet": set(),
+    "DataSet": {"both weights"},
 }
 #: Those that are unlike one another come first.
 SOURCES = ("drawing", "generator", "pure", "DataSet", "arrays", "tf.data", "from_generator", "impure")
-#: What is another question for rows that each rank has its own part of.
-NOT_OF_SHARDS = {"split", "weights", "nothing", "a row", "no end", "weights in batches", "both weights"}
 
 
 def test_flips(ranks):
     """The way that docs/data.md shows: other flips in each epoch, those of one rank; in parallel alike on all ranks."""
-    reference = same(ranks(data_options.flips, (1, 2), meets="", parallel=False), rtol=0, atol=0)
+    reference = same(ranks(data_options.flips, (1, 3), meets="", parallel=False), rtol=0, atol=0)
     assert len({tuple(epoch) for epoch in reference}) == 3
-    alike(ranks(data_options.flips, (2,), meets="", parallel=True))
+    alike(ranks(data_options.flips, (3,), meets="", parallel=True))
 
 
 @pytest.mark.variants(4)
 @pytest.mark.parametrize("source", SOURCES)
 def test_options(ranks, request, source):
     """The same history and weights; what Keras refuses is the same error on every rank."""
-    left_out = NOT_OF_SHARDS if source == "DataSet" else set()
-    for size in (2, 3) if request.config.getoption("--all") else (2,):
+    for size in (2, 3) if request.config.getoption("--all") or source == "DataSet" else (2,):
         name = f"DataSet for {size}" if source == "DataSet" else source
-        reference = same(ranks(data_options.fitted, (1, size), meets="", source=name, left_out=left_out))
+        reference = same(ranks(data_options.fitted, (1, size), meets="", source=name))
         assert {option for option, result in reference.items() if isinstance(result, str)} == REFUSED[source]

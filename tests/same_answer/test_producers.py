@@ -31,12 +31,21 @@ def test_the_price(ranks):
 
 
 def test_one_that_changes_later(ranks):
-    """A second rank makes some of the batches too: all ranks stop with the same error."""
+    """A second rank makes some of the batches too, and all make one when the call ends: the same error on all ranks."""
     results = ranks(producers.later, (1, 2, 3), meets="")
-    assert results[1] == [""]
+    assert not any(results[1][0].values())
     for size in (2, 3):
-        assert len({*results[size]}) == 1 and "Later: batch" in results[size][0], results[size]
-        assert "depends on more than its index" in results[size][0]
+        found, *others = results[size]
+        assert all(other == found for other in others), results[size]
+        for name in ("epoch 3", "environment"):
+            assert "Later: batch" in found[name] and "depends on more than its index" in found[name], found
+        assert "draws random numbers" in found["last epoch"] and "--data whole" in found["last epoch"], found
+        assert "draws random numbers" in found["generator"] and "--generators rank" in found["generator"], found
+
+
+def test_lengths_that_change(ranks):
+    """An epoch ends where it ends on one rank."""
+    same(ranks(producers.shrinking, (1, 2, 3), meets=""), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("drawing", [False, True])

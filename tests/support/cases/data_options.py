@@ -77,13 +77,21 @@ def _from_generator(columns, forever):
     return tf.data.Dataset.from_generator(lambda: _generated(columns, forever), output_signature=specs)
 
 
-def _shard(columns, like):
+def _as_used(rows, like, split):
+    """Rows in the order in which so many ranks use theirs; behind them those that `validation_split` takes of each."""
+    spans = [span(rows, rank, like) for rank in range(like)]
+    ends = [low + int((high - low) * (1 - split)) for low, high in spans]
+    trained = [np.arange(low, end) for (low, _), end in zip(spans, ends, strict=True)]
+    left = [np.arange(end, high) for (_, high), end in zip(spans, ends, strict=True)]
+    parts = [part for part in (trained, left) if sum(map(len, part))]
+    return np.concatenate([np.concatenate(part)[Interleaving([*map(len, part)]).order(BATCH)] for part in parts])
+
+
+def _shard(columns, like, split):
     """The arguments of `fit` for a DataSet's rows; one rank has them in the order in which so many ranks use theirs."""
     ranks = world.current()
     if ranks.size == 1 and len(columns[0]):
-        counts = np.diff([span(len(columns[0]), rank, like)[0] for rank in range(like)] + [len(columns[0])])
-        order = Interleaving(counts.tolist()).order(BATCH)
-        columns = [one[order] for one in columns]
+        columns = [one[_as_used(len(columns[0]), like, split)] for one in columns]
     shard = Shard(Memory(*columns[:2]), range(len(columns[0])), ranks)
     mine = slice(shard.rows.start, shard.rows.stop)
     weights = {"sample_weight": columns[2][mine]} if len(columns) > 2 else {}
@@ -103,11 +111,11 @@ SOURCES = {
 }
 
 
-def _given(source, rows=ROWS, weighted=False, forever=False):
-    """The arguments of `fit` that have data."""
+def _given(source, rows=ROWS, weighted=False, forever=False, split=0.0):
+    """The arguments of `fit` that have data, of which it will split off a part."""
     columns = _rows(rows, weighted)
     if source.startswith("DataSet"):
-        return _shard(columns, int(source[-1]))
+        return _shard(columns, int(source[-1]), split)
     if source == "arrays":
         weights = {"sample_weight": columns[2]} if weighted else {}
         return {"x": columns[0], "y": columns[1], "batch_size": BATCH, **weights}
@@ -122,12 +130,17 @@ def _validation():
 OPTIONS = {
     "a row is left": lambda source: {**_given(source), "epochs": 2},
     "some epochs": lambda source: {**_given(source), "epochs": 4, "initial_epoch": 2},
-    "split": lambda source: {**_given(source), "epochs": 2, "validation_split": 0.25, "validation_freq": 2},
+    "split": lambda source: {
+        **_given(source, split=0.25),
+        "epochs": 2,
+        "validation_split": 0.25,
+        "validation_freq": 2,
+    },
     "validation by a generator": lambda source: {**_given(source), "epochs": 2, "validation_freq": 2, **_validation()},
     "fewer steps": lambda source: {**_given(source), "epochs": 3, "steps_per_epoch": 3},
     "more steps": lambda source: {**_given(source), "epochs": 2, "steps_per_epoch": 6},
     "class weights": lambda source: {**_given(source), "class_weight": WEIGHTS, "validation_data": _rows(5, False)},
-    "weights": lambda source: {**_given(source), "sample_weight": weights_for(ROWS)},
+    "weights": lambda source: {"sample_weight": weights_for(ROWS), **_given(source, weighted="DataSet" in source)},
     "weights in batches": lambda source: _given(source, weighted=True),
     "both weights": lambda source: {**_given(source, weighted=True), "class_weight": WEIGHTS},
     "no end": lambda source: {**_given(source, forever=True), "epochs": 2, "steps_per_epoch": 5},
@@ -169,12 +182,12 @@ def flips(parallel):
     return [[flipped[epoch, number] for number in range(12)] for epoch in range(3)]
 
 
-def fitted(source, left_out=()):
+def fitted(source):
     """By option: the history and the weights, or what Keras raises."""
     model = compiled(classifier())
     begin, slots = model.get_weights(), [one.numpy() for one in model.optimizer.variables]
     results = {}
-    for option in (one for one in OPTIONS if one not in left_out):
+    for option in OPTIONS:
         keras.utils.set_random_seed(11)
         model.set_weights(begin)
         for variable, value in zip(model.optimizer.variables, slots, strict=True):

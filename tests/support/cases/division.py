@@ -337,7 +337,7 @@ def in_turn(kind):
         if kind == "steps":
             model.fit(data, epochs=3, steps_per_epoch=3, verbose=0)
         else:
-            model.fit(data, epochs=2, shuffle=kind not in ("workers", "processes"), verbose=0)
+            model.fit(data, epochs=4, shuffle=kind not in ("workers", "processes"), verbose=0)
         made = int(np.frombuffer(_CALLS, np.int64, 5).sum())
         model.evaluate(Augmented("index"), verbose=0)
     kept = [(total, rows[:-1]) for total, rows in model.kept]

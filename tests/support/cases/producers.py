@@ -11,6 +11,7 @@ import random
 import sqlite3
 import tempfile
 import threading
+import warnings
 from multiprocessing import shared_memory
 from unittest import mock
 
@@ -328,23 +329,74 @@ def priced():
 
 
 class Later(Producer):
-    """Draws from its second epoch on."""
+    """Draws or counts from an epoch on. Args: how: gives a number; begins: epochs that have ended by then."""
 
-    def __init__(self):
+    def __init__(self, how, begins):
         self.rng, self.epoch = np.random.default_rng(1), 0
-        super().__init__(lambda data, number: data.rng.random() if data.epoch > 1 else number)
+        super().__init__(lambda data, number: how(data) if data.epoch >= begins else number)
 
     def on_epoch_end(self):
         self.epoch += 1
 
 
+def _count_in_environment(data):
+    os.environ["MATEX_TEST_COUNT"] = str(int(os.environ.get("MATEX_TEST_COUNT", "0")) + 1)
+    return int(os.environ["MATEX_TEST_COUNT"])
+
+
+#: By name: what draws or counts where nobody looks, or not at the beginning, and from which epoch on.
+LATER = {
+    "epoch 3": (lambda data: data.rng.random(), 2),
+    "last epoch": (lambda data: data.rng.random(), 4),
+    "environment": (_count_in_environment, 0),
+}
+
+
+def _late_generator():
+    """Draws from its fourth batch on."""
+    for number in range(8):
+        drawn = np.random.rand() if number >= 3 else 0.0
+        yield np.full((12, 6), number + drawn, "float32"), np.zeros((12, 1), "float32")
+
+
 def later():
-    """What is raised where a data set turns out to draw; "" on one rank."""
-    try:
-        Rows().fit(Later(), epochs=3, shuffle=False, verbose=0)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
+    """By name: what is raised where data turn out to draw; "" on one rank."""
+    found = {}
+    os.environ.pop("MATEX_TEST_COUNT", None)
+    for name, (how, begins) in {**LATER, "generator": (None, 0)}.items():
+        keras.utils.set_random_seed(3)
+        try:
+            data = _late_generator() if how is None else Later(how, begins)
+            Rows().fit(data, epochs=1 if how is None else 4, shuffle=False, verbose=0)
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {error}"
+        else:
+            found[name] = ""
+    return found
+
+
+class Shrinking(Producer):
+    """Has another length in each epoch."""
+
+    def __init__(self):
+        self.lengths = [5, 7, 2, 4]
+        super().__init__(lambda data, number: number)
+
+    def __len__(self):
+        return self.lengths[0]
+
+    def on_epoch_end(self):
+        self.lengths = [*self.lengths[1:], self.lengths[0]]
+
+
+def shrinking():
+    """The batches of epochs of data whose length changes."""
+    keras.utils.set_random_seed(3)
+    model = Rows()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras: the input ran out of data
+        model.fit(Shrinking(), epochs=4, shuffle=False, verbose=0)
+    return {"batches": joined([*model.kept])}
 
 
 class Growing(Producer):

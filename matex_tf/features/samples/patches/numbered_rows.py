@@ -152,7 +152,7 @@ class _All(pydatasets.MyTurns):
     """The batches of which an epoch uses a row, made by every rank."""
 
     def __init__(self, adapter: Any, used: Callable[[int], bool]):
-        super().__init__(adapter, tuple)
+        super().__init__(adapter, range)
         self._used = used
 
     def draw(self) -> None:
