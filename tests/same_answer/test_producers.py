@@ -9,7 +9,7 @@ from tests.support.cases.producers import PURE
 
 def test_who_makes_batches(ranks, request):
     """What draws, counts or keeps anything is made by every rank, and ends as on one rank; what does not, in turn."""
-    kinds = [] if request.config.getoption("--all") else ["name", "rolling", "plain"]
+    kinds = [] if request.config.getoption("--all") else ["rolling", "thread", "c", "lazy file", "plain"]
     results = ranks(producers.made, (1, 2, 3), meets="", kinds=kinds)
     for values in results.values():
         for value in values:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import ctypes
 import functools
 import multiprocessing
 import os
+import queue
 import random
 import sqlite3
 import tempfile
@@ -142,6 +144,37 @@ def _of_file():
     return lambda data, number, file=file: float(file.readline())
 
 
+def _of_lazy_file():
+    path = os.path.join(tempfile.mkdtemp(), "numbers")
+    with open(path, "w") as file:
+        file.write("\n".join(map(str, range(100))))
+    held = []
+
+    def more(data, number):
+        if not held:
+            held.append(open(path))  # noqa: SIM115, which lives as long as the data
+        return float(held[0].readline())
+
+    return more
+
+
+def _of_thread():
+    numbers, rng = queue.Queue(maxsize=2), np.random.default_rng(6)
+
+    def fill():
+        while True:
+            numbers.put(rng.random())
+
+    threading.Thread(target=fill, daemon=True).start()
+    return lambda data, number: numbers.get()
+
+
+def _of_c():
+    library = ctypes.CDLL(None)
+    library.srand48(5)
+    return lambda data, number: library.lrand48() % 1000
+
+
 def _of_pool():
     pool = concurrent.futures.ThreadPoolExecutor(1)
     rng = np.random.default_rng(4)
@@ -266,6 +299,9 @@ IMPURE = {
     "global": lambda: _of_count,
     "rolling": Rolling,
     "file": _of_file,
+    "lazy file": _of_lazy_file,
+    "thread": _of_thread,
+    "c": _of_c,
     "pool": _of_pool,
     "database": _of_database,
     "shared count": _of_shared_count,
