@@ -65,11 +65,11 @@ def prepare(seed: int) -> None:
 
 
 def _patch_imports() -> None:
-    from matex_tf.patches.imports import dataset_alias, horovod_alias
+    from matex_tf.features import registry
+    from matex_tf.patches.imports import dataset_alias
 
     dataset_alias.install()
-    horovod_alias.install()
-    wrapt.register_post_import_hook(horovod_alias.leave_alone, "horovod.tensorflow")
+    registry.start()
     for module, patch in (*(RECORDING if recorded() else ()), *PATCHES, *_of_files()):
         _register(module, f"{__name__}.{patch}")
     for module, patch in table.of_features():

@@ -26,7 +26,6 @@ COMMANDS = {
         ("verify", "compare a training on N ranks with that on one: matex-tf verify -n 4 train.py", True),
         ("bench", "measure the exchange on this machine or cluster: matex-tf bench allreduce", True),
         ("completion", "let bash, zsh or fish complete commands and options: matex-tf completion bash", True),
-        ("horovodrun", "run a Horovod script: matex-tf horovodrun -np 4 python train.py", True),
     )
 }
 

@@ -54,6 +54,7 @@ class Feature:
         names: classes that `matex_tf` has under their own names, and the module of each.
         patches: modules that are patched, and the module of ours that patches each; rows as in `patches/table.py`.
         step_parts: classes of `patches.steps.step_part.StepPart`, as "package.module:Class".
+        starts: functions without arguments, as "package.module:function", that each process calls before its script.
         package: what to install to have it, as pip takes it; for features of matex_tf itself, which known.txt lists.
     """
 
@@ -64,6 +65,7 @@ class Feature:
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     patches: Sequence[tuple[str, str]] = ()
     step_parts: Sequence[str] = ()
+    starts: Sequence[str] = ()
     package: str = ""
 
 
@@ -108,6 +110,14 @@ def features_in(path: Sequence[str]) -> dict[str, Feature]:
 def commands() -> dict[str, Command]:
     """The commands of all features, by their names."""
     return {name: one for feature in found().values() for name, one in feature.commands.items()}
+
+
+def start() -> None:
+    """Let features do what each process has to do before its script begins."""
+    for feature in found().values():
+        for place in feature.starts:
+            module, _, function = place.partition(":")
+            getattr(importlib.import_module(module), function)()
 
 
 def entry_points(path: Sequence[str]) -> Iterator[EntryPoint]:

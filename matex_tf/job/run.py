@@ -161,13 +161,14 @@ def join() -> World:
 def run_alone(target: Target, ending: Finalizer, settings: Settings) -> int:
     """Run a script that nobody shares, and leave its ending to Python."""
     from matex_tf import patches
-    from matex_tf.patches.imports import dataset_alias, horovod_alias
+    from matex_tf.features import registry
+    from matex_tf.patches.imports import dataset_alias
 
     without = suggestions.without_effect_alone(settings)
     if without and settings.notes:
         print(f"matex_tf: {without}", file=sys.stderr, flush=True)
     dataset_alias.install()
-    horovod_alias.install()
+    registry.start()
     if patches.recorded():
         patches.install_recording(set_seeds(World(), settings.seed))
     try:
@@ -207,12 +208,11 @@ def prepare(world: World, settings: Settings, output: Output) -> int:
         print(f"matex_tf: {where}, {threads}", file=sys.stderr, flush=True)
     from matex_tf import patches
     from matex_tf.patches.common import run_state
-    from matex_tf.patches.imports import horovod_alias
 
     if settings.trace:
         trace.start(world, os.path.abspath(settings.trace))
     if shared_out:
-        run_state.current().begin(horovod_alias.Devices(listed, shared_out=True))
+        run_state.current().begin(run_state.Devices(listed, shared_out=True))
     patches.install(seed=seed)
     return seed
 

@@ -8,10 +8,24 @@ caller can hand on is not kept here; what belongs to a model, a step or a graph 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 _Part = TypeVar("_Part")
+
+
+@dataclasses.dataclass(frozen=True)
+class Devices:
+    """The GPUs of the node.
+
+    Attributes:
+        listed: what CUDA_VISIBLE_DEVICES was before the ranks of the node got one each; None where it was not set.
+        shared_out: whether they did.
+    """
+
+    listed: str | None = None
+    shared_out: bool = False
 
 
 class RunState:

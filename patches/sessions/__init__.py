@@ -8,5 +8,5 @@
 - `variables`: rank 0's values, wherever they are initialized or restored.
 - `files`: savers, checkpoints of monitored sessions and event files are written once.
 
-It may import the other rooms of patches but horovod. Start reading in session_run.py.
+It may import the other rooms of patches. Start reading in session_run.py.
 """

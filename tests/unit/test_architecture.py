@@ -101,13 +101,6 @@ ROOMS: dict[str, str] = {
     "patches.sessions": (
         "core exchange patches.common patches.data patches.keras patches.loops patches.saving patches.sources"
     ),
-    "patches.horovod": (
-        "core patches patches.common patches.imports patches.horovod.core patches.horovod.optimizers"
-    ),
-    "patches.horovod.core": (
-        "core storage faults exchange exchange.node patches patches.common patches.imports patches.recovery"
-    ),
-    "patches.horovod.optimizers": "patches.common patches.horovod.core",
     "job": (
         "core layer center exchange launch launch.warm faults watching patches patches.common"
         " patches.files patches.imports features"
@@ -195,7 +188,7 @@ def test_one_module_knows_mpi4py():
     assert not [name for name, path in modules().items() if "core.transport.mpi" in imported(path)]
     untyped = re.compile(r"\bcomm: (Any|object)\b")
     found = {name for name, path in modules().items() if untyped.search(path.read_text())}
-    assert found == {"patches.horovod.core.basics"}
+    assert found == {"features.horovod.names.core.basics"}
 
 
 def test_one_checksum():

@@ -66,12 +66,12 @@ def test_horovod_refuses(flags, message):
 
 def test_horovod_that_is_not_installed(monkeypatch, tmp_path):
     """Neither a folder of that name, nor the names that matex_tf serves, are Horovod."""
-    from matex_tf.patches.imports import horovod_alias
+    from matex_tf.features.horovod import alias
 
     wanted = Settings.read({"transport": "horovod"}, {})
     (tmp_path / "horovod").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, horovod_alias.Finder()])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, alias.Finder()])
     with pytest.raises(SettingError, match="--transport horovod needs Horovod, and .* has none"):
         wanted.refuse_conflicts(2)
     wanted.refuse_conflicts(1)

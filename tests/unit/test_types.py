@@ -59,7 +59,8 @@ def test_a_wrong_call_between_packages_is_refused(tmp_path):
     (tmp_path / "matex_tf" / "planted.py").write_text(FROM_CORE)
     (tmp_path / "benchmarks" / "planted.py").write_text(BENCHMARK)
 
-    below = tmp_path / "patches" / "horovod"  # has modules of its own that are called keras and tensorflow
+    # This folder has modules of its own that are called keras and tensorflow.
+    below = tmp_path / "matex_tf" / "features" / "horovod" / "names"
     ran = subprocess.run([sys.executable, "-m", "mypy"], cwd=below, capture_output=True, text=True)
 
     assert ran.returncode == 1, ran.stdout + ran.stderr

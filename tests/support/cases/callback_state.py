@@ -87,7 +87,7 @@ class State:
 def commit(tmp):
     """Commits of a state that holds an object for a while: the places that were written, and what was said."""
     import tests.support.cases.horovod_script  # noqa: F401  # first, or this rank's patches step aside for good
-    from matex_tf.patches.horovod.core import commits
+    from matex_tf.features.horovod.names.core import commits
 
     before = settings.use(Settings(checkpoint_seconds=0.0))
     store = Checkpoints(Path(tmp), "script.py", False, world.current().log)

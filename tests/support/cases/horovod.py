@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import tensorflow as tf
 
-from matex_tf.patches.horovod.core import coordinator as coordinator_module
+from matex_tf.features.horovod.names.core import coordinator as coordinator_module
 from tests.support.cases.horovod_script import hvd, script
 
 INTEGERS = (tf.uint8, tf.int8, tf.int32, tf.int64)

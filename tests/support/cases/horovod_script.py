@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 import sys
 
+from matex_tf.features.horovod import alias
 from matex_tf.patches.common import wrapping
-from matex_tf.patches.imports import horovod_alias
 
 # As if it were done: the import must not put the patches of other cases aside, nor change their seeds.
 wrapping.put_aside(True)
-import matex_tf.patches.horovod  # noqa: E402, F401
-import matex_tf.patches.horovod.tensorflow as hvd  # noqa: E402
+import matex_tf.features.horovod.names  # noqa: E402, F401
+import matex_tf.features.horovod.names.tensorflow as hvd  # noqa: E402
 
 wrapping.put_aside(False)
-sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, horovod_alias.Finder)]
+sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, alias.Finder)]
 
 
 def script(case):

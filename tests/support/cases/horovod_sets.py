@@ -8,8 +8,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from matex_tf.patches.horovod.core import basics
-from matex_tf.patches.horovod.core import coordinator as coordinator_module
+from matex_tf.features.horovod.names.core import basics
+from matex_tf.features.horovod.names.core import coordinator as coordinator_module
 from tests.support.cases.horovod import given, same, wrong
 from tests.support.cases.horovod_script import hvd, script
 

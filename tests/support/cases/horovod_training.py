@@ -7,9 +7,9 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-import matex_tf.patches.horovod.keras as hvd_keras
-from matex_tf.patches.horovod import callbacks, elastic
-from matex_tf.patches.horovod.sync_batch_norm import SyncBatchNormalization
+import matex_tf.features.horovod.names.keras as hvd_keras
+from matex_tf.features.horovod.names import callbacks, elastic
+from matex_tf.features.horovod.names.sync_batch_norm import SyncBatchNormalization
 from tests.support.cases.horovod_script import hvd, script
 
 ROWS = 8  # of a rank in a batch

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from matex_tf.features.horovod.names.core import basics, functions, ops, unsupported
+from matex_tf.features.horovod.names.optimizers.which_keras import IS_2, keras
 from matex_tf.patches.common import keras_lines, seeds
-from matex_tf.patches.horovod.core import basics, functions, ops, unsupported
-from matex_tf.patches.horovod.optimizers.which_keras import IS_2, keras
 
 
 def shared_variables(variables: Iterable[Any]) -> list[Any]:

@@ -16,10 +16,10 @@ import tensorflow as tf
 
 from matex_tf.core import world
 from matex_tf.errors import RankLost
-from matex_tf.patches.horovod.callbacks import shared_variables
-from matex_tf.patches.horovod.core import basics, commits, functions, unsupported
-from matex_tf.patches.horovod.core.exceptions import HorovodInternalError
-from matex_tf.patches.horovod.optimizers.which_keras import keras
+from matex_tf.features.horovod.names.callbacks import shared_variables
+from matex_tf.features.horovod.names.core import basics, commits, functions, unsupported
+from matex_tf.features.horovod.names.core.exceptions import HorovodInternalError
+from matex_tf.features.horovod.names.optimizers.which_keras import keras
 
 
 class State:

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from matex_tf.patches.common import keras_lines
-from matex_tf.patches.horovod import callbacks, elastic, util
-from matex_tf.patches.horovod.core import basics, functions, ops, unsupported
-from matex_tf.patches.horovod.core.basics import *  # noqa: F403
-from matex_tf.patches.horovod.core.basics import Adasum, Average, Sum
-from matex_tf.patches.horovod.core.functions import broadcast_global_variables
-from matex_tf.patches.horovod.core.process_sets import (
+from matex_tf.features.horovod.names import callbacks, elastic, util
+from matex_tf.features.horovod.names.core import basics, functions, ops, unsupported
+from matex_tf.features.horovod.names.core.basics import *  # noqa: F403
+from matex_tf.features.horovod.names.core.basics import Adasum, Average, Sum
+from matex_tf.features.horovod.names.core.functions import broadcast_global_variables
+from matex_tf.features.horovod.names.core.process_sets import (
     ProcessSet,
     add_process_set,
     global_process_set,
     remove_process_set,
 )
-from matex_tf.patches.horovod.optimizers import distributed, gradients
-from matex_tf.patches.horovod.optimizers.compression import Compression
-from matex_tf.patches.horovod.optimizers.which_keras import IS_2, keras
-from matex_tf.patches.horovod.sync_batch_norm import SyncBatchNormalization
+from matex_tf.features.horovod.names.optimizers import distributed, gradients
+from matex_tf.features.horovod.names.optimizers.compression import Compression
+from matex_tf.features.horovod.names.optimizers.which_keras import IS_2, keras
+from matex_tf.features.horovod.names.sync_batch_norm import SyncBatchNormalization
+from matex_tf.patches.common import keras_lines
 
 __all__ = [
     "Compression",
@@ -83,10 +83,10 @@ def DistributedOptimizer(
 def _added(optimizer: Any) -> type:
     """What the class of this optimizer gets on top, by the Keras that it is of."""
     if keras_lines.is_keras_2(optimizer):
-        from matex_tf.patches.horovod.optimizers import keras2
+        from matex_tf.features.horovod.names.optimizers import keras2
 
         return keras2.Added
-    from matex_tf.patches.horovod.optimizers import keras3
+    from matex_tf.features.horovod.names.optimizers import keras3
 
     return keras3.Added
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from matex_tf.patches.horovod.core import ops
-from matex_tf.patches.horovod.core.basics import Adasum, Average, Sum
-from matex_tf.patches.horovod.core.process_sets import ProcessSet, global_process_set
-from matex_tf.patches.horovod.optimizers.compression import Compression
+from matex_tf.features.horovod.names.core import ops
+from matex_tf.features.horovod.names.core.basics import Adasum, Average, Sum
+from matex_tf.features.horovod.names.core.process_sets import ProcessSet, global_process_set
+from matex_tf.features.horovod.names.optimizers.compression import Compression
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +123,7 @@ def variables_of(local_layers: Any) -> list[Any]:
     Raises:
         ValueError: something else is among them.
     """
-    from matex_tf.patches.horovod.optimizers.which_keras import keras
+    from matex_tf.features.horovod.names.optimizers.which_keras import keras
 
     layers = [] if local_layers is None else local_layers
     layers = [layers] if isinstance(layers, keras.layers.Layer) else list(layers)

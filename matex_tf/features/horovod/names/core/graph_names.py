@@ -23,7 +23,7 @@ from typing import Any
 import tensorflow as tf
 import wrapt
 
-from matex_tf.patches.horovod.core import graph_calls
+from matex_tf.features.horovod.names.core import graph_calls
 
 
 def in_session() -> bool:

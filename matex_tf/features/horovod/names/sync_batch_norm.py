@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from matex_tf.patches.horovod.core import basics, ops
-from matex_tf.patches.horovod.optimizers.which_keras import IS_2, keras
+from matex_tf.features.horovod.names.core import basics, ops
+from matex_tf.features.horovod.names.optimizers.which_keras import IS_2, keras
 
 
 @keras.saving.register_keras_serializable(package="horovod")

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from matex_tf.core.world import World
-from matex_tf.patches.horovod.core import basics
-from matex_tf.patches.horovod.core.coordinator import Coordinator
-from matex_tf.patches.horovod.core.exceptions import BadArgument
-from matex_tf.patches.horovod.core.requests import Call
+from matex_tf.features.horovod.names.core import basics
+from matex_tf.features.horovod.names.core.coordinator import Coordinator
+from matex_tf.features.horovod.names.core.exceptions import BadArgument
+from matex_tf.features.horovod.names.core.requests import Call
 
 
 class ProcessSet:

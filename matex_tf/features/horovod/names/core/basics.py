@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Any
 
 from matex_tf.core import trace, world
+from matex_tf.features.horovod import alias
+from matex_tf.features.horovod.names.core.coordinator import Coordinator
 from matex_tf.patches.common import log_once, run_state
-from matex_tf.patches.horovod.core.coordinator import Coordinator
-from matex_tf.patches.imports import horovod_alias
 
 __all__ = [
     "Adasum",
@@ -83,7 +83,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         NotImplementedError: comm is a part of the job.
         ValueError: on every rank, a process set that cannot be or that is there already. None of them is added then.
     """
-    from matex_tf.patches.horovod.core import process_sets as sets
+    from matex_tf.features.horovod.names.core import process_sets as sets
 
     ranks, joined = world.current(), _joined()
     _check_comm(comm, ranks.size)
@@ -92,7 +92,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         sets.begin(joined.coordinator)
         sets.close_left()
         if not ranks.is_single:
-            log_once.log(horovod_alias.NOTE)
+            log_once.log(alias.NOTE)
             _abort_on_exception(ranks)
         name = os.environ.get("HOROVOD_TIMELINE", "")
         if name and name.upper() != "DYNAMIC":
@@ -103,7 +103,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 def reinit() -> None:
     """Ranks have been left behind: go on with those that are left, without their process sets."""
-    from matex_tf.patches.horovod.core import process_sets as sets
+    from matex_tf.features.horovod.names.core import process_sets as sets
 
     joined = _joined()
     joined.left.clear()
@@ -143,7 +143,7 @@ def _abort_on_exception(ranks: world.World) -> None:
 
 def shutdown() -> None:
     """Leave; collectives need another `init` then. The ranks of the job go on."""
-    from matex_tf.patches.horovod.core import process_sets as sets
+    from matex_tf.features.horovod.names.core import process_sets as sets
 
     joined = _joined()
     if joined.timeline:

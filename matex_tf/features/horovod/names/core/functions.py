@@ -12,9 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf.errors import MatexError
-from matex_tf.patches.horovod.core import basics, ops
-from matex_tf.patches.horovod.core.process_sets import ProcessSet, by_id, global_process_set
-from matex_tf.patches.horovod.core.requests import Call
+from matex_tf.features.horovod.names.core import basics, ops
+from matex_tf.features.horovod.names.core.process_sets import ProcessSet, by_id, global_process_set
+from matex_tf.features.horovod.names.core.requests import Call
 
 
 def own_variables(variables: Iterable[Any]) -> list[tf.Variable]:

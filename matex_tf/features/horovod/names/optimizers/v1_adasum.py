@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from matex_tf.patches.horovod.core import ops
-from matex_tf.patches.horovod.core.basics import Adasum
-from matex_tf.patches.horovod.core.process_sets import global_process_set
-from matex_tf.patches.horovod.optimizers import gradients
+from matex_tf.features.horovod.names.core import ops
+from matex_tf.features.horovod.names.core.basics import Adasum
+from matex_tf.features.horovod.names.core.process_sets import global_process_set
+from matex_tf.features.horovod.names.optimizers import gradients
 
 
 class DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):

@@ -14,10 +14,10 @@ import tensorflow as tf
 import wrapt
 from keras.src.backend.tensorflow import trainer
 
+from matex_tf.features.horovod.names.core import basics
+from matex_tf.features.horovod.names.core.keras2 import VariableList
+from matex_tf.features.horovod.names.optimizers import distributed
 from matex_tf.patches.common import keras_lines, log_once
-from matex_tf.patches.horovod.core import basics
-from matex_tf.patches.horovod.core.keras2 import VariableList
-from matex_tf.patches.horovod.optimizers import distributed
 
 
 class Added(distributed.Distributed):

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-from matex_tf.patches.horovod.core.exceptions import BadArgument
+from matex_tf.features.horovod.names.core.exceptions import BadArgument
 
 #: Graphs of functions, branches and bodies of loops that have a collective in them, within the graph of a session.
 with_collectives: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -1,18 +1,16 @@
-"""`import horovod.tensorflow` and its kin, where Horovod is not installed: see `matex_tf.patches.horovod`.
+"""`import horovod.tensorflow` and its kin, where Horovod is not installed: see `names`.
 
 The modules are made up when they are asked for. They are looked for last, so that an installed Horovod wins, or first
-once a script has imported `matex_tf.patches.horovod` by that name.
+once a script has imported `matex_tf.horovod.names`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import importlib.abc
 import importlib.machinery
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -22,7 +20,7 @@ import wrapt
 from matex_tf.core import world
 from matex_tf.patches.common import run_state, wrapping
 
-#: Horovod's modules, and the module of `matex_tf.patches.horovod` that serves each; "" for one that only holds others.
+#: Horovod's modules, and the module in `names` that serves each; "" for one that only holds others.
 MODULES = {
     "horovod": "",
     "horovod.tensorflow": "tensorflow",
@@ -55,15 +53,8 @@ NOTE = (
     "unless the script says so"
 )
 
-NOTE_INSTALLED = (
-    "the script imports the Horovod that is installed: the batch is the rank's own, and matex_tf shares out and "
-    "averages nothing (docs/from-horovod.md)"
-)
-
-_MADE = "__made_by_matex_tf__"
-#: Who imports Horovod to add up gradients itself, and whose frames every import passes through.
-_TRANSPORT = "matex_tf.exchange.horovod_sum"
-_ON_THE_WAY = ("wrapt", "matex_tf.", "importlib.", "horovod.")
+_NAMES = "matex_tf.features.horovod.names"
+MADE = "__made_by_matex_tf__"
 _ELSEWHERE = {
     "torch": "matex_tf is for TensorFlow; PyTorch has torch.distributed.",
     "mxnet": "matex_tf is for TensorFlow.",
@@ -79,7 +70,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
         if name.partition(".")[0] != "horovod":
             return None
-        if name != "horovod" and not getattr(sys.modules.get("horovod"), _MADE, False):
+        if name != "horovod" and not getattr(sys.modules.get("horovod"), MADE, False):
             return None
         part = name.split(".")[1] if "." in name else ""
         if part in _ELSEWHERE and name not in MODULES:
@@ -90,11 +81,11 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        setattr(module, _MADE, True)
+        setattr(module, MADE, True)
         module.__path__ = []
         module.__version__ = VERSION  # type: ignore[attr-defined]
         own = MODULES[module.__name__]
-        behind = importlib.import_module(f"matex_tf.patches.horovod.{own}" if own else "matex_tf.patches.horovod")
+        behind = importlib.import_module(f"{_NAMES}.{own}" if own else _NAMES)
         module.__doc__ = behind.__doc__
         if own:
             module.__dict__.update({name: value for name, value in vars(behind).items() if not name.startswith("__")})
@@ -127,38 +118,8 @@ def install(first: bool = False) -> None:
         sys.meta_path.append(Finder())
 
 
-def leave_alone(module: ModuleType) -> None:
-    """Put the patches aside once a script imports a Horovod that is installed, which has its own way with data."""
-    from matex_tf.patches.common import sharing_report
-
-    if getattr(module, _MADE, False):
-        return
-    frames = [frame for frame, _ in traceback.walk_stack(sys._getframe())]
-    names = [f"{frame.f_globals.get('__name__', '')}." for frame in frames]
-    if f"{_TRANSPORT}." in names:
-        return
-    # The first frame is that of who imports it: the script, or a package that looks whether it is there.
-    others = (frame for frame, name in zip(frames, names, strict=True) if not name.startswith(_ON_THE_WAY))
-    importer = next((one for one in others if "importlib" not in one.f_code.co_filename), None)
-    if importer is not None and sharing_report.of_the_script(importer.f_code.co_filename):
-        put_patches_aside(NOTE_INSTALLED)
-
-
-@dataclasses.dataclass(frozen=True)
-class Devices:
-    """The GPUs of the node.
-
-    Attributes:
-        listed: what CUDA_VISIBLE_DEVICES was before the ranks of the node got one each; None where it was not set.
-        shared_out: whether they did.
-    """
-
-    listed: str | None = None
-    shared_out: bool = False
-
-
 def _serve_older_keras(_: ModuleType) -> None:
-    importlib.import_module("matex_tf.patches.horovod.core.keras2").install()
+    importlib.import_module("matex_tf.features.horovod.names.core.keras2").install()
 
 
 def put_patches_aside(note: str = NOTE) -> None:
@@ -179,7 +140,7 @@ def put_patches_aside(note: str = NOTE) -> None:
     if not run_state.current().patched:
         return
     seeds.own_seeds()
-    devices = run_state.current().part(Devices)
+    devices = run_state.current().part(run_state.Devices)
     if devices.shared_out and devices.listed is None:
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     elif devices.shared_out:

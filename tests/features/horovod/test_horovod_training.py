@@ -10,16 +10,16 @@ from unittest import mock
 import pytest
 from jobs import BIN, LAUNCHER, Job
 
-from matex_tf.cli.horovodrun import translate
 from matex_tf.errors import SettingError
+from matex_tf.features.horovod import alias
+from matex_tf.features.horovod.command import translate
 from matex_tf.patches.common import run_state, wrapping
 from matex_tf.patches.common.run_state import RunState
-from matex_tf.patches.imports import horovod_alias
 from tests.support.cases import horovod_training
 
 pytestmark = pytest.mark.variants(2)
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "horovod_digits.py"
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "horovod_digits.py"
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_gradients_that_were_computed(ranks):
 NAMES = """
 import sys
 if sys.argv[1] == "explicit":
-    import matex_tf.patches.horovod
+    import matex_tf.horovod.names
 try:
     import horovod.tensorflow as hvd
 except ImportError as error:
@@ -196,11 +196,11 @@ def test_gpus_of_the_node(monkeypatch, listed):
     """A rank that was given one GPU sees those of the node again: the script takes its own by local_rank()."""
     run = RunState()
     run.patched = True
-    run.begin(horovod_alias.Devices(listed, shared_out=True))
+    run.begin(run_state.Devices(listed, shared_out=True))
     monkeypatch.setattr(run_state, "_run", run)
-    monkeypatch.setattr(horovod_alias, "wrapt", mock.Mock())  # or Keras, imported by a later test, is made Keras 2
+    monkeypatch.setattr(alias, "wrapt", mock.Mock())  # or Keras, imported by a later test, is made Keras 2
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
-    horovod_alias.put_patches_aside()
+    alias.put_patches_aside()
     assert wrapping.is_aside() and os.environ.get("CUDA_VISIBLE_DEVICES") == listed
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from matex_tf.patches.horovod.core import basics, ops, unsupported
-from matex_tf.patches.horovod.core.basics import *  # noqa: F403
-from matex_tf.patches.horovod.core.basics import Adasum, Average
-from matex_tf.patches.horovod.core.functions import (
+from matex_tf.features.horovod.names.core import basics, ops, unsupported
+from matex_tf.features.horovod.names.core.basics import *  # noqa: F403
+from matex_tf.features.horovod.names.core.basics import Adasum, Average
+from matex_tf.features.horovod.names.core.functions import (
     BroadcastGlobalVariablesHook,
     allgather_object,
     broadcast_,
@@ -25,24 +25,24 @@ from matex_tf.patches.horovod.core.functions import (
     rank_op,
     size_op,
 )
-from matex_tf.patches.horovod.core.ops import barrier, join
-from matex_tf.patches.horovod.core.process_sets import (
+from matex_tf.features.horovod.names.core.ops import barrier, join
+from matex_tf.features.horovod.names.core.process_sets import (
     ProcessSet,
     add_process_set,
     get_process_set_ids_and_ranks,
     global_process_set,
     remove_process_set,
 )
-from matex_tf.patches.horovod.optimizers import gradients
-from matex_tf.patches.horovod.optimizers.compression import Compression
-from matex_tf.patches.horovod.optimizers.gradients import (
+from matex_tf.features.horovod.names.optimizers import gradients
+from matex_tf.features.horovod.names.optimizers.compression import Compression
+from matex_tf.features.horovod.names.optimizers.gradients import (
     DistributedGradientTape,
     PartialDistributedGradientTape,
     Reduction,
 )
-from matex_tf.patches.horovod.optimizers.v1 import DistributedOptimizerV1
-from matex_tf.patches.horovod.optimizers.v1_adasum import DistributedAdasumOptimizer
-from matex_tf.patches.horovod.util import (
+from matex_tf.features.horovod.names.optimizers.v1 import DistributedOptimizerV1
+from matex_tf.features.horovod.names.optimizers.v1_adasum import DistributedAdasumOptimizer
+from matex_tf.features.horovod.names.util import (
     _executing_eagerly,
     check_num_rank_power_of_2,
     gpu_available,
@@ -219,7 +219,7 @@ def DistributedOptimizer(
     The rest as in `horovod.keras.DistributedOptimizer`.
     """
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        from matex_tf.patches.horovod import keras as of_keras
+        from matex_tf.features.horovod.names import keras as of_keras
 
         return of_keras.DistributedOptimizer(
             optimizer, name, device_dense, device_sparse, compression, sparse_as_dense, gradient_predivide_factor, op,
@@ -251,7 +251,7 @@ if not TYPE_CHECKING:  # or every name would be taken for one of these
 
     def __getattr__(name: str) -> Any:
         if name in _LATER:
-            return getattr(importlib.import_module(f"matex_tf.patches.horovod.{_LATER[name]}"), name)
+            return getattr(importlib.import_module(f"matex_tf.features.horovod.names.{_LATER[name]}"), name)
         if name in _MODULES:
-            return importlib.import_module(f"matex_tf.patches.horovod.{_MODULES[name]}")
+            return importlib.import_module(f"matex_tf.features.horovod.names.{_MODULES[name]}")
         unsupported.raise_unsupported("horovod.tensorflow", name, [*globals(), *_LATER, *_MODULES])

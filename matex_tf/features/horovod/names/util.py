@@ -6,7 +6,7 @@ import re
 import warnings
 from typing import Any
 
-from matex_tf.patches.horovod.core.basics import Average, Sum
+from matex_tf.features.horovod.names.core.basics import Average, Sum
 
 
 def _executing_eagerly() -> bool:

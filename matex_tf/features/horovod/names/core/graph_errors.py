@@ -20,9 +20,9 @@ import wrapt
 from matex_tf import errors
 from matex_tf.core import world
 from matex_tf.errors import MatexError
+from matex_tf.features.horovod.names.core import graph_calls
+from matex_tf.features.horovod.names.core.exceptions import BadArgument, HorovodInternalError, Mismatch
 from matex_tf.patches.common import wrapping
-from matex_tf.patches.horovod.core import graph_calls
-from matex_tf.patches.horovod.core.exceptions import BadArgument, HorovodInternalError, Mismatch
 
 #: Collectives that a session runs at once.
 THREADS = 64

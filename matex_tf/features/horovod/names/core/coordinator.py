@@ -30,8 +30,8 @@ from matex_tf.exchange import process_group
 from matex_tf.exchange.bucket_plan import BucketPlan
 from matex_tf.exchange.collectives import Collectives
 from matex_tf.faults import transactions
-from matex_tf.patches.horovod.core.exceptions import BadArgument, HorovodInternalError, Mismatch
-from matex_tf.patches.horovod.core.requests import PREFIX, Call, Request
+from matex_tf.features.horovod.names.core.exceptions import BadArgument, HorovodInternalError, Mismatch
+from matex_tf.features.horovod.names.core.requests import PREFIX, Call, Request
 
 #: Seconds in which another thread of a rank may still come with what the other ranks wait for.
 PATIENCE = 1.0

@@ -14,8 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from matex_tf.patches.horovod.optimizers.aggregation import Aggregation
-from matex_tf.patches.horovod.optimizers.gradients import Reduction, variable_name
+from matex_tf.features.horovod.names.optimizers.aggregation import Aggregation
+from matex_tf.features.horovod.names.optimizers.gradients import Reduction, variable_name
 
 _STATE = "_matex_horovod"
 

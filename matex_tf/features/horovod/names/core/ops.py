@@ -14,11 +14,11 @@ import tensorflow as tf
 from matex_tf import errors
 from matex_tf.core import trace, world
 from matex_tf.errors import MatexError
-from matex_tf.patches.horovod.core import basics, graph_errors, graph_names
-from matex_tf.patches.horovod.core.basics import OP_NAMES, Adasum, Average, Sum
-from matex_tf.patches.horovod.core.exceptions import HorovodInternalError
-from matex_tf.patches.horovod.core.process_sets import ProcessSet, global_process_set
-from matex_tf.patches.horovod.core.requests import Call, divides, has_rows, splits_fit
+from matex_tf.features.horovod.names.core import basics, graph_errors, graph_names
+from matex_tf.features.horovod.names.core.basics import OP_NAMES, Adasum, Average, Sum
+from matex_tf.features.horovod.names.core.exceptions import HorovodInternalError
+from matex_tf.features.horovod.names.core.process_sets import ProcessSet, global_process_set
+from matex_tf.features.horovod.names.core.requests import Call, divides, has_rows, splits_fit
 
 #: Autograph need not rewrite what has no `if` on a tensor: tracing takes half as long without.
 as_it_is = tf.autograph.experimental.do_not_convert

@@ -12,10 +12,10 @@ from typing import Any
 import tensorflow as tf
 import wrapt
 
+from matex_tf.features.horovod.names.core import basics
+from matex_tf.features.horovod.names.optimizers import distributed
+from matex_tf.features.horovod.names.optimizers.which_keras import keras
 from matex_tf.patches.common import keras_lines, log_once
-from matex_tf.patches.horovod.core import basics
-from matex_tf.patches.horovod.optimizers import distributed
-from matex_tf.patches.horovod.optimizers.which_keras import keras
 
 
 class Added(distributed.Distributed):
