@@ -9,8 +9,8 @@ would be constants of a cluster.
 Grappler runs before the clusters are made. Its remapper turns a product, its bias and its activation into an op that
 XLA does not know. Constants that it folds and arithmetic that it rewrites have no mark, and one of them between the
 loss and its gradient cuts the cluster of both in two. So the step is called without all three, which XLA does itself.
-The update is compiled as a whole: what is compiled as a whole may overwrite variables in their place, and a cluster
-may not.
+A partitioned step (`patches.partition`) has XLA compile what follows its last exchange as a whole: that may overwrite
+variables in their place, and a cluster may not.
 
 Relies on (TensorFlow 2.16 to 2.21): `tf.xla.experimental.jit_scope`, public; ops of a graph within another have no mark
 of their own; `function_call_options` and `config` of the context of tensorflow.python.eager.context, private.
@@ -32,6 +32,7 @@ from matex_tf.patches.common.active_flag import ActiveFlag
 
 _LEFT_OUT = re.compile("PyFunc|PartitionedCall|Random|Multinomial|TruncatedNormal|StatefulUniform|StatefulStandard|Rng")
 _LOOPS = {"While", "StatelessWhile"}
+_BY_XLA = "_matex_by_xla"
 _compiling = ActiveFlag()
 
 
@@ -65,29 +66,6 @@ def called(wanted: bool = True) -> Iterator[None]:
         context.function_call_options = before
 
 
-def so_called(function: Any) -> Any:
-    """Let every call of a `tf.function` be inside of that block, also where it is a method; returns it."""
-    if hasattr(function, "get_concrete_function"):
-        kind: Any = type(function)
-        function.__class__ = _so_called(kind)  # TensorFlow makes that of a bound method from this class
-    return function
-
-
-def is_so_called(function: Any) -> bool:
-    """Whether every call of it is."""
-    return type(function).__name__ == "SoCalled"
-
-
-@functools.cache
-def _so_called(kind: Any) -> Any:
-    class SoCalled(kind):
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            with called():
-                return super().__call__(*args, **kwargs)
-
-    return SoCalled
-
-
 @functools.lru_cache(maxsize=8)
 def _marks_kept(serialized: bytes) -> Any:
     config = tf.compat.v1.ConfigProto.FromString(serialized)
@@ -101,22 +79,6 @@ def active() -> bool:
     return bool(_compiling) and not tf.executing_eagerly()
 
 
-def as_one(update: Callable[[Any], Any], given: Any) -> None:
-    """Have XLA compile a function of tensors as a whole; it may write to variables, which then change in their place.
-
-    Args:
-        update: of the graph that is traced; what it gives is dropped. As in Keras' own XLA step all of its ops must be
-            such that XLA can compile them.
-        given: tensors whose shapes are known.
-    """
-
-    @tf.function(jit_compile=True, autograph=False)
-    def whole(given: Any) -> None:
-        update(given)
-
-    whole(given)
-
-
 def function(wrapped: Callable[..., Any]) -> Callable[..., Any]:
     """A function whose ops XLA compiles where it can."""
 
@@ -125,7 +87,13 @@ def function(wrapped: Callable[..., Any]) -> Callable[..., Any]:
         with compiled():
             return wrapped(*args, **kwargs)
 
+    setattr(marked, _BY_XLA, True)  # decorators of TensorFlow take attributes along, and so do bound methods
     return marked
+
+
+def is_by_xla(function: Any) -> bool:
+    """Whether a `tf.function` was made of such a function, so that calls of it are to be inside of `called`."""
+    return bool(getattr(function.python_function, _BY_XLA, False))
 
 
 def _compiles(node: Any) -> bool:

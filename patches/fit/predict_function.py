@@ -12,7 +12,7 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.exchange import tf_op
-from matex_tf.patches.common import batch_share, model_state, row_slicing, sharing_report, under_way
+from matex_tf.patches.common import batch_share, model_state, row_slicing, sharing_report, under_way, xla
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data.array_sharding import LocalBatch
 from matex_tf.patches.data.batches import own_rows
@@ -104,16 +104,26 @@ class PredictFunction:
         if slices not in self._partitioned:
             sharing_report.shared(training=False)
             name = f"predict of {self.model.name}"
-            self._partitioned[slices] = PartitionedStep(self._of_model(), name, slices, None, _WHAT)
+            self._partitioned[slices] = PartitionedStep(
+                self._of_model(), name, slices, None, _WHAT, by_xla=self._by_xla
+            )
         step = self._partitioned[slices]
         made = step.make(data, [share.total] * len(slices))
         begun = time.perf_counter()
-        with world.current().during(f"predict, a batch of {share.total} rows", step.how), tf_op.collecting():
+        with (
+            world.current().during(f"predict, a batch of {share.total} rows", step.how),
+            tf_op.collecting(),
+            xla.called(self._by_xla),
+        ):
             outputs = step(data, share)
         if (call := model_state.of(self.model).call) is not None:
             call.computing += time.perf_counter() - begun
             call.alike = lambda: small_calls.only_computes(made.traced.graph)
         return outputs
+
+    @property
+    def _by_xla(self) -> bool:
+        return bool(self.model.jit_compile) and not self.model.run_eagerly
 
     def _find(self, data: Any) -> guesses.Finding:
         """Whether a batch is the rank's own: of a `predict` the first one tells, of `predict_on_batch` each."""
@@ -163,7 +173,7 @@ class PredictFunction:
         sharing_report.shared(training=False)
         model = self.model
         predict_step = self._of_model()
-        if model.jit_compile and not model.run_eagerly:
+        if self._by_xla:
             predict_step = tf.function(predict_step, jit_compile=True, reduce_retracing=True)
 
         @tf.autograph.experimental.do_not_convert

@@ -25,7 +25,7 @@ from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.exchange import op_inputs, virtual_ranks
-from matex_tf.patches.common import batch_share, log_once, under_way, wrapping, xla
+from matex_tf.patches.common import batch_share, log_once, under_way, wrapping
 from matex_tf.strategies.base import Update
 from matex_tf.strategies.sync import Sync, exchange_parts
 
@@ -149,34 +149,11 @@ def _apply(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     if settings.current().reproducible and not under_way.now().exchanged:
         return apply_once(wrapped, instance, args, kwargs)
     if under_way.now().exchanged or not strategy().delays_updates:
-        return _update(wrapped, instance, args, kwargs)
+        return wrapped(*args, **kwargs)
     grads, variables = apply_arguments(*args, **kwargs)
     known = list(instance._trainable_variables if variables is None else variables)
     delay(instance, dense(grads), known, lambda averaged: wrapped(averaged, known))
     return None
-
-
-def _update(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """An update that does not wait: where XLA compiles the step, the exchange first, and then all the rest as one.
-
-    What is compiled as one overwrites variables in their place; what TensorFlow gathers from marked ops does not.
-    """
-    grads, variables = apply_arguments(*args, **kwargs)
-    grads = list(grads)
-    if not xla.active() or under_way.now().exchanged or not _is_plain(instance, grads):
-        return wrapped(*args, **kwargs)
-    known = list(instance._trainable_variables if variables is None else variables)
-    _build(instance, known)
-    averaged = grads if all(map(is_marked, grads)) else average(grads, known)
-    with under_way.having(exchanged=True):
-        xla.as_one(lambda given: wrapped(given, known), averaged)
-    return instance.iterations
-
-
-def _is_plain(instance: Any, grads: Sequence[Any]) -> bool:
-    """Whether an update exchanges all of its gradients, as they are given, in every step."""
-    apart = instance.gradient_accumulation_steps or instance.loss_scale_factor or not strategy().averages_gradients
-    return not apart and all(tf.is_tensor(grad) and not isinstance(grad, tf.IndexedSlices) for grad in grads)
 
 
 def apply_arguments(grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> tuple[Any, Any]:

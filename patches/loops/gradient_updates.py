@@ -171,6 +171,6 @@ def _function(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     made = functools.partial(wrapped, **{**kwargs, "jit_compile": None})
     given = args[0] if args else kwargs.get("func")
     if given is None:  # a decorator with options
-        return lambda function: xla.so_called(made(xla.function(function)))
+        return lambda function: made(xla.function(function))
     made.keywords.pop("func", None)
-    return xla.so_called(made(xla.function(given), *args[1:]))
+    return made(xla.function(given), *args[1:])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -93,15 +95,21 @@ class Builder:
         last, before = schedule.last_exchange(self.plan), []
         meets = {node.op for node in self.plan.nodes if any(map(schedule.exchanges, node.inside))}
         met: list[Any] = []  # TensorFlow knows no order between an exchange and a loop or branch that has some inside
-        for level in range(max([0, *levels, *exchanges]) + 1):
-            if level in exchanges:
-                tensors = sorted(exchanges[level], key=order.__getitem__)
-                with tf.control_dependencies(met):
-                    self._exchange(tensors)
-                met = [self._exchanged(tensor) for tensor in tensors] if meets else []
+
+        def meet(level: int) -> None:
+            nonlocal met, before
+            if level not in exchanges:
+                return
+            tensors = sorted(exchanges[level], key=order.__getitem__)
+            with tf.control_dependencies(met):
+                self._exchange(tensors)
+            met = [self._exchanged(tensor) for tensor in tensors] if meets else []
             if level == last and self._after_last is not None:
-                with tf.control_dependencies([self._exchanged(tensor) for tensor in exchanges[level]]):
+                with tf.control_dependencies([self._exchanged(tensor) for tensor in tensors]):
                     before = [self._after_last()]
+
+        def compute(level: int) -> list[Any]:
+            nonlocal met
             for node in levels.get(level, ()):
                 waits = before if node.op.op_def.is_stateful or node.inside else []
                 with tf.control_dependencies([*waits, *met] if node.op in meets else waits):
@@ -109,7 +117,21 @@ class Builder:
                 if node.op in meets:
                     given = [self._values[tensor] for tensor in node.outputs] or self.effects
                     met = [value.op for value in given if tf.is_symbolic_tensor(value)] or met
-        return [self.get(tensor, label) for tensor, label in zip(self.shaped.outputs, outputs, strict=True)]
+            if level < deepest:
+                return []
+            return [self.get(tensor, label) for tensor, label in zip(self.shaped.outputs, outputs, strict=True)]
+
+        deepest, given = max([0, *levels, *exchanges]), []
+        for level in range(deepest + 1):
+            meet(level)
+            as_one = self.shaped.by_xla and level == last
+            given = self._as_one(functools.partial(compute, level)) if as_one else compute(level)
+        return given
+
+    def _as_one(self, rest: Callable[[], list[Any]]) -> list[Any]:
+        """Have XLA compile what follows the last exchange as a whole, as it does the step of one rank: so it overwrites
+        variables in their place; what it makes of single ops does not."""
+        return list(inspect.unwrap(tf.function)(rest, jit_compile=True, autograph=False)())
 
     # -- values
 

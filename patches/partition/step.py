@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ class Partitioned:
         fixed: int = 0,
         slots: shards.Slots | None = None,
         sums: Sequence[Any] = (),
+        xla: Callable[[], contextlib.AbstractContextManager[Any]] | None = None,
     ):
         """Args:
         traced: a concrete function of tensors.
@@ -49,12 +51,14 @@ class Partitioned:
         slots: which of its variables lie in parts on the ranks; None for none.
         sums: handles of variables of which each rank may hold a number of its own, such that they add up to the value:
             accumulated gradients. They do if the function only reads and assigns all of them.
+        xla: makes a context in which XLA compiles the ops that are made; None: it compiles none.
         """
         self._traced, self._rows, self._exchange, self._after_last = traced, rows, exchange, after_last
         self._count = len(rows) - sum(map(len, taken))
         columns = columns or [tensor.shape for tensor in traced.inputs[: self._count]]
         self._given = [*columns, *(shape for batch in taken for shape in batch)]
-        self._shaped = inference.of(traced.graph, columns, taken, fixed)
+        self._shaped, self._xla = inference.of(traced.graph, columns, taken, fixed), xla
+        self._shaped.set_by_xla(xla is not None)
         self._captured = len(traced.inputs) - self._count
         own = [S(0) if has else R for has in rows]
         self._held = list(traced.captured_inputs)
@@ -112,7 +116,8 @@ class Partitioned:
             mine = [leaf[low : low + rows] if has else leaf for leaf, has in zip(batch, self._rows, strict=True)]
             builder = Builder(self.plan, self._exchange, first, rows, total, empty, self._after_last)
             inputs = [*mine[: self._count], *self._held, *mine[self._count :]]
-            return builder.run(inputs, [R] * len(self._shaped.outputs))
+            with self._xla() if self._xla is not None else contextlib.nullcontext():
+                return builder.run(inputs, [R] * len(self._shaped.outputs))
 
         of_batch = [*self._shaped.inputs[: self._count], *self._shaped.inputs[self._count + self._captured :]]
         specs = [tf.TensorSpec(shape, one.dtype) for shape, one in zip(self._given, of_batch, strict=True)]

@@ -9,7 +9,7 @@ from tests.support.cases import xla
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("kind", ["drawing", "normalized", "own step", "attention", "recurrent"])
 def test_fit(ranks, kind):
-    """`fit`, `train_on_batch`, `evaluate` and `predict`; the last batch has one row, and all others are ghosts."""
+    """All methods, draws and a loss across rows among what is trained; the last batch has one row."""
     reference = same(ranks(xla.fit, kind=kind), rtol=1e-4 if kind == "attention" else 1e-5)
     assert reference["xla"] == [True]
 

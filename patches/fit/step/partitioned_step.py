@@ -17,7 +17,7 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.patches.across_rows import whole_batch
 from matex_tf.patches.checking import partitioner
-from matex_tf.patches.common import log_once, model_state, row_slicing
+from matex_tf.patches.common import log_once, model_state, row_slicing, xla
 from matex_tf.patches.fit.step import first_step, one_rank_shapes
 from matex_tf.patches.keras.weights import Sums
 from matex_tf.patches.partition import whole_part
@@ -53,8 +53,8 @@ def can(model: Any) -> bool:
 
 def why_not(model: Any) -> str:
     """What stands in the way of partitioned steps of a model, in words."""
-    if model.run_eagerly or model.jit_compile:
-        return f"it is compiled with {'run_eagerly' if model.run_eagerly else 'jit_compile'}=True"
+    if model.run_eagerly:
+        return "it is compiled with run_eagerly=True"
     return "its batches are ragged or sparse" if can(model) else "docs/how-it-works.md lists what is not"
 
 
@@ -62,7 +62,7 @@ def _as_compiled(model: Any) -> tuple[bool, ...]:
     """Of a model and the `fit` that is under way: what stands in the way."""
     notes = model_state.of(model)
     apart = not all(part.partitioned for part in notes.fit_parts)
-    return bool(model.run_eagerly), bool(model.jit_compile), notes.row_choice is not None, apart
+    return bool(model.run_eagerly), notes.row_choice is not None, apart
 
 
 def has_tensors_alone(data: Any) -> bool:
@@ -86,6 +86,7 @@ class PartitionedStep:
         joins: str = JOINS,
         slots: Callable[[], Slots | None] = lambda: None,
         sums: Callable[[], Sums | None] = lambda: None,
+        by_xla: bool = False,
     ):
         """Args:
         model_step: of a batch.
@@ -94,7 +95,9 @@ class PartitionedStep:
         counting: makes an op that is to run after the last exchange, see `whole_step`.
         joins: the purpose for which rows are joined.
         slots, sums: give those of the model, once the step is traced.
+        by_xla: whether XLA compiles the step: whole on one rank, and what lies between exchanges here.
         """
+        self._by_xla = by_xla
         self._slots, self._sums = slots, sums
         self._model_step, self._name, self._slices = model_step, name, slices
         self._counting, self._ranks = counting, Ranks(joins)
@@ -121,7 +124,9 @@ class PartitionedStep:
             why = "" if len(self._rebuilt) < MOST else f"its batches have more than {MOST} different shapes"
             number, traced = self._trace(spec, built_with, first)
             slots, sums = self._slots(), self._sums()
-            made = _Rebuilt(traced, spec, self._slices, self._ranks, self._counting, why, number, slots, sums)
+            made = _Rebuilt(
+                traced, spec, self._slices, self._ranks, self._counting, why, number, slots, sums, self._by_xla
+            )
             self._rebuilt[str(columns)] = made
             made.tell(self._name)
         made = self._rebuilt[str(columns)]
@@ -151,7 +156,7 @@ class PartitionedStep:
         given = whole_batch.with_rows(spec, self._slices, number) if number else spec
         try:
             with world.alone():  # the script's Python sees one rank
-                traced = tf.function(step).get_concrete_function(given)
+                traced = tf.function(step, jit_compile=self._by_xla or None).get_concrete_function(given)
         except Exception:
             if self._needs_number or not self._number(built_with):
                 raise
@@ -191,6 +196,7 @@ class _Rebuilt:
         number: int = 0,
         slots: Slots | None = None,
         sums: Sums | None = None,
+        by_xla: bool = False,
     ):
         """Args: number: the rows that it was traced for; 0: any. slots, sums: see `PartitionedStep`."""
         self.traced, self._slices, self.why_whole, self._slots = traced, slices, why_whole, slots
@@ -207,7 +213,18 @@ class _Rebuilt:
             coded = settings.current().codec != "none"
             weights = [variable.handle for variable in traced.variables if coded and variable.trainable]
             handles = self._sums.handles if self._sums is not None else ()
-            made = Partitioned(traced, rows, ranks, columns, counting, weights, fixed=number, slots=slots, sums=handles)
+            made = Partitioned(
+                traced,
+                rows,
+                ranks,
+                columns,
+                counting,
+                weights,
+                fixed=number,
+                slots=slots,
+                sums=handles,
+                xla=xla.compiled if by_xla else None,
+            )
             made.graph()
             self._partitioned = made
         except CannotPartition as error:

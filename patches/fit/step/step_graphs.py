@@ -88,7 +88,13 @@ class StepGraphs:
             name = f"{'the training' if self._kind == 'train' else 'the test'} step of {self._model.name}"
             counting = whole_step.counting(self._model)
             step = partitioned_step.PartitionedStep(
-                self._model_step(), name, slices, counting, slots=self._slots, sums=self._sums
+                self._model_step(),
+                name,
+                slices,
+                counting,
+                slots=self._slots,
+                sums=self._sums,
+                by_xla=bool(self._model.jit_compile),
             )
             self.partitioned[slices] = step
 

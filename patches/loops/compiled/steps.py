@@ -55,6 +55,11 @@ def install(module: ModuleType) -> None:
 
 
 def _around(call: Any, function: Any, args: Any, kwargs: Any) -> Any:
+    with xla.called(xla.is_by_xla(function)):
+        return _called(call, function, args, kwargs)
+
+
+def _called(call: Any, function: Any, args: Any, kwargs: Any) -> Any:
     if not tf.executing_eagerly() or not position.active() or not _applies() or step_loss.recording():
         return call(*args, **kwargs)
     loops = shared_loop.with_whole_batches()
@@ -78,8 +83,9 @@ class CompiledStep:
     def __init__(self, function: Any):
         self._function: Callable[[], Any] = weakref.ref(function)
         self._name = getattr(function.python_function, "__name__", "a function")
-        self._aside = bool(function._jit_compile) or xla.is_so_called(function)
+        self._aside = bool(function._jit_compile)  # of somebody else's making, without exchanges
         self._takes: bool | None = None  # whether it may take a batch by itself; None if nobody has looked
+        self._xla = xla.compiled if xla.is_by_xla(function) else None
         self._traced: dict[Any, _Traced] = {}
 
     def __call__(self, run: Any, loops: Sequence[Any], args: Any, kwargs: Any) -> Any:
@@ -98,7 +104,7 @@ class CompiledStep:
             self._aside = True
             return run(*args, **kwargs)
         if concrete not in self._traced:
-            self._traced[concrete] = _Traced(concrete, self._name)
+            self._traced[concrete] = _Traced(concrete, self._name, self._xla)
         traced = self._traced[concrete]
         flat = concrete.function_type.unpack_inputs(concrete.function_type.bind(*args, **kwargs))
         if not loops and not traced.takes:
@@ -144,8 +150,8 @@ class _Traced:
             tensors as they are traced.
     """
 
-    def __init__(self, concrete: Any, name: str):
-        self._concrete, self._name = concrete, name
+    def __init__(self, concrete: Any, name: str, xla: Any):
+        self._concrete, self._name, self._xla = concrete, name, xla
         self.takes = inference.iterators(concrete.graph)
         self._changes = _changes(concrete.graph)
         self._made: dict[Any, Partitioned | None] = {}
@@ -214,7 +220,7 @@ class _Traced:
                 batches.insert(0, given[-count:])
                 del given[-count:]
             if not any(mask) and batches:
-                self._made[key] = Partitioned(self._concrete, mask, Ranks(), given, taken=batches)
+                self._made[key] = Partitioned(self._concrete, mask, Ranks(), given, taken=batches, xla=self._xla)
             else:
                 self._made[key] = self._rebuilt(given, mask, batches, few, fixed)
         return self._made[key]
@@ -227,7 +233,7 @@ class _Traced:
             why = "nothing that it gets is as long as the batch"
         if not why:
             try:
-                made = Partitioned(self._concrete, mask, Ranks(), given, taken=batches, fixed=fixed)
+                made = Partitioned(self._concrete, mask, Ranks(), given, taken=batches, fixed=fixed, xla=self._xla)
                 for empty in {False, few}:
                     made.graph(empty)
                 if line := whole_part.line(self._name, made.plan):

@@ -7,6 +7,7 @@ compiled step) has its counter in a variable here: the graphs of a step would ha
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -40,7 +41,11 @@ _STATEFUL: dict[str, tuple[str, Callable[..., Any]]] = {
 def counted(op: Op) -> Ruling | None:
     """Rows along the first axis."""
     algorithm = op.constant(3)
-    if not _has_rows(op) or algorithm is None or int(algorithm) not in (philox.PHILOX, philox.CHOSEN):
+    if algorithm is None or int(algorithm) not in (philox.PHILOX, philox.CHOSEN):
+        return None
+    if op.shaped.by_xla and int(algorithm) == philox.CHOSEN and op.type != "StatelessRandomGammaV3":
+        return Ruling([R] * len(op.labels), [R], _by_xla)
+    if not _has_rows(op):
         return None
     wants: list[Label | None] = [R] * len(op.labels)
     if op.type == "StatelessRandomGammaV3":  # a parameter for each number
@@ -56,6 +61,18 @@ def counted(op: Op) -> Ruling | None:
         return [_of_rows(builder, op, draw, values[2], layout)]
 
     return Ruling(wants, [S(0)], build)
+
+
+@rule("StatelessRandomGetKeyCounter")
+def key_and_counter(op: Op) -> Ruling | None:
+    """They are for the generator of whoever compiles the op."""
+    return Ruling([R], [R, R], _by_xla) if op.shaped.by_xla else None
+
+
+def _by_xla(builder: Any, made: Any, values: list[Any]) -> list[Any]:
+    """What XLA makes, of which a rank takes its rows: its generator gives other numbers than TensorFlow's."""
+    alone = inspect.unwrap(tf.function)(lambda given: builder.same(made, given), jit_compile=True, autograph=False)
+    return list(alone(values))
 
 
 @rule(*_STATEFUL)

@@ -42,6 +42,7 @@ class Shaped:
         batches: that the step takes from iterators, in its order: the shapes of their tensors, which become inputs.
         fixed: the number of rows that the step was traced for; 0: any number.
         in_parts: the shapes of variables that lie in parts on the ranks.
+        by_xla: whether one rank has XLA compile the step, so that XLA makes the random numbers.
     """
 
     def __init__(self, prime: int, around: Any = None):
@@ -62,7 +63,15 @@ class Shaped:
         self.batches: Iterator[Sequence[Any]] | None = None
         self.fixed = 0
         self.in_parts: set[tuple[int | None, ...]] = set()
+        self.by_xla = False
         self.add_functions_of(around)
+
+    def set_by_xla(self, by_xla: bool) -> None:
+        """Say whether one rank has XLA compile the step, loops and branches with it."""
+        self.by_xla = by_xla
+        for bodies in self.bodies.values():
+            for body in bodies:
+                body.set_by_xla(by_xla)
 
     def counts(self, size: int | None) -> bool:
         """Whether a dimension counts rows: a multiple of the prime, once."""
