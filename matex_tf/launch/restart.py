@@ -69,13 +69,11 @@ def run(line: Line, ranks: int, hosts: str, settings: Settings, script: str, mpi
             if number == settings.max_restarts:
                 allowed = "1 restart was" if number == 1 else f"{number} restarts were"
                 _say(settings, f"{allowed} allowed (--max-restarts)")
-                if not kept.empty:
-                    _say(settings, f"the same command with --resume on goes on from the checkpoints in {path}")
                 break
             if named := hosts or slurm.hosts():
                 ranks, left = _left(ranks, named, mpirun, settings)
                 if not left:
-                    _say(settings, f"no host can be reached; --resume on goes on from the checkpoints in {path}")
+                    _say(settings, "no host can be reached")
                     break
                 hosts = left if left != named else hosts
             _say(settings, f"restart {number + 1} of {settings.max_restarts}, with {ranks} rank{'s' * (ranks > 1)}")
@@ -83,6 +81,8 @@ def run(line: Line, ranks: int, hosts: str, settings: Settings, script: str, mpi
             os.environ.update({checkpoints.RESTARTS: str(number + 1), checkpoints.DIED: str(died)})
         if code == 0 or kept.empty:
             kept.remove()
+        else:
+            _say(settings, f"the same command with --resume on goes on from the checkpoints in {path}")
     return code
 
 

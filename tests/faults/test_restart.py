@@ -99,7 +99,8 @@ def test_max_restarts_and_resume(server, tmp_path):
     theirs = foreign.fill(results_in)
     settings = ["--max-restarts", "0", "--checkpoint-dir", "results"]
     ended = run(server, tmp_path, 3, *settings, dies=[[2, 1, 2, 5]])
-    assert ended.code != 0 and "0 restarts were allowed" in ended.err and "--resume on" in ended.err, ended
+    assert ended.code != 0 and "0 restarts were allowed" in ended.err, ended
+    assert ended.err.count("the same command with --resume on goes on from") == 1, ended
     assert foreign.found(results_in).items() > theirs.items()
     store = Checkpoints(results_in, "script.py", True, print)
     newest, older = store.places(1)
@@ -120,6 +121,7 @@ def test_errors_are_not_restarted(server, tmp_path):
     into = ["--checkpoint-dir", "results"]
     ended = run(server, tmp_path, 2, *into)
     assert ended.code == 1 and "an error of the script" in ended.err and "restart 1" not in ended.err, ended
+    assert ended.err.count("the same command with --resume on goes on from") == 1, ended
     assert foreign.found(tmp_path / "results").items() > theirs.items()
     ended = run(server, tmp_path, 2, *into, "--max-restarts", "0", dies=[[1, 1, 1, 4]])
     assert ended.code not in (0, 1), ended
@@ -187,7 +189,7 @@ def test_ctrl_c(server, tmp_path):
     job.await_file(tmp_path / "waits")
     job.process.send_signal(signal.SIGINT)
     ended = job.end(60)
-    assert ended.code != 0 and "restart 1" not in ended.err, ended
+    assert ended.code != 0 and "restart 1" not in ended.err and "--resume on" not in ended.err, ended
     assert foreign.found(tmp_path / "results") == theirs
 
 
