@@ -77,6 +77,15 @@ class _KeepSetting(argparse.Action):
         namespace.flags = {**namespace.flags, str(self.const): values}
 
 
+#: The settings that `-h` shows; `--help` shows all.
+MOST_USED = frozenset(
+    {
+        "batch", "checkpoint_dir", "codec", "faults", "output", "progress", "require_sharing", "resume", "rows", "seed",
+        "shard", "strategy", "threads", "trace",
+    }
+)  # fmt: skip
+
+
 class Parser(argparse.ArgumentParser):
     """The command line of one command.
 
@@ -166,12 +175,22 @@ class Parser(argparse.ArgumentParser):
             if word == "--":
                 break
             if word in ("-h", "--help"):
+                if word == "-h":
+                    self._keep_most_used()
                 print(self.format_help(), end="", flush=True)  # argparse's own says nothing of a pipe that is closed
                 return None
             own.append(self._joined(word, left))
         given = self.parse_args(own)
         given.rest = [*rest, *left]
         return given
+
+    def _keep_most_used(self) -> None:
+        """Leave the settings out of the help that few users need."""
+        rare = [a for a in self.known.values() if isinstance(a, _KeepSetting) and a.const not in MOST_USED]
+        if any(action.help is not argparse.SUPPRESS for action in rare):
+            self.epilog = f"{self.prog} --help lists all {len(self.known)} options.\n{self.epilog}"
+        for action in rare:
+            action.help = argparse.SUPPRESS
 
     def _joined(self, word: str, left: list[str]) -> str:
         """An option and its value as one word, so that a value may begin with a dash; takes it from what is left."""

@@ -152,10 +152,23 @@ def test_help(command, capsys):
             assert {option.flag for option in options} <= set(names)
 
 
+def test_help_in_short(capsys):
+    """`-h` shows the settings that are used most, on a screen, and says how to see all; no setting goes astray."""
+    assert {option.name for group in settings.by_group() for option in group.options} >= command_line.MOST_USED
+    assert main(["run", "-h"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("\n") < 60 and "  --faults " in said and "--unpack-ratio" not in said
+    assert "matex-tf run --help lists all " in said
+    assert main(["doctor", "-h"]) == 0
+    assert "lists all" not in capsys.readouterr().out
+
+
 def test_help_among_other_flags(capsys):
     """It is shown wherever it stands before the script, and is the script's after it."""
     assert main(["run", "-n", "2", "-h"]) == 0 and main(["bench", "allreduce", "--help"]) == 0
     assert capsys.readouterr().out.count("usage: ") == 2
+    assert PARSERS["run"]().parse(["-n", "2", "--help", "s.py"]) is None
+    assert capsys.readouterr().out.count("usage: ") == 1
     assert PARSERS["run"]().parse(["s.py", "--help"]).rest == ["s.py", "--help"]
 
 

@@ -78,7 +78,8 @@ def parser() -> Parser:
         "Computing takes all cores, so that an exchange takes its time from it (shared, the default), or leaves some, "
         "as accelerators do (spare), or each M ranks have N cores between them and accelerators compute (2/8)",
         _cores)  # fmt: skip
-    add(out, "--png", "FILE", "", "Where to draw it (default: NAME.plan.png, for the script's name)")
+    add(out, "--png", "FILE", "", "Draw steps and efficiencies to a file (pip install 'matex_tf[plots]')")
+    parser.add(out, "--full", action="store_true", help="Show every codec, a parameter server, and efficiencies")
     add(out, "--json", "FILE", "", "Write all figures to a file as well")
     add(out, "--trace", "FILE", "", argparse.SUPPRESS, _no_trace)
     parser.add_settings(leave_out=("steps", "trace"), shown=False)
@@ -164,15 +165,15 @@ def command(asked: argparse.Namespace) -> int:
         predict.predict(job, machine, size, asked.scaling, settings, asked.per_group)
         for size in predict.sizes(job.ranks, asked.most, 0 if known else job.ranks)
     ]
-    predict.show(job, machine, rows, asked.scaling, settings)
+    predict.show(job, machine, rows, asked.scaling, settings, asked.full)
     if not known:
         print("all ranks are on one node, so there was no link to measure; for more ranks give --network 25Gbit,5us")
     if asked.json:
         found = {"job": asdict(job), "machine": asdict(machine), "scaling": asked.scaling}
         atomic_file.put_json(asked.json, {**found, "rows": [asdict(row) for row in rows]}, indent=1)
-    png = asked.png or f"{os.path.splitext(name)[0]}.plan.png"
-    predict.draw(job, rows, png)
-    print(f"drawn: {png}")
+    if asked.png:
+        predict.draw(job, rows, asked.png)
+        print(f"drawn: {asked.png}")
     return 0
 
 

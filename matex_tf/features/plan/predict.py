@@ -155,7 +155,7 @@ def advice(row: Row, settings: Settings | None = None) -> str:
     """The best strategy of a number of ranks, in words: what is gained, and what it changes with these settings."""
     settings = Settings() if settings is None else settings
     ours = {name: step for name, step in row.seconds.items() if name != SERVER}
-    text = f"best for this script on {row.ranks} ranks: {row.best}"
+    text = f"best on {row.ranks} ranks: {row.best}"
     if row.best != BASELINE:
         gain = ours[BASELINE] / ours[row.best]
         changes = _changes(row.best, settings)
@@ -169,13 +169,16 @@ def advice(row: Row, settings: Settings | None = None) -> str:
     return f"{text}; {fastest} would be {gain:.2f} times as fast, and changes the answer"
 
 
-def show(job: Job, machine: Machine, rows: Sequence[Row], scaling: str, settings: Settings | None = None) -> None:
-    """Print what was measured or given, the tables, and the best."""
+def show(
+    job: Job, machine: Machine, rows: Sequence[Row], scaling: str, settings: Settings | None = None, full: bool = False
+) -> None:
+    """Print what was measured or given, the table, and the best; in full also all codecs, and efficiencies."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    width = max(110, 40 + 9 * len(rows[0].seconds))  # the same in a file as on a narrow terminal
+    shown = [name for name in rows[0].seconds if full or not _left_out(name)]
+    width = max(110, 40 + 9 * len(shown))  # the same in a file as on a narrow terminal
     console = Console(highlight=False, width=width)
     console.print(
         f"{job.name}: {1e3 * job.compute:.2f} ms to compute, {1e3 * job.update:.2f} ms to update, "
@@ -185,20 +188,20 @@ def show(job: Job, machine: Machine, rows: Sequence[Row], scaling: str, settings
     inside = f"; in a node of {machine.node_ranks} ranks {_rate(machine.node_beta)}" if machine.node_ranks > 1 else ""
     if machine.far_beta:
         inside += f"; between groups {_rate(machine.far_beta)}, {1e6 * machine.far_alpha:.1f} µs"
-    between = f"links {_rate(machine.beta)}, {1e6 * machine.alpha:.1f} µs" if machine.beta else "no links"
+    between = f"links carry {_rate(machine.beta)} of data, {1e6 * machine.alpha:.1f} µs" if machine.beta else "no links"
     console.print(f"{between}{inside}; adding {_rate(machine.gamma)}")
     each = "each rank keeps its rows" if scaling == "weak" else "the global batch stays"
     parts: tuple[tuple[str, Callable[[Row, str], str]], ...] = (
         (f"milliseconds of a step ({each})", lambda row, name: _digits(1e3 * row.seconds[name])),
         ("efficiency, %: computing and updating, of the step", lambda row, name: f"{100 * row.efficiency[name]:.0f}"),
     )
-    for title, cell in parts:
+    for title, cell in parts if full else parts[:1]:
         table = Table(box=box.SIMPLE_HEAD)
-        for column in ("ranks", *rows[0].seconds, "best"):
+        for column in ("ranks", *shown, "best"):
             table.add_column(column.replace(" ", "\n"), justify="right", no_wrap=True)
         for row in rows:
             mark = " now" if row.ranks == job.ranks else ""
-            table.add_row(f"{row.ranks:,}{mark}", *(cell(row, name) for name in row.seconds), row.best)
+            table.add_row(f"{row.ranks:,}{mark}", *(cell(row, name) for name in shown), row.best)
         console.print(title)
         console.print(table)
     slots = f"{job.slots} slot{'s' * (job.slots != 1)}"
@@ -210,7 +213,16 @@ def show(job: Job, machine: Machine, rows: Sequence[Row], scaling: str, settings
     for row in rows:
         if row.ranks == job.ranks:
             console.print(advice(row, settings), soft_wrap=True)
-    console.print(f"{SERVER}: a parameter server on one of the ranks, to compare with; matex_tf has it in pieces")
+    if full:
+        console.print(f"{SERVER}: a parameter server on one of the ranks, to compare with; matex_tf has it in pieces")
+    else:
+        console.print("all codecs, and efficiencies: --full; all figures: --json FILE; a picture: --png FILE")
+
+
+def _left_out(name: str) -> bool:
+    """Whether a column is shown in full alone: int8 stands for the codecs, and a server hardly ever pays."""
+    strategy, codec = compared()[name]
+    return strategy in ("server", SERVER) or codec not in ("", "int8") or name == "elastic int8"
 
 
 def draw(job: Job, rows: Sequence[Row], path: str) -> None:

@@ -131,7 +131,7 @@ def test_advice():
     def said(**seconds):
         return predict.advice(predict.Row(4, seconds, {}, predict.best(seconds)))
 
-    begin = "best for this script on 4 ranks: "
+    begin = "best on 4 ranks: "
     assert said(sync=1.03, pipe=1.0, **{predict.SERVER: 0.1}) == (
         f"{begin}sync; pipe would be 1.03 times as fast, and changes the answer"
     )
@@ -219,13 +219,19 @@ def test_without_a_script(tmp_path, monkeypatch, capsys):
     words = ["--compute", "120ms", "--parameters", "25M", "--network", "1Gbit,50us", "-n", "4", "--ranks", "6000"]
     assert main(["plan", *words, "--update=3ms", "--json", "figures.json", "--bucket-mb", "50"]) == 0
     said = capsys.readouterr().out
-    assert "best for this script on 4 ranks: " in said and "6,000" in said
-    assert "links 0.956 Gbit/s, 50.0 µs" in said  # without the headers of frames
+    assert "best on 4 ranks: " in said and "6,000" in said
+    assert "links carry 0.956 Gbit/s of data, 50.0 µs" in said  # without the headers of frames
+    assert max(len(line.rstrip()) for line in said.splitlines()[2:20]) <= 100
+    assert "efficiency" not in said and "one-server" not in said
     assert "MB of a rank by --shard: weights, sums of gradients and 2 slots a weight" in said
     found = json.loads((tmp_path / "figures.json").read_text())
     assert [row["ranks"] for row in found["rows"]] == predict.sizes(4, 6000)
     assert found["job"]["nbytes"] == 1e8 and found["job"]["buckets"] == 2
-    assert (tmp_path / "matex-tf.plan.png").read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"]
+    assert main(["plan", *words, "--png", "plan.png", "--full"]) == 0
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+    said = capsys.readouterr().out
+    assert "efficiency, %" in said and "one-server: " in said and "drawn: plan.png" in said
 
 
 def test_cores(tmp_path, monkeypatch):
@@ -279,7 +285,6 @@ def test_script(tmp_path, server):
     assert machine["node_ranks"] == 2 and machine["node_beta"] > 0
     # Of 1,514 bytes of a full frame 1,448 are data.
     assert (machine["alpha"], machine["beta"]) == (pytest.approx(20e-6), pytest.approx(0.8e-9 * 1514 / 1448))
-    assert (tmp_path / "train.plan.png").exists()
     assert job.left() == []
 
 
