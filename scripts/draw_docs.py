@@ -174,24 +174,51 @@ def faults() -> str:
 
 
 def sharding() -> str:
-    """What each of four ranks holds of a model and Adam, with `--shard none`, `state` and `gradients`."""
-    title = "What four ranks hold: with --shard a quarter of the slots of Adam, and of the sums of gradients"
-    drawn = Picture(840, 240, title)
-    kinds = (("weights", "c0", 60), ("sums", "c1", 60), ("slots of Adam", "c3", 110))
-    for left, name, in_parts in ((80, "none", ""), (340, "state", "c3"), (600, "gradients", "c1 c3")):
-        drawn.text(left + 115, 22, f"--shard {name}", "b m")
-        at = left
+    """What each of four ranks holds of a model and Adam, with each value of `--shard`."""
+    drawn = Picture(1010, 262, "What four ranks hold of weights, sums of gradients and slots of Adam with each --shard")
+    kinds = (("weights", "c0", 62), ("sums", "c1", 62), ("slots of Adam", "c3", 94))
+    for number, (name, in_parts) in enumerate(
+        (("none", ""), ("state", "c3"), ("gradients", "c1 c3"), ("weights", "c0 c1 c3"))
+    ):
+        at = 75.0 + number * 234
+        drawn.text(at + 107, 22, f"--shard {name}", "b m")
         for label, kind, width in kinds:
-            drawn.text(at + width / 2, 46, label, "dim m")
+            drawn.text(at + width / 2 - 2, 46, label, "dim m")
             for rank in range(4):
-                y, part = 58 + rank * 44, width - 4
-                drawn.box(at, y, part, 30, "box", 2)
-                if kind in in_parts:
-                    part /= 4
-                drawn.box(at + rank * part * (kind in in_parts), y, part, 30, kind, 2)
+                y, whole = 58 + rank * 42, width - 4
+                drawn.box(at, y, whole, 30, "box", 2)
+                part, first = (whole / 4, rank * whole / 4) if kind in in_parts else (whole, 0)
+                drawn.box(at + first, y, part, 30, kind, 2)
             at += width
     for rank in range(4):
-        drawn.text(20, 58 + rank * 44 + 20, f"rank {rank}", "b")
+        drawn.text(12, 58 + rank * 42 + 20, f"rank {rank}", "b")
+    drawn.text(
+        75, 246, "Filled: what a rank holds between steps. In a step, parts travel to where they are needed.", "dim"
+    )
+    return drawn.svg()
+
+
+def step_time() -> str:
+    """What two ranks do in a step, along the time, with the names of `matex-tf trace`."""
+    drawn = Picture(860, 206, "Where a step's time goes: input, compute, wait for a slower rank, exchange, apply")
+    drawn.text(80, 30, "one step", "b")
+    drawn.line(152, 25, 744, 25)
+    for rank, late in ((0, 0), (1, 70)):
+        y, at = 44.0 + rank * 48, 80.0
+        drawn.text(12, y + 20, f"rank {rank}", "b")
+        for name, kind, width in (
+            ("input", "c3", 70), ("compute", "c0", 230 + late), ("wait", "wait", 70 - late), ("pack", "c2", 50),
+            ("network", "c2", 90), ("reduce", "c2", 70), ("apply", "c1", 84), ("input", "c3", 70),
+        ):  # fmt: skip
+            if width:
+                drawn.box(at, y, width - 3, 30, kind, 2)
+                drawn.text(at + width / 2 - 1, y + 20, name, "m")
+            at += width
+    drawn.text(80, 160, "compute: forward and backward. Rank 1 is slower, so rank 0 waits.", "dim")
+    drawn.text(
+        80, 178, "Yellow: the exchange of gradients. apply: the optimizer. input is longer if a rank makes", "dim"
+    )
+    drawn.text(80, 196, "its batches too slowly. matex-tf trace prints the milliseconds of each part.", "dim")
     return drawn.svg()
 
 
@@ -235,6 +262,7 @@ PICTURES = {
     "strategies.svg": strategies,
     "faults.svg": faults,
     "sharding.svg": sharding,
+    "step_time.svg": step_time,
 }
 
 

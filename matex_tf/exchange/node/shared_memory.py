@@ -110,7 +110,10 @@ class NodeMemory:
         """Raise RankLost when the process of a local rank has ended."""
         process = self._processes[rank]
         if process is not None and process.poll(0):
-            raise RankLost(f"rank {self.ranks[rank]} on {self.host} has ended; the exchange waits for it.")
+            raise RankLost(
+                f"rank {self.ranks[rank]} on {self.host} has ended; the exchange waits for it. A job with "
+                "--faults shrink or --faults restart survives that."
+            )
 
     def kill(self, rank: int) -> None:
         """End the process of a local rank that is stuck."""
