@@ -132,8 +132,8 @@ class Strategy:
             groups.check(settings.groups, ranks)
         if settings.groups and not cls.in_groups:
             raise SettingError(
-                f"--groups is for strategies whose ranks train apart, and --strategy {cls.name} has no groups: take "
-                "--strategy elastic, server or local, or leave out --groups."
+                "--groups is for strategies whose ranks train independently, and "
+                f"--strategy {cls.name} has no groups: take --strategy elastic, server or local, or leave out --groups."
             )
         if settings.servers and not cls.has_center:
             raise SettingError(
@@ -152,7 +152,7 @@ class Strategy:
         if (cls.has_center or settings.groups) and settings.batch == "per-rank":
             raise SettingError(
                 f"--batch per-rank and --strategy {cls.name}{' --groups' * bool(settings.groups)} do not go together: "
-                "groups share out each batch of the script. Take --batch global and a larger batch size."
+                "groups split each batch of the script. Take --batch global and a larger batch size."
             )
         if settings.center_network:
             import ipaddress

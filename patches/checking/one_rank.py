@@ -241,7 +241,7 @@ def say_why_not(name: str, reason: str) -> None:
     asked = settings.current().check
     if asked == "on" or (asked == "auto" and reason not in ("", aside(), _ROUNDING)):
         log_once.log(
-            f"{name} is not held against one rank: {reason}. A loss or a layer of the script's own that compares rows "
+            f"{name} is not compared with one rank: {reason}. A loss or a layer of the script's own that compares rows "
             f"would go unnoticed ({_PAGE}; --check off)."
         )
 

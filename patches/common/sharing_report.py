@@ -24,11 +24,11 @@ from matex_tf.patches.common import log_once, run_state, wrapping
 OTHERS = {
     "tf_keras": (
         "tf_keras (Keras 2)",
-        "matex_tf shares out fit and train_on_batch of it, and loops over a batched tf.data pipeline (docs/keras2.md)",
+        "matex_tf splits fit and train_on_batch of it, and loops over a batched tf.data pipeline (docs/keras2.md)",
     ),
     "keras": (
         "Keras on {backend}",
-        "matex_tf shares out Keras on TensorFlow and on JAX: set KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax",
+        "matex_tf splits Keras on TensorFlow and on JAX: set KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax",
     ),
     "jax_late": (
         "Keras on JAX",
@@ -39,8 +39,8 @@ OTHERS = {
         "steps of Keras on JAX that are not compiled",
         "leave out run_eagerly=True and jit_compile=False (docs/jax.md)",
     ),
-    "torch": ("PyTorch", "matex_tf shares out TensorFlow and Keras; PyTorch has torch.distributed"),
-    "jax": ("JAX", "matex_tf shares out TensorFlow, and fit of Keras; JAX has jax.distributed"),
+    "torch": ("PyTorch", "matex_tf splits TensorFlow and Keras; PyTorch has torch.distributed"),
+    "jax": ("JAX", "matex_tf splits TensorFlow, and fit of Keras; JAX has jax.distributed"),
 }
 OWN = {
     "strategy": (
@@ -49,11 +49,11 @@ OWN = {
     ),
     "loop": (
         "a loop of the script's own",
-        "iterate over a batched tf.data pipeline, and each batch is shared out (docs/loops.md)",
+        "iterate over a batched tf.data pipeline, and each batch is split (docs/loops.md)",
     ),
     "session": (
         "runs of a session",
-        "feed arrays to placeholders whose first dimension is open, and they are shared out (docs/loops.md)",
+        "feed arrays to placeholders whose first dimension is open, and they are split (docs/loops.md)",
     ),
 }
 _FRAMEWORKS = ("tensorflow", "keras", "tf_keras", "torch", "jax")
@@ -104,7 +104,7 @@ def trained(what: str, **words: str) -> None:
     account.alone[what] = name.format(**words), advice
     if settings.current().require_sharing:
         error = MatexError(  # AutoGraph makes a longer one of it
-            f"--require-sharing: a training step of {account.alone[what][0]} is not shared out, each of "
+            f"--require-sharing: a training step of {account.alone[what][0]} is not split, each of "
             f"{world.current().size} ranks would do all of it. To do: {advice}."
         )
         errors.remember(error)
@@ -142,16 +142,16 @@ def summary(account: Account, size: int) -> str:
         if account.shared or not any(name in sys.modules for name in _FRAMEWORKS) or speaks_of_ranks():
             return ""
         return (
-            f"nothing was shared out: no training was seen, nor evaluate or predict of Keras, so each of {size} ranks "
+            f"nothing was split: no training was seen, nor evaluate or predict of Keras, so each of {size} ranks "
             "did the whole work. For what does not train, one rank is enough"
         )
     what = " and ".join(name for name, _ in alone.values())
     if speaks_of_ranks():
-        return f"what {what} trained was not shared out; the script knows of ranks, and is taken to do that by itself"
+        return f"what {what} trained was not split; the script knows of ranks, and is taken to do that by itself"
     much = "not all" if account.shared else "nothing"
     files = f", and wrote its files {size} times" if alone.keys() & OTHERS.keys() else ""
     return (
-        f"{much} was shared out: {what} trained on each of {size} ranks, on all rows, and {size} ranks did the work of "
+        f"{much} was split: {what} trained on each of {size} ranks, on all rows, and {size} ranks did the work of "
         f"one{files}. To do: {'; '.join(advice for _, advice in alone.values())}"
     )
 

@@ -49,7 +49,7 @@ def _made(name: str) -> Any:
             return object.__new__(cls)
         log_once.log(
             f"tf.distribute.{name}: matex_tf takes its place, and the script runs as with one replica; its batch is "
-            "shared out among the ranks"
+            "split among the ranks"
         )
         strategy = tf.distribute.get_strategy()
         if "MultiWorker" in name:  # TF_CONFIG is not asked: all ranks are the first worker, and one of them writes

@@ -194,7 +194,7 @@ def _reset_metrics(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         function = getattr(model, f"{name}_function")
         if function is not None and not isinstance(function, step_function.StepFunction):
             raise MatexError(
-                f"{model.name} ({type(model).__name__}) makes a {name}_function of its own, which cannot be shared out "
+                f"{model.name} ({type(model).__name__}) makes a {name}_function of its own, which cannot be split "
                 f"among ranks: give it a {name}_step, in place of make_{name}_function."
             )
     if isinstance(model.train_function, step_function.StepFunction):

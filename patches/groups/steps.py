@@ -131,7 +131,7 @@ def _own(batch: Batch, groups: Groups) -> tuple[Any, RowRange]:
     """
     if groups.world.size > 1:
         raise MatexError(
-            "each rank has rows of its own, and a group of several ranks (--groups) shares out batches that all of its "
+            "each rank has rows of its own, and a group of several ranks (--groups) splits batches that all of its "
             "ranks have: give every rank all rows, or leave out --groups."
         )
     data, share = batch()

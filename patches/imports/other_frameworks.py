@@ -29,7 +29,7 @@ def install(module: ModuleType) -> None:
     served = module.__name__ == backend_asked_for() == "jax"
     if not served and not wrapping.is_aside() and not wrapping.alone() and _imported_by_script():
         log_once.log(
-            f"{_NAMES[module.__name__]} is imported: what it trains, each rank trains whole. matex_tf shares out "
+            f"{_NAMES[module.__name__]} is imported: what it trains, each rank trains whole. matex_tf splits "
             "TensorFlow, and Keras on it or on JAX"
         )
     if module.__name__ == "torch":
@@ -68,7 +68,7 @@ def _other_backend(module: ModuleType) -> None:
         return
     if module.__name__ == "keras.src.backend":
         log_once.log(
-            f"Keras computes with {kind}: what it trains, each rank trains whole. matex_tf shares out Keras on "
+            f"Keras computes with {kind}: what it trains, each rank trains whole. matex_tf splits Keras on "
             "TensorFlow and on JAX: set KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax"
         )
     else:

@@ -68,8 +68,8 @@ def _set(module: ModuleType, wrapped: Any, instance: Any, args: Any, kwargs: Any
         there = {kind: module.list_devices(kind) for kind in {one.partition(":")[0] for one in meant}}
         if unknown := [one for one in meant if one not in there[one.partition(":")[0]]]:
             raise MatexError(
-                f"keras.distribution.{name}: its mesh has the device {unknown[0]}, and there are {ranks} ranks, each "
-                f"of which is one device. Take those of keras.distribution.list_devices(), or -n {len(meant)}."
+                f"keras.distribution.{name}: its mesh has the device {unknown[0]}, and the devices are {ranks} "
+                f"ranks. Take those of keras.distribution.list_devices(), or -n {len(meant)}."
             )
         fewer = f", not among the {len(meant)} of its mesh alone" if len(meant) < ranks else ""
         log_once.log(

@@ -57,8 +57,8 @@ class StepFunction:
         refuse(model)
         if kind == "train" and strategies.current().apart:
             raise MatexError(
-                f"groups that train apart (--strategy {strategies.current().name}) need Keras 3, and {model.name} is "
-                "of Keras 2: take --strategy local without --groups."
+                f"groups that train independently (--strategy {strategies.current().name}) need Keras 3, and "
+                f"{model.name} is of Keras 2: take --strategy local without --groups."
             )
         self.step = Step(model, kind)
         self.feed = BatchSource(kind)
@@ -165,6 +165,6 @@ def refuse(model: Any) -> None:
         )
     if not tf.executing_eagerly():
         raise MatexError(
-            f"{model.name} is run in a graph of TensorFlow 1, which is not shared out for tf_keras: leave out "
+            f"{model.name} is run in a graph of TensorFlow 1, which is not split for tf_keras: leave out "
             f"disable_eager_execution, or run the script on one rank ({world.current().size} here)."
         )

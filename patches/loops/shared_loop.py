@@ -179,7 +179,7 @@ class SharedLoop:
         """Note that a batch is shared out."""
         run_state.current().part(Meter).count(rows, "loop")
         size = world.current().size
-        log_once.log(f"{self._place()}: each batch of this loop is shared out among {size} ranks (--shard-loops)")
+        log_once.log(f"{self._place()}: each batch of this loop is split among {size} ranks (--shard-loops)")
         sharing_report.uncovered("a loop of the script's own")
         sharing_report.shared(training=False)
 

@@ -177,7 +177,7 @@ class Fit:
     def _differs(self, what: str) -> MatexError:
         return MatexError(
             f"fit {self.number} is not what it was in the run that wrote the checkpoint: {what}. A script must do the "
-            f"same when it is run again; to begin anew, leave out --resume or remove {self._store.path}."
+            f"same when it is run again; to begin again, leave out --resume or remove {self._store.path}."
         )
 
     def end(self) -> None:
@@ -328,12 +328,12 @@ def _find(fits: Fits, store: Checkpoints) -> tuple[Place | None, dict[str, Any] 
         return None, None
     found = store.find(number) if ranks.rank == 0 else None
     if found is not None and found[1]["per_rank"] and found[1]["ranks"] != ranks.size and not found[0].done:
-        log_once.log(f"with --batch per-rank a fit goes on with as many ranks only: fit {number} begins anew")
+        log_once.log(f"with --batch per-rank a fit goes on with as many ranks only: fit {number} begins again")
         found = None
     values = found[1].pop("values") if found else None
     place, kept = ranks.broadcast(found or (None, None), "go on from a checkpoint")
     if place is None:
-        fits.say_once(f"there is no checkpoint of fit {number}, which begins anew")
+        fits.say_once(f"there is no checkpoint of fit {number}, which begins again")
         return None, None
     if place.done:
         log_once.log(f"fit {number} was complete, and is not trained again")

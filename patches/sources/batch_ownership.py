@@ -187,7 +187,7 @@ def tell(finding: Finding, what: str) -> None:
     elif finding.differs:
         how = "each batch of rank 0" if finding.of_first_rank else "each batch"
         log_once.log(
-            f"{what}: {finding.differs} differs between ranks, and {how} is shared out among them all the same, "
+            f"{what}: {finding.differs} differs between ranks, and {how} is split among them all the same, "
             f"since {finding.why}: random ops that run in parallel, or an order that is not fixed, do that. "
             "--rows own says that each rank has rows of its own (docs/data.md)."
         )

@@ -59,7 +59,7 @@ def check_batched(dataset: Any) -> None:
     if found(dataset) == "source" and not found(dataset, _BATCHED):
         raise MatexError(
             "--data source needs a pipeline with batch(), padded_batch() or ragged_batch(): here the source yields "
-            "batches, and cannot be shared out by rows. Take --data exact."
+            "batches, and cannot be split by rows. Take --data exact."
         )
 
 

@@ -51,7 +51,7 @@ class Watch:
                 self._give_up(f"{what} ({how}), which counts as dead (--stall-abort-seconds)")
             if computed >= self._spinning:
                 self._give_up(
-                    f"{what}, of which it has computed {computed:.0f} s: the file is damaged, and is given up"
+                    f"{what}, with {computed:.0f} s of computing: the file is damaged, and is given up"
                 )
             if self._stall and seconds >= self._stall and not said:
                 said = True

@@ -121,4 +121,4 @@ def test_a_script_of_horovods_own(tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     ended = Job([LAUNCHER, "run", "-n", "2", "--transport", "horovod", "--output", "all", "own.py"], tmp_path).end(100)
     assert ended.code == 0 and "the script imports the Horovod that is installed" in ended.err, ended
-    assert "shared out among" not in ended.err and ended.out.count("ROWS 10 of 2") == 2, ended
+    assert "split among" not in ended.err and ended.out.count("ROWS 10 of 2") == 2, ended

@@ -140,7 +140,7 @@ def test_what_is_said_and_when(watch):
         assert look(watch, now, since=now) == []
     assert look(watch, 200, cpu=9.0) == []
     assert "it computes: the file is damaged" in look(watch, 206, cpu=12.0)[0]
-    assert "of which it has computed 10 s" in look(watch, 207, cpu=17.0)[0]
+    assert ", with 10 s of computing" in look(watch, 207, cpu=17.0)[0]
     assert look(watch, 219, cpu=18.0, since=0.0) == []
     look(watch, 220, since=220)
     assert "given up: a.h5 is being read by rank 3 on here for 20 s" in look(watch, 240)[0]

@@ -66,7 +66,7 @@ SCRIPTS = {
     "one leaves": (BEGIN + RANK + ONE_LEAVES, (), 1, "ValueError: only here"),
     "one dies": (BEGIN + RANK + ONE_DIES, ("--faults", "restart"), 0, "restart 1 of 3"),
     "shrink": (BEGIN, ("--faults", "shrink"), 2, "take --faults restart (docs/jax.md)"),
-    "own loop": (BEGIN + OWN_LOOP, (), 0, "nothing was shared out: JAX trained on each of 2 ranks"),
+    "own loop": (BEGIN + OWN_LOOP, (), 0, "nothing was split: JAX trained on each of 2 ranks"),
     "eager": (
         BEGIN + "model.run_eagerly = True\nmodel.fit(x, x[:, :2], verbose=0)",
         (),
@@ -139,4 +139,4 @@ def test_what_is_said(trained):
     """The steps were shared out: nothing says that they were not, and each rank is named once."""
     for size, (everyone, ended) in trained.items():
         assert len(everyone) == size
-        assert "was shared out" not in ended.err and "each rank trains whole" not in ended.err
+        assert "was split" not in ended.err and "each rank trains whole" not in ended.err

@@ -57,7 +57,7 @@ def test_batches_of_many_shapes(ranks, kind):
 def test_ranks_that_rebuild_differently_say_so(ranks):
     """One rank alone cannot rebuild a step: every rank says what differs, and none waits."""
     said = ranks(partitioned.rebuilt_by_some, (3,), meets="")[3]
-    assert all("computed whole by every rank" in text and "shared out by rows" in text for text in said), said
+    assert all("computed whole by every rank" in text and "split by rows" in text for text in said), said
 
 
 @pytest.mark.parametrize("codec", ["bf16", "int8"])

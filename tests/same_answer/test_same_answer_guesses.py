@@ -6,10 +6,10 @@ from tests.support.cases import guesses
 
 #: Kinds of pipelines, and the line that says what was found; "" where nothing differs that could be seen.
 SHARED = {
-    "augmented": "x (float32, rows of shape (6,)) differs between ranks, and each batch is shared out",
-    "masked words": "y (int32, rows of shape ()) differs between ranks, and each batch is shared out",
-    "order": ", y (int32, rows of shape ()) differs between ranks, and each batch is shared out",
-    "every second": "differs between ranks, and each batch is shared out",
+    "augmented": "x (float32, rows of shape (6,)) differs between ranks, and each batch is split",
+    "masked words": "y (int32, rows of shape ()) differs between ranks, and each batch is split",
+    "order": ", y (int32, rows of shape ()) differs between ranks, and each batch is split",
+    "every second": "differs between ranks, and each batch is split",
     "generator": "since labels do not differ",
     "files": "since only what random ops have touched differs",
 }

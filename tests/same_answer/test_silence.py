@@ -9,7 +9,7 @@ from jobs import LAUNCHER, Job
 from tests.support.cases import silence
 from tests.support.frameworks import TORCH, write
 
-NOTHING = "nothing was shared out: "
+NOTHING = "nothing was split: "
 OWN = "most of what is tried here is work that each rank does by itself"
 LEGACY = pytest.mark.skipif(
     importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras, which scripts/setup installs"
@@ -25,12 +25,12 @@ SAID = {
     "session": "",
     "torch_with_its_own_ranks": "",
     "loop_over_arrays": NOTHING + "a loop of the script's own trained on each of 3 ranks",
-    "loop_over_arrays_then_evaluate": "not all was shared out: a loop of the script's own",
+    "loop_over_arrays_then_evaluate": "not all was split: a loop of the script's own",
     "session_without_feeds": NOTHING + "runs of a session",
     "torch": NOTHING
     + "PyTorch trained on each of 3 ranks, on all rows, and 3 ranks did the work of one, and wrote its",
     "jax": NOTHING + "JAX",
-    "torch_beside_fit": "not all was shared out: PyTorch",
+    "torch_beside_fit": "not all was split: PyTorch",
 }
 SAID_LEGACY = {
     "tf_keras": "",
@@ -59,7 +59,7 @@ def test_what_was_not_shared_out_is_said(ranks, what, begins):
 def test_scripts_that_know_of_ranks(ranks, text):
     """They are taken to divide their work by themselves: a softer line where they train, none where they do not."""
     soft = ranks(silence.summary, (3,), apart=OWN, what="torch", text=text)[3]
-    assert all(said.startswith("what PyTorch trained was not shared out; the script knows") for said, _ in soft)
+    assert all(said.startswith("what PyTorch trained was not split; the script knows") for said, _ in soft)
     assert all(said == "" for said, _ in ranks(silence.summary, (3,), apart=OWN, what="nothing", text=text)[3])
 
 
@@ -76,10 +76,10 @@ def test_jobs(tmp_path):
     assert ended.err.count(f"matex_tf: {NOTHING}PyTorch trained on each of 2 ranks") == 1
     ended = Job([*run, "--require-sharing", "on", "train.py"], tmp_path).end()
     assert ended.code == 1 and "trained" not in ended.out
-    assert ended.err.count("matex_tf: error: --require-sharing: a training step of PyTorch is not shared out") == 1
+    assert ended.err.count("matex_tf: error: --require-sharing: a training step of PyTorch is not split") == 1
     for quiet in ("plain.py", "ranks.py"):
         ended = Job([*run, quiet], tmp_path).end()
-        assert ended.code == 0 and "shared out:" not in ended.err
+        assert ended.code == 0 and "split:" not in ended.err
 
 
 @pytest.mark.variants(0)

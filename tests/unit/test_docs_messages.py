@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts import check_prose
+
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.py").is_file())
 _SPEC = importlib.util.spec_from_file_location("messages", ROOT / "scripts" / "messages.py")
 messages = sys.modules["messages"] = importlib.util.module_from_spec(_SPEC)
@@ -84,3 +86,14 @@ def found_in(tmp_path, monkeypatch, source):
 )
 def test_texts_are_followed(source, expected, tmp_path, monkeypatch):
     assert found_in(tmp_path, monkeypatch, source) == expected
+
+
+def test_messages_read_well():
+    """No line and no error has a word that readers stumbled over."""
+    found = [
+        (one.file, bad[0])
+        for one in messages.messages()
+        for pattern in check_prose.WORDS
+        if (bad := re.search(rf"\b({pattern})\b", one.text, re.IGNORECASE))
+    ]
+    assert not found

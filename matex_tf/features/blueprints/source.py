@@ -97,7 +97,7 @@ def ranges(blueprint: Mapping[str, Any]) -> dict[str, Range]:
     found: dict[str, Range] = {}
     resolve(blueprint, {}, found)
     if not found:
-        raise SettingError("this config of a Keras model has no ranges: write units: 32..512 in the place of a number.")
+        raise SettingError("this config of a Keras model has no ranges: write units: 32..512 instead of a number.")
     return found
 
 

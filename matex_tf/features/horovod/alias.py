@@ -49,7 +49,7 @@ MODULES = {
 VERSION = "0.28.1"
 
 NOTE = (
-    "the Horovod names are served by matex_tf: the batch is the rank's own, and nothing is shared out or averaged "
+    "the Horovod names are served by matex_tf: the batch is the rank's own, and nothing is split or averaged "
     "unless the script says so"
 )
 

@@ -13,7 +13,7 @@ from matex_tf.features.horovod import alias
 from matex_tf.patches.common import sharing_report
 
 NOTE = (
-    "the script imports the Horovod that is installed: the batch is the rank's own, and matex_tf shares out and "
+    "the script imports the Horovod that is installed: the batch is the rank's own, and matex_tf splits and "
     "averages nothing (docs/from-horovod.md)"
 )
 #: Who imports Horovod to add up gradients itself, and whose frames every import passes through.

@@ -99,8 +99,8 @@ class SampleOptions:
         """
         if self.scores_samples:
             raise MatexError(
-                "--prune-samples and --sample-scores are for scripts whose data matex_tf shares out, and this one "
-                "shares out its data by itself: leave them out."
+                "--prune-samples and --sample-scores are for scripts whose data matex_tf splits, and this one "
+                "splits its data by itself: leave them out."
             )
 
     def finish(self) -> None:

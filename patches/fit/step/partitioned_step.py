@@ -250,7 +250,7 @@ class _Rebuilt:
     @property
     def how(self) -> str:
         """How batches are shared out, in words."""
-        return f"computed whole by every rank ({self.why_whole})" if self.why_whole else "shared out by rows"
+        return f"computed whole by every rank ({self.why_whole})" if self.why_whole else "split by rows"
 
     def __call__(self, data: Any, share: row_slicing.RowRange) -> Any:
         made = self._partitioned

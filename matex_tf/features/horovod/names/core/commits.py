@@ -58,7 +58,7 @@ class _Kept:
         if failure:
             raise MatexError(
                 f"elastic function {self._number} is not what it was in the run that wrote the commit: {failure}. To "
-                f"begin anew, leave out --resume or remove {store.path}."
+                f"begin again, leave out --resume or remove {store.path}."
             )
         log_once.log(f"elastic function {self._number} goes on from its commit {self._commits}")
 
@@ -77,7 +77,7 @@ class _Kept:
             log_once.log(
                 f"commits of elastic function {self._number} are not written while {refused[0]}: on disk go numbers, "
                 "text, arrays, and lists, tuples, sets and dicts of those; after a death the function goes on from an "
-                "earlier commit, or begins anew"
+                "earlier commit, or begins again"
             )
             return
         written, fits = plain_encoder.dumps(objects), made.count  # now: the script may change them meanwhile
@@ -103,7 +103,7 @@ def begin(state: Any) -> None:
     functions.count += 1
     functions.under_way = None
     if not hasattr(state, "given"):
-        log_once.log(f"commits of a {type(state).__name__} are not written: after a death its function begins anew")
+        log_once.log(f"commits of a {type(state).__name__} are not written: after a death its function begins again")
         return
     functions.under_way = _Kept(state, functions.count, store)
     if store.resumed:
