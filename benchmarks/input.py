@@ -87,7 +87,7 @@ class Fetched:
         import tensorflow as tf
 
         from matex_tf.patches.data import batches
-        from matex_tf.patches.data.array_sharding import LocalBatch
+        from matex_tf.patches.data.local_batch import LocalBatch
 
         self.bytes, self._of_row = 0, 0
         original = batches.fetch

@@ -120,7 +120,7 @@ class Training:
 
         from matex_tf.core import world
         from matex_tf.patches.common.row_slicing import RowRange
-        from matex_tf.patches.data.array_sharding import LocalBatch
+        from matex_tf.patches.data.local_batch import LocalBatch
 
         ranks = world.current()
         order = np.random.RandomState(0).permutation(len(self._x))

@@ -70,7 +70,7 @@ def exchanging(name: str, model_name: str, batch: int, rank: Rank) -> tuple[Any,
     from matex_tf import settings, strategies
     from matex_tf.core import world
     from matex_tf.patches.common.row_slicing import RowRange
-    from matex_tf.patches.data.array_sharding import LocalBatch
+    from matex_tf.patches.data.local_batch import LocalBatch
 
     before = settings.current()
     if name == MEET:

@@ -13,7 +13,7 @@ Relies on (Keras 3.3 to 3.15, private): `ArrayDataAdapter.get_tf_dataset`, its `
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,92 +26,15 @@ from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import batch_indices, batch_origins, ring_shuffle
-from matex_tf.patches.data.lost_rows import Orphans, found
+from matex_tf.patches.data.local_batch import Gatherer, LocalBatch, at_least_one_row
+from matex_tf.patches.data.lost_rows import found
+from matex_tf.patches.data.row_batches import Own, RowBatches, as_tf_data
 from matex_tf.patches.sources import array_fingerprint, source_sharding
 from matex_tf.patches.sources.decide import Decision, Source, Whose
 from matex_tf.patches.sources.reasons import Reason
-from matex_tf.patches.steps import row_choice
-from matex_tf.patches.steps.row_choice import RowChoice, TaggedRows
+from matex_tf.patches.steps.row_choice import RowChoice
 from matex_tf.readers.own_rows import OwnRows
 from matex_tf.verifying import record
-
-
-class LocalBatch(NamedTuple):
-    """A rank's own rows of one global batch.
-
-    Attributes:
-        share: int32 (5,), see `row_slicing.RowRange`; its total is -1 where only the ranks together know it.
-        whole: bool scalar, whether every rank holds the data, and so wants every rank's predictions.
-        data: the rows, structured as Keras structures a batch.
-        origin: int64 (2,), the number of the `Gatherer`, `Orphans`, `ring_shuffle.Ring` or `BatchShapes`, or 0, see
-            `batch_origins`; and the generation of the world that the rows were taken for.
-        batch: int64. Where ranks may die the indices of the rows of the whole batch; of shards the numbers of the epoch
-            and the batch; where rows go round what `Ring.after_batch` takes; else empty.
-    """
-
-    share: Any
-    whole: Any
-    data: Any
-    origin: Any
-    batch: Any
-
-    @classmethod
-    def unknown(cls, *data: Any) -> LocalBatch:
-        """Rows of a pipeline that yields each rank's own."""
-        share, origin = tf.constant([0, 0, 0, -1, 0]), tf.constant([0, world.current().generation], tf.int64)
-        rows = data if len(data) > 1 else data[0]
-        return cls(share, tf.constant(False), rows, origin, tf.constant([], tf.int64))
-
-    def row_range(self) -> RowRange:
-        """The share as plain numbers."""
-        return RowRange(*map(int, self.share.numpy()))
-
-    def reshard(self) -> LocalBatch:
-        """The same batch, shared out among the ranks that there are now.
-
-        Raises:
-            MatexError: a rank has died that had rows which no other rank has.
-        """
-        number, generation = map(int, self.origin.numpy())
-        if generation == world.current().generation:
-            return self
-        origin = batch_origins.find(number)
-        if not isinstance(origin, (Gatherer, Orphans)):
-            raise MatexError(
-                "a rank has died that held rows which no other rank has: train on arrays that every rank holds, on "
-                "the data and labels of a DataSet as they are, on a tf.data pipeline with --data exact, or without "
-                "--faults shrink."
-            )
-        resharded: LocalBatch = origin.reshard(self)
-        return resharded
-
-
-class Gatherer:
-    """Arrays from which any rows of a batch can be had."""
-
-    def __init__(self, elements: Any, tagged: bool = False):
-        self.elements = elements
-        self._tagged = tagged
-
-    def reshard(self, own: LocalBatch) -> LocalBatch:
-        """A batch, shared out anew."""
-        ranks, indices = world.current(), own.batch.numpy()
-        share = RowRange.of(len(indices), ranks.rank, ranks.size)
-        mine = self.take(indices[share.low : share.high])
-        share = RowRange(0, share.high - share.low, share.rows, share.total, share.first)
-        return own._replace(share=tf.constant(share, tf.int32), data=mine)
-
-    def take(self, indices: np.ndarray) -> Any:
-        """Rows of all arrays, as tensors."""
-        tags, indices = indices, row_choice.numbers_of(indices) if self._tagged else indices
-
-        def rows(leaf: Any) -> Any:
-            if leaf is None:
-                return None
-            return tf.gather(leaf, indices) if tf.is_tensor(leaf) else tf.convert_to_tensor(np.asarray(leaf)[indices])
-
-        taken = tf.nest.map_structure(rows, self.elements)
-        return TaggedRows(tf.constant(tags), taken) if self._tagged else taken
 
 
 class DataLayout(NamedTuple):
@@ -133,8 +56,9 @@ def pipeline(
     asked: dict[str, Any],
     elements: Any = None,
     chosen: RowChoice | None = None,
+    epochs: int | None = None,
 ) -> Any:
-    """The tf.data pipeline of an ArrayDataAdapter: of `LocalBatch` rows, or of whole batches where arrays are sparse.
+    """What an ArrayDataAdapter gives for a pipeline: `RowBatches`, or one of whole batches where arrays are sparse.
 
     Args:
         adapter: the adapter; its sizes become those of the global batches.
@@ -143,6 +67,7 @@ def pipeline(
         asked: the arguments of the epoch iterator: the data, batch_size and steps_per_epoch.
         elements: the arrays as they go into the pipeline; None: as Keras 3 gives them to tf.data.
         chosen: says which rows an epoch uses; None: all.
+        epochs: that one iterator of a tf.data pipeline walks over, as Keras 2 has it; None: an iterator has one.
 
     Raises:
         RanksDisagree: the columns differ between ranks.
@@ -175,22 +100,26 @@ def pipeline(
         lost = orphans if holding.sharded else None
         chosen.of_arrays(counts, own, size, global_size, tf.nest.flatten(elements)[0], lost)
     if training and ring_shuffle.wanted(elements, holding.sharded, chosen):
-        return _going_round(adapter, elements, holding, global_size)
-    own_rows: Callable[[Any], tuple[Any, Any, Any]] | None = None
+        return _going_round(adapter, elements, holding, global_size).repeat(epochs or 1)
+    own_rows: Callable[[Any], Own] | None = None
     if not holding.sharded:
-        batches, own_rows = batch_indices.of_whole(adapter, original, global_size, size if per_rank else 0, chosen)
+        each = size if per_rank else 0
+        batches, own_rows = batch_indices.of_whole(adapter, original, global_size, each, chosen, epochs or 1)
     elif chosen is None:
-        batches = batch_indices.of_shards(adapter, Interleaving(holding.counts), global_size, orphans)
+        turns = Interleaving(holding.counts)
+        batches = batch_indices.of_shards(adapter, turns, global_size, orphans).repeat(epochs or 1)
     else:
         batches = chosen.tags_of_shards(adapter, holding.counts, global_size)
+    rows = Gatherer(elements, 0 if chosen is None else chosen.offset, tagged=chosen is not None)
     origin = [0, ranks.generation]
     if orphans is not None and holding.sharded:
         adapter._matex_source = orphans  # lives as long as the data are walked over
         origin = [batch_origins.remember(orphans), orphans.generation]
     elif ranks.guard is not None and not holding.sharded:
-        adapter._matex_source = Gatherer(elements, tagged=chosen is not None)
-        origin = [batch_origins.remember(adapter._matex_source), ranks.generation]
-    return _gathered(batches, own_rows, elements, origin, not holding.sharded, chosen)
+        origin = [batch_origins.remember(rows), ranks.generation]
+    draws = chosen is not None or epochs is not None or (orphans is not None and holding.sharded)
+    made = _gathered(batches, own_rows, rows, origin, not holding.sharded, draws)
+    return made if epochs is None else as_tf_data(made)
 
 
 def _as_one_rank_has_them(adapter: Any, holding: DataLayout) -> Any:
@@ -237,36 +166,31 @@ def _decide(leaves: list[Any], sharded: bool, training: bool, chosen: RowChoice 
 
 def _gathered(
     batches: Any,
-    own_rows: Callable[[Any], tuple[Any, Any, Any]] | None,
-    elements: Any,
+    own_rows: Callable[[Any], Own] | None,
+    rows: Gatherer,
     origin: list[int],
     whole: bool,
-    chosen: RowChoice | None,
-) -> Any:
+    draws: bool,
+) -> RowBatches:
     """This rank's rows of each batch.
 
     Args:
         batches: of what `own_rows` makes indices, share and batch of, or of these.
+        rows: from which they are gathered.
         origin: where a batch comes from, see `LocalBatch`.
         whole: whether every rank holds all rows.
+        draws: whether epochs have other orders.
     """
 
-    def gather(found: Any, data: Any) -> LocalBatch:
-        indices, share, batch = found if own_rows is None else own_rows(*found)
-        tags = indices
-        if chosen is not None:
-            indices = row_choice.numbers_of(tags) - chosen.offset
-        mine = tf.nest.map_structure(lambda leaf: tf.gather(leaf, indices) if tf.is_tensor(leaf) else leaf, data)
-        if chosen is not None:
-            mine = TaggedRows(tags, mine)
-        return LocalBatch(share, tf.constant(whole), mine, tf.constant(origin, tf.int64), batch)
+    def order() -> Iterator[Own]:
+        for one in batches:
+            arrays = [np.asarray(leaf) for leaf in one]
+            if own_rows is not None:
+                yield own_rows(*arrays)
+            else:
+                yield arrays[0], RowRange(*map(int, arrays[1])), arrays[2]
 
-    data = tf.data.Dataset.from_tensors(elements).repeat()
-    options = tf.data.Options()
-    options.experimental_optimization.apply_default_optimizations = False
-    options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
-    gathered = tf.data.Dataset.zip((batches, data)).map(gather, num_parallel_calls=tf.data.AUTOTUNE)
-    return gathered.with_options(options).prefetch(tf.data.AUTOTUNE)
+    return RowBatches(order, rows, origin, whole, repeats=not draws)
 
 
 def _going_round(adapter: Any, elements: Any, holding: DataLayout, global_size: int) -> Any:
@@ -319,13 +243,6 @@ def _as_elements(inputs: Any, ghosts: bool = True) -> Any:
 
     arrays = tree.lists_to_tuples(array_slicing.convert_to_sliceable(inputs, target_backend="tensorflow"))
     return tf.nest.map_structure(at_least_one_row, arrays) if ghosts else arrays
-
-
-def at_least_one_row(leaf: Any) -> Any:
-    """An array or tensor, or one row of zeros of its kind where it has no rows."""
-    if leaf is None or leaf.shape[0] != 0:
-        return leaf
-    return tf.zeros([1, *leaf.shape[1:]], tf.as_dtype(leaf.dtype))
 
 
 def _sparse(leaf: Any) -> bool:

@@ -17,25 +17,27 @@ from matex_tf.core import world
 from matex_tf.core.row_partition import Interleaving, own_span
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data.lost_rows import Orphans
+from matex_tf.patches.data.row_batches import Own
 from matex_tf.patches.steps.row_choice import RowChoice
 
 
 def of_whole(
-    adapter: Any, original: Callable[[], Any], global_size: int, per_rank: int, chosen: RowChoice | None = None
-) -> tuple[Any, Callable[[Any], tuple[Any, Any, Any]]]:
+    adapter: Any, original: Callable[[], Any], global_size: int, per_rank: int, chosen: RowChoice | None, epochs: int
+) -> tuple[Any, Callable[[np.ndarray], Own]]:
     """The batches of data that every rank holds, and how a rank finds its own rows in each.
-
-    They come apart, as each map of a pipeline costs milliseconds whenever an epoch begins.
 
     Args:
         per_rank: the rows of a rank where the global batch is one batch of the script for each rank; 0 otherwise.
         chosen: says which rows an epoch uses; their indices are tags then.
+        epochs: that a walk over them has; `original` knows.
 
     Returns:
-        A pipeline of the indices of whole batches, and a function from those to this rank's indices, its share, and
-        the indices of the whole batch if the batch may have to be shared out anew.
+        A walk over the indices of whole batches, and a function from those to what this rank takes.
     """
-    ranks = world.current()
+    own = _own(per_rank)
+    if chosen is None and not adapter._shuffle:
+        order = np.arange(adapter._num_samples)
+        return [(order[low : low + global_size],) for low in range(0, len(order), global_size)] * epochs, own
 
     def numbers() -> Any:
         kept = adapter._inputs, adapter._batch_size, adapter._partial_batch_size
@@ -47,18 +49,25 @@ def of_whole(
         finally:
             adapter._inputs, adapter._batch_size, adapter._partial_batch_size = kept
 
-    indices = numbers() if chosen is None else chosen.tags_of_whole(adapter, numbers, global_size)
-    guarded, virtual = ranks.guard is not None, settings.current().reproducible
+    return numbers() if chosen is None else chosen.tags_of_whole(adapter, numbers, global_size), own
 
-    def own(batch: Any) -> tuple[Any, Any, Any]:
-        total = tf.shape(batch)[0]
+
+def _own(per_rank: int) -> Callable[[np.ndarray], Own]:
+    """What a rank takes of a batch that every rank has, from the indices of all its rows; see `of_whole`."""
+    ranks, virtual = world.current(), settings.current().reproducible
+    nothing = np.array([], np.int64)
+
+    def own(batch: np.ndarray) -> Own:
+        total = len(batch)
         if per_rank:
-            low, high = tf.minimum(ranks.rank * per_rank, total), tf.minimum((ranks.rank + 1) * per_rank, total)
+            low, high = min(ranks.rank * per_rank, total), min((ranks.rank + 1) * per_rank, total)
         else:
             low, high = own_span(total, ranks.rank, ranks.size, virtual)
-        return *slice_of(batch, low, high, total), batch if guarded else batch[:0]
+        begin, rows = low if high > low else max(0, min(low, total - 1)), max(high - low, 1)
+        share = RowRange(0, rows, high - low, total, begin)
+        return batch[begin : begin + rows], share, nothing if ranks.guard is None else batch
 
-    return indices, own
+    return own
 
 
 def of_shards(

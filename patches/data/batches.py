@@ -1,7 +1,7 @@
 """The batches of a step function: fetched outside the graph, each with this rank's share of it.
 
 What an iterator yields is one of three things: a batch that every rank has (its share is a slice),
-`array_sharding.LocalBatch` (the rank's own rows, and how many the batch has in all), or rows of the rank's own, as is
+`local_batch.LocalBatch` (the rank's own rows, and how many the batch has in all), or rows of the rank's own, as is
 known of their pipeline, or found from the first batch: the ranks count their rows together, and go on until none has
 any left. Rows are shared out when the step runs, and again where it has to be run again because a rank has died.
 
@@ -26,9 +26,10 @@ from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once, row_slicing, run_state
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import batch_origins, first_rank, ring_shuffle
-from matex_tf.patches.data.array_sharding import LocalBatch, at_least_one_row
 from matex_tf.patches.data.batch_shapes import BatchShapes
 from matex_tf.patches.data.counted_rows import CountedRows
+from matex_tf.patches.data.local_batch import LocalBatch, at_least_one_row
+from matex_tf.patches.data.row_batches import RowIterator
 from matex_tf.patches.sources import batch_ownership as guesses
 from matex_tf.patches.sources import price
 from matex_tf.patches.sources.pipeline_ownership import Made
@@ -235,6 +236,8 @@ def fetch(iterator: Any, count: int) -> list[Any]:
 
 def _quick(iterator: Any) -> Callable[[], Any] | None:
     """`next` of a tf.data iterator over dense tensors, without what makes it slower than a small step; else None."""
+    if isinstance(iterator, RowIterator):
+        return iterator.__next__
     if not isinstance(iterator, tf.data.Iterator):
         return None
     if iterator not in _quick_ones:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from matex_tf.core import world
 from matex_tf.patches.common.row_slicing import RowRange
-from matex_tf.patches.data.array_sharding import at_least_one_row
+from matex_tf.patches.data.local_batch import at_least_one_row
 
 
 class CountedRows:

@@ -62,7 +62,7 @@ class Orphans:
         return np.random.default_rng([self._seed, rank, epoch]).permutation(count)
 
     def reshard(self, own: Any) -> Any:
-        """A batch of `array_sharding.LocalBatch`, with this rank's part of the rows that nobody holds any more.
+        """A batch of `local_batch.LocalBatch`, with this rank's part of the rows that nobody holds any more.
 
         Raises:
             DataError: the files cannot be read again.

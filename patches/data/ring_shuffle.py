@@ -126,6 +126,6 @@ def wanted(elements: Any, sharded: bool, chosen: RowChoice | None = None) -> boo
 
 
 def of(origin: Any) -> Ring | None:
-    """The ring that a batch came from, by the `origin` of its `array_sharding.LocalBatch`; None where it is none."""
+    """The ring that a batch came from, by the `origin` of its `local_batch.LocalBatch`; None where it is none."""
     found = batch_origins.find(int(origin.numpy()[0]))
     return found if isinstance(found, Ring) else None

@@ -23,8 +23,8 @@ import tensorflow as tf
 
 from matex_tf.core import world
 from matex_tf.patches.data import batch_origins
-from matex_tf.patches.data.array_sharding import LocalBatch
 from matex_tf.patches.data.batch_shapes import BatchShapes
+from matex_tf.patches.data.local_batch import LocalBatch
 from matex_tf.patches.division import deferred, purity, row_wise, window_rows
 from matex_tf.patches.sources.pipeline_ownership import unwrapped
 from matex_tf.patches.sources.reasons import NOTHING, Reason, Unfit, Why

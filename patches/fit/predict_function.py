@@ -14,8 +14,8 @@ from matex_tf.core import world
 from matex_tf.exchange import tf_op
 from matex_tf.patches.common import batch_share, model_state, row_slicing, sharing_report, under_way, xla
 from matex_tf.patches.common.row_slicing import RowRange
-from matex_tf.patches.data.array_sharding import LocalBatch
 from matex_tf.patches.data.batches import own_rows
+from matex_tf.patches.data.local_batch import LocalBatch
 from matex_tf.patches.fit import small_calls, step_function
 from matex_tf.patches.fit.step import one_rank_shapes, partitioned_step, virtual_steps
 from matex_tf.patches.fit.step.partitioned_step import PartitionedStep

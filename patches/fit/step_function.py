@@ -14,6 +14,7 @@ from matex_tf import strategies
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import model_state, under_way
 from matex_tf.patches.data.batches import Batch, BatchSource, fetch
+from matex_tf.patches.data.row_batches import RowIterator
 from matex_tf.patches.fit import end_of_data, small_calls
 from matex_tf.patches.fit.step import one_rank_shapes, partitioned_step
 from matex_tf.patches.fit.step.shared_step import SharedStep
@@ -53,7 +54,7 @@ class StepFunction:
         if under_way.is_apart():
             self._plain = self._plain or data_threads.plain(self.model, self.kind)
             return self._plain(iterator)
-        on_batch = not isinstance(iterator, tf.data.Iterator)
+        on_batch = not isinstance(iterator, (tf.data.Iterator, RowIterator))
         alone = on_batch or one_rank_shapes.gets_batches(self.model)
         self.step.graphs.promised = None if alone else one_rank_shapes.of_iterator(iterator)
         this = None if on_batch or self.kind == "test" else resume_fit.under_way(self.model)

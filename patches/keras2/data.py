@@ -18,8 +18,8 @@ from typing import Any
 import tensorflow as tf
 
 from matex_tf.patches.common import log_once, model_state, under_way, wrapping
-from matex_tf.patches.data import array_sharding, batches
-from matex_tf.patches.data.array_sharding import LocalBatch
+from matex_tf.patches.data import array_sharding, batches, local_batch
+from matex_tf.patches.data.local_batch import LocalBatch
 from matex_tf.patches.keras2 import sequences
 from matex_tf.patches.recovery import resume_fit
 from matex_tf.patches.sources import decide, source_sharding
@@ -76,16 +76,17 @@ def _slice(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
         _size=adapter._size,
         _shuffle=adapter._shuffle,
     )
-    elements, size = tf.nest.map_structure(array_sharding.at_least_one_row, inputs), adapter._batch_size
+    elements, size = tf.nest.map_structure(local_batch.at_least_one_row, inputs), adapter._batch_size
 
     def batches_of_rows() -> Any:
         return _in_batches(indices, arrays, size).map(lambda batch: (batch,))
 
-    pipeline = array_sharding.pipeline(arrays, batches_of_rows, asked.training, asked.arguments, elements)
+    epochs = asked.arguments["epochs"] - asked.arguments["initial_epoch"]
+    pipeline = array_sharding.pipeline(
+        arrays, batches_of_rows, asked.training, asked.arguments, elements, epochs=epochs
+    )
     adapter._size, adapter._batch_size = arrays._size, arrays._batch_size
     adapter._partial_batch_size, adapter._matex_arrays = arrays._partial_batch_size, arrays
-    if arrays._matex_sharded:
-        pipeline = pipeline.repeat(asked.arguments["epochs"] - asked.arguments["initial_epoch"])
     return pipeline
 
 

@@ -21,7 +21,7 @@ from matex_tf.core.row_partition import OWN_ROWS
 from matex_tf.patches.across_rows import whole_batch
 from matex_tf.patches.common import row_slicing
 from matex_tf.patches.common.row_slicing import RowRange
-from matex_tf.patches.data.array_sharding import LocalBatch
+from matex_tf.patches.data.local_batch import LocalBatch
 from matex_tf.patches.division import own_rows, shared_work
 from matex_tf.patches.sources import decide, pipeline_ownership, source_sharding
 from matex_tf.patches.sources.decide import Source

@@ -36,7 +36,7 @@ from matex_tf.errors import MatexError
 from matex_tf.exchange.network.messenger import Messenger
 from matex_tf.patches.common import carried_error, run_state
 from matex_tf.patches.common.row_slicing import RowRange
-from matex_tf.patches.data.array_sharding import LocalBatch
+from matex_tf.patches.data.local_batch import LocalBatch
 from matex_tf.patches.turns import row_messages
 from matex_tf.patches.turns.makers import Makers
 from matex_tf.patches.turns.row_memory import Left, RowMemory

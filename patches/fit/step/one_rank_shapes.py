@@ -23,7 +23,7 @@ from typing import Any
 import tensorflow as tf
 
 from matex_tf.patches.common import keras_lines, under_way, wrapping
-from matex_tf.patches.data.array_sharding import LocalBatch
+from matex_tf.patches.data.local_batch import LocalBatch
 
 #: For each array or tensor of a batch, the rows with which one rank would trace; None where any number.
 Rows = Sequence[int | None]
@@ -53,7 +53,7 @@ def note_rows(dataset: Any, rows: Rows) -> None:
     _of_pipelines[dataset] = rows
 
 
-def of_iterator(iterator: tf.data.Iterator) -> Rows:
+def of_iterator(iterator: Any) -> Rows:
     """The rows that one rank's iterator over the same data would promise."""
     spec = iterator.element_spec
     if isinstance(spec, LocalBatch):

@@ -1,0 +1,120 @@
+"""A rank's own rows of a batch, and the arrays that they are taken from."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf.core import world
+from matex_tf.errors import MatexError
+from matex_tf.patches.common.row_slicing import RowRange
+from matex_tf.patches.data import batch_origins
+from matex_tf.patches.data.lost_rows import Orphans
+from matex_tf.patches.steps import row_choice
+from matex_tf.patches.steps.row_choice import TaggedRows
+
+
+class LocalBatch(NamedTuple):
+    """A rank's own rows of one global batch.
+
+    Attributes:
+        share: int32 (5,), see `row_slicing.RowRange`; its total is -1 where only the ranks together know it.
+        whole: bool scalar, whether every rank holds the data, and so wants every rank's predictions.
+        data: the rows, structured as Keras structures a batch.
+        origin: int64 (2,), the number of the `Gatherer`, `Orphans`, `ring_shuffle.Ring` or `BatchShapes`, or 0, see
+            `batch_origins`; and the generation of the world that the rows were taken for.
+        batch: int64. Where ranks may die the indices of the rows of the whole batch; of shards the numbers of the epoch
+            and the batch; where rows go round what `Ring.after_batch` takes; else empty.
+    """
+
+    share: Any
+    whole: Any
+    data: Any
+    origin: Any
+    batch: Any
+
+    @classmethod
+    def unknown(cls, *data: Any) -> LocalBatch:
+        """Rows of a pipeline that yields each rank's own."""
+        share, origin = tf.constant([0, 0, 0, -1, 0]), tf.constant([0, world.current().generation], tf.int64)
+        rows = data if len(data) > 1 else data[0]
+        return cls(share, tf.constant(False), rows, origin, tf.constant([], tf.int64))
+
+    def row_range(self) -> RowRange:
+        """The share as plain numbers."""
+        return RowRange(*map(int, self.share.numpy()))
+
+    def reshard(self) -> LocalBatch:
+        """The same batch, shared out among the ranks that there are now.
+
+        Raises:
+            MatexError: a rank has died that had rows which no other rank has.
+        """
+        number, generation = map(int, self.origin.numpy())
+        if generation == world.current().generation:
+            return self
+        origin = batch_origins.find(number)
+        if not isinstance(origin, (Gatherer, Orphans)):
+            raise MatexError(
+                "a rank has died that held rows which no other rank has: train on arrays that every rank holds, on "
+                "the data and labels of a DataSet as they are, on a tf.data pipeline with --data exact, or without "
+                "--faults shrink."
+            )
+        resharded: LocalBatch = origin.reshard(self)
+        return resharded
+
+
+class Gatherer:
+    """Arrays from which any rows of a batch can be had.
+
+    Attributes:
+        spec: tf.TensorSpecs of the rows of a batch.
+        row_bytes: of one row.
+    """
+
+    def __init__(self, elements: Any, offset: int = 0, tagged: bool = False):
+        """Args:
+        offset: the number of the first row.
+        tagged: whether rows are asked for by tags.
+        """
+        with tf.device("CPU:0"):
+            self.elements = tf.nest.map_structure(_tensor, elements)
+        self._offset, self._tagged = offset, tagged
+        spec = tf.nest.map_structure(_spec, self.elements)
+        self.spec = TaggedRows(tf.TensorSpec([None], tf.int64), spec) if tagged else spec
+        self._leaves = tf.nest.flatten(self.elements)
+        held = [leaf for leaf in self._leaves if leaf is not None]
+        self.row_bytes = sum(leaf.dtype.size * leaf.shape[1:].num_elements() for leaf in held)
+
+    def reshard(self, own: LocalBatch) -> LocalBatch:
+        """A batch, shared out anew."""
+        ranks, indices = world.current(), own.batch.numpy()
+        share = RowRange.of(len(indices), ranks.rank, ranks.size)
+        mine = self.take(indices[share.low : share.high])
+        share = RowRange(0, share.high - share.low, share.rows, share.total, share.first)
+        return own._replace(share=tf.constant(share, tf.int32), data=mine)
+
+    def take(self, indices: np.ndarray) -> Any:
+        """Rows of all arrays, as tensors on the CPU."""
+        with tf.device("CPU:0"):
+            numbers = tf.constant(row_choice.numbers_of(indices) - self._offset if self._tagged else indices)
+            flat = [None if leaf is None else tf.raw_ops.Gather(params=leaf, indices=numbers) for leaf in self._leaves]
+            taken = tf.nest.pack_sequence_as(self.elements, flat)
+            return TaggedRows(tf.constant(indices), taken) if self._tagged else taken
+
+
+def _tensor(leaf: Any) -> Any:
+    return None if leaf is None else tf.convert_to_tensor(leaf)
+
+
+def _spec(leaf: Any) -> Any:
+    return None if leaf is None else tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype)
+
+
+def at_least_one_row(leaf: Any) -> Any:
+    """An array or tensor, or one row of zeros of its kind where it has no rows."""
+    if leaf is None or leaf.shape[0] != 0:
+        return leaf
+    return tf.zeros([1, *leaf.shape[1:]], tf.as_dtype(leaf.dtype))
