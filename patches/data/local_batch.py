@@ -47,7 +47,7 @@ class LocalBatch(NamedTuple):
         return RowRange(*map(int, self.share.numpy()))
 
     def reshard(self) -> LocalBatch:
-        """The same batch, shared out among the ranks that there are now.
+        """The batch, shared out among the ranks that there are now.
 
         Raises:
             MatexError: a rank has died that had rows which no other rank has.

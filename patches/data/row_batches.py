@@ -131,5 +131,5 @@ def _on_cpu(value: Any, dtype: tf.DType) -> tf.Tensor:
 
 
 def as_tf_data(batches: RowBatches) -> Any:
-    """The same as a tf.data pipeline, for what wants one."""
+    """A tf.data pipeline of these batches, for what wants one."""
     return tf.data.Dataset.from_generator(batches.__iter__, output_signature=batches.element_spec)
