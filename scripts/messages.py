@@ -27,7 +27,7 @@ FOLDERS = ("matex_tf", "patches", "readers")
 PAGES = {
     "matex_tf/": "running.md",
     "matex_tf/center/": "groups.md",
-    "matex_tf/cli/bench.py": "performance.md",
+    "matex_tf/cli/bench.py": "benchmarks.md",
     "matex_tf/features/horovod/command.py": "from-horovod.md",
     "matex_tf/cli/join.py": "groups.md",
     "matex_tf/cli/sbatch.py": "slurm.md",

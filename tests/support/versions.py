@@ -2,7 +2,7 @@
 
     python tests/support/versions.py [NAME ...] [--write]
 
-Each environment is made by `scripts/setup` where it is not there. `--write` puts the table into docs/keras2.md. The
+Each environment is made by `scripts/setup` where it is not there. `--write` puts the table into docs/tests.md. The
 exit code is 1 where a test fails.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "keras2.md"
+PAGE = ROOT / "docs" / "tests.md"
 BEGIN, END = "<!-- versions: begin -->", "<!-- versions: end -->"
 
 KERAS_2 = ("tests/same_answer/test_keras2.py",)
