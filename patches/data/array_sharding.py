@@ -29,9 +29,9 @@ from matex_tf.patches.data import batch_indices, batch_origins, ring_shuffle
 from matex_tf.patches.data.local_batch import Gatherer, LocalBatch, at_least_one_row
 from matex_tf.patches.data.lost_rows import found
 from matex_tf.patches.data.row_batches import Own, RowBatches, as_tf_data
-from matex_tf.patches.sources import array_fingerprint, source_sharding
-from matex_tf.patches.sources.decide import Decision, Source, Whose
-from matex_tf.patches.sources.reasons import Reason
+from matex_tf.patches.sources import array_fingerprint, decide, reasons, source_sharding
+from matex_tf.patches.sources.decide import Source, Whose
+from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
 from matex_tf.patches.steps.row_choice import RowChoice
 from matex_tf.readers.own_rows import OwnRows
 from matex_tf.verifying import record
@@ -88,7 +88,7 @@ def pipeline(
     per_rank = training and settings.current().batch == "per-rank"
     size = adapter._batch_size
     global_size = size * ranks.size if per_rank else size
-    if _decide(leaves, holding.sharded, training, chosen).source is Source.WHOLE:
+    if _decide(leaves, holding.sharded, training, chosen):
         return original()
     adapter._size = math.ceil(holding.total / size)
     adapter._partial_batch_size = holding.total % size
@@ -144,24 +144,33 @@ def _layout(leaves: list[Any], asked: dict[str, Any]) -> tuple[DataLayout, Any]:
     return holding, orphans
 
 
-def _decide(leaves: list[Any], sharded: bool, training: bool, chosen: RowChoice | None) -> Decision:
-    """Who makes the rows of arrays: a rank gathers its own, unless it cuts them out of whole batches.
+class _Arrays(decide.Data):
+    """Arrays, as data to decide about. The ranks have compared them."""
+
+    def __init__(self, leaves: list[Any], sharded: bool):
+        self.source = Source.OWN if sharded else Source.NUMBERS
+        self._leaves = leaves
+
+    def unfit(self) -> Why:
+        """See `decide.Data`."""
+        return Reason.SPARSE() if any(map(_sparse, self._leaves)) else NOTHING
+
+
+def _decide(leaves: list[Any], sharded: bool, training: bool, chosen: RowChoice | None) -> Why:
+    """Why a rank does not gather its own rows of arrays, but cuts them out of whole batches; empty if it gathers them.
 
     Raises:
         MatexError: ranks cannot have rows of their own of sparse arrays; or rows cannot be left out.
     """
-    dense = not any(map(_sparse, leaves))
-    if sharded and not dense:
+    why = decide.alone(_Arrays(leaves, sharded), "fit" if training else "evaluate")
+    if sharded and why:
         raise MatexError(
             "the ranks hold different rows of sparse arrays: give every rank the whole, or make the arrays dense."
         )
-    apart = training and not sharded and strategies.current().apart
-    if chosen is not None and (apart or not dense):
-        why = "and groups train apart: take --strategy sync" if apart else "and these are sparse: make them dense"
-        raise MatexError(f"{chosen.asked} leaves out rows of dense arrays, {why}.")
-    if apart or not dense:
-        return Decision(Source.WHOLE, Reason.TRAIN_ALONE() if apart else Reason.SPARSE())
-    return Decision(Source.OWN if sharded else Source.NUMBERS)
+    if chosen is not None and why:
+        instead = reasons.reason_of(why).instead
+        raise MatexError(f"{chosen.asked} leaves out rows of dense arrays, and {why}: take {instead}.")
+    return why
 
 
 def _gathered(

@@ -107,22 +107,51 @@ class Division:
         return Batch(whole_batch.joined(data, row_slicing.sliceable(data), share))
 
 
-#: For each pipeline and loop: its division, None where there is none; and whether the ranks have agreed on it.
-_divisions: weakref.WeakKeyDictionary[Any, dict[Site, Division | None]] = weakref.WeakKeyDictionary()
-_looked_at: weakref.WeakKeyDictionary[Any, set[Site]] = weakref.WeakKeyDictionary()
-#: For each pipeline of which every rank does all of the work: why; empty without a reason.
-_whole: weakref.WeakKeyDictionary[Any, Why] = weakref.WeakKeyDictionary()
+class _Pipeline(decide.Data):
+    """The pipeline of a loop, as data to decide about.
+
+    Attributes:
+        source: see `decide.Data`.
+        divided: how it is divided; or why it is not, as far as this rank sees.
+        division: what gives the loop its batches; None if it is not divided.
+        decision: that of all ranks; None before there is one.
+    """
+
+    source = Source.DIVIDED
+
+    def __init__(self, dataset: Any):
+        with tf.device("CPU:0"):
+            whole = tf.Variable(True, trainable=False, name="matex_tf_whole")
+        self.divided = _divided(dataset, whole)
+        self.division = None
+        if self.divided.dataset is not None:
+            self.division = Division(self.divided, dataset.element_spec, whole)
+        self.decision: decide.Decision | None = None
+
+    def unfit(self) -> Why:
+        """See `decide.Data`."""
+        return NOTHING if self.division is not None else self.divided.kept
+
+    @property
+    def as_decided(self) -> own_rows.Divided:
+        """How the ranks divide it by now, or why they do not."""
+        why = self.unfit() if self.decision is None else self.decision.why
+        return self.divided if self.decision is not None and not why else own_rows.Divided(None, [], 0, why)
+
+
+#: For each pipeline, by loop.
+_known: weakref.WeakKeyDictionary[Any, dict[Site, _Pipeline]] = weakref.WeakKeyDictionary()
 
 
 def of(dataset: Any, site: Site) -> Division | None:
     """The division for a loop, ready for a walk."""
-    if site in _looked_at.get(dataset, ()) and not decide.asked(Source.DIVIDED):
+    known = _known.setdefault(dataset, {})
+    if site not in known:
+        known[site] = _Pipeline(dataset)
+    elif known[site].decision is not None and not decide.asked(Source.DIVIDED):
         with source_sharding.paused():
             from_generator.look_in_loop(dataset)
-    known = _divisions.setdefault(dataset, {})
-    if site not in known:
-        known[site] = _make(dataset)
-    division = known[site]
+    division = known[site].division
     if division is not None:
         division.begin()
     return division
@@ -134,39 +163,26 @@ def in_graph(dataset: Any, place: str) -> Any:
     Args:
         place: of the loop, in words.
     """
-    why = _asked(dataset)
-    if not why and tf.is_symbolic_tensor(dataset._variant_tensor):
-        why = Reason.IN_FUNCTION()
-    divided = own_rows.Divided(None, [], 0, why)
-    if not why:
-        with tf.init_scope():
-            divided = _divide(dataset)
-        if divided.dataset is not None and divided.dataset._matex_shapes is not None:
-            divided = own_rows.Divided(None, [], 0, Reason.SHAPES())
+    divided = _divided(dataset)
     _tell(divided, place)
     return divided.dataset
 
 
-def agree(dataset: Any, site: Site, division: Division | None, place: str) -> None:
+def agree(dataset: Any, site: Site, place: str) -> None:
     """A loop is shared out: from here on a rank makes its own rows, if all ranks can. All ranks come here."""
-    known = _looked_at.setdefault(dataset, set())
-    if site not in known:
-        known.add(site)
-        everyone = world.current().allgather(division is not None, "divide the work on the data of a loop")
-        if division is not None and all(everyone):
-            division.agreed = True
-            _tell(division.divided, place)
-        else:
-            _tell(own_rows.Divided(None, [], 0, _whole.get(dataset, NOTHING)), place)
-    if division is not None and division.agreed:
-        division.ask(own=True)
+    pipeline = _known[dataset][site]
+    if pipeline.decision is None:
+        pipeline.decision = decide.decide(pipeline, "a loop")
+        if pipeline.division is not None:
+            pipeline.division.agreed = not pipeline.decision.why
+        _tell(pipeline.as_decided, place)
+    if pipeline.division is not None and pipeline.division.agreed:
+        pipeline.division.ask(own=True)
 
 
-def done_by_all(dataset: Any, division: Division | None) -> str:
+def done_by_all(dataset: Any, site: Site) -> str:
     """What of the work on a pipeline every rank does, and why; in words, empty without a reason."""
-    if division is not None and division.agreed:
-        return shared_work.done_by_all(division.divided)
-    return shared_work.done_by_all(own_rows.Divided(None, [], 0, _whole.get(dataset, NOTHING)))
+    return shared_work.done_by_all(_known[dataset][site].as_decided)
 
 
 def _tell(divided: own_rows.Divided, place: str) -> None:
@@ -198,32 +214,28 @@ def own_piece(piece: LocalBatch, drop: Callable[[], Any] | None = None) -> tuple
         return tf.nest.map_structure(lambda leaf: leaf[: share[1]], piece.data), tf.identity(share)
 
 
-def _asked(dataset: Any) -> Why:
-    """Why every rank does all of the work on a pipeline, as far as can be said before it is looked at."""
+def _against(dataset: Any) -> Why:
+    """Why every rank does all of the work on a pipeline, as far as can be said before its parts are looked at."""
     chosen = settings.current()
-    if chosen.data == "source":
-        return Reason.SOURCE_ASKED()
-    if chosen.rows == "own" or source_sharding.found(dataset, OWN_ROWS):
-        return Reason.OWN_ROWS()
-    return decide.asked(Source.DIVIDED) or (Reason.ORDER() if pipeline_ownership.unordered(dataset) else NOTHING)
+    against = (
+        (chosen.data == "source", Reason.SOURCE_ASKED),
+        (chosen.rows == "own" or source_sharding.found(dataset, OWN_ROWS), Reason.OWN_ROWS),
+        (pipeline_ownership.unordered(dataset), Reason.ORDER),
+        (tf.is_symbolic_tensor(dataset._variant_tensor), Reason.IN_FUNCTION),
+    )
+    return decide.asked(Source.DIVIDED) or next((reason() for holds, reason in against if holds), NOTHING)
 
 
-def _divide(dataset: Any, whole: Any = None) -> own_rows.Divided:
-    with source_sharding.paused():
+def _divided(dataset: Any, whole: tf.Variable | None = None) -> own_rows.Divided:
+    """Args: whole: see `window_rows.parts`; None for a loop inside a tf.function."""
+    if why := _against(dataset):
+        return own_rows.Divided(None, [], 0, why)
+    with source_sharding.paused(), tf.init_scope():
         divided = own_rows.divide(dataset, whole)
-    if divided.dataset is not None and not divided.kept and from_generator.generators(dataset):
+    if divided.dataset is None:
+        return divided
+    if whole is None and divided.dataset._matex_shapes is not None:
+        return own_rows.Divided(None, [], 0, Reason.SHAPES())
+    if not divided.kept and from_generator.generators(dataset):
         return divided._replace(kept=Reason.FIRST_WALK())
     return divided
-
-
-def _make(dataset: Any) -> Division | None:
-    why = _asked(dataset)
-    divided = own_rows.Divided(None, [], 0, why)
-    if not why:
-        with tf.device("CPU:0"):
-            whole = tf.Variable(True, trainable=False, name="matex_tf_whole")
-        divided = _divide(dataset, whole)
-    if divided.dataset is not None:
-        return Division(divided, dataset.element_spec, whole)
-    _whole[dataset] = divided.kept
-    return None

@@ -140,7 +140,7 @@ class SharedLoop:
         self._tell(rows)
         share = batch.share or RowRange.of(rows, ranks.rank, ranks.size)
         position.enter(position.SPLIT, share.rows, share.total, share.high - share.low, share.first, self)
-        divided.agree(self._dataset, self._site, self._division, self._place())
+        divided.agree(self._dataset, self._site, self._place())
         if batch.share is not None:
             return batch.own
         own = row_slicing.take(data, row_slicing.sliceable(data), share.low, share.high)
@@ -173,7 +173,7 @@ class SharedLoop:
         if undivided and self._batches in _ASKED_AT:
             waits = batches.is_much(self._waited, time.perf_counter() - self._since)
             if any(world.current().allgather(waits, "agree whether input takes long")):
-                divided.agree(self._dataset, self._site, self._division, self._place())
+                divided.agree(self._dataset, self._site, self._place())
 
     def _tell(self, rows: int) -> None:
         """Note that a batch is shared out."""
@@ -251,7 +251,7 @@ class SharedLoop:
     def _tell_of_waiting(self) -> None:
         """Say so where much of a walk went into waiting for batches."""
         spent = time.perf_counter() - self._since
-        kept = divided.done_by_all(self._dataset, self._division)
+        kept = divided.done_by_all(self._dataset, self._site)
         if batches.is_much(self._waited, spent) and self._site not in _told.get(self._dataset, ()):
             _told.setdefault(self._dataset, set()).add(self._site)
             log_once.log(

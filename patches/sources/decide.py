@@ -32,8 +32,8 @@ class Source(enum.Enum):
     OWN = "each rank has rows of its own"
 
 
-#: Sources that code of Python makes rows for.
-_PYTHON = (Source.IN_TURN, Source.NODE)
+#: Sources that code of Python makes rows for, and those of rows that are there already.
+_PYTHON, _THERE = (Source.IN_TURN, Source.NODE), (Source.NUMBERS, Source.OWN)
 
 
 class Decision(NamedTuple):
@@ -48,9 +48,11 @@ class Data(abc.ABC):
 
     Attributes:
         source: who makes their rows, unless something stands against it.
+        differ: what it means if `count` differs between ranks.
     """
 
     source: Source
+    differ: Reason = Reason.COUNTS_DIFFER
 
     @abc.abstractmethod
     def unfit(self) -> Why:
@@ -60,9 +62,9 @@ class Data(abc.ABC):
         """What has to be the same on every rank, once nothing stands against it."""
         return None
 
-    @abc.abstractmethod
     def compare(self, what: str) -> Why:
         """What the rows say, if ranks compare some. All ranks come here. Args: what: whose data, in words."""
+        return NOTHING
 
 
 def decide(data: Data, what: str) -> Decision:
@@ -76,7 +78,7 @@ def decide(data: Data, what: str) -> Decision:
     everyone = world.current().allgather((mine, None if mine else data.count()), purpose)
     why = next((one for one, _ in everyone if one), NOTHING)
     if not why and any(count != everyone[0][1] for _, count in everyone):
-        why = Reason.COUNTS_DIFFER()
+        why = data.differ()
     why = why or data.compare(what)
     return Decision(Source.WHOLE, why) if why else Decision(data.source)
 
@@ -93,6 +95,9 @@ def asked(source: Source, training: bool = False) -> Why:
         training: whether the data are those that `fit` trains on.
     """
     chosen, ranks, python = settings.current(), world.current(), source in _PYTHON
+    alone = training and strategies.current().apart
+    if source in _THERE:
+        return Reason.TRAIN_ALONE() if alone and source is Source.NUMBERS else NOTHING
     against = (
         (chosen.data == "whole", Reason.WHOLE_ASKED),
         (python and chosen.generators == "rank", Reason.EVERY_RANK_ASKED),
@@ -100,7 +105,7 @@ def asked(source: Source, training: bool = False) -> Why:
         (python and (chosen.rows == "own" or ranks.holds_shard), Reason.OWN_ROWS),
         (chosen.reproducible, Reason.REPRODUCIBLE),
         (ranks.guard is not None, Reason.FAULTS),
-        (training and strategies.current().apart, Reason.TRAIN_ALONE),
+        (alone, Reason.TRAIN_ALONE),
     )
     return next((reason() for holds, reason in against if holds), NOTHING)
 

@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 
 from matex_tf import settings
-from matex_tf.core import mismatch, world
+from matex_tf.core import mismatch
 from matex_tf.patches.common import log_once, run_state, wrapping
-from matex_tf.patches.sources import pipeline_ownership, source_sharding
+from matex_tf.patches.sources import decide, pipeline_ownership, source_sharding
+from matex_tf.patches.sources.decide import Source
 from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
 from matex_tf.patches.turns import data_threads, in_turn, reach
 from matex_tf.patches.turns.elements import Elements
@@ -188,6 +189,33 @@ def look_in_loop(dataset: Any) -> None:
         look(dataset, "loop")
 
 
+class _Elements(decide.Data):
+    """The elements of a generator, as data to decide about; takes the first of them.
+
+    Attributes:
+        source, differ: see `decide.Data`.
+    """
+
+    source, differ = Source.NODE, Reason.FIRST_DIFFER
+
+    def __init__(self, generator: Generator, keeping: bool):
+        judged = settings.current().generators != "node"
+        self._generator = generator
+        self._why = Reason.KEEPS() if keeping else generator.look(judged)
+
+    def unfit(self) -> Why:
+        """See `decide.Data`."""
+        return self._why
+
+    def count(self) -> int:
+        """See `decide.Data`."""
+        return self._generator.mark
+
+    def compare(self, what: str) -> Why:
+        """See `decide.Data`: nothing but whether one rank can make them for the others of its node."""
+        return self._generator.share(may_run_again=settings.current().generators != "node")
+
+
 def look(dataset: Any, what: str) -> None:
     """Find out who runs the generators of a pipeline, for a call or a walk that begins. All ranks come here.
 
@@ -195,31 +223,20 @@ def look(dataset: Any, what: str) -> None:
         dataset: on every rank made of the same.
         what: whose data these are: "fit", "evaluate" or "predict"; "loop" for a walk of a loop of the script's own.
     """
-    chosen, ranks = settings.current(), world.current()
-    run = run_state.current()
+    chosen, run = settings.current().generators, run_state.current()
     turns = run.part(OfLoops).turns if what == "loop" else run.part(in_turn.Open).turns
     for generator, keeping in generators(dataset):
         if generator.elements is not None:
             continue
-        why = Reason.KEEPS() if keeping else NOTHING
-        if not why:
-            why = generator.look(judged=chosen.generators != "node")
-            turns.append(generator)
-        everyone = ranks.allgather((why, generator.mark), "look at the first elements of a generator")
-        why = next((reason for reason, _ in everyone if reason), NOTHING)
-        if not why and len({mark for _, mark in everyone}) > 1:
-            why = Reason.FIRST_DIFFER()
-        if chosen.generators == "rank":
-            generator.refused = True
-            continue
-        why = why or generator.share(may_run_again=chosen.generators != "node")
+        turns.append(generator)
+        why = decide.decide(_Elements(generator, keeping), what).why
         generator.refused = bool(why)
         if generator.elements is not None:
             turns.append(generator.elements)
-        if what in ("fit", "loop"):
+        if what in ("fit", "loop") and chosen != "rank":
             who = "every rank runs" if why else "the first rank of each node runs"
             then = f": {why}" if why else ", and the others get its elements"
-            log_once.log(f"{who} the generator of from_generator (--generators {chosen.generators}){then}")
+            log_once.log(f"{who} the generator of from_generator (--generators {chosen}){then}")
 
 
 def generators(dataset: Any) -> list[tuple[Generator, bool]]:
