@@ -216,11 +216,19 @@ class DataSet:
         return self._next("train", batch_size)
 
     def next_validation_batch(self, batch_size: int | None = None) -> list[Arrays]:
-        """The same of the validation rows."""
+        """This rank's rows of the next batch of validation rows; see `next_train_batch`.
+
+        Args:
+            batch_size: rows over all ranks; None for `test_batch_size`.
+        """
         return self._next("validation", batch_size)
 
     def next_test_batch(self, batch_size: int | None = None) -> list[Arrays]:
-        """The same of the test rows."""
+        """This rank's rows of the next batch of test rows; see `next_train_batch`.
+
+        Args:
+            batch_size: rows over all ranks; None for `test_batch_size`.
+        """
         return self._next("test", batch_size)
 
     def _next(self, part: str, batch_size: int | None) -> list[Arrays]:

@@ -244,7 +244,7 @@ def _gatherer(name: str) -> Callable[[Any], Any]:
 
 
 def _map(change: Callable[[Any], Any], value: Any) -> Any:
-    """The same with each array that it holds changed."""
+    """A value with each array that it holds changed."""
     if type(value) in (tuple, list):
         return type(value)(_map(change, one) for one in value)
     return change(value)

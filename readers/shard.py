@@ -187,17 +187,32 @@ class Shard:
         return pipeline(self, batch_size, shuffle, seed)
 
     def read(self, low: int, high: int) -> tuple[Arrays, Arrays | None]:
-        """This rank's rows `low` to `high`, as `data` and `labels` have them, and not kept."""
+        """Some of this rank's rows, as `data` and `labels` have them, and not kept.
+
+        Args:
+            low, high: the first of them, and one past the last.
+
+        Returns:
+            Inputs and labels, (high - low, …) each; None for labels that there are not.
+        """
         self._prepare()
         return self._finish(*self._raw(low, high))
 
     def read_any(self, low: int, high: int) -> tuple[Arrays, Arrays | None]:
-        """The same of the rows of all ranks, in the order of the files."""
+        """Some of the rows of all ranks, in the order of the files; see `read`.
+
+        Args:
+            low, high: the first of them, and one past the last.
+        """
         self._prepare()
         return self._finish(*self._raw_of(self._window[low:high]))
 
     def read_of(self, rank: int, low: int, high: int) -> tuple[Arrays, Arrays | None]:
-        """The same of another rank's rows; `data` must have been read. For those that take over from a dead rank.
+        """Some of another rank's rows, for those that take over from a dead one; `data` must have been read.
+
+        Args:
+            rank: whose they are.
+            low, high: the first of them, and one past the last.
 
         Raises:
             DataError: the files have changed, or cannot be read.

@@ -50,6 +50,7 @@ PAGES = {
     "matex_tf/layer/": "files.md",
     "matex_tf/settings/": "settings.md",
     "matex_tf/storage/": "security.md",
+    "matex_tf/features/gossip/": "strategies.md",
     "matex_tf/strategies/": "strategies.md",
     "matex_tf/verifying/": "verify.md",
     "matex_tf/watching/": "watching.md",

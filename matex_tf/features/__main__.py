@@ -4,7 +4,9 @@ from matex_tf.features import found
 from matex_tf.settings.declaration import Option
 from matex_tf.settings.run_settings import declarations
 
+known = declarations()
 for name, feature in found().items():
     if feature.package:
-        flags = [one.flag for one in Option.of(declarations()[name])] if feature.settings else []
+        topics = [name] * bool(feature.settings) + [f"strategy {strategy}" for strategy in feature.strategies]
+        flags = [one.flag for topic in topics if topic in known for one in Option.of(known[topic])]
         print(feature.package, name, *feature.commands, *flags)

@@ -6,26 +6,25 @@ These are the same modules, not copies of them.
 from __future__ import annotations
 
 import importlib
-import importlib.abc
 import importlib.machinery
+import os
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 _LONG = "matex_tf.features."
 
 
-class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class Finder:
     """Finds modules of features by their short names; the first of all finders, as the folder of a feature has them."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if not name.startswith("matex_tf.") or name.startswith(_LONG):
             return None
-        if not Path(__file__).with_name(name.split(".")[1]).joinpath("__init__.py").is_file():
+        if not os.path.isfile(os.path.join(os.path.dirname(__file__), name.split(".")[1], "__init__.py")):
             return None
-        return importlib.machinery.ModuleSpec(name, self)
+        loader: Any = self
+        return importlib.machinery.ModuleSpec(name, loader)
 
     def create_module(self, spec: Any) -> ModuleType:
         module = importlib.import_module(_LONG + spec.name.partition(".")[2])
@@ -40,4 +39,5 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def install() -> None:
     """Make the short names known. May be called more than once."""
     if not any(isinstance(finder, Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, Finder())
+        finder: Any = Finder()
+        sys.meta_path.insert(0, finder)

@@ -22,7 +22,7 @@ _LISTS = frozenset(("os.listdir", "os.scandir"))
 
 
 class Strangers:
-    """Those that another rank puts below one directory."""
+    """Files that another rank puts below one directory."""
 
     def __init__(self, top: str, upper: str, said_in: str):
         """Args: top: the directory; upper: this rank's layer over it; said_in: what the other rank writes names to."""

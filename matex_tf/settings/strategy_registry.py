@@ -46,7 +46,6 @@ STRATEGIES = Registry(
     {
         "sync": "matex_tf.strategies.sync:Sync",
         "pipe": "matex_tf.strategies.pipe:Pipe",
-        "gossip": "matex_tf.strategies.gossip:Gossip",
         "local": "matex_tf.strategies.local:Local",
         "elastic": "matex_tf.strategies.elastic:Elastic",
         "server": "matex_tf.strategies.server:Server",

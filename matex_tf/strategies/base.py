@@ -125,7 +125,14 @@ class Strategy:
 
     @classmethod
     def check_groups(cls, settings: Settings, ranks: int) -> None:
-        """Refuse groups and servers where the strategy has none; arguments and errors as for `check`."""
+        """Refuse groups and servers where the strategy has none.
+
+        Args:
+            ranks: how many there are; 0 if nobody knows yet.
+
+        Raises:
+            SettingError: what does not go together, and what to take instead.
+        """
         if settings.groups:  # commands read settings, and need no more than that
             from matex_tf.core import groups
 
@@ -241,10 +248,18 @@ class Strategy:
         return True
 
     def note_progress(self, model: Any, variables: Sequence[Any]) -> None:
-        """Before `begin`: variables of which a group that joins later shall have the first rank's values."""
+        """Before `begin`.
+
+        Args:
+            variables: those of which a group that joins later shall have the first rank's values.
+        """
 
     def parts_of_batch(self, model: Any, ranks: World) -> int:
-        """Into how many parts each batch is cut in this epoch, where groups train apart."""
+        """Into how many parts each batch is cut in this epoch, where groups train apart.
+
+        Args:
+            ranks: all that train.
+        """
         return self.groups_of(ranks).count
 
     def next_part(self, model: Any) -> int:
@@ -256,13 +271,17 @@ class Strategy:
         """That part is about to be trained on: let `next_part` be the one after it."""
         raise NotImplementedError
 
-    def passes_rows(self, own_rows: bool) -> bool:
-        """Whether rows of arrays that a rank has trained on go to the next rank while it computes.
+    def pass_rows(self, adapter: Any, elements: Any, holding: Any, size: int, chosen: Any) -> Any:
+        """A pipeline over arrays whose rows go from rank to rank while these train; None if they stay. Collective.
 
         Args:
-            own_rows: whether each rank holds its own rows, and not all ranks the same.
+            adapter: Keras' adapter of the arrays.
+            elements: the arrays, nested as Keras has them.
+            holding: which rows each rank holds, a `DataLayout` of patches.data.array_sharding.
+            size: rows of a batch of all ranks.
+            chosen: a `RowChoice`, which says which rows an epoch uses; None: all.
         """
-        return False
+        return None
 
     def end(self, model: Any) -> None:
         """After the last `flush` of a `fit`: nothing more will be asked for until the next `begin`."""

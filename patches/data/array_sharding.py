@@ -21,11 +21,11 @@ import tensorflow as tf
 
 from matex_tf import settings, strategies
 from matex_tf.core import world
-from matex_tf.core.row_partition import Interleaving, span
+from matex_tf.core.row_partition import Interleaving
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once
 from matex_tf.patches.common.row_slicing import RowRange
-from matex_tf.patches.data import batch_indices, batch_origins, ring_shuffle
+from matex_tf.patches.data import batch_indices, batch_origins
 from matex_tf.patches.data.local_batch import Gatherer, LocalBatch, at_least_one_row
 from matex_tf.patches.data.lost_rows import found
 from matex_tf.patches.data.row_batches import Own, RowBatches, as_tf_data
@@ -99,8 +99,10 @@ def pipeline(
         counts, own = (holding.counts, ranks.rank) if holding.sharded else ([holding.total], 0)
         lost = orphans if holding.sharded else None
         chosen.of_arrays(counts, own, size, global_size, tf.nest.flatten(elements)[0], lost)
-    if training and ring_shuffle.wanted(elements, holding.sharded, chosen):
-        return _going_round(adapter, elements, holding, global_size).repeat(epochs or 1)
+    if training:
+        passed = strategies.current().pass_rows(adapter, elements, holding, global_size, chosen)
+        if passed is not None:
+            return passed.repeat(epochs or 1)
     own_rows: Callable[[Any], Own] | None = None
     if not holding.sharded:
         each = size if per_rank else 0
@@ -200,35 +202,6 @@ def _gathered(
                 yield arrays[0], RowRange(*map(int, arrays[1])), arrays[2]
 
     return RowBatches(order, rows, origin, whole, repeats=not draws)
-
-
-def _going_round(adapter: Any, elements: Any, holding: DataLayout, global_size: int) -> Any:
-    """A pipeline over rows that ranks pass on to one another; of what every rank holds, each takes a part first."""
-    ranks = world.current()
-    if holding.total < ranks.size:
-        raise MatexError(
-            f"there are more ranks ({ranks.size}) than rows to train on ({holding.total}), and rows cannot go round: "
-            "start fewer ranks, or take --ring-shuffle off."
-        )
-    counts = holding.counts
-    if not holding.sharded:
-        parts = [span(holding.total, rank, ranks.size) for rank in range(ranks.size)]
-        counts = [high - low for low, high in parts]
-        low, high = parts[ranks.rank]
-        elements = tf.nest.map_structure(lambda leaf: None if leaf is None else leaf[low:high], elements)
-    held = adapter._matex_ring = ring_shuffle.Ring(elements)  # lives as long as the data are walked over
-    log_once.log("rows that a rank has trained on go to the next rank while it computes (--ring-shuffle)")
-    origin = tf.constant([held.number, ranks.generation], tf.int64)
-
-    def gather(indices: Any, share: Any, batch: Any) -> LocalBatch:
-        return LocalBatch(share, tf.constant(False), held.take(indices), origin, batch)
-
-    options = tf.data.Options()  # nothing may be taken ahead: what is in a place changes from batch to batch
-    options.experimental_optimization.apply_default_optimizations = False
-    options.autotune.enabled = False
-    options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
-    batches = batch_indices.of_shards(adapter, Interleaving(counts), global_size, goes_round=True)
-    return batches.map(gather).with_options(options)
 
 
 def as_own(dataset: Any, found: Whose, what: str) -> Any:

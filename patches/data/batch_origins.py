@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import abc
 import itertools
 import weakref
 from typing import Any
+
+import numpy as np
 
 _numbers = itertools.count(1)
 _known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -20,3 +23,34 @@ def remember(origin: Any) -> int:
 def find(number: int) -> Any:
     """What has this number; None where nothing has it any more, and for 0."""
     return _known.get(number)
+
+
+class PassedRows(abc.ABC):
+    """Rows that go from rank to rank while these train, as a strategy has it."""
+
+    @abc.abstractmethod
+    def before_batch(self) -> None:
+        """Before a batch is taken: the rows that travel arrive; at the end of an epoch its last rows as well."""
+
+    @abc.abstractmethod
+    def after_batch(self, batch: np.ndarray) -> None:
+        """After that: the rows of the batch before, which has been trained on, begin to travel.
+
+        Args:
+            batch: `LocalBatch.batch` of the one that was taken: whether it is the last of an epoch, and the places of
+                the rows that shall be passed on; of the same length on every rank.
+        """
+
+    @abc.abstractmethod
+    def rest(self) -> None:
+        """All rows arrive."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Give the communicator back; after `rest`."""
+
+
+def passed(origin: Any) -> PassedRows | None:
+    """What passes on the rows of a batch, by the `origin` of its `local_batch.LocalBatch`; None if they stay."""
+    found = find(int(origin.numpy()[0]))
+    return found if isinstance(found, PassedRows) else None

@@ -25,7 +25,7 @@ from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once, row_slicing, run_state
 from matex_tf.patches.common.row_slicing import RowRange
-from matex_tf.patches.data import batch_origins, first_rank, ring_shuffle
+from matex_tf.patches.data import batch_origins, first_rank
 from matex_tf.patches.data.batch_shapes import BatchShapes
 from matex_tf.patches.data.counted_rows import CountedRows
 from matex_tf.patches.data.local_batch import LocalBatch, at_least_one_row
@@ -68,7 +68,7 @@ class BatchSource:
         self._by_all: str | None = None  # what of the work on the data every rank does, where that is known
         self._owned = False  # whether the rank gets its own rows, and so did no work for others
         self._ranks = 0  # with batches of the script's size for each rank, how many those are
-        self._ring: ring_shuffle.Ring | None = None  # where rows go round among the ranks
+        self._ring: batch_origins.PassedRows | None = None  # where rows go round among the ranks
         self._counter = CountedRows()
         self.own_on_batch = False  # whether the ranks have given rows of their own to `train_on_batch`
 
@@ -115,7 +115,7 @@ class BatchSource:
     def _go_round(self, fetched: list[LocalBatch]) -> None:
         """Rows that have been trained on travel while the next batch is."""
         if fetched and self.kind == "train":
-            self._ring = ring_shuffle.of(fetched[0].origin)
+            self._ring = batch_origins.passed(fetched[0].origin)
             if self._ring is not None:
                 self._ring.after_batch(fetched[0].batch.numpy())
 

@@ -23,10 +23,10 @@ class LocalBatch(NamedTuple):
         share: int32 (5,), see `row_slicing.RowRange`; its total is -1 where only the ranks together know it.
         whole: bool scalar, whether every rank holds the data, and so wants every rank's predictions.
         data: the rows, structured as Keras structures a batch.
-        origin: int64 (2,), the number of the `Gatherer`, `Orphans`, `ring_shuffle.Ring` or `BatchShapes`, or 0, see
+        origin: int64 (2,), the number of the `Gatherer`, `Orphans`, `PassedRows` or `BatchShapes`, or 0, see
             `batch_origins`; and the generation of the world that the rows were taken for.
         batch: int64. Where ranks may die the indices of the rows of the whole batch; of shards the numbers of the epoch
-            and the batch; where rows go round what `Ring.after_batch` takes; else empty.
+            and the batch; where rows go round what `PassedRows.after_batch` takes; else empty.
     """
 
     share: Any

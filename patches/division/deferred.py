@@ -70,13 +70,13 @@ def split(dataset: Any) -> Deferred:
 
 
 def flat(dataset: Any) -> Any:
-    """The same elements as tuples of tensors."""
+    """The elements of a dataset as tuples of tensors."""
     specs = tuple(structure.get_flat_tensor_specs(dataset.element_spec))
     return restructured(dataset, specs, dataset)
 
 
 def restructured(dataset: Any, spec: Any, origin: Any) -> Any:
-    """The same tensors in another structure.
+    """The tensors of a dataset in another structure.
 
     Args:
         spec: the specs of the new structure.

@@ -40,7 +40,7 @@ def pipeline(dataset: Any) -> Any:
 
 
 def _like(dataset: Any) -> Any:
-    """The same without what keeps a state; its elements are tuples of tensors."""
+    """A dataset like this one, without what keeps a state; its elements are tuples of tensors."""
     kind = type(dataset).__name__
     form = deferred.form_of(dataset)
     if form is not None:

@@ -213,13 +213,13 @@ class SharedIterator(_iterators.OwnedIterator):
 
 
 class OwnIterator(SharedIterator):
-    """The same over batches of the rank's own rows, in a graph that it was passed to."""
+    """An iterator over batches of the rank's own rows, in a graph that it was passed to."""
 
     _is_own = True
 
 
 class DividedIterator(SharedIterator):
-    """The same over a pipeline that makes pieces of batches, or this rank's rows alone."""
+    """An iterator over a pipeline that makes pieces of batches, or this rank's rows alone."""
 
     division: divided.Division | None = None  # in a graph there is none
     _spec_of_batch: Any = None  # there
@@ -335,7 +335,7 @@ class DividedIteratorSpec(SharedIteratorSpec):
 
 
 class OwnIteratorSpec(SharedIteratorSpec):
-    """The same for batches of the rank's own rows."""
+    """What TensorFlow knows of an `OwnIterator`."""
 
     @property
     def value_type(self) -> Any:

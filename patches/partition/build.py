@@ -258,7 +258,7 @@ class Builder:
     # -- ops
 
     def same(self, op: Any, inputs: Sequence[Any]) -> list[Any]:
-        """The same op on these inputs."""
+        """A copy of an op, on these inputs."""
         graph = tf_ops.get_default_graph()
         types = [tensor.dtype for tensor in op.outputs]
         made = graph._create_op_internal(

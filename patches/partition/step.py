@@ -134,7 +134,7 @@ class Partitioned:
         return self.pack(self.flat(batch, first, rows, total, low))
 
     def flat(self, batch: Sequence[Any], first: int, rows: int, total: int, low: int = 0) -> Any:
-        """The same, and the outputs flat."""
+        """Run it as a call does; returns the outputs flat."""
         graph = self.graph(empty=not rows)
         with tf.init_scope():
             numbers = tf.constant([low, first, rows, total], tf.int32)

@@ -128,7 +128,7 @@ class Turns:
         self._memory.close()
 
     def abandon(self) -> None:
-        """The same where the other ranks may be elsewhere."""
+        """End it if the other ranks may be elsewhere."""
         if self._walk is not None:
             self._walk.abandon()
         self.messenger.abandon()
@@ -222,7 +222,7 @@ class Walk:
             return self._changed.wait_for(lambda: self._sent >= self._allowed or self._over, seconds)
 
     def close(self) -> None:
-        """The same, and end the walk there."""
+        """Wait until what may be sent has been, and end the walk there."""
         self.settle()
         self.abandon()
 
@@ -383,7 +383,7 @@ def _part(batch: list[np.ndarray], total: int, rank: int, size: int) -> Part:
 
 
 def _taken(share: RowRange) -> RowRange:
-    """The same rows, once they have been taken out of the batch."""
+    """The share of a rank once its rows have been taken out of the batch."""
     return RowRange(0, share.high - share.low, share.rows, share.total, share.first)
 
 

@@ -28,5 +28,5 @@ def is_hdf5(path: str) -> bool:
 
 
 def looks_like_hdf5(path: str, head: bytes) -> bool:
-    """The same where the first bytes are known: a classic NetCDF file is not searched."""
+    """Whether it is HDF5, where its first bytes are known: a classic NetCDF file is not searched."""
     return head[:3] != b"CDF" and is_hdf5(path)

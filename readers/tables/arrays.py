@@ -68,7 +68,7 @@ class Column:
         return self
 
     def but(self, **changes: Any) -> Column:
-        """The same column with other attributes."""
+        """A copy of the column, with other attributes."""
         return dataclasses.replace(self, **changes)
 
 

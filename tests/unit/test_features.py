@@ -14,6 +14,7 @@ from matex_tf.errors import MatexError
 from matex_tf.features import found, registry
 from matex_tf.settings import declaration
 from matex_tf.settings.run_settings import declarations
+from matex_tf.settings.strategy_registry import STRATEGIES
 from scripts.rooms import imported, modules
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +30,10 @@ def core():
 
 def own_settings(name):
     """The names of the settings that a feature declares."""
-    return {one.name for one in declaration.Option.of(declarations()[name])} if found()[name].settings else set()
+    topics = [name, *(f"strategy {strategy}" for strategy in found()[name].strategies)]
+    return {
+        one.name for topic in topics if topic in declarations() for one in declaration.Option.of(declarations()[topic])
+    }
 
 
 def test_all_are_found():
@@ -70,6 +74,7 @@ def test_what_is_known_of_those_that_are_absent():
 def test_absent(monkeypatch, capsys):
     """A command and settings that are not there: an error as for any other, which says what to install."""
     monkeypatch.setattr(registry, "found", dict)
+    monkeypatch.setattr(STRATEGIES, "_known", STRATEGIES._core)
     for line in (ROOT / "matex_tf" / "features" / "known.txt").read_text().splitlines():
         package, feature, *words = line.split()
         said = f" (of the feature {feature}, which is not installed: pip install '{package}')"

@@ -112,7 +112,7 @@ def test_strategies_have_their_names():
 
 def test_options_of_strategies():
     """They are read, changed, handed on and compared as all others; each strategy has its own of them."""
-    from matex_tf.strategies.gossip import GossipOptions
+    from matex_tf.features.gossip.strategy import GossipOptions
     from matex_tf.strategies.pipe import PipeOptions
 
     read = Settings.read({"pipe_width": "3"}, {"MATEX_PIPE_WIDTH": "4", "MATEX_GOSSIP_SYNC": "on"})

@@ -22,3 +22,15 @@ def test_no_other():
     """A name that no feature has is an error as ever."""
     with pytest.raises(ModuleNotFoundError, match=r"No module named 'matex_tf\.nothing'"):
         importlib.import_module("matex_tf.nothing")
+
+
+def test_import_is_light():
+    """`import matex_tf` makes the short names known, and reads no feature for it: nor what a registry needs."""
+    code = "import sys; before = set(sys.modules); import matex_tf; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    loaded = done.stdout.split()
+    assert [one for one in loaded if one.startswith("matex_tf.")] == [
+        "matex_tf.features",
+        "matex_tf.features.short_names",
+    ]
+    assert not {"dataclasses", "inspect", "numpy", "pathlib"}.intersection(loaded)

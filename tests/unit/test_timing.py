@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matex_tf.exchange.network import algorithms, compressed_ring
+from matex_tf.features.gossip import strategy as gossip
+from matex_tf.features.gossip.topology import Partners
 from matex_tf.planning import cost_model, step_cost
 from matex_tf.planning.cost_model import CodecCost, Cost, Machine
-from matex_tf.strategies import gossip, pipe
-from matex_tf.strategies.topology import Partners
+from matex_tf.strategies import pipe
 
 GIGABIT = Machine(alpha=50e-6, beta=8e-9, gamma=0.4e-9)
 CODEC = CodecCost(ratio=0.26, encode=0.8e-9, decode=0.5e-9, add=0.7e-9)

@@ -158,7 +158,7 @@ class _Traced:
         self._begun = False
 
     def iterators(self, flat: Sequence[Any]) -> list[Any]:
-        """Those of which it takes batches."""
+        """The iterators of which it takes batches."""
         inputs = [*flat, *self._concrete.captured_inputs]
         return [iteration.of_resource(inputs[place]) for place, _ in self.takes]
 

@@ -62,7 +62,7 @@ def segment_sum(op: Op) -> Ruling | None:
 
 @rule("ScatterNd")
 def scatter_nd(op: Op) -> Ruling | None:
-    """The same by several indices."""
+    """Sums of rows by several indices."""
     label, after = op.labels[1] if op.labels[1].kind == "S" else op.labels[0], op.out_shapes[0]
     if label.kind != "S" or after is None or any(op.counts(size) for size in after):
         return None

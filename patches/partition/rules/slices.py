@@ -67,7 +67,7 @@ def _rows(
 def _arguments(
     builder: Any, op: Op, begin: Affine, end: Affine, step: Any, item: int | None, first: int, last: int, made: Any
 ) -> dict[str, Any]:
-    """Those of the local slice: bounds of the item about rows count the rank's rows."""
+    """The arguments of the local slice: bounds of the item about rows count the rank's rows."""
     dtype, masks = made.inputs[1].dtype, {name: op.attribute(name) for name in MASKS}
     bounds = []
     for mask, value, own in (("begin_mask", begin, first), ("end_mask", end, last)):

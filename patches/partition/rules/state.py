@@ -18,7 +18,7 @@ def read(op: Op) -> Ruling | None:
 
 @rule("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 def state(op: Op) -> Ruling:
-    """The same on every rank, or a part of a sum."""
+    """A new value of a variable: whole on every rank, or a part of a sum."""
     label = op.labels[0] if op.labels[0] == P else R
     return Ruling([label] * len(op.labels), [label] * len(op.out_shapes))
 

@@ -50,7 +50,7 @@ class QuoteScanner:
         self.ends_inside = bool((len(self.toggles) + inside) % 2)
 
     def outside(self, positions: np.ndarray) -> np.ndarray:
-        """Those of the positions that do not lie in a quoted field."""
+        """The positions that do not lie in a quoted field."""
         if not len(self.toggles):
             return positions[:0] if self.inside else positions
         return positions[(np.searchsorted(self.toggles, positions) + self.inside) % 2 == 0]

@@ -160,7 +160,7 @@ def _in_whole(facts: Facts, start: int) -> Facts:
 
 
 def _merged(facts: Sequence[Facts]) -> Facts:
-    """Those of a rank as one: ranks gather as little as they need."""
+    """The facts of a rank's pieces as one: ranks gather as little as they need."""
     kind = max((seen.kind for seen in facts), default=Kind.INTEGER)
     missing = min((seen.missing for seen in facts if seen.missing is not None), default=None)
     empty = min((seen.empty for seen in facts if seen.empty is not None), default=None)

@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from matex_tf import settings, strategies
 from matex_tf.core import world
+from matex_tf.features.gossip import ring_shuffle as rings
 from matex_tf.patches.common import batch_share
 from matex_tf.patches.data import batch_origins
-from matex_tf.patches.data import ring_shuffle as rings
 from matex_tf.patches.keras import weights
 from tests.support.cases.common import classifier, compiled, momentum, numbers, table
 

@@ -9,8 +9,8 @@ import numpy as np
 from matex_tf.core import world
 from matex_tf.core.waiting import StallDetector
 from matex_tf.exchange.network.messenger import Messenger
-from matex_tf.exchange.pairwise_average import PairwiseAverager
-from matex_tf.strategies.topology import Partners
+from matex_tf.features.gossip.pairwise_average import PairwiseAverager
+from matex_tf.features.gossip.topology import Partners
 
 
 def weights_of(size, shapes, seed=0):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from matex_tf.features.gossip.topology import KINDS, Partners
 from matex_tf.settings import options
-from matex_tf.strategies.topology import KINDS, Partners
 
 SMALL = [*range(1, 41), 64, 97, 100, 127, 128]
 LARGE = [255, 256, 257, 1000, 1021, 1024, 4096]

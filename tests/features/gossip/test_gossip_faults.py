@@ -106,7 +106,7 @@ def undisturbed(server, tmp_path_factory):
     return train(tmp_path_factory.mktemp("undisturbed"), server, [])[0]
 
 
-HALFWAY, GOSSIP = "matex_tf.exchange.pairwise_average:PairwiseAverager", "matex_tf.strategies.gossip"
+HALFWAY, GOSSIP = "matex_tf.features.gossip.pairwise_average:PairwiseAverager", "matex_tf.features.gossip.strategy"
 #: Who dies, and where; at the end of each epoch the number of ranks, and how often these have met since the death.
 CASES = {
     "between steps": ([[2, "batch", 17]], [4, 3, 3, 3], [12, 8, 20, 32]),

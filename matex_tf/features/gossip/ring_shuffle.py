@@ -15,16 +15,21 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from matex_tf import settings, strategies
+from matex_tf import settings
 from matex_tf.core import trace, world
+from matex_tf.core.row_partition import Interleaving, span
 from matex_tf.core.waiting import StallDetector
+from matex_tf.errors import MatexError
 from matex_tf.exchange.network.messenger import Messenger, Transfer, swap
 from matex_tf.patches.common import log_once
-from matex_tf.patches.data import batch_origins
+from matex_tf.patches.data import batch_indices, batch_origins
+from matex_tf.patches.data.array_sharding import DataLayout
+from matex_tf.patches.data.batch_origins import PassedRows
+from matex_tf.patches.data.local_batch import LocalBatch
 from matex_tf.patches.steps.row_choice import RowChoice
 
 
-class Ring:
+class Ring(PassedRows):
     """The rows that this rank holds now.
 
     Attributes:
@@ -57,30 +62,21 @@ class Ring:
         return tf.nest.map_structure(lambda leaf: None if leaf is None else next(taken_of), self._structure)
 
     def before_batch(self) -> None:
-        """Before a batch is taken: the rows that travel arrive; at the end of an epoch its last rows as well."""
         self._arrive()
         if self._epoch_ends:
             self.rest()
 
     def after_batch(self, batch: np.ndarray) -> None:
-        """After that: the rows of the batch before, which has been trained on, begin to travel.
-
-        Args:
-            batch: `LocalBatch.batch` of the one that was taken: whether it is the last of an epoch, and the places of
-                the rows that shall be passed on; of the same length on every rank.
-        """
         self._send()
         self._epoch_ends, self._used = bool(batch[0]), batch[1:]
 
     def rest(self) -> None:
-        """All rows arrive."""
         self._arrive()
         self._send()
         self._arrive()
         self._epoch_ends = False
 
     def close(self) -> None:
-        """Give the communicator back; after `rest`."""
         self._messenger.close()
 
     def _send(self) -> None:
@@ -109,23 +105,43 @@ class Ring:
         self._under_way = None
 
 
-def wanted(elements: Any, sharded: bool, chosen: RowChoice | None = None) -> bool:
-    """Whether rows shall go round among the ranks in this training; the same on every rank."""
-    if not strategies.current().passes_rows(sharded):
-        return False
+def obstacle(elements: Any, chosen: RowChoice | None) -> bool:
+    """Whether something keeps rows where they are, which is said; the same on every rank."""
     if any(tf.as_dtype(leaf.dtype) == tf.string for leaf in tf.nest.flatten(elements) if leaf is not None):
         log_once.log("rows hold text, and stay on their ranks: --ring-shuffle passes on numbers")
-        return False
-    if chosen is not None:
+    elif chosen is not None:
         log_once.log(f"rows stay on their ranks: with {chosen.asked} each has its number")
-        return False
-    if world.current().guard is not None:
+    elif world.current().guard is not None:
         log_once.log("rows stay on their ranks: with --faults shrink those that travel would be lost with a rank")
+    else:
         return False
     return True
 
 
-def of(origin: Any) -> Ring | None:
-    """The ring that a batch came from, by the `origin` of its `local_batch.LocalBatch`; None where it is none."""
-    found = batch_origins.find(int(origin.numpy()[0]))
-    return found if isinstance(found, Ring) else None
+def pipeline(adapter: Any, elements: Any, holding: DataLayout, global_size: int) -> Any:
+    """A pipeline over rows that ranks pass on to one another; of what every rank holds, each takes a part first."""
+    ranks = world.current()
+    if holding.total < ranks.size:
+        raise MatexError(
+            f"there are more ranks ({ranks.size}) than rows to train on ({holding.total}), and rows cannot go round: "
+            "start fewer ranks, or take --ring-shuffle off."
+        )
+    counts = holding.counts
+    if not holding.sharded:
+        parts = [span(holding.total, rank, ranks.size) for rank in range(ranks.size)]
+        counts = [high - low for low, high in parts]
+        low, high = parts[ranks.rank]
+        elements = tf.nest.map_structure(lambda leaf: None if leaf is None else leaf[low:high], elements)
+    held = adapter._matex_ring = Ring(elements)  # lives as long as the data are walked over
+    log_once.log("rows that a rank has trained on go to the next rank while it computes (--ring-shuffle)")
+    origin = tf.constant([held.number, ranks.generation], tf.int64)
+
+    def gather(indices: Any, share: Any, batch: Any) -> LocalBatch:
+        return LocalBatch(share, tf.constant(False), held.take(indices), origin, batch)
+
+    options = tf.data.Options()  # nothing may be taken ahead: what is in a place changes from batch to batch
+    options.experimental_optimization.apply_default_optimizations = False
+    options.autotune.enabled = False
+    options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+    batches = batch_indices.of_shards(adapter, Interleaving(counts), global_size, goes_round=True)
+    return batches.map(gather).with_options(options)

@@ -43,7 +43,7 @@ _GOES_ON, _STOPS = 0, 1
 
 
 class Partners(Protocol):
-    """Who meets whom, such as `matex_tf.strategies.topology.Partners`."""
+    """Who meets whom, such as `matex_tf.features.gossip.topology.Partners`."""
 
     def of(self, step: int, rank: int) -> tuple[int, int]:
         """Whom a rank sends to and whom it receives from."""

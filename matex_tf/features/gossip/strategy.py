@@ -7,11 +7,11 @@ permutation of the ranks, so the moves of all ranks add up to nothing, and the m
 gradients make of it.
 
 With a codec a rank sends how far w is from the weights that all ranks had when they were averaged last, encoded; what
-holds then stands in `matex_tf.exchange.pairwise_average`.
+holds then stands in `matex_tf.features.gossip.pairwise_average`.
 
 Optimizers keep their slots to themselves. Statistics of the data (moving means and variances) travel with the weights.
 
-The meetings themselves, also where a rank has died, stand in `gossip_rounds`.
+The meetings themselves, also where a rank has died, stand in `rounds`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from matex_tf.settings import Settings, option
 from matex_tf.strategies.base import Strategy
 
 if TYPE_CHECKING:
+    from matex_tf.features.gossip.rounds import Rounds
     from matex_tf.planning.cost_model import Cost
     from matex_tf.planning.step_cost import PlannedStep, StepCost
-    from matex_tf.strategies.gossip_rounds import Rounds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Gossip(Strategy):
                 "each has its own. Take --faults shrink, --faults abort, or --strategy sync."
             )
         if ranks:
-            from matex_tf.strategies import topology
+            from matex_tf.features.gossip import topology
 
             kind = settings.of(GossipOptions).gossip_topology
             if not topology.fits(kind, ranks):
@@ -131,7 +131,7 @@ class Gossip(Strategy):
         import tensorflow as tf
 
         from matex_tf.core import world
-        from matex_tf.strategies.gossip_rounds import Rounds
+        from matex_tf.features.gossip.rounds import Rounds
 
         self._variables[model] = [v for v in (*trainable, *state) if tf.as_dtype(v.dtype).is_floating]
         if not world.current().is_single:
@@ -140,7 +140,7 @@ class Gossip(Strategy):
     def after_step(self, model: Any) -> None:
         if model not in self._rounds:  # in `train_on_batch`, after a fit
             from matex_tf.core import world
-            from matex_tf.strategies.gossip_rounds import Rounds
+            from matex_tf.features.gossip.rounds import Rounds
 
             if world.current().is_single:
                 return
@@ -151,8 +151,13 @@ class Gossip(Strategy):
         if model in self._rounds:
             self.spreads[model] = self._rounds[model].flush()
 
-    def passes_rows(self, own_rows: bool) -> bool:
-        return self.options.ring_shuffle == "on" or (self.options.ring_shuffle == "auto" and own_rows)
+    def pass_rows(self, adapter: Any, elements: Any, holding: Any, size: int, chosen: Any) -> Any:
+        if self.options.ring_shuffle == "on" or (self.options.ring_shuffle == "auto" and holding.sharded):
+            from matex_tf.features.gossip import ring_shuffle
+
+            if not ring_shuffle.obstacle(elements, chosen):
+                return ring_shuffle.pipeline(adapter, elements, holding, size)
+        return None
 
     def end(self, model: Any) -> None:
         from matex_tf.core import world

@@ -18,11 +18,11 @@ from matex_tf.core.waiting import StallDetector
 from matex_tf.errors import RankLost, RanksDisagree
 from matex_tf.exchange import bucket_plan
 from matex_tf.exchange.network.messenger import Messenger
-from matex_tf.exchange.pairwise_average import PairwiseAverager
+from matex_tf.features.gossip.pairwise_average import PairwiseAverager
+from matex_tf.features.gossip.strategy import GossipOptions
+from matex_tf.features.gossip.topology import Partners, fits
 from matex_tf.settings import Settings
 from matex_tf.strategies.base import held_by, path_of
-from matex_tf.strategies.gossip import GossipOptions
-from matex_tf.strategies.topology import Partners, fits
 
 
 class Rounds:

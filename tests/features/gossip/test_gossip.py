@@ -7,8 +7,8 @@ from virtual import VirtualMessenger
 from matex_tf.core.waiting import StallDetector
 from matex_tf.errors import MatexError, RanksDisagree
 from matex_tf.exchange.network import messenger
-from matex_tf.exchange.pairwise_average import PairwiseAverager
-from matex_tf.strategies.topology import Partners
+from matex_tf.features.gossip.pairwise_average import PairwiseAverager
+from matex_tf.features.gossip.topology import Partners
 from tests.support.cases import gossip as gossip_cases
 from tests.support.cases import halfway
 from tests.support.cases.halfway import weights_of as weights_of_shapes
