@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from tests.same_answer.test_gossip import SHAPES, everyone, the_same, weights_of
 
 from matex_tf.errors import SettingError
 from matex_tf.features.gossip.topology import Partners
+from tests.features.gossip.test_gossip import SHAPES, everyone, the_same, weights_of
 from tests.support.cases import gossip as gossip_cases
 from tests.support.cases import halfway
 from tests.unit.test_codec import bound, through
