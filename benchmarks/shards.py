@@ -1,4 +1,4 @@
-"""What --shard saves and costs: bytes of a rank, and the time of a step beside ranks that hold whole slots.
+"""What --shard saves and costs: bytes of a rank, and the time of a step beside ranks that hold all whole.
 
 One job for each number of ranks trains a model of each way, in turn, in blocks of steps; the least block of each, as
 whatever else the machine does comes on top. Resident bytes are what a rank's own memory (RssAnon) has grown by when a
@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks import jobs, tables
 
-WAYS = ("none", "state", "gradients")
+WAYS = ("none", "state", "gradients", "weights")
 MODELS = {"mlp": "MLP, Adam", "transformer": "transformer, 4 blocks, AdamW"}
 _WIDTH, _LENGTH, _STEPS = 1024, 32, 10  # of layers, of sequences; steps of a block
 _BATCHES = {"mlp": 64, "transformer": 16}  # rows
@@ -77,7 +77,7 @@ def _now() -> int:
 
 
 def measure(name: str, ways: list[str], rounds: int) -> None:
-    """On a rank: of each way bytes of slots, resident bytes, and milliseconds of a step; bytes of weights."""
+    """On a rank: of each way bytes of weights and slots, resident bytes, ms of a step; the bytes of a model."""
     import keras
     import numpy as np
 
@@ -109,7 +109,8 @@ def measure(name: str, ways: list[str], rounds: int) -> None:
             before = _resident()
         fit(way, x[: 2 * batch], y[: 2 * batch])
         slots = sum(map(variable.bytes_held, models[way].optimizer.variables))
-        found[way] = {"slots": slots, "resident": _resident() - before}
+        weights = sum(map(variable.bytes_held, models[way].variables))
+        found[way] = {"weights": weights, "slots": slots, "resident": _resident() - before}
         seen: list[int] = []
         with _watching(seen):
             fit(way, x, y)
@@ -118,12 +119,12 @@ def measure(name: str, ways: list[str], rounds: int) -> None:
     for _ in range(1 + rounds):
         for way in ways:
             times[way].append(fit(way, x, y))
-    weights = sum(map(variable.bytes_held, models[ways[0]].trainable_variables))
+    whole = sum(np.asarray(one).nbytes for one in models[ways[0]].variables)
     mine = {way: {**found[way], "milliseconds": min(times[way][1:])} for way in ways}
     every = world.current().allgather(mine, "tell what was measured")
-    kinds = ("slots", "resident", "most", "milliseconds")
+    kinds = ("weights", "slots", "resident", "most", "milliseconds")
     most = {way: {kind: max(one[way][kind] for one in every) for kind in kinds} for way in ways}
-    jobs.tell({"weights": weights, **most})
+    jobs.tell({"weights": whole, **most})
 
 
 def main() -> int:
@@ -147,10 +148,10 @@ def main() -> int:
             figures.append({"model": name, "ranks": int(count), **told})
             for way in ways:
                 one = told[way]
-                row = [f"{one[kind] / 2**20:.1f}" for kind in ("slots", "resident", "most")]
+                row = [f"{one[kind] / 2**20:.1f}" for kind in ("weights", "slots", "resident", "most")]
                 row += [f"{one['milliseconds']:.1f}", f"{one['milliseconds'] / told[ways[0]]['milliseconds']:.2f}"]
                 rows.append([f"{MODELS[name]}, {told['weights'] / 2**20:.1f} MB", f"{count} ranks", way, *row])
-    columns = ["model, weights", "on", "--shard", "slots, MB", "resident", "the most", "step, ms", "ratio"]
+    columns = ["model, weights", "on", "--shard", "weights, MB", "slots", "resident", "the most", "step, ms", "ratio"]
     tables.show("megabytes of a rank, and milliseconds of a step", columns, rows, labels=3, less=columns[3:])
     tables.keep(figures)
     return 0

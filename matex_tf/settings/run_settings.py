@@ -179,8 +179,9 @@ class Settings:
         "none",
         "What lies in parts on the ranks, so that each needs less memory. `none`: nothing. `state`: each rank holds "
         "1/p of the optimizer's slots, and computes 1/p of an update (ZeRO-1). `gradients`: it also keeps 1/p of their "
-        "sums alone (ZeRO-2). The answer is the same (docs/sharding.md).",
-        choices=("none", "state", "gradients"),
+        "sums alone (ZeRO-2). `weights`: it also keeps 1/p of the weights, and gathers each where it is used (ZeRO-3). "
+        "The answer is the same (docs/sharding.md).",
+        choices=("none", "state", "gradients", "weights"),
         group="the run",
     )
     strategy: str = option(

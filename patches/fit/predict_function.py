@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from typing import Any
 
@@ -19,6 +20,7 @@ from matex_tf.patches.data.local_batch import LocalBatch
 from matex_tf.patches.fit import small_calls, step_function
 from matex_tf.patches.fit.step import one_rank_shapes, partitioned_step, virtual_steps
 from matex_tf.patches.fit.step.partitioned_step import PartitionedStep
+from matex_tf.patches.keras import weights
 from matex_tf.patches.recovery import step_retry
 from matex_tf.patches.sources import batch_ownership as guesses
 from matex_tf.patches.turns import data_threads
@@ -104,8 +106,9 @@ class PredictFunction:
         if slices not in self._partitioned:
             sharing_report.shared(training=False)
             name = f"predict of {self.model.name}"
+            slots = functools.partial(weights.in_parts_of, self.model)
             self._partitioned[slices] = PartitionedStep(
-                self._of_model(), name, slices, None, _WHAT, by_xla=self._by_xla
+                self._of_model(), name, slices, None, slots, joins=_WHAT, by_xla=self._by_xla
             )
         step = self._partitioned[slices]
         made = step.make(data, [share.total] * len(slices))
@@ -140,6 +143,8 @@ class PredictFunction:
         return remembered.finding
 
     def _run(self, data: Any, share: RowRange) -> Any:
+        if (parts := weights.in_parts_of(self.model)) is not None:
+            parts.join()
         slices = row_slicing.sliceable(data)
         if slices not in self._compiled:
             self._compiled[slices] = self._compile(slices, data, share.total)

@@ -121,7 +121,7 @@ def begin(model: Any, kind: str, data: Any) -> Call | None:
     rows = {int(leaf.shape[0]) for leaf in leaves}
     if len(rows) > 1 or not 0 < max(rows) <= ROWS or not _rows_are_shared() or not _weights_are_alike(model):
         return None
-    if model_state.of(model).rows_apart:
+    if model_state.of(model).rows_apart or settings.current().shard == "weights":
         return None
     columns = tuple((str(leaf.dtype), len(leaf.shape), int(np.prod(leaf.shape)).bit_length()) for leaf in leaves)
     seen = model_state.of(model).small_calls.setdefault((kind, max(rows), columns), Seen())

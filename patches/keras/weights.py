@@ -18,6 +18,7 @@ from matex_tf.errors import RanksDisagree
 from matex_tf.patches.common import keras_lines, model_state, seeds, under_way
 from matex_tf.patches.keras import optimizer as optimizer_hook
 from matex_tf.patches.shards import variable as in_parts
+from matex_tf.patches.shards.slots import Slots
 from matex_tf.patches.steps.step_part import StepPart, StepRun
 
 
@@ -34,6 +35,15 @@ def optimizers_of(model: Any) -> list[Any]:
     """The optimizers that a model holds as attributes, the compiled one first."""
     held, classes = [getattr(model, "optimizer", None), *vars(model).values()], keras_lines.optimizer_classes()
     return list({id(o): o for o in held if isinstance(o, classes)}.values())
+
+
+def in_parts_of(model: Any) -> Slots | None:
+    """The variables of a model and its optimizers that lie in parts, if the settings say so."""
+    if (shard := settings.current().shard) == "none":
+        return None
+    metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
+    weights = [one for one in keras_lines.variables(model) if id(one) not in metrics] if shard == "weights" else []
+    return Slots(optimizers_of(model), model.trainable_variables, weights)
 
 
 def trained_by_steps(model: Any) -> tuple[list[Any], list[Any]]:

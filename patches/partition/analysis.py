@@ -20,6 +20,8 @@ from matex_tf.patches.partition.tensor_map import TensorMap
 
 #: Ops that give what they get: no op is made of them.
 _ALIASES = ("Identity", "StopGradient", "PreventGradient", "Snapshot", "PlaceholderWithDefault")
+#: Ops that lay out a value anew, which takes less than to keep it.
+_LAYOUT = ("Cast", "ExpandDims", "Reshape", "Slice", "Squeeze", "StridedSlice", "Transpose")
 
 
 @dataclasses.dataclass
@@ -57,13 +59,15 @@ class Plan:
         exchanges: tensors that are needed whole and are not, with the level of their exchange.
         scattered: sums among them of which each rank needs its part of the elements alone.
         free: tensors of rows that are made of whole values, with their op: each rank can make all rows.
+        of_variables: parts that are made of variables alone, and whole values that are laid out anew of them: each op
+            that reads one whole has it gathered for itself, so that it is gone after that; gathers: whether one does.
         gradients: those of them that are gradients, and may be encoded on their way.
         computed_whole: types of ops that no rule knew while there were rows.
     """
 
-    def __init__(self, shaped: Shaped, labels: Sequence[Label]):
-        """Args: labels: of the inputs of the graph."""
-        self.shaped = shaped
+    def __init__(self, shaped: Shaped, labels: Sequence[Label], inside: bool = False):
+        """Args: labels: of the inputs of the graph. inside: whether it is that of a loop or a branch."""
+        self.shaped, self._inside = shaped, inside
         self.labels: TensorMap[Label] = TensorMap()
         self.labels.update(zip(shaped.inputs, labels, strict=True))
         self.alias: TensorMap[Any] = TensorMap()
@@ -73,6 +77,8 @@ class Plan:
         self.gradients: TensorMap[None] = TensorMap()
         self.wanted: TensorMap[None] = TensorMap()  # in order
         self.free: TensorMap[Node] = TensorMap()
+        self.of_variables: TensorMap[Node] = TensorMap()
+        self.gathers = False
         self.computed_whole: list[Any] = []
         self._ready = Ready()
         self._statistics: dict[tuple[Any, ...], list[squares.Statistic]] = {}
@@ -145,10 +151,23 @@ class Plan:
         node.waits = self._waits(node.op)
         self._ready.add(node)
         self.nodes.append(node)
+        if not self._inside and len(outputs) == 1 and self._is_of_variables(node):
+            self.of_variables[outputs[0]] = node
+
+    def _is_of_variables(self, node: Node) -> bool:
+        """Whether it gives a part that is made of variables in parts alone, or lays such a value out anew."""
+        if node.ruling.gives[0] != F and not (node.op.type in _LAYOUT and node.ruling.gives[0] == R):
+            return False
+        has_part = any(label == F for label in map(self.labels.__getitem__, (root for root, _ in node.reads)))
+        return (has_part or any(root in self.of_variables for root, _ in node.reads)) and all(
+            root.dtype in HANDLES or root in self.of_variables or not self._ready.level(root, exchanged)
+            for root, exchanged in node.reads
+        )
 
     def want(self, tensor: Any, label: Label) -> None:
         """Take note that a tensor is needed with a label."""
         root = self.root(tensor)
+        self.gathers |= root in self.of_variables and label == R
         if self._is_exchanged(root, label):
             if label == F and self.labels[root].is_sum and root not in self.wanted:
                 self.scattered[root] = None
@@ -159,7 +178,7 @@ class Plan:
     def _is_exchanged(self, root: Any, label: Label) -> bool:
         """Whether the other ranks are needed for a value with a label."""
         has = self.labels[root]
-        return has != label and has.kind in "SPF" and root not in self.free
+        return has != label and has.kind in "SPF" and root not in self.free and root not in self.of_variables
 
     def _by_rule(self, op: Any, labels: list[Label]) -> Node:
         seen = Op(op, labels, self.shaped)
@@ -235,10 +254,11 @@ class Plan:
     def _loop(self, op: Any, labels: list[Label]) -> Node:
         """Labels of what goes round are joined until they stand still."""
         condition, body = self.shaped.bodies[op]
+        labels = [R if self.root(t) in self.of_variables else label for t, label in zip(op.inputs, labels, strict=True)]
         stays = {i for i, (a, b) in enumerate(zip(body.inputs, body.outputs, strict=True)) if a is b}
         before, whole = [], set()
         while True:
-            inside = Plan(body, labels)
+            inside = Plan(body, labels, inside=True)
             new = [
                 label if i in stays or i in whole else join(label, inside.label(tensor))
                 for i, (label, tensor) in enumerate(zip(labels, body.outputs, strict=True))
@@ -255,7 +275,7 @@ class Plan:
             labels = new
         for i, tensor in enumerate(body.outputs):
             inside.want(tensor, labels[i])
-        test = Plan(condition, labels)
+        test = Plan(condition, labels, inside=True)
         test.want(condition.outputs[0], R)
         wants = [None if self.label(t) == label else label for t, label in zip(op.inputs, labels, strict=True)]
         for plan in (test, inside):
@@ -272,7 +292,7 @@ class Plan:
             (label if sums else self._part_or_whole(tensor)) if label.is_sum else R if label.kind == "P" else label
             for tensor, label in pairs
         ]
-        plans = [Plan(body, given) for body in self.shaped.bodies[op]]
+        plans = [Plan(body, given, inside=True) for body in self.shaped.bodies[op]]
         gives = [plans[0].label(tensor) for tensor in plans[0].shaped.outputs]
         for plan in plans[1:]:
             gives = [join(label, plan.label(tensor)) for label, tensor in zip(gives, plan.shaped.outputs, strict=True)]

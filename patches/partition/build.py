@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -76,6 +77,10 @@ class Builder:
         self._converted: dict[tuple[int, Label], Any] = {}
         self._numbers: dict[Any, Any] = {}
         self.effects: list[Any] = []  # what a branch without outputs has given last
+        # TensorFlow knows no order between an exchange and a loop or branch that has some inside.
+        self._orders, self._met = False, list[Any]()
+        self._fresh: dict[int, Any] = {}  # what is gathered for the op that is made now
+        self._others: list[Any] = []  # what that reads besides
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Label | None]) -> list[Any]:
         """Args: inputs: of the graph, each with its label. outputs: the labels wanted; None: those that they have."""
@@ -94,37 +99,32 @@ class Builder:
                 order[tensor] = len(order)
         last, before = schedule.last_exchange(self.plan), []
         meets = {node.op for node in self.plan.nodes if any(map(schedule.exchanges, node.inside))}
-        met: list[Any] = []  # TensorFlow knows no order between an exchange and a loop or branch that has some inside
+        self._orders = bool(meets)
 
         def meet(level: int) -> None:
-            nonlocal met, before
+            nonlocal before
             if level not in exchanges:
                 return
             tensors = sorted(exchanges[level], key=order.__getitem__)
-            with tf.control_dependencies(met):
-                self._exchange(tensors)
-            met = [self._exchanged(tensor) for tensor in tensors] if meets else []
+            self._meet(functools.partial(self._exchange, tensors))
             if level == last and self._after_last is not None:
                 with tf.control_dependencies([self._exchanged(tensor) for tensor in tensors]):
                     before = [self._after_last()]
 
         def compute(level: int) -> list[Any]:
-            nonlocal met
             for node in levels.get(level, ()):
                 waits = before if node.op.op_def.is_stateful or node.inside else []
-                with tf.control_dependencies([*waits, *met] if node.op in meets else waits):
+                with tf.control_dependencies([*waits, *self._met] if node.op in meets else waits):
                     self._node(node)
                 if node.op in meets:
                     given = [self._values[tensor] for tensor in node.outputs] or self.effects
-                    met = [value.op for value in given if tf.is_symbolic_tensor(value)] or met
-            if level < deepest:
-                return []
-            return [self.get(tensor, label) for tensor, label in zip(self.shaped.outputs, outputs, strict=True)]
+                    self._met = [value.op for value in given if tf.is_symbolic_tensor(value)] or self._met
+            return self._given(self.shaped.outputs, outputs) if level == deepest else []
 
         deepest, given = max([0, *levels, *exchanges]), []
         for level in range(deepest + 1):
             meet(level)
-            as_one = self.shaped.by_xla and level == last
+            as_one = self.shaped.by_xla and level == last and not self.plan.gathers
             given = self._as_one(functools.partial(compute, level)) if as_one else compute(level)
         return given
 
@@ -139,6 +139,8 @@ class Builder:
         """The value of a tensor with a label; None: with its own."""
         root = self.plan.root(tensor)
         has = self.plan.labels[root]
+        if self._is_gathered(root, label):
+            return self._of_variables(root)
         if label is None or label == has or has.kind == "L":
             if label is not None and label != has and None not in (label.inside, has.inside):
                 raise CannotPartition(f"a list of {has.inside} is wanted as one of {label.inside}")
@@ -147,7 +149,42 @@ class Builder:
             self._converted[id(root), label] = self._convert(root, has, label)
         return self._converted[id(root), label]
 
+    def _given(self, tensors: Sequence[Any], labels: Sequence[Label | None]) -> list[Any]:
+        """The values that an op reads: those that are gathered for it alone come after the others."""
+        roots = list(map(self.plan.root, tensors))
+        late = [self._is_gathered(root, label) for root, label in zip(roots, labels, strict=True)]
+        values: list[Any] = [None] * len(roots)
+        self._fresh, self._others = {}, []
+        for now in (False, True):
+            for place in (place for place, is_late in enumerate(late) if is_late == now):
+                values[place] = self.get(roots[place], labels[place])
+            self._others = [value for value in values if tf.is_symbolic_tensor(value) and value.dtype not in HANDLES]
+        return values
+
+    def _is_gathered(self, root: Any, label: Label | None) -> bool:
+        """Whether a value is wanted whole that is made of parts of variables alone."""
+        return root in self.plan.of_variables and (label == R or self.plan.labels[root] == R)
+
+    def _of_variables(self, root: Any) -> Any:
+        """The whole value of what is made of parts of variables. It is gathered once what the op reads besides is
+        there, and goes when the op is done: the next one that reads it has it gathered again."""
+        if id(root) not in self._fresh:
+            if self.plan.labels[root] == R:
+                self._fresh[id(root)] = self._anew(self.plan.of_variables[root])
+            else:
+                self._fresh[id(root)] = self.joined(self._natural(root), root.shape, root.name, self._others)
+        return self._fresh[id(root)]
+
+    def joined(self, part: Any, shape: Any, name: str, others: Sequence[Any]) -> Any:
+        """The whole value of a part, gathered once other values are there."""
+        # Names are waited for: TensorFlow fuses no op that another one waits for, and rounds otherwise then.
+        with tf.control_dependencies([tf.identity(value) for value in others]):
+            whole = self._meet(lambda: self.exchange.join([part], [math.prod(shape)], [name]))[0]
+        return tf.reshape(whole, shape)
+
     def _natural(self, root: Any) -> Any:
+        if self._is_gathered(root, None):
+            return self._of_variables(root)
         if root not in self._values and root in self.shaped.known:
             self._values[root] = self.integers(self.shaped.known[root], root.dtype)
         return self._values[root]
@@ -201,7 +238,16 @@ class Builder:
 
     # -- exchanges
 
-    def _exchange(self, tensors: Sequence[Any]) -> None:
+    def _meet(self, exchange: Callable[[], list[Any]]) -> list[Any]:
+        """Make an exchange after what is ordered before it."""
+        with tf.control_dependencies(self._met):
+            given = exchange()
+        if self._orders:
+            self._met = given
+        return given
+
+    def _exchange(self, every: Sequence[Any]) -> list[Any]:
+        tensors = [tensor for tensor in every if (id(tensor), F) not in self._converted]
         kinds = [self.plan.labels[tensor].kind for tensor in tensors]
         self._of_parts(
             [tensor for tensor in tensors if tensor in self.plan.scattered],
@@ -223,12 +269,13 @@ class Builder:
                 self._converted[id(tensor), R] = finish(value)
         for tensor in tensors:
             self._set_shape(self._converted[id(tensor), R], tensor)
+        return [self._exchanged(tensor) for tensor in every]
 
     def _exchanged(self, tensor: Any) -> Any:
         """What an exchange has given."""
         return self._converted[id(tensor), F if tensor in self.plan.scattered else R]
 
-    def _of_parts(self, sums: Sequence[Any], parts: Sequence[Any]) -> None:
+    def _of_parts(self, sums: Sequence[Any], parts: Sequence[Any]) -> list[Any]:
         """Make parts of sums, and whole values of parts."""
         if sums:
             values = self.exchange.scatter([self._values[one] for one in sums], [one.name for one in sums])
@@ -238,6 +285,7 @@ class Builder:
             values = self.exchange.join([self._values[one] for one in parts], sizes, [one.name for one in parts])
             for one, value in zip(parts, values, strict=True):
                 self._converted[id(one), R] = tf.reshape(value, one.shape)
+        return [*(self._converted[id(one), F] for one in sums), *(self._converted[id(one), R] for one in parts)]
 
     def _joining(self, tensor: Any) -> tuple[Any, Callable[[Any], Any]]:
         """What of a tensor is joined along the first axis, and what makes the whole value of that."""
@@ -334,22 +382,28 @@ class Builder:
         op = node.op
         if op.type == "Const" and op.outputs[0] in self.shaped.known:
             return  # made when it is read
+        if node.outputs and self._is_gathered(node.outputs[0], None):
+            return  # made for each op that reads it
         skips = self.empty and op.outputs and not node.inside and not op.op_def.is_stateful
         nothing = self._of_no_rows(node) if skips else None
         if nothing is not None:
             outputs = nothing
+            gathered = [*map(self._is_gathered, map(self.plan.root, node.inputs), node.ruling.wants)]
+            self._given([t for t, is_one in zip(node.inputs, gathered, strict=True) if is_one], [R] * sum(gathered))
         elif op.type in LOOPS:
             outputs = control_flow.loop(self, node)
         elif op.type in BRANCHES:
             outputs = control_flow.branch(self, node)
         else:
-            values = [self.get(tensor, want) for tensor, want in zip(node.inputs, node.ruling.wants, strict=True)]
+            values = self._given(node.inputs, node.ruling.wants)
             build = node.ruling.build
             outputs = self.same(op, values) if build is None else build(self, op, values)
         for tensor, value in zip(node.outputs, outputs, strict=True):
             self._values[tensor] = value
             if self.plan.labels[tensor] != F:
                 self._set_shape(value, tensor)
+            if self.plan.gathers and tensor in self.plan.scattered and tensor.shape.rank != 1:
+                self._meet(functools.partial(self._of_parts, [tensor], []))  # the whole gradient need not wait
 
     def _of_no_rows(self, node: Node) -> list[Any] | None:
         """The outputs of an op on no rows: nothing, or a sum of nothing; None if one is something else.

@@ -11,7 +11,7 @@ from matex_tf.core import world
 from matex_tf.exchange import tf_op
 from matex_tf.patches.partition import shards
 
-_SUMS, JOINS, _PARTS = "exchange gradients and sums", "join rows", "join parts of updates"
+_SUMS, JOINS, _PARTS = "exchange gradients and sums", "join rows", "join parts"
 
 
 class Ranks:
@@ -31,7 +31,7 @@ class Ranks:
 
     def scatter(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
         """This rank's part of the sum of each tensor: of a view of the sums, or with nothing else kept."""
-        if settings.current().shard != "gradients":
+        if settings.current().shard not in ("gradients", "weights"):
             return [self.part(total) for total in self.sum(tensors, names)]
         size = world.of_job().size
         lengths = [shards.lengths(tensor.shape.num_elements(), size) for tensor in tensors]

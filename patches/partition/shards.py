@@ -22,12 +22,12 @@ _READ_OR_ASSIGNED = ("ReadVariableOp", "AssignVariableOp", "AssignAddVariableOp"
 class Slots(Protocol):
     """What chooses the variables that lie in parts."""
 
-    def part_of(self, handle: Any, fits: bool) -> Any:
+    def part_of(self, handle: Any, fits: bool, in_loop: bool) -> Any:
         """The handle of the variable that holds this rank's part of the one with this handle; None if that is whole.
 
         Args:
             handle: which the traced step captures.
-            fits: whether the step does nothing with it but read and assign it.
+            fits: whether the step does nothing with it but read and assign it; in_loop: whether it does so in a loop.
         """
 
 
@@ -48,15 +48,20 @@ def part(whole: Any, rank: int, ranks: int) -> Any:
     return tf.reshape(whole, [-1])[low:high]
 
 
-def fits(shaped: Shaped, handle: Any) -> bool:
-    """Whether a step only reads and assigns a variable, be it in a branch or a loop."""
+def in_loop(shaped: Shaped, handle: Any) -> bool:
+    """Whether a loop of a step reads or assigns a variable."""
+    return any(op.type in LOOPS and any(tensor is handle for tensor in op.inputs) for op in shaped.ops)
+
+
+def fits(shaped: Shaped, handle: Any, inside: bool = False) -> bool:
+    """Whether a step only reads and assigns a variable, be it in a branch or a loop, or looks up rows of it."""
     for op in (op for op in shaped.ops if any(tensor is handle for tensor in op.inputs)):
         if op.type in LOOPS + BRANCHES:
             places = [place for place, tensor in enumerate(op.inputs) if tensor is handle]
             first = 0 if op.type in LOOPS else 1
             bodies = shaped.bodies[op]
-            if not all(fits(body, body.inputs[place - first]) for body in bodies for place in places):
+            if not all(fits(body, body.inputs[place - first], True) for body in bodies for place in places):
                 return False
-        elif op.type not in _READ_OR_ASSIGNED:
+        elif op.type not in _READ_OR_ASSIGNED and (inside or op.type != "ResourceGather"):
             return False
     return True

@@ -79,7 +79,8 @@ class Partitioned:
         for place, outside in enumerate(self._held):
             inside, own = self._shaped.inputs[self._count + place], None
             if inside.dtype == tf.resource:
-                own = slots.part_of(outside, shards.fits(self._shaped, inside))
+                fits, in_loop = shards.fits(self._shaped, inside), shards.in_loop(self._shaped, inside)
+                own = slots.part_of(outside, fits, in_loop)
             labels.append(R if own is None else F)
             self._held[place] = outside if own is None else own
         return labels

@@ -56,6 +56,10 @@ def _save(wrapped: Any, args: Any, kwargs: Any, position: int, bound: bool = Fal
     if not isinstance(path, (str, os.PathLike)):
         return wrapped(*arguments, **kwargs)
     prepare(model)
+    if wrapped.__name__ == "export" and settings.current().shard != "none" and not alone:
+        from matex_tf.patches.shards import variable  # not where Keras computes with something else than TensorFlow
+
+        variable.join(keras_lines.variables(model))  # functions are traced, which read whole values
     path = agreed_paths.agreed(os.fspath(path), f"write {_kind(os.fspath(path))}")
 
     def write(target: str | os.PathLike[str]) -> Any:

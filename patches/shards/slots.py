@@ -1,4 +1,5 @@
-"""Which variables of a model's optimizers lie in parts: those of the shape of a weight that the update alone uses.
+"""Which variables of a model lie in parts: those of its optimizers that have the shape of a weight and that the update
+alone uses, and with `--shard weights` the weights of two axes and more.
 
 Relies on (Keras 3.3 to 3.15): `Variable._value`, private, the variable of TensorFlow; `Optimizer.variables`, public.
 """
@@ -21,14 +22,14 @@ _NAMED = 5
 
 
 class Slots:
-    """The optimizer's slots that a step of a model has in parts; see `shards.Slots`.
+    """The optimizer's slots that a step of a model has in parts, and weights; see `shards.Slots`.
 
     Attributes:
         whole: names of large ones that stay whole.
     """
 
-    def __init__(self, optimizers: Sequence[Any], weights: Sequence[Any]):
-        """Args: weights: the trainable variables of the model."""
+    def __init__(self, optimizers: Sequence[Any], weights: Sequence[Any], chosen: Sequence[Any] = ()):
+        """Args: weights: the trainable variables of the model. chosen: those of its variables that lie in parts."""
         shapes, trained = {tuple(weight.shape) for weight in weights}, set(map(id, weights))
         held = {id(one): one for optimizer in optimizers for one in keras_lines.optimizer_variables(optimizer)}
         self._known = {
@@ -36,15 +37,22 @@ class Slots:
             for key, one in held.items()
             if key not in trained and _is_large(inner := getattr(one, "_value", None))
         }
+        in_layers = {
+            id(inner.__dict__["_handle"]): (inner, keras_lines.path(one), True)
+            for one in chosen
+            if len(one.shape) > 1 and _is_large(inner := getattr(one, "_value", None))
+        }
+        self._known.update(in_layers)
+        self._weights = set(in_layers)
         self.whole: list[str] = []
         self._parts: list[Part] = []
 
-    def part_of(self, handle: Any, fits: bool) -> Any:
+    def part_of(self, handle: Any, fits: bool, in_loop: bool) -> Any:
         """The handle of the variable that holds this rank's part; None for a variable that stays whole."""
         inner, name, alike = self._known.get(id(handle), (None, "", False))
         if inner is None:
             return None
-        if not (fits and alike):
+        if not (fits and alike) or (in_loop and id(handle) in self._weights):
             self.whole.append(name)
             return None
         self._parts.append(in_parts.of(inner) or Part(inner, name))
@@ -56,7 +64,7 @@ class Slots:
             return ""
         more = f" and {len(self.whole) - _NAMED} more" if len(self.whole) > _NAMED else ""
         names = ", ".join(self.whole[:_NAMED]) + more
-        return f"--shard: every rank holds {names} whole: not of a weight's shape, or updated by other ops"
+        return f"--shard: every rank holds {names} whole: not of a weight's shape, in a loop, or updated by other ops"
 
     def split(self) -> None:
         """Have them in parts, and the others whole, for a step that needs them so. All ranks come here."""

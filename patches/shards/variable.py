@@ -6,17 +6,19 @@ A compiled step reads and assigns the rank's part instead (`part`). What Python 
 it, all of them at the same time. What else touches its handle makes it whole again, until a step next needs parts.
 
 Relies on (TensorFlow 2.13 to 2.21, private): `BaseResourceVariable._handle`, set once in `__init__` and read by all
-that uses the variable, in C too; `_read_variable_op`, by which Python reads it.
+that uses the variable, in C too; `_read_variable_op`, by which Python reads it; `record.could_possibly_record`.
 """
 
 from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import record
 from tensorflow.python.ops import resource_variable_ops
 
 from matex_tf.core import world
@@ -137,7 +139,7 @@ class _InParts:
 
     def _read_variable_op(self, *args: Any, **kwargs: Any) -> Any:
         part: Part = self.__dict__["_matex_part"]
-        if part.is_split and tf.executing_eagerly():
+        if part.is_split and tf.executing_eagerly() and not record.could_possibly_record():
             return part.value()
         return super()._read_variable_op(*args, **kwargs)  # type: ignore[misc]
 
@@ -160,6 +162,12 @@ def of(variable: Any) -> Part | None:
     inner = variable if isinstance(variable, tf.Variable) else getattr(variable, "_value", None)
     found: Part | None = getattr(inner, "__dict__", {}).get("_matex_part")
     return found
+
+
+def join(variables: Iterable[Any]) -> None:
+    """Have variables of TensorFlow whole, those that lie in parts. All ranks come here."""
+    for part in filter(None, map(of, variables)):
+        part.join()
 
 
 def bytes_held(variable: Any) -> int:

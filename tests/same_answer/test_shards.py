@@ -30,15 +30,30 @@ def test_gradients_in_parts_and_hosts(ranks, shard, hosts):
     assert all(0 < mine < whole for _, (mine, whole), _ in results[3])
 
 
-def test_saving_and_loading(ranks, tmp_path):
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("form", ("plain", "own step", "accumulated", "scaled", "embedding"))
+def test_weights_in_parts(ranks, form):
+    """What is trained, evaluated, predicted, called and assigned is what ranks with whole weights have."""
+    results = ranks(slots.with_weights, (3,), form=form)[3]
+    for found, _, lines in results:
+        exact = form in ("plain", "scaled", "embedding")  # no norm of all gradients, whose sum is over parts
+        same({1: [found["none"]], 3: [found["weights"]]}, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-6)
+        assert not [line for line in lines if "whole" in line], lines
+    whole = {of for _, (_, of), _ in results}
+    assert len(whole) == 1 and sum(mine for _, (mine, _), _ in results) == whole.pop() > 0
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("shard", ["weights", "state"])
+def test_saving_and_loading(ranks, tmp_path, shard):
     """Files hold whole values, written by one rank; a model that is loaded goes on as the one that was saved."""
-    results = ranks(slots.saved, (1, 3), directory=str(tmp_path))
+    results = ranks(slots.saved, (1, 3), directory=str(tmp_path), shard=shard)
     assert all(split for values in results.values() for _, split in values)
     same({size: [value for value, _ in values] for size, values in results.items()}, rtol=1e-4, atol=1e-5)
 
 
 def test_what_a_checkpoint_keeps(ranks):
-    """The state of slots in parts, which goes back into parts (`--faults restart`)."""
+    """The state of slots and weights in parts, which goes back into parts (`--faults restart`)."""
     for (first, again), split in ranks(slots.kept, (3,))[3]:
         assert split
         same({1: [first], 3: [again]}, rtol=1e-6, atol=1e-7)

@@ -24,22 +24,24 @@ class ThreadSlots:
         own: the variable of the rank's part, by the place among the optimizer's variables.
     """
 
-    def __init__(self, model: Any, rank: int):
+    def __init__(self, model: Any, rank: int, weights: bool):
         shapes = {tuple(weight.shape) for weight in model.trainable_variables}
+        slots = [one for one in model.optimizer.variables if tuple(one.shape) in shapes]
+        self.variables = slots + [one for one in model.variables if weights and len(one.shape) > 1]
         self._places = {
             id(one._value.handle): place
-            for place, one in enumerate(model.optimizer.variables)
-            if tuple(one.shape) in shapes and int(np.prod(one.shape)) >= RANKS * shards.UNIT
+            for place, one in enumerate(self.variables)
+            if int(np.prod(one.shape)) >= RANKS * shards.UNIT
         }
-        self._model, self._rank = model, rank
+        self._rank = rank
         self.own: dict[int, Any] = {}
 
-    def part_of(self, handle: Any, fits: bool) -> Any:
+    def part_of(self, handle: Any, fits: bool, in_loop: bool) -> Any:
         place = self._places.get(id(handle))
         if place is None or not fits:
             return None
         if place not in self.own:
-            whole = self._model.optimizer.variables[place].value
+            whole = self.variables[place].value
             self.own[place] = tf.Variable(shards.part(whole, self._rank, RANKS).numpy())
         return self.own[place].handle
 
@@ -66,8 +68,35 @@ def dense() -> list[Any]:
     return [keras.layers.Dense(24, activation="tanh"), keras.layers.Dense(CLASSES)]
 
 
-def compare(make: Callable[[], Any], layers: Callable[[], list[Any]] = dense, kind: Any = keras.Sequential) -> Result:
-    """Args: make: an optimizer; layers: of the model; kind: its class."""
+def attention() -> list[Any]:
+    """A block of a transformer, with a frozen layer, one that is used twice, and moving statistics."""
+    twice = keras.layers.Dense(FEATURES, activation="gelu")
+    frozen = keras.layers.Dense(FEATURES, trainable=False)
+    query = keras.layers.Reshape((2, FEATURES // 2))
+
+    def block(x: Any) -> Any:
+        x = keras.layers.LayerNormalization()(x + keras.layers.MultiHeadAttention(2, 8)(x, x))
+        return x + keras.layers.EinsumDense("abc,cd->abd", (None, FEATURES // 2))(x)
+
+    x = inputs = keras.Input((FEATURES,))
+    x = keras.layers.Flatten()(block(query(twice(twice(frozen(x))))))
+    x = keras.layers.BatchNormalization()(keras.layers.Dense(32, use_bias=False)(x))
+    return [keras.Model(inputs, keras.layers.Dense(CLASSES)(x))]
+
+
+def words() -> list[Any]:
+    """A table that is looked up, and rows and columns of it; a filter."""
+    body = [keras.layers.Embedding(64, 8), keras.layers.Conv1D(16, 3, activation="relu"), keras.layers.Flatten()]
+    return [keras.layers.Rescaling(50.0), *body, keras.layers.Dense(CLASSES, dtype="mixed_float16")]
+
+
+def compare(
+    make: Callable[[], Any],
+    layers: Callable[[], list[Any]] = dense,
+    kind: Any = keras.Sequential,
+    weights: bool = False,
+) -> Result:
+    """Args: make: an optimizer; layers: of the model; kind: its class; weights: whether they lie in parts too."""
     specs = [tf.TensorSpec([None, FEATURES]), tf.TensorSpec([None], tf.int32)]
 
     def built() -> tuple[Any, Any]:
@@ -82,7 +111,7 @@ def compare(make: Callable[[], Any], layers: Callable[[], list[Any]] = dense, ki
 
     one, single = built()
     whole, parts = [built() for _ in range(RANKS)], [built() for _ in range(RANKS)]
-    slots = [ThreadSlots(model, rank) for rank, (model, _) in enumerate(parts)]
+    slots = [ThreadSlots(model, rank, weights) for rank, (model, _) in enumerate(parts)]
     sync = Ranks(RANKS, lambda rank: whole[rank][1], [True, True])
     several = Ranks(RANKS, lambda rank: parts[rank][1], [True, True], slots=slots)
     generator = np.random.RandomState(0)
@@ -93,10 +122,10 @@ def compare(make: Callable[[], Any], layers: Callable[[], list[Any]] = dense, ki
         single(*batch)
         sync(batch, bounds)
         several(batch, bounds)
-    for rank, (model, _) in enumerate(parts):
+    for rank in range(RANKS):
         for place in slots[rank].own:
             whole_slot = np.concatenate([other.own[place].numpy() for other in slots])
-            model.optimizer.variables[place].assign(whole_slot.reshape(model.optimizer.variables[place].shape))
+            slots[rank].variables[place].assign(whole_slot.reshape(slots[rank].variables[place].shape))
     far = [_far(model, whole[0][0]) for model, _ in parts]
     return Result(
         max(far),

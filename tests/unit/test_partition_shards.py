@@ -44,6 +44,8 @@ def test_the_same_bits(support, name):
     """Weights and slots are to the bit those of ranks that hold whole slots."""
     result = support.compare(ELEMENTWISE[name])
     assert result.in_parts and result.bits == 0 and result.one < 1e-6, result
+    weights = support.compare(ELEMENTWISE[name], weights=True)
+    assert weights.in_parts > result.in_parts and weights.bits == 0 and weights.one < 1e-6, weights
 
 
 @pytest.mark.variants(2)
@@ -52,6 +54,17 @@ def test_the_answer_of_one_rank(support, name):
     """An update that is not elementwise is computed of whole values, or of sums over the parts."""
     result = support.compare(OTHERS[name])
     assert result.in_parts and result.one < 1e-6, result
+    weights = support.compare(OTHERS[name], weights=True)
+    assert weights.in_parts > result.in_parts and weights.one < 1e-6, weights
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("layers", ["attention", "words"])
+def test_weights_of_layers(support, layers):
+    """However layers use their weights: each of them is whole for the op that reads it, and an exchange by itself."""
+    result = support.compare(ELEMENTWISE["momentum"], getattr(support, layers), weights=True)
+    assert result.in_parts and result.bits == 0 and result.one < 1e-5, result
+    assert result.exchanges > result.before + 2, result
 
 
 @pytest.mark.parametrize("size", [1, 63, 64, 100, 1000, 4096])

@@ -122,10 +122,39 @@ def test_which_variables():
     other = optimizer.add_variable((200,), "zeros", name="other")
     handles = {one.path: one._value.handle for one in optimizer.variables}
     slots = Slots([optimizer], model.trainable_variables)
-    chosen = [path for path, handle in handles.items() if slots.part_of(handle, fits=True) is not None]
+    chosen = [path for path, handle in handles.items() if slots.part_of(handle, fits=True, in_loop=False) is not None]
     assert len(chosen) == 2 and all("kernel" in path for path in chosen), chosen
     assert slots.whole == [other.path] and other.path in slots.line()
-    assert slots.part_of(handles[chosen[0]], fits=False) is None and chosen[0] in slots.line()
+    assert slots.part_of(handles[chosen[0]], fits=False, in_loop=False) is None and chosen[0] in slots.line()
+
+
+def test_which_weights():
+    """Those of two axes and more, if no loop of the step uses them: such a weight would be gathered in each round."""
+    import keras
+
+    from matex_tf.patches.shards.slots import Slots
+
+    model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(128, trainable=False), keras.layers.Dense(8)])
+    slots = Slots([], model.trainable_variables, model.weights)
+    handles = {one.path: one._value.handle for one in model.weights}
+    chosen = [path for path, one in handles.items() if slots.part_of(one, fits=True, in_loop=False) is not None]
+    assert len(chosen) == 2 and all("kernel" in path for path in chosen) and not slots.whole, chosen
+    assert slots.part_of(handles[chosen[0]], fits=True, in_loop=True) is None and slots.whole == chosen[:1]
+
+
+def test_a_gradient_of_a_weight(split):
+    """What a tape watches is whole: TensorFlow records what is read of a variable itself."""
+    import tensorflow as tf
+
+    trained = tf.Variable(WHOLE)
+    from matex_tf.patches.shards import variable as in_parts
+
+    part = in_parts.Part(trained, "a weight")
+    part.split()
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(trained**2)
+    assert not part.is_split
+    np.testing.assert_array_equal(tape.gradient(loss, trained), 2 * WHOLE)
 
 
 @pytest.mark.parametrize(

@@ -83,9 +83,9 @@ class PartitionedStep:
         name: str,
         slices: Sequence[bool],
         counting: Callable[[], Any] | None,
-        joins: str = JOINS,
-        slots: Callable[[], Slots | None] = lambda: None,
+        slots: Callable[[], Slots | None],
         sums: Callable[[], Sums | None] = lambda: None,
+        joins: str = JOINS,
         by_xla: bool = False,
     ):
         """Args:
@@ -93,11 +93,13 @@ class PartitionedStep:
         name: of the step, for lines.
         slices: for each leaf of a batch, whether its first axis runs over rows.
         counting: makes an op that is to run after the last exchange, see `whole_step`.
-        joins: the purpose for which rows are joined.
         slots, sums: give those of the model, once the step is traced.
+        joins: the purpose for which rows are joined.
         by_xla: whether XLA compiles the step: whole on one rank, and what lies between exchanges here.
         """
-        self._by_xla = by_xla
+        self._by_xla = by_xla and settings.current().shard != "weights"
+        if by_xla and not self._by_xla:
+            log_once.log("jit_compile is off: with --shard weights they are gathered between the ops of a step.")
         self._slots, self._sums = slots, sums
         self._model_step, self._name, self._slices = model_step, name, slices
         self._counting, self._ranks = counting, Ranks(joins)

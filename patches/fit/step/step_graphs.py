@@ -17,7 +17,6 @@ from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.fit.step import one_rank_shapes, partitioned_step, quick_call, virtual_steps
 from matex_tf.patches.keras import metrics, sum_loss, weights, whole_results
 from matex_tf.patches.recovery import whole_step
-from matex_tf.patches.shards.slots import Slots
 from matex_tf.patches.steps import row_choice
 from matex_tf.patches.steps.row_choice import RowLosses, TaggedRows
 
@@ -92,7 +91,7 @@ class StepGraphs:
                 name,
                 slices,
                 counting,
-                slots=self._slots,
+                slots=lambda: weights.in_parts_of(self._model),
                 sums=self._sums,
                 by_xla=bool(self._model.jit_compile),
             )
@@ -104,12 +103,6 @@ class StepGraphs:
             self._made[key] = run
         self.partitioned[slices].make(data, self._built_with(slices, total), self._traced_with)
         return self._made[key]
-
-    def _slots(self) -> Slots | None:
-        """The variables of the model's optimizers that lie in parts, if the settings say so."""
-        if settings.current().shard == "none":
-            return None
-        return Slots(weights.optimizers_of(self._model), self._model.trainable_variables)
 
     def _sums(self) -> weights.Sums | None:
         """The gradients that the model's optimizers accumulate, of which each rank may hold a part."""

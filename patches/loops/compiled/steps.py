@@ -39,6 +39,7 @@ from matex_tf.patches.partition.ranks import Ranks
 from matex_tf.patches.partition.shapes import inference
 from matex_tf.patches.partition.shapes.shaped import HANDLES
 from matex_tf.patches.partition.step import Partitioned
+from matex_tf.patches.shards import variable as in_parts
 
 #: Graphs that are made of one function, for batches of different shapes.
 _MOST = 8
@@ -164,6 +165,7 @@ class _Traced:
 
     def __call__(self, flat: Sequence[Any], loops: Sequence[Any]) -> Any:
         """Call it on whole values of what it gets."""
+        in_parts.join(self._concrete.variables)
         if self._changes and not self._begun:
             self._begun = True
             places = {id(tensor): place for place, tensor in enumerate(self._concrete.captured_inputs)}

@@ -13,6 +13,7 @@ import tensorflow as tf
 from matex_tf.patches.partition.labels import F, Label, P, R, part
 from matex_tf.patches.partition.rules import Op, Ruling, rule
 from matex_tf.patches.partition.rules.elementwise import ELEMENTWISE, broadcast
+from matex_tf.patches.partition.schedule import shape_of
 
 _REDUCTIONS = {"Sum": "sum", "Max": "max", "Min": "min", "Prod": "prod", "All": "all", "Any": "any"}
 
@@ -64,6 +65,22 @@ def assign(op: Op) -> Ruling | None:
         return builder.same(made, [handle, value])
 
     return Ruling([F, F], [], build)
+
+
+@rule("ResourceGather")
+def look_up(op: Op) -> Ruling | None:
+    """Rows of a table in parts: all of it is gathered for them."""
+    if op.labels[0] != F or op.attribute("batch_dims"):
+        return None
+    shape = shape_of(op.op.inputs[0])
+    where = op.labels[1] if op.labels[1].kind == "S" else R
+
+    def build(builder: Any, made: Any, values: list[Any]) -> list[Any]:
+        handle, indices = values
+        mine = tf.raw_ops.ReadVariableOp(resource=handle, dtype=made.outputs[0].dtype)
+        return [tf.gather(builder.joined(mine, shape, made.name, [indices]), indices)]
+
+    return Ruling([F, where], [where], build)
 
 
 @rule("Reshape", "ExpandDims", "Squeeze")

@@ -105,9 +105,10 @@ def _state(model):
     return [np.asarray(one) for one in [*model.weights, *model.optimizer.variables]]
 
 
-def _large(model):
-    """The slots of which each rank holds a part: their bytes in the memory of this rank, and whole."""
-    slots = [one for one in model.optimizer.variables if (part := in_parts.of(one)) is not None and part.is_split]
+def _large(model, weights=False):
+    """The slots of which each rank holds a part, or the weights: their bytes in the memory of this rank, and whole."""
+    among = model.weights if weights else model.optimizer.variables
+    slots = [one for one in among if (part := in_parts.of(one)) is not None and part.is_split]
     return sum(map(in_parts.bytes_held, slots)), sum(np.asarray(one).nbytes for one in slots)
 
 
@@ -126,18 +127,45 @@ def trained(form, shard="state", hosts=""):
         return {"history": history, "between": between, "logs": logs, "state": _state(model)}, held, lines
 
 
-def saved(directory):
+def with_weights(form):
+    """What a fit leaves on ranks that hold weights in parts and on such that hold them whole, with all that reads these
+    on the way; the bytes of weights in parts on this rank, and whole; lines."""
+    found, held = {}, (0, 0)
+    for shard in ("none", "weights"):
+        with sharded(shard) as lines:
+            keras.utils.set_random_seed(1)
+            model, (x, y) = _model(form), _data(form)
+            model.fit(x, y, batch_size=BATCH, epochs=2, verbose=0)
+            logs = {} if form == "own step" else model.evaluate(x, y, batch_size=BATCH, verbose=0, return_dict=True)
+            predicted = model.predict(x, batch_size=BATCH, verbose=0)
+            held = _large(model, weights=True)
+            model.set_weights([0.5 * one for one in model.get_weights()])
+            model.train_on_batch(x[:7], y[:7])
+            found[shard] = {"logs": logs, "predicted": predicted, "state": _state(model)}
+            found[shard]["called"] = np.asarray(model(x[:3]))
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(model(x[:3]) ** 2)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            found[shard]["gradients"] = [np.asarray(tf.convert_to_tensor(one)) for one in gradients]
+    return found, held, lines
+
+
+def saved(directory, shard="state"):
     """A model saved in the middle, loaded, and trained on; and one that was not saved."""
-    with sharded():
+    with sharded(shard):
         keras.utils.set_random_seed(1)
         model, (x, y) = _model("plain"), _data("plain")
-        path = os.path.join(directory, f"of_{world.current().size}")
+        path = os.path.join(directory, f"{shard}_of_{world.current().size}")
         callbacks = [keras.callbacks.ModelCheckpoint(path + ".epoch.keras"), keras.callbacks.BackupAndRestore(path)]
         model.fit(x, y, batch_size=BATCH, epochs=2, verbose=0, callbacks=callbacks)
         model.save(path + ".keras")
         model.save_weights(path + ".weights.h5")
         split = _large(model)[0] > 0 or world.current().is_single
         found = []
+        if shard == "weights":
+            model.export(path + ".exported")
+            exported = tf.saved_model.load(path + ".exported")
+            found.append(np.asarray(exported.serve(x[:5])))
         for name in (".keras", ".epoch.keras"):
             loaded = keras.models.load_model(path + name)
             found.append(_state(loaded))
@@ -146,7 +174,7 @@ def saved(directory):
         model.fit(x, y, batch_size=BATCH, epochs=1, verbose=0)
         found.append(_state(model))
         model.load_weights(path + ".weights.h5")
-        kept = found[0][-len(model.optimizer.variables) :]
+        kept = found[-5][-len(model.optimizer.variables) :]
         model.optimizer.load_own_variables({str(place): value for place, value in enumerate(kept)})
         found.append(_state(model))
         return found, split
@@ -154,7 +182,7 @@ def saved(directory):
 
 def kept():
     """What an epoch gives, and what it gives again after the model has got back what a checkpoint kept."""
-    with sharded():
+    with sharded("weights"):
         keras.utils.set_random_seed(1)
         model, (x, y) = _model("plain"), _data("plain")
         model.fit(x, y, batch_size=BATCH, verbose=0)
@@ -164,7 +192,7 @@ def kept():
         for _ in range(2):
             model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
             found.append(_state(model))
-            split = _large(model)[0] > 0
+            split = _large(model)[0] > 0 and _large(model, weights=True)[0] > 0
             snapshot.give_back(model, [], snapshot_of)
         return found, split
 
