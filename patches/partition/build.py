@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.ops import resource_variable_ops
 
-from matex_tf.patches.partition import control_flow, schedule
+from matex_tf.patches.partition import control_flow, copies, schedule
 from matex_tf.patches.partition.analysis import Node, Plan
 from matex_tf.patches.partition.labels import F, Label, R
 from matex_tf.patches.partition.shapes.affine import Affine
@@ -307,12 +307,7 @@ class Builder:
 
     def same(self, op: Any, inputs: Sequence[Any]) -> list[Any]:
         """A copy of an op, on these inputs."""
-        graph = tf_ops.get_default_graph()
-        types = [tensor.dtype for tensor in op.outputs]
-        made = graph._create_op_internal(
-            op.type, list(inputs), types, attrs=self.shaped.attributes[op], name=None, op_def=op.op_def
-        )
-        return list(made.outputs)
+        return list(copies.again(tf_ops.get_default_graph(), op, inputs, self.shaped.attributes[op], op.type).outputs)
 
     def state(self, op: Any) -> Any:
         """A variable, int64 and 0 at first, in the place of what an op keeps: all graphs of a plan have the same."""

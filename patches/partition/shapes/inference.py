@@ -5,12 +5,13 @@ sees on one rank. TensorFlow then infers all shapes anew for a batch of a prime 
 the step: each dimension that is a multiple of it counts rows. Functions are inlined, and integers that follow from
 shapes become `Affine`. No Python of the script runs again.
 
-Relies on (TensorFlow 2.13 to 2.21, private): `FuncGraph` and its `_create_op_internal`, `_get_function`;
+Relies on (TensorFlow 2.13 to 2.21, private): `FuncGraph` and its `_get_function`;
 `handle_data_util.copy_handle_data`; `while_v2._get_graph`, `cond_v2.get_func_graphs`.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ import tensorflow as tf
 from tensorflow.python.framework import function_def_to_graph, tensor_util
 from tensorflow.python.ops import cond_v2, handle_data_util, while_v2
 
+from matex_tf.patches.partition import copies
 from matex_tf.patches.partition.patterns import fixed_rows
 from matex_tf.patches.partition.shapes import integers, sliced
 from matex_tf.patches.partition.shapes.affine import Affine
@@ -145,7 +147,7 @@ def _copy(graph: Any, new: Shaped, at: TensorMap[Any], made: dict[Any, list[Any]
             continue
         waits = [one for before in op.control_inputs for one in made.get(before, ())]
         inputs = [at[tensor] for tensor in op.inputs]
-        with new.graph.control_dependencies(waits):
+        with new.graph.control_dependencies(waits) if waits else contextlib.nullcontext():
             if op.type in CALLS:
                 outputs, made[op] = _inline(op, inputs, new)
             else:
@@ -229,14 +231,11 @@ def _op(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], list[An
 
 
 def _make(op: Any, inputs: list[Any], attributes: dict[str, Any], new: Shaped) -> Any:
-    def make(given: list[Any]) -> Any:
-        types = [tensor.dtype for tensor in op.outputs]
-        return new.graph._create_op_internal(op.type, given, types, attrs=attributes, name=op.name, op_def=op.op_def)
-
     try:
-        return make(inputs)
+        return copies.again(new.graph, op, inputs, attributes, op.name)
     except ValueError:  # numbers that the script wrote down do not go with the prime: nothing is known of this op
-        return make([tensor if tensor.dtype in HANDLES else new.hidden(tensor, None) for tensor in inputs])
+        hidden = [tensor if tensor.dtype in HANDLES else new.hidden(tensor, None) for tensor in inputs]
+        return copies.again(new.graph, op, hidden, attributes, op.name)
 
 
 def _loop(op: Any, made: Any, inputs: Sequence[Any], new: Shaped) -> None:
