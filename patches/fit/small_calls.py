@@ -30,7 +30,7 @@ from matex_tf.core import world
 from matex_tf.patches.across_rows import keras_losses, models, own_metrics
 from matex_tf.patches.common import batch_share, model_state, row_slicing
 from matex_tf.patches.files import callers
-from matex_tf.patches.keras import metrics
+from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.steps.step_part import StepPart, StepRun
 
 #: A call on more rows than these is shared out always: one batch of Keras' own size.
@@ -121,7 +121,7 @@ def begin(model: Any, kind: str, data: Any) -> Call | None:
     rows = {int(leaf.shape[0]) for leaf in leaves}
     if len(rows) > 1 or not 0 < max(rows) <= ROWS or not _rows_are_shared() or not _weights_are_alike(model):
         return None
-    if model_state.of(model).rows_apart or settings.current().shard == "weights":
+    if model_state.of(model).rows_apart or weights.lying_in_parts(model):
         return None
     columns = tuple((str(leaf.dtype), len(leaf.shape), int(np.prod(leaf.shape)).bit_length()) for leaf in leaves)
     seen = model_state.of(model).small_calls.setdefault((kind, max(rows), columns), Seen())

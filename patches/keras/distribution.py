@@ -1,8 +1,9 @@
 """`keras.distribution` with TensorFlow: the ranks are the devices, and a batch is divided among all of them as ever.
 
 Keras has it on JAX. On TensorFlow it makes meshes and layouts, and nothing follows from them; names that it needs are
-missing. Here a script sees one process with as many devices as there are ranks. Values stay what they are whatever
-their layout, so `distribute_tensor` gives back what it gets.
+missing. Here a script sees one process with as many devices as there are ranks. Weights that a layout divides lie in
+parts on the ranks, as with `--shard weights`. Tensors stay what they are whatever their layout, so `distribute_tensor`
+gives back what it gets.
 
 Relies on (Keras 3.3 to 3.15): `list_devices` of the backend's distribution_lib; `set_distribution`, public;
 `Variable.__init__` of the backends, and `Variable._layout`, private, which is the variable's on JAX.
@@ -10,13 +11,24 @@ Relies on (Keras 3.3 to 3.15): `list_devices` of the backend's distribution_lib;
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from types import ModuleType
 from typing import Any
 
+from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.errors import MatexError
-from matex_tf.patches.common import log_once, wrapping
+from matex_tf.errors import MatexError, SettingError
+from matex_tf.patches.common import keras_lines, log_once, run_state, wrapping
+
+WHOLE = "keras.distribution: every rank holds whole what a layout divides"
+
+
+@dataclasses.dataclass
+class Layouts:
+    """Attributes: divide: whether there is a variable that a layout divides."""
+
+    divide: bool = False
 
 
 def install(module: ModuleType) -> None:
@@ -89,10 +101,10 @@ def _made(bound: Any, variable: Any, args: Any, kwargs: Any) -> None:
         return
     variable._layout = distribution.get_variable_layout(variable)
     if is_divided(variable):
-        log_once.log(
-            "keras.distribution: every rank holds whole what a layout divides among devices: the answer is the same, "
-            "and no memory is saved"
-        )
+        run_state.current().part(Layouts).divide = True
+        why = _why_whole()
+        parts = "keras.distribution: large weights that a layout divides lie in parts on the ranks, in Keras' steps"
+        log_once.log(f"{WHOLE}: {why}" if why else parts)
 
 
 def is_divided(variable: Any) -> bool:
@@ -101,3 +113,19 @@ def is_divided(variable: Any) -> bool:
     mesh = getattr(layout, "device_mesh", None)
     sizes = dict(zip(mesh.axis_names, mesh.shape, strict=True)) if mesh is not None else {}
     return any(sizes.get(axis, 1) > 1 for axis in getattr(layout, "axes", ()) if axis)
+
+
+def divided(model: Any) -> list[Any]:
+    """The variables of a model that layouts divide, if the settings let them lie in parts."""
+    if not run_state.current().part(Layouts).divide or _why_whole():
+        return []
+    return [variable for variable in keras_lines.variables(model) if is_divided(variable)]
+
+
+def _why_whole() -> str:
+    """What of the settings keeps variables whole, in words; empty for nothing."""
+    try:
+        dataclasses.replace(settings.current(), shard="weights").refuse_conflicts(world.of_job().size)
+    except SettingError as error:
+        return str(error)
+    return ""

@@ -16,6 +16,7 @@ from matex_tf.core import world
 from matex_tf.core.mismatch import checksum, name_ranks
 from matex_tf.errors import RanksDisagree
 from matex_tf.patches.common import keras_lines, model_state, seeds, under_way
+from matex_tf.patches.keras import distribution
 from matex_tf.patches.keras import optimizer as optimizer_hook
 from matex_tf.patches.shards import variable as in_parts
 from matex_tf.patches.shards.slots import Slots
@@ -37,12 +38,19 @@ def optimizers_of(model: Any) -> list[Any]:
     return list({id(o): o for o in held if isinstance(o, classes)}.values())
 
 
-def in_parts_of(model: Any) -> Slots | None:
-    """The variables of a model and its optimizers that lie in parts, if the settings say so."""
-    if (shard := settings.current().shard) == "none":
-        return None
+def lying_in_parts(model: Any) -> list[Any]:
+    """The variables of a model that lie in parts, beside slots: all, or those that a layout of the script's divides."""
+    if settings.current().shard != "weights":
+        return distribution.divided(model)
     metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
-    weights = [one for one in keras_lines.variables(model) if id(one) not in metrics] if shard == "weights" else []
+    return [one for one in keras_lines.variables(model) if id(one) not in metrics]
+
+
+def in_parts_of(model: Any) -> Slots | None:
+    """The variables of a model and its optimizers that lie in parts; None for nothing."""
+    weights = lying_in_parts(model)
+    if settings.current().shard == "none" and not weights:
+        return None
     return Slots(optimizers_of(model), model.trainable_variables, weights)
 
 

@@ -27,7 +27,7 @@ def test_keras_distribution(ranks, kind, sizes):
     same(ranks(distribution.keras_guide, sizes, kind=kind))
     said = "".join(outcome.output for outcome in ranks.last[max(ranks.last)])
     assert said.count("ranks are its devices, and matex_tf divides each batch among them\n") == 1
-    assert said.count("every rank holds whole what a layout divides") == (kind == "model")
+    assert said.count("large weights that a layout divides lie in parts") == (kind == "model")
 
 
 def test_a_mesh_of_other_devices(ranks):

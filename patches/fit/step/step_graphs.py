@@ -15,8 +15,9 @@ from matex_tf.errors import MatexError
 from matex_tf.patches.common import batch_share, log_once, model_state, row_slicing, sharing_report, xla
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.fit.step import one_rank_shapes, partitioned_step, quick_call, virtual_steps
-from matex_tf.patches.keras import metrics, sum_loss, weights, whole_results
+from matex_tf.patches.keras import distribution, metrics, sum_loss, weights, whole_results
 from matex_tf.patches.recovery import whole_step
+from matex_tf.patches.shards import variable as in_parts
 from matex_tf.patches.steps import row_choice
 from matex_tf.patches.steps.row_choice import RowLosses, TaggedRows
 
@@ -69,6 +70,10 @@ class StepGraphs:
                 f"{self._model.name} are not: {partitioned_step.why_not(self._model)}. Change that, or leave out "
                 "--shard."
             )
+        if held := weights.lying_in_parts(self._model):
+            in_parts.join(held)
+            if distribution.divided(self._model):
+                log_once.log(f"{distribution.WHOLE}: {self._model.name}: {partitioned_step.why_not(self._model)}")
         parts = 0
         if settings.current().reproducible:  # as many virtual ranks as this rank has now
             parts = len(virtual_steps.shares(RowRange(0, 1, 1, 1, 0)))
@@ -106,7 +111,7 @@ class StepGraphs:
 
     def _sums(self) -> weights.Sums | None:
         """The gradients that the model's optimizers accumulate, of which each rank may hold a part."""
-        if self._kind != "train" or settings.current().shard != "none":
+        if self._kind != "train" or weights.in_parts_of(self._model) is not None:
             return None
         return weights.Sums(self._model)
 

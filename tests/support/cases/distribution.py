@@ -13,6 +13,7 @@ from keras import layers
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once
 from matex_tf.patches.keras import distribution
+from matex_tf.patches.shards import variable as in_parts
 from tests.support.cases.common import compiled, numbers, table
 
 #: What the script of a cluster has in its environment. Nobody listens there.
@@ -118,6 +119,9 @@ def keras_guide(kind):
         model = compiled(keras.Model(inputs, layers.Dense(3, name="d2")(hidden)), "adam")
         data = tf.data.Dataset.from_tensor_slices((x, y)).batch(25)
         losses = model.fit(data, epochs=2, verbose=0).history
+    parts = [in_parts.of(one) for one in [*model.variables, *model.optimizer.variables]]
+    split = [part for part in parts if part is not None and part.is_split]
+    assert len(split) == (5 if kind == "model" and ranks > 3 else 0), parts  # a kernel, and the slots of two
     divided = [one.path for one in model.variables if distribution.is_divided(one)]
     assert divided == (["d1/kernel", "d1/bias"] if kind == "model" and ranks > 3 else [])
     assert not any(map(distribution.is_divided, keras.Sequential([keras.Input((6,)), layers.Dense(3)]).variables))
