@@ -129,7 +129,7 @@ class _InParts:
             elif not world.is_alone():  # what traces a step, to be partitioned, is alone
                 raise MatexError(
                     f"--shard: {part._name} lies in parts on the ranks, and a compiled function of the script's "
-                    "own would read or change it whole. Run with --shard none."
+                    "own would read or change it whole. Run with --shard none, and without layouts that divide it."
                 )
         return self.__dict__["_handle"]
 

@@ -30,8 +30,12 @@ def test_keras_distribution(ranks, kind, sizes):
     assert said.count("large weights that a layout divides lie in parts") == (kind == "model")
 
 
-def test_a_mesh_of_other_devices(ranks):
-    """One of more devices than ranks is refused, one of fewer said."""
-    for refused, fewer in ranks(distribution.keras_refused, (3,), apart="nothing is trained")[3]:
+def test_what_is_said(ranks):
+    """A mesh of more devices than ranks is refused, one of fewer said; so is what keeps weights whole."""
+    for refused, fewer, *lines in ranks(distribution.keras_refused, (3,))[3]:
         assert "has the device cpu:3, and there are 3 ranks" in refused and "-n 8" in refused
         assert "divides each batch among them, not among the 2 of its mesh alone" in fewer
+        of_all, parts, of_codec, eager = lines
+        assert "the 3 ranks are its devices" in of_all and "lie in parts on the ranks" in parts
+        assert "every rank holds whole" in of_codec and "--codec" in of_codec
+        assert "every rank holds whole" in eager and "run_eagerly=True" in eager

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras import layers
 
+from matex_tf import settings
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once
 from matex_tf.patches.keras import distribution
@@ -129,17 +132,30 @@ def keras_guide(kind):
 
 
 def keras_refused():
-    """What is said of a mesh with more devices than there are ranks, or fewer; and the mesh that is in force then."""
+    """What is said of a mesh with more devices than there are ranks, or fewer, and of weights that stay whole."""
     api, lines, log = keras.distribution, [], log_once.log
     try:
         api.set_distribution(api.DataParallel(devices=[f"cpu:{number}" for number in range(8)]))
     except MatexError as error:
         lines.append(str(error))
     assert api.distribution() is None
-    log_once.log = lines.append
+    log_once.log, before = lines.append, settings.current()
     try:
         with api.DataParallel(devices=api.list_devices()[:2]).scope():
             pass
+        mesh = api.DeviceMesh((1, 3), ["batch", "model"], api.list_devices())
+        layouts = api.LayoutMap(mesh)
+        layouts[".*kernel"] = (None, "model")
+        with api.ModelParallel(layout_map=layouts).scope():
+            model = keras.Sequential([keras.Input((6,)), layers.Dense(64)])
+            settings.use(dataclasses.replace(before, codec="int8"))
+            layers.Dense(64).build((None, 6))
+        assert not distribution.divided(model)
+        settings.use(before)
+        assert len(distribution.divided(model)) == 1
+        model.compile("sgd", "mse", run_eagerly=True)
+        model.fit(np.ones((8, 6), "float32"), np.ones((8, 64), "float32"), verbose=0)
     finally:
         log_once.log = log
-    return lines
+        settings.use(before)
+    return [line for line in lines if "keras.distribution" in line]
