@@ -33,7 +33,7 @@ def test_keras_distribution(ranks, kind, sizes):
 def test_what_is_said(ranks):
     """A mesh of more devices than ranks is refused, one of fewer said; so is what keeps weights whole."""
     for refused, fewer, *lines in ranks(distribution.keras_refused, (3,))[3]:
-        assert "has the device cpu:3, and there are 3 ranks" in refused and "-n 8" in refused
+        assert "has the device cpu:3, and the devices are 3 ranks" in refused and "-n 8" in refused
         assert "divides each batch among them, not among the 2 of its mesh alone" in fewer
         of_all, parts, of_codec, eager = lines
         assert "the 3 ranks are its devices" in of_all and "lie in parts on the ranks" in parts
