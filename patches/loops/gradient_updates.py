@@ -23,6 +23,7 @@ from matex_tf.core import world
 from matex_tf.patches.common import batch_share, sharing_report, under_way, wrapping, xla
 from matex_tf.patches.keras import optimizer, sum_loss
 from matex_tf.patches.loops import batched, position, replica_sync, step_loss
+from matex_tf.patches.loops.compiled import one_rank_trace
 
 _in_sessions: list[Callable[[Sequence[Any], Sequence[str]], list[Any]]] = []  # one, once sessions are patched
 
@@ -35,7 +36,7 @@ def average_sessions_by(average: Callable[[Sequence[Any], Sequence[str]], list[A
 def install(module: ModuleType) -> None:
     """Patch tensorflow, or keras.src.optimizers.base_optimizer."""
     if module.__name__ == "tensorflow":
-        wrapping.method(module, "GradientTape.gradient", _gradient)
+        wrapping.method(module, "GradientTape.gradient", _gradient, in_steps=True)
         wrapping.wrap(module, "function", _function)
     else:
         wrapping.method(module, "BaseOptimizer.apply", _apply)
@@ -83,6 +84,9 @@ def _dense(value: Any) -> Any:
 
 def _gradient(wrapped: Any, tape: Any, args: Any, kwargs: Any) -> Any:
     sources = args[1] if len(args) > 1 else kwargs.get("sources")
+    if wrapping.alone():
+        one_rank_trace.takes_gradients(any(map(is_variable, tf.nest.flatten(sources))))
+        return wrapped(*args, **kwargs)
     if sum_loss.asked() and all(map(is_variable, tf.nest.flatten(sources))) and _is_of_step():
         gradients = sum_loss.gradient(wrapped, args, kwargs)
     else:
@@ -154,6 +158,8 @@ def averaged(instance: Any, gradients: Sequence[Any], variables: Sequence[Any] |
         _take_note()
         replica_sync.begin(variables, instance)
     position.touch()
+    if position.has_whole_gradients():
+        return gradients
     position.touch_eagerly()
     if all(gradient is None or optimizer.is_marked(gradient) for gradient in gradients):
         return gradients

@@ -114,7 +114,7 @@ def read() -> Position:
 def enter(kind: int, rows: int, total: int, taken: int, first: int, owner: object = None) -> None:
     """Be at a part of a batch, now; see `batch_share.StepShare`."""
     here = _here()
-    here.owner = owner
+    here.owner, here.whole_gradients = owner, False
     with tf.init_scope():
         here.variable.assign(np.array([kind, rows, total, taken, first], np.int32))
 
@@ -195,6 +195,16 @@ def eager_gradients() -> int:
     return _here().gradients
 
 
+def give_whole_gradients() -> None:
+    """Note that a compiled function has given the gradients of the whole batch that the script is at."""
+    _here().whole_gradients = True
+
+
+def has_whole_gradients() -> bool:
+    """Whether one has: then what eager code makes of them is the same on every rank."""
+    return tf.executing_eagerly() and _here().whole_gradients
+
+
 def touches() -> int:
     """How often `touch` was called, or ran."""
     with tf.init_scope():
@@ -209,6 +219,7 @@ class _Position:
         touches: int64 scalar.
         owner: the loop that entered last; None where only compiled functions did.
         gradients: how often eager code has taken gradients.
+        whole_gradients: whether a compiled function has given those of the whole batch.
     """
 
     def __init__(self) -> None:
@@ -216,7 +227,7 @@ class _Position:
             self.variable = tf.Variable(BEGINNING, trainable=False, dtype=tf.int32, name="matex_tf_position")
             self.touches = tf.Variable(0, trainable=False, dtype=tf.int64, name="matex_tf_touches")
         self.owner: object = None
-        self.gradients = 0
+        self.gradients, self.whole_gradients = 0, False
 
 
 @functools.cache  # one for all loops: any of them may call a compiled step, which reads what it was traced with

@@ -14,6 +14,7 @@ from matex_tf.patches.partition.analysis import Plan
 from matex_tf.patches.partition.build import Builder, Exchange
 from matex_tf.patches.partition.labels import F, Label, P, R, S
 from matex_tf.patches.partition.shapes import inference
+from matex_tf.patches.partition.shapes.shaped import Shaped
 
 
 class Partitioned:
@@ -22,6 +23,8 @@ class Partitioned:
     Attributes:
         plan: labels and exchanges.
         sums: whether the variables that may keep sums over the ranks do so.
+        drops_row: whether a batch of one row loses its axis in the step, as by `tf.squeeze(x)`: labels are those for
+            more rows, so whoever has such a batch runs what was traced.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Partitioned:
         self._given = [*columns, *(shape for batch in taken for shape in batch)]
         self._shaped, self._xla = inference.of(traced.graph, columns, taken, fixed), xla
         self._shaped.set_by_xla(xla is not None)
+        self.drops_row = _drops_row(self._shaped)
         self._captured = len(traced.inputs) - self._count
         own = [S(0) if has else R for has in rows]
         self._held = list(traced.captured_inputs)
@@ -151,3 +155,10 @@ class Partitioned:
         leaves = tf.nest.flatten(structure, expand_composites=True)
         every = [None if leaf is None else next(given) for leaf in leaves]
         return tf.nest.pack_sequence_as(structure, every, expand_composites=True)
+
+
+def _drops_row(shaped: Shaped) -> bool:
+    """Whether a graph takes away all axes with one element, and one of them counts rows."""
+    squeezes = [op for op in shaped.ops if op.type == "Squeeze" and not op.get_attr("squeeze_dims")]
+    here = any(shaped.prime in (shaped.shape(op.inputs[0]) or ()) for op in squeezes)
+    return here or any(_drops_row(body) for bodies in shaped.bodies.values() for body in bodies)

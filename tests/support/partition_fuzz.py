@@ -7,7 +7,6 @@ type of floats is a setting of Keras.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import sys
@@ -20,7 +19,7 @@ import keras
 import numpy as np
 
 import matex_tf  # noqa: F401
-from tests.support import partition_cases
+from tests.support import fuzzing, partition_cases
 
 TOLERANCE = 1e-6
 L = keras.layers
@@ -165,6 +164,7 @@ def batch(generator: Any, size: int, weighted: bool) -> list[Any]:
 
 def failure(seed: int) -> str:
     """What is wrong with the step of a seed; "" if nothing is."""
+    keras.backend.clear_session()
     draw = random.Random(-seed - 1)
     weighted = draw.random() < 0.3
     sizes = [draw.randint(1, 12) for _ in range(3)]
@@ -180,22 +180,6 @@ def failure(seed: int) -> str:
     return ""
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Random training steps on ranks that are threads, beside one rank.")
-    parser.add_argument("--steps", type=int, default=200, help="how many")
-    parser.add_argument("--seed", type=int, default=0, help="of the first; the others follow")
-    options = parser.parse_args()
-    keras.config.set_floatx("float64")
-    failed = 0
-    for seed in range(options.seed, options.seed + options.steps):
-        wrong = failure(seed)
-        if wrong:
-            failed += 1
-            print(f"seed {seed}: {wrong}", flush=True)
-        keras.backend.clear_session()
-    print(f"{options.steps} steps, {failed} failed", flush=True)
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    keras.config.set_floatx("float64")
+    sys.exit(fuzzing.main("Random training steps on ranks that are threads, beside one rank.", "steps", failure))

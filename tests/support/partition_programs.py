@@ -7,7 +7,6 @@ compared on ranks that are threads with one rank. It prints a line for each prog
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import sys
@@ -20,6 +19,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 import numpy as np
 import tensorflow as tf
 
+from tests.support import fuzzing
 from tests.support.partition import Ranks, cut
 
 SIZES = (9, 5, 2, 1)
@@ -323,20 +323,11 @@ def failure(seed: int, ranks: int = 3) -> str:
     return ""
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Random programs on ranks that are threads, beside one rank.")
-    parser.add_argument("--programs", type=int, default=200, help="how many")
-    parser.add_argument("--seed", type=int, default=0, help="of the first; the others follow")
-    options = parser.parse_args()
-    failed = 0
-    for seed in range(options.seed, options.seed + options.programs):
-        wrong = failure(seed)
-        if wrong:
-            failed += 1
-            print(f"seed {seed}: {wrong}\n    {Program(seed)}", flush=True)
-    print(f"{options.programs} programs, {failed} failed", flush=True)
-    return 1 if failed else 0
+def told(seed: int) -> str:
+    """The same, with the program."""
+    wrong = failure(seed)
+    return wrong and f"{wrong}\n    {Program(seed)}"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(fuzzing.main("Random programs on ranks that are threads, beside one rank.", "programs", told))

@@ -256,6 +256,8 @@ class _Rebuilt:
 
     def __call__(self, data: Any, share: row_slicing.RowRange) -> Any:
         made = self._partitioned
+        if made is not None and made.drops_row and share.total == 1:
+            made = None
         if self._sums is not None:
             if made is not None and made.sums:
                 self._sums.split()

@@ -36,9 +36,11 @@ class Trace:
 
     Attributes:
         walks: whether the function walks over batches by itself, in loops or branches of its graph.
+        gradients: whether it takes gradients by variables.
     """
 
     walks: bool = False
+    gradients: bool = False
 
 
 def install(module: ModuleType) -> None:
@@ -79,6 +81,12 @@ def walks() -> None:
     if trace is not None:
         trace.walks = True
         raise NotOnce("a loop over batches inside of a tf.function")
+
+
+def takes_gradients(by_variables: bool) -> None:
+    """The function that is traced takes gradients."""
+    if (trace := now()) is not None:
+        trace.gradients |= by_variables
 
 
 def takes_batch() -> None:

@@ -88,6 +88,7 @@ class CompiledStep:
         self._takes: bool | None = None  # whether it may take a batch by itself; None if nobody has looked
         self._xla = xla.compiled if xla.is_by_xla(function) else None
         self._traced: dict[Any, _Traced] = {}
+        self._differentiates: set[Any] = set()  # traces in which gradients by variables are taken
 
     def __call__(self, run: Any, loops: Sequence[Any], args: Any, kwargs: Any) -> Any:
         """Call it.
@@ -105,7 +106,8 @@ class CompiledStep:
             self._aside = True
             return run(*args, **kwargs)
         if concrete not in self._traced:
-            self._traced[concrete] = _Traced(concrete, self._name, self._xla)
+            differentiates = concrete in self._differentiates
+            self._traced[concrete] = _Traced(concrete, self._name, self._xla, differentiates)
         traced = self._traced[concrete]
         flat = concrete.function_type.unpack_inputs(concrete.function_type.bind(*args, **kwargs))
         if not loops and not traced.takes:
@@ -134,7 +136,9 @@ class CompiledStep:
         untraced = function._variable_creation_config is None
         with one_rank_trace.tracing() as trace:
             try:
-                return function.get_concrete_function(*args, **kwargs)
+                concrete = function.get_concrete_function(*args, **kwargs)
+                self._differentiates |= {concrete} if trace.gradients else set()
+                return concrete
             except Exception:
                 if not trace.walks:
                     raise
@@ -151,10 +155,12 @@ class _Traced:
             tensors as they are traced.
     """
 
-    def __init__(self, concrete: Any, name: str, xla: Any):
+    def __init__(self, concrete: Any, name: str, xla: Any, differentiates: bool):
+        """Args: xla: of the function, if it is for XLA. differentiates: whether it takes gradients by variables."""
         self._concrete, self._name, self._xla = concrete, name, xla
         self.takes = inference.iterators(concrete.graph)
-        self._changes = _changes(concrete.graph)
+        changes = _changes(concrete.graph)
+        self._trains, self._gives_gradients = changes or differentiates, differentiates and not changes
         self._made: dict[Any, Partitioned | None] = {}
         self._begun = False
 
@@ -166,14 +172,14 @@ class _Traced:
     def __call__(self, flat: Sequence[Any], loops: Sequence[Any]) -> Any:
         """Call it on whole values of what it gets."""
         in_parts.join(self._concrete.variables)
-        if self._changes and not self._begun:
+        if self._trains and not self._begun:
             self._begun = True
             places = {id(tensor): place for place, tensor in enumerate(self._concrete.captured_inputs)}
             known = [one for one in self._concrete.variables if id(one.handle) in places]
             replica_sync.begin(sorted(known, key=lambda one: places[id(one.handle)]))
         batches = [iterator.take_for_step() for iterator in self.iterators(flat)]
         total = batches[0].total if batches else _rows_among(flat, {loop.whole_rows for loop in loops})
-        if not batches and not (self._changes and total):
+        if not batches and not (self._trains and total):
             if loops and not total:
                 self._tell_whole("nothing that it gets is as long as the batch")
             return self._whole(flat)
@@ -189,6 +195,8 @@ class _Traced:
             leaves += batch.whole() if batch.total != total else batch.rows_of(share) if own else batch.tensors
         counts = [len(batch.tensors) for batch in batches]
         step = self._partitioned(leaves, mask, counts, total)
+        if step is not None and step.drops_row and total == 1:
+            step = None
         if step is None and not batches:
             return self._whole(flat)
         if step is None:
@@ -197,6 +205,8 @@ class _Traced:
             assert step is not None
         for loop in loops:
             loop.partitioned |= loop.whole_rows == total
+        if self._gives_gradients:
+            position.give_whole_gradients()
         sharing_report.uncovered("a loop of the script's own")
         sharing_report.shared()
         return self._concrete.function_type.pack_output(
@@ -247,7 +257,7 @@ class _Traced:
         return None
 
     def _tell_whole(self, why: str) -> None:
-        if self._changes:
+        if self._trains:
             log_once.log(whole_part.whole_line(self._name, f"{why} (docs/loops.md)"))
 
     def _whole(self, flat: Sequence[Any]) -> Any:

@@ -66,7 +66,8 @@ def _hard_triplets(model, x, y):
     apart = tf.reduce_sum(tf.square(rows[:, None] - rows[None]), -1)
     alike = tf.cast(y[:, None] == y[None], tf.float32)
     far, near = tf.reduce_max(apart * alike, 1), tf.reduce_min(apart + 1e3 * alike, 1)
-    return tf.reduce_mean(tf.nn.relu(far - near + 1.0))
+    of_one = tf.reduce_mean(tf.reduce_max(tf.squeeze(rows[:, None]), 0))  # a batch of one row loses that axis
+    return tf.reduce_mean(tf.nn.relu(far - near + 1.0)) + 0.1 * of_one
 
 
 def _contrast(model, x, y):
