@@ -26,7 +26,8 @@ def metrics(draw, classes):
         lambda: m.MeanIoU(CLASSES, sparse_y_pred=False), lambda: Confusion(),
     ]  # fmt: skip
     of_numbers = [
-        "mae", m.RootMeanSquaredError, m.CosineSimilarity, m.MeanAbsolutePercentageError, m.LogCoshError, m.MeanSquaredLogarithmicError,
+        "mae", m.RootMeanSquaredError, m.CosineSimilarity, m.MeanAbsolutePercentageError,
+        m.LogCoshError, m.MeanSquaredLogarithmicError,
         lambda: m.AUC(from_logits=True, num_thresholds=31), lambda: m.F1Score(average="macro", threshold=0.4),
         lambda: m.Precision(thresholds=[0.3, 0.6]), lambda: m.FBetaScore(beta=0.5),
         lambda: m.SensitivityAtSpecificity(0.5, num_thresholds=21), lambda: m.BinaryAccuracy(),
