@@ -56,3 +56,24 @@ def test_small_and_large_batches(support, form):
         batch = tf.constant(generator.randn(rows, 6))
         for (value,) in ranks([batch], support.cut(rows, 3, generator)):
             np.testing.assert_allclose(value, traced(batch), 1e-9)
+
+
+def test_lists_of_rows_and_of_whole_elements(support):
+    """A masked recurrent layer, traced for sequences of any length and rebuilt for one: what its gradient adds up is
+    not of one kind. The step is not rebuilt, so that every rank computes it whole; it failed when it ran."""
+    import keras
+
+    from matex_tf.patches.partition.step import Partitioned
+
+    masked = [keras.layers.Embedding(9, 3, mask_zero=True), keras.layers.LSTM(2)]
+    body = keras.Sequential([keras.Input((None,), dtype="int32"), *masked])
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(body(x))
+        return list(map(tf.convert_to_tensor, tape.gradient(loss, body.trainable_variables)))
+
+    traced = tf.function(step).get_concrete_function(tf.TensorSpec([None, None], tf.int32))
+    exchange = support.ThreadExchange(support.Meeting(2), 0)
+    with pytest.raises(ValueError, match="lists of a rank's rows and of whole elements"):
+        Partitioned(traced, [True], exchange, [tf.TensorShape([None, 4])]).graph()

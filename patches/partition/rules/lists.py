@@ -101,12 +101,19 @@ def _shape(op: Op) -> Ruling:
 
 
 def _other(op: Op) -> Ruling:
-    """What passes lists on: their sum, zeros like them, the same."""
+    """What passes lists on: their sum, zeros like them, the same. Lists stay as they are, so those that are added up
+    have elements of one label; otherwise the step is not rebuilt."""
     lists = [label for label in op.labels if label.kind == "L"]
     inside = next((label for label in lists if label.inside is not None), lists[0] if lists else L(None))
     wants = [None if label.kind == "L" else R for label in op.labels]
     gives = [inside if tensor.dtype == tf.variant else R for tensor in op.op.outputs]
+    if len({label.inside for label in lists if label.inside is not None}) > 1:
+        return Ruling(wants, gives, _refuse)
     return Ruling(wants, gives)
+
+
+def _refuse(builder: Any, made: Any, values: list[Any]) -> list[Any]:
+    raise ValueError(f"{made.name} adds up lists of a rank's rows and of whole elements")
 
 
 _RULES: dict[str, Any] = {
