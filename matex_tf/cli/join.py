@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 import stat
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from matex_tf.center import terms
 from matex_tf.cli import run
-from matex_tf.errors import DataError, SettingError
+from matex_tf.errors import DataError, SettingError, harmless
+from matex_tf.faults import growth
+from matex_tf.faults.arrival import Line
 from matex_tf.job import launching
 from matex_tf.job.command_line import SETTING_PAGES, Parser, whole
+from matex_tf.settings import Settings
 from matex_tf.watching import registry
 
 
@@ -32,11 +36,12 @@ def parser() -> Parser:
     parser = _Parser(
         "matex-tf join",
         "JOB [-n N] [options] [--setting VALUE ...] [(SCRIPT | -m MODULE) [ARGS ...]]",
-        "Let N ranks train in a running job of --strategy elastic or server, as one more group. JOB is its number, as "
-        "matex-tf top --list has it, or a copy of its job file. The ranks take the center and their share of the rows, "
-        "and end with the training. Without SCRIPT they run what the job runs, in the same directory. They write no "
-        "checkpoints and logs of Keras. What travels is not encrypted: for private networks.",
-        f"docs/strategies.md; {SETTING_PAGES}",
+        "Let N ranks train in a running job. JOB is its number, as matex-tf top --list has it, or a copy of its job "
+        "file. A job with --faults shrink gets N more ranks of its own, in the middle of an epoch, and has the same "
+        "answer. To a job of --strategy elastic or server they come as one more group: they take the center and their "
+        "share of the rows, and end with the training. Without SCRIPT they run what the job runs, in the same "
+        "directory. They write no checkpoints and logs of Keras. What travels is not encrypted: for private networks.",
+        f"docs/faults.md, docs/strategies.md; {SETTING_PAGES}",
     )
     title = "ranks (docs/running.md)"
     launching.add_ranks(parser, title, whole(1, "a number of ranks"), "-np")
@@ -57,10 +62,12 @@ def command(given: argparse.Namespace) -> int:
     """
     path, entry = find(given.job, given.flags.get("watch_dir", ""))
     if entry.center is None:
-        strategy = entry.run.get("settings", {}).get("strategy", "sync")
+        why = growth.why_not(Settings.read(entry.run.get("settings", {})))
+        if not why:
+            return _grow(entry, given)
         raise SettingError(
-            f"job {entry.name} has no center that a group could join (--strategy {strategy}): --strategy elastic and "
-            "server have one, from the first step of a fit on several ranks."
+            f"no rank can join job {entry.name}: {why}; and it has no center that a group could join, as --strategy "
+            "elastic and server have from the first step of a fit on several ranks."
         )
     job = {name: text for name, text in entry.run["settings"].items() if name not in terms.OWN}
     own = {"seed": str(entry.run["seed"]), "groups": "1", "servers": "0", "faults": "abort", "join": str(path)}
@@ -75,6 +82,30 @@ def command(given: argparse.Namespace) -> int:
                 "and start it where it finds its files."
             ) from None
     return run.command(given)
+
+
+def _grow(entry: registry.Entry, given: argparse.Namespace) -> int:
+    """Have the job start ranks that become its own, and wait for them; returns the exit code.
+
+    Raises:
+        SettingError: it runs what it runs.
+        DataError: it does not answer.
+    """
+    if given.rest or set(given.flags) - {"watch_dir"}:
+        raise SettingError(
+            "ranks that join a job of --strategy sync run what it runs, with its settings: give its number and -n."
+        )
+    ranks, failed = given.ranks or 1, 0
+    try:
+        line = Line(registry.connect(entry))
+        line.say({"token": entry.token, "ask": "join", "ranks": ranks, "host": given.hosts})
+        for _ in range(ranks):
+            said, _ = line.hear()
+            print(f"matex_tf: {harmless(said['said'])}", file=sys.stderr, flush=True)
+            failed += not said["came"]
+    except (OSError, ValueError) as error:
+        raise DataError(f"job {entry.name} does not answer, or has ended ({error}).") from None
+    return 1 if failed else 0
 
 
 def find(job: str, base: str) -> tuple[Path, registry.Entry]:

@@ -54,6 +54,9 @@ class Guard(Protocol):
     def mark_committed(self) -> None:
         """In a transaction, after its last collective: it counts."""
 
+    def grow(self, bridge: Any) -> bool:
+        """Let a rank come, or come to others; whether it has."""
+
     def end(self, code: int) -> None:
         """End all ranks at once."""
 

@@ -63,6 +63,9 @@ class World:
         groups: what `matex_tf.core.groups` has made of this world; None until it is asked for.
         part_of: the world of which this is a group; None for others.
         forked_from: the world of the rank that has forked this process, which is none itself; None in a rank.
+        growth: lets ranks come (`matex_tf.faults.growth`); None where none can.
+        arrival: in a rank that has come, and is not yet among the others, its way to them (`matex_tf.faults.arrival`).
+        compared: checksums of what ranks have compared since this was emptied, by purpose: the first of each.
         center: what `matex_tf.center` keeps of this world; None until it is asked for.
         on_wait: called before this rank waits for all others, where others may be held up by what it has not said yet.
         on_meeting: called after this rank has met all others for the same purpose.
@@ -88,6 +91,9 @@ class World:
         self.part_of: World | None = None
         self.forked_from: World | None = None
         self.center: Any = None
+        self.growth: Any = None
+        self.arrival: Any = None
+        self.compared: dict[str, tuple[int, int]] = {}
         self.on_wait: Callable[[], None] = lambda: None
         self.on_meeting: Callable[[], None] = lambda: None
         self.log: Callable[[str], None] = _print
@@ -147,6 +153,15 @@ class World:
         return self._comm is not None and self._comm.can_shrink
 
     @property
+    def can_grow(self) -> bool:
+        """Whether ranks can come, see `grow`."""
+        return self._comm is not None and self._comm.can_grow
+
+    def start(self, words: Sequence[str], told: Any, host: str) -> Any:
+        """Start a rank that may come, see `Communicator.start`."""
+        return self._connected.start(words, told, host)
+
+    @property
     def exit_may_hang(self) -> bool:
         """See `Communicator`."""
         return self._comm is not None and self._comm.exit_may_hang
@@ -169,6 +184,8 @@ class World:
         """
         if self._comm is None:
             return
+        if what.startswith("compare "):
+            self.compared.setdefault(what, fingerprint(what, detail))
         details = (*self.step_signature, *detail)
         while not self._agree(*fingerprint(what, details)):
             if error := self.disagreement(what, details):
@@ -392,6 +409,38 @@ class World:
         self._settle(comm, [host for _, host, _ in everyone])
         self.first_ranks = [self.first_ranks[rank] for rank, _, _ in everyone]
         return [rank for rank, _, _ in everyone], [words for _, _, words in everyone], shared
+
+    def grow(self, bridge: Any, said: Any) -> list[Any]:
+        """Become one world with another one, of a rank that has come; every rank of both must call. Needs `can_grow`.
+
+        Args:
+            bridge: see `Communicator.grow`.
+            said: what each tells the others, any picklable object.
+
+        Returns:
+            What each has said.
+
+        Raises:
+            CommunicationError: a rank is gone, and nothing has changed.
+        """
+        comm = self._connected.grow(bridge)
+        everyone: list[Any] = []
+        with contextlib.suppress(CommunicationError):
+            everyone = comm.allgather((self.host, self.first_ranks[self.rank], self.generation, said))
+        complete = False
+        with contextlib.suppress(CommunicationError):
+            complete = comm.agree(bool(everyone))
+        if not complete:
+            with contextlib.suppress(CommunicationError):
+                comm.revoke()
+            raise CommunicationError("a rank is gone.")
+        with contextlib.suppress(CommunicationError):
+            self.close_exchange()
+        self._split, self.exchange = [], None
+        self.generation = 1 + max(generation for _, _, generation, _ in everyone)
+        self._settle(comm, [host for host, _, _, _ in everyone])
+        self.first_ranks = [first for _, first, _, _ in everyone]
+        return [words for _, _, _, words in everyone]
 
     def leave_together(self) -> None:
         """Wait until all ranks that are left are about to end, so that none is taken for dead where others still hear

@@ -66,7 +66,9 @@ class TransactionGuard:
         self.on_change: list[Callable[[list[int]], None]] = []
         self._processes = world.allgather(namespaces.process(), "prepare to carry on")
         self._reach = liveness.LivenessProbe(world) if len(world.nodes) > 1 else None
+        self._former: list[liveness.LivenessProbe | None] = []
         self._left_behind: list[PeerSocket | None] = []  # to ranks of other hosts
+        self._came = world.arrival is not None
         world.guard = self
         if world.rank == 0:
             sign.up()
@@ -125,6 +127,26 @@ class TransactionGuard:
             self._vain = 0
             return result, committed
 
+    def grow(self, bridge: Any) -> bool:
+        """Let a rank come, or come to others; whether it has. Every rank of both worlds must call, in no transaction.
+
+        Args:
+            bridge: see `Communicator.grow`.
+        """
+        world = self._world
+        try:
+            said = world.grow(bridge, (self._completed, namespaces.process()))
+        except CommunicationError:
+            if world.arrival is None:
+                self._recover()  # the others wait there, or will
+            return False
+        self._completed, self._last, self._vain = max(count for count, _ in said), None, 0
+        self._processes = [process for _, process in said]
+        if len(world.nodes) > 1:
+            self._former.append(self._reach)  # whose lines must not be closed
+            self._reach = liveness.LivenessProbe(world)
+        return True
+
     @property
     def inside(self) -> bool:
         """Whether a transaction is under way."""
@@ -139,7 +161,7 @@ class TransactionGuard:
     def _leave(self) -> None:
         """Leave without MPI_Finalize where ranks have died: it may wait for them. So may mpirun, for those that are
         out of reach."""
-        if self._world.generation or self._world.exit_may_hang:
+        if self._world.generation or self._world.exit_may_hang or self._world.growth is not None:
             Output.flush()
             missing = sum(liveness.alive(self._left_behind)) if self._world.rank == 0 else 0
             if missing:
@@ -148,6 +170,8 @@ class TransactionGuard:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # Open MPI complains of ranks that have left before
             self._world.leave_together()
             sign.give()
+            if self._came:
+                os.kill(os.getpid(), signal.SIGKILL)  # who was not there from the start ends all if it exits
             os._exit(0)
 
     def end(self, code: int) -> None:
@@ -270,7 +294,7 @@ def install(world: World, settings: Settings) -> TransactionGuard | None:
     Raises:
         MatexError: it is wanted, and this MPI job cannot do it.
     """
-    if settings.faults != "shrink" or world.is_single:
+    if settings.faults != "shrink" or (world.is_single and world.arrival is None):
         return None
     if not world.can_shrink:
         raise MatexError(

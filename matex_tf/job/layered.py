@@ -70,10 +70,15 @@ def enter(arguments: Sequence[str]) -> Mounts:
         return Mounts()  # which the rank will find out, and say
     if without is not None:
         return without
+    mark = mismatch.fingerprint(lifetime.job(lifetime.launcher(starting.parent())), [])
+    return enter_namespace("{:08x}{:08x}".format(*mark), warm_imports.ranks_here())
+
+
+def enter_namespace(mark: str = "", ranks: int = 0) -> Mounts:
+    """Have mounts of one's own. Args: see `user_namespace.enter`; a rank that comes to a job does so by itself."""
     before = os.stat("/proc/self/ns/user").st_ino
     try:
-        mark = mismatch.fingerprint(lifetime.job(lifetime.launcher(starting.parent())), [])
-        user_namespace.enter("{:08x}{:08x}".format(*mark), warm_imports.ranks_here())
+        user_namespace.enter(mark, ranks)
     except OSError as error:
         said = kernel.forbidden_by()
         return Mounts(f"{error.filename}: {error.strerror}" + (f", {said}" if said else ""))
@@ -151,7 +156,7 @@ def put_up(world: World, tried: list[str], room: int = 0) -> tuple[PrivateLayer 
         common.append(os.fspath(world.checkpoints.path))
     common = [path for path in common if any(os.path.realpath(path).startswith(top + os.sep) for top in tops)]
     try:
-        first = [top for top in tops if doers[top][world.rank] == world.rank]
+        first = [top for top in tops if doers[top][world.rank] == world.rank and world.arrival is None]
         layer = PrivateLayer(tops, tried, common, first, room)
         layer.shared_by = {
             top: [rank for rank, doer in enumerate(doers[top]) if doer == doers[top][world.rank]] for top in tops
@@ -169,12 +174,13 @@ def _keep(world: World, layer: PrivateLayer, settings: Settings, mounts: Mounts)
     names.draw_alike(
         world.broadcast(int.from_bytes(os.urandom(16), "little"), "share the names of files that are drawn")
     )
+    guest = world.arrival is not None
     if world.guard is not None:
         world.guard.on_change.append(lambda _: _take_over(world, layer))
 
     def end() -> None:
         layer.publish()
-        if world.rank and callers.asks() and (count := layer.keep_missing()) and settings.notes:
+        if world.rank and not guest and callers.asks() and (count := layer.keep_missing()) and settings.notes:
             files = (
                 "a file that rank 0 has not: it is" if count == 1 else f"{count} files that rank 0 has not: they are"
             )

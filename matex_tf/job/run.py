@@ -108,9 +108,13 @@ def run_among(world: World, target: Target, settings: Settings, mounts: layered.
         target.run()
     except BaseException as error:
         ending.end_forked(error)
+        if world.arrival is not None:
+            world.arrival.refuse(f"{type(error).__name__}: {error}")
         layered.failed(world, error)
         ending.failed(error)  # which comes back for sys.exit(0)
     ending.end_forked()
+    if world.arrival is not None:
+        world.arrival.refuse("its script has come to its end, and the job is in a fit")
     try:
         from matex_tf import patches
 
@@ -190,8 +194,12 @@ def run_alone(target: Target, ending: Finalizer, settings: Settings) -> int:
 def prepare(world: World, settings: Settings, output: Output) -> int:
     """Make this process ready to be one rank of many: packages, threads, seeds, output, patches. Returns the seed."""
     settings.refuse_conflicts(world.size)
-    output.redirect(settings.output, world.rank)
-    world.log, world.log_to = output.say, output.stderr
+    output.redirect(settings.output, world.first_ranks[world.rank])
+    world.log_to = output.stderr
+    if world.arrival is None:
+        world.log = output.say
+    else:  # what there is to say before it has come the job has said
+        world.arrival.log = output.say
     guard = transactions.install(world, settings)
     if guard is not None:
         guard.on_change.append(lambda survivors: output.speak_up() if world.rank == 0 else None)
@@ -307,7 +315,8 @@ def set_gpus(world: World) -> str:
     devices = resources.gpus()
     if len(devices) < 2:
         return ""
-    os.environ["CUDA_VISIBLE_DEVICES"] = resources.gpu_of(world.local_rank, devices)
+    place = world.local_rank if world.arrival is None else world.first_ranks[0]
+    os.environ["CUDA_VISIBLE_DEVICES"] = resources.gpu_of(place, devices)
     return os.environ["CUDA_VISIBLE_DEVICES"]
 
 

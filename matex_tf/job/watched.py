@@ -8,6 +8,7 @@ from matex_tf.core import trace
 from matex_tf.core.output import TERMINAL
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError, SettingError
+from matex_tf.faults.growth import Growth, why_not
 from matex_tf.job.target import Target
 from matex_tf.launch import resources
 from matex_tf.settings import Settings, options
@@ -53,5 +54,7 @@ def begin(world: World, settings: Settings, target: Target, seed: int, counts: m
     values = settings.values()
     given = {one.name: one.as_text(values[one.name]) for one in options() if values[one.name] != one.default}
     run = {"words": target.words, "directory": os.getcwd(), "settings": given, "seed": seed}
+    if world.can_grow and not why_not(settings):
+        world.growth = Growth(world, run)
     script = os.path.basename(target.name)
     return Reporter(world, counts, script, settings, resources.in_batch_system(), shown, run)

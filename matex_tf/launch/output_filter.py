@@ -13,13 +13,17 @@ _REPORT = re.compile(rb"matex_tf: (?:error: |rank \d+ of \d+ on \S+(?: failed:|:
 _FRAME = b"-" * 74
 _TOLD = b"matex_tf: "
 
+#: A rank comes to the job, or was to come: from there on a rank that mpirun has not started itself ends by a signal.
+_COMES = re.compile(rb"matex_tf: a rank (?:on \S+ has come|that was to come)")
+_KILLED = re.compile(rb"(?:prterun|mpirun\S*) noticed that process rank \d+ with PID \d+ on node \S+ exited on")
+
 #: The first line of a notice, which stands between two frames (Open MPI 4 and 5).
 _FIRST = re.compile(
     rb'MPI_ABORT was invoked on rank |(?:prterun|mpirun\S*) has exited due to process rank \d+ .*(?:calling|"abort")'
 )
 #: The others. What ranks print at the same time may stand between them, and is none of it.
 _REST = re.compile(
-    rb"(?: *|  Proc: \[\[.*|(?:  Errorcode: |with errorcode )-?\d+\.?|NOTE: invoking MPI_ABORT causes Open MPI .*"
+    rb"(?: *|signal 9 \(Killed\)\.|  Proc: \[\[.*|(?:  Errorcode: |with errorcode )-?\d+\.?|NOTE: invoking MPI_ABORT causes Open MPI .*"
     rb"|You may or may not see output from other processes, depending on|exactly when Open MPI kills them\."
     rb'|"abort"\. This may have caused other processes in the application to be|terminated by signals sent by .*'
     rb"|You can avoid this message by specifying -quiet .*)"
@@ -41,7 +45,7 @@ class OutputFilter:
     """Goes through a stream part by part."""
 
     def __init__(self) -> None:
-        self._reported = False
+        self._reported = self._comes = False
         self._framed = False  # the line before was a frame, which is kept back
         self._inside = False  # a notice
         self._begun = False  # the beginning of this line has gone out
@@ -78,6 +82,7 @@ class OutputFilter:
     def _line(self, line: bytes) -> bytes:
         text = line.strip(b"\r\n\0")  # Open MPI 5 ends its notices with a zero
         self._reported |= _REPORT.match(text) is not None
+        self._comes |= _COMES.match(text) is not None
         if self._inside:
             if text == _FRAME:
                 self._inside = False
@@ -85,7 +90,7 @@ class OutputFilter:
             return b"" if _REST.fullmatch(text) else line
         if self._framed:
             self._framed = False
-            if self._reported and _FIRST.match(text):
+            if (self._reported and _FIRST.match(text)) or (self._comes and _KILLED.match(text)):
                 self._inside = True
                 return b""
             if text == _FRAME:

@@ -147,22 +147,31 @@ def ask(entry: Entry) -> dict[str, object]:
         OSError: it does not answer.
         ValueError: it answers something else.
     """
+    with connect(entry) as line:
+        line.sendall(json.dumps({"token": entry.token, "ask": "state"}).encode() + b"\n")
+        answer = bytearray()
+        while part := line.recv(1 << 16):
+            answer += part
+            if len(answer) > _MOST:
+                raise ValueError("too long an answer")
+    if not answer:
+        raise OSError("closed the connection")
+    found = json.loads(answer)
+    if not isinstance(found, dict):
+        raise ValueError("no job state")
+    return found
+
+
+def connect(entry: Entry) -> socket.socket:
+    """A connection to a job.
+
+    Raises:
+        OSError: it cannot be reached.
+    """
     failure: OSError = OSError("has no address")
     for address in entry.addresses:
         try:
-            with socket.create_connection((address, entry.port), timeout=_SECONDS) as line:
-                line.sendall(json.dumps({"token": entry.token, "ask": "state"}).encode() + b"\n")
-                answer = bytearray()
-                while part := line.recv(1 << 16):
-                    answer += part
-                    if len(answer) > _MOST:
-                        raise ValueError("too long an answer")
-            if not answer:
-                raise OSError("closed the connection")
-            found = json.loads(answer)
-            if not isinstance(found, dict):
-                raise ValueError("no job state")
-            return found
+            return socket.create_connection((address, entry.port), timeout=_SECONDS)
         except OSError as error:
             failure = error
     raise failure

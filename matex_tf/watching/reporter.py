@@ -87,6 +87,8 @@ class Reporter:
         self._places: list[Place] = world.allgather(mine, "tell where ranks report")
         self._me = world.rank
         self._token = self._places[0].token
+        if world.growth is not None:
+            world.growth.reached_at(addresses=mine.addresses, port=mine.port, token=self._token)
         self._state = JobState(script, world.size, time.time())
         self._line: asyncio.StreamWriter | None = None
         self._leads_to = -1
@@ -217,6 +219,9 @@ class Reporter:
             if said.get("ask") == "state":
                 writer.write(json.dumps(self._state.public()).encode())
                 await asyncio.wait_for(writer.drain(), _SECONDS_TO_GREET)
+                return
+            if said.get("ask") in ("join", "arrive") and self._world.growth is not None:
+                self._world.growth.answer(said, connection.dup())
                 return
             number = int(said["rank"])
             while line := await reader.readline():

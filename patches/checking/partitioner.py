@@ -15,7 +15,7 @@ def is_on() -> bool:
     strategy, chosen = strategies.current(), settings.current()
     return (
         chosen.partitioner
-        and not world.current().is_single
+        and not (world.current().is_single and world.current().guard is None)
         and not chosen.reproducible
         and chosen.batch_norm == "batch"
         and chosen.transport != "horovod"

@@ -189,6 +189,10 @@ class BatchSource:
         if self._price is not None:
             self._price.begin()
 
+    def say_again(self) -> None:
+        """A rank has come that has not heard what was said."""
+        self._said = False
+
     def end_epoch(self, model: Any) -> None:
         """Say so where much of an epoch went into waiting for batches; all ranks come here."""
         if not self._fetched or self._said:

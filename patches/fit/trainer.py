@@ -25,7 +25,7 @@ from matex_tf.patches.fit import asked, falling_behind, predict_function, small_
 from matex_tf.patches.fit.step import one_rank_shapes
 from matex_tf.patches.groups import joined_fit
 from matex_tf.patches.keras import epoch_iterators, metrics, weights
-from matex_tf.patches.recovery import resume_fit
+from matex_tf.patches.recovery import growing_fit, resume_fit
 from matex_tf.patches.sources import batch_ownership as guesses
 from matex_tf.patches.sources import decide, price, source_sharding
 from matex_tf.patches.sources.decide import Source
@@ -86,6 +86,8 @@ def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     sharing_report.shared()  # also one that was complete before the job was started again
     if settings.current().join:
         return joined_fit.fit(model, lambda: _fit_together(wrapped, model, args, kwargs))
+    if world.current().growth is not None:
+        return growing_fit.fit(model, lambda: _fit_together(wrapped, model, args, kwargs))
     return resume_fit.fit(model, lambda: _fit_together(wrapped, model, args, kwargs))
 
 

@@ -65,6 +65,15 @@ class Clock:
         what = Due.SAVE_AND_END if store.asked_to_end else Due.SAVE if due else Due.NOTHING
         return what.value, max(1, min(int(remaining / each), 2 * steps))
 
+    @property
+    def until_next(self) -> int:
+        """Steps until the next question."""
+        return self._ask - self._steps
+
+    def begin_with(self, steps: int) -> None:
+        """On a rank that has come: be asked after so many steps, as the others are."""
+        self._ask = self._steps + steps
+
     def saved(self) -> None:
         """One has been taken, or gone on from."""
         self._saved_at = time.monotonic()

@@ -153,12 +153,13 @@ def _in_words(variable: tuple[str, str, tuple[int, ...]]) -> str:
     return f"{name} {dtype} {shape}"
 
 
-def give_back(model: Any, callbacks: list[Any], kept: dict[str, Any]) -> None:
+def give_back(model: Any, callbacks: list[Any], kept: dict[str, Any], first: bool | None = None) -> None:
     """Let a model, its metrics and the callbacks be what they were. Every rank must call.
 
     Args:
         callbacks: in the order that they had.
         kept: what `take` gave; without `values` on other ranks than 0.
+        first: whether what all ranks had gathered is this one's; None for rank 0.
     """
     ranks, remembered = world.current(), model_state.of(model)
     variables = [variable for variable, _ in step_retry.values(model)]
@@ -167,7 +168,7 @@ def give_back(model: Any, callbacks: list[Any], kept: dict[str, Any]) -> None:
         mine = kept["values"][place] if ranks.rank == 0 else np.empty(variable.shape, dtype)
         variable.assign(ranks.broadcast_array(np.asarray(mine)))
     remembered.before_merge = None
-    _give_metrics(model, kept)
+    _give_metrics(model, kept, ranks.rank == 0 if first is None else first)
     for place, values in kept["differing"].items():
         _give_own(variables[place], values)
     own = kept["own"][ranks.rank] if ranks.size == kept["ranks"] else None
@@ -182,9 +183,9 @@ def give_back(model: Any, callbacks: list[Any], kept: dict[str, Any]) -> None:
     callback_state.give_back(callbacks, kept["callbacks"])
 
 
-def _give_metrics(model: Any, kept: dict[str, Any]) -> None:
-    """What all ranks had gathered is rank 0's from now on, or every rank's where steps leave it whole."""
-    remembered, first = model_state.of(model), world.current().rank == 0
+def _give_metrics(model: Any, kept: dict[str, Any], first: bool) -> None:
+    """What all ranks had gathered is the first one's from now on, or every rank's where steps leave it whole."""
+    remembered = model_state.of(model)
     own, whole = step_retry.own_metrics(model), bool(remembered.whole)
     if kept["metrics"] is not None:
         metrics.assign(own, kept["metrics"] if first or whole else np.zeros_like(kept["metrics"]))

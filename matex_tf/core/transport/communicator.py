@@ -49,12 +49,14 @@ class Communicator(ABC):
     Attributes:
         rank, size: this rank, and the number of ranks.
         can_shrink: whether `revoke`, `shrink` and `agree` work, so that the others can go on where a rank has died.
+        can_grow: whether `start` and `grow` work, so that ranks can come.
         exit_may_hang: whether a process may wait for ever for ranks that are gone if it ends as Python ends.
     """
 
     rank: int
     size: int
     can_shrink: bool = False
+    can_grow: bool = False
     exit_may_hang: bool = False
 
     @abstractmethod
@@ -174,6 +176,27 @@ class Communicator(ABC):
     def agree(self, flag: bool) -> bool:
         """Whether every rank that is alive says yes, the same on each. Collective among them."""
         raise CommunicationError(f"{type(self).__name__} cannot go on without a rank.")
+
+    def start(self, words: Sequence[str], told: Any, host: str = "") -> Any:
+        """Start a program as a rank of a world of its own, and wait until it has called `arrive`; for one rank.
+
+        Args:
+            words: its command line.
+            told: any picklable object, which it gets.
+            host: on which; empty for any.
+
+        Returns:
+            The bridge to it, see `grow`.
+        """
+        raise CommunicationError(f"{type(self).__name__} cannot start a rank.")
+
+    def grow(self, bridge: Any) -> Communicator:
+        """A communicator of the ranks of this one and of another one, whose numbers follow. Collective over both.
+
+        Args:
+            bridge: between the two, on the first rank of this one and on that which has arrived; None on others.
+        """
+        raise CommunicationError(f"{type(self).__name__} cannot take in a rank.")
 
 
 def messages_of(data: np.ndarray) -> list[np.ndarray]:

@@ -22,6 +22,8 @@ from matex_tf.errors import CommunicationError, MissingPackage
 # wait for what travels on the same connection, which took up to half of the time of an exchange. So no message is
 # longer than `MESSAGE_BYTES`, and the limit is that, with what MPI writes in front.
 os.environ.setdefault("OMPI_MCA_btl_tcp_eager_limit", str(MESSAGE_BYTES + 4096))
+# Among ranks that have come later, collectives of this component of Open MPI wait for ever.
+os.environ.setdefault("OMPI_MCA_coll", "^han")
 if {"munge", "native"} <= set(os.environ.get("PMIX_SECURITY_MODE", "").split(",")):
     # Slurm offers both. The Open MPI of PyPI has no munge, and each rank would print that help is missing.
     os.environ.setdefault("PMIX_MCA_psec", "native")
@@ -36,6 +38,7 @@ except (ImportError, RuntimeError, OSError) as error:
 
 _MOST_ELEMENTS = 1 << 28  # counts of older MPI libraries are 32-bit
 _MOST_BYTES = 1 << 30
+_GROWTH = 7  # a tag of the communicator that a rank comes by
 _OPERATIONS = {"sum": MPI.SUM, "max": MPI.MAX}
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -61,6 +64,13 @@ def connect() -> MpiCommunicator | None:
             )
         return None
     return MpiCommunicator(MPI.COMM_WORLD.Dup())
+
+
+def arrive() -> tuple[MpiCommunicator, Any, Any]:
+    """In a program that `Communicator.start` has started: a communicator of this rank alone, the bridge to the rank
+    that has, and what that tells."""
+    bridge = MPI.Comm.Get_parent().Merge(high=True)
+    return MpiCommunicator(MPI.COMM_WORLD.Dup()), bridge, bridge.bcast(None)
 
 
 def _library() -> str:
@@ -107,7 +117,7 @@ class MpiCommunicator(Communicator):
         """Args: comm: what this owns from now on."""
         self._comm = comm
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        self.can_shrink = _parameter("mpi_ft_enable")
+        self.can_shrink = self.can_grow = _parameter("mpi_ft_enable")
         # With heartbeats in a thread MPI_Finalize of Open MPI waits for ever, whoever has died.
         self.exit_may_hang = _parameter("mpi_ft_detector")
 
@@ -221,6 +231,38 @@ class MpiCommunicator(Communicator):
     @_ours
     def agree(self, flag: bool) -> bool:
         return bool(self._comm.Agree(int(flag)))
+
+    @_ours
+    def start(self, words: Sequence[str], told: Any, host: str = "") -> MPI.Intracomm:
+        how = MPI.Info.Create({"map_by": ":OVERSUBSCRIBE", "bind_to": "none", **({"add-host": host} if host else {})})
+        bridge = MPI.COMM_SELF.Spawn(words[0], list(words[1:]), 1, how).Merge(high=False)
+        bridge.bcast(told)
+        return bridge
+
+    @_ours
+    def grow(self, bridge: MPI.Intracomm | None) -> MpiCommunicator:
+        comes = bridge is not None and bridge.Get_rank() == 1
+        own, leader = MPI.Intracomm(self._comm), 0 if comes else 1
+        between = self._all(lambda: own.Create_intercomm(0, bridge or MPI.COMM_SELF, leader, _GROWTH))
+        return MpiCommunicator(self._all(lambda: between.Merge(high=comes), self._comm, between))
+
+    def _all(self, make: Callable[[], MPI.Comm], *waited_in: MPI.Comm) -> Any:
+        """Make a communicator that all ranks of this one get, or none.
+
+        Args:
+            waited_in: where others wait for this rank meanwhile.
+        """
+        made = None
+        try:
+            made = make()
+        except MPI.Exception:
+            for comm in waited_in or (self._comm,):
+                comm.Revoke()
+        if not self._comm.Agree(int(made is not None)) or made is None:
+            if made is not None:
+                made.Revoke()
+            raise CommunicationError("a rank that was to come is gone.")
+        return made
 
 
 @contextlib.contextmanager

@@ -1,0 +1,57 @@
+"""`python -m matex_tf.job.newcomer`: a rank that comes to a running job, which has started it; see `faults.growth`."""
+
+import sys
+
+#: Settings that are for the ranks that begin a job, and those that are others here.
+_OF_THE_JOB = ("trace", "metrics")
+_OWN = {"watch": "off", "files": "private", "notes": "off"}
+
+
+def main() -> None:
+    """Run the script of the job as one rank; in its `fit` it becomes one of the job's."""
+    from matex_tf.job import layered
+
+    mounts = layered.enter_namespace()
+    import os
+
+    from matex_tf import settings as settings_module
+    from matex_tf.core import sign
+    from matex_tf.core import world as world_module
+    from matex_tf.core.transport import mpi
+    from matex_tf.core.world import World
+    from matex_tf.errors import MatexError
+    from matex_tf.faults.arrival import Arrival
+    from matex_tf.faults.growth import Growth
+    from matex_tf.job import child_processes, run
+    from matex_tf.job.target import Target
+    from matex_tf.launch import lifetime
+    from matex_tf.settings import Settings
+
+    lifetime.end_with_launcher()
+    sign.take()
+    comm, bridge, told = mpi.arrive()
+    arrival = Arrival(told, bridge)
+    try:
+        given = told["run"]
+        os.environ.update(told["environ"])
+        os.chdir(given["directory"])
+        world = World(comm)
+        world.first_ranks = [told["number"]]
+        world.log = lambda line: None  # what there is to say the job has said
+        world.arrival, world.growth = arrival, Growth(world, given)
+        if mounts.refused:
+            raise MatexError(f"it can have no layer of its own, and would write files once more ({mounts.refused}).")
+        job = {name: text for name, text in given["settings"].items() if name not in _OF_THE_JOB}
+        settings = Settings.read({**job, **_OWN, "seed": str(given["seed"])})
+        settings_module.use(settings)
+        child_processes.part()
+        world_module.adopt(world)
+        target = Target.read(given["words"])
+    except (OSError, MatexError) as error:
+        return arrival.refuse(str(error))
+    run.run_among(world, target, settings, mounts)
+
+
+if __name__ == "__main__":
+    main()
+    sys.exit(0)

@@ -1,0 +1,175 @@
+"""A `fit` to which ranks can come (`matex-tf join`), on the ranks of the job and on those that come.
+
+A rank that comes runs Keras' own loop alone. It makes its first step, so that its graph is traced, and what that has
+changed does not count. Then it draws the batches that the job has used, and leaves them, as a job does that is started
+again (`resume_fit`). Where the job is meanwhile it takes what a checkpoint would hold, and goes on as one of the ranks.
+
+Relies on (Keras 3.3 to 3.15, private): `Trainer._eval_epoch_iterator`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from matex_tf.core import world
+from matex_tf.core.slots import Checkpoints
+from matex_tf.errors import MatexError
+from matex_tf.faults.arrival import Refused
+from matex_tf.faults.checkpoint_files import Place
+from matex_tf.patches.common import active_flag, model_state, run_state
+from matex_tf.patches.recovery import resume_fit, snapshot, step_retry
+from matex_tf.patches.recovery.checkpoint_timer import Clock, Due
+from matex_tf.storage import plain_encoder
+
+#: Seconds between two questions whether a rank has come, about.
+_SECONDS = 0.5
+#: Seconds of drawing batches after which a rank that comes asks once more where the job is.
+_CLOSE = 1.0
+
+
+class Questions(Clock):
+    """Asked before every step whether a rank waits to be let in: rank 0 knows, and tells the others now and then."""
+
+    def _answer(self, new_epoch: bool, seconds: float, store: Checkpoints) -> tuple[int, int]:
+        due = Due.SAVE if world.current().growth.ready is not None else Due.NOTHING
+        each = max(1e-6, (time.monotonic() - self._asked_at) / max(1, self._steps - self._asked))
+        return due.value, max(1, min(int(_SECONDS / each), 2 * (self._steps - self._asked)))
+
+
+class GrowingFit(resume_fit.Fit):
+    """The `fit` that is under way."""
+
+    def __init__(self, fits: resume_fit.Fits, model: Any):
+        ranks = world.current()
+        no_store: Any = None
+        self._arrival, self._traced, self._drawing = ranks.arrival, False, 0.0
+        self._taken: tuple[dict[str, Any], dict[str, Any]] | None = None
+        place = None
+        if self._arrival is not None:
+            place = self._where(fits.count)
+        super().__init__(fits, model, no_store, place, {"logs": {}})
+        self._generator_made = True
+        ranks.compared.clear()
+
+    def _where(self, fit: int) -> Place:
+        """Where the job is; after its first step."""
+        said = self._arrival.where(fit)
+        return Place(fit, said["epoch"], said["step"])
+
+    def passes_over(self, draw: Callable[[], bool]) -> bool:
+        if self._arrival is None:
+            world.current().growth.at(self.number, (self._epoch, self._step))
+            return super().passes_over(draw)
+        if not self._traced:
+            self._traced, self._drawing = True, time.monotonic()
+            return False
+        while not self._before():
+            if self._taken is not None:
+                self._enter()
+                return False
+            close = time.monotonic() < self._drawing + _CLOSE
+            if close:
+                words, state = self._arrival.take(self.number)
+                self._taken = words, plain_encoder.loads(state)
+                self._place = Place(self.number, words["epoch"], words["step"])
+            else:
+                self._place, self._drawing = self._where(self.number), time.monotonic()
+        return super().passes_over(draw)
+
+    def restore(self, last: bool) -> bool:
+        return True  # not in the step that is traced
+
+    def end(self) -> None:
+        if self._arrival is not None:
+            raise Refused(f"fit {self.number} has ended here, and in the job it is at {self._of()}")
+        world.current().growth.at(self.number, None)
+
+    def _differs(self, what: str) -> MatexError:
+        return Refused(f"fit {self.number} is not what it is in the job: {what}")
+
+    def _save(self, place: Place, last: bool = False) -> None:
+        """Let a rank in. All ranks of the job come here."""
+        ranks, begun = world.current(), time.perf_counter()
+        assert ranks.guard is not None
+        taken = step_retry.whole(
+            lambda: snapshot.take(self.model, self._callbacks, self._python_draws), "take the state of the training"
+        )
+        one = None
+        if ranks.rank == 0:
+            one = ranks.growth.hand_over(self._words(place), lambda: self._state(taken))
+        if not ranks.broadcast(one is not None, "see whether a rank has come"):
+            return
+        came = ranks.guard.grow(one.bridge if one is not None else None)
+        if came:
+            self._begin_anew()
+        if one is not None:
+            ranks.growth.came(one, came, str(place), time.perf_counter() - begun)
+
+    def _words(self, place: Place) -> dict[str, Any]:
+        clock, ranks = self._fits.clock, world.current()
+        return {
+            "epoch": place.epoch,
+            "step": place.step,
+            "compared": ranks.compared,
+            "steps": run_state.current().trained,
+            "layers": active_flag.layers().on,
+            "question": clock.until_next,
+        }
+
+    def _state(self, taken: dict[str, Any] | None) -> bytes:
+        assert taken is not None
+        return plain_encoder.dumps({**snapshot.settled(taken), "committed": model_state.of(self.model).committed})
+
+    def _enter(self) -> None:
+        """Take what the job has given, and be one of its ranks."""
+        assert self._taken is not None
+        ranks, (words, kept) = world.current(), self._taken
+        for what, mark in ranks.compared.items():
+            if words["compared"].get(what, list(mark)) != list(mark):
+                raise self._differs(f"the ranks {what}, and it differs")
+        if difference := snapshot.fits(self.model, kept):
+            raise self._differs(f"{self.model.name} is another model: {difference}")
+        with world.alone():
+            snapshot.give_back(self.model, self._callbacks, kept, first=False)
+        model_state.of(self.model).committed = kept["committed"]
+        run_state.current().trained = words["steps"]
+        active_flag.layers().on = words["layers"]
+        self._fits.clock.begin_with(words["question"])
+        self._arrival.enter()
+        assert ranks.guard is not None
+        if not ranks.guard.grow(self._arrival.bridge):
+            raise Refused("the ranks of the job could not be met")
+        ranks.log = self._arrival.log
+        self._arrival.joined()
+        self._arrival = ranks.arrival = None
+        self.replaying = self._first = False
+        self._kept = self._taken = None
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """What is set up once, by all ranks together, those that were there and the one that has come set up anew."""
+        self.model._eval_epoch_iterator = self.model.test_function = self.model.predict_function = None
+        self.model.train_function.feed.say_again()
+
+
+def fit(model: Any, run: Callable[[], Any]) -> Any:
+    """Run a `fit` to which ranks can come.
+
+    Args:
+        run: calls Keras' own; returns the History.
+    """
+    known = resume_fit.fits()
+    if known.under_way is not None:
+        return run()
+    if not known.count:
+        known.clock = Questions()
+    known.count += 1
+    this = known.under_way = GrowingFit(known, model)
+    try:
+        history = run()
+        this.end()
+    finally:
+        known.under_way = None
+    return history
