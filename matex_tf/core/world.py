@@ -528,6 +528,13 @@ def init() -> World:
     return current()
 
 
+def arrive() -> tuple[World, Any, Any]:
+    """In a program that a running job has started by `World.start`: a world of this rank alone, the bridge to the rank
+    that has started it, and what that tells."""
+    comm, bridge, told = registry.arrive()
+    return World(comm), bridge, told
+
+
 def adopt(world: World | None) -> None:
     """Let this be the world of the process, in place of the one that `init` would make; None: let `init` make it."""
     global _current

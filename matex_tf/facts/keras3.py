@@ -25,6 +25,8 @@ TRAINING = (
          since="3.7", optional=True),
     Fact("keras.src.trainers.trainer", "BaseTrainer|Trainer",
          "compile _symbolic_build _initial_epoch compute_loss", "steps are built, resumed and checked"),
+    Fact("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer", "_eval_epoch_iterator",
+         "a validation is set up anew where a rank has come"),
     Fact("keras.src.trainers.compile_utils", "CompileLoss", "call _flat_losses|flat_losses",
          "losses of single rows, for --prune-samples"),
     Fact(f"{_ADAPTERS}.array_data_adapter", "ArrayDataAdapter",

@@ -98,7 +98,7 @@ class Growth:
         self._fit, self._at = fit, place
         for one in list(self._coming.values()) if place is None else ():
             if one.ready == fit:
-                self._lose(one, f"is refused: fit {fit} is over")
+                self._lose(one, f"a rank that was to come is refused: fit {fit} is over")
 
     @property
     def ready(self) -> _Coming | None:
@@ -133,7 +133,7 @@ class Growth:
         try:
             one.bridge = self._world.start([sys.executable, "-m", "matex_tf.job.newcomer"], told, host)
         except CommunicationError as error:
-            self._lose(one, f"cannot be started: {error}")
+            self._lose(one, f"a rank that was to come cannot be started: {error}")
 
     def _hear(self, said: dict[str, Any], line: Line) -> None:
         """A rank that comes: where is the job?"""
@@ -145,10 +145,10 @@ class Growth:
         try:
             while "ready" not in (words := line.hear()[0]):
                 if "refused" in words:
-                    return self._lose(one, f"is refused: {words['refused']}")
+                    return self._lose(one, f"a rank that was to come is refused: {words['refused']}")
                 line.say(self._where(int(words["where"])))
         except (OSError, ValueError, KeyError):
-            return self._lose(one, "has died")
+            return self._lose(one, "a rank that was to come has died")
         one.ready = int(words["ready"])
 
     def _where(self, fit: int) -> dict[str, Any]:
@@ -160,35 +160,39 @@ class Growth:
         return {"epoch": at[0], "step": at[1]}
 
     def _lose(self, one: _Coming, why: str) -> None:
-        why = harmless(f"a rank that was to come {why}")
+        why = harmless(why)
         self._world.log(why)
         one.end(why)
 
-    def hand_over(self, place: dict[str, Any], state: Callable[[], bytes]) -> _Coming | None:
+    def hand_over(self, why_not: str, place: dict[str, Any], state: Callable[[], bytes]) -> _Coming | None:
         """On the first rank, before a step: give the training to the rank that waits; None if it does not take it.
 
         Args:
+            why_not: why no rank can come here, in words; else empty.
             place: where the job is, plain values.
             state: gives all that a training has changed.
         """
         one = self.ready
         if one is None or one.line is None or one.bridge is None:
             return None
+        if why_not:
+            self._lose(one, f"a rank that was to come is refused: {why_not}")
+            return None
         try:
             one.line.say(place, state())
             said = one.line.hear(_SECONDS)[0]
         except (OSError, ValueError):
-            self._lose(one, "has died")
+            self._lose(one, "a rank that was to come has died")
             return None
         if "refused" in said:
-            self._lose(one, f"is refused: {said['refused']}")
+            self._lose(one, f"a rank that was to come is refused: {said['refused']}")
             return None
         return one
 
     def came(self, one: _Coming, came: bool, where: str, waited: float) -> None:
         """Say how it went. Args: where: the job is; waited: seconds that it has waited."""
         if not came:
-            return self._lose(one, "has died")
+            return self._lose(one, "a rank that was to come has died")
         world = self._world
         said = (
             f"a rank on {world.hosts[-1]} has come, and {world.size} ranks go on at {where}: the job has waited "

@@ -17,8 +17,6 @@ def main() -> None:
     from matex_tf import settings as settings_module
     from matex_tf.core import sign
     from matex_tf.core import world as world_module
-    from matex_tf.core.transport import mpi
-    from matex_tf.core.world import World
     from matex_tf.errors import MatexError
     from matex_tf.faults.arrival import Arrival
     from matex_tf.faults.growth import Growth
@@ -29,13 +27,12 @@ def main() -> None:
 
     lifetime.end_with_launcher()
     sign.take()
-    comm, bridge, told = mpi.arrive()
+    world, bridge, told = world_module.arrive()
     arrival = Arrival(told, bridge)
     try:
         given = told["run"]
         os.environ.update(told["environ"])
         os.chdir(given["directory"])
-        world = World(comm)
         world.first_ranks = [told["number"]]
         world.log = lambda line: None  # what there is to say the job has said
         world.arrival, world.growth = arrival, Growth(world, given)

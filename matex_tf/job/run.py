@@ -109,7 +109,7 @@ def run_among(world: World, target: Target, settings: Settings, mounts: layered.
     except BaseException as error:
         ending.end_forked(error)
         if world.arrival is not None:
-            world.arrival.refuse(f"{type(error).__name__}: {error}")
+            world.arrival.refuse(str(error) if isinstance(error, MatexError) else f"{type(error).__name__}: {error}")
         layered.failed(world, error)
         ending.failed(error)  # which comes back for sys.exit(0)
     ending.end_forked()

@@ -23,7 +23,8 @@ _FIRST = re.compile(
 )
 #: The others. What ranks print at the same time may stand between them, and is none of it.
 _REST = re.compile(
-    rb"(?: *|signal 9 \(Killed\)\.|  Proc: \[\[.*|(?:  Errorcode: |with errorcode )-?\d+\.?|NOTE: invoking MPI_ABORT causes Open MPI .*"
+    rb"(?: *|signal 9 \(Killed\)\.|  Proc: \[\[.*"
+    rb"|(?:  Errorcode: |with errorcode )-?\d+\.?|NOTE: invoking MPI_ABORT causes Open MPI .*"
     rb"|You may or may not see output from other processes, depending on|exactly when Open MPI kills them\."
     rb'|"abort"\. This may have caused other processes in the application to be|terminated by signals sent by .*'
     rb"|You can avoid this message by specifying -quiet .*)"

@@ -28,7 +28,7 @@ from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import batch_origins, first_rank
 from matex_tf.patches.data.batch_shapes import BatchShapes
 from matex_tf.patches.data.counted_rows import CountedRows
-from matex_tf.patches.data.local_batch import LocalBatch, at_least_one_row
+from matex_tf.patches.data.local_batch import Gatherer, LocalBatch, at_least_one_row
 from matex_tf.patches.data.row_batches import RowIterator
 from matex_tf.patches.sources import batch_ownership as guesses
 from matex_tf.patches.sources import price
@@ -69,6 +69,7 @@ class BatchSource:
         self._owned = False  # whether the rank gets its own rows, and so did no work for others
         self._ranks = 0  # with batches of the script's size for each rank, how many those are
         self._ring: batch_origins.PassedRows | None = None  # where rows go round among the ranks
+        self._origin: Any = None  # of rows that it has gathered
         self._counter = CountedRows()
         self.own_on_batch = False  # whether the ranks have given rows of their own to `train_on_batch`
 
@@ -93,6 +94,7 @@ class BatchSource:
             fetched = fetch(iterator, 1)
             if isinstance(spec, LocalBatch):
                 self._owned = True
+                self._origin = fetched[0].origin if fetched else self._origin
                 self._go_round(fetched)
                 batch = self._own(fetched, spec)
             elif (finding := self._find(iterator, fetched)).own:
@@ -188,6 +190,12 @@ class BatchSource:
         self._fetched, self._waited, self._since = 0, 0.0, time.perf_counter()
         if self._price is not None:
             self._price.begin()
+
+    @property
+    def of_each_rank(self) -> bool:
+        """Whether the rows of the last batch were those of a rank, which no other one has."""
+        from_arrays = self._origin is not None and batch_origins.find(int(self._origin.numpy()[0]))
+        return self._owned and not isinstance(from_arrays, Gatherer)
 
     def say_again(self) -> None:
         """A rank has come that has not heard what was said."""

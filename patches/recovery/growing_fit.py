@@ -98,7 +98,7 @@ class GrowingFit(resume_fit.Fit):
         )
         one = None
         if ranks.rank == 0:
-            one = ranks.growth.hand_over(self._words(place), lambda: self._state(taken))
+            one = ranks.growth.hand_over(self._why_not(), self._words(place), lambda: self._state(taken))
         if not ranks.broadcast(one is not None, "see whether a rank has come"):
             return
         came = ranks.guard.grow(one.bridge if one is not None else None)
@@ -106,6 +106,14 @@ class GrowingFit(resume_fit.Fit):
             self._begin_anew()
         if one is not None:
             ranks.growth.came(one, came, str(place), time.perf_counter() - begun)
+
+    def _why_not(self) -> str:
+        """Why no rank can come to this `fit`, in words; empty where one can."""
+        if model_state.of(self.model).row_choice is not None:
+            return "the epochs of the fit do not use all rows"
+        if self.model.train_function.feed.of_each_rank:
+            return "each rank has rows of its own, which are not dealt out anew in the middle of a fit"
+        return ""
 
     def _words(self, place: Place) -> dict[str, Any]:
         clock, ranks = self._fits.clock, world.current()
@@ -126,11 +134,11 @@ class GrowingFit(resume_fit.Fit):
         """Take what the job has given, and be one of its ranks."""
         assert self._taken is not None
         ranks, (words, kept) = world.current(), self._taken
-        for what, mark in ranks.compared.items():
-            if words["compared"].get(what, list(mark)) != list(mark):
-                raise self._differs(f"the ranks {what}, and it differs")
         if difference := snapshot.fits(self.model, kept):
             raise self._differs(f"{self.model.name} is another model: {difference}")
+        for what, mark in ranks.compared.items():
+            if words["compared"].get(what, list(mark)) != list(mark):
+                raise self._differs(f"it differs in {what.removeprefix('compare ')}")
         with world.alone():
             snapshot.give_back(self.model, self._callbacks, kept, first=False)
         model_state.of(self.model).committed = kept["committed"]

@@ -22,6 +22,7 @@ from matex_tf.core import world
 from matex_tf.core.slots import Checkpoints
 from matex_tf.errors import EndsToResume, MatexError
 from matex_tf.faults import checkpoints
+from matex_tf.faults.arrival import Refused
 from matex_tf.faults.checkpoint_files import Place
 from matex_tf.patches.common import log_once, model_state, run_state, wrapping
 from matex_tf.patches.recovery import snapshot
@@ -303,6 +304,8 @@ def fit(model: Any, run: Callable[[], Any]) -> Any:
     Raises:
         MatexError: the script does not do what it did in the run that wrote the checkpoint.
     """
+    if world.current().arrival is not None:
+        raise Refused("ranks come to a fit of Keras 3 with TensorFlow, and to no other one")
     store, known = world.current().checkpoints, fits()
     if store is None or known.under_way is not None:
         return run()

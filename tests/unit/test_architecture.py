@@ -106,7 +106,7 @@ ROOMS: dict[str, str] = {
     ),
     "cli.checks": "facts launch layer",
     "cli": (
-        "cli.checks matex_tf core storage exchange center planning watching verifying launch job features"
+        "cli.checks matex_tf core storage exchange center faults planning watching verifying launch job features"
     ),
 }  # fmt: skip
 FOR_ALL = {"errors", "settings"}  # modules

@@ -47,9 +47,20 @@ def test_what_it_starts(known, capsys, tmp_path, monkeypatch):
 
 def test_refused(known, capsys, tmp_path):
     """In words, before anything is started."""
-    there = known(center=None, run={**ENTRY.run, "settings": {"strategy": "local"}})
-    assert main(["join", "29465", *there]) == 2
-    assert "no center that a group could join (--strategy local)" in capsys.readouterr().err
+    for settings, why in (
+        ({"strategy": "local"}, "its --faults is abort"),
+        ({"strategy": "local", "faults": "shrink"}, "its ranks train apart (--strategy local)"),
+        ({"faults": "shrink", "batch": "per-rank"}, "it has --batch per-rank"),
+    ):
+        there = known(center=None, run={**ENTRY.run, "settings": settings})
+        assert main(["join", "29465", *there]) == 2
+        said = capsys.readouterr().err
+        assert f"no rank can join job 29465: {why}" in said and "it has no center that a group could join" in said
+    there = known(center=None, run={**ENTRY.run, "settings": {"faults": "shrink"}})
+    assert main(["join", "29465", *there, "--threads", "1"]) == 2
+    assert "run what it runs, with its settings: give its number and -n" in capsys.readouterr().err
+    assert main(["join", "29465", *there]) == 1
+    assert "job 29465 does not answer, or has ended" in capsys.readouterr().err
     assert main(["join", "1", *there]) == 2
     assert "there is no job 1: 29465 (train.py)" in capsys.readouterr().err
     readable = tmp_path / "job.json"

@@ -6,6 +6,7 @@ import importlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matex_tf.core import starting
 from matex_tf.core.transport.communicator import Communicator
@@ -52,3 +53,11 @@ def connect() -> Communicator | None:
             connected: Communicator | None = getattr(importlib.import_module(module), function)()
             return connected
     return None
+
+
+def arrive() -> tuple[Communicator, Any, Any]:
+    """In a program that a rank of a running job has started by `Communicator.start`: a communicator of this rank
+    alone, the bridge to that one, and what it tells."""
+    from matex_tf.core.transport import mpi
+
+    return mpi.arrive()
