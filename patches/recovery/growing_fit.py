@@ -122,6 +122,7 @@ class GrowingFit(resume_fit.Fit):
             "step": place.step,
             "compared": ranks.compared,
             "steps": run_state.current().trained,
+            "rebuilt": bool(model_state.of(self.model).whole),
             "layers": active_flag.layers().on,
             "question": clock.until_next,
         }
@@ -136,6 +137,8 @@ class GrowingFit(resume_fit.Fit):
         ranks, (words, kept) = world.current(), self._taken
         if difference := snapshot.fits(self.model, kept):
             raise self._differs(f"{self.model.name} is another model: {difference}")
+        if bool(model_state.of(self.model).whole) != words["rebuilt"]:
+            raise self._differs("its steps are rebuilt for rows on one of the two")
         for what, mark in ranks.compared.items():
             if words["compared"].get(what, list(mark)) != list(mark):
                 raise self._differs(f"it differs in {what.removeprefix('compare ')}")
