@@ -58,6 +58,6 @@ def connect() -> Communicator | None:
 def arrive() -> tuple[Communicator, Any, Any]:
     """In a program that a rank of a running job has started by `Communicator.start`: a communicator of this rank
     alone, the bridge to that one, and what it tells."""
-    from matex_tf.core.transport import mpi
-
-    return mpi.arrive()
+    module, _, _ = TRANSPORTS["mpi"].connect.partition(":")
+    arrived: tuple[Communicator, Any, Any] = importlib.import_module(module).arrive()
+    return arrived
