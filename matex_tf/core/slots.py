@@ -54,7 +54,7 @@ class Guard(Protocol):
     def mark_committed(self) -> None:
         """In a transaction, after its last collective: it counts."""
 
-    def grow(self, bridge: Any) -> bool:
+    def extend(self, bridge: Any) -> bool:
         """Let a rank come, or come to others; whether it has."""
 
     def end(self, code: int) -> None:

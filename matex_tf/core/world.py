@@ -154,7 +154,7 @@ class World:
 
     @property
     def can_grow(self) -> bool:
-        """Whether ranks can come, see `grow`."""
+        """Whether ranks can come, see `extend`."""
         return self._comm is not None and self._comm.can_grow
 
     def start(self, words: Sequence[str], told: Any, host: str) -> Any:
@@ -410,11 +410,11 @@ class World:
         self.first_ranks = [self.first_ranks[rank] for rank, _, _ in everyone]
         return [rank for rank, _, _ in everyone], [words for _, _, words in everyone], shared
 
-    def grow(self, bridge: Any, said: Any) -> list[Any]:
+    def extend(self, bridge: Any, said: Any) -> list[Any]:
         """Become one world with another one, of a rank that has come; every rank of both must call. Needs `can_grow`.
 
         Args:
-            bridge: see `Communicator.grow`.
+            bridge: see `Communicator.extend`.
             said: what each tells the others, any picklable object.
 
         Returns:
@@ -423,7 +423,7 @@ class World:
         Raises:
             CommunicationError: a rank is gone, and nothing has changed.
         """
-        comm = self._connected.grow(bridge)
+        comm = self._connected.extend(bridge)
         everyone: list[Any] = []
         with contextlib.suppress(CommunicationError):
             everyone = comm.allgather((self.host, self.first_ranks[self.rank], self.generation, said))

@@ -73,7 +73,7 @@ class Arrival:
     """What a rank that comes has of the job.
 
     Attributes:
-        bridge: see `Communicator.grow`.
+        bridge: see `Communicator.extend`.
         log: prints a line for the user, once it has come.
     """
 

@@ -49,7 +49,7 @@ class _Coming:
     Attributes:
         number: see `World.first_ranks`.
         asked: when it was asked for, by the monotonic clock.
-        bridge: see `Communicator.grow`; None until it has started.
+        bridge: see `Communicator.extend`; None until it has started.
         line: to it; None until it has said who it is.
         ready: the call of `fit` in which it waits for what it is given; 0 before.
         over: set when it has come, or will not.

@@ -127,15 +127,15 @@ class TransactionGuard:
             self._vain = 0
             return result, committed
 
-    def grow(self, bridge: Any) -> bool:
+    def extend(self, bridge: Any) -> bool:
         """Let a rank come, or come to others; whether it has. Every rank of both worlds must call, in no transaction.
 
         Args:
-            bridge: see `Communicator.grow`.
+            bridge: see `Communicator.extend`.
         """
         world = self._world
         try:
-            said = world.grow(bridge, (self._completed, namespaces.process()))
+            said = world.extend(bridge, (self._completed, namespaces.process()))
         except CommunicationError:
             if world.arrival is None:
                 self._recover()  # the others wait there, or will

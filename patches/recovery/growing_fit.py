@@ -101,7 +101,7 @@ class GrowingFit(resume_fit.Fit):
             one = ranks.growth.hand_over(self._why_not(), self._words(place), lambda: self._state(taken))
         if not ranks.broadcast(one is not None, "see whether a rank has come"):
             return
-        came = ranks.guard.grow(one.bridge if one is not None else None)
+        came = ranks.guard.extend(one.bridge if one is not None else None)
         if came:
             self._begin_anew()
         if one is not None:
@@ -150,7 +150,7 @@ class GrowingFit(resume_fit.Fit):
         self._fits.clock.begin_with(words["question"])
         self._arrival.enter()
         assert ranks.guard is not None
-        if not ranks.guard.grow(self._arrival.bridge):
+        if not ranks.guard.extend(self._arrival.bridge):
             raise Refused("the ranks of the job could not be met")
         ranks.log = self._arrival.log
         self._arrival.joined()

@@ -49,7 +49,7 @@ class Communicator(ABC):
     Attributes:
         rank, size: this rank, and the number of ranks.
         can_shrink: whether `revoke`, `shrink` and `agree` work, so that the others can go on where a rank has died.
-        can_grow: whether `start` and `grow` work, so that ranks can come.
+        can_grow: whether `start` and `extend` work, so that ranks can come.
         exit_may_hang: whether a process may wait for ever for ranks that are gone if it ends as Python ends.
     """
 
@@ -186,11 +186,11 @@ class Communicator(ABC):
             host: on which; empty for any.
 
         Returns:
-            The bridge to it, see `grow`.
+            The bridge to it, see `extend`.
         """
         raise CommunicationError(f"{type(self).__name__} cannot start a rank.")
 
-    def grow(self, bridge: Any) -> Communicator:
+    def extend(self, bridge: Any) -> Communicator:
         """A communicator of the ranks of this one and of another one, whose numbers follow. Collective over both.
 
         Args:

@@ -240,7 +240,7 @@ class MpiCommunicator(Communicator):
         return bridge
 
     @_ours
-    def grow(self, bridge: MPI.Intracomm | None) -> MpiCommunicator:
+    def extend(self, bridge: MPI.Intracomm | None) -> MpiCommunicator:
         comes = bridge is not None and bridge.Get_rank() == 1
         own, leader = MPI.Intracomm(self._comm), 0 if comes else 1
         between = self._all(lambda: own.Create_intercomm(0, bridge or MPI.COMM_SELF, leader, _GROWTH))
