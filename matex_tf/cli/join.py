@@ -35,13 +35,13 @@ def parser() -> Parser:
     """The command line."""
     parser = _Parser(
         "matex-tf join",
-        "JOB [-n N] [options] [--setting VALUE ...] [(SCRIPT | -m MODULE) [ARGS ...]]",
+        "JOB [-n N] [options] [--setting VALUE ...] [SCRIPT | -m MODULE [ARGS ...]]",
         "Let N ranks train in a running job. JOB is its number, as matex-tf top --list has it, or a copy of its job "
         "file. A job with --faults shrink gets N more ranks of its own, in the middle of an epoch, and has the same "
         "answer. To a job of --strategy elastic or server they come as one more group: they take the center and their "
         "share of the rows, and end with the training. Without SCRIPT they run what the job runs, in the same "
         "directory. They write no checkpoints and logs of Keras. What travels is not encrypted: for private networks.",
-        f"docs/faults.md, docs/strategies.md; {SETTING_PAGES}",
+        f"docs/growing.md, docs/groups.md; {SETTING_PAGES}",
     )
     title = "ranks (docs/running.md)"
     launching.add_ranks(parser, title, whole(1, "a number of ranks"), "-np")

@@ -273,6 +273,8 @@ def tidy() -> None:
             known.clear()
     if position := sys.modules.get("matex_tf.patches.loops.position"):
         position.reset()  # a batch of a `DataSet` holds until the next one
+    for one in filter(None, worlds.values()):
+        one.holds_shard = False  # a `DataSet` of a case is not the next one's
     gc.freeze()
 
 

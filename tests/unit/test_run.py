@@ -14,7 +14,7 @@ from matex_tf.job import run
 def test_a_gpu_for_each_rank(monkeypatch, listed, local_rank, device):
     """GPUs that are listed are taken in turn; one, or none, stays as it is."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
-    run.set_gpus(SimpleNamespace(local_rank=local_rank))
+    run.set_gpus(SimpleNamespace(local_rank=local_rank, arrival=None))
     assert run.os.environ["CUDA_VISIBLE_DEVICES"] == device
 
 
