@@ -41,7 +41,7 @@ def parser() -> Parser:
         "answer. To a job of --strategy elastic or server they come as one more group: they take the center and their "
         "share of the rows, and end with the training. Without SCRIPT they run what the job runs, in the same "
         "directory. They write no checkpoints and logs of Keras. What travels is not encrypted: for private networks.",
-        f"docs/growing.md, docs/groups.md; {SETTING_PAGES}",
+        f"docs/growing.md; {SETTING_PAGES}",
     )
     title = "ranks (docs/running.md)"
     launching.add_ranks(parser, title, whole(1, "a number of ranks"), "-np")
