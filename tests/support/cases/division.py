@@ -335,7 +335,7 @@ def in_turn(kind):
 
     with mock.patch.object(row_memory.RowMemory, "take", noted), mock.patch.object(row_memory, "_free", lambda: room):
         if kind == "steps":
-            model.fit(data, epochs=3, steps_per_epoch=3, verbose=0)
+            model.fit(data, epochs=8, steps_per_epoch=3, verbose=0)
         else:
             model.fit(data, epochs=4, shuffle=kind not in ("workers", "processes"), verbose=0)
         made = int(np.frombuffer(_CALLS, np.int64, 5).sum())
