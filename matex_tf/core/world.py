@@ -184,8 +184,8 @@ class World:
         """
         if self._comm is None:
             return
-        if what.startswith("compare "):
-            self.compared.setdefault(what, fingerprint(what, detail))
+        if what.startswith("compare ") and what not in self.compared:
+            self.compared[what] = fingerprint(what, detail)
         details = (*self.step_signature, *detail)
         while not self._agree(*fingerprint(what, details)):
             if error := self.disagreement(what, details):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -12,7 +11,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.ops import resource_variable_ops
 
-from matex_tf.patches.partition import control_flow, copies, schedule
+from matex_tf.patches.partition import compiled, control_flow, copies, schedule
 from matex_tf.patches.partition.analysis import Node, Plan
 from matex_tf.patches.partition.labels import F, Label, R
 from matex_tf.patches.partition.shapes.affine import Affine
@@ -131,7 +130,7 @@ class Builder:
     def _as_one(self, rest: Callable[[], list[Any]]) -> list[Any]:
         """Have XLA compile what follows the last exchange as a whole, as it does the step of one rank: so it overwrites
         variables in their place; what it makes of single ops does not."""
-        return list(inspect.unwrap(tf.function)(rest, jit_compile=True, autograph=False)())
+        return list(compiled.as_one(rest)())
 
     # -- values
 

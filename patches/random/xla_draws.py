@@ -9,12 +9,12 @@ result is for the generator of whoever compiles it.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from matex_tf.patches.partition import compiled
 from matex_tf.patches.random import batch_axis
 
 _TENSORS = ("shape", "key", "counter", "minval", "maxval")
@@ -30,16 +30,11 @@ def by_xla(wrapped: Callable[..., Any], values: dict[str, Any]) -> Any:
     shape = tf.convert_to_tensor(values["shape"])
     given = {**values, "shape": shape}
     tensors = {name: tf.convert_to_tensor(given.pop(name)) for name in _TENSORS if name in given}
-    drawn = _compiled(lambda tensors: wrapped(**tensors, **given))(tensors)
+    drawn = compiled.as_one(lambda tensors: wrapped(**tensors, **given))(tensors)
     drawn.set_shape(batch_axis.static_shape(shape))
     return drawn
 
 
 def key_and_counter(wrapped: Callable[..., Any], seed: Any) -> Any:
     """Key and counter that a seed, of shape (2,), has for XLA's generator."""
-    return _compiled(wrapped)(tf.convert_to_tensor(seed))
-
-
-def _compiled(function: Callable[..., Any]) -> Any:
-    # TensorFlow's own: a script's would be compiled around exchanges, of which there is none here.
-    return inspect.unwrap(tf.function)(function, jit_compile=True, autograph=False)
+    return compiled.as_one(wrapped)(tf.convert_to_tensor(seed))

@@ -56,7 +56,9 @@ def install(module: ModuleType) -> None:
 
 
 def _around(call: Any, function: Any, args: Any, kwargs: Any) -> Any:
-    with xla.called(xla.is_by_xla(function)):
+    if not xla.is_by_xla(function):
+        return _called(call, function, args, kwargs)
+    with xla.called():
         return _called(call, function, args, kwargs)
 
 

@@ -7,7 +7,6 @@ compiled step) has its counter in a variable here: the graphs of a step would ha
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import gen_stateless_random_ops_v2 as counting
 
-from matex_tf.patches.partition import philox
+from matex_tf.patches.partition import compiled, philox
 from matex_tf.patches.partition.labels import Label, R, S
 from matex_tf.patches.partition.rules import Op, Ruling, rule
 
@@ -71,8 +70,7 @@ def key_and_counter(op: Op) -> Ruling | None:
 
 def _by_xla(builder: Any, made: Any, values: list[Any]) -> list[Any]:
     """What XLA makes, of which a rank takes its rows: its generator gives other numbers than TensorFlow's."""
-    alone = inspect.unwrap(tf.function)(lambda given: builder.same(made, given), jit_compile=True, autograph=False)
-    return list(alone(values))
+    return list(compiled.as_one(lambda given: builder.same(made, given))(values))
 
 
 @rule(*_STATEFUL)
