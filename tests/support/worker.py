@@ -30,6 +30,7 @@ from matex_tf.launch.warm import meeting_point  # noqa: E402
 from matex_tf.launch.warm.process import Refused  # noqa: E402
 from matex_tf.layer import kernel  # noqa: E402
 from matex_tf.verifying import record  # noqa: E402
+from tests.support import leftovers  # noqa: E402
 from tests.support.named import find  # noqa: E402
 
 #: Whether ranks of more than one have a private layer in each case.
@@ -183,6 +184,7 @@ def run(mine: Any, case: str, kwargs: dict[str, Any], place: str) -> bytes:
     random.seed(0)  # ranks have run other cases before
     matex_tf.asked.clear()  # of an earlier case, perhaps of this rank alone
     errors.remember(None)
+    leftovers.begin()
     if wrapping := sys.modules.get("matex_tf.patches.common.wrapping"):
         wrapping.put_aside(False)  # an import of a case may have done that, on the ranks that ran it
     begin, begin_cpu = time.perf_counter(), time.process_time()

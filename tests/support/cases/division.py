@@ -8,7 +8,6 @@ import io
 import mmap
 import os
 import tempfile
-import threading
 from unittest import mock
 
 import keras
@@ -18,6 +17,7 @@ import tensorflow as tf
 from matex_tf.patches.data import batches as fed
 from matex_tf.patches.division import shared_work
 from matex_tf.patches.turns import row_memory
+from tests.support import leftovers
 from tests.support.cases.common import KERAS, by_patches, classifier, compiled, numbers, result_of, table
 from tests.support.compare import rows_of_batch
 
@@ -355,7 +355,7 @@ def torn():
     except tf.errors.OpError as error:
         kind, said = type(error).__name__, "ValueError: row 80 of the table is torn" in str(error)
     model.fit(Augmented("index"), verbose=0)
-    threads = sum(thread.name == "matex_tf messenger" for thread in threading.enumerate())
+    threads = leftovers.threads("matex_tf messenger")
     batches = joined([(total, rows[:-1]) for total, rows in model.kept])
     return {"kind": kind, "said": said, "steps": steps, "batches": batches, "threads": threads}
 

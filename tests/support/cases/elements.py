@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import queue
-import threading
 from unittest import mock
 
 import keras
@@ -14,6 +13,7 @@ import tensorflow as tf
 from matex_tf.core import world
 from matex_tf.patches.common import log_once, run_state
 from matex_tf.patches.turns import elements, from_generator
+from tests.support import leftovers
 from tests.support.cases.common import table
 from tests.support.cases.division import Rows, joined
 from tests.support.cases.pipe import chosen
@@ -165,7 +165,7 @@ def differing():
 
 def threads():
     """Threads that are left of what has been read."""
-    return sum(thread.name == "matex_tf elements" for thread in threading.enumerate())
+    return leftovers.threads("matex_tf elements")
 
 
 def looped(kind, run_by="auto"):

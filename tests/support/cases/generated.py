@@ -16,6 +16,7 @@ import tensorflow as tf
 from matex_tf.core import world
 from matex_tf.patches.common import log_once
 from matex_tf.patches.turns import in_turn, row_memory
+from tests.support import leftovers
 from tests.support.cases.common import table
 from tests.support.cases.division import Rows, joined
 from tests.support.cases.pipe import chosen
@@ -159,5 +160,4 @@ def asked():
 
 def threads():
     """Threads that are left of what has been read."""
-    names = [thread.name for thread in threading.enumerate()]
-    return sum(name in ("matex_tf messenger", "matex_tf generator") for name in names)
+    return leftovers.threads("matex_tf messenger", "matex_tf generator")
