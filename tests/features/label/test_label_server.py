@@ -282,9 +282,9 @@ def test_command_line(tmp_path, capsys):
 
 
 def own_script():
-    """The script that docs/label.md shows."""
-    page = (Path(__file__).parents[3] / "docs" / "label.md").read_text()
-    return page.partition("### Your own script")[2].partition("```python\n")[2].partition("```")[0]
+    """The script that docs/label-reference.md shows."""
+    page = (Path(__file__).parents[3] / "docs" / "label-reference.md").read_text()
+    return page.partition("## A script of your own")[2].partition("```python\n")[2].partition("```")[0]
 
 
 @pytest.mark.variants(1)

@@ -36,5 +36,5 @@ def raise_unsupported(module: str, name: str, there: Iterable[str], instead: Map
         text += f": {instead[name]}"
     else:
         close = difflib.get_close_matches(name, [one for one in there if not one.startswith("_")], 3)
-        text += f"; did you mean {' or '.join(close)}?" if close else "; docs/from-horovod.md lists what it has"
+        text += f"; did you mean {' or '.join(close)}?" if close else "; docs/horovod-reference.md lists what it has"
     raise AttributeError(text, name=name)
