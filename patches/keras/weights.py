@@ -181,7 +181,7 @@ def join_accumulators(model: Any) -> None:
     ranks = world.current()
     ranks.barrier("add up accumulated gradients", [_described(one, one.path) for one in accumulators])
     for accumulator in accumulators:
-        total = np.array(accumulator.numpy(), np.float32).reshape(-1)
+        total = np.array(accumulator.numpy(), np.float64).reshape(-1)
         ranks.allreduce_in_place(total)
         accumulator.assign(total.reshape(accumulator.shape))
     notes.accumulators_whole = True

@@ -129,7 +129,9 @@ def _averaged(result: Any, metric: Any) -> Any:
         stacklevel=2,
     )
     size = world.current().size
-    flat = [tf.cast(tf.convert_to_tensor(value), tf.float64) / size for value in tf.nest.flatten(result)]
+    values = list(map(tf.convert_to_tensor, tf.nest.flatten(result)))
+    flat = [tf.cast(value, tf.float64) / size for value in values]
     labels = [f"a result of {metric.name}" for _ in flat]
     sums = tf_op.sum_over_ranks(flat, "average a metric", labels)
-    return tf.nest.pack_sequence_as(result, [tf.cast(value, tf.float32) for value in sums])
+    dtypes = [value.dtype if value.dtype.is_floating else tf.float32 for value in values]
+    return tf.nest.pack_sequence_as(result, list(map(tf.cast, sums, dtypes)))
