@@ -223,36 +223,47 @@ def step_time() -> str:
 
 
 def labels() -> str:
-    """A training step: what a rank holds of each value, from the batch to the weights."""
-    drawn = Picture(930, 290, "Labels of the tensors of a training step: rows, parts of sums, and whole values")
-    boxes = {
-        "batch": (10, 120, "batch", "S", "c0"),
-        "layers": (135, 120, "layers", "S", "c0"),
-        "loss": (260, 120, "loss of each row", "S", "c0"),
-        "mean": (435, 120, "mean of the rows", "P", "c2"),
-        "gradient": (260, 210, "gradients", "P", "c2"),
-        "weights": (135, 30, "weights", "R", "c1"),
-        "logs": (765, 120, "loss, metrics", "R", "c1"),
-        "update": (765, 210, "optimizer, weights", "R", "c1"),
-    }
-    for x, y, words, label, kind in boxes.values():
-        width = 150 if len(words) > 10 else 100
-        drawn.box(x, y, width, 56)
-        drawn.box(x, y, 26, 56, kind, 2)
-        drawn.text(x + 13, y + 33, label, "b m")
-        drawn.text(x + 36, y + 33, words, "dim")
-    drawn.box(630, 110, 90, 166)
-    drawn.text(675, 188, "allreduce", "b m")
-    drawn.text(675, 206, "one exchange", "dim m")
-    for points in (
-        (112, 148, 133, 148), (237, 148, 258, 148), (412, 148, 433, 148), (587, 148, 628, 148), (722, 148, 763, 148),
-        (185, 88, 185, 118), (335, 178, 335, 208), (412, 238, 628, 238), (722, 238, 763, 238),
+    """A training step: what each of three ranks holds of each value, from the batch to the weights."""
+    drawn = Picture(1010, 330, "A training step on three ranks: rows, then parts of sums, then whole values")
+    values = (
+        ("R", "weights", "c1", ""), ("S", "batch", "c0", ""), ("S", "activations", "c0", "layers"),
+        ("S", "loss of each row", "c0", "loss"), ("P", "gradients, mean loss", "c2", "backward"),
+        ("R", "gradients, logs", "c1", "allreduce"), ("R", "new weights", "c1", "optimizer"),
+    )  # fmt: skip
+    for column, (label, name, kind, op) in enumerate(values):
+        x = 75.0 + column * 136
+        drawn.box(x, 14, 26, 26, kind, 3)
+        drawn.text(x + 13, 32, label, "b m")
+        drawn.text(x + 34, 32, op and f"by {op}", "dim")
+        drawn.text(x, 60, name, "dim")
+        for rank in range(3):
+            y = 74.0 + rank * 64
+            drawn.box(x, y, 84, 48, "box", 2)
+            top, height = (y + rank * 16, 16) if label == "S" else (y, 48)
+            drawn.box(x, top, 84, height, kind, 2)
+            if label == "P":
+                drawn.text(x + 42, y + 29, f"term {rank + 1} of 3", "m")
+        if op == "allreduce":
+            drawn.box(x - 36, 74, 20, 176, "wait", 3)
+            drawn.text(x - 26, 166, "Σ", "b m")
+        elif op:
+            for rank in range(3):
+                drawn.line(x - 46, 98 + rank * 64, x - 6, 98 + rank * 64)
+    for rank in range(3):
+        drawn.text(12, 104 + rank * 64, f"rank {rank}", "b")
+    for x, label, kind, words in (
+        (75, "R", "c1", "the whole value, the same on every rank"), (400, "S", "c0", "this rank's rows of it"),
+        (600, "P", "c2", "a term: the value is the sum over the ranks"),
     ):  # fmt: skip
-        drawn.line(*points)
-    drawn.text(430, 40, "S  its rows", "dim")
-    drawn.text(540, 40, "P  a part of a sum over the ranks", "dim")
-    drawn.text(430, 62, "R  the whole value, the same on every rank", "dim")
-    drawn.text(347, 198, "backward", "dim")
+        drawn.box(x, 274, 22, 22, kind, 3)
+        drawn.text(x + 11, 290, label, "b m")
+        drawn.text(x + 32, 290, words, "dim")
+    drawn.text(
+        75,
+        320,
+        "The ranks exchange once here, at Σ. Left of it each computes its own rows. Right of it all compute the same.",
+        "dim",
+    )
     return drawn.svg()
 
 
