@@ -35,7 +35,7 @@ def why_not(settings: Settings) -> str:
     if settings.faults != "shrink":
         return f"its --faults is {settings.faults}: ranks come and go with --faults shrink"
     if settings.strategy != "sync" or settings.groups:
-        return f"its ranks train apart (--strategy {settings.strategy})"
+        return f"its ranks train independently (--strategy {settings.strategy})"
     for name, plain in (("batch", "global"), ("shard", "none"), ("reproducible", 0), ("transport", "mpi")):
         if getattr(settings, name) != plain:
             return f"it has --{name} {getattr(settings, name)}"

@@ -107,8 +107,8 @@ class Elastic(Centered):
         every, groups = self.options.elastic_every, self.settings.groups
         who = "each rank" if not groups else "each group of ranks (--groups)"
         return (
-            f"{who} trains apart on the parts of batches that it takes, and meets a center after every {every} of its "
-            "steps, when it comes there. Validation, evaluate, predict, saving and the end of fit see the center"
+            f"{who} trains independently on parts of batches, and meets a center after every {every} of its steps. "
+            "Validation, evaluate, predict, saving and the end of fit see the center"
         )
 
     def predict(self, step: PlannedStep) -> StepCost:

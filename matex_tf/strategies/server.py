@@ -64,9 +64,9 @@ class Server(Centered):
         who = "each rank" if not self.settings.groups else "each group of ranks (--groups)"
         ahead = self.options.staleness
         return (
-            f"{who} trains apart on the parts of batches that it takes, adds each of its steps to a center, and goes "
-            f"on with the center, at most {ahead} step{'s' * (ahead > 1)} ahead of the slowest. Validation, evaluate, "
-            "predict, saving and the end of fit see the center"
+            f"{who} trains independently on parts of batches, adds each of its steps to a center, and goes on with the "
+            f"center, at most {ahead} step{'s' * (ahead > 1)} ahead of the slowest. Validation, evaluate, predict, "
+            "saving and the end of fit see the center"
         )
 
     def of_member(self, member: Member) -> CenterRounds:

@@ -49,7 +49,7 @@ def test_refused(known, capsys, tmp_path):
     """In words, before anything is started."""
     for settings, why in (
         ({"strategy": "local"}, "its --faults is abort"),
-        ({"strategy": "local", "faults": "shrink"}, "its ranks train apart (--strategy local)"),
+        ({"strategy": "local", "faults": "shrink"}, "its ranks train independently (--strategy local)"),
         ({"faults": "shrink", "batch": "per-rank"}, "it has --batch per-rank"),
     ):
         there = known(center=None, run={**ENTRY.run, "settings": settings})
