@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from matex_tf.patches.partition import shards
@@ -141,11 +142,38 @@ def _columns(traced: Any, rows: Sequence[bool]) -> list[Any]:
     return [tf.TensorShape([None, *shape[1:]]) if has else shape for shape, has in zip(shapes, rows, strict=True)]
 
 
+class Copies:
+    """The variables that a traced function captures, once more for a rank: it starts from their values."""
+
+    def __init__(self, traced: Any):
+        self._of = {id(handle): _copy(handle) for handle in traced.captured_inputs if _is_of_a_variable(handle)}
+
+    def put(self, captured: Sequence[Any]) -> list[Any]:
+        """What a graph captures, with the copies in place of the variables."""
+        return [self._of[id(handle)].handle if id(handle) in self._of else handle for handle in captured]
+
+    def numpy(self, variable: Any) -> Any:
+        """What the rank has for a variable of TensorFlow or Keras."""
+        variable = getattr(variable, "value", variable) if isinstance(variable, keras.Variable) else variable
+        return self._of.get(id(variable.handle), variable).numpy()
+
+
+def _is_of_a_variable(captured: Any) -> bool:
+    return captured.dtype == tf.resource and bool(captured._handle_data and captured._handle_data.shape_and_type)
+
+
+def _copy(handle: Any) -> Any:
+    (kind,) = handle._handle_data.shape_and_type
+    value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.as_dtype(kind.dtype))
+    return tf.Variable(value, shape=tf.TensorShape(kind.shape))
+
+
 class Ranks:
     """One step on several ranks.
 
     Attributes:
-        traced: the step of each rank; plan: how the first one is shared out.
+        traced, steps: one that does for all ranks, or that of each.
+        plan: how the first one is shared out.
     """
 
     def __init__(
@@ -153,27 +181,34 @@ class Ranks:
         size: int,
         trace: Callable[[int], Any],
         rows: Sequence[bool],
-        stateless: bool = False,
+        own: bool = False,
         fixed: int = 0,
         slots: Sequence[Any] = (),
     ):
         """Args:
-        trace: gives the concrete function of a rank, which owns its variables.
+        trace: gives the concrete function of a rank.
         rows: for each tensor of it, whether it has the rows of the batch.
-        stateless: there are no variables, and one graph does for all ranks.
+        own: each rank has a function of its own, with its variables: for ops with a state, which a graph keeps. Else
+            `trace` is called once, and ranks run one graph, each with copies of the variables as they are now: tracing
+            is most of what a test costs.
         fixed: the number of rows that it is traced for; 0: any number.
-        slots: of each rank, which variables lie in parts, see `shards.Slots`; empty for none.
+        slots: of each rank, which variables lie in parts, see `shards.Slots`; then each has a function of its own.
         """
-        self.size, self.rows, self._stateless = size, rows, stateless
+        self.size, self.rows, self._own = size, rows, own or bool(slots)
         self.meeting = Meeting(size)
-        self.traced = [trace(rank) for rank in ([size] if stateless else range(size))]
-        ranks = [size] if stateless else range(size)
+        ranks = range(size) if self._own else [size]
+        self.traced = [trace(rank) for rank in ranks]
+        self._copies = [] if self._own else [Copies(self.traced[0]) for _ in range(size)]
         self.exchanges = [ThreadExchange(self.meeting, rank) for rank in ranks]
         self.steps = [
             Partitioned(one, rows, exchange, _columns(one, rows), fixed=fixed, slots=slots[place] if slots else None)
             for place, (one, exchange) in enumerate(zip(self.traced, self.exchanges, strict=True))
         ]
         self.plan = self.steps[0].plan
+
+    def numpy(self, variable: Any, rank: int) -> Any:
+        """What a rank has for a variable that the traced function captures, if ranks run one graph."""
+        return self._copies[rank].numpy(variable)
 
     def whole(self) -> dict[str, int]:
         """How many ops of each type every rank computes whole though there are rows."""
@@ -185,18 +220,17 @@ class Ranks:
     def __call__(self, batch: Sequence[Any], bounds: Sequence[int]) -> list[Any]:
         """What each rank gives for a batch that is cut at these places, flat."""
         empty = [bounds[rank] == bounds[rank + 1] for rank in range(self.size)]
-        graphs = [self.steps[0 if self._stateless else rank].graph(empty=empty[rank]) for rank in range(self.size)]
+        graphs = [self.steps[rank if self._own else 0].graph(empty=empty[rank]) for rank in range(self.size)]
 
         def work(rank: int) -> Any:
             low, high = bounds[rank], bounds[rank + 1]
             given = [value[low:high] if has else value for value, has in zip(batch, self.rows, strict=True)]
             given.append(tf.constant([0, low, high - low, bounds[-1]]))
             graph = graphs[rank]
-            if not self._stateless:
+            if self._own:
                 return [tensor.numpy() for tensor in graph(*given)]
-            return [
-                tensor.numpy() for tensor in graph._call_flat(given, self.meeting.as_rank(graph.captured_inputs, rank))
-            ]
+            captured = self.meeting.as_rank(self._copies[rank].put(graph.captured_inputs), rank)
+            return [tensor.numpy() for tensor in graph._call_flat(given, captured)]
 
         results = on_threads(self.size, self.meeting, work)
         assert self.meeting.is_empty()

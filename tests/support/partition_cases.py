@@ -47,21 +47,18 @@ def compare(
     batches = [(draw or rows)(generator, size) for size in sizes]
     specs = [tf.TensorSpec([fixed or None, *one.shape[1:]], one.dtype) for one in batches[0]]
 
-    def traced() -> tuple[Any, Any]:
-        variables, function = build()
-        return variables, tf.function(function).get_concrete_function(*specs)
-
-    mine, single = traced()
-    models = [traced() for _ in range(ranks)]
-    several = Ranks(ranks, lambda rank: models[rank][1], [True] * len(specs), fixed=fixed)
+    variables, function = build()
+    traced = tf.function(function).get_concrete_function(*specs)
+    several = Ranks(ranks, lambda rank: traced, [True] * len(specs), fixed=fixed)
     several.steps[0].graph()
     exchanges, logs = several.exchanges[0].calls, 0.0
     for batch in batches:
         given = [tf.constant(one) for one in batch]
-        wanted = [tensor.numpy() for tensor in tf.nest.flatten(single(*given))]
+        wanted = [tensor.numpy() for tensor in tf.nest.flatten(traced(*given))]
         for got in several(given, cut(len(batch[0]), ranks, generator)):
             logs = max([logs, *(_far(one, other) for one, other in zip(got, wanted, strict=True))])
-    values = [[variable.numpy() for variable in variables] for variables in [mine, *(one for one, _ in models)]]
+    values = [[variable.numpy() for variable in variables]]
+    values += [[several.numpy(variable, rank) for variable in variables] for rank in range(ranks)]
     far = [max([0.0, *(_far(one, other) for one, other in zip(some, values[0], strict=True))]) for some in values[1:]]
     apart = max(
         max([0.0, *(_far(one, other) for one, other in zip(some, values[1], strict=True))]) for some in values[1:]

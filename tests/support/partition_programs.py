@@ -307,7 +307,7 @@ def failure(seed: int, ranks: int = 3) -> str:
     generator = np.random.RandomState(seed)
     try:
         traced = tf.function(program.__call__, autograph=False).get_concrete_function(*specs)
-        several = Ranks(ranks, lambda rank: traced, [True, True], stateless=True)
+        several = Ranks(ranks, lambda rank: traced, [True, True])
         for size in SIZES:
             x, y, _ = batch(size, 7)
             try:

@@ -212,7 +212,7 @@ def failures(some: Sequence[Run], seed: int = 0) -> list[str]:
 
 def _failures(some: Sequence[Run], seed: int) -> list[str]:
     traced = Traced(some)
-    ranks = Ranks(RANKS, traced.trace, [True] * len(traced.specs), stateless=True)
+    ranks = Ranks(RANKS, traced.trace, [True] * len(traced.specs))
     found = _labels(traced, ranks.plan)
     generator = np.random.RandomState(seed)
     for rows in BATCHES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -110,9 +110,9 @@ def compare(
         return model, traced
 
     one, single = built()
-    whole, parts = [built() for _ in range(RANKS)], [built() for _ in range(RANKS)]
+    parts = [built() for _ in range(RANKS)]
     slots = [ThreadSlots(model, rank, weights) for rank, (model, _) in enumerate(parts)]
-    sync = Ranks(RANKS, lambda rank: whole[rank][1], [True, True])
+    sync = Ranks(RANKS, lambda rank: single, [True, True])
     several = Ranks(RANKS, lambda rank: parts[rank][1], [True, True], slots=slots)
     generator = np.random.RandomState(0)
     for size in SIZES:
@@ -126,16 +126,20 @@ def compare(
         for place in slots[rank].own:
             whole_slot = np.concatenate([other.own[place].numpy() for other in slots])
             slots[rank].variables[place].assign(whole_slot.reshape(slots[rank].variables[place].shape))
-    far = [_far(model, whole[0][0]) for model, _ in parts]
+    whole = [sync.numpy(variable, 0) for variable in _variables(one)]
     return Result(
-        max(far),
-        max(_far(model, one) for model, _ in parts),
+        max(_far(model, whole) for model, _ in parts),
+        max(_far(model, _variables(one)) for model, _ in parts),
         len(slots[0].own),
         several.exchanges[0].calls,
         sync.exchanges[0].calls,
     )
 
 
-def _far(one: Any, other: Any) -> float:
-    pairs = zip([*one.variables, *one.optimizer.variables], [*other.variables, *other.optimizer.variables], strict=True)
+def _variables(model: Any) -> list[Any]:
+    return [*model.variables, *model.optimizer.variables]
+
+
+def _far(model: Any, values: Sequence[Any]) -> float:
+    pairs = zip(_variables(model), values, strict=True)
     return max(float(np.abs(np.asarray(a, "f8") - np.asarray(b, "f8")).max(initial=0)) for a, b in pairs)

@@ -47,7 +47,7 @@ def _given(support, trace, specs, batches, stateless, wanted):
 
     partition, _ = support
     generator = np.random.RandomState(0)
-    ranks = partition.Ranks(3, lambda rank: trace(), [True] * len(specs), stateless=stateless)
+    ranks = partition.Ranks(3, lambda rank: trace(), [True] * len(specs), own=not stateless)
     for batch in batches:
         bounds = (0, 1, 1, 2) if len(batch) == 2 else partition.cut(len(batch), 3, generator)
         given = tf.constant(batch)
@@ -134,7 +134,7 @@ def test_a_draw_that_is_needed_whole_is_drawn_whole(support):
         return tf.reduce_sum(x * noise), tf.linalg.norm(noise), tf.sort(noise[:, 0])
 
     partition, _ = support
-    plan = partition.Ranks(2, lambda rank: tf.function(step).get_concrete_function(spec), [True], stateless=True).plan
+    plan = partition.Ranks(2, lambda rank: tf.function(step).get_concrete_function(spec), [True]).plan
     assert plan.exchanges
     assert all(tensor.op.type != "StatelessRandomNormalV2" for tensor in plan.exchanges)
 

@@ -83,7 +83,7 @@ def test_a_large_mean_costs_no_digits(support, dtype):
     kept = random.rand(ROWS, 3) < 0.7
     specs = [tf.TensorSpec([None, 3], dtype), tf.TensorSpec([None, 3], tf.bool)]
     ranks = partition.Ranks(
-        3, lambda rank: tf.function(_statistics).get_concrete_function(*specs), [True, True], stateless=True
+        3, lambda rank: tf.function(_statistics).get_concrete_function(*specs), [True, True]
     )
     assert len(keras_steps.levels(ranks.plan)) == 1
     wanted = _statistics(tf.constant(x, tf.float64), tf.constant(kept))

@@ -50,7 +50,7 @@ FORMS = {
 def test_small_and_large_batches(support, form):
     """Fewer rows than the size that a slice asks for, and more."""
     traced = tf.function(FORMS[form]).get_concrete_function(tf.TensorSpec([None, 6], tf.float64))
-    ranks = support.Ranks(3, lambda _: traced, [True], stateless=True)
+    ranks = support.Ranks(3, lambda _: traced, [True])
     generator = np.random.RandomState(0)
     for rows in (*ROWS, 8000) if form == "many rows" else ROWS:
         batch = tf.constant(generator.randn(rows, 6))

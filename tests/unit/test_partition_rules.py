@@ -3,7 +3,7 @@
 import pytest
 
 TABLES = ("CONTRACTIONS", "REDUCTIONS", "LAYOUT", "SLICES", "ROWWISE", "NORMALIZATION", "INDICES")
-PARTS = 4
+PARTS = 8
 #: Rules that are tried in steps (tests/unit/test_partition_steps.py): they need variables.
 IN_STEPS = {"ReadVariableOp", "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "Assert"}
 #: Modules whose rules are tried elsewhere: draws in tests/unit/test_partition_draws.py, to the bit.

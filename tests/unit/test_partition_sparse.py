@@ -73,25 +73,21 @@ def test_the_answer_of_one_rank(support, name):
 
     partition, _ = support
     specs = [tf.TensorSpec([None, LENGTH], tf.int32), tf.TensorSpec([None, 2])]
-    models = [_model(name) for _ in range(4)]
+    model = _model(name)
     random = np.random.RandomState(0)
     batches = [
         (random.randint(0, 9, (rows, LENGTH)).astype("int32"), random.rand(rows, 2).astype("f4")) for rows in (9, 5, 2)
     ]
-    for model in models:
-        model.compute_loss(*batches[0], model(batches[0][0]))
-        for metric in model.metrics:
-            metric.reset_state()
-
-    def trace(rank):
-        return tf.function(lambda *batch: models[rank].train_step(batch)).get_concrete_function(*specs)
-
-    several, single = partition.Ranks(3, trace, [True, True]), trace(3)
+    model.compute_loss(*batches[0], model(batches[0][0]))
+    for metric in model.metrics:
+        metric.reset_state()
+    single = tf.function(lambda *batch: model.train_step(batch)).get_concrete_function(*specs)
+    several = partition.Ranks(3, lambda rank: single, [True, True])
     for batch in batches:
         given = [tf.constant(one) for one in batch]
         wanted = [tensor.numpy() for tensor in tf.nest.flatten(single(*given))]
         for got in several(given, (0, 1, 1, 2) if len(batch[0]) == 2 else (0, 2, 4, len(batch[0]))):
             np.testing.assert_allclose(got, wanted, rtol=1e-5)
-    for model in models[:3]:
-        for one, other in zip(model.weights, models[3].weights, strict=True):
-            np.testing.assert_allclose(one.numpy(), other.numpy(), atol=1e-5)
+    for rank in range(3):
+        for weight in model.weights:
+            np.testing.assert_allclose(several.numpy(weight, rank), weight.numpy(), atol=1e-5)
