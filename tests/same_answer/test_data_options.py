@@ -15,7 +15,7 @@ REFUSED = {
     "DataSet": {"both weights"},
 }
 #: Those that are unlike one another come first.
-SOURCES = ("drawing", "generator", "pure", "DataSet", "arrays", "tf.data", "from_generator", "impure")
+SOURCES = ("drawing", "DataSet", "generator", "pure", "arrays", "tf.data", "from_generator", "impure")
 
 
 def test_flips(ranks):
@@ -25,7 +25,7 @@ def test_flips(ranks):
     alike(ranks(data_options.flips, (3,), meets="", parallel=True))
 
 
-@pytest.mark.variants(4)
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("source", SOURCES)
 def test_options(ranks, request, source):
     """The same history and weights; what Keras refuses is the same error on every rank."""

@@ -8,12 +8,14 @@ from tests.support.cases import derived_logs
 FORMS = ["derived", "eager", "made late", "several steps", "weight", "compiled", "of its own", "metric of metrics"]
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("form", FORMS)
 def test_derived(ranks, form):
     """Logs of batches and epochs, and weights where they follow from a result."""
-    same(ranks(derived_logs.derived, (1, 2, 3), form=form), rtol=5e-5)
+    same(ranks(derived_logs.derived, (1, 3), form=form), rtol=5e-5)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("form", ["derived", "eager", "weight"])
 def test_reproducible(ranks, form):
     """With --reproducible the same bits on any number of ranks, and what one rank has without it."""

@@ -157,7 +157,7 @@ EVERY = {
 }
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("form", EVERY)
 def test_callbacks(ranks, form):
     """Every strategy with the default progress bar, with each callback of Keras, and with one that reads batches."""
@@ -170,6 +170,7 @@ def test_callbacks(ranks, form):
             np.testing.assert_allclose(value["seen"][-1]["loss"], value["losses"]["seen"][-1], rtol=1e-5)
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("form", EVERY)
 def test_means_of_rows(ranks, form):
     """What a step computes of its rows is the mean over the rows of all groups, however many there are."""

@@ -28,7 +28,7 @@ def trained(any_ranks):
     return of
 
 
-@pytest.mark.variants(sum(1 + len(NAMES[kind].split()) for kind in ("binary", "regression")))
+@pytest.mark.variants(sum(1 + len(NAMES[kind].split()) for kind in ("binary",)))
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in NAMES for name in ["loss", *NAMES[kind].split()]])
 def test_metric(trained, kind, name):
     """One metric, of training, of validation and of `evaluate`; some also with sample weights."""
