@@ -27,12 +27,13 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory):
+def plain(request, tmp_path_factory):
     """What the cases return in a Python that knows nothing of MPI or of patches."""
     file = tmp_path_factory.mktemp("plain") / "results"
+    chosen = [path_of(item.callspec.params["case"]) for item in request.session.items if item.path == request.path]
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("MATEX", "OMPI", "PMI"))}
     subprocess.run(
-        [sys.executable, str(Path(__file__).parents[1] / "support" / "plain.py"), str(file), *map(path_of, CASES)],
+        [sys.executable, str(Path(__file__).parents[1] / "support" / "plain.py"), str(file), *chosen],
         env=environment | THREADS, check=True, timeout=240,
     )  # fmt: skip
     return pickle.loads(file.read_bytes())
