@@ -26,7 +26,7 @@ FOLDERS = ("matex_tf", "patches", "readers")
 #: The page that says more about what the files below these paths print or raise; the longest path counts.
 PAGES = {
     "matex_tf/": "running.md",
-    "matex_tf/center/": "groups.md",
+    "matex_tf/features/groups/": "groups.md",
     "matex_tf/cli/bench.py": "benchmarks.md",
     "matex_tf/features/horovod/command.py": "from-horovod.md",
     "matex_tf/cli/join.py": "groups.md",
@@ -60,7 +60,6 @@ PAGES = {
     "patches/data/": "data.md",
     "patches/division/": "data.md",
     "patches/files/": "files.md",
-    "patches/groups/": "groups.md",
     "matex_tf/features/horovod/": "horovod-reference.md",
     "patches/keras2/": "keras2.md",
     "patches/loops/": "loops.md",

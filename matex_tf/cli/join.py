@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from matex_tf.center import terms
+from matex_tf import features
 from matex_tf.cli import run
 from matex_tf.errors import DataError, SettingError, harmless
 from matex_tf.faults import growth
@@ -50,7 +51,7 @@ def parser() -> Parser:
         help="Give other hosts this variable too, as for matex-tf run; may be repeated",
     )  # fmt: skip
     parser.add(title, "--dry-run", action="store_true", help="Print the mpirun line instead of running it")
-    parser.add_settings(leave_out=("join", "groups", "servers", "faults"), shown=False)
+    parser.add_settings(shown=False)
     return parser
 
 
@@ -61,7 +62,8 @@ def command(given: argparse.Namespace) -> int:
         SettingError: there is no such job, or none that can be joined.
     """
     path, entry = find(given.job, given.flags.get("watch_dir", ""))
-    if entry.center is None:
+    flags = _by_features(entry, path, given.flags)
+    if flags is None:
         why = growth.why_not(Settings.read(entry.run.get("settings", {})))
         if not why:
             return _grow(entry, given)
@@ -69,9 +71,7 @@ def command(given: argparse.Namespace) -> int:
             f"no rank can join job {entry.name}: {why}; and it has no center that a group could join, as --strategy "
             "elastic and server have from the first step of a fit on several ranks."
         )
-    job = {name: text for name, text in entry.run["settings"].items() if name not in terms.OWN}
-    own = {"seed": str(entry.run["seed"]), "groups": "1", "servers": "0", "faults": "abort", "join": str(path)}
-    given.flags = {**job, **given.flags, **own}
+    given.flags = flags
     if not given.rest:
         given.rest = list(entry.run["words"])
         try:
@@ -82,6 +82,15 @@ def command(given: argparse.Namespace) -> int:
                 "and start it where it finds its files."
             ) from None
     return run.command(given)
+
+
+def _by_features(entry: registry.Entry, path: Path, given: Mapping[str, str]) -> dict[str, str] | None:
+    """The settings with which ranks join a job, by the first feature that can; see `Feature.joins`."""
+    for feature in features.found().values():
+        module, _, function = feature.joins.partition(":")
+        if module and (flags := getattr(importlib.import_module(module), function)(entry, path, given)) is not None:
+            return dict(flags)
+    return None
 
 
 def _grow(entry: registry.Entry, given: argparse.Namespace) -> int:

@@ -60,13 +60,13 @@ class World:
         generation: how often ranks have been left behind; with it `rank`, `size` and what follows from them change.
         first_ranks: the rank that each had before any was left behind.
         location, step_signature: where this rank is, and what the ranks agree on there; see `at`.
-        groups: what `matex_tf.core.groups` has made of this world; None until it is asked for.
+        within: worlds that a feature has made of this one, and their name; None until it asks for them.
         part_of: the world of which this is a group; None for others.
         forked_from: the world of the rank that has forked this process, which is none itself; None in a rank.
         growth: lets ranks come (`matex_tf.faults.growth`); None where none can.
         arrival: in a rank that has come, and is not yet among the others, its way to them (`matex_tf.faults.arrival`).
         compared: checksums of what ranks have compared since this was emptied, by purpose: the first of each.
-        center: what `matex_tf.center` keeps of this world; None until it is asked for.
+        center: what groups that train apart have in common, kept by a feature; None until it is asked for.
         on_wait: called before this rank waits for all others, where others may be held up by what it has not said yet.
         on_meeting: called after this rank has met all others for the same purpose.
     """
@@ -87,7 +87,7 @@ class World:
         self.restarts = False
         self.checkpoints: Checkpoints | None = None
         self.holds_shard = False
-        self.groups: tuple[str, Any] | None = None
+        self.within: tuple[str, Any] | None = None
         self.part_of: World | None = None
         self.forked_from: World | None = None
         self.center: Any = None
@@ -481,8 +481,8 @@ class World:
         if self.center is not None:
             self.center.close()
         if self._comm is not None:
-            if self.groups is not None:
-                self.groups[1].world.free()
+            if self.within is not None:
+                self.within[1].world.free()
             for comm in (*self._split, self._comm):
                 comm.free()
             self._split, self._comm = [], None

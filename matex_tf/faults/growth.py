@@ -34,7 +34,7 @@ def why_not(settings: Settings) -> str:
     """Why ranks cannot come to a job with these settings, in words; empty where they can."""
     if settings.faults != "shrink":
         return f"its --faults is {settings.faults}: ranks come and go with --faults shrink"
-    if settings.strategy != "sync" or settings.groups:
+    if settings.strategy != "sync":
         return f"its ranks train independently (--strategy {settings.strategy})"
     for name, plain in (("batch", "global"), ("shard", "none"), ("reproducible", 0), ("transport", "mpi")):
         if getattr(settings, name) != plain:

@@ -48,13 +48,18 @@ class Feature:
         commands: of `matex-tf`, by their names.
         settings: where its frozen dataclass of settings is, as "package.module:Class"; each field is declared by
             `matex_tf.settings.option`. With a method `check(settings, ranks)` it refuses what does not go together;
-            `refuse_aside()` is called if a script imports Horovod's names, and `finish()` when it has ended.
+            `refuse_aside()` is called if a script imports Horovod's names, and `finish()` when it has ended. Where one
+            is not the default, `world_that_trains(world)` and `training_ranks(ranks)` say who trains, and
+            `begin(world)` is called on those ranks before the script.
         pages: the topics of its settings, and the page of the docs that says more about each.
         strategies: choices of `--strategy`, and where the class of each is.
         names: classes that `matex_tf` has under their own names, and the module of each.
         patches: modules that are patched, and the module of ours that patches each; rows as in `patches/table.py`.
         step_parts: classes of `patches.steps.step_part.StepPart`, as "package.module:Class".
         starts: functions without arguments, as "package.module:function", that each process calls before its script.
+        joins: a function, as "package.module:function", that takes the `watching.registry.Entry` of a running job, its
+            file, and settings that are asked for, and gives the settings with which other ranks join it, as texts by
+            name; None where they cannot.
         package: what to install to have it, as pip takes it; for features of matex_tf itself, which known.txt lists.
     """
 
@@ -66,6 +71,7 @@ class Feature:
     patches: Sequence[tuple[str, str]] = ()
     step_parts: Sequence[str] = ()
     starts: Sequence[str] = ()
+    joins: str = ""
     package: str = ""
 
 

@@ -105,7 +105,7 @@ def begin(world: World, settings: Settings, target: Target, mounts: Mounts) -> N
         return
     from matex_tf.patches.common import active_flag
 
-    reason = "groups that join a job share its files" if settings.join else mounts.refused
+    reason = "groups that join a job share its files" if settings.is_guest else mounts.refused
     reasons = world.allgather(reason, "see whether layers can be had")
     layer: PrivateLayer | None = None
     if world.local_rank == 0:

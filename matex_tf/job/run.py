@@ -66,17 +66,14 @@ def main(arguments: Sequence[str], mounts: layered.Mounts | None = None) -> int:
     if world.is_single and not world.restarts and not settings.changes_one_rank:
         return run_alone(target, ending, settings)
     world_module.adopt(world)
-    if settings.servers and not world.is_single:
-        from matex_tf.center import serving
-
-        try:
-            training = serving.ranks_that_train(world, settings)
-        except MatexError as error:
-            return ending.failed_to_start(error)
-        if training is None:
-            return 0
-        world = training
-        world_module.adopt(world)
+    try:
+        training: World | None = settings.passed_through("world_that_trains", world)
+    except MatexError as error:
+        return ending.failed_to_start(error)
+    if training is None:
+        return 0
+    world = training
+    world_module.adopt(world)
     run_among(world, target, settings, mounts or layered.Mounts())
     return 0
 
@@ -96,10 +93,7 @@ def run_among(world: World, target: Target, settings: Settings, mounts: layered.
         seed = prepare(world, settings, output)
         layered.begin(world, settings, target, mounts)
         reporter = watched.begin(world, settings, target, seed, run_state.current().part(Meter))
-        if settings.join:
-            from matex_tf.center import joining
-
-            joining.begin(world, settings.join)
+        settings.call_each("begin", world)
         callers.use(target.name, target.is_module, target.text)
         if settings.env == "hide" and not asking.takes_part(target.name if target.is_in_a_file else "", target.text):
             child_processes.hide()

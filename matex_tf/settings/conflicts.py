@@ -27,7 +27,7 @@ def refuse(settings: Settings, asked: str, others: Mapping[str, tuple[tuple[Any,
     """
     values = settings.values()
     for name, (allowed, why) in others.items():
-        if (value := values[name]) not in allowed:
+        if name in values and (value := values[name]) not in allowed:  # a feature may be missing
             shown, take = (("off", "on")[one] if isinstance(one, bool) else one for one in (value, allowed[0]))
             instead = f"Take {flag_name(name)} {take}" if allowed[0] else f"Leave out {flag_name(name)}"
             raise SettingError(

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from matex_tf.errors import MatexError, SettingError
+from matex_tf.errors import MatexError
 from matex_tf.features import registry
 from matex_tf.settings import conflicts
 from matex_tf.settings.declaration import Option, flag_name, option
@@ -187,34 +187,6 @@ class Settings:
     strategy: str = option(
         "sync",
         "What ranks exchange, with whom and when.",  # the registry of strategies adds the choices, see `options`
-        group="strategy",
-    )
-    groups: str = option(
-        "",
-        "Which ranks train as one with `--strategy elastic`, `server` or `local`: a number of groups, `host`, or lists "
-        "of ranks such as `0-3/4-7`. Inside a group all is as with sync; groups meet as the strategy has it. Empty: "
-        "each rank is a group.",
-        group="strategy",
-    )
-    servers: int = option(
-        0,
-        "How many ranks, the last ones, train nothing and keep the center of `--strategy elastic` and `server`. With 0 "
-        "each rank that trains keeps a piece of it.",
-        kind="count",
-        group="strategy",
-    )
-    center_network: str = option(
-        "",
-        "The network on which servers of a center listen, such as `10.0.0.0/8`, a private one: what travels is not "
-        "encrypted. Empty: loopback if all ranks are on one host, otherwise the first private address that each host "
-        "has for itself.",
-        group="strategy",
-    )
-    join: str = option(
-        "",
-        "The job file of a running job of `--strategy elastic` or `server`: the ranks train in it as one more group. "
-        "`matex-tf join` sets it. Empty for a job by itself.",
-        kind="text",
         group="strategy",
     )
     transport: str = option(
@@ -418,10 +390,17 @@ class Settings:
             groups += [group] if group != declared() else []
         return dataclasses.replace(self, **values, declared=tuple(groups))
 
-    def call_each(self, method: str) -> None:
+    def call_each(self, method: str, *given: Any) -> None:
         """Call a method of the options that strategies and features declare, of those that have it and are used."""
         for declared in self.declared:
-            getattr(declared, method, lambda: None)()
+            getattr(declared, method, lambda *_: None)(*given)
+
+    def passed_through(self, method: str, value: Any) -> Any:
+        """What a method of the same options makes of a value, one after the other; None as soon as one gives that."""
+        for declared in self.declared:
+            if value is not None:
+                value = getattr(declared, method, lambda same: same)(value)
+        return value
 
     def values(self) -> dict[str, Any]:
         """Every setting by its name, options of strategies as well."""
@@ -432,7 +411,7 @@ class Settings:
     def changes_one_rank(self) -> bool:
         """Whether a script on one rank does other than Python would have it do."""
         of_features = any(getattr(one, "changes_one_rank", False) for one in self.declared)
-        return self.reproducible > 0 or of_features or bool(self.join)
+        return self.reproducible > 0 or of_features
 
     def of_one_rank(self) -> list[str]:
         """The names of the settings of features that change what one rank computes, without files that it writes."""
@@ -444,15 +423,19 @@ class Settings:
         """Whether loops of the script's own are shared out; with virtual ranks every rank walks over whole batches."""
         return self.shard_loops and not self.reproducible
 
+    @property
+    def is_guest(self) -> bool:
+        """Whether these ranks take part in the training of another job, which writes its files itself."""
+        return any(getattr(one, "is_guest", False) for one in self.declared)
+
     def training_ranks(self, ranks: int) -> int:
-        """How many of so many ranks train; the others are servers of the center.
+        """How many of so many ranks train; a feature may have others do something else.
 
         Raises:
             SettingError: none.
         """
-        if self.servers >= ranks:
-            raise SettingError(f"--servers {self.servers} leaves none of {ranks} ranks to train: take fewer.")
-        return ranks - self.servers
+        training: int = self.passed_through("training_ranks", ranks)
+        return training
 
     def refuse_conflicts(self, ranks: int = 0) -> None:
         """Refuse settings that do not go together.
@@ -465,7 +448,6 @@ class Settings:
         """
         strategy = STRATEGIES[self.strategy]
         strategy.check(self, ranks)
-        strategy.check_groups(self, ranks)
         conflicts.check(self, ranks)
         for declared in declarations().values():
             if hasattr(declared, "check"):

@@ -46,9 +46,6 @@ STRATEGIES = Registry(
     {
         "sync": "matex_tf.strategies.sync:Sync",
         "pipe": "matex_tf.strategies.pipe:Pipe",
-        "local": "matex_tf.strategies.local:Local",
-        "elastic": "matex_tf.strategies.elastic:Elastic",
-        "server": "matex_tf.strategies.server:Server",
     }
 )
 

@@ -10,14 +10,11 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from matex_tf.errors import SettingError
 from matex_tf.settings import Settings
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from matex_tf.core.groups import Groups
-    from matex_tf.core.world import World
     from matex_tf.planning.step_cost import PlannedStep, StepCost
 
 Gradient: TypeAlias = "tf.Tensor | tf.IndexedSlices | None"
@@ -82,10 +79,8 @@ class Strategy:
         delays_updates: whether `delay` is called in place of `exchange`.
         replicas_identical: whether all ranks have the same weights after each step; else they have after `flush`.
         only_in_fit: whether it needs to know when the weights are looked at.
-        in_groups: whether `--groups` may let several ranks train as one.
-        has_center: whether what all groups have in common lies on servers, see `matex_tf.center`.
-        apart: whether groups of ranks train apart, each on its part of a batch; see `groups_of`.
-        deals_parts: whether the parts of batches are dealt out to whichever group is ready, see `next_part`.
+        apart: whether groups of ranks train apart, each on its part of a batch; see `steps_apart`.
+        deals_parts: whether the parts of batches are dealt out to whichever group is ready.
     """
 
     name: ClassVar[str] = ""
@@ -102,8 +97,6 @@ class Strategy:
     delays_updates = False
     replicas_identical = True
     only_in_fit = False
-    in_groups: ClassVar[bool] = False
-    has_center: ClassVar[bool] = False
     apart = False
     deals_parts = False
 
@@ -122,57 +115,6 @@ class Strategy:
         Raises:
             SettingError: what does not go together, and what to take instead.
         """
-
-    @classmethod
-    def check_groups(cls, settings: Settings, ranks: int) -> None:
-        """Refuse groups and servers where the strategy has none.
-
-        Args:
-            ranks: how many there are; 0 if nobody knows yet.
-
-        Raises:
-            SettingError: what does not go together, and what to take instead.
-        """
-        if settings.groups:  # commands read settings, and need no more than that
-            from matex_tf.core import groups
-
-            groups.check(settings.groups, ranks)
-        if settings.groups and not cls.in_groups:
-            raise SettingError(
-                "--groups is for strategies whose ranks train independently, and "
-                f"--strategy {cls.name} has no groups: take --strategy elastic, server or local, or leave out --groups."
-            )
-        if settings.servers and not cls.has_center:
-            raise SettingError(
-                f"--servers is for strategies with a center, and --strategy {cls.name} has none: take --strategy "
-                "elastic or server, or leave out --servers."
-            )
-        if settings.join and not cls.has_center:
-            raise SettingError(
-                f"--join is for strategies with a center, and --strategy {cls.name} has none: take that of the job."
-            )
-        if settings.join and (settings.groups != "1" or settings.servers or settings.faults != "abort"):
-            raise SettingError(
-                "--join lets ranks train in another job as one group of it: take --groups 1, --servers 0 and --faults "
-                "abort, as matex-tf join does."
-            )
-        if (cls.has_center or settings.groups) and settings.batch == "per-rank":
-            raise SettingError(
-                f"--batch per-rank and --strategy {cls.name}{' --groups' * bool(settings.groups)} do not go together: "
-                "groups split each batch of the script. Take --batch global and a larger batch size."
-            )
-        if settings.center_network:
-            import ipaddress
-
-            try:
-                network = ipaddress.ip_network(settings.center_network)
-            except ValueError as error:
-                raise SettingError(f"--center-network: {error}; it must look like 10.0.0.0/8.") from None
-            if not network.is_private:
-                raise SettingError(
-                    f"--center-network {settings.center_network} is not a private network, and what travels is not "
-                    "encrypted: name a private one, such as 10.0.0.0/8, if need be that of a VPN."
-                )
 
     def predict(self, step: PlannedStep) -> StepCost:
         """What a step takes with this strategy and its options, for `matex-tf plan`.
@@ -227,26 +169,6 @@ class Strategy:
         weights. `state` of `begin` is averaged by the caller. May be called when nothing has happened since.
         """
 
-    def groups_of(self, ranks: World) -> Groups:
-        """The groups of a world that train apart. Collective where it is asked for first."""
-        from matex_tf.core import groups
-
-        return groups.of(ranks, self.settings.groups)
-
-    def begin_epoch(self, model: Any) -> None:
-        """Where parts of batches are dealt out: they are dealt out anew. May be called before `begin`."""
-
-    def end_epoch(self, model: Any, batches: int) -> None:
-        """Where parts of batches are dealt out: all of an epoch have been taken.
-
-        Args:
-            batches: how many the epoch had.
-        """
-
-    def goes_on(self, model: Any) -> bool:
-        """Whether the training goes on after this epoch, where the job that this group has joined says that."""
-        return True
-
     def note_progress(self, model: Any, variables: Sequence[Any]) -> None:
         """Before `begin`.
 
@@ -254,21 +176,16 @@ class Strategy:
             variables: those of which a group that joins later shall have the first rank's values.
         """
 
-    def parts_of_batch(self, model: Any, ranks: World) -> int:
-        """Into how many parts each batch is cut in this epoch, where groups train apart.
+    def steps_apart(self, step: Any) -> Any:
+        """What makes the training steps of a model where `apart` is set: an object with
+
+        - `__call__(batch, single)`, which trains on a batch, or on a part of it, and returns the logs; `single`: the
+          batch is none of an epoch;
+        - `begin_epoch()`, `end_epoch()`, and `pass_over(count)`: so many batches of the epoch were drawn and left.
 
         Args:
-            ranks: all that train.
+            step: the `SharedStep` of the model.
         """
-        return self.groups_of(ranks).count
-
-    def next_part(self, model: Any) -> int:
-        """Where parts of batches are dealt out, after `begin`: what this group trains on next, as the number of the
-        batch in its epoch, times the parts of a batch, plus the number of the part."""
-        raise NotImplementedError
-
-    def take_part(self, model: Any) -> None:
-        """That part is about to be trained on: let `next_part` be the one after it."""
         raise NotImplementedError
 
     def pass_rows(self, adapter: Any, elements: Any, holding: Any, size: int, chosen: Any) -> Any:

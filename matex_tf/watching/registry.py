@@ -33,7 +33,7 @@ class Entry:
         token: what has to be said first.
         run: what it runs, for a group that joins: the words of the script and its arguments, the directory, the
             settings that are not the defaults, as texts by name, and the seed.
-        center: where its center is, see `matex_tf.center`; None where it has none (yet).
+        center: what a feature says of how others can join it; None where they cannot (yet).
     """
 
     name: str

@@ -18,7 +18,6 @@ from matex_tf.patches.data.row_batches import RowIterator
 from matex_tf.patches.fit import end_of_data, small_calls
 from matex_tf.patches.fit.step import one_rank_shapes, partitioned_step
 from matex_tf.patches.fit.step.shared_step import SharedStep
-from matex_tf.patches.groups.steps import GroupSteps
 from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.recovery import resume_fit
 from matex_tf.patches.steps import row_choice
@@ -37,7 +36,7 @@ class StepFunction:
         self._plain: Any = None  # Keras' own, for calls that other ranks do not take part in
         self._whole_test = small_calls.WholeTest(model)
         self._counters = end_of_data.Counters(model) if kind == "train" else None
-        self._groups = GroupSteps(self.step)
+        self.apart: Any = None  # what makes the steps of groups that train apart
         if model.distribute_strategy.num_replicas_in_sync > 1:
             raise MatexError(
                 f"{model.name} was built in the scope of a tf.distribute strategy of "
@@ -107,30 +106,28 @@ class StepFunction:
     def _draw(self, iterator: Any) -> bool:
         """Fetch the batches of one execution, and leave them; whether there were any."""
         drawn = sum(1 for _ in self.feed.batches(iterator, self.model.steps_per_execution))
-        self._groups.pass_over(drawn)
+        if self._is_apart():
+            self.apart.pass_over(drawn)
         return drawn > 0
 
     def begin_epoch(self) -> None:
         """An epoch begins; all ranks come here."""
         self.feed.begin_epoch()
-        self._groups.begin_epoch()
-
-    @property
-    def made_no_step(self) -> bool:
-        """Whether this group has trained on no part of a batch yet."""
-        return self._groups.made_no_step
+        if self._is_apart():
+            self.apart.begin_epoch()
 
     def end_epoch(self, evaluating: bool) -> None:
         """An epoch has no batch left, or the model is evaluated; all ranks come here."""
         self.feed.end_epoch(self.model)
         if not evaluating:
-            self._groups.end_epoch()
+            if self._is_apart():
+                self.apart.end_epoch()
             for part in model_state.of(self.model).fit_parts:
                 part.after_epoch()
 
     def _run(self, batch: Batch, single: bool = False) -> Any:
-        if self.kind == "train" and strategies.current().apart:
-            return self._groups(batch, single)
+        if self._is_apart():
+            return self.apart(batch, single)
         parts = model_state.of(self.model).fit_parts if self.kind == "train" else []
         for part in parts:
             if part.wants_rows:
@@ -141,6 +138,14 @@ class StepFunction:
         for part in parts:
             part.after_step()
         return logs
+
+    def _is_apart(self) -> bool:
+        """Whether groups of ranks train apart, by what `self.apart` makes of the step."""
+        strategy = strategies.current()
+        is_apart = self.kind == "train" and strategy.apart
+        if is_apart and self.apart is None:
+            self.apart = strategy.steps_apart(self.step)
+        return is_apart
 
     def _whole(self, logs: Any) -> Any:
         """Logs of `train_on_batch` and `test_on_batch`, over all ranks; metrics keep this rank's state."""

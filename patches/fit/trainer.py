@@ -23,7 +23,6 @@ from matex_tf.patches.data import array_sharding, batches
 from matex_tf.patches.division import shared_work
 from matex_tf.patches.fit import asked, falling_behind, predict_function, small_calls, step_function
 from matex_tf.patches.fit.step import one_rank_shapes
-from matex_tf.patches.groups import joined_fit
 from matex_tf.patches.keras import epoch_iterators, metrics, weights
 from matex_tf.patches.recovery import growing_fit, resume_fit
 from matex_tf.patches.sources import batch_ownership as guesses
@@ -33,7 +32,7 @@ from matex_tf.patches.sources.pipeline_ownership import Made
 from matex_tf.patches.turns import from_generator, generators, in_turn, pydatasets
 
 #: While `evaluate` runs, also that of a validation, or of a callback in the middle of an epoch.
-_evaluating = ActiveFlag()
+evaluating = ActiveFlag()
 
 
 def install(module: ModuleType) -> None:
@@ -84,8 +83,6 @@ def _forced(force: bool = False) -> bool:
 
 def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     sharing_report.shared()  # also one that was complete before the job was started again
-    if settings.current().join:
-        return joined_fit.fit(model, lambda: _fit_together(wrapped, model, args, kwargs))
     if world.current().growth is not None:
         return growing_fit.fit(model, lambda: _fit_together(wrapped, model, args, kwargs))
     return resume_fit.fit(model, lambda: _fit_together(wrapped, model, args, kwargs))
@@ -143,7 +140,7 @@ def _evaluate(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         return {}  # validation after an epoch that is over
     world.current().at(f"evaluate of {model.name}")
     weights.merge_statistics(model)
-    with in_turn.within_call(), _evaluating():
+    with in_turn.within_call(), evaluating():
         return wrapped(*args, **kwargs)
 
 
@@ -174,10 +171,8 @@ def _logs_of_all(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         return {}
     world.current().at(f"the end of an epoch of {model.name}")
     if isinstance(model.train_function, step_function.StepFunction):
-        model.train_function.end_epoch(evaluating=bool(_evaluating))
+        model.train_function.end_epoch(evaluating=bool(evaluating))
     weights.merge_statistics(model)
-    if settings.current().join and not _evaluating and model.train_function.made_no_step:
-        return {}  # metrics know nothing yet
     averaged = metrics.merge(model)
     logs = wrapped(*args, **kwargs)
     own = args[0] if args else kwargs.get("logs")
@@ -185,7 +180,7 @@ def _logs_of_all(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         logs = metrics.complete(model, logs, averaged)
     elif isinstance(logs, dict):
         logs = {**logs, **averaged}
-    if not _evaluating:
+    if not evaluating:
         falling_behind.look(model, logs)
     return logs
 

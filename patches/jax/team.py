@@ -25,8 +25,8 @@ from matex_tf.patches.common import log_once, run_state, sharing_report
 
 #: Settings that must be left as they are: they change steps or exchanges, and JAX has its own. Of `faults` see below.
 _LEFT_OUT = (
-    *("batch", "data", "rows", "batch_norm", "loss", "reproducible", "shard", "strategy", "transport", "codec"),
-    *("groups", "servers", "join", "steps"),
+    *("batch", "data", "rows", "batch_norm", "loss", "reproducible", "shard", "strategy", "transport"),
+    *("codec", "steps"),
 )
 _SECONDS = 120  # for all ranks to have come to their import of JAX
 

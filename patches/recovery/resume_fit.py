@@ -236,7 +236,7 @@ def fits() -> Fits:
 
 def install(module: ModuleType) -> None:
     """Patch keras.src.callbacks.callback_list or tf_keras.src.callbacks, where batches may have to be passed over."""
-    if settings.current().faults == "abort" and not settings.current().join:
+    if settings.current().faults == "abort" and not settings.current().is_guest:
         return
     if run_state.current().prepared is None:
         fits()  # whose clock runs from here

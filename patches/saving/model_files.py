@@ -139,7 +139,7 @@ def _put(path: str | os.PathLike[str], write: Callable[[str], Any]) -> Any:
 def writes() -> bool:
     """Whether this rank writes what is written once: the first one, and none of a group that has joined a job; each one
     into its own layer."""
-    return layers().on or (world.current().rank == 0 and not settings.current().join)
+    return layers().on or (world.current().rank == 0 and not settings.current().is_guest)
 
 
 def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) -> Any:
@@ -185,7 +185,7 @@ def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) ->
         raise failure
     if said is not None:
         raise carried_error.unpack(said)
-    if path is not None and not settings.current().join and not _appears(path):
+    if path is not None and not settings.current().is_guest and not _appears(path):
         log_once.log(f"{path} is on a disk that only {ranks.hosts[0]} has: other hosts do not see it")
     return result
 

@@ -25,8 +25,7 @@ ROOMS: dict[str, str] = {
     "exchange": "core core.transport exchange.node exchange.network",
     "exchange.node": "core exchange.network",
     "exchange.network": "core core.transport",
-    "center": "core exchange.network",
-    "strategies": "core exchange exchange.network center",
+    "strategies": "core exchange exchange.network",
     "faults": "core storage",
     "watching": "core storage faults",
     "planning": "",
@@ -57,7 +56,6 @@ ROOMS: dict[str, str] = {
         "core patches.common patches.data patches.sources patches.turns"
     ),
     "patches.recovery": "core storage faults exchange patches.common patches.data patches.keras patches.steps",
-    "patches.groups": "core center faults strategies patches.common patches.data patches.recovery",
     "patches.partition": "core exchange patches.partition.shapes patches.partition.rules patches.partition.patterns",
     "patches.partition.shapes": "patches.partition patches.partition.patterns",
     "patches.shards": "core patches.common patches.partition",
@@ -70,7 +68,7 @@ ROOMS: dict[str, str] = {
     "patches.fit": (
         "core exchange strategies watching readers patches.common patches.across_rows patches.checking patches.data"
         " patches.division patches.sources patches.turns patches.keras patches.recovery patches.random patches.steps"
-        " patches.groups patches.fit.step"
+        " patches.fit.step"
         " patches patches.files"  # whether the script is recorded, and whether it asks for its rank
         " patches.steps"
     ),
@@ -101,12 +99,12 @@ ROOMS: dict[str, str] = {
         "core exchange patches.common patches.data patches.keras patches.loops patches.saving patches.sources"
     ),
     "job": (
-        "core layer center exchange launch launch.warm faults watching patches patches.common"
+        "core layer exchange launch launch.warm faults watching patches patches.common"
         " patches.files patches.imports features"
     ),
     "cli.checks": "facts launch layer",
     "cli": (
-        "cli.checks matex_tf core storage exchange center faults planning watching verifying launch job features"
+        "cli.checks matex_tf core storage exchange faults planning watching verifying launch job features"
     ),
 }  # fmt: skip
 FOR_ALL = {"errors", "settings"}  # modules

@@ -29,7 +29,7 @@ def test_strategy(ranks, tmp_path):
 
 def test_a_registered_strategy_is_known(monkeypatch, tmp_path, capsys):
     """To --strategy and its help, to the table of `plan`, its advice and its picture: all from the one registry."""
-    with pytest.raises(settings.SettingError, match="sync or pipe or local or elastic or server or gossip"):
+    with pytest.raises(settings.SettingError, match="sync or pipe or gossip or local or elastic or server"):
         settings.Settings.read({"strategy": "clipped"})
     clipped = example("A strategy")["Clipped"]
     monkeypatch.setitem(strategies.STRATEGIES, "clipped", clipped)
@@ -38,7 +38,7 @@ def test_a_registered_strategy_is_known(monkeypatch, tmp_path, capsys):
     with contextlib.suppress(SystemExit):
         main(["run", "--help"])
     shown = capsys.readouterr().out
-    assert "sync|pipe|local|elastic|server|gossip|clipped" in shown
+    assert "sync|pipe|gossip|local|elastic|server|clipped" in shown
     assert "strategy clipped (docs/strategies.md):\n  --clipped-norm N " in shown
     assert "| `--clipped-norm` | `MATEX_CLIPPED_NORM` | `1` | The longest that" in settings.tables()
     with pytest.raises(settings.SettingError, match="--clipped-norm is 0; it must be 1 or more"):

@@ -11,10 +11,10 @@ import urllib.request
 import pytest
 
 from matex_tf import settings
-from matex_tf.center import wire
-from matex_tf.center.service import Service
 from matex_tf.core import ports
 from matex_tf.core.world import World
+from matex_tf.features.groups.center import wire
+from matex_tf.features.groups.center.service import Service
 from matex_tf.watching import prometheus, registry, reporter
 from matex_tf.watching.meter import Meter
 

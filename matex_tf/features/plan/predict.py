@@ -129,8 +129,9 @@ def _step(
     if strategy == SERVER:
         return step_cost.parameter_server(ranks, job.nbytes, compute, job.after, machine.far)
     near = min(near, ranks)
+    servers = ranks - settings.training_ranks(ranks)
     step = PlannedStep(
-        compute, job.after, job.nbytes, job.buckets, ranks, machine, codec, group_ranks=near, servers=settings.servers
+        compute, job.after, job.nbytes, job.buckets, ranks, machine, codec, group_ranks=near, servers=servers
     )
     cost = STRATEGIES[strategy](settings).predict(step)
     return step_cost.crowded(cost.seconds, cost.own, job.work, cost.exchange_work, machine.cores, machine.crowd)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from matex_tf.features.plan.simulation import Cluster, Simulation, efficiencies, together
+from matex_tf.features.groups.local import LocalOptions
+from matex_tf.features.groups.simulation import Cluster, Simulation, efficiencies, together
 from matex_tf.planning.cost_model import Machine
 from matex_tf.planning.step_cost import PlannedStep
 from matex_tf.settings import Settings
 from matex_tf.strategies import STRATEGIES
-from matex_tf.strategies.local import LocalOptions
 
 
 def planned(cluster, name, **options):

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matex_tf.core.groups import parse
 from matex_tf.errors import SettingError
+from matex_tf.features.groups.membership import parse
 
 HOSTS = ["a", "b", "a", "b"]
 

@@ -19,6 +19,7 @@ class Groups:
     Attributes:
         members: the ranks of each group, by the numbers that they had before any has died.
         number: the group of this rank.
+        whole: all of them.
         world: the ranks of this group; its `part_of` is the world.
     """
 
@@ -29,7 +30,7 @@ class Groups:
             members: each rank once.
         """
         self.members = [list(ranks) for ranks in members]
-        self._whole = whole
+        self.whole = whole
         self.number = next(number for number, ranks in enumerate(members) if whole.rank in ranks)
         ranks = self.members[self.number]
         self.world = whole.part(self.number, ranks.index(whole.rank))
@@ -45,7 +46,7 @@ class Groups:
         Args:
             total: rows of the batch.
         """
-        left = [sum(rank in self._whole.first_ranks for rank in members) for members in self.members]
+        left = [sum(rank in self.whole.first_ranks for rank in members) for members in self.members]
         before, parts = 0, []
         for ranks in left:
             parts.append((before * total // sum(left), (before + ranks) * total // sum(left)))
@@ -59,9 +60,9 @@ def of(world: World, text: str) -> Groups:
     Args:
         text: as `--groups` has it.
     """
-    if world.groups is None or world.groups[0] != text:
-        world.groups = text, Groups(world, parse(text, world.hosts))
-    found: Groups = world.groups[1]
+    if world.within is None or world.within[0] != text:
+        world.within = text, Groups(world, parse(text, world.hosts))
+    found: Groups = world.within[1]
     return found
 
 

@@ -26,8 +26,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from matex_tf.errors import SettingError
+from matex_tf.features.groups.apart import Apart
+from matex_tf.features.groups.options import GroupOptions
 from matex_tf.settings import Settings, option
-from matex_tf.strategies.apart import Apart
 from matex_tf.strategies.base import path_of
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Local(Apart):
 
     def __init__(self, settings: Settings):
         super().__init__(settings)
-        self.apart = bool(settings.groups) and not self.synchronous
+        self.apart = bool(settings.of(GroupOptions).groups) and not self.synchronous
         self.averages_gradients = self.synchronous or self.apart  # in a group
         if (self.options.outer_learning_rate, self.options.outer_momentum) != (1, 0):
             self.remedy = "take --outer-learning-rate 1 --outer-momentum 0, a smaller learning rate, or --strategy sync"

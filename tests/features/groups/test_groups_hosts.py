@@ -8,8 +8,8 @@ from jobs import LAUNCHER, Job
 from on_hosts import left
 
 from benchmarks.hosts import Hosts, unavailable
-from tests.faults.test_groups_faults import EPOCHS, SCRIPT
-from tests.faults.test_joining import BATCHES, Pair, trained
+from tests.features.groups.test_groups_faults import EPOCHS, SCRIPT
+from tests.features.groups.test_joining import BATCHES, Pair, trained
 
 pytestmark = [
     pytest.mark.timeout(900),

@@ -17,11 +17,12 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from matex_tf.center import terms
-from matex_tf.center.client import Client, Dealer, Lines, Servers
-from matex_tf.center.member import Center, Member
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError, SettingError
+from matex_tf.features.groups.center import terms
+from matex_tf.features.groups.center.client import Client, Dealer, Lines, Servers
+from matex_tf.features.groups.center.member import Center, Member
+from matex_tf.features.groups.membership import Groups
 from matex_tf.settings import Settings
 
 _Answer = TypeVar("_Answer")
@@ -110,7 +111,7 @@ def begin(world: World, path: str) -> Visit:
 
 def _reach(servers: Servers) -> str:
     """Why a server cannot be reached; empty where all that live can be."""
-    from matex_tf.center import wire
+    from matex_tf.features.groups.center import wire
 
     failures = []
     for server, (host, port) in enumerate(servers.addresses):
@@ -134,14 +135,16 @@ class Visitor(Member):
 
     _visit: Visit
 
-    def __init__(self, world: World, settings: Settings, variables: Sequence[Any], state: Sequence[Any]):
+    def __init__(
+        self, groups: Groups, network: str, settings: Settings, variables: Sequence[Any], state: Sequence[Any] = ()
+    ):
         """Join the training that is under way, and take the center. Collective.
 
         Raises:
             MatexError: the job refuses this group, in words.
         """
         self._terms = terms.of(settings, variables)
-        super().__init__(world, settings, variables, state)
+        super().__init__(groups, network, settings, variables, state)
 
     def _enter(self, center: Center, codec: str) -> None:
         assert isinstance(center, Visit)

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf.center import wire
-from matex_tf.center.schedule import Range, ranges
 from matex_tf.errors import MatexError
 from matex_tf.exchange.network import codec as codecs
+from matex_tf.features.groups.center import wire
+from matex_tf.features.groups.center.schedule import Range, ranges
 
 #: Seconds from one question to the next for numbers that nobody has given to a server yet.
 _PAUSE = 0.1

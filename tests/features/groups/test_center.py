@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matex_tf.center import wire
-from matex_tf.center.client import Client, Dealer, Servers
-from matex_tf.center.piece import Piece
-from matex_tf.center.schedule import Supply, parts_at_once, ranges, spans
-from matex_tf.center.service import Service
 from matex_tf.errors import MatexError, SettingError
+from matex_tf.features.groups.center import wire
+from matex_tf.features.groups.center.client import Client, Dealer, Servers
+from matex_tf.features.groups.center.piece import Piece
+from matex_tf.features.groups.center.schedule import Supply, parts_at_once, ranges, spans
+from matex_tf.features.groups.center.service import Service
 
 TOKEN = b"of this job"
 

@@ -4,35 +4,34 @@ from __future__ import annotations
 
 import os
 
-from matex_tf.center import wire
-from matex_tf.center.client import Servers
-from matex_tf.center.member import TOKEN_BYTES, Center
-from matex_tf.center.service import Service
 from matex_tf.core.ports import addresses
 from matex_tf.core.world import World
-from matex_tf.settings import Settings
+from matex_tf.features.groups.center import wire
+from matex_tf.features.groups.center.client import Servers
+from matex_tf.features.groups.center.member import TOKEN_BYTES, Center
+from matex_tf.features.groups.center.service import Service
+from matex_tf.settings import in_use
 
 
-def ranks_that_train(everyone: World, settings: Settings) -> World | None:
+def ranks_that_train(everyone: World, training: int, network: str) -> World | None:
     """The world of the ranks that train. Collective over all ranks.
+
+    Args:
+        training: how many train.
+        network: see `--center-network`.
 
     Returns:
         None on a rank that serves, once all that train have ended.
 
     Raises:
-        SettingError: more servers than ranks, or a host without an address for one.
+        SettingError: a host without an address for one.
     """
-    if not settings.servers:
-        return everyone
-    training = settings.training_ranks(everyone.size)
     token = everyone.broadcast(os.urandom(TOKEN_BYTES), "draw a token for the center")
     known = addresses()
     on = everyone.allgather(known, "tell on which networks they are")
     service = None
     if everyone.rank >= training:
-        service = Service(
-            wire.address_of(known, on, settings.center_network, len(everyone.nodes) == 1), token, log=everyone.log
-        )
+        service = Service(wire.address_of(known, on, network, len(everyone.nodes) == 1), token, log=everyone.log)
     where = everyone.allgather(service and service.address, "tell where the center is")
     world = everyone.subset(range(training))
     servers = Servers([address for address in where if address], token)
@@ -45,6 +44,6 @@ def ranks_that_train(everyone: World, settings: Settings) -> World | None:
     assert service is not None
     service.wait(training)
     service.close()
-    if settings.faults == "shrink":
+    if in_use.current().faults == "shrink":
         os._exit(0)  # MPI_Finalize may wait for ranks that have died
     return None

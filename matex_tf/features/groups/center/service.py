@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf.center import wire
-from matex_tf.center.piece import Piece
-from matex_tf.center.roster import Roster
-from matex_tf.center.schedule import answered_at
 from matex_tf.core import ports
 from matex_tf.exchange.network import codec as codecs
+from matex_tf.features.groups.center import wire
+from matex_tf.features.groups.center.piece import Piece
+from matex_tf.features.groups.center.roster import Roster
+from matex_tf.features.groups.center.schedule import answered_at
 
 Answer = tuple[dict[str, Any], bytes]
 

@@ -5,8 +5,8 @@ import pytest
 from compare import alike, same
 
 from matex_tf.errors import SettingError
+from matex_tf.features.groups.local import deal
 from matex_tf.settings import Settings
-from matex_tf.strategies.local import deal
 from tests.support.cases import local
 
 OUTER = "take an outer step"

@@ -9,10 +9,10 @@ from multiprocessing import AuthenticationError
 import numpy as np
 import pytest
 
-from matex_tf.center import wire
-from matex_tf.center.client import Client, Dealer, Lines, Servers
-from matex_tf.center.roster import refusal
-from matex_tf.center.service import NO_PART, Service
+from matex_tf.features.groups.center import wire
+from matex_tf.features.groups.center.client import Client, Dealer, Lines, Servers
+from matex_tf.features.groups.center.roster import refusal
+from matex_tf.features.groups.center.service import NO_PART, Service
 
 TOKEN = b"of this job"
 TERMS = {

@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from matex_tf import strategies
 from matex_tf.errors import MatexError, SettingError
+from matex_tf.features.groups.options import GroupOptions
 from matex_tf.settings import Settings
 from matex_tf.strategies.base import Gradient
 from matex_tf.strategies.sync import Sync
+
+if TYPE_CHECKING:
+    from matex_tf.core.world import World
+    from matex_tf.features.groups.membership import Groups
+    from matex_tf.features.groups.patches.steps import GroupSteps
 
 
 class Rounds(Protocol):
@@ -30,9 +37,12 @@ class Apart(Sync):
 
     Attributes:
         synchronous: whether it is sync with these options.
+        in_groups: whether `--groups` may let several ranks train as one.
+        has_center: whether what all groups have in common lies on servers, see `features.groups.center`.
     """
 
-    in_groups = True
+    in_groups: ClassVar[bool] = True
+    has_center: ClassVar[bool] = False
 
     def __init__(self, settings: Settings):
         super().__init__(settings)
@@ -52,6 +62,48 @@ class Apart(Sync):
             trainable: its weights of floating point, at least one.
         """
         raise NotImplementedError
+
+    def groups_of(self, ranks: World) -> Groups:
+        """The groups of a world that train apart. Collective where it is asked for first."""
+        from matex_tf.features.groups import membership
+
+        return membership.of(ranks, self.settings.of(GroupOptions).groups)
+
+    def begin_epoch(self, model: Any) -> None:
+        """Where parts of batches are dealt out: they are dealt out anew. May be called before `begin`."""
+
+    def end_epoch(self, model: Any, batches: int) -> None:
+        """Where parts of batches are dealt out: all of an epoch have been taken.
+
+        Args:
+            batches: how many the epoch had.
+        """
+
+    def goes_on(self, model: Any) -> bool:
+        """Whether the training goes on after this epoch, where the job that this group has joined says that."""
+        return True
+
+    def parts_of_batch(self, model: Any, ranks: World) -> int:
+        """Into how many parts each batch is cut in this epoch, where groups train apart.
+
+        Args:
+            ranks: all that train.
+        """
+        return self.groups_of(ranks).count
+
+    def next_part(self, model: Any) -> int:
+        """Where parts of batches are dealt out, after `begin`: what this group trains on next, as the number of the
+        batch in its epoch, times the parts of a batch, plus the number of the part."""
+        raise NotImplementedError
+
+    def take_part(self, model: Any) -> None:
+        """That part is about to be trained on: let `next_part` be the one after it."""
+        raise NotImplementedError
+
+    def steps_apart(self, step: Any) -> GroupSteps:
+        from matex_tf.features.groups.patches.steps import GroupSteps
+
+        return GroupSteps(step)
 
     @classmethod
     def check(cls, settings: Settings, ranks: int) -> None:
@@ -87,3 +139,10 @@ class Apart(Sync):
     def after_step(self, model: Any) -> None:
         if model in self._rounds:
             self._rounds[model].after_step()
+
+
+def current() -> Apart:
+    """The strategy of this process, where it is one of groups."""
+    strategy = strategies.current()
+    assert isinstance(strategy, Apart)
+    return strategy

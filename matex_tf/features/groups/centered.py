@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from matex_tf.features.groups.apart import Apart
+from matex_tf.features.groups.options import GroupOptions
 from matex_tf.settings import Settings
-from matex_tf.strategies.apart import Apart
 
 if TYPE_CHECKING:
-    from matex_tf.center.member import Member
     from matex_tf.core.world import World
+    from matex_tf.features.groups.center.member import Member
 
 
 class CenterRounds:
@@ -46,7 +47,7 @@ class Centered(Apart):
     """Groups that train apart around a center."""
 
     codecs = ("int8",)
-    has_center = True
+    has_center: ClassVar[bool] = True
 
     def __init__(self, settings: Settings):
         super().__init__(settings)
@@ -61,16 +62,17 @@ class Centered(Apart):
         self._progress[model] = list(variables)
 
     def rounds(self, model: Any, trainable: Sequence[Any]) -> CenterRounds:
-        from matex_tf.center.joining import Visitor
-        from matex_tf.center.member import Member
         from matex_tf.core import world
+        from matex_tf.features.groups.center.joining import Visitor
+        from matex_tf.features.groups.center.member import Member
 
         self._close(model)
         guard = world.current().guard
         if guard is not None:
             guard.shares_batches = False  # parts of batches are dealt out to those that are left
-        kind = Visitor if self.settings.join else Member
-        member = kind(world.current(), self.settings, trainable, self._progress.get(model, ()))
+        kind = Visitor if self.settings.is_guest else Member
+        groups, network = self.groups_of(world.current()), self.settings.of(GroupOptions).center_network
+        member = kind(groups, network, self.settings, trainable, self._progress.get(model, ()))
         member.begin_epoch()
         return self.of_member(member)
 

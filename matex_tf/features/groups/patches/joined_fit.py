@@ -8,14 +8,17 @@ batches as groups of the job do. At the end of that `fit` the script ends.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
-from matex_tf import strategies
-from matex_tf.center.joining import JobGone, Visit
+from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.faults.checkpoint_files import Place
-from matex_tf.patches.common import log_once
+from matex_tf.features.groups import apart
+from matex_tf.features.groups.center.joining import JobGone, Visit
+from matex_tf.patches.common import keras_lines, log_once, wrapping
+from matex_tf.patches.fit import trainer
 from matex_tf.patches.recovery import resume_fit
 
 
@@ -48,10 +51,29 @@ class JoinedFit(resume_fit.Fit):
         result = super().end_epoch(call)
         if not self.replaying:  # whether to go on is for the job to say
             try:
-                self.model.stop_training = not strategies.current().goes_on(self.model)
+                self.model.stop_training = not apart.current().goes_on(self.model)
             except JobGone:
                 self.model.stop_training = True
         return result
+
+
+def install(module: ModuleType) -> None:
+    """Patch keras.src.backend.tensorflow.trainer."""
+    if not settings.current().is_guest:
+        return
+    wrapping.wrap(module, f"{keras_lines.trainer(module)}.fit", _fit)
+    wrapping.wrap(module, f"{keras_lines.trainer(module)}._get_metrics_result_or_logs", _logs)
+
+
+def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    return fit(model, lambda: wrapped(*args, **kwargs))
+
+
+def _logs(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    steps = model.train_function.apart
+    if not trainer.evaluating and (steps is None or steps.made_no_step):
+        return {}  # metrics know nothing yet
+    return wrapped(*args, **kwargs)
 
 
 def fit(model: Any, run: Callable[[], Any]) -> Any:

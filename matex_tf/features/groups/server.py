@@ -17,13 +17,14 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from matex_tf.features.groups.centered import Centered, CenterRounds
+from matex_tf.features.groups.options import GroupOptions
 from matex_tf.settings import option
-from matex_tf.strategies.centered import Centered, CenterRounds
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from matex_tf.center.member import Member
+    from matex_tf.features.groups.center.member import Member
     from matex_tf.planning.step_cost import PlannedStep, StepCost
 
 
@@ -61,7 +62,7 @@ class Server(Centered):
     def note(self) -> str:
         if self.synchronous:
             return ""
-        who = "each rank" if not self.settings.groups else "each group of ranks (--groups)"
+        who = "each rank" if not self.settings.of(GroupOptions).groups else "each group of ranks (--groups)"
         ahead = self.options.staleness
         return (
             f"{who} trains independently on parts of batches, adds each of its steps to a center, and goes on with the "

@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from matex_tf.center import terms, wire
-from matex_tf.center.client import Client, Dealer, Lines, Servers
-from matex_tf.center.schedule import Supply, parts_at_once
-from matex_tf.center.service import Service
-from matex_tf.core import groups
 from matex_tf.core.ports import addresses
 from matex_tf.core.world import World
+from matex_tf.features.groups.center import terms, wire
+from matex_tf.features.groups.center.client import Client, Dealer, Lines, Servers
+from matex_tf.features.groups.center.schedule import Supply, parts_at_once
+from matex_tf.features.groups.center.service import Service
 from matex_tf.settings import Settings
 
 if TYPE_CHECKING:
-    from matex_tf.core.groups import Groups
+    from matex_tf.features.groups.membership import Groups
 
 TOKEN_BYTES = 32
 _Answer = TypeVar("_Answer")
@@ -98,19 +97,29 @@ class Member:
     #: More steps than an epoch has: groups begin each epoch side by side, whatever each has done of the one before.
     EPOCH = 1 << 32
 
-    def __init__(self, world: World, settings: Settings, variables: Sequence[Any], state: Sequence[Any] = ()):
+    def __init__(
+        self,
+        groups: Groups,
+        network: str,
+        settings: Settings,
+        variables: Sequence[Any],
+        state: Sequence[Any] = (),
+    ):
         """Begin a training at the weights as they are, the same on all ranks. Collective.
 
         Args:
+            groups: those of the world.
+            network: that of the center, see `--center-network`.
             variables: of floating point, of Keras or TensorFlow.
             state: other variables of which a group that joins gets the values of the first rank.
         """
+        world = groups.whole
         self._world, self._settings = world, settings
         self._variables, self._state = list(variables), list(state)
-        center = center_of(world, settings.center_network)
+        center = center_of(world, network)
         center.trainings += 1
         self._training = center.trainings
-        self.groups: Groups = groups.of(world, settings.groups)
+        self.groups = groups
         self.count, self.ahead = self.groups.count, 0
         self._shapes = [(held.shape, held.dtype) for held in (np.asarray(one.numpy()) for one in self._variables)]
         self.size = sum(math.prod(shape) for shape, _ in self._shapes)

@@ -4,12 +4,11 @@ A group computes for a time of its own, drawn for each step. It has one link, wh
 and one message after the other, and one thread at a time that works on messages of the center; a message arrives some
 latency after it was sent. What training decides is decided by the same functions here: when a group meets the center,
 which servers it asks for how many numbers and in which order, how many parts of batches it is dealt at once and how far
-ahead it asks for them, and when a push is answered (`matex_tf.center.schedule`); and at which steps all groups meet
-about which part of the weights (`turns` of `matex_tf.strategies.local`). The center lies in pieces on all groups, as it
-does in training; the first one deals out the parts of batches. Where there are more groups than `EXACT`, a meeting
-draws some of its servers, each of which stands for as many as were not drawn, with their numbers, heads and work: so
-the load of all is right, and ten thousand groups need no 10^8 events. An exchange of all groups takes as long as
-`cost_model` says. There are no ends of epochs.
+ahead it asks for them, and when a push is answered (`center.schedule`); and at which steps all groups meet about which
+part of the weights (`turns` of `local`). The center lies in pieces on all groups, as in training; the first one deals
+out the parts of batches. Where there are more groups than `EXACT`, a meeting draws some of its servers, each of which
+stands for as many as were not drawn, with their numbers, heads and work: so the load of all is right, and ten thousand
+groups need no 10^8 events. An exchange of all groups takes as long as `cost_model` says. There are no ends of epochs.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from functools import partial
 
 import numpy as np
 
-from matex_tf.center.schedule import Meetings, Supply, answered_at, parts_at_once, ranges
+from matex_tf.features.groups.center.schedule import Meetings, Supply, answered_at, parts_at_once, ranges
+from matex_tf.features.groups.local import LocalOptions, turns
 from matex_tf.planning.cost_model import Machine, hierarchical
-from matex_tf.strategies.local import LocalOptions, turns
 
 #: Up to so many groups each message is simulated; of more a meeting draws so many servers.
 EXACT, DRAWN = 100, 8

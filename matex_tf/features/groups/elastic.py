@@ -21,9 +21,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from matex_tf.errors import SettingError
+from matex_tf.features.groups.centered import Centered, CenterRounds
+from matex_tf.features.groups.options import GroupOptions
 from matex_tf.settings import Settings, option
 from matex_tf.strategies.base import Gradient
-from matex_tf.strategies.centered import Centered, CenterRounds
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
 
-    from matex_tf.center.member import Member
+    from matex_tf.features.groups.center.member import Member
     from matex_tf.planning.step_cost import PlannedStep, StepCost
 
 #: The part of the distance that the center moves while each group meets it once (beta of the paper, section 4.1).
@@ -104,7 +105,7 @@ class Elastic(Centered):
 
     @property
     def note(self) -> str:
-        every, groups = self.options.elastic_every, self.settings.groups
+        every, groups = self.options.elastic_every, self.settings.of(GroupOptions).groups
         who = "each rank" if not groups else "each group of ranks (--groups)"
         return (
             f"{who} trains independently on parts of batches, and meets a center after every {every} of its steps. "
@@ -156,7 +157,7 @@ class ElasticRounds(CenterRounds):
     """Meets the center every so many steps."""
 
     def __init__(self, member: Member, options: ElasticOptions):
-        from matex_tf.center.schedule import Meetings
+        from matex_tf.features.groups.center.schedule import Meetings
 
         super().__init__(member)
         self._options = options

@@ -12,11 +12,12 @@ import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from matex_tf import settings, strategies
+from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.core.groups import Groups
 from matex_tf.errors import MatexError
 from matex_tf.faults import transactions
+from matex_tf.features.groups import apart
+from matex_tf.features.groups.membership import Groups
 from matex_tf.patches.common import model_state, row_slicing
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import batches
@@ -41,7 +42,7 @@ class GroupSteps:
     def begin_epoch(self) -> None:
         """The next batch is the first one of an epoch. All ranks come here."""
         self._batch = 0
-        strategies.current().begin_epoch(self._step.model)
+        apart.current().begin_epoch(self._step.model)
 
     @property
     def made_no_step(self) -> bool:
@@ -54,7 +55,7 @@ class GroupSteps:
 
     def end_epoch(self) -> None:
         """No batch of the epoch is left. All ranks come here."""
-        strategies.current().end_epoch(self._step.model, self._batch)
+        apart.current().end_epoch(self._step.model, self._batch)
 
     def __call__(self, batch: Batch, single: bool = False) -> Any:
         """Make the steps of this group on a batch.
@@ -66,7 +67,7 @@ class GroupSteps:
             The logs of the last step, also where that was on an earlier batch.
         """
         ranks, model = world.current(), self._step.model
-        groups = strategies.current().groups_of(ranks)
+        groups = apart.current().groups_of(ranks)
         whole = batches.whole(batch)
         if begins := model_state.of(model).begin:
             self._step.begin(batch()[0] if whole is None else whole)
@@ -77,7 +78,7 @@ class GroupSteps:
                 self._logs = self._run(*_own(batch, groups))
             else:
                 # Of the first batch each group takes a part, so that all have made a step and have logs from then on.
-                own = single or (begins and not settings.current().join)
+                own = single or (begins and not settings.current().is_guest)
                 for part in self._parts(groups, row_slicing.rows_of(whole), own):
                     self._logs = self._run(whole, _share(groups, part, row_slicing.rows_of(whole)))
         finally:
@@ -92,7 +93,7 @@ class GroupSteps:
         Args:
             own: whether each group takes one part, be it empty: groups that go in step make as many steps.
         """
-        strategy, model = strategies.current(), self._step.model
+        strategy, model = apart.current(), self._step.model
         if own or not strategy.deals_parts:
             yield groups.rows(rows)[groups.number]
             return
