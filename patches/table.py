@@ -14,6 +14,7 @@ PATCHES = (
     ("tensorflow", "common.seeds"),
     ("tensorflow", "fit.tf_distribute"),
     ("tensorflow", "saving.autograph_files"),
+    ("tensorflow", "sources.calls"),
     ("tensorflow", "sources.source_sharding"),
     ("tensorflow", "division.shuffle_first"),
     ("tensorflow", "division.csv_lines"),

@@ -6,9 +6,10 @@ stands in front is kept as it is, the same object: it may have a state, such as 
 
 All is done on flat elements, tuples of tensors, in which a ragged or sparse tensor is one `tf.variant`.
 
-Relies on (TensorFlow 2.16 to 2.21, private): the names of dataset classes, `_input_dataset`, `_inputs`, `_map_func`
-(its `function`), `_num_parallel_calls`, `_count`, `_num_shards`, `_index`, `_mapped_dataset` and `_variant_tensor` of
-datasets; `tensorflow.python.data.util.structure.get_flat_tensor_specs`. Where one is gone nothing is deferred.
+Relies on (TensorFlow 2.16 to 2.21, private): `_input_dataset`, `_inputs`, `_map_func` (its `function`),
+`_num_parallel_calls`, `_mapped_dataset` and `_variant_tensor` of datasets;
+`tensorflow.python.data.util.structure.get_flat_tensor_specs`. Where one is gone nothing is deferred. What a
+dataset does is said by the call that made it (`calls`).
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ import tensorflow as tf
 from tensorflow.python.data.util import structure
 
 from matex_tf.patches.division import csv_lines, drawn_first, purity
+from matex_tf.patches.sources import calls
 from matex_tf.patches.sources.pipeline_ownership import inputs_of, unwrapped
 from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
 from matex_tf.patches.turns import from_generator
 
-MAPS = ("_MapDataset", "_ParallelMapDataset")
-#: What a dataset that is made here has been made from: its deferred form.
-_FORM = "_matex_deferred"
+#: What a dataset that is made here has been made from: its deferred form; and what holds the same tensors.
+_FORM, _ORIGIN = "_matex_deferred", "_matex_origin"
 
 
 class Stage(NamedTuple):
@@ -84,7 +85,13 @@ def restructured(dataset: Any, spec: Any, origin: Any) -> Any:
     """
     result = tf.data.experimental.from_variant(tf.data.experimental.to_variant(dataset), spec)
     result._inputs = lambda: [origin]
+    setattr(result, _ORIGIN, origin)
     return result
+
+
+def origin_of(dataset: Any) -> Any:
+    """What `restructured` has made a dataset from; None of others."""
+    return getattr(dataset, _ORIGIN, None)
 
 
 def apply(dataset: Any, stages: Sequence[Stage], first: int = 0) -> Any:
@@ -136,24 +143,21 @@ def _split(dataset: Any) -> Deferred:
     form = form_of(dataset)
     if form is not None:
         return form
-    kind = type(dataset).__name__
-    if kind in MAPS:
+    kind = calls.kind(dataset)
+    if kind == "map":
         return _of_map(dataset)
-    if kind == "_DenseToRaggedDataset":
+    if hasattr(dataset, "_mapped_dataset"):  # of `ragged_batch`
         return _split(unwrapped(dataset._mapped_dataset))
-    if kind in ("_PrefetchDataset", "_OptionsDataset"):
-        before = _split(unwrapped(dataset._input_dataset))
-        return before if before.stages else Deferred(flat(dataset), (), before.kept)
-    if kind == "_ZipDataset":
+    if kind == "zip":
         return _of_zip(dataset)
-    if kind == "CsvDatasetV2":
+    if isinstance(dataset, tf.data.experimental.CsvDataset):
         lines, why = csv_lines.lines_of(dataset)
         return Deferred(flat(dataset), (), why) if lines is None else _of_map(lines)
-    if kind in SAME_ELEMENTS:
+    if kind in (*WHOLE_ELEMENTS, "prefetch", "with_options"):
         before = _split(unwrapped(dataset._input_dataset))
         if not before.stages:
             return Deferred(flat(dataset), (), before.kept)
-        return before._replace(source=SAME_ELEMENTS[kind](before.source, dataset))
+        return before._replace(source=again(before.source, dataset)) if kind in WHOLE_ELEMENTS else before
     return Deferred(flat(dataset), (), _kept(dataset))
 
 
@@ -165,26 +169,23 @@ def _kept(dataset: Any) -> Why:
     if from_generator.of(dataset) is not None:
         return NOTHING
     kept: Why = getattr(dataset, csv_lines.KEPT, NOTHING)
-    if not kept and type(dataset).__name__ in MAPS and (effects := purity.effects(dataset._map_func.function)):
+    if not kept and calls.kind(dataset) == "map" and (effects := purity.effects(dataset._map_func.function)):
         kept = Reason.EFFECTS(effects=effects)
     return kept or next((why for one in inputs_of(dataset) if (why := _kept(one))), NOTHING)
 
 
-#: By class: how to do the same to another dataset.
-SAME_ELEMENTS: dict[str, Callable[[Any, Any], Any]] = {
-    "_TakeDataset": lambda source, one: source.take(one._count),
-    "_SkipDataset": lambda source, one: source.skip(one._count),
-    "_RepeatDataset": lambda source, one: _apart(source).repeat(one._count),
-    "_ShardDataset": lambda source, one: source.shard(one._num_shards, one._index),
-}
+#: Methods that choose elements by their places alone.
+WHOLE_ELEMENTS = ("take", "skip", "repeat", "shard")
 
 
-def _apart(source: Any) -> Any:
-    """A pipeline whose `shuffle` TensorFlow does not make one with a `repeat` behind it: that draws other orders.
+def again(source: Any, dataset: Any) -> Any:
+    """Do with a pipeline what has made a dataset.
 
-    What stood between the two is done later.
+    TensorFlow makes a `shuffle` and the `repeat` behind it one, which draws other orders. What stood between the two is
+    done later, so they are kept apart.
     """
-    return source.with_options(tf.data.Options())
+    made = calls.of(dataset)
+    return made.again(source.with_options(tf.data.Options()) if made.name == "repeat" else source)
 
 
 def _of_map(dataset: Any) -> Deferred:
@@ -217,7 +218,7 @@ def _drawn_first(before: Deferred, dataset: Any) -> Deferred | None:
 def stage_of(dataset: Any) -> Stage:
     """What a map does."""
     takes = len(structure.get_flat_tensor_specs(dataset._input_dataset.element_spec))
-    parallel = int(dataset._num_parallel_calls) if type(dataset).__name__ == "_ParallelMapDataset" else None
+    parallel = int(dataset._num_parallel_calls) if hasattr(dataset, "_num_parallel_calls") else None
     of_vectors = getattr(dataset, csv_lines.OF_VECTORS, None)
     return Stage(dataset._map_func.function, 0, takes, parallel, of_vectors)
 

@@ -3,8 +3,8 @@
 A `shuffle` draws another order each time that it is walked over, and a `cache` keeps what it has seen. So the rows are
 those of the same pipeline without either.
 
-Relies on (TensorFlow 2.16 to 2.21, private): the names of dataset classes, and their `_input_dataset`, `_map_func`,
-`_predicate`, `_impl` and `_batch_size`; see `deferred`.
+Relies on (TensorFlow 2.16 to 2.21, private): `_input_dataset`, `_map_func`, `_predicate`, `_impl` and `_batch_size` of
+datasets; see `deferred`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ import tensorflow as tf
 from tensorflow.python.data.util import structure
 
 from matex_tf.patches.division import deferred, drawn_first, purity
+from matex_tf.patches.sources import calls
 from matex_tf.patches.sources.pipeline_ownership import inputs_of, unwrapped
 from matex_tf.patches.sources.reasons import Reason, Unfit
 from matex_tf.patches.turns import from_generator
 
-_PASSED_OVER = ("_ShuffleDataset", "CacheDataset", "_PrefetchDataset", "_OptionsDataset", "_RepeatDataset")
-_FLAT = ("_FlatMapDataset", "_InterleaveDataset", "_ParallelInterleaveDataset", "ParallelInterleaveDataset")
-_BATCHES = ("_BatchDataset", "_ParallelBatchDataset", "_PaddedBatchDataset")
-_SOURCES = ("_TensorSliceDataset", "_TensorDataset", "_RangeDataset", "CsvDatasetV2")
+_PASSED_OVER = ("shuffle", "cache", "prefetch", "with_options", "repeat")
 
 
 def pipeline(dataset: Any) -> Any:
@@ -41,39 +39,39 @@ def pipeline(dataset: Any) -> Any:
 
 def _like(dataset: Any) -> Any:
     """A dataset like this one, without what keeps a state; its elements are tuples of tensors."""
-    kind = type(dataset).__name__
+    kind = calls.kind(dataset)
     form = deferred.form_of(dataset)
     if form is not None:
         return deferred.apply(_like(form.source), form.stages)
-    if kind in _SOURCES:
+    if kind in ("from_tensors", "range") or isinstance(dataset, tf.data.experimental.CsvDataset):
         return deferred.flat(dataset)
     if (generator := from_generator.of(dataset)) and (sample := generator.sample(dataset.element_spec)):
         return deferred.flat(sample)
     if hasattr(dataset, "_impl"):  # what reads files
         return _like(unwrapped(dataset._impl))
-    if kind == "_ZipDataset":
+    if kind == "zip":
         parts = [_like(one) for one in inputs_of(dataset)]
         zipped = tf.data.Dataset.zip(tuple(parts))
         return deferred.restructured(zipped, tuple(spec for part in parts for spec in part.element_spec), zipped)
-    if kind == "_DenseToRaggedDataset":
+    if hasattr(dataset, "_mapped_dataset"):  # of `ragged_batch`
         return _like(unwrapped(dataset._mapped_dataset))
-    if kind == "_VariantDataset" and len(dataset._inputs()) == 1:  # another structure of the same tensors
-        return _like(unwrapped(dataset._inputs()[0]))
-    if kind == "_VariantDataset" and dataset.element_spec == tf.TensorSpec([], tf.int64):  # of `enumerate`
-        return deferred.flat(dataset)
+    if (origin := deferred.origin_of(dataset)) is not None:
+        return _like(unwrapped(origin))
+    if not hasattr(dataset, "_input_dataset"):
+        raise Unfit(Reason.MAY_KEEP(kind=calls.words(dataset)))
     before = _like(unwrapped(dataset._input_dataset))
     if kind in _PASSED_OVER:
         return before
-    if kind in deferred.SAME_ELEMENTS:
-        return deferred.SAME_ELEMENTS[kind](before, dataset)
-    if kind in _BATCHES:
+    if kind in deferred.WHOLE_ELEMENTS:
+        return deferred.again(before, dataset)
+    if kind in ("batch", "padded_batch"):
         return _batched(before, dataset, kind)
-    if kind in deferred.MAPS:
+    if kind == "map":
         return before.map(_without_draws(dataset._map_func.function) or _call(dataset._map_func))
-    if kind == "_FilterDataset":
+    if kind == "filter":
         keep = _call(dataset._predicate)
         return before.filter(tf.autograph.experimental.do_not_convert(lambda *element: keep(*element)[0]))
-    if kind in _FLAT:
+    if kind == "flat_map":
         specs = tuple(structure.get_flat_tensor_specs(dataset.element_spec))
         inner = _call(dataset._map_func)
 
@@ -82,7 +80,7 @@ def _like(dataset: Any) -> Any:
             return tf.data.experimental.from_variant(inner(*element)[0], specs)
 
         return before.flat_map(opened)
-    raise Unfit(Reason.MAY_KEEP(kind=kind.strip("_").removesuffix("Dataset").lower()))
+    raise Unfit(Reason.MAY_KEEP(kind=calls.words(dataset)))
 
 
 def _call(function: Any) -> Callable[..., Any]:
@@ -103,7 +101,7 @@ def _without_draws(function: Any) -> Callable[..., Any] | None:
 
 def _batched(before: Any, dataset: Any, kind: str) -> Any:
     size = int(dataset._batch_size)
-    if kind != "_PaddedBatchDataset":
+    if kind == "batch":
         return before.batch(size)
     shapes, values = (tuple(tf.nest.flatten(one)) for one in (dataset._padded_shapes, dataset._padding_values))
     return before.padded_batch(size, shapes, values)

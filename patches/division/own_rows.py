@@ -9,14 +9,12 @@ neighbour's row is made too, and left out afterwards. So `batch` finds the ends 
 
 Where the shape of an element is not known beforehand, the ranks compare their parts before each step (`BatchShapes`).
 
-Relies on (TensorFlow 2.16 to 2.21, private): the names of dataset classes, `_input_dataset`, `_batch_size`,
-`_drop_remainder`, `_padded_shapes`, `_padding_values`, `_buffer_size` and `_count` of datasets. Where one is gone
-nothing is divided.
+Relies on (TensorFlow 2.16 to 2.21, private): `_input_dataset`, `_batch_size`, `_drop_remainder`, `_padded_shapes`,
+`_padding_values` and `_num_parallel_calls` of datasets. Where one is gone nothing is divided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -26,19 +24,12 @@ from matex_tf.patches.data import batch_origins
 from matex_tf.patches.data.batch_shapes import BatchShapes
 from matex_tf.patches.data.local_batch import LocalBatch
 from matex_tf.patches.division import deferred, purity, row_wise, window_rows
+from matex_tf.patches.sources import calls
 from matex_tf.patches.sources.pipeline_ownership import unwrapped
 from matex_tf.patches.sources.reasons import NOTHING, Reason, Unfit, Why
 
-_BATCHES = ("_BatchDataset", "_ParallelBatchDataset", "_PaddedBatchDataset")
-#: What may stand behind `batch`, by class: how to do the same to parts of batches.
-_BEHIND: dict[str, Callable[[Any, Any], Any]] = {
-    "_PrefetchDataset": lambda data, one: data.prefetch(int(one._buffer_size)),
-    "_OptionsDataset": lambda data, one: data,  # those of the whole pipeline are set at its end
-    "_TakeDataset": lambda data, one: data.take(one._count),
-    "_SkipDataset": lambda data, one: data.skip(one._count),
-    "_RepeatDataset": lambda data, one: data.repeat(one._count),
-    **dict.fromkeys(deferred.MAPS, lambda data, one: deferred.apply(data, [deferred.stage_of(one)], 2)),
-}
+#: What makes batches, and what may stand behind it beside a map; the options of all of it are set at its end.
+BATCHES, _BEHIND = ("batch", "padded_batch"), ("prefetch", "with_options", "take", "skip", "repeat")
 
 
 class Divided(NamedTuple):
@@ -78,9 +69,8 @@ def _divide(dataset: Any, whole: Any) -> Divided:
     while _may_follow(batched):
         behind.append(batched)
         batched = unwrapped(batched._input_dataset)
-    if type(batched).__name__ not in _BATCHES:
-        kind = type(batched).__name__.strip("_").removesuffix("Dataset").removeprefix("Parallel").lower()
-        return _whole(Reason.BEHIND(kind=kind))
+    if calls.kind(batched) not in BATCHES:
+        return _whole(Reason.BEHIND(kind=calls.words(batched)))
     form = deferred.split(batched._input_dataset)
     if not form.stages:
         return _whole(form.kept or Reason.NO_MAP())
@@ -95,7 +85,7 @@ def _divide(dataset: Any, whole: Any) -> Divided:
         form = _in_front(form, behind, int(batched._batch_size))
     data = _parts(batched, form, 0 if shapes is None else batch_origins.remember(shapes), whole)
     for one in reversed(behind):
-        data = _BEHIND[type(one).__name__](data, one)
+        data = _again(data, one)
     specs = dataset.element_spec
     leaves = tf.nest.flatten(specs)
     promised = [leaf.shape[0] if leaf.shape.rank else None for leaf in leaves]
@@ -107,12 +97,19 @@ def _divide(dataset: Any, whole: Any) -> Divided:
         tf.TensorSpec([None], tf.int64),
     )
     result = deferred.restructured(data, shape, data)
-    maps = len(form.stages) + sum(type(one).__name__ in deferred.MAPS for one in behind)
+    maps = len(form.stages) + sum(calls.kind(one) == "map" for one in behind)
     options = tf.data.Options().merge(dataset.options())
     options.deterministic = True
     result = result.with_options(options)
     result._matex_shapes = shapes  # lives as long as the data are walked over
     return Divided(result, promised, maps, form.kept)
+
+
+def _again(data: Any, dataset: Any) -> Any:
+    """Do with parts of batches what stands behind `batch`."""
+    if calls.kind(dataset) == "map":
+        return deferred.apply(data, [deferred.stage_of(dataset)], 2)
+    return data if calls.kind(dataset) == "with_options" else calls.of(dataset).again(data)
 
 
 def _in_front(form: deferred.Deferred, behind: list[Any], size: int) -> deferred.Deferred:
@@ -124,23 +121,23 @@ def _in_front(form: deferred.Deferred, behind: list[Any], size: int) -> deferred
     Raises:
         Unfit: batches of several rounds are counted.
     """
-    counting = [one for one in behind if type(one).__name__ in ("_TakeDataset", "_SkipDataset")]
-    rounds = [place for place, one in enumerate(behind) if type(one).__name__ == "_RepeatDataset"]
+    counting = [one for one in behind if calls.kind(one) in ("take", "skip")]
+    rounds = [place for place, one in enumerate(behind) if calls.kind(one) == "repeat"]
     if any(behind.index(one) < place for one in counting for place in rounds):
         raise Unfit(Reason.ROUNDS())
     source = form.source
     for one in reversed(counting):
         behind.remove(one)
-        count = int(one._count)
+        count = int(calls.of(one).first("count"))
         count = count if count < 0 else count * size
-        source = source.take(count) if type(one).__name__ == "_TakeDataset" else source.skip(count)
+        source = source.take(count) if calls.kind(one) == "take" else source.skip(count)
     return form._replace(source=source)
 
 
 def _may_follow(dataset: Any) -> bool:
     """Whether it can stand behind parts of batches as well."""
-    kind = type(dataset).__name__
-    if kind not in deferred.MAPS:
+    kind = calls.kind(dataset)
+    if kind != "map":
         return kind in _BEHIND
     function = dataset._map_func.function
     return not purity.effects(function) and row_wise.is_row_wise(function)
@@ -172,13 +169,13 @@ def _padded(batched: Any, behind: list[Any]) -> dict[int, Any] | None:
     Returns:
         None where a map computes with what has been padded.
     """
-    if type(batched).__name__ != "_PaddedBatchDataset":
+    if calls.kind(batched) == "batch":
         return {}
     shapes, values = map(tf.nest.flatten, (batched._padded_shapes, batched._padding_values))
     parts = enumerate(zip(shapes, values, strict=True))
     padded = {place: value for place, (shape, value) in parts if -1 in shape.numpy().tolist()}
     for one in reversed(behind):
-        if type(one).__name__ in deferred.MAPS:
+        if calls.kind(one) == "map":
             places = row_wise.passed_on(one._map_func.function, padded)
             if places is None:
                 return None
@@ -244,11 +241,10 @@ def _parts(batched: Any, form: deferred.Deferred, number: int, whole: Any) -> An
 
 
 def _batched(rows: Any, batched: Any, size: int) -> Any:
-    kind = type(batched).__name__
-    if kind == "_PaddedBatchDataset":
+    if calls.kind(batched) == "padded_batch":
         shapes = (tf.constant([5], tf.int64), *tf.nest.flatten(batched._padded_shapes))
         zeros = (tf.constant(0, tf.int32), *tf.nest.flatten(batched._padding_values))
         return rows.padded_batch(size, shapes, zeros)
-    if kind == "_ParallelBatchDataset":
+    if hasattr(batched, "_num_parallel_calls"):
         return rows.batch(size, num_parallel_calls=int(batched._num_parallel_calls), deterministic=True)
     return rows.batch(size)

@@ -17,7 +17,7 @@ from typing import Any
 from matex_tf import settings
 from matex_tf.patches.common import wrapping
 from matex_tf.patches.division import deferred
-from matex_tf.patches.sources import decide, source_sharding
+from matex_tf.patches.sources import calls, decide, source_sharding
 from matex_tf.patches.sources.decide import Source
 
 
@@ -41,7 +41,7 @@ def _shuffle(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
 
 def _repeat(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
     form = None if source_sharding.paused else deferred.form_of(dataset)
-    if form is None or type(form.source).__name__ != "_ShuffleDataset":
+    if form is None or calls.kind(form.source) != "shuffle":
         return wrapped(*args, **kwargs)
     with source_sharding.paused():
         return deferred.joined(form._replace(source=form.source.repeat(*args, **kwargs)), dataset)

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from matex_tf.core import world
 from matex_tf.patches.division import deferred
+from matex_tf.patches.sources import calls
 
 #: Bytes of an element, without words, up to which copying it costs less than handing it on by itself.
 _SMALL = 16 << 10
@@ -45,7 +46,7 @@ def parts(batched: Any, form: deferred.Deferred, whole: Any = None) -> tuple[Any
     stages = [*form.stages]
     if stages[0].of_vectors is not None:
         chosen = chosen.map(_of_vectors(stages.pop(0)))
-    if stages or type(batched).__name__ == "_PaddedBatchDataset":
+    if stages or calls.kind(batched) == "padded_batch":
         return chosen.map(_share_of_each).unbatch(), stages
     if whole is not None:
         chosen = chosen.flat_map(_pieces)

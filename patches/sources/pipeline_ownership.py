@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from matex_tf.core import world
-from matex_tf.patches.sources import array_fingerprint
+from matex_tf.patches.sources import array_fingerprint, calls
 
 #: Ops that read what nobody can compare beforehand: files, and code of Python.
 _OPEN = ("PyFunc", "Generator", "ReadFile", "TextLine", "TFRecord", "FixedLength", "RecordIO", "Load", "Snapshot")
@@ -170,7 +170,7 @@ def _touched(dataset: Any) -> tuple[bool, ...]:
     if not all(befores):
         return ()
     before = tuple(one for each in befores for one in each)
-    if "MapDataset" in type(dataset).__name__ and "FlatMap" not in type(dataset).__name__ and function is not None:
+    if calls.kind(dataset) == "map" and function is not None:
         graph = function.graph
         # What is captured comes after the parts of an element.
         touched = {id(tensor) for tensor, is_touched in zip(graph.inputs, before, strict=False) if is_touched}

@@ -37,6 +37,7 @@ from matex_tf.exchange.network.messenger import Messenger
 from matex_tf.patches.common import carried_error, run_state
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data.local_batch import LocalBatch
+from matex_tf.patches.sources import calls
 from matex_tf.patches.turns import row_messages
 from matex_tf.patches.turns.makers import Makers
 from matex_tf.patches.turns.row_memory import Left, RowMemory
@@ -420,7 +421,7 @@ def signature(structure: Any) -> LocalBatch:
 
 def as_fast_as_asked(dataset: Any) -> Any:
     """A pipeline without what fetches ahead: ranks must leave off at the same batch."""
-    while type(dataset).__name__ == "_PrefetchDataset":
+    while calls.kind(dataset) == "prefetch":
         dataset = dataset._input_dataset
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False

@@ -7,7 +7,7 @@ A `PyDataset` has rows by the numbers of its batches; a batch of which no row is
 Every rank makes all rows that are used.
 
 Relies on (TensorFlow 2.16 to 2.21, private): see `deferred` and `own_rows`; `_buffer_size`, `_seed`, `_seed2` and
-`_reshuffle_each_iteration` of `_ShuffleDataset`. (Keras 3.3 to 3.15, private): see `pydatasets`.
+`_reshuffle_each_iteration` of what `shuffle` gives. (Keras 3.3 to 3.15, private): see `pydatasets`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.features.samples import scoring
 from matex_tf.patches.division import deferred, own_rows
-from matex_tf.patches.sources import source_sharding
+from matex_tf.patches.sources import calls, source_sharding
 from matex_tf.patches.sources.pipeline_ownership import unwrapped
 from matex_tf.patches.steps.row_choice import TaggedRows
 from matex_tf.patches.turns import pydatasets
@@ -31,7 +31,6 @@ from matex_tf.patches.turns.in_turn import flat
 if TYPE_CHECKING:
     from matex_tf.features.samples.patches.pruning import Pruning
 
-_THROUGH = ("_PrefetchDataset", "_OptionsDataset", "_VariantDataset")
 _MIXING = ("Shuffle", "Random", "Generator", "Sample")
 
 
@@ -62,8 +61,8 @@ def _refused(why: str) -> MatexError:
 
 def _of_tf_data(dataset: Any, pruning: Pruning, ranks: int) -> Any:
     behind, batched = _peeled(dataset)
-    if type(batched).__name__ not in own_rows._BATCHES:
-        raise _refused(f"{_name(batched)} stands behind batch, or there is none")
+    if calls.kind(batched) not in own_rows.BATCHES:
+        raise _refused(f"{calls.words(batched)} stands behind batch, or there is none")
     if any(isinstance(one, deferred.Stage) is False for one in behind):
         raise _refused("it shuffles whole batches")
     before, base = _peeled(batched._input_dataset)
@@ -88,12 +87,12 @@ def _peeled(dataset: Any) -> tuple[list[Any], Any]:
     """The maps and shuffles at the end of a pipeline, the last one first, and what stands in front of them."""
     ops, one = [], unwrapped(dataset)
     while True:
-        kind = type(one).__name__
-        if kind in deferred.MAPS:
+        kind = calls.kind(one)
+        if kind == "map":
             ops.append(deferred.stage_of(one))
-        elif kind == "_ShuffleDataset":
+        elif kind == "shuffle":
             ops.append(one)
-        elif kind not in _THROUGH:
+        elif kind not in ("prefetch", "with_options") and deferred.origin_of(one) is None:
             return ops, one
         one = unwrapped(one._inputs()[0])
 
@@ -101,20 +100,16 @@ def _peeled(dataset: Any) -> tuple[list[Any], Any]:
 def _unfit(base: Any) -> str:
     """Why elements cannot be counted here, in words; empty where they can."""
     if int(base.cardinality()) < 0:
-        return f"nobody knows how many elements {_name(base)} has"
+        return f"nobody knows how many elements {calls.words(base)} has"
     pending = [base]
     while pending:
         one = unwrapped(pending.pop())
         if any(part in type(one).__name__ for part in _MIXING):
-            return f"{_name(one)} stands in front of {_name(base)}"
+            return f"{calls.words(one)} stands in front of {calls.words(base)}"
         if getattr(one, "_deterministic", None) == "false":
             return "deterministic=False lets its elements come in any order"
         pending += one._inputs()
     return ""
-
-
-def _name(dataset: Any) -> str:
-    return type(dataset).__name__.strip("_").removesuffix("Dataset").removeprefix("Parallel").lower()
 
 
 def _used(base: Any, pruning: Pruning) -> Any:
@@ -141,7 +136,7 @@ def _again(data: Any, one: Any) -> Any:
 
 
 def _batched(rows: Any, batched: Any, size: int, drop: bool) -> Any:
-    if type(batched).__name__ == "_PaddedBatchDataset":
+    if calls.kind(batched) == "padded_batch":
         shapes = (tf.constant([], tf.int64), *tf.nest.flatten(batched._padded_shapes))
         zeros = (tf.constant(0, tf.int64), *tf.nest.flatten(batched._padding_values))
         return rows.padded_batch(size, shapes, zeros, drop_remainder=drop)
