@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import messages  # noqa: E402
 import rooms  # noqa: E402
+from site_lists import four_spaces  # noqa: E402
 
 #: Files outside docs/, and the pages that they become.
 PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contribute.md"}
@@ -36,10 +37,10 @@ def on_files(files, config):
 
 def on_page_markdown(markdown, page, config, files):
     if page.file.src_uri in PAGES.values():
-        return markdown
+        return four_spaces(markdown)
     if page.file.src_uri == "messages.md":
         markdown += f"\n{messages.all_errors()}"
-    return moved_links(markdown, f"docs/{page.file.src_uri}", page.file.src_uri)
+    return four_spaces(moved_links(markdown, f"docs/{page.file.src_uri}", page.file.src_uri))
 
 
 def moved_links(text, source, page):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import check_docs, check_prose, draw_docs, rooms
+from scripts import check_docs, check_prose, draw_docs, rooms, site_lists
 
 ROOT = Path(__file__).resolve().parents[2]
 while not (ROOT / "setup.py").is_file():
@@ -169,3 +169,10 @@ def test_pictures_of_the_rooms():
     assert rooms.direct(uses) == {"cli": {"job"}, "job": {"core"}, "core": set()}
     drawn = rooms.pictures()["rooms.svg"]
     assert all(drawn.count(f">{room}/</text>") == 1 for room in ("cli", "core", "patches", "readers"))
+
+
+def test_steps_are_one_list_on_the_site():
+    """What belongs to a step is indented by four spaces there; code at the left, and text after the list, stay."""
+    page = "1. a\n   b\n\n   ```\n   c\n   ```\n\n   - d\n2. e\n\nf\n\n- g\n  h\n\n```\n1. i\n   j\n```\n   k"
+    site = "1. a\n    b\n\n    ```\n    c\n    ```\n\n    - d\n2. e\n\nf\n\n- g\n    h\n\n```\n1. i\n   j\n```\n   k"
+    assert site_lists.four_spaces(page) == site
