@@ -8,6 +8,7 @@ import numpy as np
 from jobs import Job
 
 from matex_tf.features import found
+from scripts.rooms import modules
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -21,8 +22,20 @@ print(matex_tf.__file__, *model.get_weights()[0][:, 0])
 """
 
 
+IMPORTS = """
+import importlib, sys
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:  # of a library that is not installed here
+        assert not error.name.startswith("matex_tf"), f"{name}: {error}"
+print(len(sys.argv) - 1, sys.modules["matex_tf"].__file__)
+"""
+
+
 def test_the_core_alone(tmp_path):
-    """Two ranks train as NumPy says; commands and settings of features are unknown, and the rest is there."""
+    """All its modules can be imported, and two ranks train as NumPy says. Commands and settings of features are
+    unknown, and the rest is there."""
     copy = tmp_path / "copy" / "matex_tf"
     ours = sorted(path.parent.name for path in (ROOT / "matex_tf" / "features").glob("*/__init__.py"))
     left_out = shutil.ignore_patterns(*ours)
@@ -40,6 +53,11 @@ def test_the_core_alone(tmp_path):
         code = "import sys; from matex_tf.cli.main import main; sys.exit(main(sys.argv[1:]))"
         return Job([sys.executable, "-c", code, *words], tmp_path, PYTHONPATH=str(copy.parent)).end(200)
 
+    core = [name for name in modules() if not name.startswith(tuple(f"features.{one}" for one in ours))]
+    names = [f"matex_tf.{name}" for name in core if name and not name.endswith("__main__")]
+    done = Job([sys.executable, "-c", IMPORTS, *names], tmp_path, PYTHONPATH=str(copy.parent)).end(200)
+    assert done.code == 0, done.err
+    assert done.out.split() == [str(len(names)), str(copy / "__init__.py")]
     shown = matex("--help")
     commands = [name for one in ours for name in found()[one].commands]
     assert shown.code == 0 and "  run  " in shown.out
