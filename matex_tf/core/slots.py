@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -56,6 +56,9 @@ class Guard(Protocol):
 
     def extend(self, bridge: Any) -> bool:
         """Let a rank come, or come to others; whether it has."""
+
+    def leave_guests(self, everyone: Sequence[Any], why: str) -> None:
+        """Leave ranks behind that have come and differ from all that began the job."""
 
     def end(self, code: int) -> None:
         """End all ranks at once."""

@@ -59,6 +59,7 @@ class World:
         log_to: the file descriptor that such lines are written to.
         generation: how often ranks have been left behind; with it `rank`, `size` and what follows from them change.
         first_ranks: the rank that each had before any was left behind.
+        founders: how many ranks the job began with; those that come have higher `first_ranks`.
         location, step_signature: where this rank is, and what the ranks agree on there; see `at`.
         within: worlds that a feature has made of this one, and their name; None until it asks for them.
         part_of: the world of which this is a group; None for others.
@@ -101,7 +102,7 @@ class World:
         self.generation = 0
         self.host = host or socket.gethostname()
         self._settle(comm, [self.host] if comm is None else comm.allgather(self.host))
-        self.first_ranks = list(range(self.size))
+        self.first_ranks, self.founders = list(range(self.size)), self.size
 
     def _settle(self, comm: Communicator | None, hosts: Sequence[str]) -> None:
         """Take a communicator, whose ranks are on these hosts."""
@@ -122,6 +123,12 @@ class World:
     def is_single(self) -> bool:
         """Whether there is nobody to talk to."""
         return self.size == 1
+
+    @property
+    def guests(self) -> list[int]:
+        """Ranks that have come while the job ran, as long as one is there that began it."""
+        came = [rank for rank, first in enumerate(self.first_ranks) if first >= self.founders]
+        return came if len(came) < self.size else []
 
     @property
     def _connected(self) -> Communicator:
@@ -233,6 +240,8 @@ class World:
             return None
         error = RanksDisagree(difference(everyone))
         error.everyone = everyone
+        if self.guard is not None:
+            self.guard.leave_guests(everyone, str(error))
         return error
 
     @_guarded
@@ -296,6 +305,21 @@ class World:
         with self._lock:
             self.barrier(what)
             return self._comm.allgather(value)
+
+    @_guarded
+    def compare(self, mark: Any, what: str) -> list[Any]:
+        """Every rank's mark of what should be alike, as by `allgather`. A rank that has come and has another one than
+        all that began the job is left behind, before anybody sees it.
+
+        Args:
+            what: begins with "compare ".
+        """
+        if what not in self.compared:
+            self.compared[what] = fingerprint(what, [repr(mark)])
+        everyone = self.allgather(mark, what)
+        if self.guard is not None:
+            self.guard.leave_guests(everyone, f"it would {what.removeprefix('compare ')} differently")
+        return everyone
 
     def allgather_now(self, value: Any) -> list[Any]:
         """Every rank's value as by `allgather`, without a meeting: for ranks that know already that all are here."""

@@ -97,7 +97,8 @@ class Arrival:
         else:
             raise failure
         self._line = Line(connection)
-        self._line.say({"token": told["token"], "ask": "arrive", "number": told["number"]})
+        own = {"number": told["number"], "process": os.getpid()}
+        self._line.say({"token": told["token"], "ask": "arrive", **own})
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
@@ -107,23 +108,26 @@ class Arrival:
                 _end()
             time.sleep(_PAUSE)
 
-    def where(self, fit: int) -> dict[str, Any]:
+    def where(self, fit: int) -> tuple[dict[str, Any], bytes]:
         """Where the job is in one of its calls of `fit`, see `growth.Growth.at`; waits until it has begun that.
 
-        Raises:
-            Refused: the job is past it.
+        Where the call is over, it is what that has left.
         """
-        while True:
-            said = self._ask({"where": fit})[0]
-            if said.get("past"):
-                raise Refused(f"fit {fit} of the script is over in the job, and only the first one can be joined")
-            if not said.get("wait"):
-                return said
+        while (answer := self._ask({"where": fit}))[0].get("wait"):
             time.sleep(_PAUSE)
+        return self._held(fit, answer)
 
     def take(self, fit: int) -> tuple[dict[str, Any], bytes]:
         """Be ready in a call of `fit`; what the job then gives, see `growth.Growth.hand_over`."""
-        return self._ask({"ready": fit})
+        return self._held(fit, self._ask({"ready": fit}))
+
+    def _held(self, fit: int, answer: tuple[dict[str, Any], bytes]) -> tuple[dict[str, Any], bytes]:
+        if answer[0].get("lost"):
+            raise Refused(
+                f"fit {fit} is over in the job, which has not kept what it left: that is too large, or died "
+                "with another rank"
+            )
+        return answer
 
     def enter(self) -> None:
         """This rank has taken what it was given, and is about to meet the others."""

@@ -4,13 +4,17 @@ The first rank of the job starts each of them, as a world of its own that runs t
 model, traces a step and draws the batches that the job has used, while the job trains. When it says that it is where
 the job was a moment ago, the ranks of the job stop before their next step. The first one sends what a checkpoint would
 hold, by a connection of its own; the rank that comes takes it, or refuses in words. Only then do the two worlds become
-one. So whatever goes wrong with it before costs the job nothing, and what goes wrong after that is a rank that dies.
+one. So whatever goes wrong with it before costs the job nothing, and what goes wrong after that is a rank that dies:
+where a rank that has come differs from those that began the job, or has an error, it is left behind. Its first two
+steps are a trial, which has a limit of time. The `fit`s that are over it does not run: it takes what they have left.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import signal
 import socket
 import sys
 import threading
@@ -26,6 +30,11 @@ from matex_tf.settings import Settings
 
 #: Seconds in which a rank that comes takes what it is given: it draws a few batches, and assigns its variables.
 _SECONDS = 60.0
+#: The steps of its trial: callbacks hear of the second one from its beginning on. Seconds of these, at the most.
+_TRIAL_STEPS = 2
+_TRIAL_SECONDS = 120.0
+#: Bytes of what the `fit`s that are over have left, at the most.
+_MOST_BYTES = 1 << 29
 #: What ranks that come have of the environment of the first one.
 _PASSED_ON = ("TF_", "OMP_", "KERAS_", "XLA_", "PYTHONPATH")
 
@@ -50,6 +59,7 @@ class _Coming:
         number: see `World.first_ranks`.
         asked: when it was asked for, by the monotonic clock.
         bridge: see `Communicator.extend`; None until it has started.
+        process: its number, on this machine.
         line: to it; None until it has said who it is.
         ready: the call of `fit` in which it waits for what it is given; 0 before.
         over: set when it has come, or will not.
@@ -59,6 +69,7 @@ class _Coming:
     number: int
     asked: float
     bridge: Any = None
+    process: int = 0
     line: Line | None = None
     ready: int = 0
     over: threading.Event = field(default_factory=threading.Event)
@@ -74,7 +85,11 @@ class _Coming:
 
 
 class Growth:
-    """The ranks that come to a world. All ranks have one; the first of those that are left answers."""
+    """The ranks that come to a world. All ranks have one; the first of those that are left answers.
+
+    Attributes:
+        left_because: why the last one that had to leave had to, in words.
+    """
 
     def __init__(self, world: World, run: dict[str, Any]):
         """Args: run: what the job runs, see `watching.registry.Entry`."""
@@ -82,8 +97,12 @@ class Growth:
         self._coming: dict[int, _Coming] = {}
         self._numbers = itertools.count(world.size)
         self._reached: dict[str, Any] = {}
-        self._fit = 0
+        self._fit, self.left_because = 0, ""
         self._at: tuple[int, int] | None = None
+        self._left: dict[int, tuple[dict[str, Any], bytes]] = {}
+        self._steps_to_try = 0
+        self._starting = threading.Lock()  # MPI starts one at a time
+        self._trial: tuple[_Coming, threading.Timer, str] | None = None
 
     def reached_at(self, **place: Any) -> None:
         """Say where this rank answers: addresses, port and token."""
@@ -96,13 +115,25 @@ class Growth:
             place: the epoch and the step that are about to begin; None where it is over.
         """
         self._fit, self._at = fit, place
+        if self._trial is not None:
+            self._steps_to_try -= 1
+            self._end_trial()
         for one in list(self._coming.values()) if place is None else ():
             if one.ready == fit:
-                self._lose(one, f"a rank that was to come is refused: fit {fit} is over")
+                one.ready = 0
+                threading.Thread(target=self._listen, args=(one, fit), daemon=True).start()
+
+    def leave(self, fit: int, words: dict[str, Any], state: bytes) -> None:
+        """Keep what a call of `fit` has left, for ranks that come later."""
+        self._left[fit] = words, state
+        if sum(len(held) for _, held in self._left.values()) > _MOST_BYTES:
+            self._left.clear()
 
     @property
     def ready(self) -> _Coming | None:
-        """A rank that waits to be let in."""
+        """A rank that waits to be let in; while another one is on trial it goes on waiting."""
+        if self._trial is not None:
+            return None
         return next((one for one in list(self._coming.values()) if one.ready == self._fit), None)
 
     def answer(self, said: dict[str, Any], connection: socket.socket) -> None:
@@ -129,9 +160,13 @@ class Growth:
 
     def _start(self, one: _Coming, host: str) -> None:
         environ = {name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)}
-        told = {"run": self._run, "number": one.number, "environ": environ, "path": sys.path[1:], **self._reached}
+        told = {
+            **{"run": self._run, "number": one.number, "founders": self._world.founders, "environ": environ},
+            **{"path": sys.path[1:], **self._reached},
+        }
         try:
-            one.bridge = self._world.start([sys.executable, "-m", "matex_tf.job.newcomer"], told, host)
+            with self._starting:
+                one.bridge = self._world.start([sys.executable, "-m", "matex_tf.job.newcomer"], told, host)
         except CommunicationError as error:
             self._lose(one, f"a rank that was to come cannot be started: {error}")
 
@@ -141,23 +176,32 @@ class Growth:
         if one is None or one.line is not None:
             line.close()
             return
-        one.line = line
+        one.line, one.process = line, int(said["process"])
+        self._listen(one)
+
+    def _listen(self, one: _Coming, over: int = 0) -> None:
+        """Args: over: the `fit` in which it waits, and which is over."""
+        line = one.line
+        assert line is not None
         try:
+            if over:
+                line.say(*self._where(over))
             while "ready" not in (words := line.hear()[0]):
                 if "refused" in words:
                     return self._lose(one, f"a rank that was to come is refused: {words['refused']}")
-                line.say(self._where(int(words["where"])))
+                line.say(*self._where(int(words["where"])))
         except (OSError, ValueError, KeyError):
             return self._lose(one, "a rank that was to come has died")
         one.ready = int(words["ready"])
 
-    def _where(self, fit: int) -> dict[str, Any]:
+    def _where(self, fit: int) -> tuple[dict[str, Any], bytes]:
         at, now = self._at, self._fit
         if fit < now or (fit == now and at is None):
-            return {"past": True}
+            words, state = self._left.get(fit, ({"lost": True}, b""))
+            return {"over": True, **words}, state
         if at is None or fit > now:
-            return {"wait": True}
-        return {"epoch": at[0], "step": at[1]}
+            return {"wait": True}, b""
+        return {"epoch": at[0], "step": at[1]}, b""
 
     def _lose(self, one: _Coming, why: str) -> None:
         why = harmless(why)
@@ -178,25 +222,54 @@ class Growth:
         if why_not:
             self._lose(one, f"a rank that was to come is refused: {why_not}")
             return None
+        watch = threading.Timer(_SECONDS + _TRIAL_SECONDS, self._kill, (one,))
+        watch.daemon = True
+        watch.start()
+        one.ready = 0
+        self._trial, self.left_because = (one, watch, ""), ""
         try:
             one.line.say(place, state())
             said = one.line.hear(_SECONDS)[0]
         except (OSError, ValueError):
-            self._lose(one, "a rank that was to come has died")
-            return None
-        if "refused" in said:
-            self._lose(one, f"a rank that was to come is refused: {said['refused']}")
-            return None
-        return one
+            said = {}
+        if "here" in said:
+            return one
+        self._fail(f"is refused: {said['refused']}" if "refused" in said else "has died")
+        return None
 
     def came(self, one: _Coming, came: bool, where: str, waited: float) -> None:
-        """Say how it went. Args: where: the job is; waited: seconds that it has waited."""
-        if not came:
-            return self._lose(one, "a rank that was to come has died")
+        """Say how it went: once its trial is over. Args: where: the job is; waited: seconds that it has waited."""
+        assert self._trial is not None
         world = self._world
         said = (
             f"a rank on {world.hosts[-1]} has come, and {world.size} ranks go on at {where}: the job has waited "
             f"{waited:.2f} s, {time.monotonic() - one.asked:.1f} s after the rank was asked for"
         )
-        world.log(said)
-        one.end(said, came=True)
+        self._trial, self._steps_to_try = (one, self._trial[1], said), _TRIAL_STEPS
+        if not came:
+            self._fail("has died")
+
+    def _end_trial(self) -> None:
+        assert self._trial is not None
+        one, watch, said = self._trial
+        if one.number not in self._world.first_ranks:
+            return self._fail(
+                f"had to leave: {self.left_because}" if self.left_because else "has died in its first steps"
+            )
+        if self._steps_to_try and self._at is not None:
+            return None
+        self._trial = None
+        watch.cancel()
+        self._world.log(said)
+        return one.end(said, came=True)
+
+    def _fail(self, how: str) -> None:
+        assert self._trial is not None
+        (one, watch, _), self._trial = self._trial, None
+        watch.cancel()
+        self._lose(one, f"a rank that was to come {how}")
+
+    @staticmethod
+    def _kill(one: _Coming) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one.process, signal.SIGKILL)

@@ -21,7 +21,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from matex_tf import errors
@@ -147,6 +147,31 @@ class TransactionGuard:
             self._reach = liveness.LivenessProbe(world)
         return True
 
+    def leave_guests(self, everyone: Sequence[Any], why: str) -> None:
+        """Leave ranks behind that have come and differ from all that began the job. All ranks must call.
+
+        Args:
+            everyone: what each rank has said; nothing happens where those that began the job differ themselves.
+            why: in words.
+
+        Raises:
+            RankLost: ranks are left behind, and the transaction is to be run again.
+        """
+        guests = self._world.guests
+        others = [said for rank, said in enumerate(everyone) if rank not in guests]
+        apart = [rank for rank in guests if everyone[rank] != others[0]]
+        if not apart or any(said != others[0] for said in others):
+            return
+        if self._world.rank in apart:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._world.growth is not None:
+            self._world.growth.left_because = why
+        if self._world.rank == 0:
+            self._world.log(f"{name_ranks(apart)}, which came while the job ran, must leave: {why}")
+        for rank in apart:
+            self._kill(self._processes[rank])
+        raise RankLost(why)
+
     @property
     def inside(self) -> bool:
         """Whether a transaction is under way."""
@@ -177,6 +202,10 @@ class TransactionGuard:
     def end(self, code: int) -> None:
         """End all ranks at once: this one has an error that is none of MPI's. MPI_Abort would end this rank alone."""
         world = self._world
+        if world.rank in world.guests:
+            world.log(f"rank {world.rank}, which came while the job ran, leaves it: the others go on")
+            Output.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
         if len(world.nodes) > 1:
             # The ranks of other hosts hear of it where they are about to shrink; who does not come is not waited for.
             telling = threading.Thread(target=self._tell, args=(code,), daemon=True)

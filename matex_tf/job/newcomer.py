@@ -1,6 +1,10 @@
 """`python -m matex_tf.job.newcomer`: a rank that comes to a running job, which has started it; see `faults.growth`."""
 
+import os
+import signal
 import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 #: Settings that are for the ranks that begin a job, and those that are others here.
 _OF_THE_JOB = ("trace", "metrics")
@@ -12,7 +16,6 @@ def main() -> None:
     from matex_tf.job import layered
 
     mounts = layered.enter_namespace()
-    import os
 
     from matex_tf import settings as settings_module
     from matex_tf.core import sign
@@ -33,7 +36,8 @@ def main() -> None:
         given = told["run"]
         os.environ.update(told["environ"])
         os.chdir(given["directory"])
-        world.first_ranks = [told["number"]]
+        world.first_ranks, world.founders = [told["number"]], told["founders"]
+        vars(os)["_exit"] = _killed(os.getpid(), os._exit)
         world.log = lambda line: None  # what there is to say the job has said
         world.arrival, world.growth = arrival, Growth(world, given)
         if mounts.refused:
@@ -47,6 +51,11 @@ def main() -> None:
     except (OSError, MatexError) as error:
         return arrival.refuse(str(error))
     run.run_among(world, target, settings, mounts)
+
+
+def _killed(process: int, leave: Callable[[int], NoReturn]) -> Callable[[int], Any]:
+    """`os._exit` of a rank that has come: Open MPI ends the whole job where such a rank exits."""
+    return lambda code: os.kill(process, signal.SIGKILL) if os.getpid() == process else leave(code)
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ def run_among(world: World, target: Target, settings: Settings, mounts: layered.
         ending.failed(error)  # which comes back for sys.exit(0)
     ending.end_forked()
     if world.arrival is not None:
-        world.arrival.refuse("its script has come to its end, and the job is in a fit")
+        world.arrival.refuse("its script has come to its end, and to no fit that the job is in")
     try:
         from matex_tf import patches
 

@@ -21,7 +21,6 @@ import tensorflow as tf
 
 from matex_tf import settings, strategies
 from matex_tf.core import world
-from matex_tf.core.mismatch import fingerprint
 from matex_tf.core.row_partition import Interleaving
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once
@@ -243,13 +242,12 @@ def compare(leaves: list[Any]) -> DataLayout:
     rows = int(leaves[0].shape[0])
     ranks.barrier("compare the columns of the data", [_column(i, leaf) for i, leaf in enumerate(leaves)])
     prints = [array_fingerprint.of(array_fingerprint.rows(leaf), leaf.shape) for leaf in leaves if not _sparse(leaf)]
-    held = ranks.allgather((rows, prints), "compare the rows of the data")
+    held = ranks.compare((rows, prints), "compare the rows of the data")
     counts = [count for count, _ in held]
     if setting == "shared" and len(set(counts)) > 1:
         numbers = ", ".join(map(str, counts[:16]))
         raise MatexError(f"--rows shared, but the ranks have other numbers of rows ({numbers}): take --rows auto.")
     others = [one for count, one in held[1:] if count == rows]
-    ranks.compared.setdefault("compare the rows of the data", fingerprint("", [str(one) for one in prints]))
     same = len(set(counts)) == 1 and all(all(map(array_fingerprint.alike, held[0][1], one)) for one in others)
     return DataLayout(counts, ranks.size > 1 and (setting == "own" or (setting == "auto" and not same)))
 

@@ -63,7 +63,7 @@ class BatchSource:
         self._fetched = 0
         self._waited = 0.0
         self._since = 0.0
-        self._said = False
+        self._said = self._look_again = False
         self._price: Price | None = None  # of data whose batches every rank makes
         self._by_all: str | None = None  # what of the work on the data every rank does, where that is known
         self._owned = False  # whether the rank gets its own rows, and so did no work for others
@@ -92,6 +92,7 @@ class BatchSource:
             if self._ring is not None:
                 self._ring.before_batch()
             fetched = fetch(iterator, 1)
+            self._compare(fetched, spec)
             if isinstance(spec, LocalBatch):
                 self._owned = True
                 self._origin = fetched[0].origin if fetched else self._origin
@@ -113,6 +114,13 @@ class BatchSource:
             if batch is None:
                 return
             yield batch
+
+    def _compare(self, fetched: list[Any], spec: Any) -> None:
+        """Once a rank has come: its next batch is that of the others."""
+        if self._look_again:
+            self._look_again = False
+            data = [one.batch if isinstance(spec, LocalBatch) else one for one in fetched]
+            world.current().compare(row_slicing.checksum(data), f"compare the rows of the next batch of {self.kind}")
 
     def _go_round(self, fetched: list[LocalBatch]) -> None:
         """Rows that have been trained on travel while the next batch is."""
@@ -198,8 +206,8 @@ class BatchSource:
         return self._owned and not isinstance(from_arrays, Gatherer)
 
     def say_again(self) -> None:
-        """A rank has come that has not heard what was said."""
-        self._said = False
+        """A rank has come that has not heard what was said, and of which nothing is known."""
+        self._said, self._look_again = False, True
 
     def end_epoch(self, model: Any) -> None:
         """Say so where much of an epoch went into waiting for batches; all ranks come here."""

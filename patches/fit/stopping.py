@@ -84,6 +84,7 @@ def overrides(callback: Any, hooks: tuple[str, ...]) -> bool:
 
 
 def _agree(model: Any, attribute: str) -> None:
-    wanted = np.array([bool(getattr(model, attribute, False))], np.int64)
-    if world.current().allreduce(wanted, "agree whether to go on")[0]:
+    ranks = world.current()
+    wanted = bool(getattr(model, attribute, False)) and ranks.rank not in ranks.guests
+    if ranks.allreduce(np.array([wanted], np.int64), "agree whether to go on")[0]:
         setattr(model, attribute, True)

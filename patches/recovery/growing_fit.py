@@ -19,6 +19,7 @@ from matex_tf.errors import MatexError
 from matex_tf.faults.arrival import Refused
 from matex_tf.faults.checkpoint_files import Place
 from matex_tf.patches.common import active_flag, model_state, run_state
+from matex_tf.patches.keras import weights
 from matex_tf.patches.recovery import resume_fit, snapshot, step_retry
 from matex_tf.patches.recovery.checkpoint_timer import Clock, Due
 from matex_tf.storage import plain_encoder
@@ -46,22 +47,26 @@ class GrowingFit(resume_fit.Fit):
         no_store: Any = None
         self._arrival, self._traced, self._drawing = ranks.arrival, False, 0.0
         self._taken: tuple[dict[str, Any], dict[str, Any]] | None = None
-        place = None
-        if self._arrival is not None:
-            place = self._where(fits.count)
-        super().__init__(fits, model, no_store, place, {"logs": {}})
-        self._generator_made = True
+        super().__init__(fits, model, no_store, None, {"logs": {}})
         ranks.compared.clear()
+        if self._arrival is not None:
+            self._be_told(*self._arrival.where(self.number))
+            self.replaying = True
+        self._generator_made = True
 
-    def _where(self, fit: int) -> Place:
-        """Where the job is; after its first step."""
-        said = self._arrival.where(fit)
-        return Place(fit, said["epoch"], said["step"])
+    def _be_told(self, words: dict[str, Any], state: bytes) -> None:
+        """Where the job is; or all that this `fit` has left, where that is over."""
+        self._place = Place(self.number) if "over" in words else Place(self.number, words["epoch"], words["step"])
+        if state:
+            self._taken = words, plain_encoder.loads(state)
+            self._kept = {"logs": {}, **self._taken[1]}
 
     def passes_over(self, draw: Callable[[], bool]) -> bool:
         if self._arrival is None:
             world.current().growth.at(self.number, (self._epoch, self._step))
             return super().passes_over(draw)
+        if self._of().done:
+            return False
         if not self._traced:
             self._traced, self._drawing = True, time.monotonic()
             return False
@@ -70,21 +75,30 @@ class GrowingFit(resume_fit.Fit):
                 self._enter()
                 return False
             close = time.monotonic() < self._drawing + _CLOSE
-            if close:
-                words, state = self._arrival.take(self.number)
-                self._taken = words, plain_encoder.loads(state)
-                self._place = Place(self.number, words["epoch"], words["step"])
-            else:
-                self._place, self._drawing = self._where(self.number), time.monotonic()
+            ask = self._arrival.take if close else self._arrival.where
+            self._be_told(*ask(self.number))
+            self._drawing = time.monotonic()
+            if self._of().done:
+                return False
         return super().passes_over(draw)
 
     def restore(self, last: bool) -> bool:
-        return True  # not in the step that is traced
+        if not self._of().done:
+            return True  # not in the step that is traced
+        if last:
+            self._check()
+        return super().restore(last)
 
     def end(self) -> None:
         if self._arrival is not None:
             raise Refused(f"fit {self.number} has ended here, and in the job it is at {self._of()}")
-        world.current().growth.at(self.number, None)
+        taken = step_retry.whole(
+            lambda: snapshot.take(self.model, self._callbacks, python_draws=True), "take the state of the training"
+        )
+        growth = world.current().growth
+        if taken is not None:
+            growth.leave(self.number, self._words(Place(self.number)), self._state(taken))
+        growth.at(self.number, None)
 
     def _differs(self, what: str) -> MatexError:
         return Refused(f"fit {self.number} is not what it is in the job: {what}")
@@ -120,7 +134,8 @@ class GrowingFit(resume_fit.Fit):
         return {
             "epoch": place.epoch,
             "step": place.step,
-            "compared": ranks.compared,
+            "compared": dict(ranks.compared),
+            "compiled": _compiled(self.model),
             "steps": run_state.current().trained,
             "rebuilt": bool(model_state.of(self.model).whole),
             "layers": active_flag.layers().on,
@@ -135,13 +150,7 @@ class GrowingFit(resume_fit.Fit):
         """Take what the job has given, and be one of its ranks."""
         assert self._taken is not None
         ranks, (words, kept) = world.current(), self._taken
-        if difference := snapshot.fits(self.model, kept):
-            raise self._differs(f"{self.model.name} is another model: {difference}")
-        if bool(model_state.of(self.model).whole) != words["rebuilt"]:
-            raise self._differs("its steps are rebuilt for rows on one of the two")
-        for what, mark in ranks.compared.items():
-            if words["compared"].get(what, list(mark)) != list(mark):
-                raise self._differs(f"it differs in {what.removeprefix('compare ')}")
+        self._check()
         with world.alone():
             snapshot.give_back(self.model, self._callbacks, kept, first=False)
         model_state.of(self.model).committed = kept["committed"]
@@ -159,10 +168,37 @@ class GrowingFit(resume_fit.Fit):
         self._kept = self._taken = None
         self._begin_anew()
 
+    def _check(self) -> None:
+        """See that what this rank has is what the job has."""
+        assert self._taken is not None
+        ranks, (words, kept) = world.current(), self._taken
+        if difference := snapshot.fits(self.model, kept):
+            raise self._differs(f"{self.model.name} is another model: {difference}")
+        if bool(model_state.of(self.model).whole) != words["rebuilt"]:
+            raise self._differs("its steps are rebuilt for rows on one of the two")
+        for what, mark in ranks.compared.items():
+            if words["compared"].get(what, list(mark)) != list(mark):
+                raise self._differs(f"it differs in {what.removeprefix('compare ')}")
+        for mine, other in zip(_compiled(self.model), words["compiled"], strict=False):
+            if mine != other:
+                raise self._differs(f"it has {mine} where the job has {other}")
+
     def _begin_anew(self) -> None:
         """What is set up once, by all ranks together, those that were there and the one that has come set up anew."""
         self.model._eval_epoch_iterator = self.model.test_function = self.model.predict_function = None
         self.model.train_function.feed.say_again()
+
+
+def _compiled(model: Any) -> list[str]:
+    """What a model was compiled with, as far as plain values say it; rates may have changed."""
+    found = [f"loss {getattr(model.loss, '__name__', model.loss)}"] if isinstance(model.loss, (str, type)) else []
+    found += [f"{name} {getattr(model, name)}" for name in ("jit_compile", "run_eagerly", "steps_per_execution")]
+    for optimizer in weights.optimizers_of(model):
+        config = optimizer.get_config()
+        plain = {name: value for name, value in config.items() if isinstance(value, (int, float, str, type(None)))}
+        found.append(type(optimizer).__name__)
+        found += [f"{name} {plain[name]}" for name in sorted(plain) if name not in ("name", "learning_rate")]
+    return found
 
 
 def fit(model: Any, run: Callable[[], Any]) -> Any:
@@ -177,10 +213,13 @@ def fit(model: Any, run: Callable[[], Any]) -> Any:
     if not known.count:
         known.clock = Questions()
     known.count += 1
-    this = known.under_way = GrowingFit(known, model)
+    this, before = GrowingFit(known, model), model._initial_epoch
+    known.under_way = this
     try:
         history = run()
         this.end()
+    except resume_fit.Complete:
+        model._initial_epoch, history = before, model.history
     finally:
         known.under_way = None
     return history

@@ -68,7 +68,7 @@ def look(data: Any, made: Made, what: str, known_as_own: bool = False, rows: int
     ranks, setting = world.current(), settings.current().rows
     if rows is None:
         rows = -1 if data is None else row_slicing.rows_of(data)
-    held = ranks.allgather((rows, 0 if data is None else row_slicing.checksum(data)), what)
+    held = ranks.compare((rows, 0 if data is None else row_slicing.checksum(data)), what)
     counts = tuple(rows for rows, _ in held)
     if made.source is Source.OWN and setting != "shared":
         return Finding(True, counts, why="their pipelines are made of other rows")

@@ -65,7 +65,7 @@ class _Found(NamedTuple):
 def look(dataset: Any) -> Made:
     """Compare the pipelines of the ranks. All ranks come here."""
     mine = _walk(dataset)
-    everyone = world.current().allgather(mine, "compare what a pipeline is made of")
+    everyone = world.current().compare(mine, "compare what a pipeline is made of")
     if not all(_same(one, other) for one in everyone[:1] for other in everyone[1:]):
         return Made(Source.OWN)
     python = any(one.python for one in everyone)

@@ -11,29 +11,44 @@ from jobs import LAUNCHER, Job
 pytestmark = pytest.mark.timeout(400)
 
 #: With an argument it trains so many epochs. Else it trains slowly on two ranks until a third one comes, and then ends
-#: with the next epoch. `odd` lets a rank that comes have another model, `dead` lets it die.
+#: with the next epoch. Files let a rank that comes have another model (`odd`), rows (`rows`) or optimizer (`clip`), die
+#: (`dead`), or, once it has come, leave the fit (`stop`), fail (`fail`), exit (`exit`) or meet for something else
+#: (`else`).
 SCRIPT = """
 import json, os, signal, sys, time
 import numpy as np, keras, matex_tf
 keras.utils.set_random_seed(3)
 comes = len(sys.argv) < 2 and matex_tf.size() == 1
-if comes and os.path.exists("dead"):
+does = [name for name in os.listdir() if "." not in name] if comes else []
+if "dead" in does:
     os.kill(os.getpid(), signal.SIGKILL)
-x = np.random.rand(192, 4).astype("float32")
+x = np.random.rand(192, 4).astype("float32") + ("rows" in does)
 y = (x.sum(1) > 2).astype("float32")
-units = 9 if comes and os.path.exists("odd") else 8
+units = 9 if "odd" in does else 8
 model = keras.Sequential(
     [keras.layers.Dense(units, "tanh"), keras.layers.BatchNormalization(), keras.layers.Dropout(0.3),
      keras.layers.Dense(1)]
 )
-model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+model.compile(keras.optimizers.Adam(0.01, clipnorm=1.0 if "clip" in does else 9.0), "mse", metrics=["mae"])
 
 
 class Note(keras.callbacks.Callback):
     steps = threes = 0
 
+    def on_train_batch_begin(self, batch, logs=None):
+        if matex_tf.size() < 3:
+            return
+        if "fail" in does:
+            raise KeyError("only here")
+        if "exit" in does:
+            os._exit(3)
+        if "else" in does:
+            matex_tf.init().barrier("do something else")
+
     def on_train_batch_end(self, batch, logs=None):
         self.steps += 1
+        if "stop" in does and matex_tf.size() == 3:
+            self.model.stop_training = True
         if matex_tf.size() == 2:
             if self.steps == 5:
                 open("begun", "w").close()
@@ -108,10 +123,15 @@ def test_comes(growing):
 def test_does_not_come(growing):
     """Ranks that die, or have another model, cost the job nothing; the next one comes."""
     job, folder = growing
-    for mark, why in (("dead", "has died"), ("odd", "is another model: it has")):
+    for mark, why in (
+        *(("dead", "has died"), ("odd", "is another model: it has"), ("rows", "differs in the rows of the data")),
+        *(("clip", "it has clipnorm 1.0 where"), ("fail", "has died in its first steps")),
+        *(("exit", "has died in its first steps"), ("else", "had to leave: the ranks have gone different ways")),
+        ("stop", "had to leave: the ranks have gone different ways"),
+    ):
         (folder / mark).touch()
         refused = join(job, folder)
-        assert refused.code == 1 and why in refused.err, refused
+        assert refused.code == 1 and why in refused.err, (refused, job.end(1))
         (folder / mark).unlink()
     assert "with its settings: give its number" in join(job, folder, "--seed", "2").err
     assert join(job, folder).code == 0
