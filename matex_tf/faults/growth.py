@@ -102,7 +102,8 @@ class Growth:
         self._left: dict[int, tuple[dict[str, Any], bytes]] = {}
         self._steps_to_try = 0
         self._starting = threading.Lock()  # MPI starts one at a time
-        self._trial: tuple[_Coming, threading.Timer, str] | None = None
+        self._trial: tuple[_Coming, threading.Timer] | None = None
+        self._came_at = "", 0.0, 0.0
 
     def reached_at(self, **place: Any) -> None:
         """Say where this rank answers: addresses, port and token."""
@@ -226,7 +227,7 @@ class Growth:
         watch.daemon = True
         watch.start()
         one.ready = 0
-        self._trial, self.left_because = (one, watch, ""), ""
+        self._trial, self.left_because = (one, watch), ""
         try:
             one.line.say(place, state())
             said = one.line.hear(_SECONDS)[0]
@@ -240,19 +241,16 @@ class Growth:
     def came(self, one: _Coming, came: bool, where: str, waited: float) -> None:
         """Say how it went: once its trial is over. Args: where: the job is; waited: seconds that it has waited."""
         assert self._trial is not None
-        world = self._world
-        said = (
-            f"a rank on {world.hosts[-1]} has come, and {world.size} ranks go on at {where}: the job has waited "
-            f"{waited:.2f} s, {time.monotonic() - one.asked:.1f} s after the rank was asked for"
-        )
-        self._trial, self._steps_to_try = (one, self._trial[1], said), _TRIAL_STEPS
+        self._came_at = where, waited, time.monotonic() - one.asked
+        self._steps_to_try = _TRIAL_STEPS
         if not came:
             self._fail("has died")
 
     def _end_trial(self) -> None:
         assert self._trial is not None
-        one, watch, said = self._trial
-        if one.number not in self._world.first_ranks:
+        one, watch = self._trial
+        world, (where, waited, after) = self._world, self._came_at
+        if one.number not in world.first_ranks:
             return self._fail(
                 f"had to leave: {self.left_because}" if self.left_because else "has died in its first steps"
             )
@@ -260,12 +258,16 @@ class Growth:
             return None
         self._trial = None
         watch.cancel()
-        self._world.log(said)
+        said = (
+            f"a rank on {world.hosts[-1]} has come, and {world.size} ranks go on at {where}: the job has waited "
+            f"{waited:.2f} s, {after:.1f} s after the rank was asked for"
+        )
+        world.log(said)
         return one.end(said, came=True)
 
     def _fail(self, how: str) -> None:
         assert self._trial is not None
-        (one, watch, _), self._trial = self._trial, None
+        (one, watch), self._trial = self._trial, None
         watch.cancel()
         self._lose(one, f"a rank that was to come {how}")
 

@@ -120,6 +120,7 @@ def test_comes(growing):
 
 
 @pytest.mark.variants(0)
+@pytest.mark.timeout(900)
 def test_does_not_come(growing):
     """Ranks that die, or have another model, cost the job nothing; the next one comes."""
     job, folder = growing
