@@ -135,7 +135,7 @@ class LeftRunning:
         self._idle = self._idle + seconds if idle else 0.0
         return self._idle >= _IDLE_SECONDS
 
-    def words(self) -> str:
+    def who_still_runs(self) -> str:
         """What to say of it; nothing if there is no such program, as where mpirun itself is slow on a busy machine."""
         found = _holders(self._mpirun)
         names = ", ".join(f"{name} (process {number})" for number, name in found)

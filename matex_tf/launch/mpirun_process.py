@@ -172,7 +172,7 @@ def _wait(
             job.terminate()
         if info is None:
             if left and left.look(_PAUSE):
-                if words := left.words():
+                if words := left.who_still_runs():
                     print(f"matex_tf: {words}", file=sys.stderr, flush=True)
                 end.over = True
                 kill(job.pid)

@@ -297,7 +297,7 @@ print("the last line " * 10000)
 def test_nothing_is_left_running():
     """An mpirun that is slow to end, on a busy machine, waits for no program: none is named then."""
     with subprocess.Popen(["sleep", "100"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as slow:
-        assert monitor.LeftRunning(slow.pid, Sign()).words() == ""
+        assert monitor.LeftRunning(slow.pid, Sign()).who_still_runs() == ""
         slow.kill()
 
 
