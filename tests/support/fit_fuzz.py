@@ -15,7 +15,7 @@ from pool import Outcome, Pool, plan
 from tests.support import cases, fuzzing, named
 
 named.stand_in(cases)
-TOLERANCE = 1e-6
+TOLERANCE = 1e-9
 WHOLE = "computed whole by every rank"
 
 

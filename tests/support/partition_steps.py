@@ -259,6 +259,24 @@ def dice() -> Any:
 
 
 @step
+def alignments() -> Any:
+    """`tf.nn.ctc_loss`, which calls functions by ops that have their names as types; it knows 32 bits alone."""
+    w = weight(4, 6)
+
+    def run(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            logits = tf.cast(tf.reshape(x, [-1, 3, 4]) @ w, tf.float32)
+            count = tf.shape(y)[0]
+            labels = tf.concat([y + 1, tf.zeros_like(y)], 1)
+            losses = tf.nn.ctc_loss(labels, logits, tf.fill([count], 1), tf.fill([count], 3), False, blank_index=0)
+            loss = tf.reduce_mean(tf.cast(losses, D))
+        descend(tape, loss, [w])
+        return {"loss": loss, "largest": tf.reduce_max(losses)}
+
+    return [w], run
+
+
+@step
 def masked_tokens() -> Any:
     """A loss over tokens that divides by how many count, and one over those alone (`boolean_mask`)."""
     w = weight(1, 4)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import function_def_to_graph, tensor_util
+from tensorflow.python.framework import function_def_to_graph, op_def_registry, tensor_util
 from tensorflow.python.ops import cond_v2, handle_data_util, while_v2
 
 from matex_tf.patches.partition import copies
@@ -57,7 +57,7 @@ def iterators(graph: Any) -> list[tuple[int, list[Any]]]:
         for op in in_order(inside):
             if op.type == "IteratorGetNext":
                 found.append((places[op.inputs[0]], [tensor.shape for tensor in op.outputs]))
-            elif op.type in CALLS:
+            elif _calls(op):
                 body, within = _body(op), TensorMap[int]()
                 within.update((a, places[b]) for a, b in zip(body.inputs, op.inputs, strict=True) if b in places)
                 walk(body, within)
@@ -148,7 +148,7 @@ def _copy(graph: Any, new: Shaped, at: TensorMap[Any], made: dict[Any, list[Any]
         waits = [one for before in op.control_inputs for one in made.get(before, ())]
         inputs = [at[tensor] for tensor in op.inputs]
         with new.graph.control_dependencies(waits) if waits else contextlib.nullcontext():
-            if op.type in CALLS:
+            if _calls(op):
                 outputs, made[op] = _inline(op, inputs, new)
             else:
                 outputs, made[op] = _op(op, inputs, new)
@@ -157,9 +157,14 @@ def _copy(graph: Any, new: Shaped, at: TensorMap[Any], made: dict[Any, list[Any]
             new.note_trace(tensor, old)
 
 
+def _calls(op: Any) -> bool:
+    """Whether an op calls a function; that of some has the function's name as its type, as in `tf.nn.ctc_loss`."""
+    return op.type in CALLS or op_def_registry.get(op.type) is None
+
+
 def _body(op: Any) -> Any:
     """The graph of the function that an op calls."""
-    function = op.graph._get_function(op.get_attr("f").name)
+    function = op.graph._get_function(op.get_attr("f").name if op.type in CALLS else op.type)
     body = getattr(function, "graph", None)
     if body is None:
         definition = getattr(function, "cached_definition", None) or function.definition
