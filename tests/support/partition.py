@@ -184,6 +184,7 @@ class Ranks:
         own: bool = False,
         fixed: int = 0,
         slots: Sequence[Any] = (),
+        columns: Sequence[Any] | None = None,
     ):
         """Args:
         trace: gives the concrete function of a rank.
@@ -193,6 +194,7 @@ class Ranks:
             is most of what a test costs.
         fixed: the number of rows that it is traced for; 0: any number.
         slots: of each rank, which variables lie in parts, see `shards.Slots`; then each has a function of its own.
+        columns: see `Partitioned`; None: as they were traced.
         """
         self.size, self.rows, self._own = size, rows, own or bool(slots)
         self.meeting = Meeting(size)
@@ -201,7 +203,9 @@ class Ranks:
         self._copies = [] if self._own else [Copies(self.traced[0]) for _ in range(size)]
         self.exchanges = [ThreadExchange(self.meeting, rank) for rank in ranks]
         self.steps = [
-            Partitioned(one, rows, exchange, _columns(one, rows), fixed=fixed, slots=slots[place] if slots else None)
+            Partitioned(
+                one, rows, exchange, columns or _columns(one, rows), fixed=fixed, slots=slots[place] if slots else None
+            )
             for place, (one, exchange) in enumerate(zip(self.traced, self.exchanges, strict=True))
         ]
         self.plan = self.steps[0].plan

@@ -1,5 +1,5 @@
 """Sizes that a prime number of rows hides: a slice that is longer than the batch, a queue that is cut as long as it.
-And lists whose elements count rows, and are whole."""
+And recurrent layers, whose lists are as long as the sequences of a batch."""
 
 import numpy as np
 import pytest
@@ -58,22 +58,33 @@ def test_small_and_large_batches(support, form):
             np.testing.assert_allclose(value, traced(batch), 1e-9)
 
 
-def test_lists_of_rows_and_of_whole_elements(support):
-    """A masked recurrent layer, traced for sequences of any length and rebuilt for one: what its gradient adds up is
-    not of one kind. The step is not rebuilt, so that every rank computes it whole; it failed when it ran."""
+@pytest.mark.parametrize("form", ["masked", "twice", "both ways", "mean"])
+def test_recurrent_layers_of_any_length(support, form):
+    """Traced for sequences of any length, and rebuilt for one: no op is computed whole. What the gradient of a masked
+    layer adds up was lists of rows and lists of whole elements before, and every rank computed the step whole."""
     import keras
 
-    from matex_tf.patches.partition.step import Partitioned
-
-    masked = [keras.layers.Embedding(9, 3, mask_zero=True), keras.layers.LSTM(2)]
-    body = keras.Sequential([keras.Input((None,), dtype="int32"), *masked])
+    layers = keras.layers
+    body = {
+        "masked": lambda: [layers.LSTM(2)],
+        "twice": lambda: [layers.LSTM(3, return_sequences=True), layers.GRU(2)],
+        "both ways": lambda: [layers.Bidirectional(layers.SimpleRNN(2))],
+        "mean": lambda: [layers.GRU(2, return_sequences=True), layers.GlobalAveragePooling1D()],
+    }[form]()
+    model = keras.Sequential([keras.Input((None,), dtype="int32"), layers.Embedding(9, 3, mask_zero=True), *body])
 
     def step(x):
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(body(x))
-        return list(map(tf.convert_to_tensor, tape.gradient(loss, body.trainable_variables)))
+            loss = tf.reduce_mean(model(x) ** 2)
+        return [loss, *map(tf.convert_to_tensor, tape.gradient(loss, model.trainable_variables))]
 
     traced = tf.function(step).get_concrete_function(tf.TensorSpec([None, None], tf.int32))
-    exchange = support.ThreadExchange(support.Meeting(2), 0)
-    with pytest.raises(ValueError, match="lists of a rank's rows and of whole elements"):
-        Partitioned(traced, [True], exchange, [tf.TensorShape([None, 4])]).graph()
+    generator = np.random.RandomState(0)
+    for length in (4, 7):
+        columns = [tf.TensorShape([None, length])]
+        ranks = support.Ranks(3, lambda _: traced, [True], columns=columns)
+        assert not ranks.whole()
+        batch = tf.constant(generator.randint(0, 9, (8, length)).astype("int32"))
+        for values in ranks([batch], support.cut(8, 3, generator)):
+            for value, wanted in zip(values, traced(batch), strict=True):
+                np.testing.assert_allclose(value, wanted, 1e-4, 1e-6)

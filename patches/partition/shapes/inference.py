@@ -41,7 +41,11 @@ def of(graph: Any, shapes: Sequence[Any], taken: Sequence[Sequence[Any]] = (), f
     """
     prime = _prime(graph)
     batches = [[_primed(shape, prime) for shape in batch] for batch in taken]
-    return _shaped(graph, prime, [_primed(shape, prime) for shape in shapes], {}, batches=batches, fixed=fixed)
+    given = [shape for shape in [*shapes, *(one for batch in taken for one in batch)] if shape.rank]
+    sizes = {size for shape in given for size in shape.as_list() if size is not None}  # a length may be open in a trace
+    return _shaped(
+        graph, prime, [_primed(shape, prime) for shape in shapes], {}, sizes=sizes, batches=batches, fixed=fixed
+    )
 
 
 def _primed(shape: Any, prime: int) -> tf.TensorShape:
@@ -74,7 +78,7 @@ def _shaped(
     shapes: Sequence[Any],
     known: dict[int, Affine],
     like: Any = None,
-    lists: Sequence[tuple[Any, Any]] = (),
+    lists: Sequence[tuple[Any, Any, Any]] = (),
     sizes: Iterable[int] = (),
     batches: Sequence[Sequence[Any]] = (),
     fixed: int = 0,
@@ -252,8 +256,10 @@ def _loop(op: Any, made: Any, inputs: Sequence[Any], new: Shaped) -> None:
     held = [new.lists.of(tensor) for tensor in inputs]
     body = _shaped(graphs[1], new.prime, shapes, known, inputs, held, new.sizes, fixed=new.fixed)
     after = [body.lists.of(tensor) for tensor in body.outputs]
-    if body.lists.lost and [str(one[0]) for one in after] != [str(one[0]) for one in held]:
-        held = [(shape, None) for shape, _ in after]  # what is read was put there in an earlier round
+    longer = [one[2] != two[2] for one, two in zip(after, held, strict=True)]
+    if any(longer) or body.lists.lost and [str(one[0]) for one in after] != [str(one[0]) for one in held]:
+        # What is read was put there in an earlier round.
+        held = [(one[0], None, None if grows else one[2]) for one, grows in zip(after, longer, strict=True)]
         body = _shaped(graphs[1], new.prime, shapes, known, inputs, held, new.sizes, fixed=new.fixed)
     body.is_body = True
     condition = _shaped(graphs[0], new.prime, shapes, known, inputs, held, new.sizes, fixed=new.fixed)
@@ -278,7 +284,9 @@ def _branch(op: Any, made: Any, inputs: Sequence[Any], new: Shaped) -> None:
     for tensor, *found in zip(made.outputs, *(body.outputs for body in bodies), strict=True):
         if tensor.dtype == tf.variant:
             handle_data_util.copy_handle_data(found[0], tensor)
-            new.lists.give(tensor, *bodies[0].lists.of(found[0]))
+            of_each = [body.lists.of(one) for body, one in zip(bodies, found, strict=True)]
+            same_count = len({count for *_, count in of_each}) == 1
+            new.lists.give(tensor, *of_each[0][:2], of_each[0][2] if same_count else None)
         elif all(one.shape.is_compatible_with(found[0].shape) for one in found) and tensor.shape.is_compatible_with(
             found[0].shape
         ):

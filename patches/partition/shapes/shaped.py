@@ -57,7 +57,7 @@ class Shaped:
         self.bodies: dict[Any, list[Shaped]] = {}
         self.is_body = False
         self.sizes: set[int] = set()
-        self.lists = Lists(prime, self.known)
+        self.lists = Lists(prime, self.known, self.sizes)
         self.integers: dict[Any, Any] = {}
         self.states: dict[Any, Any] = {}
         self.batches: Iterator[Sequence[Any]] | None = None
