@@ -13,4 +13,4 @@ SEEDS = (0, 1, 2, 3)
 def test_job(ranks, seed):
     """History, weights, slots of optimizers, and what comes after."""
     results = ranks(random_fits.fitted, (1, 3), seed=seed, meets="exchange gradients and sums")
-    same({size: [value for value, *_ in values] for size, values in results.items()}, rtol=1e-9, atol=1e-9)
+    same({size: [value for value, *_ in values] for size, values in results.items()}, rtol=1e-6, atol=1e-9)
