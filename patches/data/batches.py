@@ -208,6 +208,7 @@ class BatchSource:
     def say_again(self) -> None:
         """A rank has come that has not heard what was said, and of which nothing is known."""
         self._said, self._look_again = False, True
+        _findings.clear()
 
     def end_epoch(self, model: Any) -> None:
         """Say so where much of an epoch went into waiting for batches; all ranks come here."""
