@@ -140,7 +140,9 @@ class LeftRunning:
         found = _holders(self._mpirun)
         names = ", ".join(f"{name} (process {number})" for number, name in found)
         verb = "run" if len(found) > 1 else "runs"
-        return f"the job ends, and {names}, which the script has started, still {verb}" if names else ""
+        if not names:
+            return ""
+        return f"the job ends, and {names}, which the script has started, still {verb}"
 
 
 def _children(pid: int) -> list[int]:
