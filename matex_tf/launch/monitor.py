@@ -43,6 +43,11 @@ _RANK = re.compile(
     rb"^(?:prterun|mpirun\S*) noticed that process rank (\d+) with PID \d+ on node (\S+) exited on", re.MULTILINE
 )
 _HOST = re.compile(rb"^ *Remote daemon: *\[.*\] on node (\S+)", re.MULTILINE)
+#: What ssh says of a host on which mpirun cannot start its daemon.
+_UNREACHED = re.compile(
+    rb"^ssh: (?:Could not resolve hostname|connect to host) ([^\s:]+)|^(?:\S+@)?(\S+): Permission denied \(",
+    re.MULTILINE,
+)
 _CODE = re.compile(rb"^ *Errorcode: (\d+)", re.MULTILINE)
 
 _LONGEST_LINE = 4096
@@ -61,6 +66,7 @@ class MpirunMonitor:
             out of reach; 1 otherwise.
         lost_host: whether mpirun has lost a host, with which it ends a job that would have gone on.
         dead: what has died, in words, in the order in which mpirun has named them.
+        unreached: hosts that ssh does not reach.
         stopped: the signal that this process was told to end by; 0 where it was not.
     """
 
@@ -73,6 +79,7 @@ class MpirunMonitor:
         self.code = 1
         self.lost_host = False
         self.dead: list[str] = []
+        self.unreached: list[str] = []
         self.stopped = 0
         self._from, self.source = os.pipe()
         self._failed_at: float | None = None
@@ -104,6 +111,7 @@ class MpirunMonitor:
                 self.code = int(said[1]) or 1
             self.dead += [f"rank {rank.decode()} on {node.decode()}" for rank, node in _RANK.findall(held)]
             self.dead += [f"host {node.decode()}" for node in _HOST.findall(held)]
+            self.unreached += [(name or by_user).decode() for name, by_user in _UNREACHED.findall(held)]
             held = held[held.rfind(b"\n") + 1 :]
             self._hand_on(self._quiet(self._strip(data)))
         self._hand_on(self._quiet(self._strip(b"", last=True), last=True))

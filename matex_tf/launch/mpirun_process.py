@@ -122,6 +122,13 @@ def _run(
     # Where the ssh to the daemon ends before its connection does, mpirun says so on stdout, and has the code of ssh.
     if watch and (watch.lost_host or (survive and not local and job.returncode == _SSH_LOST)):
         print(f"matex_tf: error: {_LOST_HOST}", file=sys.stderr, flush=True)
+    if watch and watch.unreached and job.returncode:
+        hosts = ", ".join(dict.fromkeys(watch.unreached))
+        print(
+            f"matex_tf: error: ssh does not reach {hosts}, and no rank was started: "
+            "check the names in --hosts, and that `ssh HOST true` ends without asking for a password (docs/hosts.md).",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
     code = job.returncode if job.returncode >= 0 else 128 - job.returncode
     if watch and watch.seconds >= 0 and job.returncode in (0, -signal.SIGKILL):
         code = watch.code

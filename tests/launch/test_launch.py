@@ -136,6 +136,22 @@ def test_what_mpirun_says_of_several_hosts(said, then, code, capfd):
     assert capfd.readouterr().err == said + "\n"
 
 
+@pytest.mark.parametrize(
+    ("said", "hosts"),
+    [
+        ("ssh: Could not resolve hostname h9: Name or service not known", "h9"),
+        ("ssh: connect to host 10.0.0.7 port 22: No route to host", "10.0.0.7"),
+        ("me@h3: Permission denied (publickey,password).", "h3"),
+        ("open: /data: Permission denied (os error 13)", ""),
+    ],
+)
+def test_hosts_that_ssh_does_not_reach(said, hosts, capfd):
+    """They are named, with what to look at; a script's own words are not taken for those of ssh."""
+    mpirun_process.run(["sh", "-c", 'echo "$0" >&2; exit 255', said], local=False)
+    told = capfd.readouterr().err
+    assert told.count(f"ssh does not reach {hosts}, and no rank was started") == (1 if hosts else 0), told
+
+
 #: The word of another job.
 OTHER = "0123456789abcdef" * 2
 
