@@ -124,7 +124,7 @@ def measure(name: str, ways: list[str], rounds: int) -> None:
     every = world.current().allgather(mine, "tell what was measured")
     kinds = ("weights", "slots", "resident", "most", "milliseconds")
     most = {way: {kind: max(one[way][kind] for one in every) for kind in kinds} for way in ways}
-    jobs.tell({"weights": whole, **most})
+    jobs.tell({"whole": whole, **most})
 
 
 def main() -> int:
@@ -150,7 +150,7 @@ def main() -> int:
                 one = told[way]
                 row = [f"{one[kind] / 2**20:.1f}" for kind in ("weights", "slots", "resident", "most")]
                 row += [f"{one['milliseconds']:.1f}", f"{one['milliseconds'] / told[ways[0]]['milliseconds']:.2f}"]
-                rows.append([f"{MODELS[name]}, {told['weights'] / 2**20:.1f} MB", f"{count} ranks", way, *row])
+                rows.append([f"{MODELS[name]}, {told['whole'] / 2**20:.1f} MB", f"{count} ranks", way, *row])
     columns = ["model, weights", "on", "--shard", "weights, MB", "slots", "resident", "the most", "step, ms", "ratio"]
     tables.show("megabytes of a rank, and milliseconds of a step", columns, rows, labels=3, less=columns[3:])
     tables.keep(figures)

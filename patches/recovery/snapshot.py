@@ -13,12 +13,14 @@ import random
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from matex_tf.core import world
 from matex_tf.core.mismatch import checksum
 from matex_tf.patches.common import keras_lines, model_state, seeds
 from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.recovery import callback_state, step_retry
+from matex_tf.patches.shards import variable as in_parts
 from matex_tf.storage import plain_encoder
 
 
@@ -36,7 +38,7 @@ def take(model: Any, callbacks: list[Any], python_draws: bool) -> dict[str, Any]
     weights.join_accumulators(model)
     merged = remembered.before_merge is not None
     total = None if merged else _metrics_of_all(model)
-    held = step_retry.values(model)
+    held = [(variable, _value(variable)) for variable in step_retry.changing(model)]
     differing = _differing(model, held, merged)
     own = plain_encoder.dumps((remembered.rows, _draws(python_draws)))
     owned = _of_each(own)
@@ -54,6 +56,15 @@ def take(model: Any, callbacks: list[Any], python_draws: bool) -> dict[str, Any]
         "callbacks": callback_state.take(callbacks),
         "rates": [keras_lines.rates(optimizer) for optimizer in weights.optimizers_of(model)],
     }
+
+
+def _value(variable: Any) -> Any:
+    """What is kept of a variable. One in parts is gathered by itself, and rank 0 alone keeps it."""
+    part = in_parts.of(variable)
+    if part is None or not part.is_split:
+        return step_retry.held(variable)
+    whole = part.take_part(whole=False)
+    return None if world.current().rank else whole
 
 
 def _metrics_of_all(model: Any) -> np.ndarray:
@@ -78,7 +89,8 @@ def _differing(model: Any, held: list[tuple[Any, Any]], merged: bool) -> dict[in
     summed = set() if merged else {id(variable) for variable, _ in step_retry.own_metrics(model)}
     may_differ = {id(variable) for variable in keras_lines.variables(model, "non_trainable_variables")}
     may_differ.update(id(variable) for metric in metrics.leaves(model) for variable in keras_lines.states(metric))
-    places = [i for i, (variable, _) in enumerate(held) if id(variable) in may_differ - summed]
+    alike = {id(one) for one, _ in held if (part := in_parts.of(one)) is not None and part.is_split}
+    places = [i for i, (variable, _) in enumerate(held) if id(variable) in may_differ - summed - alike]
     marks = np.array([checksum(np.asarray(held[i][1])) for i in places], np.int64)
     everyone = np.array(ranks.allgather(marks, "compare what ranks have of their own"))
     apart = [place for place, differs in zip(places, (everyone != everyone[0]).any(axis=0), strict=True) if differs]
@@ -139,7 +151,7 @@ def make_generator(kept: dict[str, Any]) -> None:
 
 def fits(model: Any, kept: dict[str, Any]) -> str:
     """In what a model differs from the one that was kept; empty where it is the same."""
-    variables = [_described(variable) for variable, _ in step_retry.values(model)]
+    variables = list(map(_described, step_retry.changing(model)))
     if variables == kept["variables"]:
         return ""
     for mine, theirs in zip(variables, kept["variables"], strict=False):
@@ -162,9 +174,9 @@ def give_back(model: Any, callbacks: list[Any], kept: dict[str, Any], first: boo
         first: whether what all ranks had gathered is this one's; None for rank 0.
     """
     ranks, remembered = world.current(), model_state.of(model)
-    variables = [variable for variable, _ in step_retry.values(model)]
+    variables = step_retry.changing(model)
     for place, variable in enumerate(variables):
-        dtype = keras_lines.tensor(variable).dtype.as_numpy_dtype
+        dtype = tf.as_dtype(variable.dtype).as_numpy_dtype
         mine = kept["values"][place] if ranks.rank == 0 else np.empty(variable.shape, dtype)
         variable.assign(ranks.broadcast_array(np.asarray(mine)))
     remembered.before_merge = None

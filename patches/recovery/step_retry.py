@@ -119,7 +119,7 @@ class RecoverableStep:
             total = metrics.flatten(own_metrics(self._model))
         else:
             total = sum_of_metrics(self._model)
-        return _Counted(total, [_held(variable) for variable in trained_by_gradients(self._model)])
+        return _Counted(total, [held(variable) for variable in trained_by_gradients(self._model)])
 
     def catch_up(self, counted: _Counted) -> Any:
         """The step counts, and this rank has not heard of it: all is done but for the sums of the gradients."""
@@ -158,11 +158,6 @@ def step(model: Any, batch: Batch, runs: StepRunner, guard: Guard) -> Any:
     return result
 
 
-def values(model: Any) -> list[tuple[Any, tf.Tensor]]:
-    """Every variable that a step may change, with its value."""
-    return [(variable, _held(variable)) for variable in changing(model)]
-
-
 def changing(model: Any) -> list[Any]:
     """Every variable that a step may change."""
     found = {id(v): v for v in weights.variables_of(model)}
@@ -170,7 +165,8 @@ def changing(model: Any) -> list[Any]:
     return list(found.values())
 
 
-def _held(variable: Any) -> tf.Tensor:
+def held(variable: Any) -> tf.Tensor:
+    """The value of a variable, not copied."""
     handle, dtype = _memory(variable)
     return _read(resource=handle, dtype=dtype)
 

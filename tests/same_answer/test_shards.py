@@ -59,6 +59,23 @@ def test_what_a_checkpoint_keeps(ranks):
         same({1: [first], 3: [again]}, rtol=1e-6, atol=1e-7)
 
 
+def test_a_checkpoint_for_other_numbers_of_ranks(ranks, tmp_path):
+    """What three ranks with parts have kept goes on on two, and on one."""
+    path = str(tmp_path / "kept")
+    first = ranks(slots.handed_on, (3,), path=path)[3]
+    others = ranks(slots.handed_on, (1, 2), path=path)
+    same({**others, 3: first}, rtol=1e-4, atol=1e-5)
+    same({size: [state for state, _ in values] for size, values in {**others, 3: first}.items()}, rtol=0, atol=0)
+
+
+def test_whole_values_one_after_the_other(ranks, tmp_path):
+    """What writes a model gathers a variable, and lets it go; a checkpoint's are kept on rank 0 alone."""
+    for rank, (most, total, largest, split) in enumerate(ranks(slots.whole_at_once, (3,), directory=str(tmp_path))[3]):
+        assert split and 2 * largest < total
+        assert most[".keras"] == most["save_weights"] == largest, most
+        assert most["checkpoint"] == (largest if rank else total), most
+
+
 def test_steps_that_cannot(ranks):
     """Each is refused, and the option is named."""
     for said in ranks(slots.refused, (3,), meets="")[3]:

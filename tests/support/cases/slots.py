@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import weakref
 
 import keras
 import numpy as np
@@ -14,9 +15,11 @@ from keras import layers
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import MatexError, RanksDisagree
-from matex_tf.patches.common import log_once
+from matex_tf.patches.common import log_once, run_state
 from matex_tf.patches.recovery import snapshot
+from matex_tf.patches.shards import serving
 from matex_tf.patches.shards import variable as in_parts
+from matex_tf.storage import plain_encoder
 from tests.support.cases import pipe
 
 ROWS, BATCH, FEATURES = 70, 23, 200
@@ -27,6 +30,7 @@ def sharded(shard="state"):
     """The lines that are said inside, with slots in parts."""
     before, lines, log = settings.use(dataclasses.replace(settings.current(), shard=shard)), [], log_once.log
     log_once.log = lines.append
+    run_state.current().part(serving.Parts).every.clear()  # ranks of the pool that no case of other sizes had number so
     try:
         yield lines
     finally:
@@ -178,6 +182,75 @@ def saved(directory, shard="state"):
         model.optimizer.load_own_variables({str(place): value for place, value in enumerate(kept)})
         found.append(_state(model))
         return found, split
+
+
+@contextlib.contextmanager
+def counting():
+    """The most bytes of values that are whole at once, of those that are gathered inside."""
+    alive, most, gathered = {}, [0], in_parts.Part._gathered
+
+    def noted(part):
+        value = gathered(part)
+        owner = value if value.base is None else value.base
+        alive[id(owner)] = owner.nbytes
+        weakref.finalize(owner, alive.pop, id(owner))
+        most[0] = max(most[0], sum(alive.values()))
+        return value
+
+    in_parts.Part._gathered = noted
+    try:
+        yield most
+    finally:
+        in_parts.Part._gathered = gathered
+
+
+def whole_at_once(directory):
+    """By what writes a model: the most bytes of gathered values at once; bytes of all in parts, and of the largest."""
+    with sharded("weights"):
+        keras.utils.set_random_seed(1)
+        model, (x, y) = _model("plain"), _data("plain")
+        model.fit(x, y, batch_size=BATCH, verbose=0)
+        every = [*model.weights, *model.optimizer.variables]
+        split = [part for part in map(in_parts.of, every) if part is not None and part.is_split]
+        sizes = [int(np.prod(part.shape)) * part.dtype.size for part in split]
+        path, found = os.path.join(directory, f"whole_of_{world.current().size}"), {}
+        for name, write in {
+            ".keras": lambda: model.save(path + ".keras"),
+            "save_weights": lambda: model.save_weights(path + ".weights.h5"),
+            "checkpoint": lambda: snapshot.take(model, [], python_draws=False),
+        }.items():
+            with counting() as most:
+                kept = write()
+            del kept
+            found[name] = most[0]
+        return found, sum(sizes), max(sizes), all(part.is_split for part in split)
+
+
+def handed_on(path):
+    """The state that ranks keep in a file, or take from it if it is there, before and after an epoch; those that take
+    it have weights of their own before."""
+    with sharded("weights"):
+        keras.utils.set_random_seed(1)
+        model, (x, y) = _model("plain"), _data("plain")
+        ranks, writes = world.current(), not os.path.exists(path)
+        if not writes:
+            model.set_weights([0.5 * one for one in model.get_weights()])
+        model.fit(x, y, batch_size=BATCH, verbose=0)
+        if writes:
+            taken = snapshot.take(model, [], python_draws=False)
+            content = plain_encoder.dumps(snapshot.settled(taken)) if taken else b""
+            ranks.barrier("look for the file")
+            if ranks.rank == 0:
+                with open(path, "wb") as file:
+                    file.write(content)
+        else:
+            with open(path, "rb") as file:
+                kept = plain_encoder.loads(file.read())
+            assert not snapshot.fits(model, kept)
+            snapshot.give_back(model, [], kept)
+        found = [_state(model)]
+        model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+        return [*found, _state(model)]
 
 
 def kept():
