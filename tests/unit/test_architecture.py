@@ -55,7 +55,9 @@ ROOMS: dict[str, str] = {
     "patches.division": (
         "core patches.common patches.data patches.sources patches.turns"
     ),
-    "patches.recovery": "core storage faults exchange patches.common patches.data patches.keras patches.steps",
+    "patches.recovery": (
+        "core storage faults exchange patches.common patches.data patches.keras patches.shards patches.steps"
+    ),
     "patches.partition": "core exchange patches.partition.shapes patches.partition.rules patches.partition.patterns",
     "patches.partition.shapes": "patches.partition patches.partition.patterns",
     "patches.shards": "core patches.common patches.partition",
