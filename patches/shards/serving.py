@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from matex_tf.core import world
+from matex_tf.errors import RanksDisagree
 from matex_tf.patches.common import run_state
 
 if TYPE_CHECKING:
@@ -54,9 +56,17 @@ def answered(said: Any, listen: Callable[[], Any]) -> Any:
     Args:
         said: what it has said first; listen: waits for the next.
     """
+    every = run_state.current().part(Parts).every
     while isinstance(said, Asked):
-        part = run_state.current().part(Parts).every[said.number]()
-        assert part is not None  # the script is the same on every rank, and one has the variable
-        part.take_part(said.whole)
+        part = every[said.number]() if said.number < len(every) else None
+        with contextlib.suppress(
+            RanksDisagree
+        ):  # in which variable is meant: the rank that reads has it too, and says so
+            if part is None:
+                world.of_job().barrier(
+                    f"gather variable {said.number} of those in parts, which this rank does not have"
+                )
+            else:
+                part.take_part(said.whole)
         said = listen()
     return said

@@ -108,7 +108,7 @@ class Part:
     def _gathered(self) -> np.ndarray:
         mine = self.own.numpy()
         rows = mine.view(np.uint16) if mine.dtype.name == "bfloat16" else mine  # MPI does not know it
-        joined = world.of_job().allgather_rows(rows, f"{_WHAT}: {self._name}")
+        joined = world.of_job().allgather_rows(rows, f"{_WHAT}: {self._name} {self.dtype.name} {self.shape}")
         return joined.view(mine.dtype).reshape(self.shape)
 
     def _tell(self, whole: bool) -> None:

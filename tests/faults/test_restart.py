@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -112,6 +113,28 @@ def test_max_restarts_and_resume(server, tmp_path):
     assert foreign.found(results_in) == theirs
     assert ended.code == 0 and f"goes on at {older}" in ended.err and "an older one takes its place" in ended.err, ended
     assert [differences(expected, found) for found in results(tmp_path)] == [[]]
+
+
+@pytest.mark.variants(0)
+def test_weights_in_parts(server, tmp_path):
+    """Weights and slots that lay in parts on two ranks when one died lie in parts on three that go on, or whole on
+    one: the answer of one rank."""
+    in_parts = "from matex_tf.patches.shards.variable import of\n    assert any(map(of, model.weights))"
+    check = f"if rank and os.environ['OMPI_COMM_WORLD_SIZE'] != '1':\n    {in_parts}\nbetween ="
+    script = restart_scripts.TWO_FITS.replace("Dense(16", "Dense(64").replace("between =", check)
+    job = tmp_path / "job"
+    job.mkdir()
+    for folder in (tmp_path, job):
+        (folder / "script.py").write_text(script)
+    expected = alone(server, tmp_path / "alone")
+    settings = ["--max-restarts", "0", "--checkpoint-dir", "kept", "--shard", "weights"]
+    ended = run(server, job, 2, *settings, dies=[[1, 1, 1, 4]])
+    assert ended.code != 0 and "--resume on goes on from" in ended.err, ended
+    for ranks in (3, 1):
+        again = Path(shutil.copytree(job, tmp_path / f"on_{ranks}"))
+        ended = run(server, again, ranks, *settings, "--resume", "on")
+        assert ended.code == 0 and " of fit 1" in ended.err, ended
+        assert [differences(expected, found) for found in results(again)] == [[]] * ranks
 
 
 def test_errors_are_not_restarted(server, tmp_path):

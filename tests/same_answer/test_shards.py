@@ -76,6 +76,14 @@ def test_whole_values_one_after_the_other(ranks, tmp_path):
         assert most["checkpoint"] == (largest if rank else total), most
 
 
+def test_ranks_number_variables_otherwise(ranks, tmp_path):
+    """An error that names both variables, on every rank, and not the values of another; the next file is right."""
+    for said, differs in ranks(slots.misnumbered, (3,), directory=str(tmp_path))[3]:
+        assert len(said) == 2 and differs == 0, (said, differs)
+        assert said[0].count("gather a variable that lies in parts: ") == 2, said[0]
+        assert "which this rank does not have" in said[1], said[1]
+
+
 def test_steps_that_cannot(ranks):
     """Each is refused, and the option is named."""
     for said in ranks(slots.refused, (3,), meets="")[3]:

@@ -226,6 +226,27 @@ def whole_at_once(directory):
         return found, sum(sizes), max(sizes), all(part.is_split for part in split)
 
 
+def misnumbered(directory):
+    """What saving says where rank 1 numbers variables in parts otherwise, or lacks them; the weights in a file that is
+    saved afterwards differ by so much."""
+    with sharded("weights"):
+        model, (x, y) = _model("plain"), _data("plain")
+        model.fit(x, y, batch_size=BATCH, verbose=0)
+        every, path, said = run_state.current().part(serving.Parts).every, os.path.join(directory, "a.weights.h5"), []
+        right = list(every)
+        for wrong in (right[::-1], []):
+            every[:] = wrong if world.current().rank == 1 else right
+            try:
+                model.save_weights(path)
+            except RanksDisagree as error:
+                said.append(str(error))
+        every[:] = right
+        model.save_weights(path)
+        weights = model.get_weights()
+        model.load_weights(path)
+        return said, max(float(np.abs(a - b).max()) for a, b in zip(weights, model.get_weights(), strict=True))
+
+
 def handed_on(path):
     """The state that ranks keep in a file, or take from it if it is there, before and after an epoch; those that take
     it have weights of their own before."""
