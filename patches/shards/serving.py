@@ -59,13 +59,9 @@ def answered(said: Any, listen: Callable[[], Any]) -> Any:
     every = run_state.current().part(Parts).every
     while isinstance(said, Asked):
         part = every[said.number]() if said.number < len(every) else None
-        with contextlib.suppress(
-            RanksDisagree
-        ):  # in which variable is meant: the rank that reads has it too, and says so
+        with contextlib.suppress(RanksDisagree):  # where another is meant; the rank that reads has the error too
             if part is None:
-                world.of_job().barrier(
-                    f"gather variable {said.number} of those in parts, which this rank does not have"
-                )
+                world.of_job().barrier(f"gather variable {said.number} in parts, which this rank does not have")
             else:
                 part.take_part(said.whole)
         said = listen()

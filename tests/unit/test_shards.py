@@ -66,6 +66,25 @@ def test_assigned_in_parts(split):
     np.testing.assert_array_equal(variable.numpy(), 3 * WHOLE)
 
 
+def test_another_variable_is_asked_for(split, monkeypatch):
+    """All ranks meet about what each would gather, told apart by name and shape; who has none says so, and listens."""
+    from matex_tf.core import world
+    from matex_tf.errors import RanksDisagree
+    from matex_tf.patches.shards import serving
+
+    said = []
+
+    def meet(what, detail=()):
+        said.append(what)
+        raise RanksDisagree(what)
+
+    monkeypatch.setattr(world.of_job(), "barrier", meet)
+    monkeypatch.setattr(world.of_job(), "allgather_rows", lambda rows, what: meet(what))
+    questions = iter([serving.Asked(10**6, False), None])
+    assert serving.answered(serving.Asked(split[1]._number, False), lambda: next(questions)) is None
+    assert said[0].endswith("a slot float32 (20, 10)") and "1000000" in said[1] and len(said) == 2, said
+
+
 def test_a_checkpoint_of_tensorflow(split, tmp_path):
     """Holds the whole value, and gives it back."""
     import tensorflow as tf
