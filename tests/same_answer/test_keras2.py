@@ -5,7 +5,6 @@ import pytest
 from compare import alike, same
 
 from matex_tf.patches.common import keras_lines
-from tests.same_answer import test_local
 from tests.support.cases import keras2
 
 pytestmark = pytest.mark.skipif(not keras_lines.has_keras_2(), reason="needs tf_keras, which scripts/setup installs")
@@ -182,16 +181,3 @@ def test_late(ranks, predict):
         weights = weights - 0.05 * late.mean(0)
     for value in ranks(keras2.alone, (2,), strategy="pipe", pipe_predict=predict, meets="exchange gradients")[2]:
         np.testing.assert_allclose(value["end"], weights[:, 0], rtol=2e-4, atol=1e-6)
-
-
-@pytest.mark.variants(0)
-def test_alone(ranks):
-    """`--strategy local` gives what its formulas give; with `gossip` the ranks end alike and have learned."""
-    outer = {"local_every": 3, "outer_learning_rate": 0.7, "outer_momentum": 0.9}
-    found = ranks(keras2.alone, (2,), strategy="local", meets="take an outer step", **outer)
-    _, end = test_local.simulate(2, 3, 0.7, 0.9)
-    for value in found[2]:
-        np.testing.assert_allclose(value["end"], end, rtol=2e-4, atol=1e-6)
-    found = ranks(keras2.alone, (2,), strategy="gossip", meets="average weights")
-    alike(found)
-    assert found[2][0]["losses"][1] < found[2][0]["losses"][0]

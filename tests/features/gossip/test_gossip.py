@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from compare import alike
 from virtual import VirtualMessenger
 
 from matex_tf.core.waiting import StallDetector
@@ -9,8 +10,9 @@ from matex_tf.errors import MatexError, RanksDisagree
 from matex_tf.exchange.network import messenger
 from matex_tf.features.gossip.pairwise_average import PairwiseAverager
 from matex_tf.features.gossip.topology import Partners
+from matex_tf.patches.common import keras_lines
 from tests.support.cases import gossip as gossip_cases
-from tests.support.cases import halfway
+from tests.support.cases import halfway, keras2
 from tests.support.cases.halfway import weights_of as weights_of_shapes
 
 PAIRS = "pairs of ranks exchange weights, and all of them meet nowhere"
@@ -352,3 +354,12 @@ def test_refused(chosen, ranks, word):
     possible = {"gossip_topology": "hypercube", "codec": "int8", "error_feedback": True, "faults": "shrink"}
     Settings().changed(strategy="gossip", **possible).refuse_conflicts(8)
     Settings().changed(**{**chosen, "strategy": "sync"}).refuse_conflicts(ranks)
+
+
+@pytest.mark.variants(0)
+@pytest.mark.skipif(not keras_lines.has_keras_2(), reason="needs tf_keras, which scripts/setup installs")
+def test_keras_2(ranks):
+    """The ranks end alike, and have learned."""
+    found = ranks(keras2.alone, (2,), strategy="gossip", meets="average weights")
+    alike(found)
+    assert found[2][0]["losses"][1] < found[2][0]["losses"][0]

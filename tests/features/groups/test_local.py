@@ -6,8 +6,9 @@ from compare import alike, same
 
 from matex_tf.errors import SettingError
 from matex_tf.features.groups.local import deal
+from matex_tf.patches.common import keras_lines
 from matex_tf.settings import Settings
-from tests.support.cases import local
+from tests.support.cases import keras2, local
 
 OUTER = "take an outer step"
 
@@ -199,3 +200,13 @@ def test_says_that_it_falls_behind(ranks, form):
     wanted = "--outer-momentum 0" if form == "outer step" else "less momentum"
     said = [line for line in ranks.last[2][0].output.splitlines() if "falls behind" in line]
     assert len(said) == 1 and wanted in said[0], said
+
+
+@pytest.mark.variants(0)
+@pytest.mark.skipif(not keras_lines.has_keras_2(), reason="needs tf_keras, which scripts/setup installs")
+def test_keras_2(ranks):
+    """It gives what its formulas give."""
+    outer = {"local_every": 3, "outer_learning_rate": 0.7, "outer_momentum": 0.9}
+    _, end = simulate(2, 3, 0.7, 0.9)
+    for value in ranks(keras2.alone, (2,), strategy="local", meets=OUTER, **outer)[2]:
+        np.testing.assert_allclose(value["end"], end, rtol=2e-4, atol=1e-6)
