@@ -55,7 +55,7 @@ class Note(keras.callbacks.Callback):
             time.sleep(0.2 if self.steps > 5 else 0)
 
     def on_epoch_end(self, epoch, logs=None):
-        self.threes += matex_tf.size() == 3
+        self.threes = self.threes + 1 if matex_tf.size() == 3 else 0  # not an epoch that ended in a trial
         self.model.stop_training = self.threes == 2
 
 
