@@ -9,19 +9,12 @@ import tensorflow as tf
 
 from matex_tf import patches
 from matex_tf.patches.sources import calls
+from tests.support.kept_calls import calls_are_kept  # noqa: F401
 
 OURS = Path(patches.__file__).parent
 
 
-@pytest.fixture(autouse=True)
-def calls_are_kept(monkeypatch):
-    """As in a job of several ranks."""
-
-    def keeping(original):
-        return lambda data, *args, **kwargs: calls.kept(original.__get__(data), data, args, kwargs)
-
-    for name in (*calls.METHODS, *calls.OF_FUNCTIONS):
-        monkeypatch.setattr(tf.data.Dataset, name, keeping(getattr(tf.data.Dataset, name)))
+pytestmark = pytest.mark.usefixtures("calls_are_kept")
 
 
 def numbers():
