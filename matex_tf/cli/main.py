@@ -19,6 +19,7 @@ COMMANDS = {
     for name, text, needs_words in (
         ("run", "run a script on many ranks: matex-tf run -n 4 train.py", False),
         ("sbatch", "write a job script for Slurm, and hand it in: matex-tf sbatch -n 16 --submit train.py", True),
+        ("kube", "print a job for Kubernetes: matex-tf kube train.py -n 4 | kubectl apply -f -", True),
         ("doctor", "look at this machine, say what is amiss and what to do about it", False),
         ("top", "show a running job, live: matex-tf top", False),
         ("join", "let ranks train in a running job as one more group: matex-tf join JOB -n 2", False),

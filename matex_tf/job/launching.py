@@ -6,7 +6,9 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+from matex_tf.errors import SettingError
 from matex_tf.job.command_line import Convert, Parser
 from matex_tf.launch import resources
 
@@ -38,12 +40,48 @@ def add_ranks(parser: Parser, title: str, count: Convert, *more_names: str) -> N
         convert=hosts,
         help="Hosts, and the ranks that each has room for",
     )
+    parser.add(
+        title,
+        "--hosts-file",
+        dest="hosts",
+        metavar="FILE",
+        convert=read_hostfile,
+        help="A file that has them, in lines such as H1:4 or H1 slots=4, as those of mpirun",
+    )
 
 
 def hosts(flag: str, given: str) -> str:
     """A list of hosts as it was given, once it is seen to be one."""
     resources.slots(given)
     return given
+
+
+def read_hostfile(flag: str, path: str) -> str:
+    """Hosts and slots as `--hosts` has them, from lines such as `H1 slots=4` or `H1:4`.
+
+    Raises:
+        SettingError: it cannot be read, has no host, or one that cannot be.
+    """
+    try:
+        lines = Path(path).read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"{flag} {path} cannot be read: {getattr(error, 'strerror', error)}.") from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        counts = [word.partition("=")[2] for word in words[1:] if word.startswith("slots=")]
+        found.append(f"{words[0]}:{counts[0]}" if counts else words[0])
+        try:
+            resources.slots(found[-1])
+        except SettingError:
+            raise SettingError(
+                f"{flag} {path}, line {number}: {words[0]!r} cannot be the name of a host with a number of slots."
+            ) from None
+    if not found:
+        raise SettingError(f"{flag} {path} names no host.")
+    return ",".join(found)
 
 
 @contextmanager

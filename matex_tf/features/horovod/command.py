@@ -15,8 +15,8 @@ from typing import Any
 
 from matex_tf.cli import run
 from matex_tf.errors import SettingError
+from matex_tf.job import launching
 from matex_tf.job.command_line import Parser
-from matex_tf.launch import resources
 
 _MADE_BY = "# made by: matex-tf horovodrun --install"
 
@@ -66,7 +66,7 @@ class _Say(argparse.Action):
         if self.dest == "ignored":
             namespace.ignored = [*namespace.ignored, option_string]
         elif self.const == "--hostfile":
-            namespace.run = [*namespace.run, "--hosts", read_hostfile(values)]
+            namespace.run = [*namespace.run, "--hosts", launching.read_hostfile("--hostfile", values)]
         else:
             namespace.run = [*namespace.run, self.const, *([values] if isinstance(values, str) else [])]
 
@@ -151,30 +151,6 @@ def _target(command: list[str]) -> list[str]:
     if command and command[0].startswith("-") and command[0] != "-m":
         raise SettingError(f"horovodrun cannot give Python the flag {command[0]}; set PYTHON* in the environment.")
     return command
-
-
-def read_hostfile(path: str) -> str:
-    """Hosts and slots as `-H` has them, from lines such as `H1 slots=4` or `H1:4`.
-
-    Raises:
-        SettingError: it cannot be read, has no host, or one that cannot be.
-    """
-    try:
-        lines = Path(path).read_text().splitlines()
-    except OSError as error:
-        raise SettingError(f"--hostfile {path} cannot be read: {error.strerror}.") from None
-    hosts = []
-    for number, line in enumerate(lines, 1):
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
-        if not resources.is_host(words[0].partition(":")[0]):
-            raise SettingError(f"--hostfile {path}, line {number}: {words[0]!r} cannot be the name of a host.")
-        counts = [word.partition("=")[2] for word in words[1:] if word.startswith("slots=")]
-        hosts.append(f"{words[0]}:{counts[0]}" if counts else words[0])
-    if not hosts:
-        raise SettingError(f"--hostfile {path} names no host.")
-    return ",".join(hosts)
 
 
 def install() -> str:
