@@ -106,9 +106,9 @@ class DataSet:
         ranks = world.current()
         name = str(data_name).upper()
         if name not in NAMES:
-            raise DataError(f"{quoted(data_name)} is no data set that DataSet knows: name one of {', '.join(NAMES)}.")
+            raise DataError(f"{quoted(data_name)} is not a name that DataSet knows: give one of {', '.join(NAMES)}.")
         if delim is not None and not isinstance(delim, str):
-            raise DataError(f"delim={quoted(delim)} is no delimiter: give batch sizes by name (train_batch_size=).")
+            raise DataError(f"delim={quoted(delim)} is not a delimiter: give batch sizes by name (train_batch_size=).")
         self.dataset, self.data_directory = data_name, data_directory
         self.train_file, self.validation_file, self.test_file = train_file, validation_file, test_file
         self.train_batch_size, self.test_batch_size = train_batch_size, test_batch_size
@@ -319,7 +319,7 @@ def _wanted(x: Names, y: Names, dtype: Any, delimiter: str | None, header: bool 
     try:
         kind = None if dtype is None else np.dtype(dtype)
     except TypeError:
-        raise DataError(f"{quoted(dtype)} is no dtype.") from None
+        raise DataError(f"{quoted(dtype)} is not a dtype.") from None
     return ReadOptions(x, y, kind, delimiter, header)
 
 

@@ -1,4 +1,4 @@
-"""Check how the docs read: the length of sentences and of lines, and words that readers stumbled over.
+"""Check how the docs read: the length of sentences, lines and guides, and words that readers stumbled over.
 
 `python scripts/check_prose.py PAGE ...` prints what is wrong. `check_docs.py` calls it for every page but those of
 `NOT_YET`, which are older than these rules: a page that meets them must leave the list.
@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
 MOST_WORDS = 25
 MOST_CHARACTERS = 100
+MOST_WORDS_OF_A_GUIDE = 450  # besides code
 
 #: What readers stumbled over, as patterns, and what to write instead.
 WORDS = {
@@ -103,9 +105,23 @@ def problems(text: str) -> Iterator[str]:
                 yield f"line {number}: {found[0]!r}: {instead}"
 
 
+@cache
+def guides() -> frozenset[str]:
+    """The pages that mkdocs.yml has under Guides."""
+    menu = (ROOT / "mkdocs.yml").read_text().partition("- Guides:")[2].partition("- Reference:")[0]
+    return frozenset(f"docs/{page}" for page in re.findall(r": (\S+\.md)", menu))
+
+
+def too_long(text: str) -> Iterator[str]:
+    """A guide that nobody reads to its end: what does not lead to the goal belongs to reference or explanation."""
+    count = sum(words(plain(block)) for _, block in blocks(text))
+    if count > MOST_WORDS_OF_A_GUIDE:
+        yield f"a guide of {count} words besides code, {MOST_WORDS_OF_A_GUIDE} at most"
+
+
 def wrong_prose(name: str, text: str) -> Iterator[str]:
     """All that is wrong with how a page reads, if it is not one of `NOT_YET`; and a page that need not be there."""
-    found = list(problems(text))
+    found = [*problems(text), *(too_long(text) if name in guides() else ())]
     if name not in NOT_YET:
         yield from found
     elif not found:

@@ -99,7 +99,7 @@ def examine() -> int:
     from rich.table import Table
 
     findings = [*python(), *bytecode.findings(), *tensorflow(), *mpi(), *machine(), *layers.findings()]
-    colours = {"ok": "green", "so so": "yellow", "bad": "red"}
+    colours = {"ok": "green", "check": "yellow", "bad": "red"}
     table = Table(title="matex-tf doctor")
     for column in ("what", "found", ""):
         table.add_column(column, overflow="fold")
@@ -189,7 +189,7 @@ def _library(answer: dict[str, Any]) -> list[Finding]:
 def _mpirun(mpirun: mpirun_command.Mpirun, answer: dict[str, Any]) -> Finding:
     found = f"{mpirun}, {mpirun.path}"
     if mpirun.flavour == "unknown":
-        return Finding("mpirun", found, "so so", "an mpirun that is not known here is given -n N and nothing else.")
+        return Finding("mpirun", found, "check", "an mpirun that is not known here is given -n N and nothing else.")
     if "vendor" not in answer:
         return Finding("mpirun", found)
     vendor, version = answer["vendor"]
@@ -201,7 +201,7 @@ def _mpirun(mpirun: mpirun_command.Mpirun, answer: dict[str, Any]) -> Finding:
         return Finding("mpirun", f"{found}, of the same MPI as the library")
     advice = (
         f"mpi4py uses {vendor} {'.'.join(map(str, version))}, and this mpirun is of {mpirun}: put the mpirun of that "
-        "MPI first on PATH, or install mpi4py and an MPI anew."
+        "MPI first on PATH, or install mpi4py and an MPI again."
     )
     return Finding("mpirun", found, "bad", advice)
 
@@ -240,12 +240,12 @@ def machine() -> list[Finding]:
         disk = os.statvfs("/dev/shm")
     except OSError:
         advice = "ranks of a node talk through /dev/shm: mount a tmpfs there."
-        return [*findings, Finding("Shared memory", "no /dev/shm", "so so", advice)]
+        return [*findings, Finding("Shared memory", "no /dev/shm", "check", advice)]
     size = disk.f_blocks * disk.f_frsize
     found = f"{size / 2**30:.1f} GiB, {disk.f_bavail * disk.f_frsize / 2**30:.1f} free"
     if size < _SMALL_SHARED_MEMORY:
         advice = "too small for models of much size; a container can have more: docker run --shm-size 8g."
-        return [*findings, Finding("Shared memory", found, "so so", advice)]
+        return [*findings, Finding("Shared memory", found, "check", advice)]
     return [*findings, Finding("Shared memory", found)]
 
 

@@ -135,7 +135,7 @@ def find(job: str, base: str) -> tuple[Path, registry.Entry]:
                 raise SettingError(f"others can read {job}, and whoever can may join the job: chmod 600 {job}.")
             return path, registry.of_text(path.read_text())
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise SettingError(f"{job} is no job file that can be read ({error}).") from None
+            raise SettingError(f"{job} is not a job file that can be read ({error}).") from None
     try:
         known = list(registry.entries(base))
         with registry.directory(base) as folder:

@@ -27,6 +27,7 @@ from matex_tf.job.target import Target
 from matex_tf.launch import lifetime, loopback, resources
 from matex_tf.layer import asking
 from matex_tf.settings import Settings
+from matex_tf.settings.strategy_registry import STRATEGIES
 from matex_tf.watching.meter import Meter
 
 
@@ -207,7 +208,7 @@ def prepare(world: World, settings: Settings, output: Output) -> int:
         for line in suggestions.unknown_variables(os.environ):
             print(f"matex_tf: {line}", file=sys.stderr, flush=True)
         where = f"{_count(world.size, 'rank')} on {_count(len(set(world.hosts)), 'node')}"
-        print(f"matex_tf: {where}, {threads}", file=sys.stderr, flush=True)
+        print(f"matex_tf: {where}, {threads}{what_changes(world, settings)}", file=sys.stderr, flush=True)
     from matex_tf import patches
     from matex_tf.patches.common import run_state
 
@@ -291,6 +292,17 @@ def set_threads(world: World, wanted: int, reproducible: bool = False) -> str:
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     crowded = f" ({sharing} ranks share {_count(len(mine), 'core')})" if sharing > len(mine) else ""
     return f"{_count(threads, 'thread')} each{crowded}"
+
+
+def what_changes(world: World, settings: Settings) -> str:
+    """What the strategy and the codec change of the answer, for the end of the first line."""
+    chosen, said = STRATEGIES[settings.strategy](settings), ""
+    if chosen.changes:
+        said = f"; --strategy {chosen.name} changes the answer: {chosen.changes}"
+    if settings.codec != "none":
+        nothing = len(world.nodes) == 1 and not chosen.encodes_in_node
+        said += f"; --codec {settings.codec}: {'no effect on one node' if nothing else chosen.rounded}"
+    return said
 
 
 def _count(number: int, name: str) -> str:

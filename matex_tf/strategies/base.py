@@ -67,12 +67,11 @@ class Strategy:
         line: how plots draw it, a line style of matplotlib.
         Options: a frozen dataclass of the settings that it alone has, each declared with `settings.option`.
         settings, options: those of the run, and of them its own.
-        changes: what it changes of what is computed, for the advice of `matex-tf plan`; "" if that is nothing.
+        changes: what it changes of the answer, for the first line of a job and for `matex-tf plan`; "" if nothing.
         remedy: what to do where a training with it falls behind, a clause without a full stop.
         price: what that costs in steps, for the same advice, a clause without a full stop; "" if nothing is known.
-        note: what it changes of what is computed, in a line that is said when it starts; "" where that is nothing.
         codecs: those that `matex-tf plan` and the plots show with it; any codec goes with any strategy.
-        rounded: what a codec does to what it sends, a sentence without a full stop, for a line when it starts.
+        rounded: what a codec does to what it sends, a sentence without a full stop, for the first line of a job.
         encodes_in_node: whether a codec works between ranks of one node too.
         averages_gradients: whether gradients come weighted by n_r / n, this rank's part of the batch, to be added up
             over the ranks; else they come as the mean over the rank's own rows, and are 0 on a rank that has none.
@@ -122,10 +121,6 @@ class Strategy:
         By default, what it takes to average gradients.
         """
         return step.overlapped()
-
-    @property
-    def note(self) -> str:
-        return ""
 
     def exchange(self, gradients: Sequence[Gradient], names: Sequence[str]) -> list[Gradient]:
         """In the graph of a step, where gradients are unscaled and accumulated but not yet clipped.

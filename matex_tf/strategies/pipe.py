@@ -103,7 +103,8 @@ class Pipe(Sync):
     def __init__(self, settings: Settings):
         super().__init__(settings)
         self.delays_updates = self.only_in_fit = self.options.pipe_width > 1
-        self.changes = self.note
+        late = self.options.pipe_width - 1
+        self.changes = f"gradients are applied {'a step' if late == 1 else f'{late} steps'} late" if late else ""
         self.remedy = "take a smaller learning rate or less momentum, or --strategy sync"
         self._under_way: dict[int, _UnderWay] = {}  # by optimizer; the same order on every rank
         self._steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -125,15 +126,6 @@ class Pipe(Sync):
         if self.options.pipe_predict:
             update *= width  # one by each gradient under way, too
         return step.takes(step_seconds(step.compute, update, exchange, width, busy=step.machine.busy), exchange)
-
-    @property
-    def note(self) -> str:
-        width = self.options.pipe_width
-        if width == 1:
-            return ""
-        steps = "the step before" if width == 2 else f"{width - 1} steps before"
-        where = ", computed at the weights that were predicted for it" if self.options.pipe_predict else ""
-        return f"a step applies the gradients of {steps}{where}"
 
     def before_step(self, model: Any) -> None:
         for optimizer, predicted in self._predicted.items():

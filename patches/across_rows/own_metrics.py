@@ -133,7 +133,7 @@ def detect_additive(
         return
     for one in _with_inner(metric):
         kinds[one] = Kind.WHOLE
-    log_once.log(f"metric {metric.name} is not a sum over rows: every rank is given the rows of all ranks for it")
+    log_once.log(f"metric {metric.name} is not a sum over rows: every rank computes it from the rows of all ranks")
 
 
 def _with_inner(metric: Any) -> list[Any]:

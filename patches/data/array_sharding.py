@@ -269,7 +269,7 @@ def _tell(holding: DataLayout, asked: dict[str, Any]) -> None:
     counts = ", ".join(map(str, holding.counts[:16])) + (", …" if size > 16 else "")
     if any(isinstance(leaf, OwnRows) for name in ("x", "y") for leaf in tf.nest.flatten(asked.get(name))):
         return
-    advice = f" Where all ranks should hold the same data, take --rows shared, and {log_once.LIKELY}."
+    advice = f" If all ranks should hold the same data, take --rows shared, and {log_once.LIKELY}."
     if world.current().holds_shard:
         advice = ""
     log_once.log(f"each rank holds rows of its own ({counts}): {holding.total} rows an epoch, each used once.{advice}")

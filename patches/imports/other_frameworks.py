@@ -29,8 +29,8 @@ def install(module: ModuleType) -> None:
     served = module.__name__ == backend_asked_for() == "jax"
     if not served and not wrapping.is_aside() and not wrapping.alone() and _imported_by_script():
         log_once.log(
-            f"{_NAMES[module.__name__]} is imported: what it trains, each rank trains whole. matex_tf splits "
-            "TensorFlow, and Keras on it or on JAX"
+            f"{_NAMES[module.__name__]} is imported: matex_tf does not split what it trains, and each rank trains all "
+            "of it. It splits TensorFlow, and Keras on it or on JAX"
         )
     if module.__name__ == "torch":
         optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim hides it
@@ -68,8 +68,8 @@ def _other_backend(module: ModuleType) -> None:
         return
     if module.__name__ == "keras.src.backend":
         log_once.log(
-            f"Keras computes with {kind}: what it trains, each rank trains whole. matex_tf splits Keras on "
-            "TensorFlow and on JAX: set KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax"
+            f"Keras computes with {kind}: matex_tf does not split what it trains, and each rank trains all of it. Set "
+            "KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax"
         )
     else:
         _before(module.BaseOptimizer, "apply", lambda *_, **__: sharing_report.trained("keras", backend=kind))

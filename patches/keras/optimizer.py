@@ -34,27 +34,12 @@ _sync = Sync(settings.current())
 
 def install(module: ModuleType) -> None:
     """Patch keras.src.optimizers.base_optimizer."""
-    say_what_changes()
     if _clips_after_accumulation(module):
         wrapping.wrap(module, "BaseOptimizer._backend_apply_gradients", _weigh)
         wrapping.wrap(module, "BaseOptimizer._clip_gradients", _exchange)
     else:
         wrapping.wrap(module, "BaseOptimizer._clip_gradients", _weigh_and_exchange)
     wrapping.method(module, "BaseOptimizer.apply", _apply)
-
-
-def say_what_changes() -> None:
-    """A line for what the strategy and the codec change of what is computed."""
-    if wrapping.alone() or wrapping.is_aside():
-        return
-    chosen, codec = strategies.current(), settings.current().codec
-    if chosen.note:
-        log_once.log(f"--strategy {chosen.name}: {chosen.note}")
-    if codec != "none" and not chosen.encodes_in_node and len(world.current().nodes) == 1:
-        log_once.log(f"--codec {codec}: it works between nodes, and here is one: nothing is rounded")
-    elif codec != "none":
-        feedback = ", with error feedback" if settings.current().error_feedback else ""
-        log_once.log(f"--codec {codec}: {chosen.rounded}{feedback}")
 
 
 def strategy() -> strategies.Strategy:

@@ -209,7 +209,7 @@ def check_alike(model: Any) -> None:
         if not all(alike):
             others = name_ranks([rank for rank, same in enumerate(alike) if not same])
             raise RanksDisagree(
-                f"after the first step {keras_lines.path(variable)} is another on {others} than on rank 0: it is "
+                f"after the first step {keras_lines.path(variable)} on {others} differs from rank 0: it is "
                 "updated without its gradient passing through a Keras optimizer. Update weights by "
                 "optimizer.apply(gradients, variables) or optimizer.apply_gradients, which average the gradients over "
                 "the ranks."

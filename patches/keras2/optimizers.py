@@ -31,8 +31,6 @@ CLASSES = {
 
 def install(module: ModuleType) -> None:
     """Patch a module of `CLASSES`."""
-    if module.__name__.endswith("optimizers.optimizer"):
-        hook.say_what_changes()
     for name in CLASSES[keras_lines.place(module.__name__)]:
         wrapping.method(module, f"{name}.apply_gradients", _apply_gradients)
 

@@ -124,7 +124,7 @@ def check() -> None:
         for rank, (_, other) in enumerate(entries):
             if not np.allclose(other, sums, rtol=1e-4, equal_nan=True):
                 log_once.log(
-                    f"{name} is another on {name_ranks([rank])} than on rank 0: it is updated by something that "
+                    f"{name} on {name_ranks([rank])} differs from rank 0: it is updated by something that "
                     "the ranks did not average; matex_tf.average(gradients) does (docs/loops.md)."
                 )
                 return

@@ -256,7 +256,7 @@ class SharedLoop:
             _told.setdefault(self._dataset, set()).add(self._site)
             log_once.log(
                 f"{self._place()}: input takes {100 * self._waited / spent:.0f} % of a step: rank 0 waited "
-                f"{self._waited:.1f} of {spent:.1f} s of a walk over the data for it"
+                f"{self._waited:.1f} of {spent:.1f} s of a pass over the data for it"
                 + (f"; {kept} (docs/data.md)" if kept else "")
             )
 

@@ -113,14 +113,14 @@ def _of_numbers(shape: Sequence[int], part: batch_share.StepShare) -> Rows | Non
         return None
     if shape[0] == seen:
         log_once.log(
-            "in a step whose shapes are numbers, random numbers whose first size is that of this rank's rows are taken "
-            "to be drawn for these rows; see docs/patched-steps.md."
+            f"random numbers of shape {_words(shape)} count as one for each row of this rank, since the step has fixed "
+            "shapes (docs/patched-steps.md)"
         )
         return Rows(0, (Span(part.taken, part.first, part.total),))
     if seen > 1 and shape[0] % seen == 0:
         log_once.log(
-            f"a draw of random numbers of shape {_words(shape)}, in a step with {seen} rows on this rank whose shapes "
-            "are numbers, is taken to be none by row: it is the same on every rank."
+            f"random numbers of shape {_words(shape)} count as none of the {seen} rows of this rank, and are the same "
+            "on every rank, since the step has fixed shapes (docs/patched-steps.md)"
         )
     return None
 

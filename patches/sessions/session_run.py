@@ -162,7 +162,7 @@ def _own_feeds(graph: tf.Graph, feeds: Any, training: bool) -> tuple[Any, RowRan
         part = RowRange.of(rows, ranks.rank, ranks.size)
         if not found.differs:
             log_once.log(
-                f"what sessions are fed for training is the same on all ranks: it is split among {ranks.size}"
+                f"sessions are fed the same on all {ranks.size} ranks: each trains on its rows of every feed"
             )
         return {**feeds, **{key: array[part.low : part.high] for key, array in batch.items()}}, part
     state.own_rows = True

@@ -181,13 +181,13 @@ def tell(finding: Finding, what: str) -> None:
         because = f" since {finding.why}" if finding.why else ""
         log_once.log(
             f"{what}: each rank has rows of its own ({counts} in the first batch){because}: together they are "
-            f"the batch. Where all ranks should have the same data, take --rows shared (docs/data.md), and "
+            f"the batch. If all ranks should have the same data, take --rows shared (docs/data.md), and "
             f"{log_once.LIKELY}."
         )
     elif finding.differs:
         how = "each batch of rank 0" if finding.of_first_rank else "each batch"
         log_once.log(
-            f"{what}: {finding.differs} differs between ranks, and {how} is split among them all the same, "
+            f"{what}: {finding.differs} differs between ranks, and {how} is split by rows all the same, "
             f"since {finding.why}: random ops that run in parallel, or an order that is not fixed, do that. "
             "--rows own says that each rank has rows of its own (docs/data.md)."
         )

@@ -118,7 +118,7 @@ class CifarTable(Table):
                 with read_watch.watched(self.path, "unpickled"):
                     loaded = self._take(safe_pickle.load(raw))
             except DataError as error:
-                raise DataError(f"{self.path} is no file of CIFAR: {error}.") from None
+                raise DataError(f"{self.path} is not a file of CIFAR: {error}.") from None
             self._latest[:] = [self.path, *loaded]
         return self._latest[1], self._latest[2]
 

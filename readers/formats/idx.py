@@ -67,7 +67,7 @@ def find(directory: str, part: str) -> tuple[str, str]:
     if part not in _PARTS:
         raise DataError(f"MNIST has the parts train and test, and no {quoted(part)}.")
     if not os.path.isdir(directory):
-        raise DataError(f"{directory} is no directory: MNIST's files are looked for in it, and never downloaded.")
+        raise DataError(f"{directory} is not a directory: MNIST's files are looked for in it, and never downloaded.")
     found = []
     for name in (f"{_PARTS[part]}-images-idx3-ubyte", f"{_PARTS[part]}-labels-idx1-ubyte"):
         names = _variants(name)
@@ -137,13 +137,13 @@ def _place(watched: FileStamp) -> Place:
         with unpack() if unpack else builtins.open(path, "rb") as file:
             start = file.read(4)
             if len(start) < 4 or start[:2] != b"\0\0" or start[2] not in TYPES or start[3] == 0:
-                raise DataError(f"{path} is no idx file: it starts with {start!r}.")
+                raise DataError(f"{path} is not an idx file: it starts with {start!r}.")
             sizes = file.read(4 * start[3])
             if len(sizes) < 4 * start[3]:
                 raise DataError(f"{path} is not whole: it ends in its header.")
         shape = tuple(map(int, np.frombuffer(sizes, ">u4")))
         if len(shape) > 32:
-            raise DataError(f"{path} is no idx file: it would have {len(shape)} dimensions.")
+            raise DataError(f"{path} is not an idx file: it would have {len(shape)} dimensions.")
         place = Place(path, 4 + len(sizes), shape, np.dtype(TYPES[start[2]]), unpack=unpack, packed=watched.bytes)
         if not packed:
             compare_length(place, watched.bytes)

@@ -98,9 +98,9 @@ def _place(stream: IO[bytes], path: str, what: str, length: int) -> Place:
     except DataError:
         raise
     except Exception as error:  # the header is Python source: what can go wrong in it is no closed list
-        raise DataError(f"{what} is no .npy file ({' '.join(str(error).split())[:200]}).") from None
+        raise DataError(f"{what} is not a .npy file ({' '.join(str(error).split())[:200]}).") from None
     if any(isinstance(size, bool) or size < 0 for size in shape):
-        raise DataError(f"{what} is no .npy file: it has the shape {shape}.")
+        raise DataError(f"{what} is not a .npy file: it has the shape {shape}.")
     place = Place(path, stream.tell() - start, shape, dtype, fortran)
     if not dtype.hasobject and place.offset + place.bytes != length:
         raise DataError(

@@ -44,7 +44,7 @@ def named(name: str) -> Format:
     """
     by_name = {known: one for one in formats() for known in (one.name, *one.aliases)}
     if name.lower() not in by_name:
-        raise DataError(f"{quoted(name)} is no format: name one of {', '.join(sorted(by_name))}.")
+        raise DataError(f"{quoted(name)} is not a format: name one of {', '.join(sorted(by_name))}.")
     return by_name[name.lower()]
 
 

@@ -23,7 +23,7 @@ def decode(array: np.ndarray, what: str) -> np.ndarray:
     try:
         return np.char.decode(array, "utf-8").astype(native(array.dtype))
     except UnicodeDecodeError as error:
-        raise DataError(f"{what} holds text that is no UTF-8 ({quoted(error.object)}).") from None
+        raise DataError(f"{what} holds text that is not UTF-8 ({quoted(error.object)}).") from None
 
 
 def read_exactly(file: Any, place: int, count: int) -> np.ndarray:

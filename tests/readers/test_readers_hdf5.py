@@ -120,7 +120,7 @@ def test_refused(bare_ranks, tmp_path):
     (tmp_path / "empty.h5").write_bytes(b"")
     case("empty", ["is empty"])
     (tmp_path / "csv.h5").write_text("a,b\n1,2\n")
-    case("csv", ["no HDF5 file"], format="hdf5")
+    case("csv", ["not an HDF5 file"], format="hdf5")
     with h5py.File(tmp_path / "virtual.h5", "w") as file:
         layout = h5py.VirtualLayout((5, 2), "f8")
         layout[:] = h5py.VirtualSource("gone.h5", "x", (5, 2))

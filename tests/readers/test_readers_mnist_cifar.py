@@ -37,7 +37,7 @@ def test_find(tmp_path):
     assert images.endswith("t10k-images.idx3-ubyte") and labels.endswith("t10k-labels-idx1-ubyte.gz")
     with pytest.raises(DataError, match="no 'holdout'"):
         idx.find(str(tmp_path), "holdout")
-    with pytest.raises(DataError, match="is no directory"):
+    with pytest.raises(DataError, match="is not a directory"):
         idx.find(str(tmp_path / "nowhere"), "train")
     with pytest.raises(DataError, match="data_batch_5.*unpack cifar-10-python.tar.gz"):
         cifar.find(str(tmp_path), "train")
@@ -76,7 +76,7 @@ def test_refused(bare_ranks, tmp_path):
     case("cut", ["makes 864", "863"], good[:-1])
     case("long", ["makes 864", "865"], good + b"\0")
     case("cut header", ["in its header"], good[:10])
-    case("text", ["no idx file"], b"a,b\n1,2\n", format="idx")
+    case("text", ["not an idx file"], b"a,b\n1,2\n", format="idx")
     case("packed cut", ["cannot be"], packed[:-30])
     case("packed flipped", ["cannot be"], packed[:60] + bytes([packed[60] ^ 255]) + packed[61:])
     case("packed long", ["makes 864", "865"], gzip.compress(good + b"\0"))
@@ -84,7 +84,7 @@ def test_refused(bare_ranks, tmp_path):
     case("no labels", ["train-labels-idx1-ubyte.gz", "y=False"], good, None)
     case("lengths", ["53 rows", "52"], good, array_files.idx_bytes(label[:-1]))
     case("labels cut", ["makes 61", "60"], good, array_files.idx_bytes(label)[:-1], named="train-labels-idx1-ubyte")
-    case("single", ["no idx file"], b"\0\0\x08\0\x01")
+    case("single", ["not an idx file"], b"\0\0\x08\0\x01")
     case("named", ["'images'"], good, wanted={"x": "images"})
 
     class Evil:
@@ -112,7 +112,7 @@ def test_refused(bare_ranks, tmp_path):
     raw = pickle.dumps(content, 2)
     path = tmp_path / "cut.cifar"
     path.write_bytes(raw[:-100])
-    cases["cifar cut"] = (([str(path)], None, {}), ["no file of CIFAR", str(path)])
+    cases["cifar cut"] = (([str(path)], None, {}), ["not a file of CIFAR", str(path)])
     for name, mode in (("cifar.tar", "w"), ("cifar.tar.gz", "w:gz")):
         with tarfile.open(tmp_path / name, mode) as archive:
             archive.add(path, "data_batch_1")

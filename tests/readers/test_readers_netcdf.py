@@ -114,7 +114,7 @@ def test_refused(bare_ranks, tmp_path):
     (tmp_path / "empty.nc").write_bytes(b"")
     case("empty", ["is empty"], str(tmp_path / "empty.nc"))
     (tmp_path / "text.nc").write_text("a,b\n1,2\n")
-    case("text", ["no NetCDF file"], str(tmp_path / "text.nc"), format="netcdf")
+    case("text", ["not a NetCDF file"], str(tmp_path / "text.nc"), format="netcdf")
     for format in ALL:
         path = write(tmp_path / f"{format}.nc", format, a=(x, {}), b=(y.astype("i4"), {}))
         case(f"{format} names", ["x=", "a, b"], path)

@@ -89,7 +89,7 @@ def test_refused(bare_ranks, tmp_path):
     case("cut.npy", ["makes"])
     case("long.npy", ["makes"])
     case("empty.npy", ["is empty"])
-    case("text.npy", ["no .npy file"], format="numpy")
+    case("text.npy", ["not a .npy file"], format="numpy")
     case("old.npy", ["version 9.0"])
     case("cut.npz", ["cannot be read as .npz"])
     case("flip.npz", ["CRC"])

@@ -153,4 +153,4 @@ def test_drift(ranks):
     """Weights that part ways are named when a checkpoint is written, also where a rank still holds older variables."""
     outcomes = ranks.outcomes(loops.drift, (3,))[3]
     assert not any(outcome.error for outcome in outcomes), outcomes[0].traceback
-    assert "is another on rank 1 than on rank 0" in outcomes[0].output
+    assert "on rank 1 differs from rank 0" in outcomes[0].output

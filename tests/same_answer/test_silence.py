@@ -72,7 +72,7 @@ def test_jobs(tmp_path):
     run = [LAUNCHER, "run", "-n", "2"]
     ended = Job([*run, "train.py"], tmp_path).end()
     assert ended.code == 0 and "trained" in ended.out
-    assert ended.err.count("matex_tf: PyTorch is imported: what it trains, each rank trains whole") == 1
+    assert ended.err.count("matex_tf: PyTorch is imported: matex_tf does not split what it trains") == 1
     assert ended.err.count(f"matex_tf: {NOTHING}PyTorch trained on each of 2 ranks") == 1
     ended = Job([*run, "--require-sharing", "on", "train.py"], tmp_path).end()
     assert ended.code == 1 and "trained" not in ended.out

@@ -24,7 +24,7 @@ def test_strategy(ranks, tmp_path):
         for trained, norm in zip(zip(*found, strict=True), (1, 2, 3), strict=True):
             assert all(one["weights"] == trained[0]["weights"] for one in trained)
             assert trained[0]["moved"] == pytest.approx(norm * size, rel=1e-5)
-            assert trained[0]["note"].startswith(f"the gradients of each rank are clipped to {norm}")
+            assert trained[0]["changes"] == f"the gradients of each rank are clipped to {norm}"
 
 
 def test_a_registered_strategy_is_known(monkeypatch, tmp_path, capsys):

@@ -112,6 +112,18 @@ def test_sentences_words_and_lines(monkeypatch):
     assert len(list(check_prose.wrong_prose("docs/old.md", "Well."))) == 1
 
 
+def test_guides_are_short():
+    """A guide has 450 words at most, besides code; other pages may be longer."""
+    code = "```\n" + "word " * 500 + "\n```\n"
+    short, long = f"{'A word. ' * 225}\n\n{code}", f"{'A word. ' * 226}\n\n{code}"
+    guide, other = "docs/running.md", "docs/how-it-works.md"
+    assert not [one for one in check_prose.wrong_prose(guide, short) if "a guide of" in one]
+    assert list(check_prose.too_long(long)) == ["a guide of 452 words besides code, 450 at most"]
+    assert [one for one in check_prose.wrong_prose(guide, long) if "a guide of 452 words" in one]
+    assert not [one for one in check_prose.wrong_prose(other, long) if "a guide of" in one]
+    assert all((ROOT / name).is_file() for name in check_prose.guides())
+
+
 def test_exceptions_are_pages():
     """A page that is gone is no exception any more."""
     assert all((ROOT / name).is_file() for name in check_prose.NOT_YET)

@@ -37,7 +37,7 @@ def test_no_gpus(monkeypatch):
 def test_what_the_doctor_says():
     """GPUs that TensorFlow cannot use; more of them than cores; and that no run has been made."""
     (lost,) = gpus.findings(1, 4, 64)
-    assert lost.state == "so so" and lost.found == "1 of 4" and "matex_tf[gpu]" in lost.advice
+    assert lost.state == "check" and lost.found == "1 of 4" and "matex_tf[gpu]" in lost.advice
     found = {finding.what: finding for finding in gpus.findings(4, 4, 2)}
     assert "share 2 cores" in found["Cores for each GPU"].advice and found["GPUs"].state == "ok"
     assert "no run with GPUs has been made" in found["Gradients of GPUs"].advice

@@ -71,7 +71,7 @@ def test_refused(known, capsys, tmp_path):
     readable.chmod(0o600)
     readable.write_text("{}")
     assert main(["join", str(readable)]) == 2
-    assert "is no job file that can be read" in capsys.readouterr().err
+    assert "is not a job file that can be read" in capsys.readouterr().err
     known(run={**ENTRY.run, "directory": str(tmp_path / "gone")})
     assert main(["join", "29465", *there]) == 2
     assert "is not there (No such file or directory): give the script" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from matex_tf.job import run
+from matex_tf.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -29,3 +30,21 @@ def test_ranks_that_share_cores_say_so(monkeypatch, cores, ranks, said):
     monkeypatch.setattr(run.os, "sched_getaffinity", lambda pid: set(range(cores)))
     world = SimpleNamespace(host="node1", allgather=lambda value, what: [value] * ranks)
     assert run.set_threads(world, 0) == said
+
+
+@pytest.mark.parametrize(
+    ("chosen", "nodes", "said"),
+    [
+        ({}, 1, ""),
+        ({"strategy": "pipe"}, 1, "; --strategy pipe changes the answer: gradients are applied a step late"),
+        ({"strategy": "pipe", "pipe_width": 1}, 1, ""),
+        ({"strategy": "local", "local_every": 8}, 1, "average what they have learned every 8 steps"),
+        ({"codec": "int8"}, 1, "; --codec int8: no effect on one node"),
+        ({"codec": "int8"}, 2, "; --codec int8: gradients are rounded between nodes"),
+        ({"strategy": "gossip", "codec": "int8"}, 1, "; --codec int8: what ranks send of their weights is rounded"),
+    ],
+)
+def test_the_first_line_says_what_changes(chosen, nodes, said):
+    """A strategy and a codec have no lines of their own: a normal run begins with two lines."""
+    end = run.what_changes(SimpleNamespace(nodes=range(nodes)), Settings().changed(**chosen))
+    assert end.endswith(said) and bool(end) == bool(said)

@@ -30,10 +30,10 @@ def findings() -> list[Finding]:
     else:
         return [Finding("Bytecode", f"of {names} not yet compiled: the first import does that")]
     advice = (
-        f"every process compiles {names} anew, which takes longer than the import itself, {why}: "
+        f"every process compiles {names} again, which takes longer than the import itself, {why}: "
         f"{sys.executable} -m compileall -q {places}"
     )
-    return [Finding("Bytecode", f"{names} not compiled", "so so", advice)]
+    return [Finding("Bytecode", f"{names} not compiled", "check", advice)]
 
 
 def folders(name: str) -> list[Path]:

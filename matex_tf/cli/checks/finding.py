@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
-    """A line of the table: what, what was found, how good that is ("ok", "so so", "bad"), and what to do."""
+    """A line of the table: what, what was found, how good that is ("ok", "check", "bad"), and what to do."""
 
     what: str
     found: str

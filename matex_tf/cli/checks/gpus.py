@@ -33,15 +33,15 @@ def findings(usable: int, there: int, cores: int) -> list[Finding]:
     """
     if there > usable:
         advice = "TensorFlow cannot use the GPUs that nvidia-smi lists: pip install 'matex_tf[gpu]'."
-        return [Finding("GPUs", f"{usable} of {there}", "so so", advice)]
+        return [Finding("GPUs", f"{usable} of {there}", "check", advice)]
     if not usable:
         return [Finding("GPUs", "none")]
     found = [Finding("GPUs", str(usable))]
     if cores < usable:
         advice = f"{usable} ranks, one for each GPU, would share {cores} cores: ask the batch system for more of them."
-        found.append(Finding("Cores for each GPU", f"{cores / usable:.1f}", "so so", advice))
+        found.append(Finding("Cores for each GPU", f"{cores / usable:.1f}", "check", advice))
     untried = "no run with GPUs has been made: compare with one rank first, by matex-tf verify (docs/gpus.md)."
-    return [*found, Finding("Gradients of GPUs", "through the memory of the host", "so so", untried)]
+    return [*found, Finding("Gradients of GPUs", "through the memory of the host", "check", untried)]
 
 
 def shared_out(ranks_of_a_node: int, devices: Sequence[str]) -> list[str]:

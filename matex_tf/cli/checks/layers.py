@@ -28,6 +28,6 @@ def findings() -> list[Finding]:
     except (OSError, subprocess.SubprocessError) as error:
         said = str(error)
     if not said:
-        return [Finding("Private layers", "can be had (--files private)")]
+        return [Finding("Private layers", "work")]
     line = kernel.forbidden_by()
     return [Finding("Private layers", f"none here: {f'{line} forbids them to users' if line else said}")]

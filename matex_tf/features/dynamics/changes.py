@@ -88,8 +88,8 @@ class Changes:
             by, to = by / 2, wanted.grow_to
         self.growth = Growth.begin(model, wanted.grow_from, by=by, by_depth=wanted.grow_depth, to=to)
         self._say(
-            f"--grow: {model.name} begins with {int(model.count_params()):,} of the {blueprint:,} parameters of its "
-            f"blueprint{self.growth.of_waiting}"
+            f"--grow: {model.name} begins with {int(model.count_params()):,} of its {blueprint:,} parameters"
+            f"{self.growth.of_waiting}"
         )
 
     @property

@@ -71,7 +71,7 @@ class Gossip(Strategy):
     name = "gossip"
     text = "each rank applies its own gradients, and averages its weights with those of one other rank"
     price = "ranks learn from their own rows, and may need more steps to the same accuracy"
-    changes = "each rank applies its own gradients, and averages its weights with one other rank's"
+    changes = "ranks train on their own rows, and average their weights in pairs"
     line = "-."
     Options = GossipOptions
     options: GossipOptions
@@ -109,16 +109,6 @@ class Gossip(Strategy):
         asynchronous = not self.options.gossip_sync
         seconds = step_seconds(step.compute, step.update, sent, average, every, asynchronous, step.machine.busy)
         return step.takes(seconds, sent * (1 / every), average / every)
-
-    @property
-    def note(self) -> str:
-        every = self.options.gossip_every
-        when = "after each step" if every == 1 else f"after every {every} steps"
-        how = ", and waits for them" if self.options.gossip_sync else "; they travel during the next step"
-        return (
-            f"each rank applies the gradients of its own rows, and averages its weights with those of one other rank "
-            f"{when}{how}. All ranks average theirs before validation, evaluate, predict, saving and the end of fit"
-        )
 
     def begin(self, model: Any, trainable: Sequence[Any], state: Sequence[Any]) -> None:
         if model in self._rounds:  # of a fit, or of a first step, that did not come to its end
@@ -166,8 +156,8 @@ class Gossip(Strategy):
             self._rounds.pop(model).close()
             ranks = world.current()
             if ranks.rank == 0 and self.settings.notes:
-                apart = f"{100 * self.spreads[model]:.2g} % apart"
-                ranks.log(f"before they were averaged the last time, the weights of the ranks were {apart}")
+                spread = f"{100 * self.spreads[model]:.2g} %"
+                ranks.log(f"the weights of the ranks differed by {spread} when they were last averaged")
 
 
 def step_seconds(

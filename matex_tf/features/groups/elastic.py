@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from matex_tf.errors import SettingError
 from matex_tf.features.groups.centered import Centered, CenterRounds
-from matex_tf.features.groups.options import GroupOptions
 from matex_tf.settings import Settings, option
 from matex_tf.strategies.base import Gradient
 
@@ -102,15 +101,6 @@ class Elastic(Centered):
                 f"--elastic-momentum is {chosen.elastic_momentum:g}; it must be below 1, or no gradient is ever "
                 "forgotten."
             )
-
-    @property
-    def note(self) -> str:
-        every, groups = self.options.elastic_every, self.settings.of(GroupOptions).groups
-        who = "each rank" if not groups else "each group of ranks (--groups)"
-        return (
-            f"{who} trains independently on parts of batches, and meets a center after every {every} of its steps. "
-            "Validation, evaluate, predict, saving and the end of fit see the center"
-        )
 
     def predict(self, step: PlannedStep) -> StepCost:
         inside, between, gathered = step.inside(), step.center(), step.gathered()

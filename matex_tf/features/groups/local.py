@@ -105,7 +105,9 @@ class Local(Apart):
         self.averages_gradients = self.synchronous or self.apart  # in a group
         if (self.options.outer_learning_rate, self.options.outer_momentum) != (1, 0):
             self.remedy = "take --outer-learning-rate 1 --outer-momentum 0, a smaller learning rate, or --strategy sync"
-        self.changes = "" if self.synchronous else "each rank trains alone between meetings"
+        who, every = "groups" if self.apart else "ranks", self.options.local_every
+        meet = f"{who} train independently, and average what they have learned every {every} steps"
+        self.changes = "" if self.synchronous else meet
 
     def is_synchronous(self) -> bool:
         chosen = self.options
@@ -145,23 +147,6 @@ class Local(Apart):
         own = inside.seconds + outer / every
         waits = max(0.0, exchange.seconds - self.options.local_overlap * own)
         return step.takes(own + waits * parts / every, exchange * (parts / every), outer / every, inside)
-
-    @property
-    def note(self) -> str:
-        if self.synchronous:
-            return ""
-        chosen = self.options
-        meeting = "all ranks take one outer step with the average of what they have moved"
-        if chosen.local_fragments > 1:
-            meeting += f", each of {chosen.local_fragments} parts of the weights at a step of its own"
-        if chosen.local_overlap:
-            meeting += f", {chosen.local_overlap} step{'s' * (chosen.local_overlap > 1)} later"
-        rate, momentum = f"{chosen.outer_learning_rate:g}", f"{chosen.outer_momentum:g}"
-        return (
-            f"each rank applies the gradients of its own rows; after every {chosen.local_every} steps {meeting} "
-            f"(rate {rate}, momentum {momentum}). They also do "
-            "so before validation, evaluate, predict, saving and the end of fit"
-        )
 
     def rounds(self, model: Any, trainable: Sequence[Any]) -> _Rounds:
         return _Rounds(trainable, self.options)

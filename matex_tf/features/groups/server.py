@@ -18,7 +18,6 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from matex_tf.features.groups.centered import Centered, CenterRounds
-from matex_tf.features.groups.options import GroupOptions
 from matex_tf.settings import option
 
 if TYPE_CHECKING:
@@ -56,19 +55,7 @@ class Server(Centered):
 
     @property
     def changes(self) -> str:  # type: ignore[override]
-        return "" if self.synchronous else "groups apply gradients of weights that have moved on"
-
-    @property
-    def note(self) -> str:
-        if self.synchronous:
-            return ""
-        who = "each rank" if not self.settings.of(GroupOptions).groups else "each group of ranks (--groups)"
-        ahead = self.options.staleness
-        return (
-            f"{who} trains independently on parts of batches, adds each of its steps to a center, and goes on with the "
-            f"center, at most {ahead} step{'s' * (ahead > 1)} ahead of the slowest. Validation, evaluate, predict, "
-            "saving and the end of fit see the center"
-        )
+        return "" if self.synchronous else "groups apply gradients of older weights"
 
     def of_member(self, member: Member) -> CenterRounds:
         return ServerRounds(member, self.options.staleness)

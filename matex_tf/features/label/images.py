@@ -112,7 +112,7 @@ class Files:
             with os.fdopen(descriptor, "rb") as file:
                 found = os.fstat(descriptor)
                 if not stat.S_ISREG(found.st_mode):
-                    raise DataError(f"{name} is no plain file.")
+                    raise DataError(f"{name} is not a plain file.")
                 if found.st_size > _LARGEST_FILE:
                     raise DataError(
                         f"{name} has {found.st_size >> 20} MB, and an image may have {_LARGEST_FILE >> 20}."
@@ -243,7 +243,7 @@ def _table(path: str, columns: str) -> Table:
     try:
         frame = pandas.read_csv(path, sep=separator, compression=None, nrows=MOST_IMAGES + 1)
     except (pandas.errors.ParserError, pandas.errors.EmptyDataError) as error:
-        raise DataError(f"{path} is no table ({error}).") from None
+        raise DataError(f"{path} is not a table ({error}).") from None
     if len(frame) > MOST_IMAGES:
         raise DataError(f"{path} has more than {MOST_IMAGES:,} rows: give a part of it.")
     wanted = [name.strip() for name in columns.split(",")] if columns else []

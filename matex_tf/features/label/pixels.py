@@ -43,7 +43,7 @@ def decode(file: BinaryIO, name: str, size: int = 0) -> Any:
     except DataError:
         raise
     except Exception as error:  # the decoders raise many kinds
-        raise DataError(f"{name} is no image that can be read ({error}).") from None
+        raise DataError(f"{name} is not an image that can be read ({error}).") from None
     return _plain(image)
 
 

@@ -27,7 +27,7 @@ def _take(path: str) -> bool:
     One that is there is not opened: to close it again would end the locks of this process on it.
 
     Raises:
-        StoreError: it cannot be made, is no plain file, or it or its journal, which is read back, is another user's.
+        StoreError: it cannot be made, is not a plain file, or it or its journal, which is read back, is another user's.
     """
     try:
         if os.path.islink(path) and not os.path.exists(path):
@@ -87,7 +87,7 @@ class Store:
                 raise StoreError(f"{path} is in use by another matex-tf label: open the page of that one.") from None
             raise StoreError(f"{path} cannot be opened ({error}): give another file as --labels.") from None
         except sqlite3.DatabaseError as error:
-            raise StoreError(f"{path} is no file of labels ({error}): give another one as --labels.") from None
+            raise StoreError(f"{path} is not a file of labels ({error}): give another one as --labels.") from None
         self.token = str(self.about("token"))
 
     def _make(self) -> None:

@@ -41,7 +41,7 @@ def check(model: Any) -> None:
         others = [rank for rank, sums in enumerate(everyone) if not _close(everyone[0][place], sums[place])]
         if others:
             raise RanksDisagree(
-                f"{name} of {model.name} is another on {name_ranks(others)} than on rank 0 before the first step: it "
+                f"{name} of {model.name} on {name_ranks(others)} differs from rank 0 before the first step: it "
                 "was computed from a rank's own rows, drawn without the job's seed, or loaded on some ranks only. Let "
                 "every rank compute the same: adapt() of Keras' layers and statistics of shard.data are those of all "
                 "ranks, and shard.whole(array) has all rows (docs/data.md, Statistics)."

@@ -72,14 +72,14 @@ def fields(rows: bytes, delimiter: str, count: int, path: str) -> list[list[str]
     """The fields of some rows of a file, as text.
 
     Raises:
-        DataError: it is no UTF-8.
+        DataError: it is not UTF-8.
     """
     try:
         rows.decode()
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: the first rows are no UTF-8 ({error.reason}, byte {error.start}).") from None
+        raise DataError(f"{path}: the first rows are not UTF-8 ({error.reason}, byte {error.start}).") from None
     if b"\0" in rows:
-        raise DataError(f"{path}: the first rows have NUL bytes: this is no CSV text in UTF-8.")
+        raise DataError(f"{path}: the first rows have NUL bytes: this is not CSV text in UTF-8.")
     try:
         if count > csv_wide.MOST_COLUMNS:
             tokens = QuoteScanner(rows, delimiter.encode())
@@ -88,7 +88,7 @@ def fields(rows: bytes, delimiter: str, count: int, path: str) -> list[list[str]
             return texts
         read: list[list[str]] = frame(rows, delimiter, count, dtype=str, na_filter=False).to_numpy(object).tolist()
     except ValueError as error:
-        raise DataError(f"{path}: the first rows are no CSV text ({error}).") from None
+        raise DataError(f"{path}: the first rows are not CSV text ({error}).") from None
     return read
 
 
@@ -230,14 +230,14 @@ class Parser:
     def _check_text(data: bytes, where: Any) -> None:
         nul = data.find(b"\0")
         if nul >= 0:
-            raise DataError(f"{where(nul)} has a NUL byte: this is no CSV text in UTF-8, or the file is damaged.")
+            raise DataError(f"{where(nul)} has a NUL byte: this is not CSV text in UTF-8, or the file is damaged.")
         if data.isascii():
             return
         try:
             data.decode()
         except UnicodeDecodeError as error:
             raise DataError(
-                f"{where(error.start)} is no UTF-8 ({error.reason}: {data[error.start : error.end].hex(' ')})."
+                f"{where(error.start)} is not UTF-8 ({error.reason}: {data[error.start : error.end].hex(' ')})."
             ) from None
 
     def _check_counts(self, tokens: QuoteScanner, begins: np.ndarray, end: int, path: str, number: int) -> None:

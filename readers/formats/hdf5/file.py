@@ -22,12 +22,12 @@ class Hdf5File(ArrayFile):
     kind = "dataset"
 
     def __init__(self, path: str):
-        """Raises: DataError: the file cannot be read, or is no HDF5 file."""
+        """Raises: DataError: the file cannot be read, or is not an HDF5 file."""
         self.path = path
         super().__init__((FileStamp(path),))
         self._h5py = library("h5py", path)
         if not signature.is_hdf5(path):
-            raise DataError(f"{path} is no HDF5 file: the signature is not there.")
+            raise DataError(f"{path} is not an HDF5 file: the signature is not there.")
         with self._opened("read as HDF5") as file:
             self.columns = {name: self._column(name, found) for name, found in self._datasets(file)}
 

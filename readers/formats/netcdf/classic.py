@@ -79,7 +79,7 @@ class _Header:
         return got
 
     def damaged(self, why: str) -> DataError:
-        return DataError(f"{self._path} is no whole NetCDF file: its header {why}.")
+        return DataError(f"{self._path} is not a whole NetCDF file: its header {why}.")
 
     def number(self, dtype: str) -> int:
         return int(np.frombuffer(self.take(np.dtype(dtype).itemsize), dtype)[0])

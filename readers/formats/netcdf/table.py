@@ -79,7 +79,7 @@ def _open_one(path: str, wanted: ReadOptions) -> Table:
     if head in _CLASSIC:
         return ArrayTable(ClassicFile(path, watched), wanted)
     if not signature.is_hdf5(path):
-        raise DataError(f"{path} is no NetCDF file: it starts with {head!r}.")
+        raise DataError(f"{path} is not a NetCDF file: it starts with {head!r}.")
     if addresses.is_address(path):
         raise DataError(
             f"{path} is netCDF-4, which its library reads from disks alone: open it with xarray "

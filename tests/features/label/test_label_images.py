@@ -48,7 +48,7 @@ def test_a_directory(tmp_path):
         assert Image.open(io.BytesIO(pixels.png(images.picture(number), 64))).format == "PNG"
     with pytest.raises(DataError, match="link.png is a link that leads out"):
         images.picture(6)
-    with pytest.raises(DataError, match="pipe.png is no plain file"):
+    with pytest.raises(DataError, match="pipe.png is not a plain file"):
         images.picture(7)
     with pytest.raises(DataError, match="no image below"):
         (tmp_path / "empty").mkdir()

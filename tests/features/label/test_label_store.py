@@ -159,7 +159,7 @@ def test_the_file(tmp_path, store):
         Store(path, NAMES)
     text = tmp_path / "text.sqlite"
     text.write_text("something else entirely" * 100)
-    with pytest.raises(StoreError, match="is no file of labels"):
+    with pytest.raises(StoreError, match="is not a file of labels"):
         Store(str(text), NAMES)
     assert text.read_text() == "something else entirely" * 100
     other = tmp_path / "other.sqlite"
@@ -192,7 +192,7 @@ def test_a_file_that_others_could_read(tmp_path):
     other = tmp_path / "other.sqlite"
     other.write_text("something else")
     other.chmod(0o644)
-    with pytest.raises(StoreError, match="is no file of labels"):
+    with pytest.raises(StoreError, match="is not a file of labels"):
         Store(str(other), NAMES)
     assert stat.S_IMODE(other.stat().st_mode) == 0o644
 

@@ -70,7 +70,7 @@ def test_options_of_strategies():
 
     plain, sent = predicted()[0], cost_model.message(1e8, MACHINE).seconds
     assert predicted(pipe_width=1)[0]["pipe"] == plain["sync"] != plain["pipe"]
-    assert "a step applies the gradients of 3 steps before, computed at" in predicted(pipe_width=4)[1]
+    assert "gradients are applied 3 steps late" in predicted(pipe_width=4)[1]
     assert predicted(gossip_sync=True)[0]["gossip"] == pytest.approx(0.32 + 1e8 * MACHINE.gamma + sent)
     assert predicted(gossip_every=4, gossip_sync=True)[0]["gossip"] == pytest.approx(
         0.32 + (1e8 * MACHINE.gamma + sent) / 4
@@ -137,8 +137,8 @@ def test_advice():
     )
     assert said(sync=1.0, pipe=1.0) == f"{begin}sync"
     assert said(sync=1.5, pipe=1.0) == (
-        f"{begin}pipe, 1.50 times as fast a step as sync; it changes the answer: a step applies the gradients of the "
-        "step before, computed at the weights that were predicted for it. This compares steps, not what a step "
+        f"{begin}pipe, 1.50 times as fast a step as sync; it changes the answer: gradients are applied a step "
+        "late. This compares steps, not what a step "
         "teaches: what a rank predicts of the weights is off by the noise of its rows, and more with a wider pipe"
     )
     for best in ("pipe", "gossip", "local", "elastic int8", "server"):

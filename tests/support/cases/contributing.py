@@ -90,11 +90,11 @@ def step(*flags: str, **variables: str) -> dict[str, Any]:
         model.compile(keras.optimizers.SGD(1.0), "mse")
         begin = model.get_weights()[0]
         model.fit(100 * np.ones((6, 2), "float32"), np.zeros((6, 1), "float32"), batch_size=6, verbose=0)
-        note = strategies.current().note
+        changes = strategies.current().changes
     finally:
         settings.use(former)
     weights = model.get_weights()[0]
-    return {"weights": weights.ravel().tolist(), "moved": float(np.linalg.norm(weights - begin)), "note": note}
+    return {"weights": weights.ravel().tolist(), "moved": float(np.linalg.norm(weights - begin)), "changes": changes}
 
 
 def file_format(path: str, folder: str) -> tuple[list[list[float]], str]:

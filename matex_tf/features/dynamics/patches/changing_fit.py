@@ -67,8 +67,7 @@ def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     given = inspect.signature(wrapped).bind(*args, **kwargs).arguments
     if wanted.apoptosis:
         log_once.log(
-            "--apoptosis: neurons that are redundant are taken out while fit trains: the answer is that of a smaller "
-            "network"
+            "--apoptosis changes the answer: redundant neurons are taken out while fit trains"
         )
     watched = rows_seen.watched(given.get("validation_data"))
     everywhere = world.current().allgather(len(watched), "agree on the rows to watch")

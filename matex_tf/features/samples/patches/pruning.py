@@ -96,8 +96,8 @@ class Pruning(RowChoice):
         self.epoch = scoring.Epoch.whole(len(self.scores))
         if self.rate and self.number == 1:
             log_once.log(
-                f"--prune-samples {self.rate:g}: rows whose {self.by} is below the mean are left out of an epoch with "
-                f"that probability, until {100 * self._chosen.prune_samples_until:g} % of the epochs are over"
+                f"--prune-samples {self.rate:g}: rows whose {self.by} is below the mean are left out with this "
+                f"probability, until {100 * self._chosen.prune_samples_until:g} % of the epochs are over"
                 if self.by != "random"
                 else f"--prune-samples {self.rate:g}: rows are left out at random, as many as by loss"
             )
