@@ -267,8 +267,34 @@ def labels() -> str:
     return drawn.svg()
 
 
+def gpus() -> str:
+    """The way of a gradient from a GPU to its optimizer; the numbers are those of docs/gpus-explained.md."""
+    drawn = Picture(820, 260, "From the GPU through the memory of the node, and back")
+    for x, width, words in ((10, 170, "GPU of a rank"), (240, 370, "memory of its node"), (670, 140, "other nodes")):
+        drawn.text(x + width / 2, 24, words, "b m")
+        drawn.box(x, 36, width, 214, "box", 6)
+    places = (
+        (25, 70, 140, ("gradients",)), (25, 180, 140, ("optimizer", "applies them")),
+        (255, 70, 150, ("pinned memory", "of TensorFlow")), (455, 70, 140, ("bucket of a rank", "in /dev/shm")),
+        (455, 180, 140, ("sum of the node", "in /dev/shm")), (685, 180, 110, ("their sums,", "by MPI")),
+    )  # fmt: skip
+    for x, y, width, lines in places:
+        drawn.box(x, y, width, 50, "wait", 3)
+        for number, line in enumerate(lines):
+            drawn.text(x + width / 2, y + 30 + 18 * number - 9 * (len(lines) - 1), line, "m")
+    for *points, x, y, words in (
+        (167, 95, 251, 95, 210, 88, "1 DMA"), (407, 95, 451, 95, 430, 88, "2"), (525, 122, 525, 176, 538, 155, "3"),
+        (597, 198, 681, 198, 640, 191, "4"), (683, 212, 599, 212, 640, 230, ""),
+        (453, 205, 169, 205, 330, 198, "5 copy from pageable memory"),
+    ):  # fmt: skip
+        drawn.line(*points)
+        drawn.text(x, y, words, "m dim")
+    return drawn.svg()
+
+
 PICTURES = {
     "batch.svg": batch,
+    "gpus.svg": gpus,
     "labels.svg": labels,
     "strategies.svg": strategies,
     "faults.svg": faults,
