@@ -32,6 +32,11 @@ def parser() -> Parser:
     title = "ranks (docs/running.md)"
     launching.add_ranks(parser, title, whole(1, "a number of ranks"), "-np")
     parser.add(
+        title, "--ranks", dest="between", metavar="2:8", default=None, convert=_between,
+        help="Begin with as many ranks as there is room for, 2 to 8, and go on with as many as come and are "
+        "left (--faults shrink, --min-ranks, --max-ranks)",
+    )  # fmt: skip
+    parser.add(
         title, "-x", action="append", dest="names", metavar="NAME", default=[],
         help="Give other hosts this variable too, beside MATEX_*, PATH, PYTHON*, TF_* and the like; may be repeated",
     )  # fmt: skip
@@ -40,15 +45,33 @@ def parser() -> Parser:
     return parser
 
 
+def _between(flag: str, given: str) -> tuple[int, int]:
+    least, colon, most = given.partition(":")
+    if not (colon and least.isdigit() and most.isdigit() and 0 < int(least) <= int(most)):
+        raise SettingError(f"{flag} is {given!r}; it must look like 2:8, the fewest ranks and the most.")
+    return int(least), int(most)
+
+
+def _begin_with(room: int, given: argparse.Namespace) -> int:
+    """The ranks that a job of --ranks begins with, whose flags it completes. Args: room: for so many."""
+    least, most = given.between
+    if room < least:
+        raise SettingError(f"--ranks asks for {least} ranks at least, and there is room for {room} (-n, --hosts).")
+    given.flags = {"faults": "shrink", "min_ranks": str(least), "max_ranks": str(most), **given.flags}
+    return min(room, most)
+
+
 def command(given: argparse.Namespace) -> int:
     """Start the ranks; returns the exit code."""
     for name in given.names:
         if name not in os.environ:
             raise SettingError(f"-x {name}: there is no such variable in the environment.")
+    ranks, hosts = given.ranks or resources.default_ranks(given.hosts), given.hosts
+    if vars(given).get("between"):  # not of matex-tf join
+        ranks = _begin_with(ranks, given)
     settings = Settings.read(given.flags)
     target = Target.read(given.rest)
     target.require()
-    ranks, hosts = given.ranks or resources.default_ranks(given.hosts), given.hosts
     settings.refuse_conflicts(settings.training_ranks(ranks))
     if settings.notes and not given.dry_run:
         _say_what_may_be_meant(given, target, ranks)

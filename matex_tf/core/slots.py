@@ -54,6 +54,9 @@ class Guard(Protocol):
     def mark_committed(self) -> None:
         """In a transaction, after its last collective: it counts."""
 
+    def let_go(self, leaving: Sequence[int]) -> None:
+        """Go on without ranks that leave of their own will."""
+
     def extend(self, bridge: Any) -> bool:
         """Let a rank come, or come to others; whether it has."""
 

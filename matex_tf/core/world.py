@@ -164,9 +164,9 @@ class World:
         """Whether ranks can come, see `extend`."""
         return self._comm is not None and self._comm.can_grow
 
-    def start(self, words: Sequence[str], told: Any, host: str) -> Any:
+    def start(self, words: Sequence[str], told: Any) -> Any:
         """Start a rank that may come, see `Communicator.start`."""
-        return self._connected.start(words, told, host)
+        return self._connected.start(words, told)
 
     @property
     def exit_may_hang(self) -> bool:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from matex_tf.core import namespaces
 from matex_tf.errors import MatexError
 
 #: Seconds between two questions whether the job has come to a `fit`; and between two looks whether it is there.
@@ -87,6 +88,7 @@ class Arrival:
         """
         self.bridge = bridge
         self._there = False
+        self._begun: set[int] = set()
         failure: OSError = OSError("it has no address")
         for address in told["addresses"]:
             try:
@@ -97,7 +99,7 @@ class Arrival:
         else:
             raise failure
         self._line = Line(connection)
-        own = {"number": told["number"], "process": os.getpid()}
+        own = {"number": told["number"], "process": namespaces.process()}
         self._line.say({"token": told["token"], "ask": "arrive", **own})
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -116,6 +118,12 @@ class Arrival:
         while (answer := self._ask({"where": fit}))[0].get("wait"):
             time.sleep(_PAUSE)
         return self._held(fit, answer)
+
+    def has_begun(self, fit: int) -> bool:
+        """Whether the job has come to one of its calls of `fit`; asked for until it has."""
+        if fit not in self._begun and not self._ask({"where": fit})[0].get("wait"):
+            self._begun.add(fit)
+        return fit in self._begun
 
     def take(self, fit: int) -> tuple[dict[str, Any], bytes]:
         """Be ready in a call of `fit`; what the job then gives, see `growth.Growth.hand_over`."""

@@ -11,7 +11,7 @@ steps are a trial, which has a limit of time. The `fit`s that are over it does n
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import itertools
 import os
 import signal
@@ -23,16 +23,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from matex_tf import settings as settings_module
 from matex_tf.core.world import World
 from matex_tf.errors import CommunicationError, harmless
 from matex_tf.faults.arrival import Line
+from matex_tf.faults.transactions import kill
 from matex_tf.settings import Settings
 
 #: Seconds in which a rank that comes takes what it is given: it draws a few batches, and assigns its variables.
 _SECONDS = 60.0
-#: The steps of its trial: callbacks hear of the second one from its beginning on. Seconds of these, at the most.
+#: The steps of its trial: callbacks hear of the second one from its beginning on. Seconds of what comes before and of
+#: these, at the most; MATEX_TEST_TRIAL_SECONDS in tests.
 _TRIAL_STEPS = 2
-_TRIAL_SECONDS = 120.0
+_TRIAL_SECONDS = 180.0
 #: Bytes of what the `fit`s that are over have left, at the most.
 _MOST_BYTES = 1 << 29
 #: What ranks that come have of the environment of the first one.
@@ -59,7 +62,7 @@ class _Coming:
         number: see `World.first_ranks`.
         asked: when it was asked for, by the monotonic clock.
         bridge: see `Communicator.extend`; None until it has started.
-        process: its number, on this machine.
+        process: what it is to its machine, see `namespaces.process`.
         line: to it; None until it has said who it is.
         ready: the call of `fit` in which it waits for what it is given; 0 before.
         over: set when it has come, or will not.
@@ -69,7 +72,7 @@ class _Coming:
     number: int
     asked: float
     bridge: Any = None
-    process: int = 0
+    process: tuple[str, int, int] = ("", 0, 0)
     line: Line | None = None
     ready: int = 0
     over: threading.Event = field(default_factory=threading.Event)
@@ -89,6 +92,7 @@ class Growth:
 
     Attributes:
         left_because: why the last one that had to leave had to, in words.
+        leaves: whether this rank was told to leave (SIGTERM): it does so after a step, and nothing is run again.
     """
 
     def __init__(self, world: World, run: dict[str, Any]):
@@ -97,13 +101,24 @@ class Growth:
         self._coming: dict[int, _Coming] = {}
         self._numbers = itertools.count(world.size)
         self._reached: dict[str, Any] = {}
-        self._fit, self.left_because = 0, ""
+        self._fit, self.left_because, self.leaves = 0, "", False
+        if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, functools.partial(self._told_to_leave, os.getpid()))
         self._at: tuple[int, int] | None = None
-        self._left: dict[int, tuple[dict[str, Any], bytes]] = {}
+        self._left: dict[int, tuple[dict[str, Any], Callable[[], bytes]]] = {}
+        self._left_bytes = 0
         self._steps_to_try = 0
+        self._most = settings_module.current().max_ranks
         self._starting = threading.Lock()  # MPI starts one at a time
         self._trial: tuple[_Coming, threading.Timer] | None = None
         self._came_at = "", 0.0, 0.0
+
+    def _told_to_leave(self, process: int, *_: Any) -> None:
+        """SIGTERM: a second one ends this rank at once, and the first one a process that it has forked."""
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if os.getpid() != process or self._world.arrival is not None:
+            os.kill(os.getpid(), signal.SIGTERM)
+        self.leaves = True
 
     def reached_at(self, **place: Any) -> None:
         """Say where this rank answers: addresses, port and token."""
@@ -124,10 +139,16 @@ class Growth:
                 one.ready = 0
                 threading.Thread(target=self._listen, args=(one, fit), daemon=True).start()
 
-    def leave(self, fit: int, words: dict[str, Any], state: bytes) -> None:
-        """Keep what a call of `fit` has left, for ranks that come later."""
+    def leave(self, fit: int, words: dict[str, Any], state: Callable[[], bytes], size: int) -> None:
+        """Keep what a call of `fit` has left, for ranks that come later.
+
+        Args:
+            state: gives that, in any thread.
+            size: bytes of it, about.
+        """
         self._left[fit] = words, state
-        if sum(len(held) for _, held in self._left.values()) > _MOST_BYTES:
+        self._left_bytes += size
+        if self._left_bytes > _MOST_BYTES:
             self._left.clear()
 
     @property
@@ -146,11 +167,15 @@ class Growth:
         """Start ranks, and tell whoever wants them what comes of it."""
         coming = []
         for _ in range(int(said["ranks"])):
+            if why := self._no_room(str(said.get("host", ""))):
+                coming.append(_Coming(-1, time.monotonic()))
+                self._lose(coming[-1], f"a rank that was to come is refused: {why}")
+                continue
             while (number := next(self._numbers)) <= max(self._world.first_ranks):
                 pass
             one = self._coming[number] = _Coming(number, time.monotonic())
             coming.append(one)
-            threading.Thread(target=self._start, args=(one, str(said.get("host", ""))), daemon=True).start()
+            threading.Thread(target=self._start, args=(one,), daemon=True).start()
         try:
             for one in coming:
                 one.over.wait()
@@ -159,7 +184,14 @@ class Growth:
         except OSError:
             pass  # nobody waits for it any more
 
-    def _start(self, one: _Coming, host: str) -> None:
+    def _no_room(self, host: str) -> str:
+        """Why no other rank is started, in words; empty where one is. Args: host: where it would be."""
+        if host or len(self._world.nodes) > 1:  # Open MPI 5 was seen to end ranks of the job
+            return "ranks come to a job on one host, and to that host (no --hosts)"
+        expected = self._world.size + sum(not one.over.is_set() for one in self._coming.values())
+        return f"the job has --max-ranks {self._most}" if 0 < self._most <= expected else ""
+
+    def _start(self, one: _Coming) -> None:
         environ = {name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)}
         told = {
             **{"run": self._run, "number": one.number, "founders": self._world.founders, "environ": environ},
@@ -167,7 +199,7 @@ class Growth:
         }
         try:
             with self._starting:
-                one.bridge = self._world.start([sys.executable, "-m", "matex_tf.job.newcomer"], told, host)
+                one.bridge = self._world.start([sys.executable, "-m", "matex_tf.job.newcomer"], told)
         except CommunicationError as error:
             self._lose(one, f"a rank that was to come cannot be started: {error}")
 
@@ -177,7 +209,8 @@ class Growth:
         if one is None or one.line is not None:
             line.close()
             return
-        one.line, one.process = line, int(said["process"])
+        host, namespace, number = said["process"]
+        one.line, one.process = line, (host, namespace, number)
         self._listen(one)
 
     def _listen(self, one: _Coming, over: int = 0) -> None:
@@ -198,8 +231,8 @@ class Growth:
     def _where(self, fit: int) -> tuple[dict[str, Any], bytes]:
         at, now = self._at, self._fit
         if fit < now or (fit == now and at is None):
-            words, state = self._left.get(fit, ({"lost": True}, b""))
-            return {"over": True, **words}, state
+            words, state = self._left.get(fit, ({"lost": True}, bytes))
+            return {"over": True, **words}, state()
         if at is None or fit > now:
             return {"wait": True}, b""
         return {"epoch": at[0], "step": at[1]}, b""
@@ -223,7 +256,8 @@ class Growth:
         if why_not:
             self._lose(one, f"a rank that was to come is refused: {why_not}")
             return None
-        watch = threading.Timer(_SECONDS + _TRIAL_SECONDS, self._kill, (one,))
+        seconds = float(os.environ.get("MATEX_TEST_TRIAL_SECONDS", _TRIAL_SECONDS))
+        watch = threading.Timer(seconds, kill, (one.process,))
         watch.daemon = True
         watch.start()
         one.ready = 0
@@ -270,8 +304,4 @@ class Growth:
         (one, watch), self._trial = self._trial, None
         watch.cancel()
         self._lose(one, f"a rank that was to come {how}")
-
-    @staticmethod
-    def _kill(one: _Coming) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(one.process, signal.SIGKILL)
+        kill(one.process)  # it may hang

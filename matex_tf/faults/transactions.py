@@ -147,6 +147,14 @@ class TransactionGuard:
             self._reach = liveness.LivenessProbe(world)
         return True
 
+    def let_go(self, leaving: Sequence[int]) -> None:
+        """Go on without ranks that leave of their own will, between two transactions. All ranks must call."""
+        world = self._world
+        if world.rank in leaving:
+            Output.flush()
+            os.kill(os.getpid(), signal.SIGKILL)  # an exit code would end the job
+        self._recover("left, as it was told to (SIGTERM)")
+
     def leave_guests(self, everyone: Sequence[Any], why: str) -> None:
         """Leave ranks behind that have come and differ from all that began the job. All ranks must call.
 
@@ -169,7 +177,7 @@ class TransactionGuard:
         if self._world.rank == 0:
             self._world.log(f"{name_ranks(apart)}, which came while the job ran, must leave: {why}")
         for rank in apart:
-            self._kill(self._processes[rank])
+            kill(self._processes[rank])
         raise RankLost(why)
 
     @property
@@ -221,15 +229,7 @@ class TransactionGuard:
 
     def _end_host(self) -> None:
         for process in self._processes:
-            self._kill(process)
-
-    @staticmethod
-    def _kill(process: tuple[str, int, int]) -> None:
-        """Kill a rank, where its number means it here."""
-        mine = namespaces.process()
-        if process[:2] == mine[:2] and process != mine:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process[2], signal.SIGKILL)
+            kill(process)
 
     def _part_from(self, dead: list[int], survivors: list[int], hosts: list[str]) -> None:
         """See to it that ranks which count as dead are so, or that this part of the job ends and not theirs.
@@ -240,7 +240,7 @@ class TransactionGuard:
         here = self._world.host
         for rank in dead:
             if hosts[rank] == here:  # stopped, perhaps
-                self._kill(self._processes[rank])
+                kill(self._processes[rank])
         if self._reach is None or not dead:
             return
         dead_away = away = [rank for rank in dead if hosts[rank] != here]
@@ -262,8 +262,12 @@ class TransactionGuard:
         self._left_behind += lines
         self._reach.keep(survivors)
 
-    def _recover(self) -> tuple[bool, Any]:
-        """Go on with the survivors; whether the transaction counts as completed, and then its result."""
+    def _recover(self, how: str = "died") -> tuple[bool, Any]:
+        """Go on with the survivors; whether the transaction counts as completed, and then its result.
+
+        Args:
+            how: those that are missing went, in words.
+        """
         world = self._world
         begin = time.perf_counter()
         before, hosts, where = world.size, world.hosts, world.location
@@ -287,7 +291,7 @@ class TransactionGuard:
             left = f"{world.size} rank{'s go' if world.size > 1 else ' goes'} on"
             part = f", each with 1/{world.size} of a batch instead of 1/{before}" if self.shares_batches else ""
             lines = (
-                f"{name_ranks(dead)} of {before} on {places} died{' in ' + where if where else ''}",
+                f"{name_ranks(dead)} of {before} on {places} {how}{' in ' + where if where else ''}",
                 left + part,
                 f"recovered in {time.perf_counter() - begin:.2f} s",
             )
@@ -295,6 +299,14 @@ class TransactionGuard:
         if world.size < self._least:
             raise MatexError(f"--min-ranks asks for {self._least} ranks, and {world.size} of {before} are left.")
         return max(said) > self._completed, value
+
+
+def kill(process: tuple[str, int, int]) -> None:
+    """Kill a rank, where its number means it here. Args: process: see `namespaces.process`."""
+    mine = namespaces.process()
+    if process[:2] == mine[:2] and process != mine:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process[2], signal.SIGKILL)
 
 
 def is_rank_failure(error: BaseException) -> bool:

@@ -11,6 +11,9 @@ import re
 
 _REPORT = re.compile(rb"matex_tf: (?:error: |rank \d+ of \d+ on \S+(?: failed:|: sys\.exit\()|the checkpoint of )")
 _FRAME = b"-" * 74
+#: What PRRTE 3 says, without an end of line, where the ranks of `matex-tf join` end after those that have started them:
+#: it looks for whom to tell, and means that they have ended.
+_NOBODY = b"LAUNCHER JOB OBJECT NOT FOUND"
 _TOLD = b"matex_tf: "
 
 #: A rank comes to the job, or was to come: from there on a rank that mpirun has not started itself ends by a signal.
@@ -61,6 +64,9 @@ class OutputFilter:
         """
         data, self._kept, out = self._kept + data, b"", b""
         while data:
+            if not self._begun and data.startswith(_NOBODY):
+                data = data[len(_NOBODY) :]
+                continue
             line, end, data = _cut(data)
             if self._begun:
                 out, self._begun = out + line + end, not end
@@ -78,7 +84,7 @@ class OutputFilter:
         """Whether the beginning of a line may be that of one to leave out, or to remember."""
         if self._framed or self._inside or (self._reported and line[:1] in (b"[", b"\0", b"A")):
             return True
-        return any(whole.startswith(line[: len(whole)]) for whole in (_FRAME, _TOLD))
+        return any(whole.startswith(line[: len(whole)]) for whole in (_FRAME, _TOLD, _NOBODY))
 
     def _line(self, line: bytes) -> bytes:
         text = line.strip(b"\r\n\0")  # Open MPI 5 ends its notices with a zero

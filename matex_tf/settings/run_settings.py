@@ -247,6 +247,13 @@ class Settings:
         kind="count",
         group="faults",
     )
+    max_ranks: int = option(
+        0,
+        "With `--faults shrink`: no rank comes (`matex-tf join`) to a job that has so many. 0 for no such limit. "
+        "`matex-tf run --ranks 2:8` sets this and the two above.",
+        kind="count",
+        group="faults",
+    )
     max_restarts: int = option(
         3,
         "With `--faults restart`: how often `matex-tf run` starts the job again.",

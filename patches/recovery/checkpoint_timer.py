@@ -48,10 +48,14 @@ class Clock:
         ranks, answer = world.current(), None
         if ranks.rank == 0:
             answer = self._answer(new_epoch, settings.current().checkpoint_seconds, store)
-        now, wait = ranks.broadcast(answer, "ask whether a checkpoint is due")
+        now, wait = self._meet(answer)
         self._asked, self._asked_at = self._steps, time.monotonic()
         self._ask = self._steps + wait
         return Due(now)
+
+    def _meet(self, answer: tuple[int, int] | None) -> tuple[int, int]:
+        """What rank 0 has answered."""
+        return world.current().broadcast(answer, "ask whether a checkpoint is due")
 
     def _answer(self, new_epoch: bool, seconds: float, store: Checkpoints) -> tuple[int, int]:
         """What is due, and the steps until the next question."""

@@ -4,21 +4,29 @@ A rank that comes runs Keras' own loop alone. It makes its first step, so that i
 changed does not count. Then it draws the batches that the job has used, and leaves them, as a job does that is started
 again (`resume_fit`). Where the job is meanwhile it takes what a checkpoint would hold, and goes on as one of the ranks.
 
-Relies on (Keras 3.3 to 3.15, private): `Trainer._eval_epoch_iterator`.
+A loop of the script's own it runs alone, where the job is in a `fit` after that loop; else it is refused there.
+
+Relies on (Keras 3.3 to 3.15): `BaseOptimizer.apply` (public), `Trainer._eval_epoch_iterator` (private).
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
+
+import numpy as np
+import tensorflow as tf
 
 from matex_tf.core import world
 from matex_tf.core.slots import Checkpoints
 from matex_tf.errors import MatexError
 from matex_tf.faults.arrival import Refused
 from matex_tf.faults.checkpoint_files import Place
-from matex_tf.patches.common import active_flag, model_state, run_state
+from matex_tf.patches.common import active_flag, model_state, run_state, wrapping
 from matex_tf.patches.keras import weights
 from matex_tf.patches.recovery import resume_fit, snapshot, step_retry
 from matex_tf.patches.recovery.checkpoint_timer import Clock, Due
@@ -30,8 +38,41 @@ _SECONDS = 0.5
 _CLOSE = 1.0
 
 
+def install(module: ModuleType) -> None:
+    """Patch keras.src.optimizers.base_optimizer."""
+    wrapping.method(module, "BaseOptimizer.apply", _apply, in_steps=True)
+
+
+def _apply(wrapped: Any, optimizer: Any, args: Any, kwargs: Any) -> Any:
+    """A rank that comes trains outside of `fit`: only to come to one that the job is in."""
+    arrival, known = world.of_job().arrival, resume_fit.fits()
+    if arrival is not None and known.under_way is None and not arrival.has_begun(known.count + 1):
+        arrival.refuse(
+            f"its script trains in a loop of its own, and the job has not come to a fit after that one (fit "
+            f"{known.count + 1}): ranks come to a fit (docs/growing.md)"
+        )
+    return wrapped(*args, **kwargs)
+
+
 class Questions(Clock):
-    """Asked before every step whether a rank waits to be let in: rank 0 knows, and tells the others now and then."""
+    """Asked before every step whether a rank waits to be let in, or leaves: they tell one another now and then.
+
+    Attributes:
+        leaving: the ranks that leave now.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leaving: list[int] = []
+
+    def _meet(self, answer: tuple[int, int] | None) -> tuple[int, int]:
+        ranks = world.current()
+        said = ranks.allgather((ranks.growth.leaves, answer), "ask who comes and leaves")
+        self.leaving = [rank for rank, (leaves, _) in enumerate(said) if leaves]
+        if len(self.leaving) == ranks.size:
+            os.kill(os.getpid(), signal.SIGTERM)  # which ends it now: the job was told to end
+        now, wait = said[0][1]
+        return (Due.SAVE.value if self.leaving else now), wait
 
     def _answer(self, new_epoch: bool, seconds: float, store: Checkpoints) -> tuple[int, int]:
         due = Due.SAVE if world.current().growth.ready is not None else Due.NOTHING
@@ -97,7 +138,8 @@ class GrowingFit(resume_fit.Fit):
         )
         growth = world.current().growth
         if taken is not None:
-            growth.leave(self.number, self._words(Place(self.number)), self._state(taken))
+            size = sum(tf.as_dtype(value.dtype).size * int(np.prod(value.shape)) for value in taken["values"])
+            growth.leave(self.number, self._words(Place(self.number)), self._state(taken), size)
         growth.at(self.number, None)
 
     def _differs(self, what: str) -> MatexError:
@@ -107,12 +149,17 @@ class GrowingFit(resume_fit.Fit):
         """Let a rank in. All ranks of the job come here."""
         ranks, begun = world.current(), time.perf_counter()
         assert ranks.guard is not None
+        clock = self._fits.clock
+        if isinstance(clock, Questions) and clock.leaving:
+            ranks.guard.let_go(clock.leaving)
+            return
         taken = step_retry.whole(
             lambda: snapshot.take(self.model, self._callbacks, self._python_draws), "take the state of the training"
         )
         one = None
         if ranks.rank == 0:
-            one = ranks.growth.hand_over(self._why_not(), self._words(place), lambda: self._state(taken))
+            assert taken is not None
+            one = ranks.growth.hand_over(self._why_not(), self._words(place), self._state(taken))
         if not ranks.broadcast(one is not None, "see whether a rank has come"):
             return
         came = ranks.guard.extend(one.bridge if one is not None else None)
@@ -142,9 +189,9 @@ class GrowingFit(resume_fit.Fit):
             "question": clock.until_next,
         }
 
-    def _state(self, taken: dict[str, Any] | None) -> bytes:
-        assert taken is not None
-        return plain_encoder.dumps({**snapshot.settled(taken), "committed": model_state.of(self.model).committed})
+    def _state(self, taken: dict[str, Any]) -> Callable[[], bytes]:
+        committed = model_state.of(self.model).committed
+        return lambda: plain_encoder.dumps({**snapshot.settled(taken), "committed": committed})
 
     def _enter(self) -> None:
         """Take what the job has given, and be one of its ranks."""

@@ -10,20 +10,25 @@ from jobs import LAUNCHER, Job
 
 pytestmark = pytest.mark.timeout(400)
 
-#: With an argument it trains so many epochs. Else it trains slowly on two ranks until a third one comes, and then ends
-#: with the next epoch. Files let a rank that comes have another model (`odd`), rows (`rows`) or optimizer (`clip`), die
-#: (`dead`), or, once it has come, leave the fit (`stop`), fail (`fail`), exit (`exit`) or meet for something else
-#: (`else`).
+#: Its arguments are its form, and how many ranks shall come; with epochs as a third one it trains so many. Else it
+#: trains slowly on two ranks until those have come, and ends with the second epoch that is whole with them. In double
+#: precision, in which a row that is used twice, or not, is no rounding error. Files let a rank that comes have another
+#: model (`odd`), rows (`rows`) or optimizer (`clip`), die (`dead`), or, once it has come, leave the fit (`stop`), fail
+#: (`fail`), exit (`exit`), hang (`hang`) or meet for something else (`else`).
 SCRIPT = """
 import json, os, signal, sys, time
 import numpy as np, keras, matex_tf
+import tensorflow as tf
+form, all_ranks = sys.argv[1], 2 + int(sys.argv[2])
+epochs = int(sys.argv[3]) if len(sys.argv) > 3 else 0
 keras.utils.set_random_seed(3)
-comes = len(sys.argv) < 2 and matex_tf.size() == 1
+keras.backend.set_floatx("float64")
+comes = not epochs and matex_tf.size() == 1
 does = [name for name in os.listdir() if "." not in name] if comes else []
 if "dead" in does:
     os.kill(os.getpid(), signal.SIGKILL)
-x = np.random.rand(192, 4).astype("float32") + ("rows" in does)
-y = (x.sum(1) > 2).astype("float32")
+x = np.random.rand(199, 4) + ("rows" in does)
+y = (x.sum(1) > 2).astype("float64")
 units = 9 if "odd" in does else 8
 model = keras.Sequential(
     [keras.layers.Dense(units, "tanh"), keras.layers.BatchNormalization(), keras.layers.Dropout(0.3),
@@ -32,8 +37,43 @@ model = keras.Sequential(
 model.compile(keras.optimizers.Adam(0.01, clipnorm=1.0 if "clip" in does else 9.0), "mse", metrics=["mae"])
 
 
+class Pieces(keras.utils.PyDataset):
+    order = np.arange(199)
+
+    def __len__(self):
+        return 13
+
+    def __getitem__(self, index):
+        rows = self.order[16 * index : 16 * index + 16]
+        return x[rows], y[rows]
+
+    def on_epoch_end(self):
+        self.order = np.random.default_rng(self.order[0]).permutation(199)
+
+
+def data():
+    if form == "tf.data":
+        pairs = tf.data.Dataset.from_tensor_slices((x, y))
+        return {"x": pairs.shuffle(50, seed=7).map(lambda a, b: (a * 1.5, b)).batch(16)}
+    if form == "PyDataset":
+        return {"x": Pieces()}
+    if form == "DataSet":
+        rows = matex_tf.DataSet.open("rows.npz", x="x", y="y")
+        return {"x": rows.data, "y": rows.labels, "batch_size": 16}
+    more = {"class_weight": {0: 0.3, 1: 2.0}} if form == "class_weight" else {}
+    return {"x": x, "y": y, "batch_size": 16, **more}
+
+
 class Note(keras.callbacks.Callback):
-    steps = threes = 0
+    steps = whole = 0
+
+    def begins(self):
+        open("begun", "w").close()
+
+    def on_test_batch_end(self, batch, logs=None):
+        if form == "evaluate" and not self.steps:
+            self.begins()
+            time.sleep(0 if epochs else 0.2)
 
     def on_train_batch_begin(self, batch, logs=None):
         if matex_tf.size() < 3:
@@ -42,6 +82,8 @@ class Note(keras.callbacks.Callback):
             raise KeyError("only here")
         if "exit" in does:
             os._exit(3)
+        if "hang" in does:
+            os.kill(os.getpid(), signal.SIGSTOP)
         if "else" in does:
             matex_tf.init().barrier("do something else")
 
@@ -49,86 +91,153 @@ class Note(keras.callbacks.Callback):
         self.steps += 1
         if "stop" in does and matex_tf.size() == 3:
             self.model.stop_training = True
-        if matex_tf.size() == 2:
-            if self.steps == 5:
-                open("begun", "w").close()
-            time.sleep(0.2 if self.steps > 5 else 0)
+        if self.steps == 5 and form != "callback":
+            self.begins()
+        time.sleep(0.2 if self.steps > 5 and not epochs and matex_tf.size() < all_ranks else 0)
 
     def on_epoch_end(self, epoch, logs=None):
-        self.threes = self.threes + 1 if matex_tf.size() == 3 else 0  # not an epoch that ended in a trial
-        self.model.stop_training = self.threes == 2
+        if form == "callback" and epoch == 0:  # in which ranks are asked for, and may come to be ready
+            self.begins()
+            time.sleep(0 if epochs else 10)
+        whole = not epochs and matex_tf.size() == all_ranks  # and none that ended in a trial
+        self.whole = self.whole + 1 if whole else 0
+        self.model.stop_training = self.whole == 2
 
 
 note, rate = Note(), keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=2, factor=0.9)
+result = {}
+if form in ("second fit", "evaluate"):
+    result["first"] = model.fit(x, y, batch_size=20, epochs=2, verbose=0).history
+    result["first"].pop("world_size", None)
+    result["between"] = model.evaluate(x, y, verbose=0, callbacks=[note] * (form == "evaluate"))
 history = model.fit(
-    x, y, epochs=int(sys.argv[1]) if len(sys.argv) > 1 else 1000, batch_size=16, verbose=0, callbacks=[note, rate],
-    validation_data=(x[:40], y[:40]),
+    **data(), epochs=epochs or 1000, verbose=0, callbacks=[note, rate], validation_data=(x[:40], y[:40])
 ).history
 sizes = history.pop("world_size", None)
-result = {"steps": note.steps, "sizes": sizes, "history": history, "evaluate": model.evaluate(x, y, verbose=0)}
+result |= {"steps": note.steps, "history": history, "evaluate": model.evaluate(x, y, verbose=0)}
 result["weights"] = [weight.tolist() for weight in model.get_weights()]
-json.dump(result, open("end", "w"), default=float)
+json.dump({"sizes": sizes, "result": result}, open("end", "w"), default=float)
+"""
+
+#: A loop of the script's own, to which ranks do not come.
+OWN_LOOP = """
+import os, time
+import numpy as np, keras, matex_tf
+import tensorflow as tf
+keras.utils.set_random_seed(3)
+x = np.random.rand(192, 4).astype("float32")
+model, optimizer = keras.Sequential([keras.layers.Dense(1)]), keras.optimizers.SGD(0.1)
+
+
+@tf.function
+def step(rows):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(rows, training=True) - 1) ** 2)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+
+
+for epoch in range(1000):
+    for rows in tf.data.Dataset.from_tensor_slices(x).batch(32):
+        step(rows)
+        time.sleep(0.1)
+    open("begun", "w").close()
+    if matex_tf.init().broadcast(os.path.exists("told"), "see whether it is told to end"):
+        break
+open(f"end.{matex_tf.rank()}", "w").close()
 """
 
 
-def join(job, folder, *flags):
-    """Have a rank come to a job: what `matex-tf join` has come to."""
+def join(job, folder, *flags, ranks=1):
+    """Have ranks come to a job: what `matex-tf join` has come to."""
     limit, jobs = time.monotonic() + 200, folder / "state" / "matex_tf" / "jobs"
     while not ((folder / "begun").exists() and (found := list(jobs.glob("*.json")))):
         assert time.monotonic() < limit and job.process.poll() is None, job.end(1)
         time.sleep(0.05)
-    return Job([LAUNCHER, "join", str(found[0]), "-n", "1", *flags], folder).end(300)
+    return Job([LAUNCHER, "join", str(found[0]), "-n", str(ranks), *flags], folder).end(300)
 
 
 @pytest.fixture
-def growing(tmp_path, server):
-    """A job of two ranks, and its folder."""
-    (tmp_path / "script.py").write_text(SCRIPT)
-    (tmp_path / "state").mkdir(mode=0o700)
-    words = ["run", "-n", "2", "--faults", "shrink", "--seed", "1", "--watch-dir", str(tmp_path / "state"), "script.py"]
-    job = Job([LAUNCHER, *words], tmp_path, **server.environ)
-    yield job, tmp_path
-    job.stop()
+def begin(tmp_path, server):
+    """Starts a job of two ranks, and gives it and its folder."""
+    jobs = []
+
+    def start(script, *arguments, **environ):
+        (tmp_path / "script.py").write_text(script)
+        (tmp_path / "state").mkdir(mode=0o700)
+        words = ["run", "-n", "2", "--faults", "shrink", "--seed", "1", "--watch-dir", str(tmp_path / "state")]
+        jobs.append(Job([LAUNCHER, *words, "script.py", *arguments], tmp_path, **server.environ, **environ))
+        return jobs[0], tmp_path
+
+    yield start
+    for job in jobs:
+        job.stop()
 
 
-def compare(folder):
+def numbers(result, where=""):
+    """The numbers of a result, by where they are."""
+    if isinstance(result, (dict, list)):
+        pairs = result.items() if isinstance(result, dict) else enumerate(result)
+        return {place: one for key, inner in pairs for place, one in numbers(inner, f"{where} {key}").items()}
+    return {where: result}
+
+
+def compare(folder, form, ranks=1):
     """The job has the answer of one rank: losses, metrics, learning rates, weights and the steps of a callback."""
     grown = json.loads((folder / "end").read_text())
-    assert grown["sizes"][0] == 2 and grown["sizes"][-2:] == [3, 3]
-    alone = Job([sys.executable, "-m", "matex_tf", "--seed", "1", "script.py", str(len(grown["sizes"]))], folder)
+    assert grown["sizes"][0] == 2 and grown["sizes"][-2:] == [2 + ranks, 2 + ranks]
+    words = [form, str(ranks), str(len(grown["sizes"]))]
+    alone = Job([sys.executable, "-m", "matex_tf", "--seed", "1", "script.py", *words], folder)
     assert alone.end(200).code == 0
-    expected = json.loads((folder / "end").read_text())
-    assert grown["steps"] == expected["steps"]
-    assert list(grown["history"]) == list(expected["history"])
-    for name, values in expected["history"].items():
-        np.testing.assert_allclose(grown["history"][name], values, rtol=2e-3, atol=1e-4, err_msg=name)
-    np.testing.assert_allclose(grown["evaluate"], expected["evaluate"], rtol=2e-3)
-    for mine, one in zip(grown["weights"], expected["weights"], strict=True):
-        np.testing.assert_allclose(mine, one, rtol=2e-3, atol=2e-3)
+    found, expected = numbers(grown["result"]), numbers(json.loads((folder / "end").read_text())["result"])
+    assert list(found) == list(expected)
+    np.testing.assert_allclose([*found.values()], [*expected.values()], rtol=1e-8, atol=1e-10)
 
 
-def test_comes(growing):
-    """A rank comes to two, in the middle of an epoch: nothing is used twice or left out."""
-    job, folder = growing
-    came = join(job, folder)
+#: What a job is at when ranks come to it, and how many: two come to a later fit, one after the other.
+FORMS = [
+    *[("second fit", 2), ("tf.data", 1), ("PyDataset", 1), ("class_weight", 1), ("arrays", 1), ("evaluate", 1)],
+    ("callback", 2),
+]
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize(("form", "ranks"), FORMS)
+def test_comes(begin, form, ranks):
+    """Ranks come to two, in the middle of an epoch: nothing is used twice or left out."""
+    job, folder = begin(SCRIPT, form, str(ranks))
+    came = join(job, folder, ranks=ranks)
     assert came.code == 0, (came, job.end(1))
-    assert "has come, and 3 ranks go on at step" in came.err
+    said = sorted(line for line in came.err.splitlines() if "has come, and" in line)
+    assert len(said) == ranks and f"has come, and {2 + ranks} ranks go on at step" in said[-1]
     ended = job.end(200)
     assert ended.code == 0, ended
-    assert came.err.strip().splitlines()[-1] in ended.err and "exited" not in ended.err
-    compare(folder)
+    assert all(line in ended.err for line in said)
+    assert "exited" not in ended.err and "LAUNCHER JOB" not in ended.err
+    compare(folder, form, ranks)
+
+
+@pytest.mark.variants(0)
+def test_own_loop(begin):
+    """A rank that comes to a loop of the script's own is refused at its first step there, and the job goes on."""
+    job, folder = begin(OWN_LOOP)
+    refused = join(job, folder)
+    assert refused.code == 1 and "its script trains in a loop of its own" in refused.err, (refused, job.end(1))
+    (folder / "told").touch()
+    ended = job.end(200)
+    assert ended.code == 0 and refused.err.strip() in ended.err, ended
+    assert sorted(path.name for path in folder.glob("end.*")) == ["end.0", "end.1"]
 
 
 @pytest.mark.variants(0)
 @pytest.mark.timeout(900)
-def test_does_not_come(growing):
+def test_does_not_come(begin):
     """Ranks that die, or have another model, cost the job nothing; the next one comes."""
-    job, folder = growing
+    job, folder = begin(SCRIPT, "arrays", "1", MATEX_TEST_TRIAL_SECONDS="20")
     for mark, why in (
         *(("dead", "has died"), ("odd", "is another model: it has"), ("rows", "differs in the rows of the data")),
         *(("clip", "it has clipnorm 1.0 where"), ("fail", "has died in its first steps")),
         *(("exit", "has died in its first steps"), ("else", "had to leave: the ranks have gone different ways")),
-        ("stop", "had to leave: the ranks have gone different ways"),
+        *(("stop", "had to leave: the ranks have gone different ways"), ("hang", "has died in its first steps")),
     ):
         (folder / mark).touch()
         refused = join(job, folder)
@@ -138,4 +247,20 @@ def test_does_not_come(growing):
     assert join(job, folder).code == 0
     ended = job.end(200)
     assert ended.code == 0, ended
-    compare(folder)
+    compare(folder, "arrays")
+
+
+@pytest.mark.variants(0)
+@pytest.mark.parametrize("rank", [1, 0])
+def test_leaves(begin, rank):
+    """A rank that is told to leave does so after a step, of which nothing is run again; others come for it."""
+    job, folder = begin(SCRIPT, "arrays", "-1")
+    while not (folder / "begun").exists():
+        assert job.process.poll() is None, job.end(1)
+        time.sleep(0.05)
+    ranks = [one for one in job.processes() if one.environ().get("OMPI_COMM_WORLD_RANK") == str(rank)]
+    ranks[0].terminate()
+    ended = job.end(200)
+    assert ended.code == 0, ended
+    assert f"rank {rank} of 2 on" in ended.err and "left, as it was told to (SIGTERM)" in ended.err, ended
+    compare(folder, "arrays", -1)

@@ -247,14 +247,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="the number of the first run")
     parser.add_argument("--hosts", action="store_true", help="on 3 emulated hosts with 2 ranks each (needs root)")
+    parser.add_argument("--joins", action="store_true", help="ranks also come (matex-tf join), or are stopped for 5 s")
     options = parser.parse_args()
     import chaos_hosts
+    import chaos_joins
 
     with tempfile.TemporaryDirectory() as folder, warm.Server(Path(folder) / "socket") as server:
-        expected = undisturbed(Path(folder), server)
-        runs = []
+        expected: Any = chaos_joins.undisturbed(Path(folder)) if options.joins else undisturbed(Path(folder), server)
+        runs: list[Any] = []
         for number in range(options.first, options.first + options.runs):
-            if options.hosts:
+            if options.joins:
+                run = chaos_joins.execute(chaos_joins.plan(number, options.seed), options.seed, expected)
+            elif options.hosts:
                 run = chaos_hosts.execute(chaos_hosts.plan(number, options.seed), expected)
             else:
                 run = execute(plan(number, options.seed), expected, server)
@@ -263,6 +267,10 @@ def main() -> int:
     failed = [run.number for run in runs if run.failures]
     times = sorted(seconds for run in runs for seconds in run.recovery_seconds)
     print(f"{len(runs)} runs, {sum(run.died for run in runs)} deaths, {len(failed)} failed {failed or ''}")
+    if options.joins:
+        waited = sorted(seconds for run in runs for seconds in run.waited)
+        worst = f"the job waited {statistics.median(waited):.2f} s, worst {waited[-1]:.2f} s" if waited else ""
+        print(f"seed {options.seed}: {sum(run.came for run in runs)} ranks came; {worst}")
     if times:
         print(
             f"recovery, from the death to the first survivor's next step: median {statistics.median(times):.2f} s, "

@@ -4,6 +4,7 @@ import pytest
 
 from matex_tf.core.world import World
 from matex_tf.errors import RankLost
+from matex_tf.faults import transactions
 from matex_tf.faults.transactions import TransactionGuard
 
 
@@ -14,7 +15,6 @@ def guard(first_ranks, killed, rank=0):
     world.log = lambda line: killed.append(line)
     made = TransactionGuard.__new__(TransactionGuard)
     made._world, made._processes = world, list(first_ranks)
-    made._kill = killed.append
     return made
 
 
@@ -30,8 +30,9 @@ def guard(first_ranks, killed, rank=0):
         ([2, 5], ["a", "b"], []),  # nobody is left that began it
     ],
 )
-def test_who_must_leave(first_ranks, everyone, apart):
+def test_who_must_leave(first_ranks, everyone, apart, monkeypatch):
     killed = []
+    monkeypatch.setattr(transactions, "kill", killed.append)
     this = guard(first_ranks, killed)
     if not apart:
         this.leave_guests(everyone, "it has other rows")

@@ -50,6 +50,14 @@ def test_what_is_left_out(parts):
     assert through(REPORT + between, parts) == REPORT + "a word of another rank\n"
 
 
+@pytest.mark.parametrize("parts", [1, 2, 10, 300])
+def test_ranks_that_end_after_those_that_have_started_them(parts):
+    """What PRRTE says of them has no end of line; where it stands in a line of somebody else, it is left."""
+    lost = "LAUNCHER JOB OBJECT NOT FOUND"
+    assert through(f"before\n{lost}after\n{lost}{lost}", parts) == "before\nafter\n"
+    assert through(f"of {lost}\nLAUNCHER\n", parts) == f"of {lost}\nLAUNCHER\n"
+
+
 def test_a_line_without_an_end_is_shown_at_once():
     """A prompt does not wait for its answer."""
     quiet = OutputFilter()

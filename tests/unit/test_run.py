@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from matex_tf.cli.main import main
 from matex_tf.job import run
 from matex_tf.settings import Settings
 
@@ -48,3 +49,29 @@ def test_the_first_line_says_what_changes(chosen, nodes, said):
     """A strategy and a codec have no lines of their own: a normal run begins with two lines."""
     end = run.what_changes(SimpleNamespace(nodes=range(nodes)), Settings().changed(**chosen))
     assert end.endswith(said) and bool(end) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("words", "begins"), [(["--ranks", "2:8", "-n", "3"], 3), (["--ranks", "2:4", "--hosts", "a:3,b:3"], 4)]
+)
+def test_between(words, begins, tmp_path, monkeypatch, capsys):
+    """A job of --ranks begins with those that there is room for, and goes on with what is left and comes."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    assert main(["run", "--dry-run", *words, "train.py"]) == 0
+    line = capsys.readouterr().out
+    assert f"-n {begins} " in line and f"--faults shrink --min-ranks 2 --max-ranks {words[1][2:]} train.py" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--ranks", "4:2"], "it must look like 2:8"),
+        (["--ranks", "2"], "it must look like 2:8"),
+        (["--ranks", "0:2"], "it must look like 2:8"),
+        (["--ranks", "4:8", "-n", "3"], "--ranks asks for 4 ranks at least, and there is room for 3"),
+    ],
+)
+def test_not_between(words, why, capsys):
+    assert main(["run", *words, "train.py"]) == 2
+    assert why in capsys.readouterr().err

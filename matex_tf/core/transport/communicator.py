@@ -177,13 +177,12 @@ class Communicator(ABC):
         """Whether every rank that is alive says yes, the same on each. Collective among them."""
         raise CommunicationError(f"{type(self).__name__} cannot go on without a rank.")
 
-    def start(self, words: Sequence[str], told: Any, host: str = "") -> Any:
+    def start(self, words: Sequence[str], told: Any) -> Any:
         """Start a program as a rank of a world of its own, and wait until it has called `arrive`; for one rank.
 
         Args:
             words: its command line.
             told: any picklable object, which it gets.
-            host: on which; empty for any.
 
         Returns:
             The bridge to it, see `extend`.

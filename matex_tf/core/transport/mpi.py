@@ -233,8 +233,8 @@ class MpiCommunicator(Communicator):
         return bool(self._comm.Agree(int(flag)))
 
     @_ours
-    def start(self, words: Sequence[str], told: Any, host: str = "") -> MPI.Intracomm:
-        how = MPI.Info.Create({"map_by": ":OVERSUBSCRIBE", "bind_to": "none", **({"add-host": host} if host else {})})
+    def start(self, words: Sequence[str], told: Any) -> MPI.Intracomm:
+        how = MPI.Info.Create({"map_by": ":OVERSUBSCRIBE", "bind_to": "none"})
         bridge = MPI.COMM_SELF.Spawn(words[0], list(words[1:]), 1, how).Merge(high=False)
         bridge.bcast(told)
         return bridge

@@ -1,0 +1,84 @@
+"""Who may come to a running job is said before anything is started; what fits have left is kept up to a limit."""
+
+import json
+import os
+import signal
+import socket
+
+import pytest
+
+from matex_tf import settings
+from matex_tf.core.world import World
+from matex_tf.faults import growth
+from matex_tf.faults.arrival import Line
+from matex_tf.settings import Settings
+
+
+@pytest.fixture
+def grows(monkeypatch):
+    """What lets ranks come to a job, in which none is started; and the lines that it prints."""
+    handler = signal.getsignal(signal.SIGTERM)
+    world, said = World(), []
+    world.log = said.append
+    made = growth.Growth(world, {})
+    monkeypatch.setattr(made, "_start", lambda one: one.end("has come", came=True))
+    yield made, world, said
+    signal.signal(signal.SIGTERM, handler)
+
+
+def asked(made, ranks, host=""):
+    """What is answered to whoever wants ranks."""
+    here, there = socket.socketpair()
+    made._bring({"ranks": ranks, "host": host}, Line(there))
+    with here, here.makefile("rb") as file:
+        return [json.loads(file.readline()) for _ in range(ranks)]
+
+
+def test_one_host(grows):
+    """To other hosts ranks do not come: Open MPI was seen to end ranks of the job."""
+    made, world, said = grows
+    assert asked(made, 1)[0]["came"]
+    assert "on one host" in asked(made, 1, "h2")[0]["said"]
+    world.nodes = [[0], [1]]
+    assert not asked(made, 1)[0]["came"] and "on one host" in said[-1]
+
+
+def test_most_ranks(monkeypatch):
+    """No more than --max-ranks are started, with those that are on their way."""
+    handler = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(settings, "current", lambda: Settings.read({"max_ranks": "2"}, {}))
+    world = World()
+    world.log = lambda line: None
+    made = growth.Growth(world, {})
+    monkeypatch.setattr(made, "_start", lambda one: one.end("is on its way", came=True))
+    world.size = 1
+    assert [one["came"] for one in asked(made, 1)] == [True]
+    world.size = 2
+    assert "the job has --max-ranks 2" in asked(made, 1)[0]["said"]
+    signal.signal(signal.SIGTERM, handler)
+
+
+def test_what_fits_have_left(grows, monkeypatch):
+    """It is encoded where a rank asks for it; past a limit nothing is kept, and ranks that ask are told so."""
+    made, _, _ = grows
+    monkeypatch.setattr(growth, "_MOST_BYTES", 100)
+    encoded = []
+    made.leave(1, {"epoch": 3}, lambda: encoded.append(1) or b"state", 60)
+    made.at(2, (0, 0))
+    assert not encoded and made._where(1) == ({"over": True, "epoch": 3}, b"state") and encoded
+    made.leave(2, {}, bytes, 60)
+    made.at(3, (0, 0))
+    assert made._where(1) == made._where(2) == ({"over": True, "lost": True}, b"")
+
+
+def test_told_to_leave(grows):
+    """The first SIGTERM is a wish; a second one, and that of a process that was forked, are as ever."""
+    made, _, _ = grows
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert made.leaves and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    again = growth.Growth(made._world, {})
+    child = os.fork()
+    if not child:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM and not again.leaves
