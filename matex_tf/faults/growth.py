@@ -30,6 +30,8 @@ from matex_tf.faults.arrival import Line
 from matex_tf.faults.transactions import kill
 from matex_tf.settings import Settings
 
+#: Seconds in which the program of a rank that comes has joined MPI, which it does before it imports TensorFlow.
+_START_SECONDS = 90.0
 #: Seconds in which a rank that comes takes what it is given: it draws a few batches, and assigns its variables.
 _SECONDS = 60.0
 #: The steps of its trial: callbacks hear of the second one from its beginning on. Seconds of what comes before and of
@@ -197,16 +199,26 @@ class Growth:
             **{"run": self._run, "number": one.number, "founders": self._world.founders, "environ": environ},
             **{"path": sys.path[1:], **self._reached},
         }
+        if not self._starting.acquire(timeout=_START_SECONDS):
+            return self._lose(one, "a rank that was to come is refused: an earlier one still starts, or died as it did")
+        watch = threading.Timer(_START_SECONDS, self._late, (one,))
+        watch.daemon = True
+        watch.start()
         try:
-            with self._starting:
-                one.bridge = self._world.start([sys.executable, "-m", "matex_tf.job.newcomer"], told)
+            one.bridge = self._world.start([sys.executable, "-m", "matex_tf.job.newcomer"], told)
         except CommunicationError as error:
             self._lose(one, f"a rank that was to come cannot be started: {error}")
+        watch.cancel()
+        self._starting.release()
+
+    def _late(self, one: _Coming) -> None:
+        """Open MPI waits for ever for a program that dies as it starts."""
+        self._lose(one, f"a rank that was to come did not start within {_START_SECONDS:.0f} s, or died as it started")
 
     def _hear(self, said: dict[str, Any], line: Line) -> None:
         """A rank that comes: where is the job?"""
         one = self._coming.get(int(said["number"]))
-        if one is None or one.line is not None:
+        if one is None or one.line is not None or one.over.is_set():
             line.close()
             return
         host, namespace, number = said["process"]

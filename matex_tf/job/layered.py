@@ -161,6 +161,8 @@ def put_up(world: World, tried: list[str], room: int = 0) -> tuple[PrivateLayer 
         layer.shared_by = {
             top: [rank for rank, doer in enumerate(doers[top]) if doer == doers[top][world.rank]] for top in tops
         }
+        if world.arrival is not None:  # to ranks of this host alone, all of which come before it
+            layer.shared_by = dict.fromkeys(tops, [])
     except (OSError, MatexError) as error:
         return None, str(error)
     return layer, ""
@@ -253,6 +255,6 @@ def _take_over(world: World, layer: PrivateLayer) -> None:
     """Ranks have died: where one of them was the first of a file system and this one comes next, its files count."""
     alive, own = set(world.first_ranks), world.first_ranks[world.rank]
     for top, ranks in layer.shared_by.items():
-        if own == min(alive.intersection(ranks)):
+        if own == min(alive.intersection(ranks) if ranks else alive):
             layer.be_first(top, only_newer=True)
     layer.publish()

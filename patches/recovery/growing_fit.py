@@ -71,7 +71,8 @@ class Questions(Clock):
         self.leaving = [rank for rank, (leaves, _) in enumerate(said) if leaves]
         if len(self.leaving) == ranks.size:
             os.kill(os.getpid(), signal.SIGTERM)  # which ends it now: the job was told to end
-        now, wait = said[0][1]
+        # Where rank 0 dies here nobody has an answer, and the next one is asked before the next step.
+        now, wait = next((answer for _, answer in said if answer is not None), (Due.NOTHING.value, 1))
         return (Due.SAVE.value if self.leaving else now), wait
 
     def _answer(self, new_epoch: bool, seconds: float, store: Checkpoints) -> tuple[int, int]:

@@ -184,7 +184,7 @@ def numbers(result, where=""):
 def compare(folder, form, ranks=1):
     """The job has the answer of one rank: losses, metrics, learning rates, weights and the steps of a callback."""
     grown = json.loads((folder / "end").read_text())
-    assert grown["sizes"][0] == 2 and grown["sizes"][-2:] == [2 + ranks, 2 + ranks]
+    assert (ranks < 0 or grown["sizes"][0] == 2) and grown["sizes"][-2:] == [2 + ranks, 2 + ranks]
     words = [form, str(ranks), str(len(grown["sizes"]))]
     alone = Job([sys.executable, "-m", "matex_tf", "--seed", "1", "script.py", *words], folder)
     assert alone.end(200).code == 0

@@ -4,13 +4,19 @@ import json
 import os
 import signal
 import socket
+import threading
+from types import SimpleNamespace
 
 import pytest
 
 from matex_tf import settings
+from matex_tf.core import world as world_module
 from matex_tf.core.world import World
 from matex_tf.faults import growth
 from matex_tf.faults.arrival import Line
+from matex_tf.job import layered
+from matex_tf.patches.recovery.checkpoint_timer import Due
+from matex_tf.patches.recovery.growing_fit import Questions
 from matex_tf.settings import Settings
 
 
@@ -56,6 +62,40 @@ def test_most_ranks(monkeypatch):
     world.size = 2
     assert "the job has --max-ranks 2" in asked(made, 1)[0]["said"]
     signal.signal(signal.SIGTERM, handler)
+
+
+def test_dies_as_it_starts(monkeypatch):
+    """Open MPI waits for it for ever: whoever wants ranks does not."""
+    handler = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(growth, "_START_SECONDS", 0.05)
+    world, waits = World(), threading.Event()
+    world.log, world.start = lambda line: None, lambda words, told: waits.wait()
+    made = growth.Growth(world, {})
+    assert "did not start within" in asked(made, 1)[0]["said"]
+    assert "an earlier one still starts" in asked(made, 1)[0]["said"]
+    waits.set()
+    signal.signal(signal.SIGTERM, handler)
+
+
+def test_files_of_ranks_that_have_come():
+    """They count once all ranks that began the job have died, and then those of the first of them."""
+    for first_ranks, place, counts in (*(([0, 2, 3], 1, []), ([1, 2], 1, []), ([2, 3], 0, ["/"]), ([2, 3], 1, [])),):
+        world, first = World(), []
+        world.first_ranks, world.rank = first_ranks, place
+        layer = SimpleNamespace(
+            shared_by={"/": []}, be_first=lambda top, only_newer, first=first: first.append(top), publish=lambda: None
+        )
+        layered._take_over(world, layer)
+        assert first == counts
+
+
+def test_rank_0_dies_as_ranks_ask(monkeypatch):
+    """Nobody has an answer then: the next rank 0 is asked before the next step."""
+    world = SimpleNamespace(rank=0, size=2, growth=SimpleNamespace(leaves=False))
+    monkeypatch.setattr(world_module, "current", lambda: world)
+    for answers, meant in (([None, None], (Due.NOTHING.value, 1)), ([(Due.SAVE.value, 4), None], (Due.SAVE.value, 4))):
+        world.allgather = lambda said, what, answers=answers: [(False, answer) for answer in answers]
+        assert Questions()._meet(None) == meant
 
 
 def test_what_fits_have_left(grows, monkeypatch):
