@@ -17,6 +17,7 @@ from matex_tf.faults.arrival import Line
 from matex_tf.job import layered
 from matex_tf.patches.recovery.checkpoint_timer import Due
 from matex_tf.patches.recovery.growing_fit import Questions
+from matex_tf.patches.sources.array_fingerprint import Print
 from matex_tf.settings import Settings
 
 
@@ -62,6 +63,13 @@ def test_most_ranks(monkeypatch):
     world.size = 2
     assert "the job has --max-ranks 2" in asked(made, 1)[0]["said"]
     signal.signal(signal.SIGTERM, handler)
+
+
+def test_the_same_rows_on_other_threads():
+    """A rank that comes may have more threads than the others, which add up in another order."""
+    mine, other = Print("float32 (9,)", 5, (1.0, 2.0)), Print("float32 (9,)", 5, (1.0, 2.0000001))
+    assert mine == other and repr((9, [mine])) == repr((9, [other])) and [mine] == [other]
+    assert mine != Print("float32 (9,)", 6, (1.0, 2.0)) and mine != Print("float32 (8,)", 5, (1.0, 2.0))
 
 
 def test_dies_as_it_starts(monkeypatch):
