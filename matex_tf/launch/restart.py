@@ -50,6 +50,7 @@ def run(line: Line, ranks: int, hosts: str, settings: Settings, script: str, mpi
     os.environ[checkpoints.RESTARTS] = "0"
     # Slurm has daemons of mpirun on a node that does not answer still running, and would let no others start beside.
     os.environ.setdefault("SLURM_OVERLAP", "1")
+    now, there = ranks, hosts
     with _locked(kept):
         for number in range(settings.max_restarts + 1):
             kept.forget_begin()
@@ -57,7 +58,7 @@ def run(line: Line, ranks: int, hosts: str, settings: Settings, script: str, mpi
             local = not hosts and not resources.in_batch_system()
             with Sign() as sign:
                 watch = MpirunMonitor(sign=sign)
-                code = mpirun_process.run(line(ranks, hosts, flags), local=local, watch=watch, sign=sign, saves=True)
+                code = mpirun_process.run(line(now, there, flags), local=local, watch=watch, sign=sign, saves=True)
             if watch.stopped == signal.SIGUSR1 and code:
                 return _to_resume(code, kept, settings)
             if not _died(code, watch, kept):
@@ -70,13 +71,13 @@ def run(line: Line, ranks: int, hosts: str, settings: Settings, script: str, mpi
                 allowed = "1 restart was" if number == 1 else f"{number} restarts were"
                 _say(settings, f"{allowed} allowed (--max-restarts)")
                 break
-            if named := hosts or slurm.hosts():
-                ranks, left = _left(ranks, named, mpirun, settings)
+            if named := hosts or slurm.hosts():  # also those that were left out before: they may be back
+                now, left = _left(ranks, named, mpirun, settings)
                 if not left:
                     _say(settings, "no host can be reached")
                     break
-                hosts = left if left != named else hosts
-            _say(settings, f"restart {number + 1} of {settings.max_restarts}, with {ranks} rank{'s' * (ranks > 1)}")
+                there = left if left != named else hosts
+            _say(settings, f"restart {number + 1} of {settings.max_restarts}, with {now} rank{'s' * (now > 1)}")
             flags["resume"] = "on"
             os.environ.update({checkpoints.RESTARTS: str(number + 1), checkpoints.DIED: str(died)})
         if code == 0 or kept.empty:
