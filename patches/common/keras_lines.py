@@ -235,3 +235,18 @@ def converted(function: Callable[..., Any], itself: bool = True) -> Callable[...
             return tf.__internal__.autograph.tf_convert(function, enabled)(*args, **kwargs)
 
     return tf.autograph.experimental.do_not_convert(call)
+
+
+def build_before_fit(model: Any, x: Any) -> None:
+    """Give a Sequential without an Input the weights that its first batch would give it.
+
+    Args:
+        model: that `fit` is called on; any other model, and one that is built, stays as it is.
+        x: what `fit` gets as that: an array or a tensor, or a batched tf.data pipeline. Of others nothing is known.
+    """
+    if model.built or not any(kind.__name__ == "Sequential" for kind in type(model).__mro__):
+        return
+    one = getattr(x, "element_spec", x)
+    shape = getattr(one[0] if isinstance(one, tuple) else one, "shape", None)
+    if shape is not None and len(shape) and None not in tuple(shape)[1:]:
+        model.build((None, *tuple(shape)[1:]))

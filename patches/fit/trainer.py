@@ -94,6 +94,8 @@ def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     ranks = world.current()
     ranks.at(f"the start of fit of {model.name}")
     asked.compare(wrapped, args, kwargs)
+    if strategies.current().apart:  # groups meet about weights before their first step
+        keras_lines.build_before_fit(model, args[0] if args else kwargs.get("x"))
     per_rank = settings.current().batch == "per-rank"
     if per_rank:
         log_once.log(

@@ -85,6 +85,7 @@ def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     end = whole if now.is_last else first + max(1, math.ceil((whole - first) * now.part))
     begin = first + now.done
     follower = _follower(now)
+    keras_lines.build_before_fit(model, arguments["x"])
     arguments["epochs"], arguments["initial_epoch"] = end, begin
     arguments["callbacks"] = _with(arguments["callbacks"], follower, now)
     if not now.is_last:
