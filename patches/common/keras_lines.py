@@ -248,5 +248,7 @@ def build_before_fit(model: Any, x: Any) -> None:
         return
     one = getattr(x, "element_spec", x)
     shape = getattr(one[0] if isinstance(one, tuple) else one, "shape", None)
-    if shape is not None and len(shape) and None not in tuple(shape)[1:]:
+    if shape is None or getattr(shape, "rank", 1) is None:
+        return
+    if len(shape) and None not in tuple(shape)[1:]:
         model.build((None, *tuple(shape)[1:]))

@@ -1,4 +1,4 @@
-"""A Sequential without an Input has weights before its first step, where a feature needs them: those of its first batch."""
+"""A Sequential without an Input has weights before its first step, if a feature needs them: as from its first batch."""
 
 import numpy as np
 import pytest
