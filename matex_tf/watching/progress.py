@@ -24,7 +24,8 @@ def text(job: dict[str, Any]) -> str:
     parts = []
     if job["epoch"]:
         parts.append(f"epoch {job['epoch']}/{job['epochs']}")
-        parts.append(f"step {job['in_epoch']}" + (f"/{job['of_epoch']}" if job["of_epoch"] else ""))
+        known_end = 0 < job["of_epoch"] >= job["in_epoch"]  # groups may take more steps than in the epoch before
+        parts.append(f"step {job['in_epoch']}" + (f"/{job['of_epoch']}" if known_end else ""))
     else:
         parts.append(f"step {job['step']}")
     if job["seconds_left"] is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+from matex_tf import strategies
 from matex_tf.patches.common import model_state, run_state, wrapping
 from matex_tf.patches.steps.step_part import StepPart, StepRun
 from matex_tf.watching.meter import Meter
@@ -26,7 +27,8 @@ def install(module: ModuleType) -> None:
 def _begin(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
     params = getattr(callbacks, "params", None) or {}
     bar = any(type(one).__name__ == "ProgbarLogger" and getattr(one, "verbose", 0) == 1 for one in callbacks.callbacks)
-    batches = params.get("steps") or 0
+    # How many parts of batches a group will be dealt nobody knows before its first epoch is over.
+    batches = 0 if strategies.current().deals_parts else params.get("steps") or 0
     in_step = model_state.of(callbacks.model).batches_in_step if callbacks.model is not None else 1
     run_state.current().part(Meter).begin_training(params.get("epochs") or 0, -(-batches // in_step), bar)
     return wrapped(*args, **kwargs)

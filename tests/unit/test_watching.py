@@ -84,6 +84,7 @@ def test_no_speed_before_it_is_known():
         line(begun, two) == "epoch 1/3, step 3/10, 1/3 ranks"
         and line(begun, short) == "epoch 2/3, step 9/10, 1/3 ranks"
     )
+    assert line(counts(0, 9, 12, in_epoch=12)) == "epoch 2/3, step 12, 1/3 ranks"  # a group was dealt more parts
     slow = [counts(0, second, 1 + second // 20, epoch=1) for second in range(0, 130)]
     assert line(*slow[:60]) == "epoch 1/3, step 3/10, 1/3 ranks"
     assert line(*slow).startswith("epoch 1/3, step 7/10, 7:40 left, 1/3 ranks, 0.05 steps/s, 1.6 rows/s")
