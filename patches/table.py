@@ -129,6 +129,7 @@ PATCHES = (
     ("jax", "imports.other_frameworks"),
     ("jax", "jax.start"),
     ("keras.src.backend.jax.trainer", "jax.trainer"),
+    ("keras.src.distribution.distribution_lib", "jax.distribution"),
 )
 
 #: The patches of modules of Keras that serve it with another backend too.
@@ -137,6 +138,7 @@ OTHER_BACKENDS = {
     "jax": (
         "imports.other_frameworks",
         "jax.trainer",
+        "jax.distribution",
         "fit.stopping",
         "recording.progress",
         "saving.agreed_paths",

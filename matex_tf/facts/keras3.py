@@ -174,6 +174,16 @@ JAX = (
     Fact("keras.src.backend.jax.trainer", "*", "_jax_state", "what variables get", since="3.12"),
     Fact("keras.src.backend.jax.trainer", "JAXEpochIterator", "__init__ _get_iterator", "batches of one rank",
          since="3.12"),
+    Fact("keras.src.backend.jax.trainer", "JAXTrainer", "_get_state_sharding_spec", "the layouts of a step's state",
+         since="3.12"),
+    Fact("keras.src.backend.jax.distribution_lib", "",
+         "distribute_tensor distribute_data_input initialize num_processes process_id", "a script sees one process",
+         since="3.12"),
+    Fact("keras.src.backend.jax.distribution_lib", "", "distribute_variable", "variables are whole between steps",
+         before="3.15", optional=True),
+    Fact("keras.src.backend.jax.core", "JaxVariable", "_initialize_layout _initialize_with_initializer",
+         "variables begin whole", since="3.13", optional=True),
+    Fact("keras.src.backend.jax.core", "", "KerasVariable", "variables begin whole", since="3.12"),
 )  # fmt: skip
 
 FACTS = (*TRAINING, *UPDATES, *LAYERS, *FILES, *JAX)

@@ -15,6 +15,7 @@ from matex_tf.core import world
 from matex_tf.core.mismatch import checksum
 from matex_tf.errors import RanksDisagree
 from matex_tf.patches.common import log_once, under_way
+from matex_tf.patches.jax import place as places
 from matex_tf.patches.jax import team as team_module
 
 
@@ -35,14 +36,18 @@ class Form(NamedTuple):
 class CompiledStep:
     """What stands for `jax.jit(step)`; called with the state of a model and a batch that every rank has whole."""
 
-    def __init__(self, step: Callable[[Any, Any], Any]):
-        """Args: step: of Keras or of the script, gives (anything, the new state)."""
+    def __init__(self, step: Callable[[Any, Any], Any], place: places.Place, layouts: Any = None):
+        """Args:
+        step: of Keras or of the script, gives (anything, the new state).
+        place: where batches lie.
+        layouts: how each array of the state lies, in the structure of the state; None: each is whole on every rank.
+        """
         import jax
 
-        self._step = step
+        self._step, self._place, self._layouts = step, place, layouts
         self._team = team_module.current()
-        self._team.meet()
-        self._program = jax.jit(self._run, static_argnums=2, donate_argnums=0, out_shardings=self._team.whole)
+        given = place.whole if layouts is None else (place.whole, layouts)
+        self._program = jax.jit(self._run, static_argnums=2, donate_argnums=0, out_shardings=given)
 
     def __call__(self, state: Any, batch: Any) -> Any:
         """Returns: what the step does; its first part is this rank's own, the state one of all ranks."""
@@ -52,21 +57,20 @@ class CompiledStep:
         rows = next((leaf.shape[0] for leaf in leaves if np.ndim(leaf)), 0)
         form = Form(structure, tuple(bool(np.ndim(leaf)) and leaf.shape[0] == rows > 0 for leaf in leaves), rows)
         _meet(leaves)
-        place = self._team
+        place = self._place
         pairs = zip(leaves, form.in_parts, strict=True)
         parts = [place.my_rows(leaf) if split else place.of_all(leaf) for leaf, split in pairs]
+        placed = (state,) if self._layouts is None else (state, self._layouts)
         with under_way.having(in_step=True):
-            result, state = self._program(jax.tree.map(place.of_all, state), parts, form)
-        return jax.tree.map(place.own, result), state
+            result, state = self._program(jax.tree.map(place.of_all, *placed), parts, form)
+        return self._team.own(result), state
 
     def _run(self, state: Any, parts: list[Any], form: Form) -> Any:
         """The program."""
         import jax
 
-        place = self._team
-
         def whole(part: Any, split: bool) -> Any:
-            return jax.lax.with_sharding_constraint(part[: form.rows], place.rows) if split else part
+            return jax.lax.with_sharding_constraint(part[: form.rows], self._place.rows) if split else part
 
         leaves = [whole(*one) for one in zip(parts, form.in_parts, strict=True)]
         return self._step(state, jax.tree.unflatten(form.structure, leaves))
@@ -96,7 +100,7 @@ def alike(state: Any) -> Any:
 
     ranks = world.current()
     leaves, structure = jax.tree.flatten(state)
-    if any(leaf is not team_module.current().own(leaf) for leaf in leaves):
+    if not all(leaf.is_fully_addressable for leaf in leaves):
         return state  # of all ranks already
     ranks.barrier("share the weights of the model", [f"{leaf.dtype} {leaf.shape}" for leaf in leaves])
     marks = np.array(

@@ -1,14 +1,15 @@
 """The ranks as processes of JAX: one device of each, and arrays that lie on all of them.
 
 Relies on (JAX 0.10), public: `jax.distributed.initialize`, `jax.local_devices`, `jax.sharding`,
-`jax.make_array_from_single_device_arrays`, `jax.make_array_from_process_local_data`, and the setting
-`jax_cpu_collectives_implementation`; private: `xla_bridge.backends_are_initialized`, done without if it is gone.
+and the setting `jax_cpu_collectives_implementation`; private: `xla_bridge.backends_are_initialized`, done without if it
+is gone, and `xla_bridge._jax.make_gloo_tcp_collectives`, which has an argument `hostname`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import os
 import socket
@@ -22,6 +23,7 @@ from matex_tf import settings
 from matex_tf.core import ports, world
 from matex_tf.errors import MatexError, SettingError
 from matex_tf.patches.common import log_once, run_state, sharing_report
+from matex_tf.patches.jax.place import Place, is_divided, is_of_all
 
 #: Settings that must be left as they are: they change steps or exchanges, and JAX has its own. Of `faults` see below.
 _LEFT_OUT = (
@@ -37,15 +39,13 @@ class Team:
     Attributes:
         joined: whether JAX knows of the other ranks.
         device: this rank's.
-        rows: how an array lies whose rows the ranks share.
-        whole: how one lies that each rank has whole.
+        place: one device of each rank.
     """
 
     def __init__(self) -> None:
         self.joined = False
         self.device: Any = None  # until ranks have met
-        self.rows: Any = None
-        self.whole: Any = None
+        self.place: Any = None
 
     def meet(self) -> None:
         """Learn which devices there are, once; JAX must not be asked before the script has chosen its settings."""
@@ -55,46 +55,33 @@ class Team:
 
         ranks = world.current()
         firsts = [jax.local_devices(process_index=rank)[0] for rank in range(ranks.size)]
-        mesh = jax.sharding.Mesh(np.array(firsts), ("rows",))
         self.device = firsts[ranks.rank]
-        self.rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("rows"))
-        self.whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+        self.place = Place(jax.sharding.Mesh(np.array(firsts), ("rows",)), "rows")
+        one = self.place.my_rows(np.ones(ranks.size, np.float32))
         with _silent():
-            jax.block_until_ready(jax.jit(lambda ones: ones.sum(), out_shardings=self.whole)(self._ones()))
+            jax.block_until_ready(jax.jit(lambda ones: ones.sum(), out_shardings=self.place.whole)(one))
 
-    def _ones(self) -> Any:
+    def own(self, arrays: Any) -> Any:
+        """This rank's arrays, each whole, of such as lie on all ranks. All ranks come here if one is in parts."""
         import jax
 
-        return jax.make_array_from_process_local_data(self.rows, np.ones(1, np.float32), (world.current().size,))
+        leaves, structure = jax.tree.flatten(arrays)
+        if divided := [place for place, leaf in enumerate(leaves) if is_divided(leaf)]:
+            world.current().barrier("gather the weights of a model", [f"{leaves[one].shape}" for one in divided])
+            whole = [Place(leaves[one].sharding.mesh).whole for one in divided]
+            gathered = jax.jit(_as_it_is, out_shardings=whole)([leaves[one] for one in divided])
+            for one, array in zip(divided, gathered, strict=True):
+                leaves[one] = array
+        return jax.tree.unflatten(structure, [self._mine(leaf) for leaf in leaves])
 
-    def of_all(self, own: Any) -> Any:
-        """An array that is the same on every rank, as one array of all ranks; nothing is copied or sent."""
-        import jax
+    def _mine(self, array: Any) -> Any:
+        if not is_of_all(array):
+            return array
+        return next(part.data for part in array.addressable_shards if part.device == self.device)
 
-        if isinstance(own, jax.Array) and own.sharding == self.whole:
-            return own
-        own = jax.device_put(own, self.device)
-        return jax.make_array_from_single_device_arrays(own.shape, self.whole, [own])
 
-    def own(self, array: Any) -> Any:
-        """This rank's array of one that every rank has whole; anything else as it is."""
-        import jax
-
-        if isinstance(array, jax.Array) and array.sharding == self.whole:
-            return array.addressable_data(0)
-        return array
-
-    def my_rows(self, array: Any) -> Any:
-        """A batch that every rank has, as an array whose rows the ranks share; it ends with rows of zeros where their
-        number does not divide evenly."""
-        import jax
-
-        ranks = world.current()
-        each = -(-array.shape[0] // ranks.size)
-        mine = np.asarray(array[ranks.rank * each : (ranks.rank + 1) * each])
-        if (missing := each - len(mine)) > 0:
-            mine = np.concatenate([mine, np.zeros((missing, *mine.shape[1:]), mine.dtype)])
-        return jax.make_array_from_process_local_data(self.rows, mine, (each * ranks.size, *mine.shape[1:]))
+def _as_it_is(arrays: Any) -> Any:
+    return arrays
 
 
 def current() -> Team:
@@ -123,11 +110,14 @@ def join() -> bool:
     if _is_late():
         sharing_report.trained("jax_late")
         return False
-    address = _address()
+    own = _own_address()
+    _listen_at(own)
+    address = _coordinator(own)
     try:
-        jax.distributed.initialize(
-            address, ranks.size, ranks.rank, initialization_timeout=_SECONDS, coordinator_bind_address=address
-        )
+        with _past_proxies():
+            jax.distributed.initialize(
+                address, ranks.size, ranks.rank, initialization_timeout=_SECONDS, coordinator_bind_address=address
+            )
     except RuntimeError as error:
         raise MatexError(f"JAX could not connect the ranks at {address}: {error}") from error
     team.joined = True
@@ -137,6 +127,16 @@ def join() -> bool:
             "on with the epoch (docs/jax.md)"
         )
     return True
+
+
+@contextlib.contextmanager
+def _past_proxies() -> Iterator[None]:
+    """JAX asks a proxy of the environment to connect the ranks, which cannot; and it warns of each such variable."""
+    kept = {name: os.environ.pop(name) for name in list(os.environ) if "proxy" in name.lower()}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
 
 
 @contextlib.contextmanager
@@ -164,25 +164,35 @@ def _is_late() -> bool:
     return any(world.current().allgather(late, "import JAX"))
 
 
-def _address() -> str:
-    """Where rank 0 shall coordinate the ranks: a free port of an address that all of them reach."""
+def _own_address() -> str:
+    """An address of this node at which the ranks of others reach it; on one node that of the node itself alone."""
     ranks = world.current()
-    everyone = ranks.allgather(ports.addresses(), "find an address for JAX's coordinator")
-    host = "127.0.0.1"
-    if len(ranks.nodes) > 1:
-        theirs = {address for rank in range(ranks.size) if rank not in ranks.nodes[0] for address in everyone[rank]}
-        own = [address for address in everyone[0] if address not in theirs]
-        if not own:
-            raise MatexError(
-                f"{ranks.hosts[0]} has no address of its own that other nodes lack, and JAX's coordinator needs one."
-            )
-        host = own[0]
-    port = 0
+    if len(ranks.nodes) == 1:
+        return "127.0.0.1"
+    everyone = ranks.allgather(ports.addresses(), "find addresses for JAX")
+    here = next(node for node in ranks.nodes if ranks.rank in node)
+    theirs = {address for rank in range(ranks.size) if rank not in here for address in everyone[rank]}
+    own = [address for address in everyone[ranks.rank] if address not in theirs]
+    if not own:
+        raise MatexError(f"{ranks.hosts[ranks.rank]} has no address that other nodes lack, and JAX needs one.")
+    return own[0]
+
+
+def _coordinator(own: str) -> str:
+    """Where rank 0 shall coordinate the ranks: a free port of its address."""
+    ranks, place = world.current(), ""
     if ranks.rank == 0:
         with contextlib.closing(socket.socket()) as free:
-            free.bind((host, 0))
-            port = free.getsockname()[1]
-    return f"{host}:{ranks.broadcast(port, 'find a port for JAX')}"
+            free.bind((own, 0))
+            place = f"{own}:{free.getsockname()[1]}"
+    return str(ranks.broadcast(place, "find a port for JAX"))
+
+
+def _listen_at(own: str) -> None:
+    """Let Gloo connect ranks at this address, and not at that of the node's name, which others may not reach."""
+    library = importlib.import_module("jax._src.xla_bridge")._jax
+    make = library.make_gloo_tcp_collectives
+    library.make_gloo_tcp_collectives = functools.partial(make, hostname=own)
 
 
 def refuse() -> None:

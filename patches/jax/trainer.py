@@ -15,7 +15,7 @@ from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import model_state, sharing_report, under_way, wrapping
 from matex_tf.patches.fit import asked
-from matex_tf.patches.jax import step, team
+from matex_tf.patches.jax import distribution, step, team
 from matex_tf.readers import of_all_ranks, own_rows
 
 _KINDS = ("train", "test", "predict")
@@ -30,7 +30,9 @@ def install(module: ModuleType) -> None:
             f"Keras {wrapping.keras_version()} compiles steps for JAX in another way than Keras 3.12 to 3.16, which "
             "matex_tf knows: pip install 'keras>=3.12,<3.17', or set KERAS_BACKEND=tensorflow (docs/jax.md)."
         )
+    distribution.begin()
     wrapping.wrap(module, "jit", _jit)
+    wrapping.wrap(module, "JAXTrainer._get_state_sharding_spec", distribution.layouts)
     for kind in _KINDS:
         wrapping.wrap(module, f"JAXTrainer.make_{kind}_function", _making(kind))
     wrapping.wrap(module, "JAXTrainer.fit", _fit)
@@ -63,20 +65,12 @@ class StepFunction:
         return result
 
 
-def _refuse_distribution() -> None:
-    """Raises: MatexError: the script has arrays of Keras lie on devices in its own way, see docs/jax.md."""
-    import keras
-
-    if keras.distribution.distribution() is not None:
-        raise MatexError(
-            "the script calls keras.distribution.set_distribution, and matex_tf divides batches in its place: leave "
-            "the call out. Models whose weights are divided are not supported (docs/jax.md)."
-        )
-
-
 def _jit(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     """Of what Keras compiles, steps are given a state that they need not keep."""
-    return step.CompiledStep(args[0]) if "donate_argnums" in kwargs else wrapped(*args, **kwargs)
+    if "donate_argnums" not in kwargs:
+        return wrapped(*args, **kwargs)
+    layouts = kwargs.get("out_shardings")
+    return step.CompiledStep(args[0], distribution.place(), layouts and layouts[1])
 
 
 def _making(kind: str) -> Any:
@@ -93,7 +87,6 @@ def _making(kind: str) -> Any:
 
 
 def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
-    _refuse_distribution()
     ranks = world.current()
     ranks.at(f"the start of fit of {model.name}")
     asked.compare(wrapped, args, kwargs)
@@ -106,7 +99,6 @@ def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
 
 def _calling(name: str) -> Any:
     def wrapper(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
-        _refuse_distribution()
         world.current().at(f"{name} of {model.name}")
         return wrapped(*_whole(args), **_whole(kwargs))
 
@@ -124,10 +116,9 @@ def _whole(given: Any) -> Any:
 
 def _sync(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     """Variables get arrays of this rank's own."""
-    import jax
-
     if state := getattr(model, "_jax_state", None):
-        model._jax_state = jax.tree.map(team.current().own, state)
+        kinds = {kind: list(arrays) for kind, arrays in state.items()}  # JAX does not look into Keras' tracked lists
+        model._jax_state = team.current().own(kinds)
     return wrapped(*args, **kwargs)
 
 

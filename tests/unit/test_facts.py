@@ -25,7 +25,7 @@ OTHERS = {
     "tempfile": "_RandomNameSequence _name_sequence _rng _rng_pid",
     "threading": "_DummyThread",
     "subprocess": "_child_created",
-    "jax": "_src",
+    "jax": "_src _jax",
     "zlib, codecs, io": "_codecs _io",
     "NamedTuple": "_replace _fields",
     "logging": "_open",
