@@ -129,7 +129,6 @@ PATCHES = (
     ("jax", "imports.other_frameworks"),
     ("jax", "jax.start"),
     ("keras.src.backend.jax.trainer", "jax.trainer"),
-    ("keras.src.distribution.distribution_lib", "jax.distribution"),
 )
 
 #: The patches of modules of Keras that serve it with another backend too.
@@ -138,7 +137,6 @@ OTHER_BACKENDS = {
     "jax": (
         "imports.other_frameworks",
         "jax.trainer",
-        "jax.distribution",
         "fit.stopping",
         "recording.progress",
         "saving.agreed_paths",

@@ -13,7 +13,6 @@ Relies on (Keras 3.12 to 3.16): `distribute_tensor`, `distribute_variable`, `dis
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
 from typing import Any
 
 from matex_tf.core import world
@@ -23,14 +22,9 @@ from matex_tf.patches.jax import team
 from matex_tf.patches.jax.place import Place
 
 
-def install(module: ModuleType) -> None:
-    """Patch keras.src.distribution.distribution_lib, if JAX knows of all ranks."""
-    if team.current().joined:
-        wrapping.wrap(module, "set_distribution", _set)
-
-
 def begin() -> None:
-    """Patch Keras' backend, when JAX knows of all ranks."""
+    """Patch Keras, when JAX knows of all ranks: its trainer has imported these modules."""
+    wrapping.wrap(importlib.import_module("keras.src.distribution.distribution_lib"), "set_distribution", _set)
     library = importlib.import_module("keras.src.backend.jax.distribution_lib")
     for name in ("distribute_tensor", "distribute_variable"):  # the second up to Keras 3.13
         if hasattr(library, name):
