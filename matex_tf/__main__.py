@@ -2,10 +2,11 @@
 
 import sys
 
-from matex_tf.core.starting import start_again_with_hash_seed
+from matex_tf.core.starting import start_again_with_hash_seed, take_stdin
 
 if __name__ == "__main__":
     start_again_with_hash_seed(sys.orig_argv)
+    take_stdin()
     from matex_tf.job import layered, warm_imports
 
     warm_imports.enter(sys.argv[1:])

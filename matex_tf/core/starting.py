@@ -6,6 +6,7 @@ hashes text in a way of its own, so that a vocabulary that is numbered in the or
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -25,6 +26,28 @@ hidden: dict[str, str] = {}
 
 #: Text whose hash shows whether two processes hash alike.
 _PROBE = "the order of a set"
+
+
+def rank_in_environment() -> int | None:
+    """The rank that the launcher has given this process, known before MPI has started."""
+    for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"):
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return None
+
+
+def take_stdin() -> None:
+    """On rank 0 of a job of `matex-tf run`, read what the launcher was given to read; see `mpirun_process.run`.
+
+    To be called before the process is in a user namespace, from where it cannot open what the launcher has open.
+    """
+    begin, _, path = os.environ.pop("MATEX_STDIN", "").partition(":")
+    if path and rank_in_environment() == 0:
+        given_to_job = os.open(path, os.O_RDONLY)
+        os.dup2(given_to_job, 0)
+        os.close(given_to_job)
+        with contextlib.suppress(OSError):  # a pipe has no place
+            os.lseek(0, int(begin), os.SEEK_SET)
 
 
 def given(name: str) -> str | None:

@@ -69,7 +69,7 @@ class Finalizer:
 
     def failed_to_start(self, error: MatexError) -> int:
         """Report an error from before MPI started; returns the exit code."""
-        rank = rank_in_environment()
+        rank = starting.rank_in_environment()
         if rank:
             time.sleep(_WHILE_STARTING * _wait_of(rank))
         print(f"matex_tf: error: {error}", file=sys.stderr, flush=True)
@@ -218,11 +218,3 @@ def _place(error: SystemExit) -> str:
 
 def _wait_of(rank: int) -> float:
     return min(_FIRST_WAIT + _WAIT_PER_RANK * rank, _LONGEST_WAIT)
-
-
-def rank_in_environment() -> int | None:
-    """The rank that the launcher has given this process, known before MPI has started."""
-    for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"):
-        if os.environ.get(name, "").isdigit():
-            return int(os.environ[name])
-    return None

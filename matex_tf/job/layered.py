@@ -208,22 +208,25 @@ def use(world: World, layer: PrivateLayer, mounts: Mounts) -> _Publishing:
 
     active_flag.layers().on = True
     active_flag.layers().refresh = layer.refresh  # type: ignore[method-assign]
-    shortcomings.make_up_for(layer.tops, mounts.of_others)
+    shortcomings.make_up_for(layer.devices(), mounts.of_others)
     world.on_meeting = publishing = _Publishing(layer)
     return publishing
 
 
 def finish(world: World) -> None:
-    """The script has ended here. Before all ranks meet for the last time: or another rank takes for its own alone
-    what the first has too."""
+    """The script has ended here. What the first rank has written is in its place before all ranks meet for the last
+    time, or another rank takes for its own alone what the first has too; and after all have come to their end, or one
+    that still runs finds what it has not yet made. Collective."""
     if isinstance(world.on_meeting, _Publishing):
+        world.barrier("reach the end of the script")
         world.on_meeting.at_once()
 
 
 def failed(world: World, error: BaseException) -> None:
     """The script has ended here with an error: what the first rank has written is in its place. Says where what is
     written lies if there is no room for it."""
-    if isinstance(world.on_meeting, _Publishing):
+    ends_well = isinstance(error, SystemExit) and error.code in (None, 0)
+    if isinstance(world.on_meeting, _Publishing) and not ends_well:
         if "No space left" in str(error):
             place = world.on_meeting.layer.place
             world.log(f"what a rank writes lies in {place} while the job runs: set TMPDIR, or take --files once")

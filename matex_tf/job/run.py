@@ -6,7 +6,6 @@ prepares the rank (threads, seeds, output, patches), runs the script, and sees t
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import random
@@ -22,7 +21,7 @@ from matex_tf.core.world import World
 from matex_tf.errors import MatexError, MissingPackage, SettingError
 from matex_tf.faults import checkpoints, transactions
 from matex_tf.job import child_processes, command_line, layered, standard_input, suggestions, watched
-from matex_tf.job.finalize import Finalizer, own_traceback, rank_in_environment
+from matex_tf.job.finalize import Finalizer, own_traceback
 from matex_tf.job.target import Target
 from matex_tf.launch import lifetime, loopback, resources
 from matex_tf.layer import asking
@@ -41,9 +40,8 @@ def main(arguments: Sequence[str], mounts: layered.Mounts | None = None) -> int:
     os.environ.pop("MATEX_TF", None)
     if starting.started_by_mpi():
         lifetime.end_with_launcher()
-    take_stdin()
     close_as_told()
-    if rank_in_environment() == 0:
+    if starting.rank_in_environment() == 0:
         write_to_the_user()
     sign.take()
     ending = Finalizer()
@@ -125,17 +123,6 @@ def run_among(world: World, target: Target, settings: Settings, mounts: layered.
     checkpoints.leave(world)
     if world.rank == 0:
         sign.reach()
-
-
-def take_stdin() -> None:
-    """On rank 0 of a job of `matex-tf run`, read what the launcher was given to read; see `mpirun_process.run`."""
-    begin, _, path = os.environ.pop("MATEX_STDIN", "").partition(":")
-    if path and rank_in_environment() == 0:
-        with contextlib.suppress(OSError):  # a socket cannot be opened again
-            given = os.open(path, os.O_RDONLY)
-            os.dup2(given, 0)
-            os.close(given)
-            os.lseek(0, int(begin), os.SEEK_SET)  # which a pipe has not
 
 
 def join() -> World:

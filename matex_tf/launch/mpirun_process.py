@@ -88,7 +88,7 @@ def _run(
         begin = 0
         with contextlib.suppress(OSError):  # of a pipe
             begin = os.lseek(0, 0, os.SEEK_CUR)
-        environ[STDIN] = f"{begin}:/proc/{os.getpid()}/fd/0"
+        environ[STDIN] = f"{begin}:/proc/{os.getpid()}/fd/{_can_be_opened(0)}"
     if watch is None and (survive or not local or sign):
         watch = MpirunMonitor(survive, sign)
     heard = _STOPS | {signal.SIGCHLD} | ({signal.SIGUSR1} if saves else set())
@@ -155,6 +155,18 @@ class _End:
     stopped: int = 0
     saving: float = 0.0
     over: bool = False
+
+
+def _can_be_opened(given: int) -> int:
+    """What is open there, such that another process of this user can open it by its path. A socket cannot, nor a pipe
+    that another user has made: `cat` passes on what comes by them."""
+    with contextlib.suppress(OSError):
+        os.close(os.open(f"/proc/self/fd/{given}", os.O_RDONLY | os.O_NONBLOCK))
+        return given
+    reads, writes = os.pipe()
+    subprocess.Popen(["cat"], stdin=given, stdout=writes, preexec_fn=lifetime.begin_tied())
+    os.close(writes)
+    return reads
 
 
 def _wait(

@@ -169,6 +169,10 @@ class PrivateLayer:
             if not only_newer:
                 self._publications[top].skip_present()
 
+    def devices(self) -> dict[str, int]:
+        """The directories, and the number of the device that each is on."""
+        return {top: os.stat(lower).st_dev for top, lower in self._lower.items()}
+
     def publish(self) -> None:
         """Put what counts to where the script thinks that it is."""
         for publication in self._publications.values():

@@ -46,6 +46,7 @@ class Publication:
     count: int = 0
     _done: dict[str, _Signature] = field(default_factory=dict)
     _made: set[str] = field(default_factory=set)  # directories that were not there before
+    _names: dict[str, set[str]] = field(default_factory=dict)  # what was in each directory of the layer
 
     def skip_present(self) -> None:
         """What is in the layer now is not to be published."""
@@ -60,30 +61,36 @@ class Publication:
             self._folder(self.upper, self.real)
         return self.count - before
 
-    def _folder(self, upper: str, real: str) -> None:
+    def _folder(self, upper: str, real: str, replaced: bool = False) -> None:
+        """Args: replaced: whether nothing shows of what is below, since a directory above replaces one of its name."""
         present = set()
         try:
             with os.scandir(upper) as found:
                 entries = list(found)
         except OSError:
             return
+        replaced = replaced or _is_opaque(upper)
         for entry in entries:
             present.add(entry.name)
             place = os.path.join(real, entry.name)
             with contextlib.suppress(OSError):  # a file that the script has removed meanwhile, or that nobody may write
-                self._entry(entry, place)
-        if _is_opaque(upper) and self._is_new(f"{upper}/.") and not self.only_missing:
+                self._entry(entry, place, replaced)
+        gone, self._names[upper] = self._names.get(upper, set()) - present, present
+        if replaced and self._is_new(f"{upper}/."):
             with contextlib.suppress(OSError):
-                for name in set(os.listdir(real)) - present:
-                    self._remove(upper, os.path.join(real, name))
+                gone |= set(os.listdir(real)) - present
+        for name in () if self.only_missing else gone:
+            with contextlib.suppress(OSError):
+                self._remove(upper, os.path.join(real, name))
 
-    def _entry(self, entry: os.DirEntry[str], place: str) -> None:
+    def _entry(self, entry: os.DirEntry[str], place: str, replaced: bool) -> None:
         found = entry.stat(follow_symlinks=False)
         if stat.S_ISDIR(found.st_mode):
-            if not self.only_missing and self._is_new(entry.path):
+            # One that is made anew may have the number of one that is gone.
+            if not self.only_missing and (self._is_new(entry.path) or not os.path.isdir(place)):
                 self._say(place)
                 self._make_folder(place, found)
-            self._folder(entry.path, place)
+            self._folder(entry.path, place, replaced)
         elif stat.S_ISCHR(found.st_mode) and found.st_rdev == 0:
             hidden = entry.name.startswith(HIDDEN)
             if self._is_new(entry.path) and not self.only_missing and not hidden and os.path.lexists(place):
@@ -136,7 +143,7 @@ class Publication:
             os.unlink(place)
 
     def _make_folder(self, place: str, found: os.stat_result) -> None:
-        if os.path.lexists(place) and not os.path.isdir(place):
+        if os.path.islink(place) or os.path.isfile(place):
             os.unlink(place)
         if not os.path.isdir(place):
             os.makedirs(place)

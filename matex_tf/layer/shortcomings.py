@@ -2,7 +2,7 @@
 
 A file of another owner or group cannot be copied into the layer of an ordinary user as it is (EOVERFLOW): a copy of the
 user's own takes its place in the layer before it is written to. A directory that is below a layer cannot get another
-name (EXDEV): what is in it is copied.
+name, and nothing a name in another layer (EXDEV): it is copied.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from matex_tf.layer import names
@@ -25,30 +25,36 @@ _NOBODY = 65534
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 
 
-def make_up_for(tops: Sequence[str], user_namespace: bool) -> None:
+def make_up_for(devices: Mapping[str, int], user_namespace: bool) -> None:
     """Do so from now on, to the end of this process.
 
     Args:
-        tops: the directories that have a layer.
+        devices: the directories that have a layer, and the number of the device of each.
         user_namespace: whether files of others cannot be copied.
     """
     if user_namespace:
         sys.addaudithook(_before)
-    for name in ("rename", "replace"):
-        setattr(os, name, _renaming(getattr(os, name), tops))
+    for name in ("rename", "replace", "link"):
+        setattr(os, name, _moving(getattr(os, name), devices))
 
 
 def _before(event: str, args: tuple[Any, ...]) -> None:
     opens = event == "open" and isinstance(args[2], int) and args[2] & _WRITING
     if (opens or event in _CHANGES) and isinstance(args[0], (str, bytes, os.PathLike)):
         with contextlib.suppress(OSError, ValueError), names.drawn_apart():
-            take_over(os.fsdecode(args[0]))
+            take_over(os.fsdecode(args[0]), follow=event != "os.rename")
 
 
-def take_over(path: str) -> None:
-    """Put a copy in the place of a file of another owner or group. Nothing where it is the user's, or no plain file."""
-    path = os.path.realpath(path)
+def take_over(path: str, follow: bool = True) -> None:
+    """Put a copy in the place of a file of another owner or group, or of a link, unless links are followed. Nothing
+    where it is the user's, or something else."""
+    folder, name = os.path.split(os.path.abspath(path))
+    path = os.path.realpath(path) if follow else os.path.join(os.path.realpath(folder), name)
     found = os.lstat(path)
+    if stat.S_ISLNK(found.st_mode) and _NOBODY in (found.st_uid, found.st_gid):
+        target = os.readlink(path)
+        os.remove(path)
+        return os.symlink(target, path)
     if not stat.S_ISREG(found.st_mode) or _NOBODY not in (found.st_uid, found.st_gid) or not os.access(path, os.W_OK):
         return
     handle, draft = tempfile.mkstemp(prefix=".matex-", dir=os.path.dirname(path))
@@ -60,24 +66,38 @@ def take_over(path: str) -> None:
     os.rename(draft, path)
 
 
-def _renaming(rename: Any, tops: Sequence[str]) -> Any:
-    def renamed(src: Any, dst: Any, **places: Any) -> None:
+def _moving(move: Any, devices: Mapping[str, int]) -> Any:
+    """`move` of `os`, which gives a file another name; what layers alone forbid is done with a copy."""
+
+    def moved(src: Any, dst: Any, **places: Any) -> None:
         try:
-            return rename(src, dst, **places)
+            return move(src, dst, **places)
         except OSError as error:
-            if error.errno != errno.EXDEV or places or os.path.islink(src) or not os.path.isdir(src):
+            ways = {_device(path, devices) for path in (src, dst)} if not places else ()
+            if error.errno != errno.EXDEV or len(ways) != 1 or None in ways:
                 raise
-            if len({_top(path, tops) for path in (src, dst)}) > 1:
-                raise
-        if os.path.isdir(dst):
-            os.rmdir(dst)
-        shutil.copytree(src, dst, symlinks=True)
-        shutil.rmtree(src)
+        with names.drawn_apart():
+            draft = tempfile.mkdtemp(prefix=".matex-", dir=os.path.dirname(os.path.abspath(os.fsdecode(dst))))
+        copy = os.path.join(draft, "copy")
+        try:
+            if os.path.isdir(src) and not os.path.islink(src):
+                shutil.copytree(src, copy, symlinks=True)
+            else:
+                shutil.copy2(src, copy, follow_symlinks=False)
+            move(copy, dst)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        if move.__name__ != "link":
+            shutil.rmtree(src) if os.path.isdir(src) and not os.path.islink(src) else os.unlink(src)
 
-    renamed.__name__, renamed.__doc__ = rename.__name__, rename.__doc__
-    return renamed
+    moved.__name__, moved.__doc__ = move.__name__, move.__doc__
+    return moved
 
 
-def _top(path: Any, tops: Sequence[str]) -> str:
-    path = os.path.join(os.path.realpath(os.path.dirname(os.path.abspath(os.fsdecode(path)))), "")
-    return next((top for top in tops if path.startswith(top + "/")), "")
+def _device(path: Any, devices: Mapping[str, int]) -> int | None:
+    """The device that a path is on below its layer; None where it has no layer, or leads below it by an open one."""
+    path = os.path.abspath(os.fsdecode(path))
+    if path.startswith("/proc/"):
+        return None
+    path = os.path.join(os.path.realpath(os.path.dirname(path)), "")
+    return next((device for top, device in devices.items() if path.startswith(top.rstrip("/") + "/")), None)

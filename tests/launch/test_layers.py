@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -157,3 +158,40 @@ def test_the_next_rank_becomes_the_first(tmp_path, can):
     assert job.code == 0, job.err
     after = {name: text for name, text in found(tmp_path).items() if name != "script.py"}
     assert after == {"log": b"before\nafter\n", "run/new": b"new"}
+
+
+#: Each rank makes what is there on no other: a rank that is late finds none of what the first has made.
+LATE = """
+import os
+from elsewhere import be_late
+os.mkdir("before")
+be_late()
+os.mkdir("after"), os.link("script.py", "linked"), os.remove("old")
+"""
+ELSEWHERE = """
+import time
+import matex_tf
+
+
+def be_late():
+    time.sleep(matex_tf.rank())
+"""
+
+
+def test_a_rank_that_is_late(tmp_path, can):
+    """What the first rank has made is put in its place after the others have come to their end, not while they run;
+    also where the script ends by `sys.exit(0)`. Standard input is a socket, which nobody can open again."""
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "elsewhere.py").write_text(ELSEWHERE)
+    (tmp_path / "old").write_text("old")
+    (tmp_path / "script.py").write_text(LATE + "import sys\nprint(sys.stdin.read())\nsys.exit(0)\n")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.send(b"by a socket")
+        ours.shutdown(socket.SHUT_WR)
+        line = [LAUNCHER, "run", "-n", "3", "script.py"]
+        environ = {**os.environ, "PYTHONPATH": str(tmp_path / "modules")}
+        job = subprocess.run(line, cwd=tmp_path, env=environ, stdin=theirs, capture_output=True, text=True, timeout=100)
+    assert job.returncode == 0 and "by a socket" in job.stdout, job.stderr
+    assert {path.name for path in tmp_path.iterdir()} >= {"before", "after", "linked"}
+    assert not (tmp_path / "old").exists()

@@ -35,6 +35,8 @@ server = http.server.HTTPServer(("127.0.0.1", port), Server)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 for _ in range(2):
     urllib.request.urlopen(f"http://localhost:{port}/").read()
+lock, other = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+lock.bind(f"\\0one start, {port}"), lock.listen(), other.connect(f"\\0one start, {port}"), lock.accept()
 names = ("OMPI_COMM_WORLD_SIZE",)
 found = [name for name in os.environ if name.endswith(("_WORLD_SIZE", "MIX_RANK"))]
 say.say(asked=len(asked), own=server.server_address[1] == port, found=found, wandb=os.environ.get("WANDB_MODE", ""))

@@ -27,7 +27,7 @@ here, users = os.getcwd(), os.stat("/proc/self/ns/user").st_ino
 kernel.leave_mounts()
 tops = places.to_cover([here])
 layer = private_layer.PrivateLayer(tops, [here], published=tops if %r else [])
-shortcomings.make_up_for(tops, os.stat("/proc/self/ns/user").st_ino != users)
+shortcomings.make_up_for(layer.devices(), os.stat("/proc/self/ns/user").st_ino != users)
 %s
 """
 
