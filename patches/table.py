@@ -39,6 +39,7 @@ PATCHES = (
     ("tensorflow", "sessions.session_run"),
     ("tensorflow", "sessions.files"),
     ("keras.src.backend.tensorflow.trainer", "fit.trainer"),
+    ("keras.src.backend.tensorflow.trainer", "data.epoch_orders"),
     ("keras.src.backend.tensorflow.trainer", "loops.keras_loops"),
     ("keras.src.optimizers.base_optimizer", "keras.optimizer"),
     ("keras.src.optimizers.base_optimizer", "loops.gradient_updates"),
@@ -163,6 +164,7 @@ FILES = (
 #: The same for `matex-tf verify`, which wants to know what a script computes; also on one rank. They come first, and so
 #: see what the other patches give to Keras.
 RECORDING = (
+    ("keras.src.backend.tensorflow.trainer", "data.epoch_orders"),
     ("keras.src.callbacks.callback_list", "recording.recorder"),
     ("keras.src.backend.tensorflow.trainer", "recording.recorder"),
     ("keras.src.optimizers.base_optimizer", "recording.recorder"),

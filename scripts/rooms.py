@@ -29,7 +29,8 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imported(path: Path, for_types: bool = False) -> set[str]:
+@cache
+def imported(path: Path, for_types: bool = False) -> frozenset[str]:
     """The modules of matex_tf that a file imports when it is loaded or when a function of it runs.
 
     Args:
@@ -55,7 +56,7 @@ def imported(path: Path, for_types: bool = False) -> set[str]:
                 found.add(name if name in modules() else package)
         elif isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[2] for alias in node.names if alias.name.split(".")[0] == "matex_tf"}
-    return found - {""}
+    return frozenset(found - {""})
 
 
 def arrows(room_of) -> tuple[dict[str, int], dict[str, set[str]]]:

@@ -1,6 +1,7 @@
 """Seeds and states of generators: the same on every rank. Which part of a draw is a rank's: patches/random.
 
-Relies on: `tf.random.set_seed`, `tf.random.Generator.from_non_deterministic_state`,
+Relies on: `tensorflow.python.eager.context.global_seed`, private; `tf.random.set_seed`,
+`tf.random.Generator.from_non_deterministic_state`,
 `tf.config.experimental.enable_op_determinism`, `random.Random.seed`, public;
 `numpy.random.bit_generator.randbits` (NumPy 1.26 to 2.4), private, which all generators without a seed draw from; and
 the name `seed_generator_state` that Keras 3.3 to 3.15 gives the state of a `keras.random.SeedGenerator`.
@@ -71,6 +72,18 @@ def own_seeds() -> None:
     _seed_generators(_seed)
     if "tensorflow" in sys.modules:
         sys.modules["tensorflow"].random.set_seed(_seed)
+
+
+def of_script() -> bool:
+    """Whether the seed of TensorFlow is the script's own: an op that draws by it begins again with each iterator."""
+    from tensorflow.python.eager import context
+
+    return _seed is None or context.global_seed() != _seed
+
+
+def number() -> int:
+    """A number below 2**63 that is the same on every rank, and another one each time."""
+    return _number(63)
 
 
 def _unseeded(seed: int) -> Callable[[], np.random.SeedSequence]:
@@ -147,7 +160,7 @@ def _alike(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
     import tensorflow as tf
 
-    return tf.random.Generator.from_seed(_number(63), *args, **kwargs)
+    return tf.random.Generator.from_seed(number(), *args, **kwargs)
 
 
 def is_generator_state(variable: Any) -> bool:

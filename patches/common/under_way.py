@@ -34,6 +34,7 @@ class UnderWay:
         metrics: those of which a method runs.
         epochs_of: the call of `fit` or `predict` that has yet to make the iterator of its data.
         epochs_asked: the iterator of epochs that is being made, if its batches are shared out.
+        orders: what gives the pipeline of arrays that is being made the order of each epoch; None: TensorFlow draws it.
         one_rank: the trace of a compiled function that is made as one rank makes it.
     """
 
@@ -52,6 +53,7 @@ class UnderWay:
     metrics: tuple[Any, ...] = ()
     epochs_of: EpochsOf | None = None
     epochs_asked: EpochsAsked | None = None
+    orders: Any = None
     one_rank: Any = None
 
 

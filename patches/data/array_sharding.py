@@ -25,7 +25,7 @@ from matex_tf.core.row_partition import Interleaving
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once
 from matex_tf.patches.common.row_slicing import RowRange
-from matex_tf.patches.data import batch_indices, batch_origins
+from matex_tf.patches.data import batch_indices, batch_origins, epoch_orders
 from matex_tf.patches.data.local_batch import Gatherer, LocalBatch, at_least_one_row
 from matex_tf.patches.data.lost_rows import found
 from matex_tf.patches.data.row_batches import Own, RowBatches, as_tf_data
@@ -119,7 +119,8 @@ def pipeline(
         origin = [batch_origins.remember(orphans), orphans.generation]
     elif ranks.guard is not None and not holding.sharded:
         origin = [batch_origins.remember(rows), ranks.generation]
-    draws = chosen is not None or epochs is not None or (orphans is not None and holding.sharded)
+    mixed = epoch_orders.asked() is not None
+    draws = mixed or chosen is not None or epochs is not None or (orphans is not None and holding.sharded)
     made = _gathered(batches, own_rows, rows, origin, not holding.sharded, draws)
     return made if epochs is None else as_tf_data(made)
 

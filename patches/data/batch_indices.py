@@ -16,6 +16,7 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.core.row_partition import Interleaving, own_span
 from matex_tf.patches.common.row_slicing import RowRange
+from matex_tf.patches.data import epoch_orders
 from matex_tf.patches.data.lost_rows import Orphans
 from matex_tf.patches.data.row_batches import Own
 from matex_tf.patches.steps.row_choice import RowChoice
@@ -38,6 +39,9 @@ def of_whole(
     if chosen is None and not adapter._shuffle:
         order = np.arange(adapter._num_samples)
         return [(order[low : low + global_size],) for low in range(0, len(order), global_size)] * epochs, own
+
+    if chosen is None and (orders := epoch_orders.asked()) is not None:
+        return epoch_orders.MixedBatches(orders, adapter._num_samples, global_size), own
 
     def numbers() -> Any:
         kept = adapter._inputs, adapter._batch_size, adapter._partial_batch_size

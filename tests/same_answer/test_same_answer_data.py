@@ -59,6 +59,15 @@ def test_sparse_batches_eagerly(ranks):
     same(ranks(data.sparse_eagerly))
 
 
+@pytest.mark.parametrize("sharded", [False, True], ids=["the same rows", "shards"])
+def test_orders_without_a_seed(ranks, sharded):
+    """Each epoch has another one, the same on all ranks; with a seed of the script's they are all one, as in Keras."""
+    orders, *others = ranks(data.orders_without_a_seed, (2,), sharded=sharded)[2]
+    assert len(set(orders)) == 6 and all(other == orders for other in others)
+    with_a_seed = ranks(data.orders_without_a_seed, (2,), sharded=sharded, seed=3)[2][0]
+    assert len(set(with_a_seed)) == 1
+
+
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("rows", [1, 2])
 def test_fewer_rows_than_ranks(ranks, rows):

@@ -182,6 +182,9 @@ def run(mine: Any, case: str, kwargs: dict[str, Any], place: str) -> bytes:
     home = os.getcwd()
     calls.clear()
     random.seed(0)  # ranks have run other cases before
+    if seeds := sys.modules.get("matex_tf.patches.common.seeds"):
+        seeds.use(0)
+        seeds.seed_tensorflow(sys.modules["tensorflow"])
     matex_tf.asked.clear()  # of an earlier case, perhaps of this rank alone
     errors.remember(None)
     leftovers.begin()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 
 import pytest
@@ -213,6 +214,7 @@ def test_functions_can_be_held():
     assert found == LISTS
 
 
+@functools.cache
 def packages(path):
     """The packages that a file imports, lazily or not."""
     found = set()

@@ -143,7 +143,8 @@ def work(number):
         assert file.read() == "from the parent"
     np.save(f"array{number}.npy", np.arange(number))
     os.makedirs(f"folder{number}/below", exist_ok=True)
-    os.remove(f"open{number}.txt") if number == 3 and os.path.exists(f"open{number}.txt") else None
+    if number == 3:
+        Path(f"open{number}.txt").unlink(missing_ok=True)  # of each rank
     said = subprocess.run(["echo", str(number)], capture_output=True, text=True).stdout
     return number, said, os.system("exit 3") >> 8
 

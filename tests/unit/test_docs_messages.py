@@ -64,11 +64,7 @@ def found_in(tmp_path, monkeypatch, source):
     (tmp_path / "matex_tf").mkdir()
     (tmp_path / "matex_tf" / "a.py").write_text(source)
     monkeypatch.setattr(messages, "ROOT", tmp_path)
-    messages.messages.cache_clear()
-    try:
-        return {(one.kind, one.text) for one in messages.messages()}
-    finally:
-        messages.messages.cache_clear()
+    return {(one.kind, one.text) for one in messages.messages.__wrapped__()}
 
 
 @pytest.mark.parametrize(

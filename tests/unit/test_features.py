@@ -1,6 +1,7 @@
 """Features: found by entry points, unknown to the core, and gone without a trace."""
 
 import ast
+import functools
 import re
 import shutil
 import subprocess
@@ -37,6 +38,19 @@ def own_settings(name):
     }
 
 
+@functools.cache
+def words(path):
+    """The texts of a file and the settings that it reads, with their lines."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        word = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(node, ast.Attribute) and re.search("settings|given|flags", ast.unparse(node.value)):
+            word = node.attr  # not `found.groups()`
+        if isinstance(word, str):
+            found.append((node.lineno, word))
+    return found
+
+
 def test_all_are_found():
     """If this fails, scripts/setup has not run since a feature came."""
     assert sorted(set(found()) & set(OURS)) == OURS
@@ -50,12 +64,9 @@ def test_the_core_knows_none(feature):
     wrong = []
     for name, path in core().items():
         wrong += [f"{name} imports {one}" for one in imported(path, for_types=True) if f"features.{feature}" in one]
-        for node in ast.walk(ast.parse(path.read_text())):
-            word = node.value if isinstance(node, ast.Constant) else None
-            if isinstance(node, ast.Attribute) and re.search("settings|given|flags", ast.unparse(node.value)):
-                word = node.attr  # not `found.groups()`
-            if isinstance(word, str) and (word in names or f"features.{feature}" in word):
-                wrong.append(f"{path}:{node.lineno} names {word}")
+        for line, word in words(path):
+            if word in names or f"features.{feature}" in word:
+                wrong.append(f"{path}:{line} names {word}")
     assert not wrong
 
 

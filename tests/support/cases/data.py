@@ -37,6 +37,27 @@ def few_rows(rows):
     return results
 
 
+def orders_without_a_seed(sharded, seed=None):
+    """The mean square of the rows of the first batch of each epoch, of two calls of `fit` with three."""
+    from matex_tf.core import world
+
+    if seed is not None:
+        keras.utils.set_random_seed(seed)
+    x = np.arange(40, dtype="float32")[:, None] + (100 * world.current().rank if sharded else 0)
+    model = keras.Sequential([keras.Input((1,)), layers.Dense(1, kernel_initializer="zeros")])
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    found = []
+
+    def first(batch, logs):
+        if batch == 0:
+            found.append(float(logs["loss"]))
+
+    callbacks = [keras.callbacks.LambdaCallback(on_train_batch_end=first)]
+    for _ in range(2):
+        model.fit(x, x, batch_size=8, epochs=3, verbose=0, callbacks=callbacks)
+    return found
+
+
 def digits():
     """1,797 rows in batches of 50: 47 are left."""
     x, y = table(1797, 16, 10)
