@@ -183,7 +183,8 @@ JAX = (
          before="3.15", optional=True),
     Fact("keras.src.backend.jax.core", "JaxVariable", "_initialize_layout _initialize_with_initializer",
          "variables begin whole", since="3.13", optional=True),
-    Fact("keras.src.backend.jax.core", "", "KerasVariable", "variables begin whole", since="3.12"),
+    Fact("keras.src.backend.jax.core", "", "KerasVariable device_scope", "variables and devices are a rank's own",
+         since="3.12"),
 )  # fmt: skip
 
 FACTS = (*TRAINING, *UPDATES, *LAYERS, *FILES, *JAX)

@@ -7,6 +7,7 @@ lies as its layout says.
 Relies on (Keras 3.12 to 3.16): `distribute_tensor`, `distribute_variable`, `distribute_data_input`, `initialize`,
 `num_processes` and `process_id` of keras.src.backend.jax.distribution_lib, which Keras calls as attributes of it;
 `JaxVariable._initialize_layout` and `_initialize_with_initializer`, `Variable._layout`, private;
+`device_scope` of keras.src.backend.jax.core;
 `set_distribution` and `Distribution.device_mesh`, `batch_dim_name`, public.
 """
 
@@ -36,6 +37,8 @@ def begin() -> None:
     core = importlib.import_module("keras.src.backend.jax.core")
     if hasattr(core.JaxVariable, "_initialize_layout"):
         wrapping.wrap(core, "JaxVariable._initialize_with_initializer", _made)
+    wrapping.wrap(core, "device_scope", _own_device)
+    wrapping.rebind(core, "device_scope")
 
 
 def place() -> Place:
@@ -70,6 +73,20 @@ def _made(wrapped: Any, variable: Any, args: Any, kwargs: Any) -> None:
     variable._initialize_layout()
     core = importlib.import_module("keras.src.backend.jax.core")
     core.KerasVariable._initialize_with_initializer(variable, *args, **kwargs)
+
+
+def _own_device(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """`keras.device("cpu:0")` is a device of the rank's own: it cannot read what lies on those of others."""
+    import jax
+
+    name = args[0] if args else kwargs["device_name"]
+    if not isinstance(name, str):
+        return wrapped(name)
+    kind, _, number = name.lower().partition(":")
+    own = jax.local_devices(backend=kind)
+    if int(number or 0) >= len(own):
+        raise ValueError(f"Device not found: {name}: this rank has {len(own)} of that kind, and {kind}:0 is its first.")
+    return wrapped(own[int(number or 0)])
 
 
 def _initialize(*_: Any) -> None:
