@@ -216,9 +216,10 @@ def use(world: World, layer: PrivateLayer, mounts: Mounts) -> _Publishing:
 def finish(world: World) -> None:
     """The script has ended here. What the first rank has written is in its place before all ranks meet for the last
     time, or another rank takes for its own alone what the first has too; and after all have come to their end, or one
-    that still runs finds what it has not yet made. Collective."""
+    that still runs finds what it has not yet made. Collective, also of ranks without a layer: others may have one, such
+    as those that have come while the job ran."""
+    world.barrier("reach the end of the script")
     if isinstance(world.on_meeting, _Publishing):
-        world.barrier("reach the end of the script")
         world.on_meeting.at_once()
 
 

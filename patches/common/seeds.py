@@ -1,6 +1,6 @@
 """Seeds and states of generators: the same on every rank. Which part of a draw is a rank's: patches/random.
 
-Relies on: `tensorflow.python.eager.context.global_seed`, private; `tf.random.set_seed`,
+Relies on: `Context._rng` of tensorflow.python.eager.context, private; `tf.random.set_seed`,
 `tf.random.Generator.from_non_deterministic_state`,
 `tf.config.experimental.enable_op_determinism`, `random.Random.seed`, public;
 `numpy.random.bit_generator.randbits` (NumPy 1.26 to 2.4), private, which all generators without a seed draw from; and
@@ -30,6 +30,7 @@ from matex_tf.patches.common import keras_lines, run_state, wrapping
 
 # Of the process, as the generators of Python, NumPy and TensorFlow are that they seed.
 _seed: int | None = None
+_tensorflows: Any = None  # what TensorFlow draws from since the job's seed was given to it
 _next_seed: Callable[[], np.random.SeedSequence]
 _states: list[weakref.ref[Any]] = []
 #: How often this process has forked, and those before it that it was forked from: ranks fork as often.
@@ -55,8 +56,10 @@ def install(tensorflow: ModuleType) -> None:
 
 def seed_tensorflow(tensorflow: ModuleType) -> None:
     """Give TensorFlow the seed of the job; with virtual ranks let its ops give the same bits each time."""
+    global _tensorflows
     if _seed is not None:
         tensorflow.random.set_seed(_seed)
+        _tensorflows = importlib.import_module("tensorflow.python.eager.context").context()._rng
         if settings.current().reproducible:
             tensorflow.config.experimental.enable_op_determinism()
 
@@ -71,14 +74,14 @@ def own_seeds() -> None:
     np.random.seed(_seed % 2**32)
     _seed_generators(_seed)
     if "tensorflow" in sys.modules:
-        sys.modules["tensorflow"].random.set_seed(_seed)
+        seed_tensorflow(sys.modules["tensorflow"])
 
 
 def of_script() -> bool:
     """Whether the seed of TensorFlow is the script's own: an op that draws by it begins again with each iterator."""
     from tensorflow.python.eager import context
 
-    return _seed is None or context.global_seed() != _seed
+    return _seed is None or context.context()._rng is not _tensorflows  # which `set_seed` makes
 
 
 def number() -> int:

@@ -129,7 +129,7 @@ if __name__ == "__main__":
 
 #: Forks in every way that there is; the children change files, start programs and end in every way.
 FORKS = """
-import atexit, concurrent.futures, multiprocessing, os, signal, subprocess, sys, threading
+import atexit, concurrent.futures, multiprocessing, os, pathlib, signal, subprocess, sys, threading
 import numpy as np
 
 atexit.register(lambda: print("atexit", os.getpid() == MAIN, flush=True))
@@ -144,7 +144,7 @@ def work(number):
     np.save(f"array{number}.npy", np.arange(number))
     os.makedirs(f"folder{number}/below", exist_ok=True)
     if number == 3:
-        Path(f"open{number}.txt").unlink(missing_ok=True)  # of each rank
+        pathlib.Path(f"open{number}.txt").unlink(missing_ok=True)  # of each rank
     said = subprocess.run(["echo", str(number)], capture_output=True, text=True).stdout
     return number, said, os.system("exit 3") >> 8
 
