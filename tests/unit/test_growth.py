@@ -24,7 +24,7 @@ from matex_tf.settings import Settings
 @pytest.fixture
 def grows(monkeypatch):
     """What lets ranks come to a job, in which none is started; and the lines that it prints."""
-    handler = signal.getsignal(signal.SIGTERM)
+    handler = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # tests before may have left another one
     world, said = World(), []
     world.log = said.append
     made = growth.Growth(world, {})
@@ -52,7 +52,7 @@ def test_one_host(grows):
 
 def test_most_ranks(monkeypatch):
     """No more than --max-ranks are started, with those that are on their way."""
-    handler = signal.getsignal(signal.SIGTERM)
+    handler = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # tests before may have left another one
     monkeypatch.setattr(settings, "current", lambda: Settings.read({"max_ranks": "2"}, {}))
     world = World()
     world.log = lambda line: None
@@ -74,7 +74,7 @@ def test_the_same_rows_on_other_threads():
 
 def test_dies_as_it_starts(monkeypatch):
     """Open MPI waits for it for ever: whoever wants ranks does not."""
-    handler = signal.getsignal(signal.SIGTERM)
+    handler = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # tests before may have left another one
     monkeypatch.setattr(growth, "_START_SECONDS", 0.05)
     world, waits = World(), threading.Event()
     world.log, world.start = lambda line: None, lambda words, told: waits.wait()
