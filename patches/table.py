@@ -164,7 +164,6 @@ FILES = (
 #: The same for `matex-tf verify`, which wants to know what a script computes; also on one rank. They come first, and so
 #: see what the other patches give to Keras.
 RECORDING = (
-    ("keras.src.backend.tensorflow.trainer", "data.epoch_orders"),
     ("keras.src.callbacks.callback_list", "recording.recorder"),
     ("keras.src.backend.tensorflow.trainer", "recording.recorder"),
     ("keras.src.optimizers.base_optimizer", "recording.recorder"),

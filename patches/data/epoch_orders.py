@@ -3,7 +3,7 @@
 TensorFlow's ops that draw by a seed begin again with each iterator of a tf.data pipeline. So after
 `keras.utils.set_random_seed` every epoch has the same order, in Keras as here. Without a seed Keras has another order
 in each epoch. Ranks must agree on it, so here the job's seed, a number of the pipeline and that of the epoch say which.
-That holds on one rank too: the answer is not to depend on how many there are.
+So they do in the one rank that `matex-tf verify` compares with; what one rank runs otherwise is plain Keras.
 
 Relies on (Keras 3.3 to 3.15, private): `ArrayDataAdapter.get_tf_dataset` and `_shuffle`; and
 `tensorflow.python.ops.gen_random_ops.random_shuffle`, which mixes the rows there.
@@ -53,7 +53,7 @@ def asked() -> Orders | None:
 
 
 def install(module: ModuleType) -> None:
-    """Patch keras.src.backend.tensorflow.trainer, on one rank too; behind what else wraps the pipelines of arrays."""
+    """Patch keras.src.backend.tensorflow.trainer, once; around what else wraps the pipelines of arrays."""
     adapters = importlib.import_module("keras.src.trainers.data_adapters.array_data_adapter")
     ops = importlib.import_module("tensorflow.python.ops.gen_random_ops")
     wrapt.wrap_function_wrapper(adapters, "ArrayDataAdapter.get_tf_dataset", _pipeline)
