@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks import jobs, tables
+from benchmarks import launching, tables
 
 #: Options of each strategy that is compared.
 COMPARED = {
@@ -120,7 +120,7 @@ def main() -> None:
     options = tables.parse(parser)
     names, optimizers = options.tasks.split(","), options.optimizers.split(",")
     if options.as_rank:
-        jobs.tell(train(names, optimizers, options.seeds))
+        launching.tell(train(names, optimizers, options.seeds))
         return
     figures: dict[str, Any] = {}
     rows: list[tuple[str, ...]] = []
@@ -129,7 +129,7 @@ def main() -> None:
         words = ["-m", "matex_tf", *COMPARED[name], "--seed", "1", "--notes", "off", "--threads", "1"]
         words += ["-m", "benchmarks.accuracy", "--as-rank", "--tasks", options.tasks]
         words += ["--seeds", str(options.seeds), "--optimizers", options.optimizers]
-        figures[name] = jobs.on_ranks(options.ranks, words)
+        figures[name] = launching.on_ranks(options.ranks, words)
         tables.keep(figures)
         for optimizer in optimizers:
             own, base = (_means(figures.get(one, figures[name])[optimizer], names) for one in (name, "sync"))

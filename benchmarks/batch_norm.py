@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from benchmarks import hosts as emulated
-from benchmarks import jobs, tables
+from benchmarks import launching, tables
 
 WAYS = ("rank", "batch")
 MODELS = {"convnet": "convnet, 2 layers", "resnet50": "ResNet-50, 53 layers"}
@@ -57,7 +57,7 @@ def measure(name: str, rounds: int) -> None:
             model.fit(x, y, batch_size=batch, shuffle=False, verbose=0)
             now, cpu_now = time.perf_counter(), time.process_time()
             spent[way].append((1000 * (now - begun) / steps, 1000 * (cpu_now - cpu) / steps))
-    jobs.tell({way: [min(column) for column in zip(*times[1:], strict=True)] for way, times in spent.items()})
+    launching.tell({way: [min(column) for column in zip(*times[1:], strict=True)] for way, times in spent.items()})
 
 
 def main() -> int:
@@ -75,10 +75,10 @@ def main() -> int:
     rows, figures = [], []
     for name in options.models.split(","):
         words = ["-m", "matex_tf", "-m", "benchmarks.batch_norm", "--rank", name, "--rounds", str(options.rounds)]
-        found = {f"{count} ranks": jobs.on_ranks(int(count), words) for count in options.ranks.split(",")}
+        found = {f"{count} ranks": launching.on_ranks(int(count), words) for count in options.ranks.split(",")}
         if options.hosts:
             with emulated.Hosts(options.hosts, options.gbit) as hosts:
-                found[f"{options.hosts} hosts"] = jobs.on_ranks(options.hosts, words, hosts)
+                found[f"{options.hosts} hosts"] = launching.on_ranks(options.hosts, words, hosts)
         for where, times in found.items():
             figures.append({"model": name, "where": where, **times})
             row = [MODELS[name], where]

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import jobs, peers, tables
+from benchmarks import launching, peers, tables
 from benchmarks.apoptosis import tasks
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -92,7 +92,7 @@ def tune(path: str, epochs: int, batch: int, seed: int, budget: int) -> None:
                 data["train_x"], data["train_y"], batch_size=batch, validation_data=(data["valid_x"], data["valid_y"]),
                 callbacks=[Counter()], verbose=0,
             )  # fmt: skip
-    jobs.tell(state)
+    launching.tell(state)
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import jobs, peers, tables
+from benchmarks import launching, peers, tables
 
 ROWS, BATCH = 1437, 48
 OUT = "BUSY_OUT"  # a directory, into which each rank writes what it took
@@ -62,7 +62,7 @@ def run(way: str, count: int, epochs: int) -> dict[str, float]:
     python = str(peers.TENSORFLOW.python) if OWN[way] == "plain2" else sys.executable
     with tempfile.TemporaryDirectory() as folder:
         before = ["-m", "matex_tf"] if way == "ranks" else []
-        jobs.start(count, [*before, *words], environ={OUT: folder}, python=python)
+        launching.start(count, [*before, *words], environ={OUT: folder}, python=python)
         found = [json.loads(path.read_text()) for path in Path(folder).glob("*.json")]
     if len(found) != count:
         sys.exit(f"{way}: {len(found)} of {count} ranks have told what they took")
@@ -88,7 +88,7 @@ def main() -> int:
             taken: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
             for _ in range(options.rounds):
                 for way in ways:
-                    with jobs.busy(loops):
+                    with launching.busy(loops):
                         taken[way].append(run(way, count, options.epochs))
             least = {way: {name: min(one[name] for one in all_) for name in all_[0]} for way, all_ in taken.items()}
             for way in ways:

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import hosts as emulated
-from benchmarks import jobs, tables
+from benchmarks import launching, tables
 
 
 def sums(count: int, each: int, gbit: float, sizes: str, repeats: int) -> list[dict[str, Any]]:
     """Sums over `count` hosts of `each` ranks; see `benchmarks.wire`."""
     with emulated.Hosts(count, gbit) as hosts:
-        figures = jobs.on_ranks(count * each, ["-m", "benchmarks.wire", sizes, str(repeats)], hosts, each)
+        figures = launching.on_ranks(count * each, ["-m", "benchmarks.wire", sizes, str(repeats)], hosts, each)
     for figure in figures:
         figure["limit_sent"] = 2 * (count - 1) / count * figure["bytes"]
         figure["limit_seconds"] = figure["limit_sent"] * 8 / (gbit * 1e9)
@@ -35,11 +35,11 @@ def steps(count: int, gbit: float, options: argparse.Namespace) -> list[dict[str
     cores = 1 if count <= len(os.sched_getaffinity(0)) else 0
     with tempfile.TemporaryDirectory() as folder, emulated.Hosts(count, gbit, cores=cores) as hosts:
         file = Path(folder) / "steps.json"
-        words = [sys.executable, "-m", "benchmarks.step", "-n", str(count), "--hosts", jobs.listed(hosts)]
+        words = [sys.executable, "-m", "benchmarks.step", "-n", str(count), "--hosts", launching.listed(hosts)]
         words += ["--peers", "none", "--models", options.model, "--configurations", options.configurations]
         words += ["--compute", str(options.compute), "--batch", str(options.batch)]
         words += ["--steps", "2"] if options.model == "mlp" else []
-        jobs.run([*words, "--rounds", str(options.rounds), "--json", str(file)], hosts)
+        launching.run([*words, "--rounds", str(options.rounds), "--json", str(file)], hosts)
         return list(json.loads(file.read_text())["figures"])
 
 
@@ -125,7 +125,7 @@ def main() -> None:
     if reason := emulated.unavailable():
         print(f"scripts/bench cluster: skipped, {reason}.")
         return
-    with jobs.busy(options.busy_loops):
+    with launching.busy(options.busy_loops):
         tables.keep(measure(options))
 
 

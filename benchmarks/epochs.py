@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks import jobs, tables
+from benchmarks import launching, tables
 
 BATCH, SHORT = 32, 10
 WAYS = {
@@ -78,7 +78,7 @@ def run(way: str, count: int, epochs: int) -> dict[str, float]:
     """What rank 0 has found."""
     words = ["-m", "benchmarks.epochs", "--rank", way, "--epochs", str(epochs)]
     before = ["-m", "matex_tf"] if way.startswith("ranks") else []
-    found: dict[str, float] = jobs.on_ranks(count, [*before, *words])
+    found: dict[str, float] = launching.on_ranks(count, [*before, *words])
     return found
 
 
@@ -92,7 +92,7 @@ def main() -> int:
     if options.rank:
         found = measure(options.rank, options.epochs)
         if os.environ.get("OMPI_COMM_WORLD_RANK", "0") == "0":
-            jobs.tell(found)
+            launching.tell(found)
         return 0
     kinds = [(way, count) for count in map(int, options.ranks.split(",")) for way in WAYS if way.startswith("ranks")]
     kinds = [(way, 1) for way in WAYS if way.startswith("plain")] + kinds

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import jobs, tables
+from benchmarks import launching, tables
 from matex_tf.launch import mpirun_command
 from matex_tf.planning import plotting
 
@@ -101,7 +101,7 @@ def cost_rank(models: str, steps: int, rounds: int) -> None:
                         "spread": [min(ratios), max(ratios)]})  # fmt: skip
     ranks.guard = None
     if ranks.rank == 0:
-        jobs.tell(figures)
+        launching.tell(figures)
     ranks.barrier("end")
     os._exit(0)
 
@@ -110,7 +110,7 @@ def cost(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Milliseconds of a step with either setting."""
     words = ["-m", "benchmarks.faults", "--as-rank", "--models", options.models, "--steps", str(options.steps)]
     words += ["--rounds", str(options.rounds)]
-    return list(jobs.on_ranks(options.ranks, words, survive=True, environ={"TF_CPP_MIN_LOG_LEVEL": "3"}))
+    return list(launching.on_ranks(options.ranks, words, survive=True, environ={"TF_CPP_MIN_LOG_LEVEL": "3"}))
 
 
 def recovery(how: str, ranks: int, death: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks import jobs, tables
+from benchmarks import launching, tables
 
 MODELS = {"mlp": "MLP, 1.3 M weights", "convnet": "convnet"}
 _BATCH, _STEPS = 64, 20  # rows of a batch, steps after the first
@@ -83,7 +83,7 @@ def measure(name: str, rounds: int) -> None:
             model.train_on_batch(x, y)
             steps.append(1000 * (time.perf_counter() - begun))
         checks.append(sum(spent))
-    jobs.tell({"check": min(checks), "step": statistics.median(steps)})
+    launching.tell({"check": min(checks), "step": statistics.median(steps)})
 
 
 def main() -> int:
@@ -102,7 +102,7 @@ def main() -> int:
     for name in options.models.split(","):
         words = ["-m", "matex_tf", "-m", "benchmarks.first_step", "--rank", name, "--rounds", str(options.rounds)]
         for count in options.ranks.split(","):
-            times = jobs.on_ranks(int(count), words)
+            times = launching.on_ranks(int(count), words)
             figures.append({"model": name, "ranks": int(count), **times})
             rows.append([MODELS[name], f"{count} ranks", f"{times['step']:.1f}", f"{times['check']:.0f}"])
     columns = ["model", "on", "a step", "the check, once"]

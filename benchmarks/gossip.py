@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 from benchmarks import hosts as emulated
-from benchmarks import jobs, tables, training
+from benchmarks import launching, tables, training
 
 #: What is compared by the accuracy that it ends with.
 TRAININGS = {
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)
     options = tables.parse(parser)
     if options.as_rank:
-        jobs.tell(train_digits(options.seeds, options.epochs))
+        launching.tell(train_digits(options.seeds, options.epochs))
         return
     figures: dict[str, Any] = {}
     if "steps" in options.parts.split(","):
@@ -87,7 +87,7 @@ def steps(options: argparse.Namespace) -> list[dict[str, Any]]:
     for count in map(int, options.hosts.split(",")):
         with emulated.Hosts(count, options.gbit) as hosts:
             words = training.words(options.model, options.compute / 1e3, 1, options.rounds, 8, 0, names)
-            found = jobs.on_ranks(count, words, hosts)
+            found = launching.on_ranks(count, words, hosts)
         figures.append({"hosts": count, "strategies": found})
         rows.append((str(count), *(f"{1e3 * one['seconds']:.0f}" for one in found)))
     nbytes = 4 * figures[0]["strategies"][0]["parameters"]
@@ -110,7 +110,7 @@ def digits(options: argparse.Namespace) -> list[dict[str, Any]]:
                 print(f"scripts/bench gossip: {name} skipped, {reason}.")
                 continue
             with emulated.Hosts(count) if apart else contextlib.nullcontext() as hosts:
-                found = jobs.on_ranks(count, words, hosts)
+                found = launching.on_ranks(count, words, hosts)
             figures.append({"ranks": count, "strategy": name, "trainings": found})
             accuracies = [100 * one["accuracy"] for one in found]
             print(f"  {count} ranks, {name}: {statistics.mean(accuracies):.2f} %", file=sys.stderr, flush=True)

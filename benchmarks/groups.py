@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import hosts as emulated
-from benchmarks import jobs, tables
+from benchmarks import launching, tables
 from benchmarks.training import digits
 
 DILOCO = {
@@ -83,7 +83,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
         counter = Counter(hosts)
         counter.start()
         for name in names:
-            figures = jobs.on_ranks(options.hosts, ["-m", "benchmarks.groups", name, *map(str, words)], hosts)
+            figures = launching.on_ranks(options.hosts, ["-m", "benchmarks.groups", name, *map(str, words)], hosts)
             for figure in figures:
                 figure["between"] = counter.within(figure["begin"], figure["end"])
                 print(figure, file=sys.stderr, flush=True)
@@ -219,7 +219,7 @@ def main() -> None:
     patches.install(seed=7)
     found = [train(name, model, target, most, rows, epochs, seed) for seed in range(seeds)]
     if ranks.rank == 0:
-        jobs.tell(found)
+        launching.tell(found)
 
 
 if __name__ == "__main__":

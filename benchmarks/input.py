@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import input_loop, input_peer, jobs, peers, tables
+from benchmarks import input_loop, input_peer, launching, peers, tables
 from benchmarks.input_data import BATCH, data_of, write
 
 KINDS = (
@@ -190,7 +190,7 @@ def _tell(taken: list[tuple[float, float, int, int]], digest: int) -> None:
             "used": [int(bytes_) for bytes_ in everyone[:, 0, 3]],
             "digest": digest,
         }
-        jobs.tell(result)
+        launching.tell(result)
 
 
 def _options(kind: str) -> list[str]:
@@ -210,7 +210,7 @@ def measure(kind: str, folder: Path, ranks: int, epochs: int, batch: int) -> dic
         return input_peer.measure(folder, ranks, epochs, batch)
     words = ["-m", "matex_tf", "--notes", "off", "--seed", "1", *_options(kind)]
     words += [__file__, "--as-rank", kind, str(folder), "--epochs", str(epochs), "--batch", str(batch)]
-    return dict(jobs.on_ranks(ranks, words, environ={"TF_CPP_MIN_LOG_LEVEL": "3"}))
+    return dict(launching.on_ranks(ranks, words, environ={"TF_CPP_MIN_LOG_LEVEL": "3"}))
 
 
 def show(figures: Sequence[dict[str, Any]], title: str, note: str) -> None:

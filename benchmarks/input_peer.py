@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import jobs, peers
+from benchmarks import launching, peers
 
 _OUT, _PORTS = "INPUT_OUT", "INPUT_PORTS"
 
@@ -28,11 +28,11 @@ def measure(folder: Path, ranks: int, epochs: int, batch: int) -> dict[str, Any]
         epochs: after one that does not count.
         batch: images of a batch of all workers.
     """
-    ports = ",".join(map(str, jobs.free_ports(ranks)))
+    ports = ",".join(map(str, launching.free_ports(ranks)))
     words = ["-m", "benchmarks.input_peer", str(folder), str(epochs), str(batch)]
     with tempfile.TemporaryDirectory() as out:
         environ = {_OUT: out, _PORTS: ports, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        jobs.start(ranks, words, environ=environ, python=str(peers.TENSORFLOW.python))
+        launching.start(ranks, words, environ=environ, python=str(peers.TENSORFLOW.python))
         found = [json.loads(path.read_text()) for path in sorted(Path(out).glob("*.json"))]
     if len(found) != ranks:
         sys.exit(f"{len(found)} of {ranks} workers have told what they took")

@@ -1,101 +1,162 @@
-"""Jobs whose ranks measure something: how a benchmark starts them, and what the first rank tells it."""
+"""Whole jobs, from the command to the exit: seconds by phase, and CPU seconds, of this package and of its peers.
+
+Each job is a script that trains, evaluates and saves, started by a command as a user gives it: LeNet for 2,000 steps,
+ResNet-20 on small images that are flipped and shifted, with a validation, a transformer that classifies texts, and a
+network on the columns of a CSV file. All compute the same steps of the same global batches; the ranks of a peer take
+batch/p rows each. In the ways `plain`, `matex_tf` and `jax` the script knows nothing of ranks; `plain` and `jax` are
+one process with as many cores as the others have ranks. The table is read by `DataSet` on this package's ranks, each
+its part, and elsewhere by pandas, whole.
+
+    launch       from the command to the script's first line
+    import       of the framework
+    start        of the peer's own library: a group of processes, a strategy
+    input        rows made, or the file read
+    model        built and compiled
+    first step   of `fit`; most of it traces
+    steps        the others, with what an epoch costs
+    evaluation   within `fit`, or behind it
+    saving       of the model
+    exit         from the script's last line to the end of the command
+
+Peers need environments of their own (`scripts/bench peers`); those that are not there are left out, with a line.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import argparse
 import json
 import os
-import socket
+import resource
+import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import hosts as emulated
+from benchmarks import launching, peers, tables
+from benchmarks.whole import clock, in_keras, tasks
 from matex_tf.launch import mpirun_command
 
-ROOT = Path(__file__).resolve().parents[1]
-_FOUND = "RESULT "
-#: One thread computes on each rank, and one more may wait, as `matex-tf run` has it where a rank has a core.
-THREADS = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2"}
-#: What mpirun (Open MPI 5) says, now and then, where others start or network interfaces come and go beside it.
-_UNLUCKY = "listener thread failed to start"
+SCRIPTS = Path(__file__).parent / "whole"
+PHASES = (*("launch", "import", "start", "input", "model", "first step", "steps", "evaluation", "saving", "exit"),)
+WAYS = ("plain", "matex_tf", "jax", "horovod", "mirrored", "ddp")
+_PEERS = {"horovod": peers.TENSORFLOW, "mirrored": peers.TENSORFLOW, "ddp": peers.TORCH}
 
 
-def tell(found: Any) -> None:
-    """On a rank: hand what was found to the benchmark that started it."""
-    print(_FOUND + json.dumps(found), flush=True)
+def missing(way: str) -> str:
+    """Why a way cannot be taken here; "" if it can."""
+    if way == "jax":
+        there = subprocess.run([sys.executable, "-c", "import jax"], capture_output=True).returncode == 0
+        return "" if there else "needs JAX: pip install 'jax>=0.10'"
+    peer = _PEERS.get(way)
+    return "" if peer is None or peer.ready else f"scripts/bench peers --only {peer.name} makes its environment"
 
 
-def run(command: Sequence[str], hosts: emulated.Hosts | None = None, environ: Mapping[str, str] | None = None) -> str:
-    """Run a command, on `head` where there are hosts; what it prints. Ends the benchmark where the command fails."""
-    line = ["setpriv", "--pdeathsig", "TERM", *hosts.on(), *command] if hosts else list(command)
-    extra = {**(hosts.environ if hosts else {}), **(environ or {})}
-    environ = {**os.environ, **extra, "PYTHONPATH": str(ROOT)}
-    for _ in range(3):
-        done = subprocess.run(line, env=environ, capture_output=True, text=True, errors="replace")
-        if _UNLUCKY not in done.stderr:
-            break
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
-    return done.stdout
+def command(way: str, ranks: int, hosts: emulated.Hosts | None) -> tuple[list[str], dict[str, str]]:
+    """What starts a script, up to its name, and variables for it."""
+    one = {name: str(ranks) for name in launching.THREADS}  # a process with as many threads
+    if way in ("plain", "jax"):
+        return [sys.executable], one | ({"KERAS_BACKEND": "jax"} if way == "jax" else {})
+    where = launching.listed(hosts, -(-ranks // len(hosts.names))) if hosts else ""
+    if way == "matex_tf":
+        line = [str(Path(sys.executable).with_name("matex-tf")), "run", "-n", str(ranks), "--notes", "off"]
+        return [*line, *(["--hosts", where] if where else [])], {}
+    environ = dict(launching.THREADS)
+    if way == "mirrored":
+        environ[in_keras.PORTS] = ",".join(map(str, launching.free_ports(ranks)))
+    if way == "ddp":
+        environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(launching.free_ports(1)[0])}
+    line = mpirun_command.mpirun_line(mpirun_command.find_mpirun(), ranks, where, names=list(environ))
+    return [*line, str(_PEERS[way].python)], environ
 
 
-def start(
-    count: int,
-    words: Sequence[str],
-    hosts: emulated.Hosts | None = None,
-    each: int = 1,
-    survive: bool = False,
-    environ: Mapping[str, str] | None = None,
-    python: str = sys.executable,
-) -> str:
-    """Run Python on ranks, to their end; what they print.
-
-    Args:
-        count: ranks.
-        words: what follows the interpreter's name.
-        hosts: emulated ones on which they run, `each` on one; None for this machine.
-        survive: as for `mpirun_command.mpirun_line`.
-        environ: variables of the ranks, beside their threads.
-        python: the interpreter.
-    """
-    where = listed(hosts, each) if hosts else ""
-    line = mpirun_command.mpirun_line(mpirun_command.find_mpirun(), count, where, names=list(THREADS), survive=survive)
-    return run([*line, python, *words], hosts, {**THREADS, **(environ or {})})
+def measure(name: str, way: str, ranks: int, folder: Path, hosts: emulated.Hosts | None) -> dict[str, float]:
+    """Run a job once: seconds by phase, "all", "CPU" of all its processes, and its score."""
+    words, extra = command(way, ranks, hosts)
+    result = folder / "result.json"
+    result.unlink(missing_ok=True)
+    script = SCRIPTS / ("in_torch.py" if way == "ddp" else "in_keras.py")
+    line = [*(hosts.on() if hosts else []), *words, str(script), name, way, str(result), str(folder / "table.csv")]
+    environ = {**os.environ, **(hosts.environ if hosts else {}), **extra, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environ["PYTHONPATH"] = str(launching.ROOT)
+    before, begin = _cpu(), clock.now()
+    done = subprocess.run(line, env=environ, capture_output=True, text=True, errors="replace", cwd=folder)
+    end = clock.now()
+    if done.returncode or not result.exists():
+        sys.exit(f"{' '.join(line)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    told: dict[str, Any] = json.loads(result.read_text())
+    spent = {"launch": told["begun"] - begin, **told["spent"], "exit": end - told["ended"]}
+    return {**spent, "all": end - begin, "CPU": _cpu() - before, "score": told["score"]}
 
 
-def on_ranks(count: int, words: Sequence[str], *args: Any, **kwargs: Any) -> Any:
-    """What the first rank told; arguments are those of `start`."""
-    printed = start(count, words, *args, **kwargs)
-    told = [text for text in printed.splitlines() if text.startswith(_FOUND)]
-    if not told:
-        sys.exit(f"{' '.join(words)} told nothing:\n{printed[-3000:]}")
-    return json.loads(told[0].removeprefix(_FOUND))
+def _cpu() -> float:
+    """CPU seconds of all processes that have been waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
-def listed(hosts: emulated.Hosts, each: int = 1) -> str:
-    """Hosts as `--hosts` wants them, with so many ranks on each."""
-    return ",".join(f"{name}:{each}" for name in hosts.names)
+def show(name: str, found: Mapping[str, Sequence[Mapping[str, float]]], where: str, rounds: int) -> None:
+    """Print the table of a job."""
+    rows = []
+    for way, each in found.items():
+        medians = {what: statistics.median(one.get(what, 0.0) for one in each) for what in (*PHASES, "all", "CPU")}
+        whole = [one["all"] for one in each]
+        figures = [f"{medians[what]:.1f}" for what in (*PHASES, "all", "CPU")]
+        rows.append([way, *figures, f"{min(whole):.1f} to {max(whole):.1f}", f"{each[-1]['score']:.2f}"])
+    columns = ["", *PHASES, "all", "CPU", "spread", "accuracy"]
+    title = f"{name}: seconds from the command to the exit, {where}"
+    tables.show(title, columns, rows, less=["all", "CPU"], spreads={"all": "spread"}, note=f"median of {rounds}")
 
 
-@contextlib.contextmanager
-def busy(loops: int) -> Iterator[None]:
-    """Other programs that want the cores."""
-    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
-    try:
-        yield
-    finally:
-        for one in running:
-            one.kill()
-            one.wait()
+def main() -> int:
+    parser = tables.parser("jobs", __doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--tasks", default=",".join(tasks.TASKS), help="which (default %(default)s)")
+    parser.add_argument("--ways", default=",".join(WAYS), help="which (default %(default)s)")
+    parser.add_argument("-n", type=int, default=2, dest="ranks", help="ranks, and cores of one process (default 2)")
+    parser.add_argument("--rounds", type=int, default=3, help="in which the ways take turns (default 3)")
+    parser.add_argument("--mb", type=int, default=1000, help="size of the CSV file (default 1000)")
+    parser.add_argument("--hosts", type=int, default=0, help="emulated hosts (root), for matex_tf, horovod and plain")
+    parser.add_argument("--gbit", type=float, default=1.0, help="of their links (default 1)")
+    options = tables.parse(parser)
+    wanted, ways = options.tasks.split(","), options.ways.split(",")
+    for option, given, known in (("--tasks", wanted, tasks.TASKS), ("--ways", ways, WAYS)):
+        if unknown := sorted(set(given) - set(known)):
+            parser.error(f"{option}: {', '.join(unknown)} is none of {', '.join(known)}")
+    if options.hosts:
+        ways = [way for way in ways if way in ("plain", "matex_tf", "horovod")]
+    for way in ways:
+        if why := missing(way):
+            print(f"  {way} is left out: {why}", file=sys.stderr, flush=True)
+    ways = [way for way in ways if not missing(way)]
+    kept: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        if "tabular" in wanted:
+            tasks.write_table(f"{folder}/table.csv", options.mb)
+        for name in wanted:
+            kept[name] = compare(name, ways, options, Path(folder))
+            tables.keep(kept)
+    return 0
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+def compare(name: str, ways: Sequence[str], options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Measure a job in each way, in turn; what was found, by way."""
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
+    where = f"{options.ranks} ranks"
+    for number in range(options.rounds):
+        for way in ways[:: -1 if number % 2 else 1]:
+            if options.hosts and way != "plain":
+                where = f"{options.ranks} ranks on {options.hosts} hosts, {options.gbit:g} Gbit/s"
+                with emulated.Hosts(options.hosts, options.gbit) as hosts:
+                    found[way].append(measure(name, way, options.ranks, folder, hosts))
+            else:
+                found[way].append(measure(name, way, options.ranks, folder, None))
+    show(name, found, where, options.rounds)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

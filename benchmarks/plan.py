@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import hosts as emulated
-from benchmarks import jobs, plan_groups, tables, training
+from benchmarks import launching, plan_groups, tables, training
 from benchmarks.training import SERVER
 from matex_tf.features.plan.predict import best, compared
 
@@ -42,15 +42,15 @@ def compare(count: int, gbit: float, options: argparse.Namespace) -> dict[str, A
     compute = options.compute / 1e3
     with tempfile.TemporaryDirectory() as folder, emulated.Hosts(count, gbit) as hosts:
         planned = Path(folder) / "plan.json"
-        flags = ["--hosts", jobs.listed(hosts), "--threads", "1"]
+        flags = ["--hosts", launching.listed(hosts), "--threads", "1"]
         flags += ["--json", str(planned), "--png", str(Path(folder) / "plan.png")]
         flags += ["--cores", f"{len(os.sched_getaffinity(0))}/{count}"]  # accelerators leave them to the exchange
         script = ["-m", "benchmarks.plan", "--rank", options.model, str(options.rows), str(compute)]
-        jobs.run([str(Path(sys.executable).with_name("matex-tf")), "plan", *flags, *script], hosts)
+        launching.run([str(Path(sys.executable).with_name("matex-tf")), "plan", *flags, *script], hosts)
         predicted = next(row["seconds"] for row in json.loads(planned.read_text())["rows"] if row["ranks"] == count)
         wanted = [name for name in compared() if name in predicted and name != SERVER]
         words = training.words(options.model, compute, options.rows, options.rounds, options.steps, 0, wanted)
-        found = jobs.on_ranks(count, words, hosts)
+        found = launching.on_ranks(count, words, hosts)
     measured = {one["strategy"]: one["seconds"] for one in found if one["strategy"] in wanted}
     return {"hosts": count, "gbit": gbit, "predicted": {name: predicted[name] for name in wanted}, "measured": measured}
 

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import accelerator, jobs
+from benchmarks import accelerator, launching
 from benchmarks import hosts as emulated
 
 HOSTS, GROUP = 4, 2
@@ -44,11 +44,11 @@ def compare(gbit: float, options: argparse.Namespace) -> dict[str, Any]:
         flags += ["--ranks", str(HOSTS), "--json", str(planned), "--png", str(Path(folder) / "plan.png")]
         flags += ["--cores", f"{len(os.sched_getaffinity(0))}/{HOSTS}"]  # accelerators leave them to the exchange
         script = ["-m", "benchmarks.plan", "--rank", options.model, str(options.rows), str(compute)]
-        jobs.run([str(Path(sys.executable).with_name("matex-tf")), "plan", *flags, *script], hosts)
+        launching.run([str(Path(sys.executable).with_name("matex-tf")), "plan", *flags, *script], hosts)
         plan = json.loads(planned.read_text())
         predicted = next(row["seconds"] for row in plan["rows"] if row["ranks"] == HOSTS)
         words = ["-m", "benchmarks.plan_groups", options.model, str(options.rows), str(compute), *NAMES]
-        measured = jobs.on_ranks(HOSTS, words, hosts)
+        measured = launching.on_ranks(HOSTS, words, hosts)
     return {
         "hosts": HOSTS,
         "gbit": gbit,
@@ -106,7 +106,7 @@ def main() -> None:
         if ranks.rank == 0:
             print(name, found[name], file=sys.stderr, flush=True)
     if ranks.rank == 0:
-        jobs.tell(found)
+        launching.tell(found)
 
 
 if __name__ == "__main__":

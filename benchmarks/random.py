@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks import jobs, tables
+from benchmarks import launching, tables
 
 WAYS = ("own", "by row")
 MODELS = {"convnet": "convnet, 3 dropouts", "transformer": "transformer, 2 blocks", "noise": "MLP, tf.random noise"}
@@ -82,7 +82,7 @@ def measure(name: str, rounds: int) -> None:
             # What a step draws is settled when it is traced, in the first round.
             with under_way.having(draws_apart=True) if way == "own" else contextlib.nullcontext():
                 model.fit(x, y, batch_size=_BATCH, shuffle=False, verbose=0, callbacks=[Clock(spent[way])])
-    jobs.tell({way: float(np.median(sorted(times[_STEPS:])[: len(times) // 10])) for way, times in spent.items()})
+    launching.tell({way: float(np.median(sorted(times[_STEPS:])[: len(times) // 10])) for way, times in spent.items()})
 
 
 def main() -> int:
@@ -99,7 +99,7 @@ def main() -> int:
     for name in options.models.split(","):
         words = ["-m", "matex_tf", "-m", "benchmarks.random", "--rank", name, "--rounds", str(options.rounds)]
         for count in options.ranks.split(","):
-            times = jobs.on_ranks(int(count), words)
+            times = launching.on_ranks(int(count), words)
             ratio = times["by row"] / times["own"]
             numbers = [f"{times[way]:.2f}" for way in WAYS]
             figures.append({"model": name, "ranks": int(count), **times})

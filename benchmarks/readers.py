@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import jobs, tables
+from benchmarks import launching, tables
 
 COLUMNS = 28
 FORMATS = {"csv": "data.csv", "hdf5": "data.h5", "netcdf": "data.nc"}
@@ -128,13 +128,13 @@ def rank_main(kind: str, path: str, how: str, repeats: int) -> None:
             "bytes": max(rank[best][1] for rank in everyone),
             "rows": [rank[best][2] for rank in everyone],
         }
-        jobs.tell(result)
+        launching.tell(result)
 
 
 def measure(kind: str, path: Path, how: str, ranks: int, repeats: int) -> dict[str, Any]:
     """Run one way of reading on some ranks; returns what rank 0 printed."""
     words = ["-m", "benchmarks.readers", "--as-rank", kind, str(path), how, "--repeats", str(repeats)]
-    return dict(jobs.on_ranks(ranks, words))
+    return dict(launching.on_ranks(ranks, words))
 
 
 def main() -> None:

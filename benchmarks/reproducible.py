@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks import jobs, tables
+from benchmarks import launching, tables
 
 MODELS = {"convnet": "convnet, 1.3 M parameters", "lstm": "LSTM, 0.1 M parameters"}
 _STEPS = 10  # of a block
@@ -54,7 +54,7 @@ def measure(name: str, virtual: int, rounds: int) -> None:
             begun = time.perf_counter()
             model.fit(x, y, batch_size=128, shuffle=False, verbose=0)
             spent[way].append(1000 * (time.perf_counter() - begun) / _STEPS)
-    jobs.tell({way: min(times[1:]) for way, times in spent.items()})
+    launching.tell({way: min(times[1:]) for way, times in spent.items()})
 
 
 def main() -> int:
@@ -73,7 +73,7 @@ def main() -> int:
         words = ["-m", "matex_tf", "--reproducible", str(options.virtual), "-m", "benchmarks.reproducible"]
         words += ["--rank", name, "--virtual", str(options.virtual), "--rounds", str(options.rounds)]
         for count in map(int, options.ranks.split(",")):
-            times = jobs.on_ranks(count, words)
+            times = launching.on_ranks(count, words)
             figures.append({"model": name, "ranks": count, **times})
             ratio = times["with"] / times["without"]
             where = f"{count} rank{'s' * (count > 1)}"

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import hosts as emulated
-from benchmarks import jobs, tables
+from benchmarks import launching, tables
 from benchmarks.step.turns import Barrier
 
 #: To so many ranks the cost of a meeting is carried.
@@ -134,7 +134,7 @@ def measure(count: int, rounds: int, how: str, hosts: emulated.Hosts | None = No
         warm = ["--warm-imports", "on" if how == WARM else "off"]
         words = [*words, "--plain"] if plain else ["-m", "matex_tf", "--notes", "off", *warm, *words]
         begin = now()
-        jobs.start(count, words, hosts, environ={"TF_CPP_MIN_LOG_LEVEL": "3"})
+        launching.start(count, words, hosts, environ={"TF_CPP_MIN_LOG_LEVEL": "3"})
         found = [json.loads((Path(name) / f"{rank}.json").read_text()) for rank in range(count)]
     result: dict[str, Any] = {"ranks": count, "hosts": len(hosts.names) if hosts else 1, "how": how}
     result["forked"] = "beside" in found[0]

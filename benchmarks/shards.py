@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks import jobs, tables
+from benchmarks import launching, tables
 
 WAYS = ("none", "state", "gradients", "weights")
 MODELS = {"mlp": "MLP, Adam", "transformer": "transformer, 4 blocks, AdamW"}
@@ -124,7 +124,7 @@ def measure(name: str, ways: list[str], rounds: int) -> None:
     every = world.current().allgather(mine, "tell what was measured")
     kinds = ("weights", "slots", "resident", "most", "milliseconds")
     most = {way: {kind: max(one[way][kind] for one in every) for kind in kinds} for way in ways}
-    jobs.tell({"whole": whole, **most})
+    launching.tell({"whole": whole, **most})
 
 
 def main() -> int:
@@ -144,7 +144,7 @@ def main() -> int:
         words = ["-m", "matex_tf", "-m", "benchmarks.shards", "--rank", name, "--rounds", str(options.rounds)]
         words += ["--ways", options.ways]
         for count in options.ranks.split(","):
-            told = jobs.on_ranks(int(count), words)
+            told = launching.on_ranks(int(count), words)
             figures.append({"model": name, "ranks": int(count), **told})
             for way in ways:
                 one = told[way]

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks import accelerator, jobs, tables
+from benchmarks import accelerator, launching, tables
 
 RANKS, SLOW = 3, 1
 NAMES = ("sync", "local", "server", "elastic")
@@ -111,7 +111,7 @@ def main() -> None:
             words = ["-m", "benchmarks.slow_group", str(options.compute / 1e3), str(options.work / 1e3)]
             words += [str(options.steps), form, *NAMES]
             environ = {"MATEX_BENCH_GROUP": str(folder)} if form == THIRD else {}
-            found[form] = jobs.on_ranks(RANKS, words, environ=environ)
+            found[form] = launching.on_ranks(RANKS, words, environ=environ)
     if folder is None:
         print("a third of a core: skipped, no control group of Linux can be made here (root).")
     rows = []
@@ -144,7 +144,7 @@ def measure_rank() -> None:
             (Path(group) / "cgroup.procs").write_text(str(os.getpid()))
         found[name] = ranks.allgather(train(name, compute, work, steps, form), "compare steps")
     if ranks.rank == 0:
-        jobs.tell(found)
+        launching.tell(found)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import jobs, tables
+from benchmarks import launching, tables
 
 KINDS = {
     "predict": "predict, one row",
@@ -35,7 +35,7 @@ def measure(times: int) -> None:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("sgd", loss, metrics=["accuracy"])
     # Every rank tells: a script that asked for its rank would have its calls shared out.
-    jobs.tell(
+    launching.tell(
         {
             "predict": _least(lambda: model.predict(x[:1], verbose=0), times),
             "predict_on_batch": _least(lambda: model.predict_on_batch(x[:1]), 10 * times),
@@ -63,7 +63,7 @@ def main() -> int:
         measure(options.times)
         return 0
     words = ["-m", "matex_tf", "-m", "benchmarks.small_calls", "--rank", "--times", str(options.times)]
-    found = {count: jobs.on_ranks(count, words) for count in (1, options.ranks)}
+    found = {count: launching.on_ranks(count, words) for count in (1, options.ranks)}
     rows = []
     for kind, title in KINDS.items():
         one, several = found[1][kind], found[options.ranks][kind]

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import jobs, tables
+from benchmarks import launching, tables
 from matex_tf.launch import mpirun_command
 
 #: In this order; the times of a process add up to the whole.
@@ -169,7 +169,7 @@ def commands(ranks: Sequence[int], ways: Sequence[str]) -> dict[str, tuple[list[
     mpirun = mpirun_command.find_mpirun()
     found = {"python train.py": ([sys.executable], True, False)}
     for count in ranks:
-        line = mpirun_command.mpirun_line(mpirun, count, names=list(jobs.THREADS))
+        line = mpirun_command.mpirun_line(mpirun, count, names=list(launching.THREADS))
         run = [str(Path(sys.executable).with_name("matex-tf")), "run", "-n", str(count), "--notes", "off"]
         for way in ways:
             if way == "import":

@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import groups, jobs, tables, training
+from benchmarks import groups, launching, tables, training
 from benchmarks import hosts as emulated
 from benchmarks.training import COMPUTE, SERVER
 from matex_tf.planning import plotting
@@ -40,7 +40,7 @@ def measure(model: str, options: argparse.Namespace, names: Sequence[str]) -> li
         words = training.words(
             model, options.compute / 1e3, options.rows, options.rounds, STEPS[model], accuracy, names
         )
-        return list(jobs.on_ranks(options.hosts, words, hosts))
+        return list(launching.on_ranks(options.hosts, words, hosts))
 
 
 def show(figures: Sequence[dict[str, Any]], title: str, note: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import accelerator, jobs
+from benchmarks import accelerator, launching
 from benchmarks.step import models
 
 #: Ranks that compute and update, and exchange nothing.
@@ -251,7 +251,7 @@ def main() -> None:
             figure["until"], figure["steps"], figure["accuracy"] = until(fresh, target)
         found.append(figure)
     if ranks.rank == 0:
-        jobs.tell(found)
+        launching.tell(found)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import jobs
+from benchmarks import launching
 from matex_tf.core import world
 from matex_tf.core.world import World
 from matex_tf.exchange import process_group
@@ -75,7 +75,7 @@ def main() -> None:
     ranks = world.init()
     figures = [measure(ranks, bytes_of(size), int(sys.argv[2])) for size in sys.argv[1].split(",")]
     if ranks.rank == 0:
-        jobs.tell(figures)
+        launching.tell(figures)
 
 
 if __name__ == "__main__":

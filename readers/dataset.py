@@ -41,7 +41,7 @@ class DataSet:
     """Training, validation and test data, of which each rank reads its own part.
 
     Every rank must make the same DataSet. `fit`, `evaluate` and `predict` take its arrays as they are: they know that
-    each rank holds other rows, use every row once an epoch, and make batches of the script's size of them all_or_none.
+    each rank holds other rows, use every row once an epoch, and make batches of the script's size of them all together.
 
     It is MaTEx's class; docs/data.md says what is different.
 

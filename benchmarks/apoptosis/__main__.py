@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import jobs, peers, tables
+from benchmarks import launching, peers, tables
 from benchmarks.apoptosis import tasks
 from benchmarks.apoptosis.tasks import Task
 from matex_tf.planning import plotting
@@ -118,12 +118,12 @@ def run(name: str, task: Task, data: Path, seed: int, options: argparse.Namespac
         if options.reach and "--grow" in flags:
             flags += ["--grow-to", f"{options.reach / (float(width) if width else options.width):g}"]
         module = ["-m", "matex_tf", "--notes", "off", *flags, "-m", "benchmarks.apoptosis.train"]
-        result: Found = jobs.on_ranks(options.ranks, [*module, *words], environ=quiet)
+        result: Found = launching.on_ranks(options.ranks, [*module, *words], environ=quiet)
         return result
     module_name, elsewhere, last, _ = PEERS[name]
     python = str(peers.NETWORKS.python) if elsewhere else sys.executable
     line = [python, "-m", f"benchmarks.apoptosis.{module_name}", *words, last]
-    printed = jobs.run(line, environ={**quiet, **jobs.THREADS})
+    printed = launching.run(line, environ={**quiet, **launching.THREADS})
     told = [text for text in printed.splitlines() if text.startswith("RESULT ")]
     result = json.loads(told[0].removeprefix("RESULT "))
     return result

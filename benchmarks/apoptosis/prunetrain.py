@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from benchmarks import jobs
+from benchmarks import launching
 from benchmarks.apoptosis import measure, tasks
 from matex_tf.features.dynamics import surgery
 
@@ -98,7 +98,7 @@ def main() -> None:
         if float(penalty) and first + EVERY < int(epochs):
             cut(model)
     test = model.evaluate(data["test_x"], data["test_y"], batch_size=2000, verbose=0)[1]
-    jobs.tell({"epochs": recorder.epochs, "test": float(test)})
+    launching.tell({"epochs": recorder.epochs, "test": float(test)})
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import sys
 import keras
 import numpy as np
 
-from benchmarks import jobs
+from benchmarks import launching
 from benchmarks.apoptosis import measure, tasks
 from matex_tf.core import world
 
@@ -27,7 +27,7 @@ def main() -> None:
 
     recorder = measure.recorder(keras, task.score, len(data["train_y"]), over_ranks)
     test = task.train(keras, model, data, int(batch), int(epochs), [recorder])
-    jobs.tell({"epochs": recorder.epochs, "test": test})
+    launching.tell({"epochs": recorder.epochs, "test": test})
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import jobs, tables
+from benchmarks import launching, tables
 from benchmarks.samples import cost
 from benchmarks.samples.tasks import TASKS, Task
 from benchmarks.samples.train import FIRST, OURS, SUBSET, WAYS
@@ -89,7 +89,7 @@ def run(name: str, seed: int, epochs: int, rate: float, ways: list[str]) -> dict
     words = ["-m", "matex_tf", "--notes", "off", "-m", "benchmarks.samples.train", name, str(seed), str(epochs)]
     with tempfile.TemporaryDirectory() as folder:
         given = {"MATEX_SAMPLE_SCORES": os.path.join(folder, "scores.csv"), "TF_CPP_MIN_LOG_LEVEL": "3"}
-        told: dict[str, dict[str, float]] = jobs.on_ranks(1, [*words, f"{rate:g}", ",".join(ways)], environ=given)
+        told: dict[str, dict[str, float]] = launching.on_ranks(1, [*words, f"{rate:g}", ",".join(ways)], environ=given)
     return told
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import jobs
+from benchmarks import launching
 from benchmarks.samples.tasks import TASKS, Task
 
 _PLAIN = {"prune_samples": 0.0}
@@ -97,7 +97,7 @@ def measure(task: Task, seed: int, epochs: int, rate: float, wanted: list[str]) 
             "wall": clock.walls[-1] - clock.walls[0],
             "last_loss": history.history["loss"][-1],
         }
-    jobs.tell(found)
+    launching.tell(found)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import peers, tables
-from benchmarks.jobs import THREADS, free_ports
+from benchmarks.launching import THREADS, free_ports
 from benchmarks.step import models, report, xla
 from benchmarks.step.turns import Job
 from matex_tf.launch import mpirun_command

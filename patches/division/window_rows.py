@@ -42,12 +42,12 @@ def parts(batched: Any, form: deferred.Deferred, whole: Any = None) -> tuple[Any
     specs = form.source.element_spec
     if not all(map(_copies, specs)) or sum(map(_bytes, specs)) > _SMALL:
         return _from_windows(form.source.window(size, drop_remainder=drop), specs, size, whole), [*form.stages]
-    chosen = _from_batches(form.source.batch(size, drop_remainder=drop), size, whole)
     stages = [*form.stages]
-    if stages[0].of_vectors is not None:
-        chosen = chosen.map(_of_vectors(stages.pop(0)))
-    if stages or calls.kind(batched) == "padded_batch":
-        return chosen.map(_share_of_each).unbatch(), stages
+    at_once = stages.pop(0) if stages[0].of_vectors is not None else None
+    by_row = bool(stages) or calls.kind(batched) == "padded_batch"
+    chosen = _from_batches(form.source.batch(size, drop_remainder=drop), size, whole, at_once, by_row)
+    if by_row:
+        return _unbatched(chosen), stages
     if whole is not None:
         chosen = chosen.flat_map(_pieces)
     return chosen, None
@@ -82,17 +82,43 @@ def _own(total: Any, size: int, whole: Any) -> tuple[Any, Any, Any]:
     return begin, count, tf.stack([pieces, taken, high - low, total, begin])
 
 
-def _from_batches(batches: Any, size: int, whole: Any) -> Any:
+def _from_batches(batches: Any, size: int, whole: Any, at_once: deferred.Stage | None, by_row: bool) -> Any:
+    """A share, or one for each row, and the rows.
+
+    It is one map, as an iterator takes some milliseconds to make for each.
+
+    Args:
+        at_once: what is done with all rows of the rank; None for nothing.
+        by_row: whether each row gets a share.
+    """
+
     @tf.autograph.experimental.do_not_convert
     def rows(*batch: Any) -> Any:
         total = tf.shape(batch[0])[0]
         begin, count, share = _own(total, size, whole)
         if whole is None:
-            return (share, *(leaf[begin : begin + count] for leaf in batch))
-        places = (begin + tf.range(count)) % total
-        return (share, *(tf.gather(leaf, places) for leaf in batch))
+            own = [leaf[begin : begin + count] for leaf in batch]
+        else:
+            places = (begin + tf.range(count)) % total
+            own = [tf.gather(leaf, places) for leaf in batch]
+        if at_once is not None:
+            place = at_once.first
+            own = [*own[:place], *tf.nest.flatten(at_once.of_vectors(own[place])), *own[place + 1 :]]
+        return (tf.tile(share[None], [tf.shape(own[0])[0], 1]) if by_row else share, *own)
 
     return batches.map(rows)
+
+
+def _unbatched(batches: Any) -> Any:
+    """The rows of batches of dense tensors: `unbatch` without the map that looks for sparse ones."""
+    rows = tuple(tf.TensorSpec(spec.shape[1:], spec.dtype) for spec in batches.element_spec)
+    shapes, types = [spec.shape for spec in rows], [spec.dtype for spec in rows]
+    variant = tf.raw_ops.UnbatchDataset(
+        input_dataset=tf.data.experimental.to_variant(batches), output_types=types, output_shapes=shapes
+    )
+    result = tf.data.experimental.from_variant(variant, rows)
+    result._inputs = lambda: [batches]
+    return result
 
 
 def _from_windows(windows: Any, specs: Any, size: int, whole: Any) -> Any:
@@ -108,22 +134,6 @@ def _from_windows(windows: Any, specs: Any, size: int, whole: Any) -> Any:
 
     rows = windows.flat_map(elements)
     return deferred.restructured(rows, (SHARE, *specs), rows)
-
-
-def _of_vectors(stage: deferred.Stage) -> Any:
-    """A map of batches, whose first part is a share."""
-    place = 1 + stage.first
-
-    @tf.autograph.experimental.do_not_convert
-    def call(*batch: Any) -> Any:
-        return (*batch[:place], *tf.nest.flatten(stage.of_vectors(batch[place])), *batch[place + 1 :])
-
-    return call
-
-
-@tf.autograph.experimental.do_not_convert
-def _share_of_each(share: Any, *rows: Any) -> Any:
-    return (tf.tile(share[None], [tf.shape(rows[0])[0], 1]), *rows)
 
 
 @tf.autograph.experimental.do_not_convert

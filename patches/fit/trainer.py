@@ -21,9 +21,9 @@ from matex_tf.patches.common import keras_lines, log_once, model_state, sharing_
 from matex_tf.patches.common.active_flag import ActiveFlag
 from matex_tf.patches.data import array_sharding, batches
 from matex_tf.patches.division import shared_work
-from matex_tf.patches.fit import asked, falling_behind, predict_function, small_calls, step_function
+from matex_tf.patches.fit import asked, epoch_iterators, falling_behind, predict_function, small_calls, step_function
 from matex_tf.patches.fit.step import one_rank_shapes
-from matex_tf.patches.keras import epoch_iterators, metrics, weights
+from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.recovery import growing_fit, resume_fit
 from matex_tf.patches.sources import batch_ownership as guesses
 from matex_tf.patches.sources import decide, price, source_sharding
@@ -239,6 +239,8 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
             model_state.of(predicting).predicts = found.made
         if of_tf_data:
             _divide(iterator, found.made, what)
+    if of_tf_data:
+        epoch_iterators.leave_out(iterator)
     if training and found.mark == "source":
         log_once.log("--data source: each rank does its part of the pipeline's work; batches may hold other rows")
     return result

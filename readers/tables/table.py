@@ -52,7 +52,7 @@ class Table(ABC):
 
     Attributes:
         paths: the files, in the order of their rows.
-        rows: how many rows they have all_or_none.
+        rows: how many rows they have in all.
         names: what inputs and labels are made of, for messages: ("x", "y").
         labelled: whether there are labels.
         classes: what each class is called, where the file says so: label k is classes[k].
