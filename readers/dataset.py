@@ -277,7 +277,7 @@ def say(
     parts = f"; each of {ranks.size} ranks has its part" if ranks.size > 1 else ""
     ranks.log(f"{name}{more}: {table.format}, {rows}{taken} rows, {table.said}{given}{gaps}{parts}")
     if table.words and not classes_follow:
-        ranks.log("the labels are words, which no model takes: say one_hot=True, or number them by shard.classes")
+        ranks.log("the labels are words, which a model cannot use: give one_hot=True, or number them by shard.classes")
     for note in table.notes:
         ranks.log(f"{name}: {note}")
 

@@ -126,7 +126,7 @@ class Checkpoints:
             try:
                 seed, before = read(self.folder, _SEED)
             except (Damaged, OSError, TypeError, ValueError) as error:
-                self.say(f"{str(error).rstrip('.')}; random numbers are others than before")
+                self.say(f"{str(error).rstrip('.')}; the job draws other random numbers than before")
             else:
                 if before != hashes:
                     raise MatexError(
@@ -154,7 +154,7 @@ class Checkpoints:
             try:
                 return place, read(self.folder, place.name)
             except (Damaged, OSError) as error:
-                older = "; an older one takes its place" if place != places[-1] else ""
+                older = "; an older one is used" if place != places[-1] else ""
                 self.say(f"{str(error).rstrip('.')}{older}")
                 if isinstance(error, Damaged):
                     with contextlib.suppress(OSError):

@@ -171,7 +171,7 @@ class Growth:
         for _ in range(int(said["ranks"])):
             if why := self._no_room(str(said.get("host", ""))):
                 coming.append(_Coming(-1, time.monotonic()))
-                self._lose(coming[-1], f"a rank that was to come is refused: {why}")
+                self._lose(coming[-1], f"a joining rank is refused: {why}")
                 continue
             while (number := next(self._numbers)) <= max(self._world.first_ranks):
                 pass
@@ -200,20 +200,22 @@ class Growth:
             **{"path": sys.path[1:], **self._reached},
         }
         if not self._starting.acquire(timeout=_START_SECONDS):
-            return self._lose(one, "a rank that was to come is refused: an earlier one still starts, or died as it did")
+            return self._lose(
+                one, "a joining rank is refused: an earlier one has not started yet, or has died; try again"
+            )
         watch = threading.Timer(_START_SECONDS, self._late, (one,))
         watch.daemon = True
         watch.start()
         try:
             one.bridge = self._world.start([sys.executable, "-m", "matex_tf.job.newcomer"], told)
         except CommunicationError as error:
-            self._lose(one, f"a rank that was to come cannot be started: {error}")
+            self._lose(one, f"a joining rank cannot be started: {error}")
         watch.cancel()
         self._starting.release()
 
     def _late(self, one: _Coming) -> None:
         """Open MPI waits for ever for a program that dies as it starts."""
-        self._lose(one, f"a rank that was to come did not start within {_START_SECONDS:.0f} s, or died as it started")
+        self._lose(one, f"a joining rank did not start within {_START_SECONDS:.0f} s, or died before")
 
     def _hear(self, said: dict[str, Any], line: Line) -> None:
         """A rank that comes: where is the job?"""
@@ -234,10 +236,10 @@ class Growth:
                 line.say(*self._where(over))
             while "ready" not in (words := line.hear()[0]):
                 if "refused" in words:
-                    return self._lose(one, f"a rank that was to come is refused: {words['refused']}")
+                    return self._lose(one, f"a joining rank is refused: {words['refused']}")
                 line.say(*self._where(int(words["where"])))
         except (OSError, ValueError, KeyError):
-            return self._lose(one, "a rank that was to come has died")
+            return self._lose(one, "a joining rank has died before it took part")
         one.ready = int(words["ready"])
 
     def _where(self, fit: int) -> tuple[dict[str, Any], bytes]:
@@ -266,7 +268,7 @@ class Growth:
         if one is None or one.line is None or one.bridge is None:
             return None
         if why_not:
-            self._lose(one, f"a rank that was to come is refused: {why_not}")
+            self._lose(one, f"a joining rank is refused: {why_not}")
             return None
         seconds = float(os.environ.get("MATEX_TEST_TRIAL_SECONDS", _TRIAL_SECONDS))
         watch = threading.Timer(seconds, kill, (one.process,))
@@ -315,5 +317,5 @@ class Growth:
         assert self._trial is not None
         (one, watch), self._trial = self._trial, None
         watch.cancel()
-        self._lose(one, f"a rank that was to come {how}")
+        self._lose(one, f"a joining rank {how}")
         kill(one.process)  # it may hang

@@ -175,7 +175,7 @@ class TransactionGuard:
         if self._world.growth is not None:
             self._world.growth.left_because = why
         if self._world.rank == 0:
-            self._world.log(f"{name_ranks(apart)}, which came while the job ran, must leave: {why}")
+            self._world.log(f"{name_ranks(apart)}, which joined while the job ran, must leave: {why}")
         for rank in apart:
             kill(self._processes[rank])
         raise RankLost(why)
@@ -199,7 +199,8 @@ class TransactionGuard:
             missing = sum(liveness.alive(self._left_behind)) if self._world.rank == 0 else 0
             if missing:
                 ranks = f"{missing} rank{'s' * (missing > 1)}"
-                print(f"{ENDS_WITHOUT}{ranks} that may be alive, out of reach", file=sys.stderr, flush=True)
+                lost = f"{ranks} that cannot be reached: end what still runs there"
+                print(f"{ENDS_WITHOUT}{lost}", file=sys.stderr, flush=True)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # Open MPI complains of ranks that have left before
             self._world.leave_together()
             sign.give()
@@ -250,7 +251,7 @@ class TransactionGuard:
             if away and not liveness.wins_split(survivors, away):
                 print(
                     f"matex_tf: {name_ranks(survivors)} of {len(hosts)} on {here} cannot reach {name_ranks(away)}, "
-                    "which may go on without: this part of the job ends",
+                    "which may train on without them: this part of the job ends",
                     file=sys.stderr,
                     flush=True,
                 )

@@ -183,10 +183,8 @@ def _keep(world: World, layer: PrivateLayer, settings: Settings, mounts: Mounts)
     def end() -> None:
         layer.publish()
         if world.rank and not guest and callers.asks() and (count := layer.keep_missing()) and settings.notes:
-            files = (
-                "a file that rank 0 has not: it is" if count == 1 else f"{count} files that rank 0 has not: they are"
-            )
-            world.log(f"rank {world.rank} has made {files} kept")
+            files = "a file" if count == 1 else f"{count} files"
+            world.log(f"rank {world.rank} has made {files} that rank 0 has not made; matex_tf keeps them")
         layer.remove()
 
     atexit.register(namespaces.here_alone(end))  # before the script registers anything: so it comes last
@@ -230,7 +228,7 @@ def failed(world: World, error: BaseException) -> None:
     if isinstance(world.on_meeting, _Publishing) and not ends_well:
         if "No space left" in str(error):
             place = world.on_meeting.layer.place
-            world.log(f"what a rank writes lies in {place} while the job runs: set TMPDIR, or take --files once")
+            world.log(f"what a rank writes is in {place} while the job runs: set TMPDIR, or take --files once")
         world.on_meeting.at_once()
 
 

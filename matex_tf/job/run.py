@@ -282,14 +282,16 @@ def set_threads(world: World, wanted: int, reproducible: bool = False) -> str:
 
 
 def what_changes(world: World, settings: Settings) -> str:
-    """What the strategy and the codec change of the answer, for the end of the first line."""
+    """What settings change of the answer, for the end of the first line."""
     chosen, said = STRATEGIES[settings.strategy](settings), ""
     if chosen.changes:
         said = f"; --strategy {chosen.name} changes the answer: {chosen.changes}"
     if settings.codec != "none":
         nothing = len(world.nodes) == 1 and not chosen.encodes_in_node
         said += f"; --codec {settings.codec}: {'no effect on one node' if nothing else chosen.rounded}"
-    return said
+    if settings.batch == "per-rank":
+        said += f"; --batch per-rank: the global batch is {settings.training_ranks(world.size)} times as large"
+    return said + "".join(f"; {one.changes}" for one in settings.declared if getattr(one, "changes", ""))
 
 
 def _count(number: int, name: str) -> str:

@@ -208,8 +208,8 @@ def _watch_environment() -> None:
                 "environment of the job, or take --warm-imports off."
             )
         log_once.log(
-            f"the script sets {key}, after --warm-imports has imported TensorFlow: where that is read at import it has "
-            "no effect. Set it in the environment of the job, or take --warm-imports off"
+            f"the script sets {key}, after --warm-imports has imported TensorFlow: if TensorFlow reads it at import, "
+            "it has no effect. Set it in the environment of the job, or take --warm-imports off"
         )
 
     os.putenv = watched

@@ -74,7 +74,7 @@ def run(line: Line, ranks: int, hosts: str, settings: Settings, script: str, mpi
             if named := hosts or slurm.hosts():  # also those that were left out before: they may be back
                 now, left = _left(ranks, named, mpirun, settings)
                 if not left:
-                    _say(settings, "no host can be reached")
+                    _say(settings, "no host can be reached: start the job again with --resume on when hosts are back")
                     break
                 there = left if left != named else hosts
             _say(settings, f"restart {number + 1} of {settings.max_restarts}, with {now} rank{'s' * (now > 1)}")

@@ -37,6 +37,9 @@ def all_rows(value: Any) -> Any:
     if part is None:
         return value
     if part.apart:
-        log_once.log("matex_tf.all_rows gives each rank its own rows: ranks do not wait in a step of this strategy")
+        log_once.log(
+            "matex_tf.all_rows gives each rank its own rows only: with this --strategy ranks do not wait in a step. "
+            "Take --strategy sync"
+        )
         return value
     return tf.nest.map_structure(lambda one: gathered_batch.gather(one, part, _LABEL)[0], value)

@@ -85,8 +85,8 @@ def _looks_across(loss: Any, own: Any, given: Any, part: batch_share.StepShare) 
     values = trial_rows.tried(own, given, part)
     if values is None or not all(np.isfinite(value).all() for value in values):
         log_once.log(
-            f"loss {name} cannot be tried by itself, and is taken to be a mean over rows: what looks across the rows "
-            "of a batch in it sees those of a rank (docs/patched-steps.md)"
+            f"loss {name} cannot be tried outside of a step, and counts as a mean over rows. If it compares rows of "
+            "the batch, give it matex_tf.all_rows (docs/patched-steps.md)"
         )
         return False
     whole, some, others = values

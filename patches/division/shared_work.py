@@ -69,7 +69,7 @@ def done_by_all(divided: Divided) -> str:
         return ""
     if divided.dataset is None:
         return f"every rank does all of the work on it: {divided.kept}"
-    return f"what stands in front is done by all, since {divided.kept}"
+    return f"all ranks do what comes before it, since {divided.kept}"
 
 
 def tell(divided: Divided, place: str = "") -> None:

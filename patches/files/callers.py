@@ -148,8 +148,8 @@ def _say_forked(where: str) -> None:
     if world.rank() == 0 and settings.current().notes and _script().folders and not asks() and not _said_forked[0]:
         _said_forked[0] = 1
         world.current().log(
-            f"{where} changes files or starts programs in a process that the script has forked: every rank has such "
-            "processes, and each does it by itself (docs/files.md)"
+            f"{where} changes files or starts programs in a forked process, and so does that of every rank. Do it in "
+            "the main process to have it done once (docs/files.md)"
         )
 
 

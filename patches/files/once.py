@@ -200,7 +200,7 @@ def _say(ranks: world.World, everyone: Sequence[tuple[str, tuple[str, ...], str]
             shown = f"{name}({', '.join(details)}){at}{where}" if what.startswith(CALL) else what
             doing.setdefault(shown, []).append(rank)
         parts = "; ".join(f"{name_ranks(some)}: {what}" for what, some in doing.items())
-        ranks.log(f"ranks come to different calls, and each does its own ({parts})")
+        ranks.log(f"ranks are at different lines of the script, and each does its own call ({parts})")
     else:
         other = next(rank for rank, (_, details, _) in enumerate(everyone) if details != everyone[ranks.rank][1])
         texts = [", ".join(everyone[rank][1]) for rank in (ranks.rank, other)]

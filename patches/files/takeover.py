@@ -59,7 +59,7 @@ def _inherit(ranks: World) -> None:
         take_over = getattr(file, "take_over", None)
         if take_over is None:
             ranks.log(
-                f"{held.path} was open on rank {dead}, which has died: what is written to it from here on is lost"
+                f"{held.path} was open on rank {dead}, which has died: what the script writes to it from now on is lost"
             )
         elif missing := take_over():
-            ranks.log(f"{missing} bytes of {held.path} are missing, which rank {dead} had not yet written when it died")
+            ranks.log(f"{held.path} lacks {missing} bytes, which rank {dead} had not yet written when it died")

@@ -34,6 +34,6 @@ def look(model: Any, logs: Any) -> None:
         notes.epoch_losses = None
         since = f", after {least:.3g} in epoch {losses.index(least) + 1}" if math.isfinite(least) else ""
         log_once.log(
-            f"the loss of epoch {len(losses)} is {loss:.3g}{since}: if one rank has no such loss it is --strategy "
-            f"{strategy.name} that falls behind, since {strategy.changes}: {strategy.remedy}."
+            f"the loss of epoch {len(losses)} is {loss:.3g}{since}: compare with --strategy sync. If that does better, "
+            f"--strategy {strategy.name} is the cause, since {strategy.changes}: {strategy.remedy}."
         )

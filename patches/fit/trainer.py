@@ -97,10 +97,6 @@ def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     if strategies.current().apart:  # groups meet about weights before their first step
         keras_lines.build_before_fit(model, args[0] if args else kwargs.get("x"))
     per_rank = settings.current().batch == "per-rank"
-    if per_rank:
-        log_once.log(
-            f"each rank takes batches of the script's size: the global batch is {ranks.size} times as large (--batch)"
-        )
     if isinstance(model.train_function, step_function.StepFunction):
         model.train_function.feed.begin_fit()
     model_state.of(model).batches_in_step = ranks.size if per_rank else 1

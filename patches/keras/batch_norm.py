@@ -62,7 +62,10 @@ def _moments_of_op(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     if part is None:
         return wrapped(*args, **kwargs)
     if part.apart:
-        log_once.log("BatchNormalization(synchronized=True) is over each rank's own rows: ranks do not wait in a step")
+        log_once.log(
+            "BatchNormalization(synchronized=True) uses each rank's own rows: with this --strategy ranks do not "
+            "wait in a step"
+        )
         return wrapped(*args, **kwargs)
 
     def moments(x: tf.Tensor, axes: Any, keepdims: bool) -> tuple[tf.Tensor, tf.Tensor]:

@@ -17,7 +17,7 @@ from typing import Any
 from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import log_once, model_state, sharing_report, under_way, wrapping
+from matex_tf.patches.common import model_state, sharing_report, under_way, wrapping
 from matex_tf.patches.fit import asked
 from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.keras2 import steps
@@ -86,10 +86,6 @@ def _fit_together(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     ranks.at(f"the start of fit of {model.name}")
     asked.compare(wrapped, args, kwargs)
     times = ranks.size if settings.current().batch == "per-rank" else 1
-    if times > 1:
-        log_once.log(
-            f"each rank takes batches of the script's size: the global batch is {times} times as large (--batch)"
-        )
     if isinstance(model.train_function, steps.StepFunction):
         model.train_function.feed.begin_fit()
     with (

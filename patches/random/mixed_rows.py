@@ -94,4 +94,7 @@ def _is_range(value: Any) -> bool:
 
 
 def _tell(label: str) -> None:
-    log_once.log(f"{label} mixes rows of the batch: each rank mixes its own rows only, see docs/patched-steps.md.")
+    log_once.log(
+        f"{label} mixes rows of the batch: each rank mixes its own rows only. To mix all, do it in the pipeline "
+        "(docs/patched-steps.md)."
+    )

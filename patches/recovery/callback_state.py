@@ -48,9 +48,7 @@ def take(callbacks: list[Any]) -> bytes:
                 lost.append(refused)
         kept.append((kind.__name__, attributes))
     for refused in lost:
-        log_once.log(
-            f"checkpoints do not keep it: {refused}; when the job is started again, it is what the script makes"
-        )
+        log_once.log(f"checkpoints leave out {refused}: after a restart it is as the script makes it")
     return plain_encoder.dumps(kept, _other)
 
 

@@ -331,7 +331,7 @@ def _find(fits: Fits, store: Checkpoints) -> tuple[Place | None, dict[str, Any] 
         return None, None
     found = store.find(number) if ranks.rank == 0 else None
     if found is not None and found[1]["per_rank"] and found[1]["ranks"] != ranks.size and not found[0].done:
-        log_once.log(f"with --batch per-rank a fit goes on with as many ranks only: fit {number} begins again")
+        log_once.log(f"fit {number} begins again: with --batch per-rank it continues only on as many ranks as before")
         found = None
     values = found[1].pop("values") if found else None
     place, kept = ranks.broadcast(found or (None, None), "go on from a checkpoint")

@@ -124,7 +124,7 @@ class Paths:
         if len(set(everyone)) > 1:
             self.differ = True
             other = next(path for path in everyone if path != theirs)
-            log_once.log(f"ranks give other paths for one thing, and rank 0's is taken: {theirs}, not {other}")
+            log_once.log(f"the path differs between ranks, and that of rank 0 is used: {theirs}, not {other}")
         if mine == theirs:
             return
         mine, theirs = os.path.abspath(mine), os.path.abspath(theirs)

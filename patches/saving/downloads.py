@@ -31,7 +31,7 @@ def _one_a_node(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     said = ranks.allgather(failure and carried_error.pack(failure), f"wait for {name}")
     rank = next((rank for rank, error in enumerate(said) if error), None)
     if rank is not None and len(set(ranks.hosts)) > 1:
-        log_once.log(f"{ranks.hosts[rank]} could not get {name}")
+        log_once.log(f"{ranks.hosts[rank]} could not download {name}: look at its network, or put the file there")
     if failure is not None:
         raise failure
     if rank is not None:

@@ -187,7 +187,7 @@ def tell(finding: Finding, what: str) -> None:
     elif finding.differs:
         how = "each batch of rank 0" if finding.of_first_rank else "each batch"
         log_once.log(
-            f"{what}: {finding.differs} differs between ranks, and {how} is split by rows all the same, "
-            f"since {finding.why}: random ops that run in parallel, or an order that is not fixed, do that. "
-            "--rows own says that each rank has rows of its own (docs/data.md)."
+            f"{what}: {finding.differs} differs between ranks, and {how} is split by rows, since "
+            f"{finding.why}. Seed random ops, and fix the order (deterministic=True). If each rank has rows of its "
+            "own, take --rows own (docs/data.md)."
         )

@@ -39,34 +39,34 @@ class Reason(enum.Enum):
     REPRODUCIBLE = "all", "the parts of virtual ranks are cut of whole batches (--reproducible)", "leave it out"
     FAULTS = "all", "a rank that dies (--faults shrink) would take its rows with it", "--faults restart"
     TRAIN_ALONE = "all", "ranks train independently (--strategy)", "--strategy sync"
-    OWN_ROWS = "all", "each rank has rows of its own", "nothing: each rank makes its own rows alone"
+    OWN_ROWS = "all", "each rank has rows of its own", "nothing: each rank makes only its own rows"
     ROWS_DIFFER = "all", "its rows differ between ranks", "seed what draws them; or --rows own"
-    COUNTS_DIFFER = "all", "ranks have other numbers of batches", "seed what draws them; or --rows own"
+    COUNTS_DIFFER = "all", "ranks have different numbers of batches", "seed what draws them; or --rows own"
     KERAS_2 = "all", "Keras 2 gives every rank whole batches", "Keras 3"
     SPARSE = "arrays", "rows of sparse arrays are cut out of whole batches", "dense arrays"
     # Pipelines of tf.data.
-    NO_MAP = "tf.data", "no map stands in front of batch", "nothing: there is no work to divide"
-    BEHIND = "tf.data", "{kind} stands behind batch, and may look at several rows", "do it in front of `batch`"
+    NO_MAP = "tf.data", "it has no map before batch", "nothing: there is no work to divide"
+    BEHIND = "tf.data", "{kind} comes after batch, and may look at several rows", "do it before `batch`"
     EFFECTS = (
         "tf.data",
         "a map {effects}",
         "of Python: `tf.numpy_function(…, stateful=False)`. That draws: no branch around it, and known shapes",
     )
     SAMPLE_EFFECTS = "tf.data", "a function of it {effects}", "see above"
-    MAY_KEEP = "tf.data", "{kind} may keep a state", "do it in front of the files that are read"
+    MAY_KEEP = "tf.data", "{kind} may keep a state", "do it before files are read"
     ORDER = "tf.data", "its order is not fixed", "`deterministic=True`, and the same seeds on every rank"
     UNORDERED = "tf.data", "deterministic=False lets its elements come in any order", "`deterministic=True`"
     SHAPES = "tf.data", "the shapes of its rows are not known before they are made", "`tf.ensure_shape` in a map"
     SPARSE_SHAPES = "tf.data", "the shapes of its sparse elements are not known", "`tf.sparse.reset_shape` in a map"
-    NO_TENSORS = "tf.data", "its elements are no tensors", "tensors"
+    NO_TENSORS = "tf.data", "its elements are not tensors", "tensors"
     PADDED = (
         "tf.data",
-        "a map behind padded_batch changes what is padded to the longest row of the whole batch",
-        "do that in front of it, or give `padded_shapes`",
+        "a map after padded_batch changes what is padded to the longest row of the whole batch",
+        "do that before it, or give `padded_shapes`",
     )
-    ROUNDS = "tf.data", "take or skip stands behind repeat", "`take` and `skip` in front of `repeat`"
-    UNLIKE = "tf.data", "it is unlike what is known of datasets ({error})", "report it with your version of TensorFlow"
-    CSV = "tf.data", "{function} parses where it reads, since {why}", "one line for each record"
+    ROUNDS = "tf.data", "take or skip comes after repeat", "`take` and `skip` before `repeat`"
+    UNLIKE = "tf.data", "this kind of dataset is not known ({error})", "report it with your version of TensorFlow"
+    CSV = "tf.data", "{function} parses lines as it reads them, since {why}", "one line for each record"
     IN_FUNCTION = "tf.data", "it is made inside a tf.function", "make it outside"
     # Code of Python that makes batches or elements.
     DRAWS = (
@@ -76,25 +76,25 @@ class Reason(enum.Enum):
     )
     CHANGES = "Python", "making {made} changes what other code can see", "keep nothing; or --generators node"
     CANNOT_COMPARE = "Python", "it can reach {what}", "open files to be read; or --generators node"
-    SPEAKS = "Python", "it can reach {what}, by which ranks speak to each other", "leave that to matex_tf"
-    GOES_ON = "Python", "it goes on with a {kind} that other code can see", "begin it where elements are made"
-    PARTS = "Python", "its batches have other parts than tensors", "tensors and arrays"
+    SPEAKS = "Python", "it can reach {what}, by which ranks communicate", "leave that to matex_tf"
+    GOES_ON = "Python", "it continues a {kind} that other code can see", "make it inside the generator"
+    PARTS = "Python", "its batches have parts that are not tensors", "tensors and arrays"
     NO_LENGTH = "PyDataset", "it has no length", "`__len__`"
-    WALKED = "PyDataset", "it has been walked over", "a new one for each `fit`"
-    OTHER_KERAS = "PyDataset", "this Keras makes batches by other means", "Keras 3.4 or newer"
+    WALKED = "PyDataset", "it was iterated over before", "a new one for each `fit`"
+    OTHER_KERAS = "PyDataset", "this version of Keras makes batches in another way", "Keras 3.4 or newer"
     WORKERS = (
         "PyDataset",
-        "its workers begin again in each epoch, with what they have made ahead (steps_per_epoch)",
+        "its workers start again in each epoch, and lose batches made ahead (steps_per_epoch)",
         "leave out `steps_per_epoch`",
     )
-    ITERATOR = "generator", "it is no generator of Python", "a generator function"
+    ITERATOR = "generator", "it is not a generator of Python", "a generator function"
     FIRST_WALK = (
         "from_generator",
-        "in the first walk of a loop of the script's own every rank runs the generator of from_generator",
-        "nothing: the next walk is different",
+        "in the first pass of a loop of the script's own every rank runs the generator of from_generator",
+        "nothing: the next pass is split",
     )
-    KEEPS = "from_generator", "what stands behind it may keep its elements (cache)", "`cache` in front of it"
-    PICKLE = "from_generator", "an element cannot be handed on (pickle)", "arrays and numbers"
+    KEEPS = "from_generator", "a dataset after it may keep its elements (cache)", "leave out `cache`"
+    PICKLE = "from_generator", "an element cannot be sent to other ranks (pickle)", "arrays and numbers"
     NO_WAY = "from_generator", "the ranks of a node cannot reach one another ({error})", "a TMPDIR with room"
     FIRST_DIFFER = "from_generator", "its first elements differ between ranks", "seed what draws them"
 

@@ -41,11 +41,11 @@ class Watch:
             if begun != since:
                 before, said = cpu, False
             seconds, computed = time.monotonic() - since, cpu - before
-            what = f"{raw[:length].decode(errors='replace')} by {self._who} for {seconds:.0f} s without an end"
+            what = f"{raw[:length].decode(errors='replace')} by {self._who} for {seconds:.0f} s so far"
             # A thread that waits computes nothing; one that computes may have to share its core.
             how = "it computes: the file is damaged" if computed > seconds / 20 else "it waits for the file system"
             then = (
-                f"is given up after {self._abort:g} s" if self._abort else "--stall-abort-seconds N gives up after N s"
+                f"the job ends after {self._abort:g} s" if self._abort else "--stall-abort-seconds N ends it after N s"
             )
             if self._abort and seconds >= self._abort:
                 self._give_up(f"{what} ({how}), which counts as dead (--stall-abort-seconds)")
@@ -64,7 +64,7 @@ class Watch:
             since, _, length, raw = SLOT.unpack_from(self._memory, slot * SLOT.size)
             if since:
                 what = raw[:length].decode(errors="replace").replace(" is being ", " was being ", 1)
-                self._say(f"{what} by {self._who} when it ended: if it was not told to end, the file is damaged")
+                self._say(f"{what} by {self._who} when its process ended: if nothing killed it, the file is damaged")
 
     def _give_up(self, why: str) -> None:
         """End the other process: a thread that is in a library cannot be made to leave it."""

@@ -106,7 +106,7 @@ def test_a_damaged_one_falls_back(tmp_path):
     newest = store.path / Place(1, 0, 2).name
     newest.write_bytes(newest.read_bytes()[:-3])
     assert store.find(1) == (Place(1, 0, 1), 1)
-    assert newest.name in said[0] and "an older one takes its place" in said[0]
+    assert newest.name in said[0] and "an older one is used" in said[0]
     (store.path / Place(1, 0, 1).name).write_bytes(b"")
     assert store.find(1) is None and len(said) == 2 and not store.places(1)
 

@@ -111,7 +111,7 @@ def test_max_restarts_and_resume(server, tmp_path):
         path.unlink()
     ended = run(server, tmp_path, 1, *settings, "--resume", "on")
     assert foreign.found(results_in) == theirs
-    assert ended.code == 0 and f"goes on at {older}" in ended.err and "an older one takes its place" in ended.err, ended
+    assert ended.code == 0 and f"goes on at {older}" in ended.err and "an older one is used" in ended.err, ended
     assert [differences(expected, found) for found in results(tmp_path)] == [[]]
 
 

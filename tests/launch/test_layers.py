@@ -82,7 +82,7 @@ def test_once(ends, tmp_path, can):
     expected, after = found(tmp_path / "one"), found(tmp_path / "three")
     assert b"line\\nline\\n" in expected["log.0"]
     if not ends:
-        assert "rank 1 has made 2 files that rank 0 has not: they are kept" in job.err
+        assert "rank 1 has made 2 files that rank 0 has not made; matex_tf keeps them" in job.err
         assert len({after.pop(f"log.drawn.{rank}") for rank in (1, 2)} | {after["log.drawn.0"]}) == 1
         assert {after.pop("log.1"), after.pop("log.2")} == {expected["log.0"]}
     assert len(after.pop("log.drawn.0")) == len(expected.pop("log.drawn.0"))

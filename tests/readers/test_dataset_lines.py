@@ -19,7 +19,7 @@ from matex_tf.readers.formats import registry
 from matex_tf.readers.tables.table import ReadOptions
 from matex_tf.settings import Settings
 
-WORDS = "matex_tf: the labels are words, which no model takes: say one_hot=True, or number them by shard.classes\n"
+WORDS = "matex_tf: the labels are words, which a model cannot use: give one_hot=True, or number them by shard.classes\n"
 
 
 def line(capsys, path, **wanted):

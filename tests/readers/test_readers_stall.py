@@ -134,7 +134,7 @@ def test_what_is_said_and_when(watch):
     assert look(watch, 100, since=100) == []
     assert look(watch, 104.9) == []
     (line,) = look(watch, 105)
-    assert line.startswith("a.h5 is being read by rank 3 on here for 5 s without an end (it waits for the file system)")
+    assert line.startswith("a.h5 is being read by rank 3 on here for 5 s so far (it waits for the file system)")
     assert look(watch, 119) == []
     for now in range(120, 200, 4):
         assert look(watch, now, since=now) == []

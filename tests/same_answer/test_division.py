@@ -64,9 +64,9 @@ def test_loop(ranks, kind):
         ("csv of two files", (2, "")),
         (
             "csv of line ends in quotes",
-            (0, "make_csv_dataset parses where it reads, since /0.csv has line ends inside"),
+            (0, "make_csv_dataset parses lines as it reads them, since /0.csv has line ends inside"),
         ),
-        ("csv with errors ignored", (0, "make_csv_dataset parses where it reads, since it leaves out lines")),
+        ("csv with errors ignored", (0, "make_csv_dataset parses lines as it reads them, since it leaves out lines")),
     ],
 )
 def test_csv(ranks, kind, said):
@@ -184,17 +184,17 @@ def test_generator_that_differs(ranks, kind):
         (
             "python",
             "runs 1 map of the tf.data pipeline for its rows of each batch (--data exact)",
-            "what stands in front is done by all, since a map calls Python",
+            "all ranks do what comes before it, since a map calls Python",
         ),
         (
             "generator",
             "runs 1 map of the tf.data pipeline for its rows of each batch (--data exact)",
-            "what stands in front is done by all, since in the first walk of a loop of the script's own every",
+            "all ranks do what comes before it, since in the first pass of a loop of the script's own every",
         ),
         (
             "map across",
             "runs the whole tf.data pipeline and keeps its rows of each batch (--data exact)",
-            "map stands behind batch, and may look at several rows",
+            "map comes after batch, and may look at several rows",
         ),
     ],
 )

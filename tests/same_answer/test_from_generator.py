@@ -67,7 +67,7 @@ def test_generator_that_goes_on(ranks, kind, what):
     """What reads on in something that other code has made is not looked into, and every rank runs it."""
     results = ranks(elements.gone_on, (1, 2, 4), meets="", kind=kind)
     for size in (2, 4):
-        assert f"it goes on with a {what} that" in results[size][0].pop("said"), results
+        assert f"it continues a {what} that" in results[size][0].pop("said"), results
         assert {value.pop("said", "") for value in results[size][1:]}
     results[1][0].pop("said")
     same(results, rtol=0, atol=0)

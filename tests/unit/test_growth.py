@@ -80,7 +80,7 @@ def test_dies_as_it_starts(monkeypatch):
     world.log, world.start = lambda line: None, lambda words, told: waits.wait()
     made = growth.Growth(world, {})
     assert "did not start within" in asked(made, 1)[0]["said"]
-    assert "an earlier one still starts" in asked(made, 1)[0]["said"]
+    assert "an earlier one has not started yet" in asked(made, 1)[0]["said"]
     waits.set()
     signal.signal(signal.SIGTERM, handler)
 

@@ -43,11 +43,16 @@ def test_ranks_that_share_cores_say_so(monkeypatch, cores, ranks, said):
         ({"codec": "int8"}, 1, "; --codec int8: no effect on one node"),
         ({"codec": "int8"}, 2, "; --codec int8: gradients are rounded between nodes"),
         ({"strategy": "gossip", "codec": "int8"}, 1, "; --codec int8: what ranks send of their weights is rounded"),
+        ({"batch": "per-rank"}, 1, "; --batch per-rank: the global batch is 4 times as large"),
+        ({"prune_samples": 0.5}, 1, "; --prune-samples 0.5 changes the answer: epochs leave out easy rows"),
+        ({"prune_samples": 0.5, "prune_samples_by": "random"}, 1, "epochs leave out rows at random"),
+        ({"sample_scores": "scores.csv"}, 1, ""),
+        ({"apoptosis": True, "grow": True}, 1, "; --apoptosis, --grow: neurons come and go while fit trains"),
     ],
 )
 def test_the_first_line_says_what_changes(chosen, nodes, said):
-    """A strategy and a codec have no lines of their own: a normal run begins with two lines."""
-    end = run.what_changes(SimpleNamespace(nodes=range(nodes)), Settings().changed(**chosen))
+    """What changes the answer has no line of its own: a normal run begins with two lines."""
+    end = run.what_changes(SimpleNamespace(nodes=range(nodes), size=4), Settings().changed(**chosen))
     assert end.endswith(said) and bool(end) == bool(said)
 
 

@@ -261,7 +261,7 @@ class MpiCommunicator(Communicator):
         if not self._comm.Agree(int(made is not None)) or made is None:
             if made is not None:
                 made.Revoke()
-            raise CommunicationError("a rank that was to come is gone.")
+            raise CommunicationError("a joining rank is gone.")
         return made
 
 

@@ -82,7 +82,7 @@ def command(given: argparse.Namespace) -> int:
         try:
             return Search(given, settings, target, found, total, folder).run()
         except KeyboardInterrupt:  # the jobs are in sessions of their own, and were ended by this process
-            print("matex-tf grow: interrupted", file=sys.stderr, flush=True)
+            print("matex-tf grow: the search is stopped, and nothing of it is kept", file=sys.stderr, flush=True)
             return 128 + signal.SIGINT
 
 

@@ -67,9 +67,9 @@ class Changes:
         self._begun = True
         model, wanted = self._model, self._wanted
         groups = surgery.channel_groups(model)
-        before = self._largest = int(model.count_params())
+        self._largest = int(model.count_params())
         for name, why in groups.left_whole.items():
-            self._say(f"{name} of {model.name} is left whole, and what it reads: {why} (docs/dynamics.md)")
+            self._say(f"{name} of {model.name} keeps its neurons, and so does what it reads: {why} (docs/dynamics.md)")
         if not groups.found:
             self._say(f"{model.name} has no layer whose neurons could change (docs/dynamics.md)")
             self._on = False
@@ -78,19 +78,15 @@ class Changes:
         elif wanted.grow and int(model.optimizer.iterations) > 0:
             self._say(f"--grow: {model.name} has been trained before, and stays as wide as it is (docs/dynamics.md)")
         elif wanted.grow:
-            self._begin_small(before)
+            self._begin_small()
 
-    def _begin_small(self, blueprint: int) -> None:
-        """Begin with a part of the blueprint, which has so many parameters."""
-        model, wanted = self._model, self._wanted
+    def _begin_small(self) -> None:
+        """Begin with a part of the blueprint."""
+        wanted = self._wanted
         by, to = _BEGUN_BY if wanted.grow_depth else _GROWN_BY, 1.0
         if wanted.apoptosis:  # what was not needed goes again
             by, to = by / 2, wanted.grow_to
-        self.growth = Growth.begin(model, wanted.grow_from, by=by, by_depth=wanted.grow_depth, to=to)
-        self._say(
-            f"--grow: {model.name} begins with {int(model.count_params()):,} of its {blueprint:,} parameters"
-            f"{self.growth.of_waiting}"
-        )
+        self.growth = Growth.begin(self._model, wanted.grow_from, by=by, by_depth=wanted.grow_depth, to=to)
 
     @property
     def wants_rows(self) -> bool:
@@ -158,7 +154,10 @@ class Changes:
         try:
             return loss_of(self._loss_now(), rows, total)
         except (ValueError, TypeError, AttributeError) as error:
-            self._say(f"{self._model.name} stays as it is: its loss cannot be computed apart from a step ({error})")
+            self._say(
+                f"{self._model.name} keeps its neurons: its loss cannot be computed outside of a step ({error}). "
+                "Let its train_step call compute_loss"
+            )
             self._on = False
             return float("nan")
 

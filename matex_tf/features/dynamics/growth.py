@@ -131,11 +131,6 @@ class Growth:
         return cls(blueprint, np.random.default_rng(seed), steps, by, part, waiting)
 
     @property
-    def of_waiting(self) -> str:
-        """How many blocks have not begun, in words; "" where there are none."""
-        return f", and without {len(self.waiting)} of its repeated blocks" if self.waiting else ""
-
-    @property
     def due(self) -> float:
         """The part of the training after which widths grow though the loss still falls; then infinite."""
         return self.by * ((self.grown + 1) / self.steps) ** _EARLY if self.grown < self.steps else math.inf

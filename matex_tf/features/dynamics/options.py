@@ -58,6 +58,12 @@ class DynamicsOptions:
         return self.apoptosis or self.grow
 
     @property
+    def changes(self) -> str:
+        """What it changes of the answer, for the first line of a job."""
+        flags = [f"--{name}" for name in ("apoptosis", "grow") if getattr(self, name)]
+        return f"{', '.join(flags)}: neurons come and go while fit trains" * bool(flags)
+
+    @property
     def changes_one_rank(self) -> bool:
         """See `Settings.changes_one_rank`."""
         return self.changes_networks

@@ -108,11 +108,11 @@ class Ring(PassedRows):
 def obstacle(elements: Any, chosen: RowChoice | None) -> bool:
     """Whether something keeps rows where they are, which is said; the same on every rank."""
     if any(tf.as_dtype(leaf.dtype) == tf.string for leaf in tf.nest.flatten(elements) if leaf is not None):
-        log_once.log("rows hold text, and stay on their ranks: --ring-shuffle passes on numbers")
+        log_once.log("rows have text, and stay on their ranks: --ring-shuffle passes on numbers only")
     elif chosen is not None:
-        log_once.log(f"rows stay on their ranks: with {chosen.asked} each has its number")
+        log_once.log(f"rows stay on their ranks, since {chosen.asked} numbers them: leave out one of the two")
     elif world.current().guard is not None:
-        log_once.log("rows stay on their ranks: with --faults shrink those that travel would be lost with a rank")
+        log_once.log("rows stay on their ranks, since --faults shrink could not replace those that a dead rank has got")
     else:
         return False
     return True
@@ -133,7 +133,6 @@ def pipeline(adapter: Any, elements: Any, holding: DataLayout, global_size: int)
         low, high = parts[ranks.rank]
         elements = tf.nest.map_structure(lambda leaf: None if leaf is None else leaf[low:high], elements)
     held = adapter._matex_ring = Ring(elements)  # lives as long as the data are walked over
-    log_once.log("rows that a rank has trained on go to the next rank while it computes (--ring-shuffle)")
     origin = tf.constant([held.number, ranks.generation], tf.int64)
 
     def gather(indices: Any, share: Any, batch: Any) -> LocalBatch:

@@ -185,7 +185,7 @@ def command(given: argparse.Namespace) -> int:
         return 0
     translated = _translated(given)
     if given.ignored:
-        print(f"horovodrun: no effect with matex_tf: {' '.join(given.ignored)}", file=sys.stderr)
+        print(f"horovodrun: these flags have no effect with matex_tf: {' '.join(given.ignored)}", file=sys.stderr)
     as_run = run.parser().parse(translated)
     assert as_run is not None  # nothing that it is given asks for help
     return run.command(as_run)

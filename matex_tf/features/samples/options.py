@@ -61,6 +61,14 @@ class SampleOptions:
         return self.prune_samples > 0 or bool(self.sample_scores)
 
     @property
+    def changes(self) -> str:
+        """What it changes of the answer, for the first line of a job."""
+        which = "rows at random" if self.prune_samples_by == "random" else "easy rows"
+        return f"--prune-samples {self.prune_samples:g} changes the answer: epochs leave out {which}" * (
+            self.prune_samples > 0
+        )
+
+    @property
     def changes_one_rank(self) -> bool:
         """See `Settings.changes_one_rank`."""
         return self.scores_samples

@@ -131,7 +131,7 @@ def writes(file: Any, mode: Any) -> bool:
 
 def log_too_large(path: str) -> None:
     """Say that a file has more than `LARGEST_COPY` bytes."""
-    log_once.log(f"{path} is too large for a copy on each rank: every rank opens it, as with --files every-rank")
+    log_once.log(f"{path} is too large for a copy on each rank: every rank opens it itself, so let one rank write")
 
 
 def _open_compressed(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:

@@ -298,7 +298,7 @@ def test_blocks_begin_later():
     assert [len(names) for names in depth.repeated(surgery.channel_groups(model))] == [1, 1]  # heads, and hidden units
     whole = model.count_params()
     growth = Growth.begin(model, 0.5, by_depth=True)
-    assert growth.of_waiting == ", and without 2 of its repeated blocks" and growth.steps == 2
+    assert len(growth.waiting) == 2 and growth.steps == 2
     assert [group.count for group in surgery.channel_groups(model) if not group.together] == [4, 16, 2, 2]
     rows = networks.rows_for(model)
     before = np.asarray(model(rows))

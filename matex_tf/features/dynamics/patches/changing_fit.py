@@ -65,8 +65,6 @@ def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     if not wanted.changes_networks:
         return wrapped(*args, **kwargs)
     given = inspect.signature(wrapped).bind(*args, **kwargs).arguments
-    if wanted.apoptosis:
-        log_once.log("--apoptosis changes the answer: redundant neurons are taken out while fit trains")
     keras_lines.build_before_fit(model, given.get("x"))
     watched = rows_seen.watched(given.get("validation_data"))
     everywhere = world.current().allgather(len(watched), "agree on the rows to watch")

@@ -98,7 +98,7 @@ def fit(model: Any, run: Callable[[], Any]) -> Any:
             break
     if answer["over"]:
         visit.trainings += 1
-        log_once.log(f"fit {known.count} is over in the job, and is left out")
+        log_once.log(f"the job has completed fit {known.count}, and this group leaves it out")
         return _nothing(model)
     visit.epoch = answer["epoch"]
     known.under_way = JoinedFit(known, model, visit)

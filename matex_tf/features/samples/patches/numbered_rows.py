@@ -48,7 +48,7 @@ def of_tf_data(dataset: Any, pruning: Pruning, ranks: int) -> Any:
         with source_sharding.paused():
             return _of_tf_data(unwrapped(dataset), pruning, ranks)
     except (AttributeError, TypeError) as error:
-        raise _refused(f"it is unlike what is known of datasets ({error})") from error
+        raise _refused(f"this kind of dataset is not known ({error})") from error
 
 
 def _refused(why: str) -> MatexError:
@@ -62,7 +62,7 @@ def _refused(why: str) -> MatexError:
 def _of_tf_data(dataset: Any, pruning: Pruning, ranks: int) -> Any:
     behind, batched = _peeled(dataset)
     if calls.kind(batched) not in own_rows.BATCHES:
-        raise _refused(f"{calls.words(batched)} stands behind batch, or there is none")
+        raise _refused(f"{calls.words(batched)} comes after batch, or there is no batch")
     if any(isinstance(one, deferred.Stage) is False for one in behind):
         raise _refused("it shuffles whole batches")
     before, base = _peeled(batched._input_dataset)
@@ -105,7 +105,7 @@ def _unfit(base: Any) -> str:
     while pending:
         one = unwrapped(pending.pop())
         if any(part in type(one).__name__ for part in _MIXING):
-            return f"{calls.words(one)} stands in front of {calls.words(base)}"
+            return f"{calls.words(one)} comes before {calls.words(base)}"
         if getattr(one, "_deterministic", None) == "false":
             return "deterministic=False lets its elements come in any order"
         pending += one._inputs()

@@ -94,13 +94,6 @@ class Pruning(RowChoice):
         self.counts = list(counts)
         self._size, self._global_size, self._images, self._drop = size, global_size, images, drop
         self.epoch = scoring.Epoch.whole(len(self.scores))
-        if self.rate and self.number == 1:
-            log_once.log(
-                f"--prune-samples {self.rate:g}: rows whose {self.by} is below the mean are left out with this "
-                f"probability, until {100 * self._chosen.prune_samples_until:g} % of the epochs are over"
-                if self.by != "random"
-                else f"--prune-samples {self.rate:g}: rows are left out at random, as many as by loss"
-            )
 
     @property
     def known(self) -> scoring.SampleScores:

@@ -75,9 +75,9 @@ class _Kept:
         refused = list(filter(None, (plain_encoder.holds(value, f"state.{name}") for name, value in objects.items())))
         if refused:
             log_once.log(
-                f"commits of elastic function {self._number} are not written while {refused[0]}: on disk go numbers, "
-                "text, arrays, and lists, tuples, sets and dicts of those; after a death the function goes on from an "
-                "earlier commit, or begins again"
+                f"commits of elastic function {self._number} are not written while {refused[0]}: keep numbers, text, "
+                "arrays, and lists, tuples, sets and dicts of those in the state. After a death the function "
+                "continues from an earlier commit, or begins again"
             )
             return
         written, fits = plain_encoder.dumps(objects), made.count  # now: the script may change them meanwhile

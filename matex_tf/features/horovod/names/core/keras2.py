@@ -128,4 +128,4 @@ def set_session(session: Any) -> None:
         wanted = [gpus[int(number)] for number in options.visible_device_list.split(",")]
         with contextlib.suppress(RuntimeError):  # TensorFlow has begun with its GPUs: they stay as they are
             tf.config.set_visible_devices(wanted, "GPU")
-    log_once.log("keras.backend.set_session is taken for its GPU alone: Keras has no sessions with TensorFlow 2")
+    log_once.log("of keras.backend.set_session only the choice of a GPU is used: TensorFlow 2 has no sessions")

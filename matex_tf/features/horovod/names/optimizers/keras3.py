@@ -78,7 +78,7 @@ def _scale_losses(wrapped: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
 def _without_xla(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     """Collectives leave the step, which XLA cannot compile."""
     if basics.is_initialized() and basics.size() > 1 and model.jit_compile:
-        log_once.log(f"{model.name} trains without XLA, which cannot compile what goes between ranks")
+        log_once.log(f"{model.name} trains without jit_compile: XLA cannot compile the exchange between ranks")
         model.jit_compile = False
     return wrapped(*args, **kwargs)
 
