@@ -31,6 +31,21 @@ WORDS = {
     r"a line says so": "quote the line",
     r"that of one rank's": "that of one rank",
     r"what stands there": "what it says",
+    r"(?<!there )(is|are|was|were) no (?!longer|more|other|better|worse)": "is not a, are not",
+    r"stands? (in front|behind|between|for itself)": "comes before, comes after",
+    r"in front of": "before",
+    r"(map|training|it|them|what) behind": "after",
+    r"go(es)? on|going on|went on": "continues",
+    r"all the same": "anyway, although",
+    r"dealt out|handed on|passed along|takes? along": "divided, sent",
+    r"at (its|their) word": "what is believed",
+    r"as time will have it": "in any order",
+    r"but for": "except",
+    r"walk(s|ed)? over": "iterates over, a pass",
+    r"where (there|nobody|none) (is|are|has|have|can)": "if",
+    r"(is|are|from|on|in|has|have|for|its) (?!left\b)\S+ alone": "only",
+    r"goes? round": "travel from rank to rank",
+    r"comes? of (it|them|that)": "results",
 }
 
 #: Pages that are not rewritten yet. Take a page out of this list when it is; never add one.

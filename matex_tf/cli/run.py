@@ -33,7 +33,7 @@ def parser() -> Parser:
     launching.add_ranks(parser, title, whole(1, "a number of ranks"), "-np")
     parser.add(
         title, "--ranks", dest="between", metavar="2:8", default=None, convert=_between,
-        help="Begin with as many ranks as there is room for, 2 to 8, and go on with as many as come and are "
+        help="Begin with as many ranks as there is room for, 2 to 8, and continue with those that join and are "
         "left (--faults shrink, --min-ranks, --max-ranks)",
     )  # fmt: skip
     parser.add(

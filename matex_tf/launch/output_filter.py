@@ -11,9 +11,9 @@ import re
 
 _REPORT = re.compile(rb"matex_tf: (?:error: |rank \d+ of \d+ on \S+(?: failed:|: sys\.exit\()|the checkpoint of )")
 _FRAME = b"-" * 74
-#: What PRRTE 3 says, without an end of line, where the ranks of `matex-tf join` end after those that have started them:
-#: it looks for whom to tell, and means that they have ended.
-_NOBODY = b"LAUNCHER JOB OBJECT NOT FOUND"
+#: What PRRTE 3 says, without an end of line, where the ranks of `matex-tf join` end after those that have started them
+#: (it looks for whom to tell, and means that they have ended), and at Ctrl-C, which comes to it and to the launcher.
+_NOISE = (b"LAUNCHER JOB OBJECT NOT FOUND", b"Abort is in progress...hit ctrl-c again to forcibly terminate\n\n")
 _TOLD = b"matex_tf: "
 
 #: A rank comes to the job, or was to come: from there on a rank that mpirun has not started itself ends by a signal.
@@ -64,9 +64,12 @@ class OutputFilter:
         """
         data, self._kept, out = self._kept + data, b"", b""
         while data:
-            if not self._begun and data.startswith(_NOBODY):
-                data = data[len(_NOBODY) :]
+            if not self._begun and (noise := next(filter(data.startswith, _NOISE), b"")):
+                data = data[len(noise) :]
                 continue
+            if not self._begun and not last and any(noise.startswith(data) for noise in _NOISE):
+                self._kept = data
+                break
             line, end, data = _cut(data)
             if self._begun:
                 out, self._begun = out + line + end, not end
@@ -84,7 +87,7 @@ class OutputFilter:
         """Whether the beginning of a line may be that of one to leave out, or to remember."""
         if self._framed or self._inside or (self._reported and line[:1] in (b"[", b"\0", b"A")):
             return True
-        return any(whole.startswith(line[: len(whole)]) for whole in (_FRAME, _TOLD, _NOBODY))
+        return any(whole.startswith(line[: len(whole)]) for whole in (_FRAME, _TOLD))
 
     def _line(self, line: bytes) -> bytes:
         text = line.strip(b"\r\n\0")  # Open MPI 5 ends its notices with a zero

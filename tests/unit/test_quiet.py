@@ -58,6 +58,13 @@ def test_ranks_that_end_after_those_that_have_started_them(parts):
     assert through(f"of {lost}\nLAUNCHER\n", parts) == f"of {lost}\nLAUNCHER\n"
 
 
+@pytest.mark.parametrize("parts", [1, 2, 10, 65, 100])
+def test_an_interrupt(parts):
+    """Ctrl-C comes to mpirun and to the launcher, and mpirun offers to be interrupted again."""
+    offer = "Abort is in progress...hit ctrl-c again to forcibly terminate\n\n"
+    assert through(f"before\n{offer}after\nAbort\n", parts) == "before\nafter\nAbort\n"
+
+
 def test_a_line_without_an_end_is_shown_at_once():
     """A prompt does not wait for its answer."""
     quiet = OutputFilter()

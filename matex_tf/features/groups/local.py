@@ -58,7 +58,7 @@ class LocalOptions:
     )
     local_overlap: int = option(
         0,
-        "How many steps ranks go on while what they have moved travels. 0 waits for it.",
+        "How many steps ranks train on while the averages of weights travel. 0 waits for them.",
         kind="count",
     )
     local_mix: float = option(

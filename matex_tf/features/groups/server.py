@@ -42,7 +42,7 @@ class Server(Centered):
     """Groups add what they have learned to a center after each step, and go on with it."""
 
     name = "server"
-    text = "groups add each step to a center on parameter servers, and go on with the center, up to some steps ahead"
+    text = "groups add each step to a center on parameter servers, and continue from it, up to some steps ahead"
     price = "gradients of weights that have moved on want a smaller learning rate, or more steps"
     line = ":"
     Options = ServerOptions

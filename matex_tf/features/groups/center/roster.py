@@ -78,7 +78,7 @@ class Roster:
         if guest is not None:
             self.changed.notify_all()
             if not self.over:
-                self.log(f"{guest} has left; from the next epoch on the others take its rows")
+                self.log(f"{guest} has left: the others take its rows from the next epoch on")
 
     def _begin(self, head: dict[str, Any], body: bytes) -> Answer:
         """The job begins an epoch. May be said again: the answer is the same."""
@@ -135,9 +135,8 @@ class Roster:
             return {"refused": why}, b""
         if head["client"] not in self.guests:
             self.log(
-                f"a group of {guest.ranks} rank{'s' * (guest.ranks > 1)} on {guest.host} has joined; it takes parts of "
-                f"batches from now on, and from the next epoch on rows are divided among {len(self.guests) + 1} more "
-                f"than the {self.groups} groups of the job"
+                f"a group of {guest.ranks} rank{'s' * (guest.ranks > 1)} on {guest.host} has joined: rows are divided "
+                f"among {self.groups + len(self.guests) + 1} groups from the next epoch on"
             )
         self.guests[head["client"]] = guest
         return self._now()
