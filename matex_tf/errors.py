@@ -7,7 +7,7 @@ from typing import Any
 
 
 class MatexError(Exception):
-    """Base of every error that this package raises on purpose; nothing in its message moves a terminal."""
+    """Base of every error that this package raises on purpose; its message has no control characters."""
 
     def __init__(self, *args: Any):
         super().__init__(*(harmless(one) if isinstance(one, str) else one for one in args))
@@ -37,7 +37,7 @@ class EndsToResume(SystemExit):
 
 
 class RanksDisagree(MatexError):
-    """Ranks came to the same point with different things in hand.
+    """Ranks came to the same point of the script with other data, shapes or calls.
 
     Attributes:
         everyone: for each rank, what it was about to do, the details of that, and where it was in its script.
@@ -55,7 +55,7 @@ class CommunicationError(Exception):
 
 
 class DataError(MatexError):
-    """A file, or what a script asked of it, is not as it should be; says which file, row or name.
+    """A file, or what a script asked of it, is wrong; the message names the file, row or name.
 
     Args:
         message: what is wrong. Of a long one the middle is left out: much of a message comes from a file that may be

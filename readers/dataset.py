@@ -166,7 +166,7 @@ class DataSet:
         delimiter: str | None = None,
         header: bool | None = None,
     ) -> Shard:
-        """This rank's part of files of any format that is known; read when `data`, `labels` or batches are asked for.
+        """This rank's part of files of any known format; read when `data`, `labels` or batches are asked for.
 
         Args:
             path: a file, a pattern, a directory (all its files), or a list of these; together they are one table. Each

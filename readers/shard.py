@@ -109,7 +109,7 @@ class Shard:
 
     @property
     def data(self) -> Arrays:
-        """The inputs of this rank's rows, read at the first use; a tuple of arrays where there are several inputs.
+        """The inputs of this rank's rows, read at the first use; a tuple of arrays if there are several inputs.
 
         What NumPy computes over the rows (`np.mean`) is that of all ranks, or refused, see `own_rows`: every rank must
         come to it.
@@ -123,12 +123,12 @@ class Shard:
 
     @property
     def labels(self) -> Arrays | None:
-        """The labels of this rank's rows, or None where the table has none; see `data`."""
+        """The labels of this rank's rows, or None if the table has none; see `data`."""
         return self._read_all()[1]
 
     @property
     def classes(self) -> np.ndarray | None:
-        """What the positions of a one-hot label stand for: numbers, or words in the order of the alphabet.
+        """What the positions of a one-hot label mean: numbers, or words in alphabetical order.
 
         Of labels that are words, also without `one_hot`: `np.searchsorted(shard.classes, shard.labels)` numbers them.
         Of an HDF5 file with a dataset for each class, their names. None for other labels.

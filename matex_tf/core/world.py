@@ -542,7 +542,7 @@ _of_thread = threading.local()  # `world`: what `alone` has put in its place for
 
 
 def init() -> World:
-    """The world of this process: all ranks of the job, or one rank where no launcher started it.
+    """The world of this process: all ranks of the job, or one rank if no launcher started it.
 
     Raises:
         MissingPackage: what connects the ranks cannot be loaded, or is not the right one.

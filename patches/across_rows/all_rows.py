@@ -13,7 +13,7 @@ _LABEL = "matex_tf.all_rows"
 
 
 def all_rows(value: Any) -> Any:
-    """The rows of all ranks, in the order of the batch; for a loss that compares rows with one another.
+    """The rows of all ranks, in the order of the batch, for a loss that compares rows.
 
     In a training step each rank has its rows of the batch. A contrastive loss, or one with in-batch negatives or mined
     pairs, needs all of them: compute it from `all_rows(embeddings)` and `all_rows(labels)`, and every rank has the loss

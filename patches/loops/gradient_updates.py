@@ -43,7 +43,7 @@ def install(module: ModuleType) -> None:
 
 
 def average(gradients: Any, variables: Any = None) -> Any:
-    """Average over the ranks, weighted by the rows that each has of the batch that the loop is at.
+    """The average over the ranks, weighted by the rows of each rank in the current batch.
 
     For what was not computed by `tape.gradient` or will not reach an optimizer, the mean loss of a batch among others.
 

@@ -40,7 +40,7 @@ class Blueprint:
 
     @property
     def values(self) -> dict[str, Any]:
-        """By name, what the network has in this run; of a function, once it has been called."""
+        """The values of the network in this run, by name; of a function, after its first call."""
         if self._build is not None:
             return dict(self.hp.values)
         now = candidate.current()
