@@ -18,10 +18,10 @@ def why(cores: int) -> str:
     if cores >= RANKS:
         return f"This machine has {cores} cores, so each of {RANKS} ranks has one of its own."
     return (
-        f"This machine has {cores} core{'s' * (cores > 1)}, and {RANKS} ranks share them. So {RANKS} ranks are slower "
-        "here than one: together they\nhave the same cores, and beside the work, which they split, each does what "
-        "every process does (import TensorFlow,\ntrace the step, exchange gradients, wait for the others). With a "
-        "core, or a node, for each rank it is the other way round.\nThe last row has the part that is split."
+        f"This machine has {cores} core{'s' * (cores > 1)}, so {RANKS} ranks take longer here than one. They split the "
+        "training, but have no more cores for it\nthan one rank has. And each rank does what every process does: it "
+        "imports TensorFlow, traces the step, exchanges\ngradients and waits for the others. With a core or a node "
+        "for each rank, more ranks are faster.\nThe last row shows the work that is split: a rank does about a quarter."
     )
 
 
@@ -35,8 +35,8 @@ def table(core: dict[str, float], one: dict[str, float], four: dict[str, float],
         each = [f"{run[name]:.7f}" for run in (core, one, four)]
         shown.add_row(label, *each, f"{four[name] - one[name]:+.1e}")
     shown.add_row("seconds", *(f"{run['seconds']:.1f}" for run in (core, one, four)), "")
-    ratio = f"{work[1] / work[0]:.2f} of it"
-    shown.add_row("CPU seconds of a rank in an epoch (wide)", "", f"{work[0]:.2f}", f"{work[1]:.2f}", ratio)
+    ratio = f"{work[1] / work[0]:.2f} of 1 rank"
+    shown.add_row("CPU seconds of a rank in an epoch, wider network", "", f"{work[0]:.2f}", f"{work[1]:.2f}", ratio)
     return shown
 
 

@@ -242,7 +242,7 @@ def join(world: World, settings: Settings, script: str) -> Checkpoints:
             "that all hosts share as --checkpoint-dir."
         )
     if RESTARTS not in os.environ and settings.notes and world.rank == 0:
-        world.log(f"checkpoints are in {store.path}; after a death, --resume on goes on from them")
+        world.log(f"checkpoints are in {store.path}; after a death, --resume on continues from them")
     return store
 
 

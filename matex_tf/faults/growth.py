@@ -307,7 +307,7 @@ class Growth:
         self._trial = None
         watch.cancel()
         said = (
-            f"a rank on {world.hosts[-1]} has come, and {world.size} ranks go on at {where}: the job has waited "
+            f"a rank on {world.hosts[-1]} has joined, and {world.size} ranks continue at {where}: the job has waited "
             f"{waited:.2f} s, {after:.1f} s after the rank was asked for"
         )
         world.log(said)

@@ -212,7 +212,7 @@ class TransactionGuard:
         """End all ranks at once: this one has an error that is none of MPI's. MPI_Abort would end this rank alone."""
         world = self._world
         if world.rank in world.guests:
-            world.log(f"rank {world.rank}, which came while the job ran, leaves it: the others go on")
+            world.log(f"rank {world.rank}, which came while the job ran, leaves it: the others continue")
             Output.flush()
             os.kill(os.getpid(), signal.SIGKILL)
         if len(world.nodes) > 1:
@@ -289,7 +289,7 @@ class TransactionGuard:
         if self._notes and world.rank == 0 and len(survivors) < before:
             dead = [rank for rank in range(before) if rank not in survivors]
             places = ", ".join(sorted({hosts[rank] for rank in dead}))
-            left = f"{world.size} rank{'s go' if world.size > 1 else ' goes'} on"
+            left = f"{world.size} rank{'s continue' if world.size > 1 else ' continues'}"
             part = f", each with 1/{world.size} of a batch instead of 1/{before}" if self.shares_batches else ""
             lines = (
                 f"{name_ranks(dead)} of {before} on {places} {how}{' in ' + where if where else ''}",

@@ -136,7 +136,7 @@ def join() -> World:
         if tasks.isdigit() and int(tasks) > 1:
             raise MissingPackage(
                 f"srun started {tasks} tasks without MPI, so each would train alone: give srun --mpi=pmix, which Open "
-                "MPI and MPICH take (--mpi=pmi2 is for MPICH alone; srun --mpi=list shows what there is)."
+                "MPI and MPICH take (--mpi=pmi2 is only for MPICH; srun --mpi=list shows what there is)."
             )
         return World()
     if starting.alone_in(os.environ):

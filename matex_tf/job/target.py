@@ -111,7 +111,7 @@ class Target:
                 raise SettingError(f"the script {self.name} would have to be typed in: save it in a file.")
             packed = base64.b64encode(gzip.compress(file.read())).decode()
         if len(packed) > _MOST:
-            raise SettingError(f"the script {self.name} is too long to be handed on to ranks: save it in a file.")
+            raise SettingError(f"the script {self.name} is too long to be sent to ranks: save it in a file.")
         os.environ[TEXT] = packed
 
     @property

@@ -17,7 +17,7 @@ _NOISE = (b"LAUNCHER JOB OBJECT NOT FOUND", b"Abort is in progress...hit ctrl-c 
 _TOLD = b"matex_tf: "
 
 #: A rank comes to the job, or was to come: from there on a rank that mpirun has not started itself ends by a signal.
-_COMES = re.compile(rb"matex_tf: a (?:rank on \S+ has come|joining rank)")
+_COMES = re.compile(rb"matex_tf: a (?:rank on \S+ has joined|joining rank)")
 _KILLED = re.compile(rb"(?:prterun|mpirun\S*) noticed that process rank \d+ with PID \d+ on node \S+ exited on")
 
 #: The first line of a notice, which stands between two frames (Open MPI 4 and 5).

@@ -83,7 +83,7 @@ def run(line: Line, ranks: int, hosts: str, settings: Settings, script: str, mpi
         if code == 0 or kept.empty:
             kept.remove()
         else:
-            _say(settings, f"the same command with --resume on goes on from the checkpoints in {path}")
+            _say(settings, f"the same command with --resume on continues from the checkpoints in {path}")
     return code
 
 
@@ -92,7 +92,7 @@ def _to_resume(code: int, kept: Checkpoints, settings: Settings) -> int:
     if kept.empty:
         _say(settings, "SIGUSR1 has ended the job, and there is no checkpoint: nothing can be resumed")
         return code
-    _say(settings, f"the same command with --resume on goes on from the checkpoints in {kept.path}")
+    _say(settings, f"the same command with --resume on continues from the checkpoints in {kept.path}")
     return EndsToResume.CODE
 
 

@@ -107,7 +107,7 @@ class JobState:
         if counts["generation"] > self._generation:
             self._generation = counts["generation"]
             size = counts["size"]
-            self._say(f"the others went on: {size} rank{'s' * (size > 1)}")
+            self._say(f"the others continue: {size} rank{'s' * (size > 1)}")
 
     def left(self, number: int, ended: bool, host: str) -> None:
         """A rank reports no more.

@@ -50,7 +50,7 @@ def _adapt(wrapped: Any, layer: Any, args: Any, kwargs: Any) -> Any:
             return wrapped(*args, **kwargs)
         if "keras2" in type(layer).__module__ or "tf_keras" in type(layer).__module__:
             raise MatexError(
-                f"{layer.name}.adapt() would see this rank's rows only, and Keras 2 walks over a tf.data pipeline by "
+                f"{layer.name}.adapt() would see this rank's rows only, as Keras 2 iterates over a tf.data pipeline by "
                 "itself: adapt it to arrays, such as the data of a DataSet."
             )
         if given.arguments.get("steps") is not None:

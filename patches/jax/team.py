@@ -123,8 +123,8 @@ def join() -> bool:
     team.joined = True
     if settings.current().faults == "restart":
         log_once.log(
-            "--faults restart starts a training of Keras on JAX from its beginning; the callback BackupAndRestore goes "
-            "on with the epoch (docs/jax.md)"
+            "--faults restart starts a training of Keras on JAX from its beginning; the callback BackupAndRestore "
+            "continues with the epoch (docs/jax.md)"
         )
     return True
 
@@ -200,7 +200,7 @@ def refuse() -> None:
     given, plain = settings.current().values(), settings.Settings().values()
     if given["faults"] == "shrink":
         raise SettingError(
-            "--faults shrink is for Keras on TensorFlow, and Keras computes with JAX here, whose ranks cannot go on "
+            "--faults shrink is for Keras on TensorFlow, and Keras computes with JAX here, whose ranks cannot continue "
             "without one: take --faults restart (docs/jax.md)."
         )
     changing = [one for one in settings.current().declared if getattr(one, "changes_one_rank", False)]

@@ -171,7 +171,7 @@ class Fit:
         self._kept = None
         if self._of().done:
             raise Complete
-        self._fits.say_once(f"training goes on at {self._of()}")
+        self._fits.say_once(f"training continues at {self._of()}")
         self._fits.clock.saved()
         return True
 

@@ -211,7 +211,7 @@ class Elements:
                 head: _Reply = pickle.loads(_receive(connection, length, look))
                 return head._replace(elements=[_receive(connection, nbytes, look) for nbytes in head.elements])
             except (EOFError, OSError):
-                over = "the walks over a generator are over." if self._over else f"rank {self._first} has gone."
+                over = "the passes over a generator are over." if self._over else f"rank {self._first} has gone."
                 raise MatexError(over) from None
 
     def _serve(self, connection: socket.socket) -> None:

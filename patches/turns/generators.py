@@ -115,7 +115,7 @@ def pipeline(adapter: Any, original: Callable[[], Any], what: str) -> Any:
         generator, _ = known.of_adapter.get(adapter, (None, NOTHING))
         if generator is not None and generator in known.of_node:
             raise MatexError(
-                "the first rank of each node has run this generator so far, and now every rank would have to go on "
+                "the first rank of each node has run this generator so far, and now every rank would have to continue "
                 "with it. Give this call a generator of its own, or the job --generators rank."
             )
         if not isinstance(adapter.generator, ReadAhead):

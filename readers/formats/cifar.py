@@ -139,7 +139,7 @@ class CifarTable(Table):
         if isinstance(values, np.ndarray):
             values = values.tolist()
         if not isinstance(values, list) or any(type(value) is not int for value in values):
-            raise DataError(f"its {name} are no list of whole numbers")
+            raise DataError(f"its {name} are not a list of whole numbers")
         if len(values) != len(images):
             raise DataError(f"it has {len(images)} images and {len(values)} labels")
         if any(not 0 <= value < 100 for value in values):

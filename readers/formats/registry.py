@@ -79,7 +79,7 @@ def open_table(paths: Sequence[str], format: str | None, options: ReadOptions, r
             raise DataError(f"files that are read as one table must have one format ({kinds}).")
         far = next((path for path, one in each.items() if one.name in _ON_DISKS and addresses.is_address(path)), None)
         if far:
-            raise DataError(f"{far} is {each[far].name}, which is read from disks alone: download it first.")
+            raise DataError(f"{far} is {each[far].name}, which is read only from disks: download it first.")
         found = each[paths[0]]
     assert found is not None
     if len(set(ranks.allgather(found.name, "compare the formats of the data"))) > 1:

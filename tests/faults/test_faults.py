@@ -87,7 +87,7 @@ def test_fewer_ranks_than_are_wanted(tmp_path):
     job = Job([LAUNCHER, "run", "-n", "4", "--faults", "shrink", "--min-ranks", "3", "script.py"], tmp_path)
     ended = job.end()
     assert ended.code != 0 and "is rank 0" not in ended.out, ended
-    assert "3 ranks go on" in ended.err and "--min-ranks asks for 3 ranks, and 2 of 3 are left" in ended.err, ended
+    assert "3 ranks continue" in ended.err and "--min-ranks asks for 3 ranks, and 2 of 3 are left" in ended.err, ended
     assert not job.left()
 
 
@@ -183,7 +183,7 @@ def test_a_rank_that_has_not_heard_that_a_step_counts(tmp_path, server):
             path.unlink()
     (expected, none), *survivors = results
     assert none == 0 and sorted(counts for _, counts in survivors) == [30, 30, 31], results  # of 32, less the first
-    assert "rank 1 of 4" in ended.err and "3 ranks go on" in ended.err, ended
+    assert "rank 1 of 4" in ended.err and "3 ranks continue" in ended.err, ended
     for found, _ in survivors:
         assert chaos.differences(expected, found) == [], results
 

@@ -125,7 +125,7 @@ def test_ranks_are_killed(three, tmp_path, count):
     (tmp_path / "on").touch()
     (tmp_path / "go").touch()
     ended = job.end(60)
-    assert ended.code == 0 and f"{6 - count} ranks go on" in ended.err and "on h2 died in step" in ended.err, ended
+    assert ended.code == 0 and f"{6 - count} ranks continue" in ended.err and "on h2 died in step" in ended.err, ended
     dead = {2, 3} if count == 2 else {2, 3} - {int(path.name[4:]) for path in tmp_path.glob("end.*")}
     assert len(dead) == count
     survived(tmp_path, sorted({0, 1, 2, 3, 4, 5} - dead))

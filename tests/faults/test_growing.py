@@ -207,8 +207,8 @@ def test_comes(begin, form, ranks):
     job, folder = begin(SCRIPT, form, str(ranks))
     came = join(job, folder, ranks=ranks)
     assert came.code == 0, (came, job.end(1))
-    said = sorted(line for line in came.err.splitlines() if "has come, and" in line)
-    assert len(said) == ranks and f"has come, and {2 + ranks} ranks go on at step" in said[-1]
+    said = sorted(line for line in came.err.splitlines() if "has joined, and" in line)
+    assert len(said) == ranks and f"has joined, and {2 + ranks} ranks continue at step" in said[-1]
     ended = job.end(200)
     assert ended.code == 0, ended
     assert all(line in ended.err for line in said)

@@ -101,7 +101,7 @@ def test_max_restarts_and_resume(server, tmp_path):
     settings = ["--max-restarts", "0", "--checkpoint-dir", "results"]
     ended = run(server, tmp_path, 3, *settings, dies=[[2, 1, 2, 5]])
     assert ended.code != 0 and "0 restarts were allowed" in ended.err, ended
-    assert ended.err.count("the same command with --resume on goes on from") == 1, ended
+    assert ended.err.count("the same command with --resume on continues from") == 1, ended
     assert foreign.found(results_in).items() > theirs.items()
     store = Checkpoints(results_in, "script.py", True, print)
     newest, older = store.places(1)
@@ -111,7 +111,7 @@ def test_max_restarts_and_resume(server, tmp_path):
         path.unlink()
     ended = run(server, tmp_path, 1, *settings, "--resume", "on")
     assert foreign.found(results_in) == theirs
-    assert ended.code == 0 and f"goes on at {older}" in ended.err and "an older one is used" in ended.err, ended
+    assert ended.code == 0 and f"continues at {older}" in ended.err and "an older one is used" in ended.err, ended
     assert [differences(expected, found) for found in results(tmp_path)] == [[]]
 
 
@@ -129,7 +129,7 @@ def test_weights_in_parts(server, tmp_path):
     expected = alone(server, tmp_path / "alone")
     settings = ["--max-restarts", "0", "--checkpoint-dir", "kept", "--shard", "weights"]
     ended = run(server, job, 2, *settings, dies=[[1, 1, 1, 4]])
-    assert ended.code != 0 and "--resume on goes on from" in ended.err, ended
+    assert ended.code != 0 and "--resume on continues from" in ended.err, ended
     for ranks in (3, 1):
         again = Path(shutil.copytree(job, tmp_path / f"on_{ranks}"))
         ended = run(server, again, ranks, *settings, "--resume", "on")
@@ -144,7 +144,7 @@ def test_errors_are_not_restarted(server, tmp_path):
     into = ["--checkpoint-dir", "results"]
     ended = run(server, tmp_path, 2, *into)
     assert ended.code == 1 and "an error of the script" in ended.err and "restart 1" not in ended.err, ended
-    assert ended.err.count("the same command with --resume on goes on from") == 1, ended
+    assert ended.err.count("the same command with --resume on continues from") == 1, ended
     assert foreign.found(tmp_path / "results").items() > theirs.items()
     ended = run(server, tmp_path, 2, *into, "--max-restarts", "0", dies=[[1, 1, 1, 4]])
     assert ended.code not in (0, 1), ended
@@ -189,7 +189,7 @@ def test_sigusr1(tmp_path):
     assert job.left() == [] and not (tmp_path / "loss").exists()
     (tmp_path / "go").touch()
     ended = Job([*line, "--resume", "on", "script.py"], tmp_path).end(150)
-    assert ended.code == 0 and f"training goes on at {saved[1]}" in ended.err, ended
+    assert ended.code == 0 and f"training continues at {saved[1]}" in ended.err, ended
     found = json.loads((tmp_path / "loss").read_text())
     alone = Job([sys.executable, "-m", "matex_tf", "--seed", "5", "script.py"], tmp_path).end(150)
     assert alone.code == 0, alone

@@ -86,7 +86,7 @@ def test_time_limit(cluster, folder):
     said = batch.said()
     assert state["JobState"] == "COMPLETED" and state["Restarts"] == "1", (state, said)
     saved = re.search(r"the checkpoint of (step \d+ of epoch \d of fit 1) is saved", said)
-    assert saved and f"training goes on at {saved[1]}" in said, said
+    assert saved and f"training continues at {saved[1]}" in said, said
     expect(folder)
     assert not list(folder.glob("checkpoints-*")), said
 
@@ -105,7 +105,7 @@ def test_array(cluster, folder):
     batch.end(150)
     batch.number = f"{number}_0"
     batch.end(150)
-    assert "training goes on at step" in batch.said() and "SIGUSR1" not in (folder / "out.0").read_text()
+    assert "training continues at step" in batch.said() and "SIGUSR1" not in (folder / "out.0").read_text()
     first, second = losses(folder, "0"), losses(folder, "1")
     assert first != second
     expect(folder, "0"), expect(folder, "1")
@@ -123,7 +123,7 @@ def test_the_first_node_is_lost(cluster, folder):
     batch = Batch(cluster, folder, ["sbatch", "--parsable", "train.sbatch"])
     state = batch.end(150)
     said = batch.said()
-    assert state["JobState"] == "COMPLETED" and "training goes on at step" in said, said
+    assert state["JobState"] == "COMPLETED" and "training continues at step" in said, said
     expect(folder)
 
 
@@ -140,12 +140,12 @@ def test_the_script_of_the_docs(cluster, folder):
     batch = Batch(cluster, folder, ["sbatch", "--parsable", "--output=out", "job.sh"])
     batch.await_files("checkpoints-*/.matex-checkpoints/train/fit-*", 2)
     batch.kill_rank("h2")
-    batch.await_words("training goes on at step")
+    batch.await_words("training continues at step")
     (folder / "again").touch()
     cluster.ask("scontrol", "requeue", batch.number)
     batch.await_requeue()
     state = batch.end(150)
     said = batch.said()
     assert state["JobState"] == "COMPLETED" and state["Restarts"] == "1", (state, said)
-    assert said.count("training goes on at step") == 2, said
+    assert said.count("training continues at step") == 2, said
     expect(folder)

@@ -26,7 +26,7 @@ def test_the_first_rank_dies(tmp_path):
         after = answer(watched, lambda state: state["alive"] == 2, job)
         assert [rank["status"] for rank in after["ranks"]] == ["died", "runs", "runs"]
         said = sorted(what for _, what in after["events"])
-        assert said[0].startswith("rank 0 on ") and said[1:] == ["the others went on: 2 ranks"]
+        assert said[0].startswith("rank 0 on ") and said[1:] == ["the others continue: 2 ranks"]
         other = next(registry.entries(watched))
         assert other.name == entry.name and other.pid != entry.pid
     finally:

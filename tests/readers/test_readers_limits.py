@@ -107,7 +107,7 @@ def test_very_many_columns(tmp_path, header):
             np.testing.assert_array_equal(x, numbers[:, [9, 3, 3]])
             np.testing.assert_array_equal(y, numbers[:, [4, 7]])
             message = read(tmp_path / "wide.csv", ranks, header=header, x=[9, -1], y=False)
-            assert "data row 1: column" in message and "'a, 0\\n\"b\"', which is no number" in message
+            assert "data row 1: column" in message and "'a, 0\\n\"b\"', which is not a number" in message
         integers = read(tmp_path / "wide.csv", header=header, x=range(10, 20), y=False, dtype=np.dtype("i2"))[0]
         np.testing.assert_array_equal(integers, numbers[:, 10:20])
         assert integers.dtype == np.int16

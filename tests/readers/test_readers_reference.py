@@ -89,7 +89,7 @@ def test_netcdf_attributes_that_do_not_fit(tmp_path):
         "variable x: missing_value",
         "variable x: valid_max",
     ]
-    with pytest.raises(DataError, match="variable scaled has the scale_factor 'twice', which is no number"):
+    with pytest.raises(DataError, match="variable scaled has the scale_factor 'twice', which is not a number"):
         table(tmp_path / "some.nc", x="scaled", y=False)
 
 

@@ -117,7 +117,7 @@ def test_deaths():
     assert [rank["status"] for rank in public["ranks"]] == ["runs", "ended", "died"]
     assert [what for _, what in public["events"]] == [
         "rank 2 on node2 died, or cannot be reached",
-        "the others went on: 1 rank",
+        "the others continue: 1 rank",
     ]
     from rich.console import Console
 

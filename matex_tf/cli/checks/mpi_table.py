@@ -27,7 +27,7 @@ ABILITIES: dict[str, tuple[str, str, str, str]] = {
 
 NOTES = (
     "set I_MPI_PMI_LIBRARY to the libpmi2.so of Slurm.",
-    "from mpirun alone; matex-tf run ends with another code than 0.",
+    "from mpirun itself; matex-tf run ends with another code than 0.",
     "under mpirun alone; matex-tf run reads the input itself on one machine.",
     "MPICH leaves /dev/shm/mpich_shm_* behind when a rank is killed or ends the job; matex-tf run removes it.",
     "now and then it is 255, with lines about ranks that mpiexec has killed; never 0.",

@@ -238,7 +238,7 @@ class Search:
         how = f"{_seconds(rung.seconds)} on {each}" if rung.seconds else "no further training, as epochs are few"
         self._note(
             f"rung {number} of {rungs}: {len(rung.trained)} candidates up to epoch {rung.until} of {self.epochs}, {how}"
-            f"; {self.objective} {best:.4f} at best; {len(rung.kept)} go on"
+            f"; {self.objective} {best:.4f} at best; {len(rung.kept)} continue"
         )
 
     def _values(self, one: Candidate) -> str:

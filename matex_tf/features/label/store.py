@@ -32,11 +32,11 @@ def _take(path: str) -> bool:
     try:
         if os.path.islink(path) and not os.path.exists(path):
             there = os.readlink(path)
-            raise StoreError(f"{path} is a link to {there}, where there is nothing: give another file as --labels.")
+            raise StoreError(f"{path} is a link to {there}, which is missing: give another file as --labels.")
         for one in (path, f"{path}-journal"):
             found = os.stat(one) if os.path.lexists(one) else None
             if found is not None and not stat.S_ISREG(found.st_mode):
-                raise StoreError(f"{one} is no file: give another one as --labels.")
+                raise StoreError(f"{one} is not a file: give another one as --labels.")
             if found is not None and found.st_uid != os.geteuid():
                 raise StoreError(
                     f"{one} belongs to {owner(found.st_uid)}, who knows the token in it, and could change the labels: "

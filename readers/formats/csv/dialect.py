@@ -109,7 +109,7 @@ def too_long(what: str) -> DataError:
     """The error for a line or a row above the limit. Args: what: of which file, and where."""
     most = settings.current().csv_line_mb
     return DataError(
-        f"{what}: the most is {most} MB. If this is no damage, and no file of another kind, say --csv-line-mb (or "
+        f"{what}: the most is {most} MB. If the file is whole, and is a table, give --csv-line-mb (or "
         "MATEX_CSV_LINE_MB)."
     )
 

@@ -165,5 +165,5 @@ def _number(attributes: Mapping[str, Any], key: str) -> float | None:
         return None
     values = np.atleast_1d(np.asarray(attributes[key]))
     if values.size != 1 or values.dtype.kind not in "iuf":
-        raise DataError(f"has the {key} {quoted(attributes[key])}, which is no number")
+        raise DataError(f"has the {key} {quoted(attributes[key])}, which is not a number")
     return float(values[0])

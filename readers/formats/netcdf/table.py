@@ -82,7 +82,7 @@ def _open_one(path: str, wanted: ReadOptions) -> Table:
         raise DataError(f"{path} is not a NetCDF file: it starts with {head!r}.")
     if addresses.is_address(path):
         raise DataError(
-            f"{path} is netCDF-4, which its library reads from disks alone: open it with xarray "
+            f"{path} is netCDF-4, which its library reads only from disks: open it with xarray "
             '(engine="h5netcdf") and give DataSet.open what that returns, or download it first.'
         )
     return ArrayTable(Netcdf4File(path, watched), wanted)

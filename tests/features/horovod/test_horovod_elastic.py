@@ -135,7 +135,7 @@ def test_a_rank_dies(tmp_path, server, dies):
     ended = run(tmp_path, server, TRAIN, str(dies))
     said = re.findall(r"rank (\d) of 3 ended 12 12 \[3\] \[\(0, 4\), \(5, 3\)\]", ended.out)
     assert sorted(said) == ["0", "1", "2"], ended
-    assert f"rank {dies} of 4 on" in ended.err and "3 ranks go on\n" in ended.err, ended
+    assert f"rank {dies} of 4 on" in ended.err and "3 ranks continue\n" in ended.err, ended
 
 
 def test_a_rank_asks_for_it(tmp_path, server):
@@ -170,4 +170,4 @@ def test_a_job_starts_again(tmp_path, server, undisturbed, dies):
     assert undisturbed == (*weights, "0", "0") and weights[1] == "40"
     # A commit may come while the one before is still being written, and is not written then.
     assert (fits in "234" and batch == "0") if dies == "fits" else (fits in "45" and batch in "36"), (fits, batch)
-    assert f"elastic function {1 if dies == 'fits' else 2} goes on from its commit " in said, said
+    assert f"elastic function {1 if dies == 'fits' else 2} continues from its commit " in said, said

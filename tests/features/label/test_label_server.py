@@ -264,7 +264,7 @@ def test_command_line(tmp_path, capsys):
         ([x, "--held-out", "1"], "from 0 to below 1"),
         ([x, "--script", "none.py"], "--script is none.py"),
         ([x, "--export", str(tmp_path), "--labels", labels], "nobody has labelled an image yet"),
-        ([x, "--labels", str(tmp_path / "dangling")], "is a link to nowhere, where there is nothing"),
+        ([x, "--labels", str(tmp_path / "dangling")], "is a link to nowhere, which is missing"),
         ([x, "--labels", str(tmp_path / "no" / "labels")], "cannot be opened (No such file or directory)"),
         (
             [x, "--labels", str(tmp_path / "l2.sqlite"), "--classes", "a", "--export", x],

@@ -224,7 +224,7 @@ def test_what_cannot_be_opened(tmp_path):
     (tmp_path / "dangling").symlink_to("nowhere")
     os.mkfifo(tmp_path / "pipe")
     for name, message in (
-        ("dangling", "is a link to nowhere, where there is nothing"),
+        ("dangling", "is a link to nowhere, which is missing"),
         ("", "is no file"),
         ("pipe", "is no file"),
         ("no/labels", r"cannot be opened \(No such file"),

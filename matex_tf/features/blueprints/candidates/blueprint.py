@@ -66,7 +66,7 @@ class Blueprint:
         if make is not None:
             return make(**self.values)
         if not source.is_config(self._blueprint):
-            raise MatexError("this blueprint has ranges alone: give model() the function that makes the model.")
+            raise MatexError("this blueprint has only ranges: give model() the function that makes the model.")
         from matex_tf.features.blueprints.candidates import configs
 
         return configs.model(source.resolve(self._blueprint, self.values))

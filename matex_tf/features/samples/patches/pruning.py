@@ -135,7 +135,7 @@ class Pruning(RowChoice):
             iterator._distributed_dataset = numbered_rows.of_tf_data(data, self, _batches_of_a_step())
         if iterator.steps_per_epoch:
             raise MatexError(
-                "--prune-samples: with steps_per_epoch an epoch is no walk over all rows, so none can be left out of "
+                "--prune-samples: with steps_per_epoch an epoch does not use all rows, so none can be left out of "
                 "it: leave out steps_per_epoch (and repeat()), or --prune-samples and --sample-scores "
                 "(docs/samples.md)."
             )

@@ -60,7 +60,7 @@ class _Kept:
                 f"elastic function {self._number} is not what it was in the run that wrote the commit: {failure}. To "
                 f"begin again, leave out --resume or remove {store.path}."
             )
-        log_once.log(f"elastic function {self._number} goes on from its commit {self._commits}")
+        log_once.log(f"elastic function {self._number} continues from its commit {self._commits}")
 
     def keep(self) -> None:
         """The state has been committed."""
