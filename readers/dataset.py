@@ -38,7 +38,7 @@ _FORMS_IN_WORDS = {"MNIST": "28 x 28 x 1", "CIFAR10": "3072 bytes", "CIFAR100": 
 
 
 class DataSet:
-    """Training, validation and test data, of which each rank reads its own part.
+    """Training, validation and test data; each rank reads its own part.
 
     Every rank must make the same DataSet. `fit`, `evaluate` and `predict` take its arrays as they are: they know that
     each rank holds other rows, use every row once an epoch, and make batches of the script's size of them all together.

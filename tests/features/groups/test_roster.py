@@ -142,7 +142,7 @@ def test_the_end_of_an_epoch(service, job, said, how):
     waiting.start()
     if how == "is late":
         waiting.join(60)
-        assert ended.is_set() and "has not ended its part after 0.5 s" in said[-1]
+        assert ended.is_set() and "has not ended its part of a batch after 0.5 s" in said[-1]
     else:
         assert not ended.wait(0.1)
         guest("settled", epoch=1) if how == "settles" else guest.lines.close()
