@@ -104,8 +104,8 @@ class Roster:
 
         self.changed.wait_for(lambda: not late(), head["limit"])
         for name in late():
-            late = self.guests.pop(name)
-            self.log(f"{late} has not ended its part of a batch after {head['limit']} s: the job continues without it")
+            guest = self.guests.pop(name)
+            self.log(f"{guest} has not ended its part of a batch after {head['limit']} s: the job continues without it")
         return {}, b""
 
     def _end(self, head: dict[str, Any], body: bytes) -> Answer:
