@@ -91,8 +91,8 @@ def install_recording(seed: int) -> None:
     from matex_tf.patches.common import seeds
 
     seeds.use(seed)
-    orders = "keras.src.backend.tensorflow.trainer", "data.epoch_orders"
-    for module, patch in (("tensorflow", "common.seeds"), orders, *RECORDING):
+    orders = ("keras.src.backend.tensorflow.trainer", "data.epoch_orders"), ("tensorflow", "division.epoch_draws")
+    for module, patch in (("tensorflow", "common.seeds"), *orders, *RECORDING):
         _register(module, f"{__name__}.{patch}")
     wrapt.register_post_import_hook(_apply_waiting, "tensorflow")
 

@@ -17,6 +17,7 @@ PATCHES = (
     ("tensorflow", "sources.calls"),
     ("tensorflow", "sources.source_sharding"),
     ("tensorflow", "division.shuffle_first"),
+    ("tensorflow", "division.epoch_draws"),
     ("tensorflow", "division.csv_lines"),
     ("tensorflow", "turns.from_generator"),
     ("tensorflow", "keras.distinct_indices"),

@@ -40,9 +40,7 @@ class Split(NamedTuple):
 def split(function: Any) -> Split | None:
     """A concrete function of an element as two; None if what it draws depends on the element."""
     graph = function.graph
-    captured = {id(tensor) for tensor in graph.internal_captures}
-    names = dict(zip((one.name for one in graph.internal_captures), function.captured_inputs, strict=True))
-    arguments = [tensor for tensor in graph.inputs if id(tensor) not in captured]
+    names, arguments = captured_of(function), arguments_of(function)
     found = _drawing(graph, {tensor.op.name for tensor in arguments})
     if not found:
         return None
@@ -53,17 +51,29 @@ def split(function: Any) -> Split | None:
     first = _only(definition, sorted(found))
 
     def draw() -> list[Any]:
-        return _imported(first, names, {}, drawn)
+        return imported(first, names, {}, drawn)
 
     specs = [[tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors] for tensors in (arguments, drawn)]
     rest = _only(_without(definition, found), [tensor.op.name for tensor in function.outputs])
 
     def compute(*tensors: Any) -> list[Any]:
         known = {tensor.name: given for tensor, given in zip((*arguments, *drawn), tensors, strict=True)}
-        return _imported(rest, names, known, function.outputs)
+        return imported(rest, names, known, function.outputs)
 
     computing = tf.function(compute, autograph=False).get_concrete_function(*specs[0], *specs[1])
     return None if purity.effects(computing) else Split(draw, computing, specs[1])
+
+
+def arguments_of(function: Any) -> list[Any]:
+    """The tensors in the graph of a concrete function that stand for what it is called with."""
+    captured = {id(tensor) for tensor in function.graph.internal_captures}
+    return [tensor for tensor in function.graph.inputs if id(tensor) not in captured]
+
+
+def captured_of(function: Any) -> dict[str, Any]:
+    """What a concrete function takes from outside, by the names of the tensors in its graph that stand for it."""
+    names = (one.name for one in function.graph.internal_captures)
+    return dict(zip(names, function.captured_inputs, strict=True))
 
 
 def _drawing(graph: Any, of_element: set[str]) -> set[str]:
@@ -123,7 +133,7 @@ def _without(definition: Any, found: set[str]) -> Any:
     return result
 
 
-def _imported(definition: Any, captured: dict[str, Any], known: dict[str, Any], results: Sequence[Any]) -> list[Any]:
+def imported(definition: Any, captured: dict[str, Any], known: dict[str, Any], results: Sequence[Any]) -> list[Any]:
     """Some tensors of a graph, in the one that is built now.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.data.util import structure
 
-from matex_tf.patches.division import deferred, drawn_first, purity
+from matex_tf.patches.division import deferred, drawn_first, epoch_draws, purity
 from matex_tf.patches.sources import calls
 from matex_tf.patches.sources.pipeline_ownership import inputs_of, unwrapped
 from matex_tf.patches.sources.reasons import Reason, Unfit
@@ -43,6 +43,8 @@ def _like(dataset: Any) -> Any:
     form = deferred.form_of(dataset)
     if form is not None:
         return deferred.apply(_like(form.source), form.stages)
+    if epoch_draws.are_numbers(dataset):
+        return tf.data.Dataset.from_tensors((tf.constant(0, tf.int64),)).repeat()
     if kind in ("from_tensors", "range") or isinstance(dataset, tf.data.experimental.CsvDataset):
         return deferred.flat(dataset)
     if (generator := from_generator.of(dataset)) and (sample := generator.sample(dataset.element_spec)):

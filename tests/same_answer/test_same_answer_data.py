@@ -68,6 +68,14 @@ def test_orders_without_a_seed(ranks, sharded):
     assert len(set(with_a_seed)) == 1
 
 
+def test_draws_without_a_seed(ranks):
+    """A map draws other numbers in each epoch, the same on all ranks; those of the script's seed come again."""
+    found = ranks(data.draws_without_a_seed, (2, 3))
+    losses, *others = [*found[2], *found[3]]
+    assert len(set(losses)) == 6 and all(other == pytest.approx(losses, rel=1e-5) for other in others)
+    assert len(set(ranks(data.draws_without_a_seed, (2,), seed=3)[2][0])) == 1
+
+
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("rows", [1, 2])
 def test_fewer_rows_than_ranks(ranks, rows):
