@@ -18,9 +18,9 @@ COMMANDS = {
     name: Command(text, f"matex_tf.cli.{name}", needs_words)
     for name, text, needs_words in (
         ("run", "run a script on many ranks: matex-tf run -n 4 train.py", False),
-        ("sbatch", "write a job script for Slurm, and hand it in: matex-tf sbatch -n 16 --submit train.py", True),
+        ("sbatch", "write a job script for Slurm, and submit it: matex-tf sbatch -n 16 --submit train.py", True),
         ("kube", "print a job for Kubernetes: matex-tf kube train.py -n 4 | kubectl apply -f -", True),
-        ("doctor", "look at this machine, say what is amiss and what to do about it", False),
+        ("doctor", "check this machine, and say what to do", False),
         ("top", "show a running job, live: matex-tf top", False),
         ("join", "let ranks train in a running job as one more group: matex-tf join JOB -n 2", False),
         ("trace", "say where the time of a step went: matex-tf trace FILE.json", True),
@@ -77,7 +77,7 @@ def _run(words: list[str]) -> int:
         raise SettingError(f"there is no command {name}{near}; there is {', '.join(known)}.")
     module = importlib.import_module(known[name].module)
     if not rest and known[name].needs_words:
-        module.parser().print_help()
+        module.parser().parse(["-h"])
         return 2
     given = module.parser().parse(rest)
     return 0 if given is None else module.command(given)
@@ -92,6 +92,6 @@ def overview() -> str:
             "Train an unmodified TensorFlow or Keras script on many MPI ranks.\n",
             "commands:",
             *lines,
-            "\nmatex-tf COMMAND --help tells more; matex-tf --version the version. More: docs/running.md",
+            "\nmatex-tf COMMAND -h shows the options used most, --help all; matex-tf --version. More: docs/running.md",
         ]
     )

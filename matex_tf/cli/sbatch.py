@@ -42,12 +42,12 @@ _HEAD = """#!/bin/bash
 
 #: Bash waits for a program in the background, or it would not hear a signal before the program ends.
 _RESUMES = """
-# {whose}, where all nodes see them. They stay until the training has come to its end.
+# {whose}, where all nodes see them. They stay until the training is complete.
 checkpoints={checkpoints}
 mkdir -p "$checkpoints"
 
-# Starts again by itself after a death, on the nodes that are left. With --resume on it goes on where it was before a
-# requeue; the first time there is nothing, and it begins.
+# Starts again by itself after a death, on the nodes that are left. --resume on continues from the checkpoints of an
+# earlier run after a requeue; without any the training begins.
 {command} &
 job=$!
 
@@ -60,7 +60,7 @@ if [[ $code -eq 138 ]]; then  # the signal has ended this wait, not the job
     code=$?
 fi
 
-if [[ $code -eq {resume} ]]; then  # there is a checkpoint: again from there, in the same queue
+if [[ $code -eq {resume} ]]; then  # there is a checkpoint: queue the job again, to continue from it
     scontrol requeue {id} && sleep 60  # in which Slurm ends this script
 {tidy}fi
 exit $code
@@ -81,7 +81,7 @@ def parser() -> Parser:
     parser = Parser(
         "matex-tf sbatch",
         "-n N [options] [--setting VALUE ...] (SCRIPT | -m MODULE) [ARGS ...]",
-        "Write a job script for Slurm, and hand it in with --submit. A training that comes to its time limit saves a "
+        "Write a job script for Slurm, and submit it with --submit. A training that comes to its time limit saves a "
         "checkpoint and is queued again. Options come before the script.",
         f"docs/slurm.md; {SETTING_PAGES}",
     )
@@ -199,6 +199,6 @@ def _write(file: Path, text: str) -> None:
 def _submit(file: Path) -> int:
     if not shutil.which("sbatch"):
         raise MissingPackage(
-            f"there is no sbatch on PATH: take {file} to a machine of the cluster, and hand it in there."
+            f"there is no sbatch on PATH: take {file} to a machine of the cluster, and submit it there."
         )
     return subprocess.run(["sbatch", str(file)]).returncode

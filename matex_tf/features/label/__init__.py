@@ -8,5 +8,5 @@ from matex_tf.features import Command, Feature
 
 def register() -> Feature:
     """What this feature adds."""
-    text = "name some images on a page, a network names the rest: matex-tf label IMAGES"
+    text = "label images on a page, with a network's suggestions: matex-tf label IMAGES"
     return Feature({"label": Command(text, "matex_tf.features.label.command", True)}, package="matex_tf[label]")
