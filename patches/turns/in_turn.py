@@ -396,7 +396,7 @@ def flat(batch: Any, specs: list[tf.TensorSpec]) -> list[np.ndarray]:
     """
     leaves = tf.nest.flatten(batch)
     if len(leaves) != len(specs):
-        raise ValueError(f"a batch has {len(leaves)} parts where the first ones have {len(specs)}.")
+        raise ValueError(f"a batch has {len(leaves)} parts, and the first ones have {len(specs)}.")
     return [np.asarray(leaf, spec.dtype.as_numpy_dtype) for leaf, spec in zip(leaves, specs, strict=True)]
 
 

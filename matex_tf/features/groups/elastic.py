@@ -71,10 +71,7 @@ class Elastic(Centered):
 
     name = "elastic"
     text = "groups train around a center, which each of them meets now and then without waiting for another"
-    price = (
-        "a group learns from its own rows and the center follows, so that more steps may be needed, "
-        "more so with more groups"
-    )
+    price = "a group learns only from its own rows, and the center follows later, more so with more groups"
     line = (0, (1, 1))  # dots, dense
     Options = ElasticOptions
     options: ElasticOptions

@@ -133,8 +133,8 @@ class Local(Apart):
             raise SettingError(f"--local-mix is {chosen.local_mix:g}; it is a share, from 0 to 1.")
         if chosen.local_overlap and settings.faults != "abort":
             raise SettingError(
-                f"--local-overlap and --faults {settings.faults} do not go together: what travels cannot be taken back "
-                "where a rank dies. Take --local-overlap 0, or --faults abort."
+                f"--local-overlap and --faults {settings.faults} do not go together: averages that travel cannot be "
+                "taken back if a rank dies. Take --local-overlap 0, or --faults abort."
             )
 
     def predict(self, step: PlannedStep) -> StepCost:

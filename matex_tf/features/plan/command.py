@@ -127,7 +127,7 @@ def _check(asked: argparse.Namespace) -> None:
     if given == 1:
         raise SettingError("--compute and --parameters go together: what is missing cannot be measured alone.")
     if given and asked.rest:
-        raise SettingError(f"{asked.rest[0]} is not run where --compute and --parameters are given: leave one out.")
+        raise SettingError(f"{asked.rest[0]} is not run if --compute and --parameters are given: leave one out.")
     if given and asked.network is None:
         raise SettingError("without a script nothing is started that could measure links: give --network 25Gbit,5us.")
     if not given and not asked.rest:

@@ -162,7 +162,7 @@ def advice(row: Row, settings: Settings | None = None) -> str:
         changes = _changes(row.best, settings)
         told = f"{text}, {gain:.2f} times as fast a step as {BASELINE}; it changes the answer: {changes}"
         price = STRATEGIES[compared()[row.best][0]].price
-        return f"{told}. This compares steps, not what a step teaches: {price}" if price else told
+        return f"{told}. An accuracy may take more steps: {price}" if price else told
     fastest = min(ours, key=lambda name: ours[name])
     gain = ours[BASELINE] / ours[fastest]
     if f"{gain:.2f}" == "1.00":
@@ -188,9 +188,9 @@ def show(
     )
     inside = f"; in a node of {machine.node_ranks} ranks {_rate(machine.node_beta)}" if machine.node_ranks > 1 else ""
     if machine.far_beta:
-        inside += f"; between groups {_rate(machine.far_beta)}, {1e6 * machine.far_alpha:.1f} µs"
+        inside += f"; between groups {_rate(machine.far_beta)}, {1e3 * machine.far_alpha:g} ms"
     between = f"links carry {_rate(machine.beta)} of data, {1e6 * machine.alpha:.1f} µs" if machine.beta else "no links"
-    console.print(f"{between}{inside}; adding {_rate(machine.gamma)}")
+    console.print(f"{between}{inside}; a rank adds up {_rate(machine.gamma)}")
     each = "each rank keeps its rows" if scaling == "weak" else "the global batch stays"
     parts: tuple[tuple[str, Callable[[Row, str], str]], ...] = (
         (f"milliseconds of a step ({each})", lambda row, name: _digits(1e3 * row.seconds[name])),

@@ -105,7 +105,7 @@ class Pruning(RowChoice):
         self.over(counts, own, size, global_size, first)
         if orphans is not None:
             raise MatexError(
-                "--prune-samples and --faults shrink go together where every rank holds all rows, and here each has "
+                "--prune-samples and --faults shrink go together only if every rank holds all rows, and here each has "
                 "rows of its own: take --faults restart, or leave out --prune-samples."
             )
 
