@@ -79,7 +79,6 @@ PATCHES = (
     ("keras.src.models.model", "saving.model_files"),
     ("keras.src.models.model", "saving.agreed_paths"),
     ("keras.src.utils.file_utils", "saving.downloads"),
-    ("numpy", "saving.numpy_save"),
     ("os", "saving.mkdir"),
     ("keras.src.layers.preprocessing.normalization", "fit.adapt"),
     ("keras.src.layers.preprocessing.discretization", "fit.adapt"),

@@ -21,6 +21,12 @@ OUR_HASH_SEED = "0"
 #: In the environment of a rank that a server has forked (`launch.warm`): the parent of what stands in for it.
 PARENT = "MATEX_PARENT"
 
+#: Beginnings of names that launchers and MPI libraries set for a rank: Open MPI, PMIx, PRRTE, Slurm and Hydra.
+BEGINNINGS = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDI_", "MPI_LOCAL", "ORTE_", "OPAL_")
+
+#: In the environment of the ranks of `matex-tf run`: the names of variables of MPI that the user has set.
+OF_THE_USER = "MATEX_OF_THE_USER"
+
 #: What was taken out of the environment, because a script would take it for its own (`job.child_processes`).
 hidden: dict[str, str] = {}
 

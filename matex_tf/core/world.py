@@ -559,6 +559,11 @@ def arrive() -> tuple[World, Any, Any]:
     return World(comm), bridge, told
 
 
+def finalize() -> None:
+    """End what connects the ranks; this process leaves without Python's own end. Collective."""
+    registry.finalize()
+
+
 def adopt(world: World | None) -> None:
     """Let this be the world of the process, in place of the one that `init` would make; None: let `init` make it."""
     global _current

@@ -19,16 +19,15 @@ import contextlib
 import os
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import wrapt
 
 from matex_tf.core import starting
 
-#: Beginnings of names that launchers and MPI libraries set for a rank: Open MPI, PMIx, PRRTE, Slurm and Hydra.
-_BEGINNINGS = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDI_", "MPI_LOCAL", "ORTE_", "OPAL_MCA_")
-#: Those among them that are the user's: parameters, where an MPI is installed, and what builds programs.
+#: Those among them that are the user's, where no launcher of ours says which are: parameters, where an MPI is
+#: installed, and what builds programs.
 _USERS = ("_MCA_", "_PREFIX", "ALLOW_RUN_AS_ROOT")
 _COMPILERS = ("OMPI_CC", "OMPI_CXX", "OMPI_FC", "OMPI_CFLAGS", "OMPI_CXXFLAGS", "OMPI_FCFLAGS", "OMPI_LDFLAGS")
 #: Parameters that Open MPI (4 and 5) sets by itself.
@@ -49,21 +48,28 @@ _OURS = (
 )
 
 _taken: dict[str, str] = {}
+_of_the_user: list[Sequence[str]] = []  # what our launcher says of it
 #: Held by a thread that starts a program, and by one that forks; a program may be started by what runs before a fork.
 _starting = threading.RLock()
 
 
 def of_a_rank(name: str) -> bool:
-    """Whether a variable of this name makes a process a rank."""
-    if name in _OURS or name.startswith(_PARAMETERS):
+    """Whether a variable of this name makes a process a rank, or is a parameter that a launcher has set."""
+    if name in _OURS:
         return True
-    if not name.startswith(_BEGINNINGS) or name in _COMPILERS:
+    if _of_the_user:
+        return name.startswith(starting.BEGINNINGS) and name not in _of_the_user[0]
+    if name.startswith(_PARAMETERS):
+        return True
+    if not name.startswith(starting.BEGINNINGS) or name in _COMPILERS:
         return False
     return not any(part in name for part in _USERS)
 
 
 def part() -> None:
     """From now on children of this process are none of the job. To be called once MPI has started."""
+    if starting.OF_THE_USER in os.environ:
+        _of_the_user[:] = [os.environ.pop(starting.OF_THE_USER).split()]
     if not _taken:
         wrapt.wrap_function_wrapper(subprocess, "Popen.__init__", _popen)
         done = _starting.release

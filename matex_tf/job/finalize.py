@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import errno
 import os
 import signal
@@ -12,6 +13,7 @@ import sysconfig
 import threading
 import time
 import traceback
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import NoReturn
 
@@ -153,6 +155,31 @@ class Finalizer:
         again = f"{here} failed: {tracebacks.summary(error)}\n" if "\n" in tracebacks.message(error) else ""
         memory = f"{here}: {_TOO_LARGE}\n" if is_short_of_memory(error) else ""
         return 1, f"{here} failed:\n{text}{uncovered or again}{memory}"
+
+
+@contextlib.contextmanager
+def leaves_well(end: Callable[[], None]) -> Iterator[None]:
+    """While the script runs inside, `os._exit(0)` is its end on this rank, and not that of others that run: without
+    MPI_Finalize mpirun would end them. With another code, or from another thread, it ends the job at once.
+
+    Args:
+        end: what comes after the end of a script.
+    """
+    leave, process = os._exit, os.getpid()
+
+    def left(status: int) -> None:
+        if status == 0 and os.getpid() == process and threading.current_thread() is threading.main_thread():
+            vars(os)["_exit"] = leave
+            end()
+            atexit._run_exitfuncs()  # ours, and before them the script's
+            world_module.finalize()
+        leave(status)
+
+    vars(os)["_exit"] = left
+    try:
+        yield
+    finally:
+        vars(os)["_exit"] = leave
 
 
 def is_short_of_memory(error: BaseException) -> bool:

@@ -21,13 +21,14 @@ from matex_tf.core.world import World
 from matex_tf.errors import MatexError, MissingPackage, SettingError
 from matex_tf.faults import checkpoints, transactions
 from matex_tf.job import child_processes, command_line, layered, standard_input, suggestions, watched
-from matex_tf.job.finalize import Finalizer, own_traceback
+from matex_tf.job.finalize import Finalizer, leaves_well, own_traceback
 from matex_tf.job.target import Target
 from matex_tf.launch import lifetime, loopback, resources
 from matex_tf.layer import asking
 from matex_tf.settings import Settings
 from matex_tf.settings.strategy_registry import STRATEGIES
 from matex_tf.watching.meter import Meter
+from matex_tf.watching.reporter import Reporter
 
 
 def main(arguments: Sequence[str], mounts: layered.Mounts | None = None) -> int:
@@ -98,7 +99,8 @@ def run_among(world: World, target: Target, settings: Settings, mounts: layered.
             child_processes.hide()
         if not callers.asks():
             standard_input.share(world)
-        target.run()
+        with leaves_well(lambda: end_among(world, settings, ending, reporter, trace_path)):
+            target.run()
     except BaseException as error:
         ending.end_forked(error)
         if world.arrival is not None:
@@ -108,6 +110,11 @@ def run_among(world: World, target: Target, settings: Settings, mounts: layered.
     ending.end_forked()
     if world.arrival is not None:
         world.arrival.refuse("its script has come to its end, and to no fit that the job is in")
+    end_among(world, settings, ending, reporter, trace_path)
+
+
+def end_among(world: World, settings: Settings, ending: Finalizer, reporter: Reporter | None, trace_path: str) -> None:
+    """The script has ended well here: see to it that it has on every rank. Comes back on all of them, or on none."""
     try:
         from matex_tf import patches
 

@@ -11,7 +11,7 @@ from matex_tf.settings import Settings, options
 #: Variables of the runtime that are not settings, and beginnings of those of its tests.
 _OWN = (
     *("MATEX_TF", "MATEX_STDIN", "MATEX_RESTARTS", "MATEX_DIED", "MATEX_END", "MATEX_RECORD", "MATEX_RECORD_STEPS"),
-    *("MATEX_TERMINAL", "MATEX_PARENT", "MATEX_SCRIPT", "MATEX_CLOSED"),
+    *("MATEX_TERMINAL", "MATEX_PARENT", "MATEX_OF_THE_USER", "MATEX_SCRIPT", "MATEX_CLOSED"),
 )
 _TESTS = ("MATEX_TEST_",)
 #: Settings whose names scripts have for flags of their own.

@@ -82,6 +82,7 @@ def _run(
 ) -> int:
     """See `run`. Args: told: what rank 0 gives, also where mpirun's code is enough."""
     environ = {name: value for name, value in os.environ.items() if name not in ("MATEX_TF", STDIN)}
+    environ[starting.OF_THE_USER] = " ".join(name for name in environ if name.startswith(starting.BEGINNINGS))
     starting.settle_hashes(environ)
     direct = local and os.path.exists("/proc/self/fd/0") and not os.isatty(0)
     if direct:

@@ -16,6 +16,7 @@ import tempfile
 from dataclasses import dataclass, field
 
 from matex_tf.layer import names
+from matex_tf.layer.shortcomings import IN_PLACE_OF
 
 HIDDEN = "matex-layers-"  # begins the name of the directory of the layers, which no layer shows
 _BYTE_CODE = ".pyc"  # which Python writes by itself, whenever a rank imports something first
@@ -50,9 +51,11 @@ class Publication:
 
     def skip_present(self) -> None:
         """What is in the layer now is not to be published."""
-        for folder, folders, files in os.walk(self.upper):
-            for name in (*folders, *files):
-                self._is_new(os.path.join(folder, name))
+        folders = [self.upper]
+        for folder in folders:
+            for entry in _entries(folder):
+                self._is_new(entry.path)
+                folders += [entry.path] if entry.is_dir(follow_symlinks=False) else []
 
     def publish(self) -> int:
         """Put there what has changed since the last time; how many files. A link shows by itself what was added."""
@@ -65,8 +68,7 @@ class Publication:
         """Args: replaced: whether nothing shows of what is below, since a directory above replaces one of its name."""
         present = set()
         try:
-            with os.scandir(upper) as found:
-                entries = list(found)
+            entries = _entries(upper)
         except OSError:
             return
         replaced = replaced or _is_opaque(upper)
@@ -151,6 +153,14 @@ class Publication:
         if stat.S_IMODE(os.stat(place).st_mode) != mode:
             os.chmod(place, mode)
 
+    def _is_in_place(self, file: str, place: str, found: os.stat_result) -> bool:
+        """Whether it is a copy of another's file, which is still there, for what was written to that."""
+        with contextlib.suppress(OSError):
+            name, there = os.fsdecode(os.getxattr(file, IN_PLACE_OF)), os.lstat(place)
+            same = name.endswith(place.removeprefix(self.real)) and there.st_uid != found.st_uid
+            return same and stat.S_ISREG(there.st_mode) and os.access(place, os.W_OK)
+        return False
+
     def _put(self, file: str, place: str, found: os.stat_result) -> bool:
         """Put a file, a link or a pipe in its place, whole; whether it was not there."""
         if os.path.lexists(place) and os.path.samestat(os.lstat(place), found):
@@ -158,6 +168,11 @@ class Publication:
         if not stat.S_ISREG(found.st_mode) and not stat.S_ISLNK(found.st_mode) and not stat.S_ISFIFO(found.st_mode):
             return False  # a socket, which is nothing without the process that made it
         inside = os.path.dirname(place)
+        if self._is_in_place(file, place, found):
+            with open(file, "rb") as source, open(place, "r+b") as target:
+                shutil.copyfileobj(source, target)
+                target.truncate()
+            return True
         for beside in dict.fromkeys((self.drafts or inside, inside)):
             draft = tempfile.mkdtemp(prefix=".matex-", dir=beside)
             try:
@@ -199,6 +214,20 @@ def _draw_up(file: str, found: os.stat_result, inside: str, copy: str) -> None:
     if os.stat(inside).st_mode & stat.S_ISGID and not copy.startswith(f"{inside}/"):
         raise OSError(errno.EXDEV, "a file that is made elsewhere has another group", inside)
     shutil.copy2(file, copy, follow_symlinks=False)
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    """What is in a directory of a layer: of one that nobody may read, as /home may be, too."""
+    before = stat.S_IMODE(os.stat(folder).st_mode)
+    readable = before | stat.S_IRUSR
+    if readable != before:
+        os.chmod(folder, readable)
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    finally:
+        if readable != before:
+            os.chmod(folder, before)
 
 
 def _is_opaque(path: str) -> bool:

@@ -22,6 +22,8 @@ from matex_tf.layer import names
 #: Events of Python at which a file is about to be changed, see the table of audit events.
 _CHANGES = frozenset(("os.rename", "os.chmod", "os.chown", "os.truncate", "os.utime", "os.link", "sqlite3.connect"))
 _NOBODY = 65534
+#: Attribute of a copy of another's file: its name. What is then published goes into that file, which stays another's.
+IN_PLACE_OF = "user.matex.in_place_of"
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 
 
@@ -62,6 +64,8 @@ def take_over(path: str, follow: bool = True) -> None:
     shutil.copyfile(path, draft)
     os.chmod(draft, stat.S_IMODE(found.st_mode) | stat.S_IRUSR | stat.S_IWUSR)
     os.utime(draft, ns=(found.st_atime_ns, found.st_mtime_ns))
+    with contextlib.suppress(OSError):  # a file system without attributes: the file is the user's from then on
+        os.setxattr(draft, IN_PLACE_OF, os.fsencode(path))
     os.remove(path)
     os.rename(draft, path)
 

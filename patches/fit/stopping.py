@@ -16,7 +16,6 @@ import numpy as np
 
 from matex_tf.core import world
 from matex_tf.patches.common import keras_lines, wrapping
-from matex_tf.patches.common.active_flag import ActiveFlag
 
 #: Keras' own callbacks that can stop training in the middle of an epoch.
 _STOPPING = ("TerminateOnNaN", "LambdaCallback")
@@ -29,15 +28,10 @@ _TRAIN = (
     "on_train_begin",
 )
 
-#: While callbacks run that see the same logs on every rank, and so take the same steps: at the end of an epoch, or of a
-#: training.
-in_step = ActiveFlag()
-
 
 def install(module: ModuleType) -> None:
     """Patch keras.src.callbacks.callback_list."""
     wrapping.wrap(module, "CallbackList.on_epoch_end", _agree_always)
-    wrapping.wrap(module, "CallbackList.on_train_end", _in_step)
     for method, attribute, hooks in (
         ("on_train_batch_end", "stop_training", _TRAIN),
         ("on_test_batch_end", "stop_evaluating", ("on_test_batch_begin", "on_test_batch_end", "on_test_begin")),
@@ -50,13 +44,8 @@ def install(module: ModuleType) -> None:
         wrapping.wrap(module, f"CallbackList.{method}", _agree_where_needed(attribute, hooks))
 
 
-def _in_step(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
-    with in_step():
-        return wrapped(*args, **kwargs)
-
-
 def _agree_always(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
-    result = _in_step(wrapped, callbacks, args, kwargs)
+    result = wrapped(*args, **kwargs)
     _agree(callbacks.model, "stop_training")
     return result
 

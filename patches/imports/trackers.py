@@ -2,7 +2,8 @@
 
 Every rank runs the script, so each would open a run of its own at the tracker's server. What is in `SWITCHES` is set
 once a tracker is imported, and holds for processes that the rank starts as well. A script that names a mode by itself,
-such as `wandb.init(mode="online")`, has it on the first rank, or on every rank if it asks for its rank.
+such as `wandb.init(mode="online")`, has it on the first rank, or on every rank if it asks for its rank. With layers a
+run that is offline is so on every rank: the script finds its files.
 
 Relies on the trackers' documents, see each line.
 """
@@ -46,7 +47,7 @@ def install(module: ModuleType) -> None:
     log_once.log(f"{name} is imported: rank 0 reports the run, other ranks report nothing")
     if world.rank() == 0:
         return
-    os.environ.update(SWITCHES[name])
+    os.environ.update({key: to for key, to in SWITCHES[name].items() if not _stays(os.environ.get(key, ""))})
     mode, functions = BEGINS.get(name, ("", ()))
     for function in functions:
         if hasattr(module, function):
@@ -58,9 +59,14 @@ def install(module: ModuleType) -> None:
 
 
 def _in_mode(mode: str, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    if kwargs.get("mode") is not None and not callers.asks():
+    if kwargs.get("mode") is not None and not _stays(kwargs["mode"]) and not callers.asks():
         kwargs = {**kwargs, "mode": mode}
     return wrapped(*args, **kwargs)
+
+
+def _stays(mode: str) -> bool:
+    """Whether a run that writes files alone may go on: into a layer of this rank's own."""
+    return mode in ("offline", "dryrun") and active_flag.layers().on
 
 
 def _mlflow(module: ModuleType) -> None:

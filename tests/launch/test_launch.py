@@ -190,7 +190,7 @@ def test_a_sign_in_pieces():
             assert sign.given
 
 
-@pytest.mark.parametrize("line", ["os.kill(os.getpid(), 9)", "os._exit(0)", "os.execv('/bin/true', ['true'])"])
+@pytest.mark.parametrize("line", ["os.kill(os.getpid(), 9)", "os.execv('/bin/true', ['true'])"])
 def test_no_rank_comes_to_its_end(tmp_path, line):
     """With ULFM mpirun ends with code 0 whatever becomes of its ranks; the job does not."""
     script(tmp_path, f"import os, matex_tf\nmatex_tf.init().barrier('start')\n{line}")
@@ -198,6 +198,36 @@ def test_no_rank_comes_to_its_end(tmp_path, line):
     ended = job.end()
     assert ended.code == 1 and "no rank has said that the script came to its end" in ended.err, ended
     assert job.left() == []
+
+
+@pytest.mark.parametrize("options", [(), ("--faults", "shrink")], ids=["plain", "shrink"])
+def test_a_script_that_leaves_by_itself(tmp_path, options):
+    """os._exit(0) ends the script on its rank, and not the job: another rank still writes. With a code it ends all."""
+    script(tmp_path, LEAVES)
+    line = [LAUNCHER, "run", "-n", "2", *options, "script.py"]
+    job = Job(line, tmp_path)
+    ended = job.end()
+    assert ended.code == 0 and (tmp_path / "log").read_text() == "end" and "after" not in ended.out, ended
+    assert job.left() == []
+    assert Job([*line, "3"], tmp_path).end().code == 3
+
+
+LEAVES = """
+import os, sys, matex_tf
+if len(sys.argv) > 1:
+    os._exit(int(sys.argv[1]))
+if not os.fork():
+    os._exit(0)
+os.wait()
+for _ in range(2 - matex_tf.rank()):
+    sum(range(10**7))
+with open("log", "a") as log:
+    log.write("end")
+try:
+    os._exit(0)
+finally:
+    print("after")
+"""
 
 
 @pytest.mark.smoke

@@ -38,13 +38,14 @@ for _ in range(2):
 lock, other = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
 lock.bind(f"\\0one start, {port}"), lock.listen(), other.connect(f"\\0one start, {port}"), lock.accept()
 names = ("OMPI_COMM_WORLD_SIZE",)
-found = [name for name in os.environ if name.endswith(("_WORLD_SIZE", "MIX_RANK"))]
+found = sorted(name for name in os.environ if name.startswith(("OMPI_", "OPAL_", "PMIX_", "PRTE_")))
 say.say(asked=len(asked), own=server.server_address[1] == port, found=found, wandb=os.environ.get("WANDB_MODE", ""))
 mlflow.set_tracking_uri("http://tracker:5000")
-say.say(mlflow=mlflow.uri[:8], mode=wandb.init(mode="online"))
+say.say(mlflow=mlflow.uri[:8], mode=[wandb.init(mode=mode) for mode in ("online", "offline")])
 server.shutdown()
 """
 
+SET = "OMPI_MCA_btl_base_verbose"  # by the user
 SAY = """
 import json, os, tempfile
 place = os.environ["SAY"]
@@ -89,7 +90,8 @@ def said(folder, say, port, *options, script=SCRIPT):
     (folder / "script").mkdir(exist_ok=True)
     (folder / "script" / "script.py").write_text(script)
     line = [LAUNCHER, "run", "-n", "3", *options, "script/script.py", str(port)]
-    job = Job(line, folder, SAY=str(say), PYTHONPATH=str(places)).end(80)
+    environ = {"SAY": str(say), "PYTHONPATH": str(places), SET: "0"}
+    job = Job(line, folder, **environ).end(80)
     assert job.code == 0, job.err
     words = [json.loads(path.read_text()) for path in say.iterdir()]
     return sorted(words, key=lambda one: not one["own"]), job
@@ -105,10 +107,11 @@ def port():
 
 
 def test_once_on_a_machine(tmp_path, common, port):
-    """The first rank has the port and the trackers; each finds its own server; nobody finds a launcher."""
+    """The first rank has the port and the trackers; each finds its own server; nobody finds a launcher, and what the
+    user has set is there."""
     words, job = said(tmp_path, common, port, script=SCRIPT.replace("OMPI_COMM_WORLD_SIZE", ""))
-    first = {"asked": 2, "own": True, "found": [], "wandb": "", "mlflow": "http://t", "mode": "online"}
-    other = {"asked": 2, "own": False, "found": [], "wandb": "disabled", "mlflow": "sqlite:/", "mode": "disabled"}
+    first = {"asked": 2, "own": True, "found": [SET], "wandb": "", "mlflow": "http://t", "mode": ["online", "offline"]}
+    other = {**first, "own": False, "wandb": "disabled", "mlflow": "sqlite:/", "mode": ["disabled", "offline"]}
     assert words == [first, other, other]
     assert f"port {port} is that of the first rank of a node: rank 1 has" in job.err
     assert "wandb is imported: rank 0 reports the run, other ranks report nothing" in job.err

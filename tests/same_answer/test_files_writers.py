@@ -3,11 +3,8 @@
 import errno
 import importlib.util
 import os
-import subprocess
-import sys
 import textwrap
 
-import numpy as np
 import pytest
 
 from matex_tf.errors import MatexError
@@ -398,19 +395,3 @@ def test_a_memory_map_without_room(tmp_path, monkeypatch):
     private.write_bytes(bytes(4096))
     with pytest.raises(MatexError, match=r"data\.bin .* no room .* 4096 bytes .*TMPDIR"):
         memory_maps._reserve(str(private), "data.bin")
-
-
-def test_arrays_before_tensorflow(tmp_path):
-    """NumPy's `savez` in a rank that has not imported TensorFlow yet: the file is there, and whole."""
-    code = f"""
-import sys
-import numpy as np
-from matex_tf.patches.saving import numpy_save
-from matex_tf.patches.common import wrapping
-wrapping.alone = lambda: False
-numpy_save.install(np)
-np.savez("{tmp_path}/a.npz", x=np.arange(3))
-assert "tensorflow" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
-    assert np.load(tmp_path / "a.npz")["x"].tolist() == [0, 1, 2]

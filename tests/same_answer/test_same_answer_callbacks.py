@@ -105,7 +105,7 @@ def test_tensorboard_embeddings(ranks):
 
 @pytest.mark.smoke
 def test_saving(ranks):
-    """`save`, `save_weights`, `export` and `np.save`: there when the call returns, whole, and the same when read."""
+    """`save`, `save_weights` and `export`: there when the call returns, whole, and the same when read."""
     reference = same(written_once(ranks(callbacks.saving)))
     assert all(reference["seen"])
 
@@ -133,9 +133,3 @@ def test_a_disk_that_is_full(ranks):
     for errors, kept, left in ranks(callbacks.no_room, (2,), meets="")[2]:
         assert errors == ["OSError", "OSError"], errors
         assert kept == {"a.keras": True, "b.keras": True} and left == sorted(kept)
-
-
-def test_numpy_files(ranks):
-    """In a callback rank 0 writes and every rank reads what it wrote; elsewhere the file is whole."""
-    reference = same(ranks(callbacks.numpy_files))
-    assert reference["found"] == [[0, 0], [0, 1]] and reference["after"] == [0, 1, 2]

@@ -388,6 +388,7 @@ def test_workers_of_a_dataset(tmp_path):
         ("OMPI_MCA_btl", False),
         ("PRTE_MCA_plm_ssh_agent", False),
         ("PMIX_PREFIX", False),
+        ("OPAL_USER_PARAMS_GIVEN", True),
         ("OMPI_ALLOW_RUN_AS_ROOT", False),
         ("OMPI_CC", False),
         ("MATEX_STDIN", True),
@@ -398,6 +399,13 @@ def test_workers_of_a_dataset(tmp_path):
 def test_what_is_taken_out(name, gone):
     """What a launcher says of a rank, and not what the user says of MPI."""
     assert child_processes.of_a_rank(name) is gone
+
+
+def test_what_the_user_has_set(monkeypatch):
+    """Where our launcher says what the user has set of MPI, all else is the launcher's."""
+    monkeypatch.setattr(child_processes, "_of_the_user", [["OMPI_MCA_btl"]])
+    names = ("OMPI_MCA_btl", "OMPI_MCA_coll", "OPAL_PREFIX", "PMIX_PREFIX", "OPAL_USER_PARAMS_GIVEN", "PATH")
+    assert [child_processes.of_a_rank(name) for name in names] == [False, True, True, True, True, False]
 
 
 def test_what_a_script_is_not_told(monkeypatch):

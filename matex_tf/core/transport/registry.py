@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +54,13 @@ def connect() -> Communicator | None:
             connected: Communicator | None = getattr(importlib.import_module(module), function)()
             return connected
     return None
+
+
+def finalize() -> None:
+    """Give back what `connect` has begun, before this process leaves past Python's end."""
+    for transport in TRANSPORTS.values():
+        if module := sys.modules.get(transport.connect.partition(":")[0]):
+            module.finalize()
 
 
 def arrive() -> tuple[Communicator, Any, Any]:

@@ -42,9 +42,9 @@ def watch_writes():
 
 
 def writes(tmp):
-    """How many files this rank has opened for writing in a directory, other than by `np.save` itself."""
+    """How many files this rank has opened for writing in a directory."""
     names = [os.path.abspath(name) for name in _written]
-    return sum(name.startswith(str(tmp)) and not name.endswith(".npy") for name in names)
+    return sum(name.startswith(str(tmp)) for name in names)
 
 
 def files(tmp):
@@ -257,8 +257,6 @@ def saving(tmp):
     model.export("served")
     world.current().restarts = False
     seen += [os.path.exists("served/saved_model.pb"), os.path.exists("served/theirs.txt")]
-    np.save("array.npy", model.predict(x, verbose=0))
-    seen.append(os.path.exists("array.npy"))
     for name in ("whole.keras", "again.keras"):
         read.append(keras.saving.load_model(name).predict(x, verbose=0))
     other = classifier(seed=9)
@@ -266,7 +264,6 @@ def saving(tmp):
     read.append(other.predict(x, verbose=0))
     served = tf.saved_model.load("served")
     read.append(np.array(served.serve(x)))
-    read.append(np.load("array.npy"))
     loaded = keras.saving.load_model("whole.keras")
     history = loaded.fit(x, y, batch_size=25, epochs=2, verbose=0)
     names = files(tmp)
@@ -358,19 +355,3 @@ def swap_ema():
     model = compiled(classifier(), optimizer=momentum(0.1, use_ema=True, ema_momentum=0.9))
     history = fit(model, [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)], epochs=3)
     return result_of(model, history)
-
-
-def numpy_files():
-    """`np.save` of something that every rank has another of, at the end of each epoch, and of one thing after `fit`."""
-    found = []
-
-    class Save(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            np.save(f"epoch{epoch}", np.array([world.rank(), epoch]))
-            found.append(np.load(f"epoch{epoch}.npy").tolist())
-
-    x, y = table()
-    compiled(classifier()).fit(x, y, batch_size=25, epochs=2, callbacks=[Save()], verbose=0)
-    np.savez("after", rows=np.arange(3))
-    with np.load("after.npz") as after:
-        return {"found": found, "after": after["rows"].tolist()}
