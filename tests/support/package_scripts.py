@@ -187,7 +187,7 @@ TRAINS = {
         whole = deepxde.Model(points, net)
         whole.compile("adam", lr=0.001)
         losses, state = whole.train(iterations=30, display_every=10)
-        deepxde.saveplot(losses, state, issave=True, isplot=False)
+        deepxde.saveplot(losses, state, issave=True, isplot=False, output_dir=os.getcwd())
         result = round(float(np.sum(losses.loss_train[-1])), 3)
         """,
     ),
