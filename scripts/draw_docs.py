@@ -14,7 +14,7 @@ STYLE = """
 svg { --ink: #1f2328; --dim: #59636e; --box: #f6f8fa; --edge: #afb8c1;
   --c0: #54aeff; --c1: #4ac26b; --c2: #d4a72c; --c3: #c297ff; --wait: #d0d7de; --bad: #cf222e; }
 @media (prefers-color-scheme: dark) { svg { --ink: #e6edf3; --dim: #9198a1; --box: #161b22; --edge: #4d5560;
-  --c0: #388bfd; --c1: #2ea043; --c2: #9e6a03; --c3: #8957e5; --wait: #30363d; --bad: #f85149; } }
+  --c0: #388bfd; --c1: #2ea043; --c2: #9e6a03; --c3: #8957e5; --wait: #484f58; --bad: #f85149; } }
 text { font: 14px system-ui, sans-serif; fill: var(--ink); } .dim { fill: var(--dim); font-size: 12px; }
 .b { font-weight: 600; } .m { text-anchor: middle; } .e { text-anchor: end; }
 .box { fill: var(--box); stroke: var(--edge); } .line { stroke: var(--edge); fill: none; stroke-width: 1.5; }
@@ -285,7 +285,7 @@ def gpus() -> str:
     for *points, x, y, words in (
         (167, 95, 251, 95, 210, 88, "1 DMA"), (407, 95, 451, 95, 430, 88, "2"), (525, 122, 525, 176, 538, 155, "3"),
         (597, 198, 681, 198, 640, 191, "4"), (683, 212, 599, 212, 640, 230, ""),
-        (453, 205, 169, 205, 330, 198, "5 copy from pageable memory"),
+        (453, 205, 169, 205, 352, 198, "5 copy from pageable memory"),
     ):  # fmt: skip
         drawn.line(*points)
         drawn.text(x, y, words, "m dim")
