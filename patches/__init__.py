@@ -109,6 +109,7 @@ def finish() -> None:
         MatexError: see `sharing_report.finish`.
     """
     from matex_tf.patches.common import sharing_report
+    from matex_tf.patches.steps import counting
 
     if "matex_tf.patches.loops.replica_sync" in sys.modules:
         from matex_tf.patches.loops import replica_sync
@@ -118,22 +119,9 @@ def finish() -> None:
         from matex_tf.patches.turns import from_generator
 
         run_state.current().part(from_generator.OfLoops).close()
-    if wanted := settings.current().steps:
-        _say_steps(wanted)
+    counting.finish()
     settings.current().call_each("finish")
     sharing_report.finish()
-
-
-def _say_steps(wanted: int) -> None:
-    """Say where the script has ended before it came to the step at which it was to be ended."""
-    from matex_tf.patches.common import log_once
-
-    counted = run_state.current().trained
-    if counted < wanted:
-        log_once.log(
-            f"the script came to its own end after {counted} training step{'s' * (counted != 1)} of fit and "
-            f"train_on_batch, not {wanted} (--steps); those of other loops are not counted"
-        )
 
 
 def _of_files() -> tuple[tuple[str, str], ...]:

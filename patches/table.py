@@ -140,6 +140,7 @@ OTHER_BACKENDS = {
         "jax.trainer",
         "fit.stopping",
         "recording.progress",
+        "recording.recorder",
         "saving.agreed_paths",
         "saving.checkpoint_callbacks",
         "saving.downloads",
@@ -166,7 +167,8 @@ FILES = (
 RECORDING = (
     ("keras.src.callbacks.callback_list", "recording.recorder"),
     ("keras.src.backend.tensorflow.trainer", "recording.recorder"),
-    ("keras.src.optimizers.base_optimizer", "recording.recorder"),
+    ("keras.src.backend.jax.trainer", "recording.recorder"),
+    ("keras.src.optimizers.base_optimizer", "recording.own_loops"),
     ("tf_keras.src.callbacks", "recording.keras2"),
     ("tf_keras.src.engine.training", "recording.keras2"),
     ("tf_keras.src.optimizers.optimizer", "recording.keras2"),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from matex_tf.core.trace import BY_XLA
 from matex_tf.errors import DataError, SettingError
 from matex_tf.job.command_line import Parser
 from matex_tf.planning import plotting
@@ -148,7 +149,8 @@ def _steps(rank: int, spans: Sequence[dict[str, Any]]) -> list[Step]:
             step.spans.append(("apply", last, end - last, ""))
         step.work = max(0.0, step.work)
         step.parts["other"] = max(0.0, held - sum(step.parts.get(name, 0.0) for name in _EXCHANGE))
-        step.parts["compute"] = max(0.0, last - begin - held) if last > begin else step.length
+        own = last - begin - held if last > begin else step.length - sum(step.parts.values())
+        step.parts["compute"] = max(0.0, own)
         steps.append(step)
     return steps
 
@@ -172,6 +174,8 @@ def show(steps: Sequence[Step]) -> None:
     console = Console(highlight=False, width=100)  # the same in a file as on a narrow terminal
     console.print(title)
     console.print(table)
+    if steps[0].what.endswith(BY_XLA):
+        print("computing has the exchange in it: XLA makes it within the step (docs/jax.md)")
 
 
 def settled(steps: Sequence[Step]) -> Sequence[Step]:

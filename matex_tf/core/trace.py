@@ -16,6 +16,8 @@ from matex_tf.storage import atomic_file
 
 #: Spans that a rank keeps; those after that are left out.
 MOST = 1_000_000
+#: How the names of steps end in which exchanges cannot be told from the rest.
+BY_XLA = "divided by XLA"
 
 _nothing = contextlib.nullcontext()
 #: Name, what, thread; begin and length in nanoseconds, and those in which the thread, and the process, were at work.

@@ -15,9 +15,8 @@ times more, from weights whose last digits are others, and what that changes is 
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -25,7 +24,7 @@ import tensorflow as tf
 from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.exchange import tf_op
-from matex_tf.patches.checking import effects
+from matex_tf.patches.checking import effects, precision
 from matex_tf.patches.common import log_once
 from matex_tf.strategies.sync import ALONG
 from matex_tf.strategies.sync import WHAT as EXCHANGE
@@ -33,23 +32,6 @@ from matex_tf.strategies.sync import WHAT as EXCHANGE
 #: With `--check auto`: the bytes of the weights and of the batch, and the rows, up to which a step is held against one.
 MOST_BYTES, MOST_ROWS = 64 << 20, 4096
 
-
-class _Precision(NamedTuple):
-    """Of the numbers that layers compute with: what rounding does to gradients.
-
-    Attributes:
-        tolerance: a relative difference that sums in another order may make.
-        small: gradients below this part of the largest one are compared as if they were that large.
-        nudge: a part of a weight, some units in the last place of what layers compute with.
-    """
-
-    tolerance: float
-    small: float
-    nudge: float
-
-
-_OF_32_BITS = _Precision(1e-2, 1e-3, 1e-6)
-_OF_16_BITS = {"float16": _Precision(1e-1, 3e-2, 2e-3), "bfloat16": _Precision(1e-1, 1e-1, 1.6e-2)}
 #: How often weights are nudged, and by how many times what this changes gradients may differ.
 _RUNS, _MARGIN = 4, 2.0
 
@@ -99,7 +81,7 @@ class Check:
             with effects.put_back(function):
                 for _ in range(_RUNS):
                     to_begin()
-                    effects.nudge(function, precision().nudge, random)
+                    effects.nudge(function, precision.current().nudge, random)
                     found.append(parts())
             return found
 
@@ -157,7 +139,7 @@ class Check:
 
     def _least(self) -> list[np.ndarray]:
         """For each gradient of each update the difference that is always taken for rounding."""
-        return [np.full(len(parts), precision().tolerance) for parts in self._alone]
+        return [np.full(len(parts), precision.current().tolerance) for parts in self._alone]
 
     def _rounding(self) -> list[np.ndarray]:
         """For each gradient what other last digits of the weights change, with a margin; at least `_least`."""
@@ -260,18 +242,8 @@ def _dense(given: tf_op.Given, arrays: list[np.ndarray]) -> list[Part]:
     ]
 
 
-def precision() -> _Precision:
-    """That of what layers compute with."""
-    for name in {"keras", "tf_keras"}.intersection(sys.modules):
-        of_keras = sys.modules[name].mixed_precision
-        policy = of_keras.global_policy() if hasattr(of_keras, "global_policy") else of_keras.dtype_policy()
-        if policy.compute_dtype in _OF_16_BITS:
-            return _OF_16_BITS[policy.compute_dtype]
-    return _OF_32_BITS
-
-
 def _apart(one: Sequence[Part], other: Sequence[Part]) -> np.ndarray:
     """For each gradient the largest difference, relative to its largest entry."""
     sizes = np.array([np.abs(array).max(initial=0) for _, array in one])
     found = [np.abs(a - b).max(initial=0) for (_, a), (_, b) in zip(one, other, strict=True)]
-    return np.array(found) / np.maximum(sizes, max(precision().small * sizes.max(initial=0), 1e-30))
+    return np.array(found) / np.maximum(sizes, max(precision.current().small * sizes.max(initial=0), 1e-30))

@@ -74,9 +74,9 @@ def of_keras(code: Any) -> bool:
 
 
 def trainer(module: ModuleType) -> str:
-    """The name of the class of trainers in keras.src.trainers.trainer or keras.src.backend.tensorflow.trainer:
-    `BaseTrainer` and `Trainer`, and before 3.16 `Trainer` and `TensorFlowTrainer`."""
-    names = ("BaseTrainer", "Trainer", "TensorFlowTrainer")
+    """The name of the class of trainers in keras.src.trainers.trainer or of a backend: `BaseTrainer`
+    and `Trainer`, and before 3.16 `Trainer` and `TensorFlowTrainer`; `JAXTrainer`."""
+    names = ("BaseTrainer", "Trainer", "TensorFlowTrainer", "JAXTrainer")
     return next((name for name in names if hasattr(module, name)), names[1])
 
 
@@ -106,6 +106,14 @@ def trainable(layer: Any) -> list[Any]:
     """The variables that a layer holds itself and has made to be trained, also where it is frozen."""
     own = getattr(layer, "_trainable_variables", None)
     return list(layer._trainable_weights if own is None else own)
+
+
+def flat(logs: dict[str, Any]) -> dict[str, Any]:
+    """Logs whose dicts (the result of a group of metrics) are spread out, as Keras does before callbacks see them."""
+    spread: dict[str, Any] = {}
+    for key, value in logs.items():
+        spread.update(flat(value) if isinstance(value, dict) else {key: value})
+    return spread
 
 
 def metric_groups(model: Any) -> list[Any]:

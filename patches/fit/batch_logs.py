@@ -111,7 +111,7 @@ class Adder:
             The same entries, spread out as callbacks see them.
         """
         model = self._model()
-        notes, logs = model_state.of(model), metrics.flat(logs)
+        notes, logs = model_state.of(model), keras_lines.flat(logs)
         adding = metrics.adding(model)
         if (
             notes.whole or notes.before_merge is not None or settings.current().reproducible

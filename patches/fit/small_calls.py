@@ -28,7 +28,7 @@ import tensorflow as tf
 from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.patches.across_rows import keras_losses, models, own_metrics
-from matex_tf.patches.common import batch_share, model_state, row_slicing
+from matex_tf.patches.common import batch_share, keras_lines, model_state, row_slicing
 from matex_tf.patches.files import callers
 from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.steps.step_part import StepPart, StepRun
@@ -200,7 +200,7 @@ class WholeTest:
             logs = self._function()(data)
         if not model_state.of(self.model).whole:
             metrics.take_as_merged(self.model)
-        return metrics.flat(logs) if isinstance(logs, dict) else logs
+        return keras_lines.flat(logs) if isinstance(logs, dict) else logs
 
     def _traced(self) -> contextlib.AbstractContextManager[Any]:
         """The world in which the step is traced, as all steps of the model are."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from matex_tf.core import world
+from matex_tf.core import trace, world
 from matex_tf.core.mismatch import checksum
 from matex_tf.errors import RanksDisagree
 from matex_tf.patches.common import log_once, under_way
@@ -84,10 +84,13 @@ def _meet(leaves: list[Any]) -> None:
     """
     described = [f"{np.result_type(leaf)} {np.shape(leaf)}" for leaf in leaves]
     marks = [f"values with checksum {checksum(np.asarray(leaf)):08x}" for leaf in leaves]
+    ranks = world.current()
+    what = f"compute a {ranks.location.partition(' ')[0]} step"
     try:
-        world.current().barrier("compute a step", [*described, *marks])
+        with trace.span("wait", what):
+            ranks.barrier(what, [*described, *marks])
     except RanksDisagree as error:
-        if "checksum" in str(error):
+        if f"differ in: {what}" in str(error):
             raise RanksDisagree(
                 f"{error} Every rank makes the whole data, and takes its rows: {log_once.LIKELY}."
             ) from error

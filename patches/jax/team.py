@@ -1,8 +1,8 @@
 """The ranks as processes of JAX: one device of each, and arrays that lie on all of them.
 
-Relies on (JAX 0.10), public: `jax.distributed.initialize`, `jax.local_devices`, `jax.sharding`,
-and the setting `jax_cpu_collectives_implementation`; private: `xla_bridge.backends_are_initialized`, done without if it
-is gone, and `xla_bridge._jax.make_gloo_tcp_collectives`, which has an argument `hostname`.
+Relies on (JAX 0.10), public: `jax.distributed.initialize`, `jax.local_devices`, `jax.sharding`, and the settings
+`jax_cpu_collectives_implementation` and `jax_enable_preemption_service`; private: `backends_are_initialized` of
+xla_bridge, done without if it is gone, and `make_gloo_tcp_collectives` of its `_jax`, which has an argument `hostname`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from matex_tf.patches.jax.place import Place, is_divided, is_of_all
 #: Settings that must be left as they are: they change steps or exchanges, and JAX has its own. Of `faults` see below.
 _LEFT_OUT = (
     *("batch", "data", "rows", "batch_norm", "loss", "reproducible", "shard", "strategy", "transport"),
-    *("codec", "steps"),
+    "codec",
 )
 _SECONDS = 120  # for all ranks to have come to their import of JAX
 
@@ -106,6 +106,8 @@ def join() -> bool:
     refuse()
     if getattr(jax.config, "jax_platforms", None) in (None, "cpu"):
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    if hasattr(jax.config, "jax_enable_preemption_service"):  # it would take SIGTERM, and so keep a rank from its end
+        jax.config.update("jax_enable_preemption_service", False)
     ranks = world.current()
     if _is_late():
         sharing_report.trained("jax_late")

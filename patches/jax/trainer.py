@@ -11,14 +11,17 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from matex_tf.core import world
+from matex_tf import settings
+from matex_tf.core import trace, world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import model_state, sharing_report, under_way, wrapping
 from matex_tf.patches.fit import asked
 from matex_tf.patches.jax import distribution, step, team
+from matex_tf.patches.steps import counting
 from matex_tf.readers import of_all_ranks, own_rows
 
 _KINDS = ("train", "test", "predict")
+_STATE = ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables")
 
 
 def install(module: ModuleType) -> None:
@@ -52,17 +55,26 @@ class StepFunction:
         self._count = 0
 
     def __call__(self, state: Any, batches: Iterator[Any]) -> Any:
-        notes = model_state.of(self._model)
+        import jax
+
+        notes, training = model_state.of(self._model), self._kind == "train"
         self._count += 1
-        with world.current().during(f"{self._kind} step {self._count} of {self._model.name}"):
+        where = f"{self._kind} step {self._count} of {self._model.name}"
+        with world.current().during(where), trace.span("step", f"{where}, {trace.BY_XLA}"):
             if notes.begin:
                 state, notes.begin = step.alike(state), False
-            result = self._function(state, batches)
+            result, state = self._function(state, batches)
+            if settings.current().trace:
+                jax.block_until_ready((result, state))
         if self._compiled:
-            sharing_report.shared(training=self._kind == "train")
-        elif self._kind == "train":
+            sharing_report.shared(training)
+        elif training:
             sharing_report.trained("jax_eager")
-        return result
+        if training and counting.count():
+            self._model._jax_state = dict(zip(_STATE, state, strict=True))  # what it has was given away to the step
+            self._model.jax_state_sync()
+            counting.end()
+        return result, state
 
 
 def _jit(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:

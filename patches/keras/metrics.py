@@ -246,14 +246,6 @@ def forget(model: Any) -> None:
     notes.rows = 0
 
 
-def flat(logs: dict[str, Any]) -> dict[str, Any]:
-    """Logs whose dicts (the result of a group of metrics) are spread out, as Keras does before callbacks see them."""
-    spread: dict[str, Any] = {}
-    for key, value in logs.items():
-        spread.update(flat(value) if isinstance(value, dict) else {key: value})
-    return spread
-
-
 def complete(model: Any, logs: Any, averaged: dict[str, float]) -> Any:
     """The logs of the last step, over all ranks.
 
@@ -263,7 +255,7 @@ def complete(model: Any, logs: Any, averaged: dict[str, float]) -> Any:
         averaged: what `merge` returned.
     """
     notes = model_state.of(model)
-    logs = flat(logs)
+    logs = keras_lines.flat(logs)
     if notes.whole:
         return logs
     own: dict[str, np.ndarray] = {}

@@ -19,7 +19,7 @@ from matex_tf.exchange import tf_op
 from matex_tf.patches.common import keras_lines, wrapping
 from matex_tf.patches.common.active_flag import ActiveFlag
 from matex_tf.patches.keras2.optimizers import CLASSES
-from matex_tf.patches.recording import recorder
+from matex_tf.patches.recording import own_loops, recorder
 
 #: While an optimizer applies gradients, which may hand them on to another.
 _applying = ActiveFlag()
@@ -50,9 +50,9 @@ def _recording(original: Any) -> Any:
             result = original(self, pairs, *args, **kwargs)
         known = [variable for _, variable in pairs]
         own = [*known, *keras_lines.optimizer_variables(self)]
-        names = recorder.unique([keras_lines.path(variable) for variable in own])
+        names = own_loops.unique([keras_lines.path(variable) for variable in own])
 
-        recorder.nudge(known, self.iterations)
+        own_loops.nudge(known, self.iterations)
 
         def add(*values: np.ndarray) -> None:
             if tf_op.is_trial():  # the step is held against one rank, and put back

@@ -1,10 +1,9 @@
 """Writes down the logs, weights and slots of a training after each step, on rank 0; see `matex-tf verify`.
 
-Steps of `fit` and `train_on_batch` are recorded when they are over, those of a loop of the script's own where a Keras
-optimizer has applied gradients.
+Steps of `fit` and `train_on_batch` are recorded when they are over; those of a loop of the script's own by `own_loops`.
 
 Relies on (Keras 3.3 to 3.15): `CallbackList.on_train_batch_begin`, `on_train_batch_end`, `on_epoch_end`, `on_test_end`,
-`BaseOptimizer.apply` and `Trainer.fit`, `evaluate` and `train_on_batch`, public.
+and `Trainer.fit`, `evaluate` and `train_on_batch`, public; `JAXTrainer.jax_state_sync`.
 """
 
 from __future__ import annotations
@@ -15,15 +14,13 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 import wrapt
 
 from matex_tf import strategies
 from matex_tf.core import world
-from matex_tf.exchange import tf_op
+from matex_tf.patches.checking import precision
 from matex_tf.patches.common import keras_lines, seeds, wrapping
 from matex_tf.patches.common.active_flag import ActiveFlag
-from matex_tf.patches.keras import metrics, weights
 from matex_tf.verifying import record
 
 #: While Keras' own loops are at work, whose steps are recorded by their callbacks.
@@ -53,10 +50,11 @@ class Recorder:
     def before_step(self, model: Any) -> None:
         """Give weights other last digits where that is asked for: it shows what rounding makes of a training."""
         if self.nudge:
+            _whole(model)
             random = np.random.default_rng([self.nudge, self.steps])
             for variable in model.trainable_variables:
                 value = np.asarray(variable)
-                factor = 1 + _last_digits() * random.uniform(-1, 1, value.shape)
+                factor = 1 + precision.current().nudge * random.uniform(-1, 1, value.shape)
                 variable.assign((value * factor).astype(value.dtype))
 
     def end_if_enough(self) -> None:
@@ -73,15 +71,11 @@ _recorder = Recorder(
 
 
 def install(module: ModuleType) -> None:
-    """Patch keras.src.callbacks.callback_list, keras.src.backend.tensorflow.trainer or ….base_optimizer."""
-    name = module.__name__.rpartition(".")[2]
-    if name == "callback_list":
+    """Patch keras.src.callbacks.callback_list, or the trainer of a backend."""
+    if module.__name__.endswith("callback_list"):
         watch_callbacks(module)
-    elif name == "trainer":
-        watch_model(module, keras_lines.trainer(module))
     else:
-        owner = wrapping.require(module, "BaseOptimizer")
-        owner.apply = _applying(owner.apply)
+        watch_model(module, keras_lines.trainer(module))
 
 
 def watch_callbacks(module: ModuleType) -> None:
@@ -100,13 +94,6 @@ def watch_model(module: ModuleType, owner: str) -> None:
     for method in ("fit", "evaluate", "predict"):
         around(module, f"{owner}.{method}", _of_keras)
     around(module, f"{owner}.train_on_batch", _train_on_batch)
-
-
-def _last_digits() -> float:
-    """A part of a weight, some units in the last place of what layers compute with."""
-    from matex_tf.patches.checking import one_rank
-
-    return one_rank.precision().nudge
 
 
 def _before(module: ModuleType, path: str, before: Any) -> None:
@@ -142,7 +129,8 @@ def _train_on_batch(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     with in_keras():
         result = wrapped(*args, **kwargs)
     _recorder.steps += 1
-    _recorder.add(record.BATCH, _logs(result if isinstance(result, dict) else dict(enumerate(tf.nest.flatten(result)))))
+    several = result if isinstance(result, list) else [result]
+    _recorder.add(record.BATCH, _logs(result if isinstance(result, dict) else dict(enumerate(several))))
     _add_model(model)
     _recorder.end_if_enough()
     return result
@@ -165,14 +153,13 @@ def _after_test(callbacks: Any, logs: Any) -> None:
 
 def _logs(logs: Any) -> dict[str, np.ndarray]:
     """Numbers by name, as callbacks see them: those of a metric that has several by their own."""
-    found = {str(name): np.asarray(value, np.float64) for name, value in metrics.flat(logs or {}).items()}
+    found = {str(name): np.asarray(value, np.float64) for name, value in keras_lines.flat(logs or {}).items()}
     found.pop("world_size", None)  # that `--faults shrink` adds
     return found
 
 
 def _add_model(model: Any) -> None:
-    if world.current().size > 1 and strategies.current().replicas_identical:
-        weights.join_state(model)  # a rank's part of it is nothing to compare
+    _whole(model)
     kinds = keras_lines.optimizer_classes()
     held = [getattr(model, "optimizer", None), *vars(model).values()]
     slots = [
@@ -183,6 +170,16 @@ def _add_model(model: Any) -> None:
     of_metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
     known = of_metrics | {id(variable) for variable in slots}
     _recorder.add_variables([variable for variable in keras_lines.variables(model) if id(variable) not in known], slots)
+
+
+def _whole(model: Any) -> None:
+    """Give variables their whole values: a rank's part of them is nothing to compare."""
+    if hasattr(model, "jax_state_sync"):
+        model.jax_state_sync()
+    elif world.current().size > 1 and strategies.current().replicas_identical:
+        from matex_tf.patches.keras import weights  # imports TensorFlow
+
+        weights.join_state(model)
 
 
 def _named(variables: Iterable[Any]) -> dict[str, np.ndarray]:
@@ -197,51 +194,8 @@ def _named(variables: Iterable[Any]) -> dict[str, np.ndarray]:
     return named
 
 
-def unique(names: Iterable[str]) -> list[str]:
-    """Names in their order, with a number where one comes again."""
-    counted: dict[str, int] = {}
-    found = []
-    for name in names:
-        counted[name] = counted.get(name, -1) + 1
-        found.append(f"{name} ({counted[name]})" if counted[name] else name)
-    return found
-
-
 def add_step(names: Sequence[str], values: Sequence[np.ndarray], weights: int) -> None:
     """Record a step of a loop of the script's own. Args: weights: how many of the values are weights; slots follow."""
     _recorder.steps += 1
     for kind, here in ((record.WEIGHTS, slice(weights)), (record.SLOTS, slice(weights, None))):
         _recorder.add(kind, dict(zip(names[here], values[here], strict=True)))
-
-
-def nudge(variables: Iterable[Any], step: Any) -> None:
-    """Nudge weights after a step of a loop of the script's own, also in a graph. Args: step: other each time."""
-    for place, variable in enumerate(variables if _recorder.nudge else ()):
-        seed = tf.stack([tf.constant(_recorder.nudge + 1000 * place), tf.cast(step, tf.int32)])
-        random = tf.random.stateless_uniform(variable.shape, seed, -1.0, 1.0, tf.float64)
-        value = tf.cast(tf.convert_to_tensor(variable), tf.float64) * (1 + _last_digits() * random)
-        variable.assign(tf.cast(value, tf.as_dtype(variable.dtype)))
-
-
-def _applying(original: Any) -> Any:
-    """`apply` of an optimizer, after which its variables are recorded where a loop of the script's own calls it."""
-
-    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        result = original(self, grads, trainable_variables)
-        if in_keras:
-            return result
-        known = list(self._trainable_variables if trainable_variables is None else trainable_variables)
-        own = [*known, *self.variables]
-        paths = unique([keras_lines.path(variable) for variable in own])  # a loop may train variables of TensorFlow
-        nudge(known, self.iterations)
-
-        def add(*values: np.ndarray) -> None:
-            if tf_op.is_trial():  # the step is held against one rank, and put back
-                return
-            add_step(paths, values, len(known))
-
-        tensors = [tf.convert_to_tensor(variable) for variable in own]
-        tf.numpy_function(add, tensors, [], stateful=True, name=tf_op.OP_NAME)
-        return result
-
-    return tf.autograph.experimental.do_not_convert(apply)

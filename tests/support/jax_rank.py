@@ -13,10 +13,11 @@ import keras
 from jax_calls import CALLS
 from jax_cases import USUAL
 from jax_models import MODELS
+from jax_more import MORE
 
 from matex_tf.core import world
 
-CASES = (*USUAL, *MODELS, *CALLS)
+CASES = (*USUAL, *MODELS, *CALLS, *MORE)
 
 
 def main():

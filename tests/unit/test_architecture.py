@@ -41,7 +41,7 @@ ROOMS: dict[str, str] = {
     "readers.formats.csv": "core readers.tables readers.safety readers.places",
     "readers.formats.hdf5": "core readers.tables readers.safety readers.places",
     "readers.formats.netcdf": "core readers.tables readers.safety readers.places",
-    "patches": "features verifying patches.common patches.files patches.imports patches.loops patches.turns",
+    "patches": "features verifying patches.common patches.files patches.imports patches.loops patches.steps patches.turns",
     "patches.common": "core patches",
     "patches.random": "exchange patches.common patches.across_rows patches.partition",
     "patches.across_rows": "core exchange patches.common",
@@ -81,7 +81,7 @@ ROOMS: dict[str, str] = {
         " patches.fit.step patches.saving patches.recovery patches.loops"
     ),
     "patches.steps": "patches patches.common",
-    "patches.jax": "core readers patches.common patches.fit patches.imports",
+    "patches.jax": "core readers patches.common patches.fit patches.imports patches.steps",
     "patches.recording": (
         "core exchange strategies verifying watching patches.checking patches.common patches.keras patches.keras2"
         " patches.steps"

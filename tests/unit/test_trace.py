@@ -6,6 +6,7 @@ import pytest
 
 from matex_tf.cli import trace as timeline
 from matex_tf.cli.main import main
+from matex_tf.core.trace import BY_XLA
 from tests.support.cases import traced
 
 
@@ -46,6 +47,18 @@ def test_the_table_adds_up(capsys):
     timeline.show(steps)
     row = [float(word) for word in capsys.readouterr().out.splitlines()[-2].split()]
     assert row[0] == 0 and 4 < row[1] < 6 and sum(row[2:]) == pytest.approx(row[1], abs=0.02)
+
+
+def test_steps_that_xla_divides(tmp_path, capsys):
+    """What is not waiting is computing, and a line says what is in it."""
+    step = {"ph": "X", "pid": 0, "ts": 100.0, "dur": 50.0, "name": "step", "args": {"what": f"train step, {BY_XLA}"}}
+    wait = {"ph": "X", "pid": 0, "ts": 101.0, "dur": 8.0, "name": "wait"}
+    path = tmp_path / "timeline.json"
+    path.write_text(json.dumps({"traceEvents": [step, wait]}))
+    (found,) = timeline.read(str(path))
+    assert (found.parts["compute"], found.parts["wait"]) == (42.0, 8.0)
+    timeline.show([found])
+    assert "computing has the exchange in it" in capsys.readouterr().out
 
 
 def test_file_that_cannot_be_written(ranks):

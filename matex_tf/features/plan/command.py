@@ -14,6 +14,7 @@ from typing import Any
 
 from matex_tf import settings as settings_module
 from matex_tf.cli import trace as timeline
+from matex_tf.core.trace import BY_XLA
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError, SettingError
 from matex_tf.exchange.bucket_plan import MEGABYTE
@@ -145,7 +146,11 @@ def command(asked: argparse.Namespace) -> int:
         target.require()
         machine, ranks, linked = _measure_links(asked)
         name = target.name if target.is_module else os.path.basename(target.name)
-        job = measure_script(asked, settings, target, ranks, name)
+        steps = measure_script(asked, target)
+        if steps[0].what.endswith(BY_XLA):
+            print(of_xla(steps, name, ranks))
+            return 0
+        job = _in_buckets(job_of(steps, name, ranks), settings)
     else:
         machine, ranks, linked = probe.measure(World()), max(asked.ranks, 2), False
         job = Job(f"{asked.parameters:,.0f} parameters", ranks, asked.compute, asked.update, 4 * asked.parameters)
@@ -186,14 +191,23 @@ def _measure_links(asked: argparse.Namespace) -> tuple[Machine, int, bool]:
     return machine, sum(nodes), len(nodes) > 1
 
 
-def measure_script(asked: argparse.Namespace, settings: Settings, target: Target, ranks: int, name: str) -> Job:
-    """Train the script for a few steps, and read from its timeline what they took."""
+def measure_script(asked: argparse.Namespace, target: Target) -> list[timeline.Step]:
+    """Train the script for a few steps, and read its timeline."""
     with launching.folder(asked.hosts, "plan") as folder:
         path = os.path.join(folder, "steps.json")
         words = ["-m", "matex_tf", "--trace", path, "--steps", str(asked.steps)]
         _run(asked, [*words, *settings_module.as_flags(asked.flags), *target.words], "the script")
-        steps = timeline.read(path)
-    return _in_buckets(job_of(steps, name, ranks), settings)
+        return timeline.read(path)
+
+
+def of_xla(steps: Sequence[timeline.Step], name: str, ranks: int) -> str:
+    """What is to be said of a script of Keras on JAX: the exchange is part of what XLA compiles."""
+    by_rank = [timeline.settled([step for step in steps if step.rank == rank]) for rank in range(ranks)]
+    longest = statistics.median(max(step.length for step in same) for same in zip(*by_rank, strict=False))
+    return (
+        f"a step of {name} takes {longest / 1e3:.1f} ms on {ranks} ranks, with the exchange that XLA makes in it. "
+        "Strategies, codecs and --shard are for Keras on TensorFlow, so nothing is predicted for them (docs/jax.md)"
+    )
 
 
 def job_of(steps: Sequence[timeline.Step], name: str, ranks: int) -> Job:

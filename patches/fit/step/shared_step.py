@@ -12,7 +12,7 @@ from matex_tf import settings, strategies
 from matex_tf.core import trace, world
 from matex_tf.exchange import tf_op
 from matex_tf.patches.across_rows import models
-from matex_tf.patches.common import log_once, model_state, row_slicing, run_state, xla
+from matex_tf.patches.common import log_once, model_state, row_slicing, xla
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data.batches import Batch
 from matex_tf.patches.fit.step import alike, partitioned_step, virtual_steps
@@ -20,7 +20,7 @@ from matex_tf.patches.fit.step.step_graphs import StepGraphs
 from matex_tf.patches.keras import weights
 from matex_tf.patches.recovery import step_retry, whole_step
 from matex_tf.patches.recovery.whole_step import Values
-from matex_tf.patches.steps import row_choice
+from matex_tf.patches.steps import counting, row_choice
 from matex_tf.patches.steps.step_part import StepParts, StepRun
 
 
@@ -135,7 +135,9 @@ class SharedStep:
 
     def count(self) -> None:
         """Count a training step of all ranks, or of all groups on one batch; may end the script."""
-        _count_step(self.model)
+        if counting.count():
+            weights.merge_statistics(self.model)  # nothing may be under way when a process ends
+            counting.end()
 
     def trace(self, data: Any) -> None:
         """Have the graph for batches of these columns."""
@@ -191,19 +193,3 @@ class SharedStep:
     def _of_model(self) -> Any:
         """The step that the model has for a batch."""
         return self.model.train_step if self.kind == "train" else self.model.test_step
-
-
-def _count_step(model: Any) -> None:
-    """Count a training step, of whatever model. End the script after as many as the settings say.
-
-    Every rank counts the same steps.
-
-    Raises:
-        SystemExit: this was the last one.
-    """
-    run = run_state.current()
-    run.trained += 1
-    if run.trained == settings.current().steps:
-        weights.merge_statistics(model)  # nothing may be under way when a process ends
-        log_once.log(f"the script was ended after {run.trained} training step{'s' * (run.trained > 1)} (--steps)")
-        raise SystemExit(0)

@@ -12,7 +12,7 @@ import tensorflow as tf
 from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import batch_share, log_once, model_state, row_slicing, sharing_report, xla
+from matex_tf.patches.common import batch_share, keras_lines, log_once, model_state, row_slicing, sharing_report, xla
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.fit.step import one_rank_shapes, partitioned_step, quick_call, virtual_steps
 from matex_tf.patches.keras import distribution, metrics, sum_loss, weights, whole_results
@@ -252,4 +252,4 @@ def _sources(logs: Any, results: list[tuple[Any, Any]]) -> dict[str, Any]:
     if not isinstance(logs, dict):
         return {}
     made_by = {id(tensor): metric for tensor, metric in results}
-    return {key: made_by.get(id(value)) for key, value in metrics.flat(logs).items()}
+    return {key: made_by.get(id(value)) for key, value in keras_lines.flat(logs).items()}

@@ -26,7 +26,7 @@ from matex_tf.errors import MatexError
 from matex_tf.exchange import tf_op, virtual_ranks
 from matex_tf.exchange.ordered_sum import OrderedSum
 from matex_tf.patches.across_rows import own_metrics
-from matex_tf.patches.common import seeds, under_way
+from matex_tf.patches.common import keras_lines, seeds, under_way
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.random import op_states
@@ -218,8 +218,8 @@ class _State(virtual_ranks.Switch):
             The logs of the whole batch.
         """
         merged = [number for number, variable in enumerate(self._variables) if variable.merged]
-        flat = metrics.flat(logs[0]) if isinstance(logs[0], dict) else {"loss": logs[0]}
-        every = [metrics.flat(one) if isinstance(one, dict) else {"loss": one} for one in logs]
+        flat = keras_lines.flat(logs[0]) if isinstance(logs[0], dict) else {"loss": logs[0]}
+        every = [keras_lines.flat(one) if isinstance(one, dict) else {"loss": one} for one in logs]
         means = [key for key, value in flat.items() if id(value) not in results and _is_number(value)]
         shapes = [tf.convert_to_tensor(flat[key]).shape for key in means]
         kinds = np.concatenate(

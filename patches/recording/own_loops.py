@@ -1,0 +1,67 @@
+"""Writes down steps of a loop of the script's own where a Keras optimizer has applied gradients; see `recorder`.
+
+Relies on (Keras 3.3 to 3.15): `BaseOptimizer.apply`, public.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from matex_tf.exchange import tf_op
+from matex_tf.patches.checking import precision
+from matex_tf.patches.common import keras_lines, wrapping
+from matex_tf.patches.recording import recorder
+
+
+def install(module: ModuleType) -> None:
+    """Patch keras.src.optimizers.base_optimizer."""
+    owner = wrapping.require(module, "BaseOptimizer")
+    owner.apply = _applying(owner.apply)
+
+
+def unique(names: Iterable[str]) -> list[str]:
+    """Names in their order, with a number where one comes again."""
+    counted: dict[str, int] = {}
+    found = []
+    for name in names:
+        counted[name] = counted.get(name, -1) + 1
+        found.append(f"{name} ({counted[name]})" if counted[name] else name)
+    return found
+
+
+def nudge(variables: Iterable[Any], step: Any) -> None:
+    """Nudge weights after a step of a loop of the script's own, also in a graph. Args: step: other each time."""
+    for place, variable in enumerate(variables if recorder._recorder.nudge else ()):
+        seed = tf.stack([tf.constant(recorder._recorder.nudge + 1000 * place), tf.cast(step, tf.int32)])
+        random = tf.random.stateless_uniform(variable.shape, seed, -1.0, 1.0, tf.float64)
+        value = tf.cast(tf.convert_to_tensor(variable), tf.float64) * (1 + precision.current().nudge * random)
+        variable.assign(tf.cast(value, tf.as_dtype(variable.dtype)))
+
+
+def _applying(original: Any) -> Any:
+    """`apply` of an optimizer, after which its variables are recorded where a loop of the script's own calls it."""
+
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        result = original(self, grads, trainable_variables)
+        if recorder.in_keras:
+            return result
+        known = list(self._trainable_variables if trainable_variables is None else trainable_variables)
+        own = [*known, *self.variables]
+        paths = unique([keras_lines.path(variable) for variable in own])  # a loop may train variables of TensorFlow
+        nudge(known, self.iterations)
+
+        def add(*values: np.ndarray) -> None:
+            if tf_op.is_trial():  # the step is held against one rank, and put back
+                return
+            recorder.add_step(paths, values, len(known))
+
+        tensors = [tf.convert_to_tensor(variable) for variable in own]
+        tf.numpy_function(add, tensors, [], stateful=True, name=tf_op.OP_NAME)
+        return result
+
+    return tf.autograph.experimental.do_not_convert(apply)
