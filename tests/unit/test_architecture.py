@@ -41,7 +41,9 @@ ROOMS: dict[str, str] = {
     "readers.formats.csv": "core readers.tables readers.safety readers.places",
     "readers.formats.hdf5": "core readers.tables readers.safety readers.places",
     "readers.formats.netcdf": "core readers.tables readers.safety readers.places",
-    "patches": "features verifying patches.common patches.files patches.imports patches.loops patches.steps patches.turns",
+    "patches": (
+        "features verifying patches.common patches.files patches.imports patches.loops patches.steps patches.turns"
+    ),
     "patches.common": "core patches",
     "patches.random": "exchange patches.common patches.across_rows patches.partition",
     "patches.across_rows": "core exchange patches.common",
