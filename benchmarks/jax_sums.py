@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import jobs, tables
+from benchmarks import launching, tables
 
 #: Shapes of the gradients of a model.
 MODELS: dict[str, list[tuple[int, ...]]] = {
@@ -48,7 +48,7 @@ def measure(rounds: int) -> None:
         everyone = ranks.allgather([spent[way] for way in WAYS], "compare sums")
         slowest = np.array(everyone).max(axis=0)
         found[name] = {way: 1000 * statistics.median(slowest[place]) for place, way in enumerate(WAYS)}
-    jobs.tell(found)
+    launching.tell(found)
 
 
 def _by_gloo(own: list[np.ndarray]) -> Callable[[], Any]:
@@ -100,7 +100,7 @@ def main() -> int:
         measure(options.rounds)
         return 0
     words = ["-m", "matex_tf", "-m", "benchmarks.jax_sums", "--rank", "--rounds", str(options.rounds)]
-    found = jobs.on_ranks(options.ranks, words, environ={"KERAS_BACKEND": "jax"})
+    found = launching.on_ranks(options.ranks, words, environ={"KERAS_BACKEND": "jax"})
     rows = [
         [name, *(f"{one[way]:.2f}" for way in WAYS), f"{one['callback'] / one['gloo']:.2f}"]
         for name, one in found.items()

@@ -128,7 +128,7 @@ PATCHES = (
     ("zarr", "imports.own_writers"),
     ("torch", "imports.other_frameworks"),
     ("jax", "imports.other_frameworks"),
-    ("jax", "jax.start"),
+    ("jax", "jax.team"),
     ("keras.src.backend.jax.trainer", "jax.trainer"),
 )
 

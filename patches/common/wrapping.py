@@ -86,10 +86,10 @@ def alone() -> bool:
     return is_only_rank() and not settings.current().changes_one_rank
 
 
-def wrap(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:
+def wrap(module: ModuleType, path: str, wrapper: Callable[..., Any], always: bool = False) -> None:
     """Put `wrapper(wrapped, instance, args, kwargs)` around a function; a world of one rank never gets there.
 
-    Neither does a script that imports Horovod's names, see `put_aside`.
+    Neither does a script that imports Horovod's names, see `put_aside`. Args: always: call it even then, and `apart`.
     """
     require(module, path)
 
@@ -98,7 +98,7 @@ def wrap(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:
             return wrapped(*args, **kwargs)
         return wrapper(wrapped, instance, args, kwargs)
 
-    wrapt.wrap_function_wrapper(module, path, only_with_others)
+    wrapt.wrap_function_wrapper(module, path, wrapper if always else only_with_others)
 
 
 def rebind(module: ModuleType, *names: str) -> None:

@@ -13,6 +13,7 @@ Relies on (Keras 3.12 to 3.16): `distribute_tensor`, `distribute_variable`, `dis
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import Any
 
@@ -24,20 +25,24 @@ from matex_tf.patches.jax.place import Place
 
 
 def begin() -> None:
-    """Patch Keras, when JAX knows of all ranks: its trainer has imported these modules."""
-    wrapping.wrap(importlib.import_module("keras.src.distribution.distribution_lib"), "set_distribution", _set)
+    """Patch Keras, when JAX knows of all ranks: its trainer has imported these modules.
+
+    A rank has devices of its own also where it makes a batch as on one rank, so these patches are never in abeyance.
+    """
+    wrap = functools.partial(wrapping.wrap, always=True)
+    wrap(importlib.import_module("keras.src.distribution.distribution_lib"), "set_distribution", _set)
     library = importlib.import_module("keras.src.backend.jax.distribution_lib")
     for name in ("distribute_tensor", "distribute_variable"):  # the second up to Keras 3.13
         if hasattr(library, name):
-            wrapping.wrap(library, name, _in_steps)
-    wrapping.wrap(library, "distribute_data_input", lambda wrapped, instance, args, kwargs: args[0])
-    wrapping.wrap(library, "num_processes", lambda *_: 1)
-    wrapping.wrap(library, "process_id", lambda *_: 0)
-    wrapping.wrap(library, "initialize", _initialize)
+            wrap(library, name, _in_steps)
+    wrap(library, "distribute_data_input", lambda wrapped, instance, args, kwargs: args[0])
+    wrap(library, "num_processes", lambda *_: 1)
+    wrap(library, "process_id", lambda *_: 0)
+    wrap(library, "initialize", _initialize)
     core = importlib.import_module("keras.src.backend.jax.core")
     if hasattr(core.JaxVariable, "_initialize_layout"):
-        wrapping.wrap(core, "JaxVariable._initialize_with_initializer", _made)
-    wrapping.wrap(core, "device_scope", _own_device)
+        wrap(core, "JaxVariable._initialize_with_initializer", _made)
+    wrap(core, "device_scope", _own_device)
     wrapping.rebind(core, "device_scope")
 
 

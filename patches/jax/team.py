@@ -15,6 +15,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ import numpy as np
 from matex_tf import settings
 from matex_tf.core import ports, world
 from matex_tf.errors import MatexError, SettingError
-from matex_tf.patches.common import log_once, run_state, sharing_report
+from matex_tf.patches.common import log_once, run_state, sharing_report, wrapping
+from matex_tf.patches.imports import other_frameworks
 from matex_tf.patches.jax.place import Place, is_divided, is_of_all
 
 #: Settings that must be left as they are: they change steps or exchanges, and JAX has its own. Of `faults` see below.
@@ -87,6 +89,15 @@ def _as_it_is(arrays: Any) -> Any:
 def current() -> Team:
     """That of the job."""
     return run_state.current().part(Team)
+
+
+def install(module: ModuleType) -> None:
+    """At the import of jax: let it know of the ranks, if Keras is to compute with it, as it may be used at once.
+
+    A script that chooses the backend after this import comes to `trainer`, when it imports Keras.
+    """
+    if other_frameworks.backend_asked_for() == "jax" and not wrapping.is_aside() and not wrapping.alone():
+        join()
 
 
 def join() -> bool:

@@ -12,10 +12,8 @@ import functools
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from matex_tf.exchange import tf_op
 from matex_tf.patches.common import keras_lines, wrapping
 from matex_tf.patches.common.active_flag import ActiveFlag
 from matex_tf.patches.keras2.optimizers import CLASSES
@@ -49,18 +47,7 @@ def _recording(original: Any) -> Any:
         with _applying():
             result = original(self, pairs, *args, **kwargs)
         known = [variable for _, variable in pairs]
-        own = [*known, *keras_lines.optimizer_variables(self)]
-        names = own_loops.unique([keras_lines.path(variable) for variable in own])
-
-        own_loops.nudge(known, self.iterations)
-
-        def add(*values: np.ndarray) -> None:
-            if tf_op.is_trial():  # the step is held against one rank, and put back
-                return
-            recorder.add_step(names, values, len(known))
-
-        tensors = [tf.convert_to_tensor(variable) for variable in own]
-        tf.numpy_function(add, tensors, [], stateful=True, name=tf_op.OP_NAME)
+        own_loops.add(known, keras_lines.optimizer_variables(self), self.iterations)
         return result
 
     return tf.autograph.experimental.do_not_convert(apply_gradients)

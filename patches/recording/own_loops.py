@@ -43,25 +43,28 @@ def nudge(variables: Iterable[Any], step: Any) -> None:
         variable.assign(tf.cast(value, tf.as_dtype(variable.dtype)))
 
 
+def add(known: list[Any], slots: Iterable[Any], step: Any) -> None:
+    """Record what an optimizer has applied. Args: known: what it trains; step: other each time."""
+    own = [*known, *slots]
+    names = unique([keras_lines.path(variable) for variable in own])  # a loop may train variables of TensorFlow
+    nudge(known, step)
+
+    def write(*values: np.ndarray) -> None:
+        if not tf_op.is_trial():  # else the step is held against one rank, and put back
+            recorder.add_step(names, values, len(known))
+
+    tensors = [tf.convert_to_tensor(variable) for variable in own]
+    tf.numpy_function(write, tensors, [], stateful=True, name=tf_op.OP_NAME)
+
+
 def _applying(original: Any) -> Any:
     """`apply` of an optimizer, after which its variables are recorded where a loop of the script's own calls it."""
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         result = original(self, grads, trainable_variables)
-        if recorder.in_keras:
-            return result
-        known = list(self._trainable_variables if trainable_variables is None else trainable_variables)
-        own = [*known, *self.variables]
-        paths = unique([keras_lines.path(variable) for variable in own])  # a loop may train variables of TensorFlow
-        nudge(known, self.iterations)
-
-        def add(*values: np.ndarray) -> None:
-            if tf_op.is_trial():  # the step is held against one rank, and put back
-                return
-            recorder.add_step(paths, values, len(known))
-
-        tensors = [tf.convert_to_tensor(variable) for variable in own]
-        tf.numpy_function(add, tensors, [], stateful=True, name=tf_op.OP_NAME)
+        if not recorder.in_keras:
+            known = self._trainable_variables if trainable_variables is None else trainable_variables
+            add(list(known), self.variables, self.iterations)
         return result
 
     return tf.autograph.experimental.do_not_convert(apply)

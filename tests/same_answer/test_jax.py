@@ -24,7 +24,7 @@ CASES = (
     *("own_steps", "states", "low_rank", "few_rows", "odd_batches", "wide", "sparse_rows", "hearing"),
     *("optimizers_more", "pools", "inside"),
 )
-WITH_TENSORFLOW = {"tf_data", "noises"}  # which Keras needs for these
+WITH_TENSORFLOW = {"tf_data", "noises", "states", "wide"}  # which Keras needs for these
 QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "KERAS_BACKEND": "jax"}  # compiling is most of what takes time here
 
 
