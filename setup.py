@@ -23,19 +23,24 @@ METRICS = ["prometheus_client"]  # for --metrics
 LABEL = ["h5py", "pandas", "pillow", "starlette", "uvicorn"]  # the page on which people label images
 FEATURES = sorted(path.parent.name for path in (HERE / "matex_tf" / "features").glob("*/__init__.py"))
 PTH = "matex_tf.pth"  # lets MATEX_TF=1 start matex_tf in `mpirun -n N python SCRIPT`
+PAGES = sorted(path.relative_to(HERE) for path in (HERE / "docs").rglob("*.md"))  # `matex-tf help PAGE` shows them
+BESIDE = {PTH: PTH, **{str(page): f"matex_tf/{page}" for page in PAGES}}
 
 
 class BuildWithPth(build_py):
-    """Puts matex_tf.pth beside the package, where Python reads it at start-up."""
+    """Puts matex_tf.pth beside the package, where Python reads it at start-up, and the docs into it."""
 
     def run(self):
         super().run()
         if not self.editable_mode:
             os.makedirs(self.build_lib, exist_ok=True)
-            shutil.copyfile(HERE / PTH, os.path.join(self.build_lib, PTH))
+            for name, target in BESIDE.items():
+                os.makedirs(os.path.dirname(os.path.join(self.build_lib, target)), exist_ok=True)
+                shutil.copyfile(HERE / name, os.path.join(self.build_lib, target))
 
     def get_outputs(self, include_bytecode=True):
-        return [*super().get_outputs(include_bytecode), os.path.join(self.build_lib, PTH)]
+        beside = [PTH] if self.editable_mode else BESIDE.values()
+        return [*super().get_outputs(include_bytecode), *(os.path.join(self.build_lib, one) for one in beside)]
 
 
 class EditableWithPth(editable_wheel):

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from matex_tf.cli import pages
 from matex_tf.core.output import open_closed
 from matex_tf.errors import MatexError, SettingError
 from matex_tf.features import Command, registry
@@ -61,6 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     if words[0:1] == ["help"] and len(words) > 1:
+        if words[1] not in commands():
+            pages.show(words[1], commands())
+            return 0
         words = [words[1], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
         print(overview())
@@ -92,6 +96,7 @@ def overview() -> str:
             "Train an unmodified TensorFlow or Keras script on many MPI ranks.\n",
             "commands:",
             *lines,
-            "\nmatex-tf COMMAND -h shows the options used most, --help all; matex-tf --version. More: docs/running.md",
+            "\nmatex-tf COMMAND -h shows the options used most, --help all; matex-tf --version.",
+            "matex-tf help docs/running.md shows that page, and so any other that a message names.",
         ]
     )

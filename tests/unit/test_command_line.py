@@ -126,7 +126,7 @@ def test_help_of_a_command(capsys):
         said.append(capsys.readouterr().out)
     assert said[0] == said[1] and said[2] == said[3] != said[0]
     assert main(["help", "runn"]) == 2
-    assert "there is no command runn (did you mean run?)" in capsys.readouterr().err
+    assert "there is no command and no page runn (did you mean run?)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", PARSERS)
