@@ -96,6 +96,8 @@ def commands() -> Mapping[str, Any]:
 def wrong_matex(words: Sequence[str]) -> str:
     if words[0] in ("--version", "--help"):
         return ""
+    if words[0] == "help" and words[1].startswith("docs/"):
+        return "" if (ROOT / words[1]).is_file() else f"there is no page {words[1]}"
     if words[0] == "help":
         words = [*words[1:], "--help"]
     if words[0] not in commands():

@@ -22,6 +22,7 @@ while not (ROOT / "setup.py").is_file():
         "matex-tf run -n 2 -m pytest tests/ -k name",
         "matex-tf plan --compute 120ms --parameters 25M --network 1Gbit,50us -n 4",
         "matex-tf bench allreduce -n 4 --repeat 11",
+        "matex-tf help docs/loops.md",
         "mpirun -n 4 python -m matex_tf --codec int8 train.py",
         "MATEX_TF=1 mpirun -n 4 python train.py",
         "scripts/bench step --models small,lenet",
@@ -41,6 +42,7 @@ def test_right_lines(line):
     ("line", "problem"),
     [
         ("matex-tf trains -n 4 train.py", "no command trains"),
+        ("matex-tf help docs/lops.md", "no page docs/lops.md"),
         ("matex-tf run -n 4 --fault shrink train.py", "no flag --fault"),
         ("matex-tf run -n 4 --faults shrunk train.py", "can be abort or shrink"),
         ("matex-tf run --strategy gossip --faults restart train.py", "cannot be started again"),
