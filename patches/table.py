@@ -40,6 +40,7 @@ PATCHES = (
     ("tensorflow", "sessions.session_run"),
     ("tensorflow", "sessions.files"),
     ("keras.src.backend.tensorflow.trainer", "fit.trainer"),
+    ("keras.src.backend.tensorflow.trainer", "fit.epochs.epoch_data"),
     ("keras.src.backend.tensorflow.trainer", "data.epoch_orders"),
     ("keras.src.backend.tensorflow.trainer", "loops.keras_loops"),
     ("keras.src.optimizers.base_optimizer", "keras.optimizer"),

@@ -109,8 +109,7 @@ class StepFunction:
 class PredictFunction(predict_function.PredictFunction):
     """What Keras 2 calls as `predict_function`: this rank predicts its rows, and every rank gets all."""
 
-    def __init__(self, model: Any, kind: str):
-        """Args: kind: "predict"."""
+    def __init__(self, model: Any):
         refuse(model)
         super().__init__(model)
 

@@ -250,11 +250,13 @@ def _compiled(model: Any) -> list[str]:
 
 
 def fit(model: Any, run: Callable[[], Any]) -> Any:
-    """Run a `fit` to which ranks can come.
+    """Run a `fit` to which ranks can come, if they can come to this job; or else one that can be taken up again.
 
     Args:
         run: calls Keras' own; returns the History.
     """
+    if world.current().growth is None:
+        return resume_fit.fit(model, run)
     known = resume_fit.fits()
     if known.under_way is not None:
         return run()

@@ -70,6 +70,10 @@ ROOMS: dict[str, str] = {
         "core exchange strategies watching patches.common patches.across_rows patches.checking patches.data"
         " patches.keras patches.recovery patches.random patches.steps patches.partition patches.shards patches.steps"
     ),
+    "patches.fit.epochs": (
+        "core patches.common patches.data patches.division patches.fit.step patches.recovery patches.sources"
+        " patches.turns"
+    ),
     "patches.fit": (
         "core exchange strategies watching readers patches.common patches.across_rows patches.checking patches.data"
         " patches.division patches.sources patches.turns patches.keras patches.recovery patches.random patches.steps"
@@ -274,3 +278,8 @@ def test_public_functions_say_what_they_take():
             wrong += [f"{name} {one.name}: Args"] * (len(given) > 1 and "Args:" not in said)
             wrong += [f"{name} {one.name}: Raises"] * (raises and "Raises:" not in said)
     assert not wrong
+
+
+def test_the_loop_of_fit_knows_few():
+    """What a feature does in `fit` is a part of a step, or a hook of its own: the loop does not import it."""
+    assert len(imported(modules()["patches.fit.trainer"])) <= 12

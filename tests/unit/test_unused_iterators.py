@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from matex_tf.patches.fit import epoch_iterators
+from matex_tf.patches.fit.epochs import unused_iterators
 
 
 def _rows(seed: int = 3) -> Any:
@@ -50,7 +50,7 @@ def _epochs(make: Callable[[], Any], unused: Callable[[Any], Any]) -> list[list[
 @pytest.mark.parametrize("name", PIPELINES)
 def test_the_next_epoch_has_the_order_that_it_had(name: str) -> None:
     def drawn(dataset: Any) -> None:
-        front = epoch_iterators.what_draws(dataset)
+        front = unused_iterators.what_draws(dataset)
         if front is not None:
             iter(front)
 
@@ -59,8 +59,8 @@ def test_the_next_epoch_has_the_order_that_it_had(name: str) -> None:
 
 def test_maps_are_left_out() -> None:
     dataset = PIPELINES["maps behind a shuffle"]()
-    assert "Shuffle" in type(epoch_iterators.what_draws(dataset)).__name__
-    assert epoch_iterators.what_draws(PIPELINES["no order"]()) is None
+    assert "Shuffle" in type(unused_iterators.what_draws(dataset)).__name__
+    assert unused_iterators.what_draws(PIPELINES["no order"]()) is None
     # Without what is drawn the epochs would have other orders.
     assert _epochs(PIPELINES["maps behind a shuffle"], lambda _: None) != _epochs(
         PIPELINES["maps behind a shuffle"], iter
