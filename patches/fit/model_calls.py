@@ -13,7 +13,7 @@ from typing import Any
 from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import log_once, model_state, sharing_report, under_way
+from matex_tf.patches.common import model_state, sharing_report, under_way
 from matex_tf.patches.fit import asked
 from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.recovery import resume_fit
@@ -85,10 +85,6 @@ class ModelCalls(abc.ABC):
             model.train_function.feed.begin_fit()
         if settings.current().batch == "per-rank":
             notes.batches_in_step = ranks.size
-            log_once.log(
-                f"each rank takes batches of the script's size: the global batch is {ranks.size} times as large "
-                "(--batch)"
-            )
         more = self.executing(model, notes.batches_in_step)
         try:
             with self.within("fit"), more, under_way.making_epochs("fit", model):
