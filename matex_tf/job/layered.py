@@ -101,10 +101,11 @@ def _without(target: Target, files: str) -> Mounts | None:
 
 def begin(world: World, settings: Settings, target: Target, mounts: Mounts) -> None:
     """Put up the layers; or say why there are none. Collective."""
-    if settings.files not in _WITH_LAYERS:
-        return
     from matex_tf.patches.common import active_flag
 
+    if settings.files not in _WITH_LAYERS:
+        active_flag.layers().refused = "--files once" if settings.files == "once" else ""
+        return
     reason = "groups that join a job share its files" if settings.is_guest else mounts.refused
     reasons = world.allgather(reason, "see whether layers can be had")
     layer: PrivateLayer | None = None

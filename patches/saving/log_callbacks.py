@@ -1,4 +1,6 @@
-"""Callbacks that write logs do so on rank 0; elsewhere they do nothing.
+"""Callbacks that write logs do so on rank 0; elsewhere they do nothing. Where rank 0 dies, the next one continues.
+
+It does then what it has left out at the beginning of the training.
 
 Relies on (Keras 3.3 to 3.15): the public methods of `CSVLogger`, `TensorBoard` and `RemoteMonitor`;
 `TensorBoard.embeddings_freq`, public.
@@ -12,6 +14,9 @@ from typing import Any
 from matex_tf.patches.common import keras_lines, wrapping
 from matex_tf.patches.saving import model_files
 
+#: How a training begins; a rank that becomes the first later does it then. By the callback what it has not done yet.
+_BEGINNING = ("set_model", "on_train_begin")
+_LEFT_OUT = "_matex_left_out"
 _CLASSES = {"csv_logger": "CSVLogger", "tensorboard": "TensorBoard", "remote_monitor": "RemoteMonitor"}
 
 
@@ -33,7 +38,20 @@ def _install(module: ModuleType, logger: str) -> None:
 
 
 def _on_rank_0(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    return wrapped(*args, **kwargs) if model_files.writes() else None
+    asked = wrapped.__name__
+    if not model_files.writes():
+        if asked in _BEGINNING:
+            vars(instance).setdefault(_LEFT_OUT, {})[asked] = args, kwargs
+        return None
+    left_out = vars(instance).pop(_LEFT_OUT, {})
+    for name in _BEGINNING[: _BEGINNING.index(asked)] if asked in _BEGINNING else _BEGINNING:
+        if name not in left_out:
+            continue
+        words, named = left_out[name]
+        if hasattr(instance, "append"):  # of CSVLogger: the rank that has died has written to it
+            instance.append = True
+        getattr(instance, name)(*words, **named)
+    return wrapped(*args, **kwargs)
 
 
 def _with_embeddings(wrapped: Any, board: Any, args: Any, kwargs: Any) -> Any:
@@ -45,8 +63,8 @@ def _with_embeddings(wrapped: Any, board: Any, args: Any, kwargs: Any) -> Any:
     return model_files.by_one_rank(lambda: wrapped(*args, **kwargs), "write the embeddings for TensorBoard")
 
 
-def _set_model(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+def _set_model(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> None:
+    _on_rank_0(wrapped, instance, args, kwargs)
     if model_files.writes():
-        return wrapped(*args, **kwargs)
+        return
     setattr(instance, "model" if keras_lines.is_keras_2(instance) else "_model", args[0] if args else kwargs["model"])
-    return None

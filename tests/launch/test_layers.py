@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 
@@ -126,13 +127,15 @@ def test_where_there_can_be_none(tmp_path, can):
     assert f"other file systems are mounted below {tmp_path}" in job.err
 
 
-#: The first rank dies between two lines of a log; what comes after is the next one's.
+#: The first rank dies between two lines of a log, with a file and a database open; what comes after is the next one's.
 DIES = """
-import os
+import os, sqlite3
 import matex_tf
 
 world = matex_tf.init()
 first = world.rank == 0
+held, runs = open("held", "w"), sqlite3.connect("runs.db")
+held.write("before\\n"), runs.execute("create table run (name)"), runs.commit()
 with open("log", "a") as log:
     log.write("before\\n")
 os.mkdir("run")
@@ -144,6 +147,8 @@ with open("log", "a") as log:
     log.write("after\\n")
 open("run/new", "w").write("new")
 os.remove("old/file")
+held.write("after\\n"), held.close()
+runs.execute("insert into run values ('after')"), runs.commit(), runs.close()
 world.barrier("end")
 """
 
@@ -157,7 +162,9 @@ def test_the_next_rank_becomes_the_first(tmp_path, can):
     job = Job(line, tmp_path).end(150)
     assert job.code == 0, job.err
     after = {name: text for name, text in found(tmp_path).items() if name != "script.py"}
-    assert after == {"log": b"before\nafter\n", "run/new": b"new"}
+    assert after == {"log": b"before\nafter\n", "held": b"before\nafter\n", "run/new": b"new"}
+    with sqlite3.connect(tmp_path / "runs.db") as runs:
+        assert runs.execute("select name from run").fetchall() == [("after",)]
 
 
 #: Each rank makes what is there on no other: a rank that is late finds none of what the first has made.

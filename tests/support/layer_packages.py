@@ -149,7 +149,8 @@ def as_user(user: int) -> list[str]:
 
 def general(text: str) -> str:
     """A text without what the clock and chance have put into it."""
-    drawn = r"[0-9a-f]{16,}|\b[0-9a-f]{6,}\b|-[a-z0-9]{8}(?=[/.]|$)|tmp\w{8}|_[A-Za-z0-9]{22}\b"
+    named = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|-[a-z0-9]{8}(?=[/.]|$)|tmp\w{8}|_[A-Za-z0-9]{22}\b"
+    drawn = rf"{named}|[0-9a-f]{{16,}}|\b[0-9a-f]{{6,}}\b"
     return re.sub(rf"\d+\.\d+(e[-+]?\d+)?|{drawn}|\d+", "N", text)
 
 
