@@ -113,7 +113,8 @@ if options.crystals:
     picture += of_each(0.01, 0.05) * random.normal(size=picture.shape).astype(np.float32)
     with h5py.File(directory / "crystals.h5", "w") as file:
         pixels = (255 * np.clip(picture, 0, 1)).astype(np.uint8)
-        file.create_dataset("images", data=pixels, chunks=(100, size, size), compression="gzip", compression_opts=1)
+        chunks = (min(100, len(pixels)), size, size)
+        file.create_dataset("images", data=pixels, chunks=chunks, compression="gzip", compression_opts=1)
         file.create_dataset("labels", data=ice)
         file["labels"].attrs["classes"] = ["water", "ice"]
 
@@ -148,5 +149,6 @@ if options.things:
     picture += of_each(0.01, 0.05)[..., None] * random.normal(size=picture.shape).astype(np.float32)
     with h5py.File(directory / "things.h5", "w") as file:
         pixels = (255 * np.clip(picture, 0, 1)).astype(np.uint8)
-        file.create_dataset("images", data=pixels, chunks=(100, size, size, 3), compression="gzip", compression_opts=1)
+        chunks = (min(100, len(pixels)), size, size, 3)
+        file.create_dataset("images", data=pixels, chunks=chunks, compression="gzip", compression_opts=1)
         file.create_dataset("labels", data=things)
