@@ -129,6 +129,18 @@ def test_other_shells(shell, tmp_path, capsys):
         subprocess.run([shell, "-n", str(tmp_path / "script")], check=True)
 
 
+@pytest.mark.skipif(not shutil.which("fish"), reason="fish is not installed")
+@pytest.mark.parametrize(
+    ("line", "wanted"), [("ver", "verify"), ("run --strat", "--strategy"), ("run --strategy goss", "gossip")]
+)
+def test_fish(line, wanted, tmp_path):
+    """Fish itself completes commands, options and their values."""
+    (tmp_path / "script").write_text(completion.fish())
+    asked = f"source {tmp_path / 'script'}; complete -C 'matex-tf {line}'"
+    done = subprocess.run(["fish", "--no-config", "-c", asked], capture_output=True, text=True, timeout=60)
+    assert done.stdout.partition("\t")[0] == wanted, done
+
+
 def test_a_shell_that_is_not_known():
     with pytest.raises(SettingError, match="takes one shell: bash or zsh or fish"):
         completion.command(completion.parser().parse(["csh"]))

@@ -114,6 +114,24 @@ def test_sentences_words_and_lines(monkeypatch):
     assert len(list(check_prose.wrong_prose("docs/old.md", "Well."))) == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("A map behind it has no rule.", "map behind"),
+        ("This is no pattern.", "is no "),
+        ("There is no pattern, and it is no longer slow.", ""),
+        ("The job goes on with the rest.", "goes on"),
+        ("They are read from disks alone.", "from disks alone"),
+        ("It is left alone.", ""),
+        ("Use it where there is room.", "where there is"),
+    ],
+)
+def test_words(words, found):
+    """What readers stumbled over, and what looks like it and reads well."""
+    problems = list(check_prose.problems(words))
+    assert [one.split("'")[1] for one in problems] == [found] * bool(found)
+
+
 def test_guides_are_short():
     """A guide has 450 words at most, besides code; other pages may be longer."""
     code = "```\n" + "word " * 500 + "\n```\n"
