@@ -93,6 +93,7 @@ PARTS = (
         [Level(1.0, "--xla --models dense --rounds 3"), Level(3.0, "--xla --rounds 5"), Level(5.0, "--xla --rounds 9")],
         runs="step",
     ),
+    Part("jax_sums", [Level(0.5, "--rounds 50"), Level(1.0)]),
     Part("small_calls", [Level(0.5, "--times 5"), Level(1.5)]),
     Part(
         "first_step",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 
 import keras
 import numpy as np
@@ -11,6 +12,8 @@ from jax_cases import ROWS, data, mlp, small, targets, weights_of
 from keras import layers
 
 from matex_tf import DataSet
+from matex_tf.core import world
+from matex_tf.errors import RanksDisagree
 
 
 def on_batches(folder):
@@ -115,6 +118,21 @@ def changes(folder):
     return [*results, copied.predict(x, verbose=0), weights_of(joined)]
 
 
+def other_rows(folder):
+    """A generator that gives each rank other rows: every rank raises an error, and they go on together."""
+    x, y = data()
+
+    def rows():
+        while True:
+            yield np.frombuffer(os.urandom(6), np.uint8).reshape(1, 6), y[:1]
+
+    try:
+        mlp().fit(rows(), steps_per_epoch=3, verbose=0)
+    except RanksDisagree as error:
+        return "Every rank makes the whole data, and takes its rows" in str(error)
+    return world.current().is_single
+
+
 def files(folder):
     """Rows of a file of HDF5, of which each rank reads a part."""
     import h5py
@@ -187,4 +205,4 @@ def distributed(kind):
 
 
 KINDS = tuple(map(distributed, ("data", "model", "both")))
-CALLS = (on_batches, ways, callbacks, changes, files, grains, *KINDS)
+CALLS = (other_rows, on_batches, ways, callbacks, changes, files, grains, *KINDS)
