@@ -60,7 +60,8 @@ class StepFunction:
         notes, training = model_state.of(self._model), self._kind == "train"
         self._count += 1
         where = f"{self._kind} step {self._count} of {self._model.name}"
-        with world.current().during(where), trace.span("step", f"{where}, {trace.BY_XLA}"):
+        shown = f"{where}, {trace.BY_XLA}" if self._compiled else where
+        with world.current().during(where), trace.span("step", shown):
             if notes.begin:
                 state, notes.begin = step.alike(state), False
             result, state = self._function(state, batches)
