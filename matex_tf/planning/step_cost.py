@@ -130,6 +130,22 @@ class PlannedStep:
         seconds = overlapped(self.compute, self.update, exchange, self.buckets, busy=self.machine.busy)
         return self.takes(seconds, exchange)
 
+    def sharded(self, gathers: int, between: float) -> StepCost:
+        """A step with state in parts (ZeRO, arXiv 1910.02054, section 7), each rank of p updating 1/p.
+
+        Gradients are scattered while backward continues, which takes half of an allreduce. What is gathered takes the
+        other half each time, and nothing is computed meanwhile.
+
+        Args:
+            gathers: how often in a step the weights are gathered: once behind the update, or before forward and before
+                backward.
+            between: seconds that no rank saves: from the end of a step to the next one.
+        """
+        half, update = self.exchange() * 0.5, (self.update - between) / self.ranks + between
+        seconds = overlapped(self.compute, update, half, self.buckets, busy=self.machine.busy)
+        whole = replace(self, update=update)
+        return whole.takes(seconds + gathers * half.seconds, half * (1 + gathers))
+
     def takes(self, seconds: float, exchange: Cost, extra: float = 0.0, inside: StepCost | None = None) -> StepCost:
         """A step of so many seconds.
 

@@ -60,13 +60,15 @@ class Job:
 
 @dataclass(frozen=True)
 class Row:
-    """One number of ranks: seconds of a step and efficiency by strategy, the best, and bytes of a rank by `--shard`."""
+    """One number of ranks: seconds of a step and efficiency by strategy, the best; and by `--shard` bytes of a rank,
+    and seconds of a step of sync."""
 
     ranks: int
     seconds: Mapping[str, float]
     efficiency: Mapping[str, float]
     best: str
     memory: Mapping[str, float] = field(default_factory=dict)
+    shards: Mapping[str, float] = field(default_factory=dict)
 
 
 def sizes(now: int, most: int = LARGEST, limit: int = 0) -> list[int]:
@@ -97,7 +99,26 @@ def predict(
         if not codec or codec in machine.codecs
     }
     efficiency = {name: step_cost.efficiency(compute, job.after, step) for name, step in seconds.items()}
-    return Row(ranks, seconds, efficiency, best(seconds), memory(job, ranks, machine.node_ranks))
+    held = memory(job, ranks, machine.node_ranks)
+    return Row(ranks, seconds, efficiency, best(seconds), held, shards(job, compute, machine, ranks, seconds[BASELINE]))
+
+
+#: How often the weights are gathered in a step, by `--shard`.
+GATHERS = {"state": 1, "gradients": 1, "weights": 2}
+
+
+def shards(job: Job, compute: float, machine: Machine, ranks: int, whole: float) -> dict[str, float]:
+    """Seconds of a step of sync by `--shard`. Args: compute: of them; whole: those with nothing in parts."""
+    if ranks == 1:
+        return {"none": whole, **dict.fromkeys(GATHERS, whole)}
+    step = PlannedStep(compute, job.after, job.nbytes, job.buckets, ranks, machine)
+    found = {"none": whole}
+    for choice, gathers in GATHERS.items():
+        cost = step.sharded(gathers, job.between)
+        found[choice] = step_cost.crowded(
+            cost.seconds, cost.own, job.work, cost.exchange_work, machine.cores, machine.crowd
+        )
+    return found
 
 
 def memory(job: Job, ranks: int, node_ranks: int) -> dict[str, float]:
@@ -208,8 +229,9 @@ def show(
     slots = f"{job.slots} slot{'s' * (job.slots != 1)}"
     table = Table("ranks", *rows[0].memory, box=box.SIMPLE_HEAD)
     for row in rows:
-        table.add_row(f"{row.ranks:,}", *(_digits(max(0.01, nbytes / 1e6)) for nbytes in row.memory.values()))
-    console.print(f"MB of a rank by --shard: weights, sums of gradients and {slots} a weight; activations come on top")
+        held = {name: _digits(max(0.01, nbytes / 1e6)) for name, nbytes in row.memory.items()}
+        table.add_row(f"{row.ranks:,}", *(f"{held[name]} / {_digits(1e3 * row.shards[name])}" for name in held))
+    console.print(f"MB of a rank / ms of a step, by --shard: weights, sums of gradients, {slots} a weight")
     console.print(table)
     for row in rows:
         if row.ranks == job.ranks:

@@ -88,6 +88,18 @@ def test_memory():
     assert predict.memory(replace(job, slots=0), 4, 1)["state"] == 8
 
 
+def test_steps_in_parts():
+    """Of a rank alone all are alike; of others each gather of the weights takes half of an allreduce, and the update
+    is shared out, but not what passes between steps."""
+    job = replace(MLP, between=0.004)
+    assert set(predict.predict(job, MACHINE, 1).shards.values()) == {MLP.compute + MLP.update + 0.004}
+    found, half = predict.predict(job, MACHINE, 4).shards, cost_model.hierarchical(4, 2.5e7, MACHINE).seconds * 2
+    assert found["none"] == predict.predict(job, MACHINE, 4).seconds["sync"]
+    scattered = step_cost.overlapped(MLP.compute, MLP.update / 4 + 0.004, cost_model.Cost(half), 4)
+    assert found["state"] == found["gradients"] == pytest.approx(scattered + half)
+    assert found["weights"] == pytest.approx(scattered + 2 * half)
+
+
 def test_links_between_groups():
     """Two groups of two ranks: what goes between them takes longer where as much comes the other way; a message of
     gossip is one of all ranks of a group; and the center has all weights there and back."""
@@ -231,7 +243,7 @@ def test_without_a_script(tmp_path, monkeypatch, capsys):
     assert "links carry 0.956 Gbit/s of data, 50.0 µs" in said  # without the headers of frames
     assert max(len(line.rstrip()) for line in said.splitlines()[2:20]) <= 100
     assert "efficiency" not in said and "one-server" not in said
-    assert "MB of a rank by --shard: weights, sums of gradients and 2 slots a weight" in said
+    assert "MB of a rank / ms of a step, by --shard: weights, sums of gradients, 2 slots a weight" in said
     found = json.loads((tmp_path / "figures.json").read_text())
     assert [row["ranks"] for row in found["rows"]] == predict.sizes(4, 6000)
     assert found["job"]["nbytes"] == 1e8 and found["job"]["buckets"] == 2
