@@ -93,6 +93,15 @@ PARTS = (
         [Level(1.0, "--xla --models dense --rounds 3"), Level(3.0, "--xla --rounds 5"), Level(5.0, "--xla --rounds 9")],
         runs="step",
     ),
+    Part(
+        "jobs",
+        [
+            Level(2.0, "--tasks text --ways plain,matex_tf --rounds 1"),
+            Level(6.0, "--mb 100 --rounds 1"),
+            Level(20.0, "--mb 300"),
+        ],
+    ),
+    Part("paper", [Level(0.1)]),
     Part("jax_sums", [Level(0.5, "--rounds 50"), Level(1.0)]),
     Part("small_calls", [Level(0.5, "--times 5"), Level(1.5)]),
     Part(

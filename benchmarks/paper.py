@@ -70,7 +70,7 @@ def draw(found: Mapping[str, Mapping[int, Mapping[str, float]]], title: str, pat
         axes.set_xscale("log", base=2)
         axes.grid(alpha=0.3)
     panels[0][0].set_ylabel("milliseconds of a step")
-    panels[0][-1].legend(frameon=False)
+    panels[0][0].legend(frameon=False, loc="lower right")
     figure.suptitle(title)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
