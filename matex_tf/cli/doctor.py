@@ -234,7 +234,7 @@ def machine() -> list[Finding]:
     here = resources.cores()
     found = f"{here.physical}" + (f" ({here.threads} threads)" if here.threads != here.physical else "")
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-    each = f"{memory:.1f} GiB; of a rank on each core {memory / here.physical:.1f}, and less of it with --shard state"
+    each = f"{memory:.1f} GiB, {memory / here.physical:.1f} for a rank on each core; --shard state needs less"
     findings = [Finding("Cores", found), Finding("Memory", each)]
     try:
         disk = os.statvfs("/dev/shm")
