@@ -14,9 +14,10 @@ import numpy as np
 from matex_tf.core import trace, world
 from matex_tf.core.mismatch import checksum
 from matex_tf.errors import RanksDisagree
-from matex_tf.patches.common import log_once, under_way
+from matex_tf.patches.common import log_once, run_state, under_way
 from matex_tf.patches.jax import place as places
 from matex_tf.patches.jax import team as team_module
+from matex_tf.watching.meter import Meter
 
 
 class Form(NamedTuple):
@@ -63,6 +64,8 @@ class CompiledStep:
         placed = (state,) if self._layouts is None else (state, self._layouts)
         with under_way.having(in_step=True):
             result, state = self._program(jax.tree.map(place.of_all, *placed), parts, form)
+        if world.current().location.startswith("train"):
+            run_state.current().part(Meter).count(rows)
         return self._team.own(result), state
 
     def _run(self, state: Any, parts: list[Any], form: Form) -> Any:

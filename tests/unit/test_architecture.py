@@ -87,7 +87,7 @@ ROOMS: dict[str, str] = {
         " patches.fit.step patches.saving patches.recovery patches.loops"
     ),
     "patches.steps": "patches patches.common",
-    "patches.jax": "core readers patches.common patches.fit patches.imports patches.steps",
+    "patches.jax": "core readers watching patches.common patches.fit patches.imports patches.steps",
     "patches.recording": (
         "core exchange strategies verifying watching patches.checking patches.common patches.keras patches.keras2"
         " patches.steps"
