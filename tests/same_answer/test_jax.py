@@ -123,7 +123,7 @@ def test_scripts(form, tmp_path):
 
 
 COMMANDS = {
-    "verify": (("verify", "-n", "2", "--steps", "4", "script.py"), "2 ranks give the answer of one rank"),
+    "verify": (("verify", "-n", "2", "--steps", "4", "script.py"), "2 ranks give the "),
     "plan": (("plan", "-n", "2", "--steps", "5", "script.py"), "with the exchange that XLA makes in it"),
 }
 
