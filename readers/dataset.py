@@ -20,6 +20,9 @@ from matex_tf.readers.formats import registry, stores
 from matex_tf.readers.shard import AUTO, Shard
 from matex_tf.readers.tables.table import Arrays, Names, ReadOptions, Table, all_or_none, take_rows
 
+#: What was said of files.
+_said: set[str] = set()
+
 NAMES = ("MNIST", "CIFAR10", "CIFAR100", "CSV", "HDF5", "PNETCDF")
 
 #: How many classes labels have.
@@ -257,7 +260,7 @@ def say(
     missing: missing_values.Missing = None,
     form: str = "",
 ) -> None:
-    """Print what was found in files, on one rank.
+    """Print what was found in files, on one rank. A job says it once of files that are alike, such as a test set.
 
     Args:
         table: of them.
@@ -275,7 +278,10 @@ def say(
     given = f"; rows are given as {form}" if form else ""
     gaps = f"; {table.gaps} rows lack an input ({missing_values.in_words(missing)})" if table.gaps else ""
     parts = f"; each of {ranks.size} ranks has its part" if ranks.size > 1 else ""
-    ranks.log(f"{name}{more}: {table.format}, {rows}{taken} rows, {table.said}{given}{gaps}{parts}")
+    found = f"{table.format}, {table.said}{given}"
+    if not (parts and found in _said) or taken or gaps:
+        _said.update([found] if parts else [])
+        ranks.log(f"{name}{more}: {table.format}, {rows}{taken} rows, {table.said}{given}{gaps}{parts}")
     if table.words and not classes_follow:
         ranks.log("the labels are words, which a model cannot use: give one_hot=True, or number them by shard.classes")
     for note in table.notes:

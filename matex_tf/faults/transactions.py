@@ -289,11 +289,12 @@ class TransactionGuard:
         if self._notes and world.rank == 0 and len(survivors) < before:
             dead = [rank for rank in range(before) if rank not in survivors]
             places = ", ".join(sorted({hosts[rank] for rank in dead}))
-            left = f"{world.size} rank{'s continue' if world.size > 1 else ' continues'}"
-            part = f", each with 1/{world.size} of a batch instead of 1/{before}" if self.shares_batches else ""
+            left, part = f"{world.size} ranks continue", f"each with 1/{world.size} of a batch instead of 1/{before}"
+            if world.size == 1:
+                left, part = "1 rank continues", "with whole batches"
             lines = (
                 f"{name_ranks(dead)} of {before} on {places} {how}{' in ' + where if where else ''}",
-                left + part,
+                f"{left}, {part}" if self.shares_batches else left,
                 f"recovered in {time.perf_counter() - begin:.2f} s",
             )
             print("\n".join(f"matex_tf: {line}" for line in lines), file=sys.stderr, flush=True)

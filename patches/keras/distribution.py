@@ -83,11 +83,10 @@ def _set(module: ModuleType, wrapped: Any, instance: Any, args: Any, kwargs: Any
                 f"keras.distribution.{name}: its mesh has the device {unknown[0]}, and the devices are {ranks} "
                 f"ranks. Take those of keras.distribution.list_devices(), or -n {len(meant)}."
             )
-        fewer = f", not among the {len(meant)} of its mesh alone" if len(meant) < ranks else ""
-        log_once.log(
-            f"keras.distribution.{name}: the {ranks} ranks are its devices, and matex_tf divides each batch among "
-            f"them{fewer}"
-        )
+        if len(meant) < ranks:
+            log_once.log(
+                f"keras.distribution.{name}: all {ranks} ranks are its devices, though its mesh has {len(meant)}"
+            )
     wrapped(value)
 
 
@@ -102,9 +101,8 @@ def _made(bound: Any, variable: Any, args: Any, kwargs: Any) -> None:
     variable._layout = distribution.get_variable_layout(variable)
     if is_divided(variable):
         run_state.current().part(Layouts).divide = True
-        why = _why_whole()
-        parts = "keras.distribution: large weights that a layout divides lie in parts on the ranks, in Keras' steps"
-        log_once.log(f"{WHOLE}: {why}" if why else parts)
+        if why := _why_whole():
+            log_once.log(f"{WHOLE}: {why}")
 
 
 def is_divided(variable: Any) -> bool:

@@ -29,13 +29,19 @@ def line(capsys, path, **wanted):
 
 
 def test_several_ranks(tmp_path, capsys):
-    """One line says what was found and that each rank has a part of it."""
+    """One line says what was found and that each rank has a part of it. Files like it have no line of their own."""
     (tmp_path / "a.csv").write_text("height,label\n1,3\n")
     line(capsys, tmp_path / "a.csv")
     said = []
     table = registry.open_table([str(tmp_path / "a.csv")], None, ReadOptions(), World())
     dataset.say(table, table.rows, SimpleNamespace(rank=0, size=3, log=said.append))
     assert len(said) == 1 and said[0].endswith("label 'label' (by its name); each of 3 ranks has its part")
+    (tmp_path / "b.csv").write_text("height,label\n1,3\n2,4\n")
+    (tmp_path / "c.csv").write_text("width,label\n1,3\n")
+    for name in "bc":  # a file like the first, and one with another column
+        table = registry.open_table([str(tmp_path / f"{name}.csv")], None, ReadOptions(), World())
+        dataset.say(table, table.rows, SimpleNamespace(rank=0, size=3, log=said.append))
+    assert [each[:5] for each in said] == ["a.csv", "c.csv"]
 
 
 def test_csv(tmp_path, capsys):

@@ -1,5 +1,7 @@
 """Scripts in the scope of a tf.distribute strategy, or of keras.distribution: the answer of one replica on one rank."""
 
+import re
+
 import pytest
 from compare import same
 
@@ -23,19 +25,17 @@ def test_loop(ranks):
 
 @pytest.mark.parametrize("kind,sizes", [("model", (1, 2, 4)), ("data", (1, 3))])
 def test_keras_distribution(ranks, kind, sizes):
-    """Keras' guide: `DataParallel`, and `ModelParallel` with a map of layouts. A line says what becomes of it."""
+    """Keras' guide: `DataParallel`, and `ModelParallel` with a map of layouts. Devices and parts have no lines."""
     same(ranks(distribution.keras_guide, sizes, kind=kind))
     said = "".join(outcome.output for outcome in ranks.last[max(ranks.last)])
-    assert said.count("ranks are its devices, and matex_tf divides each batch among them\n") == 1
-    assert said.count("large weights that a layout divides lie in parts") == (kind == "model")
+    assert set(re.findall(r"keras\.distribution\.?\w*", said)) <= {"keras.distribution.initialize"}
 
 
 def test_what_is_said(ranks):
     """A mesh of more devices than ranks is refused, one of fewer said; so is what keeps weights whole."""
     for refused, fewer, *lines in ranks(distribution.keras_refused, (3,))[3]:
         assert "has the device cpu:3, and the devices are 3 ranks" in refused and "-n 8" in refused
-        assert "divides each batch among them, not among the 2 of its mesh alone" in fewer
-        of_all, parts, of_codec, eager = lines
-        assert "the 3 ranks are its devices" in of_all and "lie in parts on the ranks" in parts
+        assert "all 3 ranks are its devices, though its mesh has 2" in fewer
+        of_codec, eager = lines
         assert "every rank holds whole" in of_codec and "--codec" in of_codec
         assert "every rank holds whole" in eager and "run_eagerly=True" in eager
