@@ -70,6 +70,7 @@ class World:
         center: what groups that train apart have in common, kept by a feature; None until it is asked for.
         on_wait: called before this rank waits for all others, where others may be held up by what it has not said yet.
         on_meeting: called after this rank has met all others for the same purpose.
+        on_end: called once all ranks have ended a piece of the script's work, before any of them goes on.
     """
 
     def __init__(self, comm: Communicator | None = None, host: str = ""):
@@ -97,6 +98,7 @@ class World:
         self.compared: dict[str, tuple[int, int]] = {}
         self.on_wait: Callable[[], None] = lambda: None
         self.on_meeting: Callable[[], None] = lambda: None
+        self.on_end: Callable[[], None] = lambda: None
         self.log: Callable[[str], None] = _print
         self.log_to = 2
         self.generation = 0
@@ -198,6 +200,12 @@ class World:
             if error := self.disagreement(what, details):
                 raise error
         self.on_meeting()
+
+    def end_together(self, what: str) -> None:
+        """End a piece of the script's work, such as a `fit`: what the first rank has written, all see from then on."""
+        self.barrier(what)
+        self.on_end()
+        self.barrier(f"{what}, with its files")
 
     def barrier_at(self, call: str, detail: Sequence[str] = ()) -> Sequence[tuple[str, tuple[str, ...], str]] | None:
         """Wait in a call of the script's that the others may not come to: whoever is elsewhere goes on waiting.

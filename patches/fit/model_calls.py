@@ -102,7 +102,7 @@ class ModelCalls(abc.ABC):
         if not strategies.current().replicas_identical:  # `train_on_batch` begins another training to meet anybody
             notes.begin = True
         ranks.at(f"the end of fit of {model.name}")
-        ranks.barrier("end a fit")
+        ranks.end_together("end a fit")
         return history
 
     def evaluate(self, wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:

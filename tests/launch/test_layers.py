@@ -34,6 +34,11 @@ os.mkdir(f"run-{os.getpid()}")
 tempfile.mkdtemp(prefix="drawn-", dir="."), os.mkdir(f"drawn-{uuid.uuid4()}")
 world = matex_tf.init()
 world.barrier("see what is there")
+if world.rank == 0:
+    with open("of-rank-0.txt", "w") as file:
+        file.write("written")
+world.end_together("end a fit")
+open("of-rank-0.txt").close()
 with sqlite3.connect("runs.db") as runs, h5py.File("rows.h5") as rows:
     said = [runs.execute("select count(*) from run").fetchone(), len(rows)]
 said += [open("log.txt").read(), open("shell.txt").read()]
