@@ -27,7 +27,7 @@ def test_only_known_functions(ranks):
 def test_what_is_lost_is_named(ranks):
     """Objects that may change, of callbacks of the script's own; each once. Not functions, files, models, classes."""
     said = one(ranks, callback_state.lost)
-    named = [line.partition("it: ")[2].partition(";")[0] for line in said]
+    named = [line.partition("leave out ")[2].partition(":")[0] for line in said]
     assert named == ["Tally.seen is a Seen", "Tally.held[1]['in'] is a Seen", "Tally.lock is a lock"], said
 
 

@@ -75,7 +75,7 @@ def test_down_to_one(tmp_path):
     job = Job([LAUNCHER, "run", "-n", "4", "--faults", "shrink", "script.py"], tmp_path)
     ended = job.end()
     assert ended.code == 0 and "rank 3 is rank 0 of 1" in ended.out, ended
-    for line in ("rank 0 of 4 on", "rank 0 of 3 on", "rank 0 of 2 on", "1 rank goes on"):
+    for line in ("rank 0 of 4 on", "rank 0 of 3 on", "rank 0 of 2 on", "1 rank continues"):
         assert line in ended.err, ended.err
     assert re.search("died in step [45]\n", ended.err), ended.err
     assert not job.left()

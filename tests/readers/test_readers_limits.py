@@ -112,7 +112,7 @@ def test_very_many_columns(tmp_path, header):
         np.testing.assert_array_equal(integers, numbers[:, 10:20])
         assert integers.dtype == np.int16
         message = read(tmp_path / "wide.csv", header=header, x=[5], y=False, dtype=np.dtype("i2"))
-        assert "data row 3" in message and "no int16" in message
+        assert "data row 3" in message and "not of type int16" in message
     lines[4] = lines[4].replace(",", ",,", 1)
     (tmp_path / "wide.csv").write_bytes(("\n".join(lines) + "\n").encode())
     assert "data row 5 has 1502 fields, and 1501 were expected" in read(tmp_path / "wide.csv", header=False)

@@ -278,7 +278,7 @@ class Parser:
 
     def _no_number(self, path: str, row: int, column: int, text: str) -> DataError:
         whole = self._dtype.kind in "iu"
-        what = f"no {self._dtype}" if whole and (is_number(text) or is_missing(text)) else "no number"
+        what = f"not of type {self._dtype}" if whole and (is_number(text) or is_missing(text)) else "not a number"
         return DataError(
             f"{path}, data row {row}: column {self.chosen.names[column]} has {quoted(text)}, which is {what}; "
             "inputs must be numbers (leave columns out with x=)."

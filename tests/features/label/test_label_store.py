@@ -225,8 +225,8 @@ def test_what_cannot_be_opened(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for name, message in (
         ("dangling", "is a link to nowhere, which is missing"),
-        ("", "is no file"),
-        ("pipe", "is no file"),
+        ("", "is not a file"),
+        ("pipe", "is not a file"),
         ("no/labels", r"cannot be opened \(No such file"),
         ("pipe/labels", r"cannot be opened \(Not a directory"),
     ):
