@@ -220,7 +220,7 @@ WRONG = {
     "a missing label": (b"a,b\n" + b"1,2\n" * 30 + b"1,\n", {}, ["data row 31", "'b'", "no label", "integers"]),
     "a label that is NA": (b"a,b\n" + b"1,2\n" * 30 + b"1,NA\n", {}, ["data row 31", "'b'", "no label"]),
     "a missing word": (b"a,b\n1,x\n2,y\n3,\n", {}, ["data row 3", "'b'", "no label", "words"]),
-    "missing, but integers": (b"a,b\n1,1\n,2\n", {"dtype": np.dtype("int32")}, ["data row 2", "'a'", "not of type int32"]),
+    "missing, but integers": (b"a,b\n1,1\n,2\n", {"dtype": np.dtype("int32")}, ["data row 2", "'a'", "type int32"]),
     "too large": (b"a,b\n1,1\n300,2\n", {"dtype": np.dtype("uint8")}, ["data row 2", "'300'", "not of type uint8"]),
     "no such column": (COLUMNS, {"x": "c"}, ["no column 'c'", "'id', 'Target', 'a', 'b'"]),
     "no such position": (COLUMNS, {"y": 4}, ["4 columns", "y=4", "0 to 3"]),
