@@ -65,7 +65,7 @@ GRAPHS = (
     Fact("tensorflow.python.eager.record", "", "could_possibly_record", "tapes that record"),
     Fact("tensorflow.python.eager.context", "",
          "context context_safe global_seed FunctionCallOptions", "how functions are called"),
-    Fact("tensorflow.python.eager.context", "Context", "config _rng call_function function_call_options",
+    Fact("tensorflow.python.eager.context", "Context", "config _rng _seed call_function function_call_options",
          "how functions are called"),
     Fact("tensorflow.python.eager.execute", "", "quick_execute", "ops that are tried on numbers of rows"),
     Fact("tensorflow.python.eager.polymorphic_function.polymorphic_function", "Function",
