@@ -52,15 +52,17 @@ def _map(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
     with _no_seed():
         made = wrapped(*args, **kwargs)
+    from matex_tf.patches.sources.pipeline_ownership import ops_of  # imports TensorFlow
+
     function = getattr(getattr(made, "_map_func", None), "function", None)
     if function is None:
         return made
-    definition = function.graph.as_graph_def()
-    nodes = [*definition.node, *(node for one in definition.library.function for node in one.node_def)]
-    if not any(map(_draws, nodes)):
+    count = sum(map(_draws, ops_of(function.graph)))
+    if not count:
         return made
+    definition = function.graph.as_graph_def()
     drawing = [node for node in definition.node if _draws(node)]
-    known = all(node.op in _STATELESS for node in drawing) and len(drawing) == sum(map(_draws, nodes))
+    known = all(node.op in _STATELESS for node in drawing) and len(drawing) == count
     return (known and _numbered(dataset, made, definition)) or wrapped(*args, **kwargs)
 
 

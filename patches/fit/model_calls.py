@@ -40,6 +40,10 @@ class ModelCalls(abc.ABC):
     def executing(self, model: Any, times: int) -> contextlib.AbstractContextManager[Any]:
         """In this context an execution has so many times as many batches of the script's size."""
 
+    def predicting(self, model: Any, x: Any) -> contextlib.AbstractContextManager[Any]:
+        """`predict` of some data runs in this context, with weights that are merged. Args: x: the data."""
+        return contextlib.nullcontext()
+
     def recovering(self, model: Any, fit: Callable[[], Any]) -> Any:
         """Call `fit` so that it can be taken up again."""
         return resume_fit.fit(model, fit)
@@ -117,7 +121,8 @@ class ModelCalls(abc.ABC):
     def predict(self, wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         """Wraps `predict`."""
         world.current().at(f"predict of {model.name}")
-        if source_sharding.found(args[0] if args else kwargs.get("x")) == "source":
+        x = args[0] if args else kwargs.get("x")
+        if source_sharding.found(x) == "source":
             raise MatexError(
                 "predict gives predictions in the order of the rows, and --data source has dealt those out: give it "
                 "arrays, or take --data exact."
@@ -126,7 +131,7 @@ class ModelCalls(abc.ABC):
         notes = model_state.of(model)
         notes.predicts, notes.finding = guesses.UNKNOWN, None
         try:
-            with self.within("predict"), under_way.making_epochs("predict", model):
+            with self.predicting(model, x), self.within("predict"), under_way.making_epochs("predict", model):
                 return wrapped(*args, **kwargs)
         finally:
             notes.predicts = notes.finding = None

@@ -68,17 +68,17 @@ class Calls(ModelCalls):
         if strategies.current().apart:  # groups meet about weights before their first step
             keras_lines.build_before_fit(model, x)
 
-    def predict(self, wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    @contextlib.contextmanager
+    def predicting(self, model: Any, x: Any) -> Iterator[None]:
         """See the base; small calls are not shared out."""
         notes = model_state.of(model)
-        notes.call = call = small_calls.begin(model, "predict", args[0] if args else kwargs.get("x"))
+        notes.call = call = small_calls.begin(model, "predict", x)
         try:
-            predictions = super().predict(wrapped, model, args, kwargs)
+            yield
         finally:
             notes.call = None
         if call is not None:
             call.end()
-        return predictions
 
     def begin_epoch(self, function: Any) -> None:
         """See the base."""
