@@ -126,13 +126,13 @@ class Job:
             time.sleep(0.1)
 
     def _unused_segments(self) -> list[Path]:
-        """New shared memory that no process has mapped; other jobs may run beside this one.
+        """New shared memory that no process has mapped; other jobs, and directories of other tests, may be beside it.
 
         Open MPI names its files sm_segment.HOST.USER.JOB.RANK. Those of emulated hosts are other tests', which kill
         such hosts; a JOB that ends in 0000 had no mpirun.
         """
         new = set(SHARED_MEMORY.iterdir()) - self._segments
-        new = {path for path in new if not re.fullmatch(r"sm_segment\..*0000\.\d+", path.name)}
+        new = {path for path in new if path.is_file() and not re.fullmatch(r"sm_segment\..*0000\.\d+", path.name)}
         if not self._on_hosts:
             here = f"sm_segment.{socket.gethostname()}."
             new = {path for path in new if path.name.startswith(here) or not path.name.startswith("sm_segment.")}
