@@ -114,6 +114,7 @@ PATCHES = (
     ("tf_keras.src.saving.saving_api", "saving.agreed_paths"),
     ("tf_keras.src.engine.training", "saving.agreed_paths"),
     ("socket", "imports.server_ports"),
+    ("multiprocessing.shared_memory", "imports.shared_names"),
     ("wandb", "imports.trackers"),
     ("clearml", "imports.trackers"),
     ("comet_ml", "imports.trackers"),

@@ -13,6 +13,7 @@ import mmap
 import os
 import sys
 import threading
+from collections.abc import Container
 
 import wrapt
 
@@ -36,6 +37,17 @@ _THROUGH = frozenset(
         *(f"pandas.io.excel.{name}" for name in ("_base", "_openpyxl", "_xlsxwriter", "_odswriter")),
     )
 )
+
+
+class _Libraries:
+    """The names of all modules but those of trackers, which the first rank alone reports with."""
+
+    def __contains__(self, name: object) -> bool:
+        return str(name).partition(".")[0] not in ("clearml", "comet_ml", "mlflow", "neptune", "wandb")
+
+
+#: For `caller`: the script may have called by any library.
+LIBRARIES = _Libraries()
 
 
 class Script:
@@ -123,7 +135,7 @@ def shared() -> bool:
     )
 
 
-def caller(through: frozenset[str] = _THROUGH) -> str:
+def caller(through: Container[str] = _THROUGH) -> str:
     """Where the script calls what is patched, such as "train.py:12"; empty where it does not, or nobody can meet.
 
     Args:
@@ -133,11 +145,11 @@ def caller(through: frozenset[str] = _THROUGH) -> str:
     if not script.folders or active_flag.each_writes():
         return ""
     frame = sys._getframe(1)
-    while frame.f_back is not None and (
-        frame.f_code.co_filename.startswith(_OURS) or frame.f_globals.get("__name__") in through
+    while not (shown := script.shown(frame.f_code.co_filename)) and (
+        frame.f_back is not None
+        and (frame.f_code.co_filename.startswith(_OURS) or frame.f_globals.get("__name__") in through)
     ):
         frame = frame.f_back
-    shown = script.shown(frame.f_code.co_filename)
     if shown and world.forked():
         _say_forked(f"{shown}:{frame.f_lineno}")
     return f"{shown}:{frame.f_lineno}" if shown and shared() else ""

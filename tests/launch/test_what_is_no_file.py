@@ -117,6 +117,44 @@ def test_once_on_a_machine(tmp_path, common, port):
     assert "wandb is imported: rank 0 reports the run, other ranks report nothing" in job.err
 
 
+#: Memory of a name, to which this process and one that it forks add; another program has made `other`.
+MEMORY = """
+import multiprocessing, say, sys
+from multiprocessing.shared_memory import SharedMemory
+
+
+def add(*names):
+    for name in names:
+        memory = SharedMemory(name)
+        memory.buf[0] += 1
+        memory.close()
+
+
+memory, fork = SharedMemory(sys.argv[1], create=True, size=1), multiprocessing.get_context("fork")
+child = fork.Process(target=add, args=(sys.argv[1], memory.name))
+add(sys.argv[1]), child.start(), child.join()
+other = SharedMemory(sys.argv[1] + ".other")
+say.say(own=memory.name == sys.argv[1], count=memory.buf[0], other=other.buf[0])
+memory.close(), memory.unlink(), other.close()
+try:
+    add(sys.argv[1])
+except FileNotFoundError:
+    say.say(gone=True)
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--files", "once")], ids=["layers", "once"])
+def test_shared_memory_of_a_name(options, tmp_path, common, port):
+    """Each rank has its own, and finds what another program has made."""
+    other = Path("/dev/shm", f"{port}.other")
+    other.write_bytes(b"\7")
+    try:
+        words, _ = said(tmp_path, common, port, *options, script=MEMORY)
+    finally:
+        other.unlink(missing_ok=True)  # Python removes what a process of its has opened
+    assert words == [{"own": rank == 0, "count": 3, "other": 7, "gone": True} for rank in range(3)]
+
+
 def test_standard_input(tmp_path, common):
     """Every rank reads what the job is given: a line, then the rest, then nothing."""
     (tmp_path / "say.py").write_text(SAY)

@@ -465,6 +465,36 @@ def test_left_alone(ranks, name):
     assert left.get("log") == "xxx" and "own" not in said
 
 
+#: As SQLAlchemy has a database: opened again for each piece of work, two at a time, and under another name.
+STORE = """
+from sqlite3 import dbapi2
+
+
+def add(path):
+    one, other = dbapi2.connect(path), dbapi2.connect(path)
+    with one:
+        one.execute("create table if not exists runs (number integer primary key)")
+        one.execute("insert into runs default values")
+    found = other.execute("select count(*) from runs").fetchone()[0]
+    one.close(), other.close()
+    return found
+"""
+
+
+@of_calls_in_common
+@pytest.mark.parametrize("there", [False, True], ids=["new", "there before"])
+def test_a_database_of_a_library(ranks, there):
+    """Each rank finds what it has put there, and the file has it once."""
+    text = "import os, sqlite3, sys\nsys.path.append(os.path.abspath('site-packages'))\nimport fake_store\n" + (
+        "result = [fake_store.add('a.db') for _ in range(3)]\nslow()\nmeet('all have written')\n"
+        "os.rename('a.db', 'b.db')\nresult += sqlite3.connect('b.db').execute('select count(*) from runs').fetchone()\n"
+    )
+    before = STORE + "\nadd('a.db')\n" if there else ""
+    results, _, said = run(ranks, text, modules=[("site-packages/fake_store", STORE)], before=before, late=1)
+    assert results == [[number + there for number in (1, 2, 3, 3)]] * 3
+    assert "own" not in said
+
+
 def test_collected_files(ranks):
     """A file in a cycle is closed when Python collects garbage, at another time on each rank: nobody meets there."""
     results, left, said = run(
