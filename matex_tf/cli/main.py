@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -55,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except BrokenPipeError:
         return command_line.reader_gone()
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     except MatexError as error:
         print(f"matex-tf: error: {error}", file=sys.stderr)
         return 2 if isinstance(error, SettingError) else 1

@@ -216,16 +216,24 @@ def aside() -> str:
 
 
 def say_why_not(name: str, reason: str) -> None:
-    """Say that a step could not be held against one rank, unless --check off.
+    """Print that a step could not be compared with one rank, if there is a reason to say so."""
+    if text := why_not(name, reason):
+        log_once.log(text)
 
-    With --check auto not where a strategy says already that it changes the answer, nor of rounding: there it was held.
+
+def why_not(name: str, reason: str) -> str:
+    """That a step could not be compared with one rank, in words; "" if there is no reason to say so.
+
+    With --check off there is none. With --check auto the line on the strategy is enough, and after rounding, with which
+    the step was compared.
     """
     asked = settings.current().check
-    if asked == "on" or (asked == "auto" and reason not in ("", aside(), _ROUNDING)):
-        log_once.log(
-            f"{name} is not compared with one rank: {reason}. A loss or a layer of the script's own that compares rows "
-            f"would go unnoticed ({_PAGE}; --check off)."
-        )
+    if asked == "off" or (asked == "auto" and reason in ("", aside(), _ROUNDING)):
+        return ""
+    return (
+        f"{name} is not compared with one rank: {reason}. A loss or a layer of the script's own that compares rows "
+        f"would go unnoticed ({_PAGE}; --check off)."
+    )
 
 
 def _dense(given: tf_op.Given, arrays: list[np.ndarray]) -> list[Part]:

@@ -16,9 +16,13 @@ LIKELY = (
 _said: set[str] = set()
 
 
-def log(text: str) -> None:
-    """Print a line on rank 0, to standard error, the first time only."""
+def log(text: str, more: str = "") -> None:
+    """Print a line on rank 0, to standard error, the first time only.
+
+    Args:
+        more: the end of the line. Lines that differ only in their end count as one.
+    """
     if text not in _said:
         _said.add(text)
         if world.of_job().rank == 0 and settings.current().notes:
-            print(f"matex_tf: {text}", file=sys.stderr, flush=True)
+            print(f"matex_tf: {text}{more}", file=sys.stderr, flush=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from matex_tf import settings
-from matex_tf.patches.common import log_once
 from matex_tf.patches.division import first_rows, own_rows
 from matex_tf.patches.division.own_rows import Divided
 from matex_tf.patches.sources import decide, pipeline_ownership
@@ -72,16 +71,12 @@ def done_by_all(divided: Divided) -> str:
     return f"all ranks do what comes before it, since {divided.kept}"
 
 
-def tell(divided: Divided, place: str = "") -> None:
-    """Say who does what. Args: place: of a loop of the script's own, in words; "" for `fit`."""
-    place = place and f"{place}: "
+def in_words(divided: Divided) -> str:
+    """Who does what."""
     if divided.dataset is None:
         because = f": {divided.kept}" if divided.kept else ""
         kept = "its batches" if settings.current().batch == "per-rank" else "its rows of each batch"
-        log_once.log(f"{place}each rank runs the whole tf.data pipeline and keeps {kept} (--data exact){because}")
-        return
+        return f"each rank runs the whole tf.data pipeline and keeps {kept} (--data exact){because}"
     maps = f"{divided.maps} map{'s' * (divided.maps > 1)}"
     every = f"; {done_by_all(divided)}" if divided.kept else ""
-    log_once.log(
-        f"{place}each rank runs {maps} of the tf.data pipeline for its rows of each batch (--data exact){every}"
-    )
+    return f"each rank runs {maps} of the tf.data pipeline for its rows of each batch (--data exact){every}"

@@ -157,27 +157,27 @@ def of(dataset: Any, site: Site) -> Division | None:
     return division
 
 
-def in_graph(dataset: Any, place: str) -> Any:
-    """A pipeline of this rank's rows, for a loop inside a tf.function; None where there is none.
-
-    Args:
-        place: of the loop, in words.
-    """
+def in_graph(dataset: Any) -> tuple[Any, str]:
+    """For a loop inside a tf.function: a pipeline of this rank's rows, None if there is none; and `_in_words`."""
     divided = _divided(dataset)
-    _tell(divided, place)
-    return divided.dataset
+    return divided.dataset, _in_words(divided)
 
 
-def agree(dataset: Any, site: Site, place: str) -> None:
-    """A loop is shared out: from here on a rank makes its own rows, if all ranks can. All ranks come here."""
+def agree(dataset: Any, site: Site) -> None:
+    """A loop is split: from here on a rank makes its own rows, if all ranks can. All ranks come here."""
     pipeline = _known[dataset][site]
     if pipeline.decision is None:
         pipeline.decision = decide.decide(pipeline, "a loop")
         if pipeline.division is not None:
             pipeline.division.agreed = not pipeline.decision.why
-        _tell(pipeline.as_decided, place)
     if pipeline.division is not None and pipeline.division.agreed:
         pipeline.division.ask(own=True)
+
+
+def work(dataset: Any, site: Site) -> str:
+    """`_in_words` of a loop; "" before the ranks have agreed."""
+    pipeline = _known[dataset][site]
+    return "" if pipeline.decision is None else _in_words(pipeline.as_decided)
 
 
 def done_by_all(dataset: Any, site: Site) -> str:
@@ -185,9 +185,11 @@ def done_by_all(dataset: Any, site: Site) -> str:
     return shared_work.done_by_all(_known[dataset][site].as_decided)
 
 
-def _tell(divided: own_rows.Divided, place: str) -> None:
+def _in_words(divided: own_rows.Divided) -> str:
+    """Who does the work on a pipeline; "" if there is none, or nothing to say of it."""
     if divided.dataset is not None or divided.kept not in ("", Reason.NO_MAP()):
-        shared_work.tell(divided, place)
+        return shared_work.in_words(divided)
+    return ""
 
 
 def own_piece(piece: LocalBatch, drop: Callable[[], Any] | None = None) -> tuple[Any, tf.Tensor]:

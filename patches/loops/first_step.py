@@ -27,6 +27,9 @@ from matex_tf.patches.loops import position
 _called: weakref.WeakKeyDictionary[Any, set[Any]] = weakref.WeakKeyDictionary()
 _looked_at: weakref.WeakSet[Any] = weakref.WeakSet()
 
+#: Why a loop, or a step that takes batches by itself, is not compared in a tf.function: no batch to call one with.
+INSIDE = "it runs inside of a tf.function; have it call one for each batch"
+
 
 class GivenBatch:
     """The batch that a loop has given to the script last.
@@ -43,16 +46,17 @@ class GivenBatch:
         self.whole = own is None
         self.pairs = {} if own is None else {id(a): (a, b) for a, b in _pairs(own, whole)}
         self.checked = False
+        self._why_not = ""
 
-    def leave(self) -> None:
-        """The script has done with this batch: with `--check on` say so if nothing could be checked."""
+    def not_compared(self, name: str, reason: str) -> None:
+        """A function that the script has called with this batch is not compared with one rank."""
+        self._why_not = self._why_not or one_rank.why_not(name, reason)
+
+    def leave(self) -> str:
+        """The script has done with this batch; returns why it was not compared with one rank, in words, or ""."""
         if self.pairs and not self.checked:
-            one_rank.say_why_not(self.place, "no tf.function was called with the batch itself")
-
-
-def inside(place: str) -> None:
-    """A loop, or a step that takes batches by itself, is traced inside of a tf.function: no batch to call it with."""
-    one_rank.say_why_not(place, "it runs inside of a tf.function; have it call one for each batch")
+            self.not_compared("It", "no tf.function was called with the batch itself")
+        return self._why_not
 
 
 def _pairs(own: Any, whole: Any) -> list[tuple[Any, Any]]:
@@ -84,14 +88,14 @@ def _call(run: Any, function: Any, args: Any, kwargs: Any, given: GivenBatch) ->
     check, reason = _begin(function, args, kwargs, given)
     if check is None:
         given.checked = True
-        one_rank.say_why_not(_name(function, given), reason)
+        given.not_compared(_name(function, given), reason)
         return run(*args, **kwargs)
     with check.watching():
         result = run(*args, **kwargs)
     reason = check.tell()
     given.checked = reason != one_rank.NO_GRADIENTS
     if given.checked and reason:
-        one_rank.say_why_not(check.name, reason)
+        given.not_compared(check.name, reason)
     return result
 
 

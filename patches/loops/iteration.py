@@ -25,7 +25,8 @@ from tensorflow.python.data.ops import iterator_ops as _iterators
 from matex_tf.core import row_partition, world
 from matex_tf.errors import MatexError
 from matex_tf.exchange import tf_op
-from matex_tf.patches.common import batch_share, row_slicing, sharing_report, under_way, wrapping
+from matex_tf.patches.checking import one_rank
+from matex_tf.patches.common import batch_share, log_once, row_slicing, sharing_report, under_way, wrapping
 from matex_tf.patches.loops import batched, divided, first_step, position, shared_loop
 from matex_tf.patches.loops.compiled import one_rank_trace
 from matex_tf.patches.loops.compiled.taken import TakenBatch, taken_once
@@ -49,9 +50,13 @@ def install(module: ModuleType) -> None:
             one_rank_trace.walks()
         if not shared_loop.shares_out(dataset, batched.is_batched(dataset)) or site is None:
             return original(dataset, extra_test, body, *rest, **options)
-        first_step.inside(f"the loop at {shared_loop.in_words(site)}")
-        own = shared_loop.is_own(dataset)
-        parts = None if own else divided.in_graph(dataset, shared_loop.in_words(site))
+        own, place = shared_loop.is_own(dataset), shared_loop.in_words(site)
+        parts, work = (None, "") if own else divided.in_graph(dataset)
+        if work:
+            why_not = one_rank.why_not("It", first_step.INSIDE)
+            log_once.log(f"{place}: {work}", why_not and f". {why_not}")
+        else:
+            one_rank.say_why_not(f"the loop at {place}", first_step.INSIDE)
         rows_of = counted_rows if own else own_rows if parts is None else _own_part
         data = dataset if parts is None else parts
         before = position.read_in_graph()
@@ -152,7 +157,7 @@ def _say_inside() -> None:
     """Say that a compiled step that takes its batches by itself is not held against one rank."""
     site = batched.caller()
     if site is not None:
-        first_step.inside(f"the step that takes a batch at {shared_loop.in_words(site)}")
+        one_rank.say_why_not(f"the step that takes a batch at {shared_loop.in_words(site)}", first_step.INSIDE)
 
 
 def _iterators_next(iterator: Any) -> Any:

@@ -76,6 +76,7 @@ class SharedLoop:
         self._checked = settings.current().check == "off"
         self.given: first_step.GivenBatch | None = None
         self.whole_rows, self.partitioned = 0, False
+        self._has_rows = False  # the script has the rank's rows of a batch, or compiled steps take them
         self._gradients = 0
 
     def next(self, fetch: Callable[[], Any]) -> Any:
@@ -130,17 +131,17 @@ class SharedLoop:
             return self._own(data, rows)
         ranks.at(place, f"a batch of {rows} rows")
         if self._mode == _PARTITIONED:
-            self._tell(rows)
+            self._note_split(rows)
             self._divide_if_it_pays()
             return self._whole(data, rows, position.OUTSIDE)
         if self._mode == _LOOKING or rows == 0:
             if not self._checked:
                 self.given = first_step.GivenBatch(self, f"the loop at {self._place()}", data)
             return self._whole(data, rows, position.WHOLE)
-        self._tell(rows)
+        self._note_split(rows)
         share = batch.share or RowRange.of(rows, ranks.rank, ranks.size)
         position.enter(position.SPLIT, share.rows, share.total, share.high - share.low, share.first, self)
-        divided.agree(self._dataset, self._site, self._place())
+        divided.agree(self._dataset, self._site)
         if batch.share is not None:
             return batch.own
         own = row_slicing.take(data, row_slicing.sliceable(data), share.low, share.high)
@@ -173,22 +174,25 @@ class SharedLoop:
         if undivided and self._batches in _ASKED_AT:
             waits = batches.is_much(self._waited, time.perf_counter() - self._since)
             if any(world.current().allgather(waits, "agree whether input takes long")):
-                divided.agree(self._dataset, self._site, self._place())
+                divided.agree(self._dataset, self._site)
 
-    def _tell(self, rows: int) -> None:
-        """Note that a batch is shared out."""
+    def _note_split(self, rows: int) -> None:
+        """Note that a batch is split."""
         run_state.current().part(Meter).count(rows, "loop")
-        size = world.current().size
-        log_once.log(f"{self._place()}: each batch of this loop is split among {size} ranks (--shard-loops)")
+        self._has_rows = True
         sharing_report.uncovered("a loop of the script's own")
         sharing_report.shared(training=False)
 
     def _done_with(self) -> None:
         """The script has done with the last batch."""
         self.whole_rows = 0
-        if self.given is not None:
-            self.given.leave()
-            self.given = None
+        given, self.given = self.given, None
+        why_not = "" if given is None else given.leave()
+        if self._has_rows:
+            self._has_rows = False
+            work, size = divided.work(self._dataset, self._site), world.current().size
+            split = f"{self._place()}: each batch of this loop is split among {size} ranks (--shard-loops)"
+            log_once.log(split + (work and f", and {work}"), why_not and f". {why_not}")
 
     def close(self) -> None:
         """The script has left the loop."""

@@ -201,7 +201,8 @@ def test_generator_that_differs(ranks, kind):
 def test_lines_of_a_loop(ranks, kind, how, why):
     """They say what every rank does, and why, and what part of a step that takes."""
     said, *others = ranks(division.waiting_loop, (2,), kind=kind)[2]
-    assert re.search(rf"division\.py:\d+: each rank {re.escape(how)}[:;] {why}", said), said
+    split = r"division\.py:\d+: each batch of this loop is split among \d ranks \(--shard-loops\), and each rank"
+    assert re.search(rf"{split} {re.escape(how)}[:;] {why}", said), said
     waited = r"input takes \d+ % of a step: rank 0 waited [\d.]+ of [\d.]+ s of a pass over the data"
     assert re.search(f"{waited}.*{why}", said), said
     assert others == [""]

@@ -194,6 +194,9 @@ def _serve(board: Any, given: argparse.Namespace, title: str, person: str) -> in
     from matex_tf.features.label import rounds, server
     from matex_tf.features.label.training import Plan, Training
 
+    listening = _listen(given.address, given.port, board.store.about("port"))
+    port = listening.getsockname()[1]
+    board.store.remember("port", str(port))
     training = None
     if given.train == "on":
         ranks = given.ranks or (resources.default_ranks(given.hosts))
@@ -211,9 +214,6 @@ def _serve(board: Any, given: argparse.Namespace, title: str, person: str) -> in
             board.suggest,
             os.path.basename(board.store.path),
         )
-    listening = _listen(given.address, given.port, board.store.about("port"))
-    port = listening.getsockname()[1]
-    board.store.remember("port", str(port))
     local = given.address in ("127.0.0.1", "::1", "localhost")
     names = () if local else (given.address, socket.gethostname(), socket.getfqdn())
     token = board.store.token
@@ -230,16 +230,15 @@ def _serve(board: Any, given: argparse.Namespace, title: str, person: str) -> in
     config = uvicorn.Config(
         application, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1
     )
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # uvicorn raises it again when all is answered
-    signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))  # a terminal that is closed
-    if training is not None:
-        training.start()
-        training.look()
+    running = _server(config, lambda: board.publish({"type": server.END}))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # SIGHUP: a terminal that is closed
+        signal.signal(number, running.handle_exit)  # to the end: one more Ctrl-C does not interrupt training.stop
     try:
+        if training is not None:
+            training.start()
+            training.look()
         print("Ctrl-C ends it; every label is on disk already.", flush=True)
-        _server(config, lambda: board.publish({"type": server.END})).run(sockets=[listening])
-    except KeyboardInterrupt:
-        pass
+        running.run(sockets=[listening])
     finally:
         if training is not None:
             training.stop()

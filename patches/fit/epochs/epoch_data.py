@@ -104,7 +104,7 @@ def _divide(iterator: Any, made: Made, what: str) -> None:
     if divided.kept:
         batches.done_by_all[iterator._distributed_dataset] = shared_work.done_by_all(divided)
     if what == "fit":
-        shared_work.tell(divided)
+        log_once.log(shared_work.in_words(divided))
 
 
 def _as_long(iterator: Any, batches: int | None) -> None:

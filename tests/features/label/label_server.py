@@ -12,13 +12,13 @@ import numpy as np
 
 
 class Running:
-    """A server in a process of its own."""
+    """A server in a process of its own, which runs the statements of `before` first."""
 
-    def __init__(self, folder, words):
+    def __init__(self, folder, words, before=""):
         line = [
             sys.executable,
             "-c",
-            "import sys; from matex_tf.cli.main import main; sys.exit(main(sys.argv[1:]))",
+            f"{before}\nimport sys; from matex_tf.cli.main import main; sys.exit(main(sys.argv[1:]))",
             "label",
         ]
         self.process = subprocess.Popen(
@@ -52,7 +52,9 @@ class Running:
 
     def stop(self, how=signal.SIGINT):
         self.process.send_signal(how)
-        return self.process.wait(60)
+        code = self.process.wait(60)
+        self._reader.join()
+        return code
 
 
 def discs(count=120):

@@ -6,6 +6,8 @@ import random
 import re
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -429,3 +431,32 @@ def test_it_listens_here_alone(tmp_path):
     }
     assert addresses == {"0100007F"}
     assert running.stop() == 0
+
+
+SECOND = """
+import signal
+from matex_tf.features.label.training import Training
+stop = Training.stop
+Training.stop = lambda training: (signal.raise_signal(signal.SIGINT), stop(training))
+"""
+
+
+def test_ctrl_c_twice(tmp_path):
+    """The second one comes while training is stopped, which ends nevertheless: no traceback, and nothing is left."""
+    np.save(tmp_path / "x.npy", discs()[0])
+    (tmp_path / "own.py").write_text("")
+    running = Running(tmp_path, ["x.npy", "--script", "own.py"], SECOND)
+    assert len(list(tmp_path.glob(".matex-label-*"))) == 1
+    assert running.stop() == 0, running.said
+    assert "Traceback" not in "".join(running.said)
+    assert not list(tmp_path.glob(".matex-label-*"))
+
+
+def test_ctrl_c_before_the_page(tmp_path):
+    """While images are opened: an exit code, and no traceback."""
+    np.save(tmp_path / "x.npy", discs()[0])
+    early = "import signal; from matex_tf.features.label import images; "
+    early += "images.open_images = lambda *_: signal.raise_signal(signal.SIGINT)"
+    line = f"{early}\nimport sys; from matex_tf.cli.main import main; sys.exit(main(['label', 'x.npy']))"
+    ended = subprocess.run([sys.executable, "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (130, "")
