@@ -357,6 +357,17 @@ class World:
                 return np.concatenate(self._comm.allgather(array))
             return self._comm.allgather_rows(array)[0]
 
+    @_guarded
+    def swap(self, data: np.ndarray, to: int, received: np.ndarray, source: int, what: str) -> None:
+        """Send an array to one rank, and receive one from another. All ranks must call.
+
+        Args:
+            data, received: flat and contiguous. what: the purpose, see `barrier`.
+        """
+        with self._lock:
+            self.barrier(what)
+            self._connected.sendrecv(data, to, received, source)
+
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """A communicator of the ranks that give the same color. Every rank must call it.
 

@@ -66,7 +66,6 @@ def _check_shard(settings: Settings) -> None:
     others = {
         "partitioner": ((True,), "parts are made when a step is rebuilt for rows"),
         "strategy": (("sync",), "its ranks have weights of their own, or updates that come late"),
-        "faults": (("abort", "restart"), "the parts of a rank that dies are lost"),
         "reproducible": ((0,), "a step of virtual ranks is not rebuilt for rows"),
         "batch_norm": (("batch",), "such a step is not rebuilt for rows"),
         "transport": (("mpi",), "Horovod gives every rank whole gradients"),

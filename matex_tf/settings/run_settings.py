@@ -184,6 +184,13 @@ class Settings:
         choices=("none", "state", "gradients", "weights"),
         group="the run",
     )
+    shard_copies: int = option(
+        1,
+        "With `--shard` and `--faults shrink`: how many other ranks keep a copy of a rank's parts, so that nothing is "
+        "lost if it dies. As many ranks as this may die at once (docs/sharding.md).",
+        kind="count",
+        group="faults",
+    )
     strategy: str = option(
         "sync",
         "What ranks exchange, with whom and when.",  # the registry of strategies adds the choices, see `options`

@@ -26,10 +26,11 @@ from matex_tf.core import world
 from matex_tf.core.slots import Guard
 from matex_tf.exchange import process_group
 from matex_tf.exchange.bucket_plan import BucketPlan
-from matex_tf.patches.common import keras_lines, model_state, seeds
+from matex_tf.patches.common import keras_lines, model_state, run_state, seeds
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data.batches import Batch
 from matex_tf.patches.keras import metrics, weights
+from matex_tf.patches.shards.serving import Parts
 
 _Result = TypeVar("_Result")
 
@@ -47,7 +48,8 @@ def whole(work: Callable[[], _Result], what: str) -> _Result:
     ranks = world.current()
     if ranks.guard is None:
         return work()
-    return ranks.guard.transaction(work, lambda: ranks.barrier(what))[0]
+    parts = run_state.current().part(Parts).kept()
+    return ranks.guard.transaction(work, lambda: ranks.barrier(what), parts.put_back)[0]
 
 
 class StepRunner(Protocol):

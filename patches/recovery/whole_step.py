@@ -23,9 +23,10 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.core.slots import Guard
 from matex_tf.exchange import tf_op
-from matex_tf.patches.common import model_state
+from matex_tf.patches.common import model_state, run_state
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data.batches import Batch
+from matex_tf.patches.shards.serving import Parts
 
 _READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp")
 
@@ -47,6 +48,7 @@ class Values:
             return [tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype) for handle, dtype in self._held]
 
         self._read = read.get_concrete_function() if self._held else list
+        self.handles = {id(handle) for handle, _ in self._held}
 
     def now(self) -> list[Any]:
         """The values that the variables have now."""
@@ -91,6 +93,8 @@ class WholeStep:
         self._notes = model_state.of(model)
         self._variables: Values | None = None
         self._before: list[Any] | None = None
+        self._parts = run_state.current().part(Parts)
+        self._parts_before = self._parts.kept()
         self._may_count, self._counts, self._logs = False, False, None
 
     def prepare(self) -> Any:
@@ -99,8 +103,9 @@ class WholeStep:
         self._variables = self._runs.changes(data)
         self._before = self._variables.now()
         # There are meetings after the first step, and after the last of those that were asked for.
-        self._may_count = not self._notes.begin and not settings.current().steps
+        self._may_count = not self._notes.begin and not settings.current().steps and not self._parts.every
         self._logs = self._runs(data, share)
+        self._parts.copied(self._variables.handles)
         return self._logs
 
     def count(self) -> None:
@@ -127,6 +132,7 @@ class WholeStep:
         """Let everything be as it was."""
         if self._before is not None and self._variables is not None:
             self._variables.put_back(self._before)
+        self._parts_before.put_back()
 
 
 def step(model: Any, batch: Batch, runs: StepRunner, guard: Guard) -> Any:

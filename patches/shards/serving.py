@@ -8,15 +8,32 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import RanksDisagree
 from matex_tf.patches.common import run_state
+from matex_tf.patches.shards.layout import Layout
 
 if TYPE_CHECKING:
     from matex_tf.patches.shards.variable import Part
+
+
+class Kept:
+    """How variables lay before a piece of work, with the values that they had; these are held, not copied."""
+
+    def __init__(self, back: list[Callable[[], None]]):
+        """Args: back: for each variable, what lets it lie so again."""
+        self.back = back
+
+    def put_back(self) -> None:
+        """Let all lie so again: the work is undone."""
+        for back in self.back:
+            back()
 
 
 class Parts:
@@ -29,6 +46,56 @@ class Parts:
     def __init__(self) -> None:
         self.every: list[weakref.ref[Part]] = []  # what the script has done with is gone
         self.ask: Callable[[int, bool], None] | None = None
+        self._kept: weakref.ref[Kept] | None = None
+        self._layouts: list[Layout] = []  # the last one is that of the ranks that there are
+
+    def layout(self) -> Layout:
+        """Who has which part of a variable that is put in parts now."""
+        ranks = world.of_job()
+        if not self._layouts and ranks.guard is not None:
+            ranks.guard.on_change.append(self._leave)
+        if not self._layouts or self._layouts[-1].generation != ranks.generation:
+            self._layouts.append(Layout(ranks, settings.current().shard_copies if ranks.guard is not None else 0))
+        return self._layouts[-1]
+
+    def kept(self) -> Kept:
+        """How all variables lie now, and those that are put in parts as long as this is held."""
+        kept = Kept([part.kept() for held in self.every if (part := held()) is not None])
+        self._kept = weakref.ref(kept)
+        return kept
+
+    def add(self, part: Part) -> int:
+        """Have one more; returns its number."""
+        self.every.append(weakref.ref(part))
+        if self._kept is not None and (kept := self._kept()) is not None:
+            kept.back.append(part.kept())
+        return len(self.every) - 1
+
+    def copied(self, handles: Container[int]) -> None:
+        """Give other ranks copies of the parts that a step has changed. All ranks come here.
+
+        Args:
+            handles: ids of the handles of the variables that it may change.
+        """
+        parts = [part for held in self.every if (part := held()) is not None and part.is_split]
+        parts = [part for part in parts if id(part.own.handle) in handles]
+        ranks, layout = world.of_job(), self.layout()
+        if not parts or not layout.to:
+            return
+        mine = np.concatenate([part.array().view(np.uint8) for part in parts])
+        copies: list[list[np.ndarray]] = [[] for _ in parts]
+        for to, source in zip(layout.to, layout.held[1:], strict=True):
+            lengths = [part.bytes_of(source) for part in parts]
+            theirs = np.empty(sum(lengths), np.uint8)
+            ranks.swap(mine, to, theirs, source, "copy the parts of variables")
+            for part, own, piece in zip(parts, copies, np.split(theirs, np.cumsum(lengths)[:-1]), strict=True):
+                own.append(piece.view(part.array_dtype))
+        for part, own in zip(parts, copies, strict=True):
+            part.copies = own
+
+    def _leave(self, survivors: Sequence[int]) -> None:
+        for layout in self._layouts:
+            layout.leave(survivors)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -73,6 +73,11 @@ class Slots:
         for part in self._parts:
             part.split()
 
+    def renew(self) -> None:
+        """Have parts for the ranks that there are, if some have died since. All ranks come here."""
+        for part in self._parts:
+            part.renew()
+
     def join(self, names: Container[str] | None = None) -> None:
         """Have them whole, or those of these names, for a step that reads them so. All ranks come here."""
         for inner, name, _ in self._known.values():

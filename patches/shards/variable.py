@@ -12,8 +12,7 @@ that uses the variable, in C too; `_read_variable_op`, by which Python reads it;
 from __future__ import annotations
 
 import functools
-import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from matex_tf.core.mismatch import checksum
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import run_state
 from matex_tf.patches.partition import shards
+from matex_tf.patches.shards.layout import Layout
 from matex_tf.patches.shards.serving import Parts
 
 #: No element; sizes that no other shape goes with.
@@ -39,6 +39,7 @@ class Part:
     Attributes:
         variable: of TensorFlow, its class changed.
         own: a variable of this rank's part, flat.
+        copies: the parts of other ranks of which this one keeps a copy, flat, in the order of `Layout.held`.
         is_split: whether it lies in parts now.
         assigned: a checksum of what the script has assigned to it in parts: ranks compare it before a `fit`.
     """
@@ -48,19 +49,31 @@ class Part:
         self._name, self._handle = name, variable._handle
         self.variable, self.dtype, self.shape = variable, variable.dtype, tuple(variable.shape)
         self._size = int(np.prod(self.shape))
-        ranks = world.of_job()
-        self._low, self._high = shards.span(self._size, ranks.rank, ranks.size)
-        with tf.init_scope(), tf.device("CPU:0"):
-            self.own = resource_variable_ops.ResourceVariable(
-                tf.zeros([self._high - self._low], self.dtype), trainable=False, dtype=self.dtype
-            )
         self.is_split, self.assigned = False, 0
         parts = run_state.current().part(Parts)
-        self._number = len(parts.every)
-        parts.every.append(weakref.ref(self))
+        self._make(parts.layout())
+        self._number = parts.add(self)
         variable._matex_part = self
         kind: Any = type(variable)
         variable.__class__ = _class_in_parts(kind)
+
+    def _make(self, layout: Layout) -> None:
+        self.layout: Layout = layout
+        self.copies: list[np.ndarray] = []
+        low, high = layout.span(self._size)
+        with tf.init_scope(), tf.device("CPU:0"):
+            self.own = resource_variable_ops.ResourceVariable(
+                tf.zeros([high - low], self.dtype), trainable=False, dtype=self.dtype
+            )
+
+    def renew(self) -> None:
+        """Have parts for the ranks that there are, if some have died since. All ranks come here."""
+        layout = run_state.current().part(Parts).layout()
+        if layout is not self.layout:
+            whole = self._gathered() if self.is_split else None
+            self._make(layout)
+            if whole is not None:
+                self._put(tf.constant(whole, self.dtype))
 
     def split(self) -> None:
         """Keep the rank's part alone."""
@@ -99,22 +112,67 @@ class Part:
         self._put(value)
 
     def _put(self, whole: tf.Tensor) -> None:
-        part = tf.reshape(whole, [-1])[self._low : self._high]
-        self.own.assign(tf.raw_ops.DeepCopy(x=part))  # a slice would keep the memory of the whole
+        own, *copies = (
+            tf.raw_ops.DeepCopy(x=shards.part(whole, rank, self.layout.size))  # a slice would keep the whole's memory
+            for rank in self.layout.held
+        )
+        self.own.assign(own)
+        self.copies = [_as_array(copy) for copy in copies]
+
+    def array(self) -> np.ndarray:
+        """This rank's part, copied, as a dtype that MPI knows."""
+        return _as_array(self.own)
+
+    @property
+    def array_dtype(self) -> np.dtype:
+        """The dtype of such arrays."""
+        return np.dtype(np.uint16 if self.dtype == tf.bfloat16 else self.dtype.as_numpy_dtype)
+
+    def bytes_of(self, rank: int) -> int:
+        """Bytes of the part of a rank of the layout."""
+        return shards.lengths(self._size, self.layout.size)[rank] * self.array_dtype.itemsize
+
+    def kept(self) -> Callable[[], None]:
+        """What lets everything be as it is now; values are held, not copied."""
+        layout, own, copies, is_split, assigned = self.layout, self.own, self.copies, self.is_split, self.assigned
+        mine = tf.raw_ops.ReadVariableOp(resource=own.handle, dtype=self.dtype)
+        whole = None if is_split else tf.raw_ops.ReadVariableOp(resource=self._handle, dtype=self.dtype)
+
+        def put_back() -> None:
+            self.layout, self.own, self.copies, self.is_split, self.assigned = layout, own, copies, is_split, assigned
+            own.assign(mine)
+            self._hold(tf.zeros(_NOWHERE, self.dtype) if whole is None else whole)
+
+        return put_back
 
     def _hold(self, value: tf.Tensor) -> None:
         tf.raw_ops.AssignVariableOp(resource=self._handle, value=value)
 
     def _gathered(self) -> np.ndarray:
-        mine = self.own.numpy()
-        rows = mine.view(np.uint16) if mine.dtype.name == "bfloat16" else mine  # MPI does not know it
-        joined = world.of_job().allgather_rows(rows, f"{_WHAT}: {self._name} {self.dtype.name} {self.shape}")
-        return joined.view(mine.dtype).reshape(self.shape)
+        joined = world.of_job().run_atomically(self._gather)
+        return joined.view(self.dtype.as_numpy_dtype).reshape(self.shape)
+
+    def _gather(self) -> np.ndarray:
+        ranks, held = world.of_job(), self.layout.held
+        givers = self.layout.givers()
+        has = dict(zip(held, [self.array(), *self.copies], strict=False))
+        given = [has[rank] for rank in givers[ranks.rank]]
+        mine = given[0] if len(given) == 1 else np.concatenate(given)
+        joined = ranks.allgather_rows(mine, f"{_WHAT}: {self._name} {self.dtype.name} {self.shape}")
+        order = [rank for some in givers for rank in some]
+        lengths = shards.lengths(self._size, self.layout.size)
+        pieces = np.split(joined, np.cumsum([lengths[rank] for rank in order])[:-1])
+        return joined if order == sorted(order) else np.concatenate([pieces[rank] for rank in np.argsort(order)])
 
     def _tell(self, whole: bool) -> None:
         ask = run_state.current().part(Parts).ask
         if ask is not None:
             ask(self._number, whole)
+
+
+def _as_array(value: Any) -> np.ndarray:
+    array: np.ndarray = value.numpy()  # MPI does not know bfloat16
+    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
 
 
 class _InParts:
@@ -174,5 +232,5 @@ def bytes_held(variable: Any) -> int:
     """Bytes of a variable of TensorFlow or Keras in the memory of this rank."""
     part = of(variable)
     if part is not None and part.is_split:
-        return int(part.own.shape.num_elements() * part.dtype.size)
+        return int(part.own.shape.num_elements() * part.dtype.size) + sum(copy.nbytes for copy in part.copies)
     return int(np.prod(variable.shape)) * int(tf.as_dtype(variable.dtype).size)

@@ -61,6 +61,14 @@ def test_chaos(number, server, expected):
     assert not run.failures, f"{run}: {run.failures}"
 
 
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("number", range(3))
+def test_chaos_with_parts(number, server, expected):
+    """What lies in parts on the ranks (`--shard`) does not die with one of them."""
+    run = chaos.execute(chaos.sharded(chaos.plan(number, SEED)), expected, server)
+    assert run.died and not run.failures, f"{run}: {run.failures}"
+
+
 def test_chaos_kills():
     """The runs above kill: on rank 0, in places of all kinds, during recovery, several ranks of one run."""
     runs = [chaos.plan(number, SEED) for number in range(RUNS)]

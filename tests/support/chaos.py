@@ -85,10 +85,12 @@ class Run:
     died: int = 0
     recovery_seconds: list[float] = field(default_factory=list)
     seconds: float = 0.0
+    flags: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         plan = ", ".join(f"rank {d['rank']} at {d['place']} {d['count']}" for d in self.deaths)
-        return f"run {self.number}: {self.ranks} ranks; {plan}; {self.died} died; {self.seconds:.1f} s"
+        how = " ".join([f"{self.ranks} ranks", *self.flags])
+        return f"run {self.number}: {how}; {plan}; {self.died} died; {self.seconds:.1f} s"
 
 
 def plan(number: int, seed: int) -> Run:
@@ -112,6 +114,12 @@ def plan(number: int, seed: int) -> Run:
         delay, after = chance.choice([0, 0, chance.random() / 4]), chance.uniform(0, 6)
         deaths.append({"rank": rank, "place": place, "count": count, "delay": delay, "after": after})
     return Run(number, ranks, deaths)
+
+
+def sharded(run: Run) -> Run:
+    """The same run with something in parts on the ranks, of which as many ranks have copies as may die at once."""
+    run.flags = ["--shard", ("state", "weights", "gradients")[run.number % 3], "--shard-copies", "3"]
+    return run
 
 
 def undisturbed(folder: Path, server: warm.Client) -> list[dict[str, Any]]:
@@ -147,7 +155,7 @@ def execute(run: Run, expected: list[dict[str, Any]], server: warm.Client) -> Ru
     (folder / "train.py").write_text(SCRIPT)
     shutil.copy(Path(__file__).with_name("places.py"), folder)
     line = mpirun_command.mpirun_line(mpirun_command.find_mpirun(), run.ranks, survive=True)
-    command = [*line, *warm.command(server.path), "--faults", "shrink", "--bucket-mb", "1", "train.py"]
+    command = [*line, *warm.command(server.path), "--faults", "shrink", "--bucket-mb", "1", *run.flags, "train.py"]
     segments = set(os.listdir("/dev/shm"))
     begin = time.monotonic()
     with open(folder / "log", "wb") as log:
@@ -222,7 +230,7 @@ def _look_for_rests(run: Run, folder: Path, died: dict[int, float], segments: se
             time.sleep(0.5)
             if Path(f"/proc/{path.read_text()}").exists():
                 run.failures.append(f"process {path.read_text()} of rank {path.suffix[1:]} is left")
-    left = [name for name in set(os.listdir("/dev/shm")) - segments if name.startswith("matex-")]
+    left = [name for name in set(os.listdir("/dev/shm")) - segments if name.startswith(f"matex-{os.getuid()}-")]
     if left:
         run.failures.append(f"shared memory is left: {left}")
 
@@ -247,6 +255,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="the number of the first run")
     parser.add_argument("--hosts", action="store_true", help="on 3 emulated hosts with 2 ranks each (needs root)")
+    parser.add_argument("--shard", action="store_true", help="with slots, sums or weights in parts on the ranks")
     parser.add_argument("--joins", action="store_true", help="ranks also come (matex-tf join), or are stopped for 5 s")
     options = parser.parse_args()
     import chaos_hosts
@@ -258,10 +267,10 @@ def main() -> int:
         for number in range(options.first, options.first + options.runs):
             if options.joins:
                 run = chaos_joins.execute(chaos_joins.plan(number, options.seed), options.seed, expected)
-            elif options.hosts:
-                run = chaos_hosts.execute(chaos_hosts.plan(number, options.seed), expected)
             else:
-                run = execute(plan(number, options.seed), expected, server)
+                run = (chaos_hosts.plan if options.hosts else plan)(number, options.seed)
+                run = sharded(run) if options.shard else run
+                run = chaos_hosts.execute(run, expected) if options.hosts else execute(run, expected, server)
             print(("FAILED " if run.failures else "ok     ") + str(run), flush=True)
             runs.append(run)
     failed = [run.number for run in runs if run.failures]

@@ -53,7 +53,7 @@ def execute(run: chaos.Run, expected: list[dict[str, Any]]) -> chaos.Run:
     (folder / "train.py").write_text(chaos.SCRIPT)
     shutil.copy(Path(chaos.__file__).with_name("places.py"), folder)
     flags = ["-n", str(RANKS), "--hosts", ",".join(f"h{n}:{EACH}" for n in range(1, RANKS // EACH + 1)), "-x", "CHAOS"]
-    flags += ["--faults", "shrink", "--bucket-mb", "1", "--stall-abort-seconds", str(SILENT)]
+    flags += ["--faults", "shrink", "--bucket-mb", "1", "--stall-abort-seconds", str(SILENT), *run.flags]
     kind = chaos.kind(run.number)
     flags += [word for name in kind for word in ("-x", name)]
     by_place = [death for death in run.deaths if death["place"] in PLACES]

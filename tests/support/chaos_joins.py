@@ -146,7 +146,7 @@ def execute(run: Run, seed: int, expected: dict[str, dict[str, Any]]) -> Run:
             job.wait()
     run.seconds = time.monotonic() - begin
     _judge(run, folder, expected[run.kind])
-    if left := [name for name in set(os.listdir("/dev/shm")) - segments if name.startswith("matex-")]:
+    if left := [name for name in set(os.listdir("/dev/shm")) - segments if name.startswith(f"matex-{os.getuid()}-")]:
         run.failures.append(f"shared memory is left: {left}")
     if run.failures:
         print(f"{run}\n  {'; '.join(run.failures)}\n  {folder}\n{(folder / 'log').read_text(errors='replace')[-3000:]}")

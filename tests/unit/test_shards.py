@@ -181,7 +181,6 @@ def test_a_gradient_of_a_weight(split):
     [
         ("partitioner", False),
         ("strategy", "gossip"),
-        ("faults", "shrink"),
         ("reproducible", 4),
         ("batch_norm", "rank"),
         ("codec", "int8"),
@@ -193,3 +192,43 @@ def test_what_does_not_go_with_it(name, value):
     with pytest.raises(SettingError, match=f"--shard state and --{name.replace('_', '-')} "):
         chosen.refuse_conflicts()
     dataclasses.replace(Settings(), shard="state").refuse_conflicts()
+
+
+class Nodes:
+    """What a layout asks of a world: ranks on nodes."""
+
+    generation = 0
+
+    def __init__(self, rank, *nodes):
+        self.rank, self.nodes, self.size = rank, nodes, sum(map(len, nodes))
+
+
+def test_copies_are_on_other_nodes():
+    """Each rank has the parts of those before it in a ring, whose neighbors are on different nodes."""
+    from matex_tf.patches.shards.layout import Layout
+
+    layouts = [Layout(Nodes(rank, [0, 1], [2, 3], [4]), 1) for rank in range(5)]
+    assert layouts[0].ring == [0, 2, 4, 1, 3]
+    assert [layout.held for layout in layouts] == [[0, 3], [1, 4], [2, 0], [3, 1], [4, 2]]
+    assert all(layouts[to].held[1] == rank for rank, layout in enumerate(layouts) for to in layout.to)
+    for dead in ([0, 1], [2, 3], [4]):
+        left = [rank for rank in range(5) if rank not in dead]
+        layout = Layout(Nodes(left[0], [0, 1], [2, 3], [4]), 1)
+        layout.leave(left)
+        given = layout.givers()
+        assert len(given) == len(left) and sorted(part for parts in given for part in parts) == list(range(5))
+        assert all(part in layouts[rank].held for rank, parts in zip(left, given, strict=True) for part in parts)
+
+
+def test_a_part_and_its_copies_are_lost():
+    """An error that says so, if ranks 1 and 2 die at once with one copy of each; two copies are enough."""
+    from matex_tf.patches.shards.layout import Layout
+
+    for copies in (1, 2):
+        layout = Layout(Nodes(0, [0, 1, 2, 3]), copies)
+        layout.leave([0, 3])
+        if copies == 2:
+            assert layout.givers() == [[0], [1, 2, 3]]
+            continue
+        with pytest.raises(MatexError, match="rank 1 of 4 died .* and so did rank 2, with all"):
+            layout.givers()

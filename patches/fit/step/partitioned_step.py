@@ -107,6 +107,7 @@ class PartitionedStep:
         self._needs_number = False  # whether the step cannot be traced for any number of rows
         self._rebuilt: dict[str, _Rebuilt] = {}  # by the columns of a batch
         self._last: tuple[Any, _Rebuilt] | None = None
+        self._generation = world.of_job().generation
         self.how = ""
 
     def make(self, data: Any, built_with: one_rank_shapes.Rows, first: int | None = None) -> _Rebuilt:
@@ -116,6 +117,7 @@ class PartitionedStep:
             built_with: for each leaf, the rows with which one rank would build layers; None for any number.
             first: the rows of the batch with which one rank has traced the step first; None if it was with any number.
         """
+        self._follow_the_ranks()
         columns: Any = row_slicing.signature(data)
         if self._needs_number:
             columns = *columns, self._number(built_with)
@@ -134,6 +136,16 @@ class PartitionedStep:
         made = self._rebuilt[str(columns)]
         self._last, self.how = (columns, made), made.how
         return made
+
+    def _follow_the_ranks(self) -> None:
+        """If ranks have died, parts of variables are made for those that are left, and what computes with them."""
+        generation = world.of_job().generation
+        if generation != self._generation:
+            self._generation = generation
+            for made in self._rebuilt.values():
+                made.renew()
+            if any(made.has_parts for made in self._rebuilt.values()):
+                self._rebuilt, self._last = {}, None
 
     def _number(self, built_with: one_rank_shapes.Rows) -> int:
         """The rows that one rank would trace for; 0: any number."""
@@ -248,6 +260,16 @@ class _Rebuilt:
             log_once.log(line)
         if line := self._slots.line() if self._slots is not None else "":
             log_once.log(line)
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether variables that it computes with lie in parts."""
+        return self._slots is not None and self._partitioned is not None
+
+    def renew(self) -> None:
+        """Have parts of variables for the ranks that there are. All ranks come here."""
+        if self._slots is not None:
+            self._slots.renew()
 
     @property
     def how(self) -> str:
