@@ -19,10 +19,11 @@ from benchmarks import hosts as emulated
 from benchmarks import launching, tables
 
 
-def sums(count: int, each: int, gbit: float, sizes: str, repeats: int) -> list[dict[str, Any]]:
+def sums(count: int, each: int, gbit: float, sizes: str, repeats: int, layers: bool = False) -> list[dict[str, Any]]:
     """Sums over `count` hosts of `each` ranks; see `benchmarks.wire`."""
+    words = [*launching.module("benchmarks.wire", layers), sizes, str(repeats)]
     with emulated.Hosts(count, gbit) as hosts:
-        figures = launching.on_ranks(count * each, ["-m", "benchmarks.wire", sizes, str(repeats)], hosts, each)
+        figures = launching.on_ranks(count * each, words, hosts, each)
     for figure in figures:
         figure["limit_sent"] = 2 * (count - 1) / count * figure["bytes"]
         figure["limit_seconds"] = figure["limit_sent"] * 8 / (gbit * 1e9)
@@ -39,6 +40,7 @@ def steps(count: int, gbit: float, options: argparse.Namespace) -> list[dict[str
         words += ["--peers", "none", "--models", options.model, "--configurations", options.configurations]
         words += ["--compute", str(options.compute), "--batch", str(options.batch)]
         words += ["--steps", "2"] if options.model == "mlp" else []
+        words += ["--layers"] if options.layers else []
         launching.run([*words, "--rounds", str(options.rounds), "--json", str(file)], hosts)
         return list(json.loads(file.read_text())["figures"])
 
@@ -84,11 +86,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     beside = f", beside {options.busy_loops} busy loops" if options.busy_loops else ""
     rate = f"links of {options.gbit:g} Gbit/s{beside}"
     if "sums" in parts:
-        found["sums"] = sums(4, 1, options.gbit, options.sizes, options.rounds)
+        found["sums"] = sums(4, 1, options.gbit, options.sizes, options.rounds, options.layers)
         show_sums(found["sums"], f"allreduce on 4 hosts, {rate}", note)
     if "pairs" in parts:
         found["pairs"] = [
-            figure for each in (1, 2) for figure in sums(2, each, options.gbit, options.sizes, options.rounds)
+            figure
+            for each in (1, 2)
+            for figure in sums(2, each, options.gbit, options.sizes, options.rounds, options.layers)
         ]
         show_sums(found["pairs"], f"allreduce on 2 hosts of 1 and of 2 ranks, {rate}", note)
         half = len(found["pairs"]) // 2
@@ -98,7 +102,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     if "steps" in parts:
         found["steps"] = steps(options.step_hosts, options.gbit, options)
         weights = 4 * found["steps"][0]["parameters"]
-        alone = sums(options.step_hosts, 1, options.gbit, str(weights), 3)[0]["matex_tf"]["seconds"]
+        alone = sums(options.step_hosts, 1, options.gbit, str(weights), 3, options.layers)[0]["matex_tf"]["seconds"]
         found["sum_of_a_step"] = alone
         print(f"the {weights:,} bytes of a step's gradients alone take {1e3 * alone:.0f} ms")
         show_steps(found["steps"], alone, f"a step of {options.model} on {options.step_hosts} hosts, {rate}", note)
@@ -106,7 +110,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = tables.parser("cluster", __doc__)
+    parser = tables.parser("cluster", __doc__, layers=True)
     parser.add_argument("--gbit", type=float, default=1, help="rate of each link, in Gbit/s (default 1)")
     parser.add_argument("--sizes", default="1M,10M,100M", help="bytes of the sums (default 1M,10M,100M)")
     parser.add_argument("--rounds", type=int, default=7, help="of which the median counts (default 7)")

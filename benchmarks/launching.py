@@ -28,6 +28,11 @@ def tell(found: Any) -> None:
     print(_FOUND + json.dumps(found), flush=True)
 
 
+def module(name: str, layers: bool = False) -> list[str]:
+    """How a rank runs a module, such as "benchmarks.wire". Args: layers: whether each rank has a private layer."""
+    return ["-m", "benchmarks.in_layer", name] if layers else ["-m", name]
+
+
 def run(command: Sequence[str], hosts: emulated.Hosts | None = None, environ: Mapping[str, str] | None = None) -> str:
     """Run a command, on `head` where there are hosts; what it prints. Ends the benchmark where the command fails."""
     line = ["setpriv", "--pdeathsig", "TERM", *hosts.on(), *command] if hosts else list(command)

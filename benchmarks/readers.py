@@ -131,14 +131,15 @@ def rank_main(kind: str, path: str, how: str, repeats: int) -> None:
         launching.tell(result)
 
 
-def measure(kind: str, path: Path, how: str, ranks: int, repeats: int) -> dict[str, Any]:
+def measure(kind: str, path: Path, how: str, ranks: int, repeats: int, layers: bool) -> dict[str, Any]:
     """Run one way of reading on some ranks; returns what rank 0 printed."""
-    words = ["-m", "benchmarks.readers", "--as-rank", kind, str(path), how, "--repeats", str(repeats)]
+    words = [*launching.module("benchmarks.readers", layers), "--as-rank", kind, str(path), how]
+    words += ["--repeats", str(repeats)]
     return dict(launching.on_ranks(ranks, words))
 
 
 def main() -> None:
-    parser = tables.parser("readers", __doc__)
+    parser = tables.parser("readers", __doc__, layers=True)
     parser.add_argument("--mb", type=int, default=1000, help="size of each file (default 1000)")
     parser.add_argument("--repeats", type=int, default=3, help="readings, of which the median counts (default 3)")
     parser.add_argument("--formats", default="csv,hdf5,netcdf", help="which (default csv,hdf5,netcdf)")
@@ -157,7 +158,7 @@ def main() -> None:
             size = path.stat().st_size
             for ranks in (1, 2, 4):
                 for how in ("matex_tf", LIBRARIES[kind]):
-                    figure = measure(kind, path, how, ranks, options.repeats)
+                    figure = measure(kind, path, how, ranks, options.repeats, options.layers)
                     part = figure["bytes"] / size
                     limit = 1 / ranks + 0.05
                     figures.append({"format": kind, "ranks": ranks, "by": how, "part": part, "file": size, **figure})

@@ -74,15 +74,18 @@ def machine() -> dict[str, Any]:
     return {"processor": model, "cores": len(os.sched_getaffinity(0)), "memory_gib": round(memory)}
 
 
-def parser(part: str, doc: str | None) -> argparse.ArgumentParser:
+def parser(part: str, doc: str | None, layers: bool = False) -> argparse.ArgumentParser:
     """The options of a part: `--json` and `--help`, to which it adds its own.
 
     Args:
         part: as `scripts/bench` calls it.
         doc: of its module; the first line is shown.
+        layers: whether it has `--layers` too.
     """
     made = argparse.ArgumentParser(prog=f"scripts/bench {part}", description=(doc or "").partition("\n")[0])
     made.add_argument("--json", metavar="FILE", help="write the tables and the figures to this file")
+    if layers:
+        made.add_argument("--layers", action="store_true", help="each rank of this package has a private layer")
     return made
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import peers, tables
-from benchmarks.launching import THREADS, free_ports
+from benchmarks.launching import THREADS, free_ports, module
 from benchmarks.step import models, report, xla
 from benchmarks.step.turns import Job
 from matex_tf.launch import mpirun_command
@@ -47,7 +47,9 @@ class Kind:
         line = mpirun_command.mpirun_line(
             mpirun, ranks, hosts, names=["STEP_TURNS", "STEP_COMPUTE", "STEP_XLA", *COMMON] if hosts else []
         )
-        line += [str(self.python), "-m", f"benchmarks.step.{self.module}", model, str(batch), *self.arguments]
+        layers = options.layers and self.name == "matex"
+        line += [str(self.python), *module(f"benchmarks.step.{self.module}", layers), model, str(batch)]
+        line += self.arguments
         environ: Mapping[str, str] = {
             **COMMON,
             **os.environ,
@@ -116,7 +118,7 @@ def refuse_unknown(parser: argparse.ArgumentParser, given: Sequence[str], known:
 
 
 def main() -> None:
-    parser = tables.parser("step", __doc__)
+    parser = tables.parser("step", __doc__, layers=True)
     parser.add_argument("-n", "--ranks", type=int, default=2, help="ranks (default 2)")
     parser.add_argument("--hosts", default="", help="as for matex-tf run, on hosts emulated by benchmarks/hosts.py")
     parser.add_argument(

@@ -207,7 +207,7 @@ def use(world: World, layer: PrivateLayer, mounts: Mounts) -> _Publishing:
 
     active_flag.layers().on = True
     active_flag.layers().refresh = layer.refresh  # type: ignore[method-assign]
-    shortcomings.make_up_for(layer.devices(), mounts.of_others)
+    layer.moved = shortcomings.make_up_for(layer.devices(), mounts.of_others)
     world.on_meeting = publishing = _Publishing(layer)
     world.on_end = publishing.at_once
     return publishing

@@ -37,6 +37,7 @@ class PrivateLayer:
         tops: the directories.
         place: the one of TMPDIR and its kin in which what is written lies.
         shared_by: for each directory the ranks that share its file system, by the numbers that they had at the start.
+        moved: see `shortcomings.make_up_for`; what this rank has published is taken out.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class PrivateLayer:
         """
         self.tops = list(tops)
         self.shared_by: dict[str, list[int]] = {}
+        self.moved: dict[str, str] = {}
         self._publications: dict[str, Publication] = {}
         self._mounted: list[str] = []
         self._lower = {top: os.open(top, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for top in tops}
@@ -175,8 +177,12 @@ class PrivateLayer:
 
     def publish(self) -> None:
         """Put what counts to where the script thinks that it is."""
-        for publication in self._publications.values():
+        for top, publication in self._publications.items():
+            for paths in self.moved.items():
+                if all(path.startswith(top + os.sep) for path in paths):
+                    publication.move(*(os.path.relpath(path, top) for path in paths))
             publication.publish()
+        self.moved.clear()
 
     def first_of(self) -> dict[str, str]:
         """The directories in which what this rank does counts, and where it says what will appear there."""

@@ -16,7 +16,7 @@ import tempfile
 from dataclasses import dataclass, field
 
 from matex_tf.layer import names
-from matex_tf.layer.shortcomings import IN_PLACE_OF
+from matex_tf.layer.shortcomings import IN_PLACE
 
 HIDDEN = "matex-layers-"  # begins the name of the directory of the layers, which no layer shows
 _BYTE_CODE = ".pyc"  # which Python writes by itself, whenever a rank imports something first
@@ -63,6 +63,25 @@ class Publication:
         with names.drawn_apart():
             self._folder(self.upper, self.real)
         return self.count - before
+
+    def move(self, now: str, before: str) -> None:
+        """Give another name to what is below, which so stays its owner's. Args: paths from the directory."""
+        place, copy = os.path.join(self.real, now), os.path.join(self.upper, now)
+        if self.only_newer or not os.path.lexists(copy):  # the rank that has died may have done so
+            return
+        with contextlib.suppress(OSError):
+            self._make_parents(place)
+            self._say(place)
+            os.rename(os.path.join(self.real, before), place)
+            if os.path.isdir(copy):  # what the script has removed from it does not show again
+                os.setxattr(copy, _OPAQUE, b"y")
+
+    def _make_parents(self, place: str) -> None:
+        inside = os.path.dirname(place)
+        if not os.path.isdir(inside):
+            self._make_parents(inside)
+            self._say(inside)
+            os.mkdir(inside)
 
     def _folder(self, upper: str, real: str, replaced: bool = False) -> None:
         """Args: replaced: whether nothing shows of what is below, since a directory above replaces one of its name."""
@@ -153,14 +172,6 @@ class Publication:
         if stat.S_IMODE(os.stat(place).st_mode) != mode:
             os.chmod(place, mode)
 
-    def _is_in_place(self, file: str, place: str, found: os.stat_result) -> bool:
-        """Whether it is a copy of another's file, which is still there, for what was written to that."""
-        with contextlib.suppress(OSError):
-            name, there = os.fsdecode(os.getxattr(file, IN_PLACE_OF)), os.lstat(place)
-            same = name.endswith(place.removeprefix(self.real)) and there.st_uid != found.st_uid
-            return same and stat.S_ISREG(there.st_mode) and os.access(place, os.W_OK)
-        return False
-
     def _put(self, file: str, place: str, found: os.stat_result) -> bool:
         """Put a file, a link or a pipe in its place, whole; whether it was not there."""
         if os.path.lexists(place) and os.path.samestat(os.lstat(place), found):
@@ -168,7 +179,10 @@ class Publication:
         if not stat.S_ISREG(found.st_mode) and not stat.S_ISLNK(found.st_mode) and not stat.S_ISFIFO(found.st_mode):
             return False  # a socket, which is nothing without the process that made it
         inside = os.path.dirname(place)
-        if self._is_in_place(file, place, found):
+        there = _in_place_of(file, place, found)
+        if there and (there.st_size, there.st_mtime_ns) == (found.st_size, found.st_mtime_ns):
+            return False
+        if there and os.access(place, os.W_OK):
             with open(file, "rb") as source, open(place, "r+b") as target:
                 shutil.copyfileobj(source, target)
                 target.truncate()
@@ -192,6 +206,15 @@ class Publication:
                 shutil.rmtree(draft, ignore_errors=True)
             break
         return True
+
+
+def _in_place_of(file: str, place: str, found: os.stat_result) -> os.stat_result | None:
+    """Another's file, if this is a copy for what is written to that."""
+    with contextlib.suppress(OSError):
+        os.getxattr(file, IN_PLACE)
+        there = os.lstat(place)
+        return there if there.st_uid != found.st_uid and stat.S_ISREG(there.st_mode) else None
+    return None
 
 
 def _draw_up(file: str, found: os.stat_result, inside: str, copy: str) -> None:

@@ -2,7 +2,8 @@
 
 A file of another owner or group cannot be copied into the layer of an ordinary user as it is (EOVERFLOW): a copy of the
 user's own takes its place in the layer before it is written to. A directory that is below a layer cannot get another
-name, and nothing a name in another layer (EXDEV): it is copied.
+name, and nothing a name in another layer (EXDEV): it is copied. What so moves is told to who publishes, and gets its
+other name there: it stays that of its owner.
 """
 
 from __future__ import annotations
@@ -22,22 +23,27 @@ from matex_tf.layer import names
 #: Events of Python at which a file is about to be changed, see the table of audit events.
 _CHANGES = frozenset(("os.rename", "os.chmod", "os.chown", "os.truncate", "os.utime", "os.link", "sqlite3.connect"))
 _NOBODY = 65534
-#: Attribute of a copy of another's file: its name. What is then published goes into that file, which stays another's.
-IN_PLACE_OF = "user.matex.in_place_of"
+#: Attribute of a copy of another's file, and of a directory that has moved: what is then published goes into that one.
+IN_PLACE = "user.matex.in_place"
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 
 
-def make_up_for(devices: Mapping[str, int], user_namespace: bool) -> None:
+def make_up_for(devices: Mapping[str, int], user_namespace: bool) -> dict[str, str]:
     """Do so from now on, to the end of this process.
 
     Args:
         devices: the directories that have a layer, and the number of the device of each.
         user_namespace: whether files of others cannot be copied.
+
+    Returns:
+        What has another name now, with the one that it had: files of others, and directories; it changes.
     """
+    moved: dict[str, str] = {}
     if user_namespace:
         sys.addaudithook(_before)
     for name in ("rename", "replace", "link"):
-        setattr(os, name, _moving(getattr(os, name), devices))
+        setattr(os, name, _moving(getattr(os, name), devices, moved))
+    return moved
 
 
 def _before(event: str, args: tuple[Any, ...]) -> None:
@@ -50,8 +56,7 @@ def _before(event: str, args: tuple[Any, ...]) -> None:
 def take_over(path: str, follow: bool = True) -> None:
     """Put a copy in the place of a file of another owner or group, or of a link, unless links are followed. Nothing
     where it is the user's, or something else."""
-    folder, name = os.path.split(os.path.abspath(path))
-    path = os.path.realpath(path) if follow else os.path.join(os.path.realpath(folder), name)
+    path = os.path.realpath(path) if follow else _itself(path)
     found = os.lstat(path)
     if stat.S_ISLNK(found.st_mode) and _NOBODY in (found.st_uid, found.st_gid):
         target = os.readlink(path)
@@ -64,18 +69,43 @@ def take_over(path: str, follow: bool = True) -> None:
     shutil.copyfile(path, draft)
     os.chmod(draft, stat.S_IMODE(found.st_mode) | stat.S_IRUSR | stat.S_IWUSR)
     os.utime(draft, ns=(found.st_atime_ns, found.st_mtime_ns))
-    with contextlib.suppress(OSError):  # a file system without attributes: the file is the user's from then on
-        os.setxattr(draft, IN_PLACE_OF, os.fsencode(path))
     os.remove(path)
     os.rename(draft, path)
+    _mark(path)
 
 
-def _moving(move: Any, devices: Mapping[str, int]) -> Any:
+def _itself(path: Any) -> str:
+    """The whole path of a file, or of a link, which is not followed."""
+    folder, name = os.path.split(os.path.abspath(os.fsdecode(path)))
+    return os.path.join(os.path.realpath(folder), name)
+
+
+def _mark(copy: str) -> None:
+    with contextlib.suppress(OSError):  # a file system without attributes: the file is the user's from then on
+        os.setxattr(copy, IN_PLACE, b"y")
+
+
+def _copy(file: str, copy: str) -> None:
+    shutil.copyfile(file, copy)
+    if os.stat(file).st_uid != os.geteuid():
+        _mark(copy)  # before it may be one that nobody writes to
+    shutil.copystat(file, copy)
+
+
+def _moving(move: Any, devices: Mapping[str, int], told: dict[str, str]) -> Any:
     """`move` of `os`, which gives a file another name; what layers alone forbid is done with a copy."""
+
+    def tell(src: Any, dst: Any) -> None:
+        """Something with a mark has moved."""
+        with contextlib.suppress(OSError):
+            before, now = _itself(src), _itself(dst)
+            os.getxattr(now, IN_PLACE, follow_symlinks=False)
+            told[now] = told.pop(before, before)
 
     def moved(src: Any, dst: Any, **places: Any) -> None:
         try:
-            return move(src, dst, **places)
+            move(src, dst, **places)
+            return tell(src, dst) if not places and move.__name__ != "link" else None
         except OSError as error:
             ways = {_device(path, devices) for path in (src, dst)} if not places else ()
             if error.errno != errno.EXDEV or len(ways) != 1 or None in ways:
@@ -85,10 +115,12 @@ def _moving(move: Any, devices: Mapping[str, int]) -> Any:
         copy = os.path.join(draft, "copy")
         try:
             if os.path.isdir(src) and not os.path.islink(src):
-                shutil.copytree(src, copy, symlinks=True)
+                shutil.copytree(src, copy, symlinks=True, copy_function=_copy)
+                _mark(copy)
             else:
                 shutil.copy2(src, copy, follow_symlinks=False)
             move(copy, dst)
+            tell(src, dst)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         if move.__name__ != "link":

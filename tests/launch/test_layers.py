@@ -11,6 +11,8 @@ import sys
 import pytest
 from jobs import BIN, LAUNCHER, Job
 
+from benchmarks import launching
+
 pytestmark = pytest.mark.timeout(200)
 
 #: Writes by Python, a C library, a database and a program, twice each; what is there already it goes on with.
@@ -207,3 +209,17 @@ def test_a_rank_that_is_late(tmp_path, can):
     assert job.returncode == 0 and "by a socket" in job.stdout, job.stderr
     assert {path.name for path in tmp_path.iterdir()} >= {"before", "after", "linked"}
     assert not (tmp_path / "old").exists()
+
+
+def test_benchmarks_in_layers(can):
+    """With `--layers` of a benchmark each rank has mounts of its own, and so a layer."""
+    own = os.readlink("/proc/self/ns/mnt")
+    for layers in (False, True):
+        words = [
+            *launching.module("timeit", layers),
+            "-n1",
+            "-r1",
+            "import os; print(os.readlink('/proc/self/ns/mnt'))",
+        ]
+        found = [line for line in launching.start(2, words).splitlines() if line.startswith("mnt:")]
+        assert len(found) == 2 and [each == own for each in found] == [not layers] * 2

@@ -22,6 +22,16 @@ def fit(epochs=2, units=8, log=None):
     return model(units).fit(*data(), epochs=epochs, verbose=0, callbacks=callbacks).history["accuracy"]
 """
 
+AUTOLOG = """
+import mlflow
+mlflow.set_tracking_uri("sqlite:///auto.db")
+mlflow.tensorflow.autolog(log_models={models})
+fit()
+runs = mlflow.search_runs()
+result = len(runs), sorted(name for name in runs.columns if name.startswith(("metrics", "params")))
+mlflow.tensorflow.autolog(disable=True)
+"""
+
 #: By name: packages that it needs, and what it does.
 TRAINS = {
     "mlflow, files": (
@@ -55,18 +65,8 @@ TRAINS = {
         result = len(runs), sorted(round(value, 4) for value in runs["metrics.accuracy"])
         """,
     ),
-    "mlflow, autolog": (
-        ("mlflow",),
-        """
-        import mlflow
-        mlflow.set_tracking_uri("sqlite:///auto.db")
-        mlflow.tensorflow.autolog(log_models=bool(os.environ.get("LOG_MODELS")))
-        fit()
-        runs = mlflow.search_runs()
-        result = len(runs), sorted(name for name in runs.columns if name.startswith(("metrics", "params")))
-        mlflow.tensorflow.autolog(disable=True)
-        """,
-    ),
+    "mlflow, autolog": (("mlflow",), AUTOLOG.format(models=False)),
+    "mlflow, autolog with models": (("mlflow",), AUTOLOG.format(models=True)),
     "optuna, SQLite": (
         ("optuna",),
         """
