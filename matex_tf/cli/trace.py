@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from matex_tf.core.trace import BY_XLA
-from matex_tf.errors import DataError, SettingError
+from matex_tf.errors import DataError, MissingPackage, SettingError
 from matex_tf.job.command_line import Parser
 from matex_tf.planning import plotting
 from matex_tf.storage import atomic_file
@@ -67,7 +67,13 @@ def command(given: argparse.Namespace) -> int:
         if not given.png:
             return 0
     png = given.png or f"{path.removesuffix('.json')}.png"
-    draw(steps, png)
+    try:
+        draw(steps, png)
+    except MissingPackage as error:
+        if given.png:
+            raise
+        print(f"no picture is drawn: {error}")
+        return 0
     print(f"the step in the middle of the run: {png}")
     return 0
 

@@ -149,10 +149,9 @@ def summary(account: Account, size: int) -> str:
     if speaks_of_ranks():
         return f"what {what} trained was not split; the script knows of ranks, and is taken to do that by itself"
     much = "not all" if account.shared else "nothing"
-    files = f", and wrote its files {size} times" if alone.keys() & OTHERS.keys() else ""
     return (
         f"{much} was split: {what} trained on each of {size} ranks, on all rows, and {size} ranks did the work of "
-        f"one{files}. To do: {'; '.join(advice for _, advice in alone.values())}"
+        f"one. To do: {'; '.join(advice for _, advice in alone.values())}"
     )
 
 

@@ -27,8 +27,7 @@ SAID = {
     "loop_over_arrays": NOTHING + "a loop of the script's own trained on each of 3 ranks",
     "loop_over_arrays_then_evaluate": "not all was split: a loop of the script's own",
     "session_without_feeds": NOTHING + "runs of a session",
-    "torch": NOTHING
-    + "PyTorch trained on each of 3 ranks, on all rows, and 3 ranks did the work of one, and wrote its",
+    "torch": NOTHING + "PyTorch trained on each of 3 ranks, on all rows, and 3 ranks did the work of one. To do:",
     "jax": NOTHING + "JAX",
     "torch_beside_fit": "not all was split: PyTorch",
 }

@@ -1,6 +1,7 @@
 """The timeline, and what `matex-tf trace` makes of it."""
 
 import json
+import sys
 
 import pytest
 
@@ -85,6 +86,19 @@ def test_no_timeline(tmp_path, capsys, content, message):
         path.write_text(content)
     assert main(["trace", str(path)]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_no_matplotlib(tmp_path, capsys, monkeypatch):
+    """The table is there without it; a picture that was asked for is an error."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    path = tmp_path / "timeline.json"
+    step = {"ph": "X", "pid": 0, "ts": 100.0, "dur": 50.0, "name": "step", "args": {"what": "train step"}}
+    path.write_text(json.dumps({"traceEvents": [step]}))
+    assert main(["trace", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "compute" in shown and "no picture is drawn: a picture needs matplotlib" in shown
+    assert main(["trace", str(path), "--png", str(tmp_path / "step.png")]) == 1
+    assert "a picture needs matplotlib" in capsys.readouterr().err
 
 
 def test_bad_flag(capsys):
