@@ -7,6 +7,7 @@ variables and after `mpirun` or `srun`.
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -167,7 +168,9 @@ def problems(page: Path) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    checked = [Path(name).resolve() for name in arguments] or pages()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pages", metavar="PAGE", nargs="*", type=Path, help="a page; without any, all pages")
+    checked = [page.resolve() for page in parser.parse_args(arguments).pages] or pages()
     found = [f"{page.relative_to(ROOT)}: {problem}" for page in checked for problem in problems(page)]
     lines = sum(1 for page in checked for _ in command_lines(page.read_text()))
     print(*found, sep="\n", end="\n" if found else "")

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections.abc import Iterator
@@ -144,7 +145,10 @@ def wrong_prose(name: str, text: str) -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> int:
-    found = [f"{name}: {problem}" for name in arguments for problem in problems(Path(name).read_text())]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pages", metavar="PAGE", nargs="+", type=Path)
+    pages = parser.parse_args(arguments).pages
+    found = [f"{page}: {problem}" for page in pages for problem in problems(page.read_text())]
     print(*found, sep="\n")
     return 1 if found else 0
 
