@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from matex_tf import settings
@@ -25,4 +26,15 @@ def log(text: str, more: str = "") -> None:
     if text not in _said:
         _said.add(text)
         if world.of_job().rank == 0 and settings.current().notes:
-            print(f"matex_tf: {text}{more}", file=sys.stderr, flush=True)
+            _print(f"matex_tf: {text}{more}")
+
+
+def _print(line: str) -> None:
+    """To standard error itself where it is a file: trackers take down what a script prints, and this is not its own."""
+    try:
+        number = sys.stderr.fileno()
+    except (AttributeError, OSError):  # in memory, or there is none
+        print(line, file=sys.stderr, flush=True)
+        return
+    sys.stderr.flush()
+    os.write(number, f"{line}\n".encode(errors="replace"))

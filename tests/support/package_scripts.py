@@ -24,7 +24,7 @@ def fit(epochs=2, units=8, log=None):
 
 AUTOLOG = """
 import mlflow
-mlflow.set_tracking_uri("sqlite:///auto.db")
+mlflow.set_tracking_uri("sqlite:///auto-{models}.db")
 mlflow.tensorflow.autolog(log_models={models})
 fit()
 runs = mlflow.search_runs()
