@@ -22,7 +22,8 @@ def checksum(content: Any, before: int = 0) -> int:
     if isinstance(content, str):
         content = content.encode()
     elif hasattr(content, "dtype"):
-        content = repr(content.tolist()).encode() if content.dtype.hasobject else content.tobytes()
+        # The bytes of an array are not copied; those of a dtype such as bfloat16 are no buffer that Python knows.
+        content = repr(content.tolist()).encode() if content.dtype.hasobject else content.ravel().view("uint8")
     return zlib.crc32(content, before)
 
 

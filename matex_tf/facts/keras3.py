@@ -66,8 +66,9 @@ UPDATES = (
     Fact("keras.src.metrics.reduction_metrics", "Sum", "update_state", "sums are weighted"),
     Fact(
         "keras.src.optimizers.base_optimizer", "BaseOptimizer",
-        "__init__ apply build variables _clip_gradients _get_current_learning_rate _learning_rate "
-        "_trainable_variables _model_variables_moving_average _trainable_variables_indices _var_key _variables",
+        "__init__ apply build add_variable_from_reference variables _clip_gradients "
+        "_get_current_learning_rate _learning_rate _trainable_variables "
+        "_model_variables_moving_average _trainable_variables_indices _var_key _variables",
         "gradients are exchanged before they are applied, and slots follow their variables",
     ),
     Fact("keras.src.optimizers.base_optimizer", "BaseOptimizer",

@@ -6,7 +6,8 @@ step is about to apply: after accumulation, before clipping. Gradients are weigh
 second, so that accumulated steps exchange once, and clipping sees the averaged gradient.
 
 Also (Keras 3.3 to 3.15) on `BaseOptimizer.apply(grads, trainable_variables)` and `build(variables)`, public: a strategy
-that delays updates delays the whole of it.
+that delays updates delays the whole of it. And on `add_variable_from_reference(reference, …)`, public, by which an
+optimizer makes what has the shape of a weight.
 
 Keras 3.3 and 3.4 clip first, in `BaseOptimizer.apply`, and accumulate clipped gradients: there `_clip_gradients` does
 both, in every step.
@@ -26,6 +27,7 @@ from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.exchange import op_inputs, virtual_ranks
 from matex_tf.patches.common import batch_share, log_once, under_way, wrapping
+from matex_tf.patches.shards import slots
 from matex_tf.strategies.base import Update
 from matex_tf.strategies.sync import Sync, exchange_parts
 
@@ -40,6 +42,13 @@ def install(module: ModuleType) -> None:
     else:
         wrapping.wrap(module, "BaseOptimizer._clip_gradients", _weigh_and_exchange)
     wrapping.method(module, "BaseOptimizer.apply", _apply)
+    wrapping.method(module, "BaseOptimizer.add_variable_from_reference", _add_slot)
+
+
+def _add_slot(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    slot = wrapped(*args, **kwargs)
+    slots.made(slot)
+    return slot
 
 
 def strategy() -> strategies.Strategy:

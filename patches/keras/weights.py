@@ -19,7 +19,7 @@ from matex_tf.patches.common import keras_lines, model_state, seeds, under_way
 from matex_tf.patches.keras import distribution
 from matex_tf.patches.keras import optimizer as optimizer_hook
 from matex_tf.patches.shards import variable as in_parts
-from matex_tf.patches.shards.slots import Slots
+from matex_tf.patches.shards.slots import Slots, early, split_weight, weights_to_split
 from matex_tf.patches.steps.step_part import StepPart, StepRun
 
 
@@ -52,6 +52,23 @@ def in_parts_of(model: Any) -> Slots | None:
     if settings.current().shard == "none" and not weights:
         return None
     return Slots(optimizers_of(model), model.trainable_variables, weights)
+
+
+def into_parts(model: Any, builds: bool) -> None:
+    """Have weights and slots in parts before a step is traced, each as soon as it is there: they are never all whole.
+
+    All ranks come here, and take rank 0's weights.
+
+    Args:
+        builds: whether a step begins with building the model's optimizer for all trainable weights.
+    """
+    for weight in weights_to_split(lying_in_parts(model)):
+        take_from_rank_0([weight], [keras_lines.path(weight)], "share the weights of the model")
+        split_weight(weight)
+    optimizer = getattr(model, "optimizer", None)
+    if builds and optimizer is not None and not optimizer.built and model.built:
+        with early():
+            optimizer.build(model.trainable_variables)
 
 
 def trained_by_steps(model: Any) -> tuple[list[Any], list[Any]]:
@@ -101,7 +118,7 @@ def take_from_rank_0(variables: Sequence[Any], names: Sequence[str], what: str) 
     ranks = world.current()
     ranks.barrier(what, [_described(*one) for one in zip(variables, names, strict=True)])
     for variable in variables:
-        if (part := in_parts.of(variable)) is not None and part.is_split:
+        if in_parts.is_split(variable):
             continue  # each rank has its own part, of what a step has left alike
         value = np.asarray(variable.numpy())
         shared = ranks.broadcast_array(value)
@@ -201,7 +218,7 @@ def check_alike(model: Any) -> None:
     """
     ranks = world.current()
     metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
-    variables = [variable for variable in model.trainable_variables if id(variable) not in metrics]
+    variables = [one for one in model.trainable_variables if id(one) not in metrics and not in_parts.is_split(one)]
     sums = np.array([_sums(variable) for variable in variables], np.float64).reshape(len(variables), 2)
     everyone = np.array(ranks.allgather(sums, "compare weights after the first step"))
     for position, variable in enumerate(variables):
@@ -217,8 +234,8 @@ def check_alike(model: Any) -> None:
 
 
 def _sums(variable: Any) -> tuple[float, float]:
-    value = np.asarray(variable.numpy()).astype(np.float64)
-    return float(value.sum()) if value.size else 0.0, float(np.abs(value).sum())
+    value = np.asarray(variable.numpy())
+    return float(value.sum(dtype=np.float64)), float(np.abs(value).sum(dtype=np.float64))
 
 
 def merge_statistics(model: Any) -> None:

@@ -19,19 +19,22 @@ class Layout:
     """Parts for the ranks that there were at a time. Ranks have the numbers here that they had at that time.
 
     Attributes:
-        generation: of the world at that time.
         held: the ranks whose parts this rank has, its own first.
         ring: all ranks.
     """
 
     def __init__(self, ranks: World, copies: int):
         """Args: copies: how many other ranks have a copy of a part, if there are so many."""
-        self.generation, self.size = ranks.generation, ranks.size
+        self._world, self._generation, self.size = ranks, ranks.generation, ranks.size
         self._left = list(range(ranks.size))  # by the numbers that ranks have now
         each = itertools.zip_longest(*ranks.nodes)
         self.ring = [rank for some in each for rank in some if rank is not None]
         self._copies = min(copies, ranks.size - 1)
         self.held = self._from(ranks.rank, -1)
+
+    def is_of(self, ranks: World) -> bool:
+        """Whether these are the ranks that there are now."""
+        return self._world is ranks and self._generation == ranks.generation
 
     def _from(self, rank: int, step: int) -> list[int]:
         """A rank, and as many that follow it in the ring as there are copies."""

@@ -41,11 +41,14 @@ class Parts:
 
     Attributes:
         ask: tells the other ranks, which wait, that this one reads a variable, or makes it whole; None: they do it too.
+        early: whether an optimizer makes its slots, each to be put in parts at once. It asks where weights are, and
+            does not make them whole by that.
     """
 
     def __init__(self) -> None:
         self.every: list[weakref.ref[Part]] = []  # what the script has done with is gone
         self.ask: Callable[[int, bool], None] | None = None
+        self.early = False
         self._kept: weakref.ref[Kept] | None = None
         self._layouts: list[Layout] = []  # the last one is that of the ranks that there are
 
@@ -54,7 +57,7 @@ class Parts:
         ranks = world.of_job()
         if not self._layouts and ranks.guard is not None:
             ranks.guard.on_change.append(self._leave)
-        if not self._layouts or self._layouts[-1].generation != ranks.generation:
+        if not self._layouts or not self._layouts[-1].is_of(ranks):
             self._layouts.append(Layout(ranks, settings.current().shard_copies if ranks.guard is not None else 0))
         return self._layouts[-1]
 

@@ -6,19 +6,50 @@ Relies on (Keras 3.3 to 3.15): `Variable._value`, private, the variable of Tenso
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+import contextlib
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.patches.common import keras_lines
+from matex_tf.patches.common import keras_lines, run_state
 from matex_tf.patches.partition import shards
 from matex_tf.patches.shards import variable as in_parts
+from matex_tf.patches.shards.serving import Parts
 from matex_tf.patches.shards.variable import Part
 
 #: Names in a line.
 _NAMED = 5
+
+
+@contextlib.contextmanager
+def early() -> Iterator[None]:
+    """While an optimizer makes its slots: each lies in parts at once, so that all are never there whole."""
+    parts = run_state.current().part(Parts)
+    parts.early = settings.current().shard != "none"
+    try:
+        yield
+    finally:
+        parts.early = False
+
+
+def made(slot: Any) -> None:
+    """An optimizer has made a slot, the same on every rank."""
+    inner = getattr(slot, "_value", None)
+    if run_state.current().part(Parts).early and _is_large(inner):
+        Part(inner, keras_lines.path(slot)).split()
+
+
+def weights_to_split(chosen: Sequence[Any]) -> list[Any]:
+    """Those of the variables that are to lie in parts that are whole, and that have never been in parts."""
+    return [one for one in chosen if _is_matrix(one) and in_parts.of(one) is None]
+
+
+def split_weight(weight: Any) -> None:
+    """Have a weight in parts that is the same on every rank."""
+    Part(weight._value, keras_lines.path(weight)).split()
 
 
 class Slots:
@@ -40,7 +71,7 @@ class Slots:
         in_layers = {
             id(inner.__dict__["_handle"]): (inner, keras_lines.path(one), True)
             for one in chosen
-            if len(one.shape) > 1 and _is_large(inner := getattr(one, "_value", None))
+            if _is_matrix(one) and (inner := one._value) is not None
         }
         self._known.update(in_layers)
         self._weights = set(in_layers)
@@ -84,6 +115,11 @@ class Slots:
             part = in_parts.of(inner)
             if part is not None and (names is None or name in names):
                 part.join()
+
+
+def _is_matrix(weight: Any) -> bool:
+    """Whether a variable of Keras that lies in parts is large enough, and no bias."""
+    return len(weight.shape) > 1 and _is_large(getattr(weight, "_value", None))
 
 
 def _is_large(inner: Any) -> bool:

@@ -183,7 +183,8 @@ class _InParts:
         part: Part = self.__dict__["_matex_part"]
         if part.is_split:
             if tf.executing_eagerly():
-                part.join()
+                if not run_state.current().part(Parts).early:
+                    part.join()
             elif not world.is_alone():  # what traces a step, to be partitioned, is alone
                 raise MatexError(
                     f"--shard: {part._name} lies in parts on the ranks, and a compiled function of the script's "
@@ -220,6 +221,12 @@ def of(variable: Any) -> Part | None:
     inner = variable if isinstance(variable, tf.Variable) else getattr(variable, "_value", None)
     found: Part | None = getattr(inner, "__dict__", {}).get("_matex_part")
     return found
+
+
+def is_split(variable: Any) -> bool:
+    """Whether a variable of TensorFlow or Keras lies in parts now."""
+    part = of(variable)
+    return part is not None and part.is_split
 
 
 def join(variables: Iterable[Any]) -> None:

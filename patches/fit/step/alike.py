@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from matex_tf.core.mismatch import checksum, name_ranks
 from matex_tf.errors import RanksDisagree
 from matex_tf.patches.common import keras_lines, seeds
 from matex_tf.patches.keras import weights
+from matex_tf.patches.shards import variable as in_parts
 
 #: Relative differences of sums up to this are rounding, of other machines, say; rank 0's values are taken.
 _ROUNDING = 1e-5
@@ -19,24 +22,31 @@ _ROUNDING = 1e-5
 def check(model: Any) -> None:
     """Compare the variables of a model, and what its layers have learnt by `adapt`. All ranks come here.
 
+    Variables that lie in parts were compared before.
+
     Raises:
         RanksDisagree: a value is another on another rank.
     """
     of_optimizers = {id(one) for held in weights.optimizers_of(model) for one in keras_lines.optimizer_variables(held)}
-    held = [
-        (keras_lines.path(one), np.asarray(one.numpy()))
+    held: list[tuple[str, Callable[[], Any]]] = [
+        (keras_lines.path(one), one.numpy)
         for one in weights.variables_of(model)
-        if id(one) not in of_optimizers and not seeds.is_generator_state(one)
+        if id(one) not in of_optimizers and not seeds.is_generator_state(one) and not in_parts.is_split(one)
     ]
     for layer in model._flatten_layers():
-        held += [(f"{layer.name}/{name}", value) for name, value in _learnt(layer)]
+        held += [(f"{layer.name}/{name}", functools.partial(np.asarray, value)) for name, value in _learnt(layer)]
     ranks, what = world.current(), "compare the variables of the model"
-    ranks.barrier(what, [f"{name} {value.dtype} {value.shape}" for name, value in held])
-    marks = np.array(ranks.allgather([checksum(value) for _, value in held], what), np.int64)
+    described, sums = [], []
+    for name, read in held:  # one value at a time
+        value = np.asarray(read())
+        described.append(f"{name} {value.dtype} {value.shape}")
+        sums.append(checksum(value))
+    ranks.barrier(what, described)
+    marks = np.array(ranks.allgather(sums, what), np.int64)
     apart = [held[place] for place in np.flatnonzero((marks != marks[:1]).any(axis=0))]
     if not apart:
         return
-    everyone = ranks.allgather([_sums(value) for _, value in apart], what)
+    everyone = ranks.allgather([_sums(np.asarray(read())) for _, read in apart], what)
     for place, (name, _) in enumerate(apart):
         others = [rank for rank, sums in enumerate(everyone) if not _close(everyone[0][place], sums[place])]
         if others:

@@ -12,9 +12,10 @@ import tensorflow as tf
 from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.errors import MatexError
+from matex_tf.patches.across_rows.keras_losses import of_keras
 from matex_tf.patches.common import batch_share, keras_lines, log_once, model_state, row_slicing, sharing_report, xla
 from matex_tf.patches.common.row_slicing import RowRange
-from matex_tf.patches.fit.step import one_rank_shapes, partitioned_step, quick_call, virtual_steps
+from matex_tf.patches.fit.step import alike, one_rank_shapes, partitioned_step, quick_call, virtual_steps
 from matex_tf.patches.keras import distribution, metrics, sum_loss, weights, whole_results
 from matex_tf.patches.recovery import whole_step
 from matex_tf.patches.shards import variable as in_parts
@@ -106,6 +107,11 @@ class StepGraphs:
                 return step(data, share), None
 
             self._made[key] = run
+            if self._kind == "train" and model_state.of(self._model).begin:
+                builds = "train_step" not in vars(self._model) and of_keras(type(self._model).train_step)
+                if weights.lying_in_parts(self._model):
+                    alike.check(self._model)
+                weights.into_parts(self._model, builds)
         self.partitioned[slices].make(data, self._built_with(slices, total), self._traced_with)
         return self._made[key]
 

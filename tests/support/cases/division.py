@@ -223,11 +223,17 @@ def walked(kind):
     return {"first": first, "batches": joined(list(model.kept)), "calls": calls}
 
 
+def told(found):
+    """What says who does which work, and notes what it says that of."""
+    words = shared_work.in_words
+    return lambda divided: found.append(divided) or words(divided)
+
+
 def table_read(kind):
     """The rows of each batch of two epochs over CSV files, and what was said of who parses them."""
     keras.utils.set_random_seed(7)
     found, model = [], Rows()
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(shared_work, "tell", found.append):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(shared_work, "in_words", told(found)):
         if kind == "csv of two files":
             csvs(folder, kind)
             files, types = [f"{folder}/0.csv", f"{folder}/1.csv"], [[0.5], tf.float64, [""], tf.int32]
@@ -254,7 +260,7 @@ def records_read(kind):
     """The rows of each batch of two epochs over TFRecord files, and what was said of who parses them."""
     keras.utils.set_random_seed(7)
     found, model = [], Rows()
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(shared_work, "tell", found.append):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(shared_work, "in_words", told(found)):
         compression = "GZIP" if kind == "compressed" else ""
         files, options = records(folder, compression=compression), {}
         if kind == "one file":
