@@ -37,19 +37,19 @@ def early() -> Iterator[None]:
 
 def made(slot: Any) -> None:
     """An optimizer has made a slot, the same on every rank."""
-    inner = getattr(slot, "_value", None)
+    inner = _inner(slot)
     if run_state.current().part(Parts).early and _is_large(inner):
         Part(inner, keras_lines.path(slot)).split()
 
 
 def weights_to_split(chosen: Sequence[Any]) -> list[Any]:
-    """Those of the variables that are to lie in parts that are whole, and that have never been in parts."""
+    """Variables, of those that shall lie in parts, that have never done so."""
     return [one for one in chosen if _is_matrix(one) and in_parts.of(one) is None]
 
 
 def split_weight(weight: Any) -> None:
     """Have a weight in parts that is the same on every rank."""
-    Part(weight._value, keras_lines.path(weight)).split()
+    Part(_inner(weight), keras_lines.path(weight)).split()
 
 
 class Slots:
@@ -66,12 +66,12 @@ class Slots:
         self._known = {
             id(inner.__dict__["_handle"]): (inner, keras_lines.path(one), tuple(one.shape) in shapes)
             for key, one in held.items()
-            if key not in trained and _is_large(inner := getattr(one, "_value", None))
+            if key not in trained and _is_large(inner := _inner(one))
         }
         in_layers = {
             id(inner.__dict__["_handle"]): (inner, keras_lines.path(one), True)
             for one in chosen
-            if _is_matrix(one) and (inner := one._value) is not None
+            if _is_matrix(one) and (inner := _inner(one)) is not None
         }
         self._known.update(in_layers)
         self._weights = set(in_layers)
@@ -119,7 +119,12 @@ class Slots:
 
 def _is_matrix(weight: Any) -> bool:
     """Whether a variable of Keras that lies in parts is large enough, and no bias."""
-    return len(weight.shape) > 1 and _is_large(getattr(weight, "_value", None))
+    return len(weight.shape) > 1 and _is_large(_inner(weight))
+
+
+def _inner(variable: Any) -> Any:
+    """The variable of TensorFlow in one of Keras."""
+    return getattr(variable, "_value", None)
 
 
 def _is_large(inner: Any) -> bool:
