@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from matex_tf.core.mismatch import name_ranks
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError
-from matex_tf.patches.partition import shards
 
 
 class Layout:
@@ -49,10 +48,6 @@ class Layout:
     def leave(self, survivors: Sequence[int]) -> None:
         """Ranks have died. Args: survivors: the former numbers of the others."""
         self._left = [self._left[rank] for rank in survivors]
-
-    def span(self, size: int) -> tuple[int, int]:
-        """The first element of this rank's part, and the one after its last, of a variable of so many elements."""
-        return shards.span(size, self.held[0], self.size)
 
     def givers(self) -> list[list[int]]:
         """For each rank that there is now, whose parts it gives so that all have all.

@@ -60,7 +60,7 @@ class Part:
     def _make(self, layout: Layout) -> None:
         self.layout: Layout = layout
         self.copies: list[np.ndarray] = []
-        low, high = layout.span(self._size)
+        low, high = shards.span(self._size, layout.held[0], layout.size)
         with tf.init_scope(), tf.device("CPU:0"):
             self.own = resource_variable_ops.ResourceVariable(
                 tf.zeros([high - low], self.dtype), trainable=False, dtype=self.dtype

@@ -108,12 +108,17 @@ class StepGraphs:
 
             self._made[key] = run
             if self._kind == "train" and model_state.of(self._model).begin:
-                builds = "train_step" not in vars(self._model) and of_keras(type(self._model).train_step)
-                if weights.lying_in_parts(self._model):
-                    alike.check(self._model)
-                weights.into_parts(self._model, builds)
+                self._into_parts()
         self.partitioned[slices].make(data, self._built_with(slices, total), self._traced_with)
         return self._made[key]
+
+    def _into_parts(self) -> None:
+        """Have what shall lie in parts so before the step is traced, once it was compared."""
+        model, divided = self._model, weights.lying_in_parts(self._model)
+        if divided:
+            alike.check(model)
+        if divided or settings.current().shard != "none":
+            weights.into_parts(model, "train_step" not in vars(model) and of_keras(type(model).train_step))
 
     def _sums(self) -> weights.Sums | None:
         """The gradients that the model's optimizers accumulate, of which each rank may hold a part."""

@@ -122,7 +122,7 @@ def rows(kind, run_by="auto", hosts="", kept=elements._KEPT):
         model.evaluate(held, verbose=0)
         predicted = model.predict(held, verbose=0)
         left = [np.array(y) for _, y in train.take(2)]  # its shuffle is where it is on one rank
-    said = [line for (line,), _ in lines.call_args_list if "from_generator" in line or "each rank runs" in line]
+    said = [line for (line, *_), _ in lines.call_args_list if "from_generator" in line or "each rank runs" in line]
     return {
         "batches": joined([*model.kept]), "made": int(made[0]), "predicted": predicted, "left": left, "said": said,
         "threads": threads(),
@@ -145,7 +145,7 @@ def gone_on(kind):
     made, model = np.zeros(1, int), Rows()
     with mock.patch.object(log_once, "log") as lines:
         model.fit(_dataset(kind, made), verbose=0)
-    said = [line for (line,), _ in lines.call_args_list if "from_generator" in line]
+    said = [line for (line, *_), _ in lines.call_args_list if "from_generator" in line]
     return {"batches": joined([*model.kept]), "made": int(made[0]), "said": "".join(said)}
 
 
@@ -196,7 +196,7 @@ def looped(kind, run_by="auto"):
         [np.unique(np.concatenate(parts), axis=0) for parts in zip(*walk, strict=True)]
         for walk in zip(*gathered, strict=True)
     ]
-    said = [line for (line,), _ in lines.call_args_list if "from_generator" in line]
+    said = [line for (line, *_), _ in lines.call_args_list if "from_generator" in line]
     return {
         "walks": whole, "made": counts, "fitted": joined([*model.kept]), "left": left, "said": said,
         "weights": weights.numpy(), "threads": threads(),

@@ -131,7 +131,7 @@ def seen(kind):
                 model.fit(generator, steps_per_epoch=2, verbose=0)
             except (ValueError, IndexError) as error:  # the latter with Keras 3.3
                 empty = f"{type(error).__name__}: {error}"
-    said = [line for (line,), _ in lines.call_args_list if "runs the generator" in line]
+    said = [line for (line, *_), _ in lines.call_args_list if "runs the generator" in line]
     return {"batches": joined([*model.kept]), "at": at, "said": said, "empty": empty, "threads": threads()}
 
 

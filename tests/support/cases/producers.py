@@ -337,7 +337,7 @@ def made(kinds):
         model = Rows()
         with mock.patch.object(log_once, "log") as lines:
             model.fit(Producer({**IMPURE, **PURE}[kind]()), epochs=2, shuffle=False, verbose=0)
-        said = [line for (line,), _ in lines.call_args_list if "of the data" in line]
+        said = [line for (line, *_), _ in lines.call_args_list if "of the data" in line]
         results[kind] = {"batches": joined([*model.kept]), "next": [np.random.rand(), _rng.random()], "said": said}
     return results
 
@@ -359,7 +359,7 @@ def priced():
         for kind, make in kinds.items():
             with mock.patch.object(log_once, "log") as lines:
                 Rows().fit(make(), epochs=1, verbose=0)
-            said = [line for (line,), _ in lines.call_args_list]
+            said = [line for (line, *_), _ in lines.call_args_list]
             found[kind] = [line for line in said if "input that every rank makes" in line or "input takes" in line]
     return found
 
