@@ -71,6 +71,11 @@ def _check_shard(settings: Settings) -> None:
         "transport": (("mpi",), "Horovod gives every rank whole gradients"),
         "codec": (("none",), "gradients that become parts are not encoded"),
     }
+    if settings.shard == "weights":
+        others["faults"] = (
+            ("abort", "restart"),
+            "weights in parts may be wrong after a rank has died in the first step",
+        )
     refuse(settings, f"--shard {settings.shard}", others)
 
 

@@ -62,7 +62,7 @@ def test_chaos(number, server, expected):
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(2))
 def test_chaos_with_parts(number, server, expected):
     """What lies in parts on the ranks (`--shard`) does not die with one of them."""
     run = chaos.execute(chaos.sharded(chaos.plan(number, SEED)), expected, server)
