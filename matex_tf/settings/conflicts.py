@@ -63,7 +63,7 @@ def _check_shard(settings: Settings) -> None:
     """Refuse what does not go together with variables in parts."""
     if settings.shard == "none":
         return
-    others = {
+    others: dict[str, tuple[tuple[Any, ...], str]] = {
         "partitioner": ((True,), "parts are made when a step is rebuilt for rows"),
         "strategy": (("sync",), "its ranks have weights of their own, or updates that come late"),
         "reproducible": ((0,), "a step of virtual ranks is not rebuilt for rows"),
