@@ -19,7 +19,7 @@ from matex_tf.patches.common import keras_lines, model_state, seeds, under_way
 from matex_tf.patches.keras import distribution
 from matex_tf.patches.keras import optimizer as optimizer_hook
 from matex_tf.patches.shards import variable as in_parts
-from matex_tf.patches.shards.slots import Slots, early, split_weight, weights_to_split
+from matex_tf.patches.shards.slots import Slots, early, split_whole, weights_to_split
 from matex_tf.patches.steps.step_part import StepPart, StepRun
 
 
@@ -64,7 +64,7 @@ def into_parts(model: Any, builds: bool) -> None:
     """
     for weight in weights_to_split(lying_in_parts(model)):
         take_from_rank_0([weight], [keras_lines.path(weight)], "share the weights of the model")
-        split_weight(weight)
+        split_whole(weight)
     optimizer = getattr(model, "optimizer", None)
     if builds and optimizer is not None and not optimizer.built and model.built:
         with early():

@@ -37,9 +37,8 @@ def early() -> Iterator[None]:
 
 def made(slot: Any) -> None:
     """An optimizer has made a slot, the same on every rank."""
-    inner = _inner(slot)
-    if run_state.current().part(Parts).early and _is_large(inner):
-        Part(inner, keras_lines.path(slot)).split()
+    if run_state.current().part(Parts).early and _is_large(_inner(slot)):
+        split_whole(slot)
 
 
 def weights_to_split(chosen: Sequence[Any]) -> list[Any]:
@@ -47,9 +46,9 @@ def weights_to_split(chosen: Sequence[Any]) -> list[Any]:
     return [one for one in chosen if _is_matrix(one) and in_parts.of(one) is None]
 
 
-def split_weight(weight: Any) -> None:
-    """Have a weight in parts that is the same on every rank."""
-    Part(_inner(weight), keras_lines.path(weight)).split()
+def split_whole(variable: Any) -> None:
+    """Have a variable of Keras in parts that is whole, and the same on every rank."""
+    Part(_inner(variable), keras_lines.path(variable)).split()
 
 
 class Slots:
