@@ -63,7 +63,7 @@ def _check_shard(settings: Settings) -> None:
     """Refuse what does not go together with variables in parts."""
     if settings.shard == "none":
         return
-    others: dict[str, tuple[tuple[Any, ...], str]] = {
+    others = {
         "partitioner": ((True,), "parts are made when a step is rebuilt for rows"),
         "strategy": (("sync",), "its ranks have weights of their own, or updates that come late"),
         "reproducible": ((0,), "a step of virtual ranks is not rebuilt for rows"),
@@ -71,11 +71,6 @@ def _check_shard(settings: Settings) -> None:
         "transport": (("mpi",), "Horovod gives every rank whole gradients"),
         "codec": (("none",), "gradients that become parts are not encoded"),
     }
-    if settings.shard == "weights":
-        others["faults"] = (
-            ("abort", "restart"),
-            "weights in parts may be wrong after a rank has died in the first step",
-        )
     refuse(settings, f"--shard {settings.shard}", others)
 
 

@@ -186,8 +186,8 @@ class Settings:
     )
     shard_copies: int = option(
         1,
-        "With `--shard state` or `gradients`, and `--faults shrink`: how many other ranks keep a copy of a "
-        "rank's parts, so that nothing is lost if it dies. As many ranks as this may die at once (docs/sharding.md).",
+        "With `--shard` and `--faults shrink`: how many other ranks keep a copy of a rank's parts, so that nothing is "
+        "lost if it dies. As many ranks as this may die at once (docs/sharding.md).",
         kind="count",
         group="faults",
     )

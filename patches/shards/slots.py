@@ -75,7 +75,7 @@ class Slots:
         self._known.update(in_layers)
         self._weights = set(in_layers)
         self.whole: list[str] = []
-        self._parts: list[Part] = []
+        self._parts: list[tuple[Part, Any]] = []  # with the variable that held this rank's part
 
     def part_of(self, handle: Any, fits: bool, in_loop: bool) -> Any:
         """The handle of the variable that holds this rank's part; None for a variable that stays whole."""
@@ -85,8 +85,9 @@ class Slots:
         if not (fits and alike) or (in_loop and id(handle) in self._weights):
             self.whole.append(name)
             return None
-        self._parts.append(in_parts.of(inner) or Part(inner, name))
-        return self._parts[-1].own.handle
+        part = in_parts.of(inner) or Part(inner, name)
+        self._parts.append((part, part.own))
+        return part.own.handle
 
     def line(self) -> str:
         """What to say of large variables that stay whole; empty for nothing."""
@@ -100,12 +101,16 @@ class Slots:
         """Have them in parts, and the others whole, for a step that needs them so. All ranks come here."""
         if self.whole:
             self.join(set(self.whole))
-        for part in self._parts:
+        for part, _ in self._parts:
             part.split()
+
+    def are_current(self) -> bool:
+        """Whether its parts still lie where they lay when the step asked for them, and as the ranks need them now."""
+        return all(part.own is own and part.is_current() for part, own in self._parts)
 
     def renew(self) -> None:
         """Have parts for the ranks that there are, if some have died since. All ranks come here."""
-        for part in self._parts:
+        for part, _ in self._parts:
             part.renew()
 
     def join(self, names: Container[str] | None = None) -> None:

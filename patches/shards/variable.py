@@ -66,12 +66,15 @@ class Part:
                 tf.zeros([high - low], self.dtype), trainable=False, dtype=self.dtype
             )
 
+    def is_current(self) -> bool:
+        """Whether its parts are for the ranks that there are."""
+        return self.layout is run_state.current().part(Parts).layout()
+
     def renew(self) -> None:
         """Have parts for the ranks that there are, if some have died since. All ranks come here."""
-        layout = run_state.current().part(Parts).layout()
-        if layout is not self.layout:
+        if not self.is_current():
             whole = self._gathered() if self.is_split else None
-            self._make(layout)
+            self._make(run_state.current().part(Parts).layout())
             if whole is not None:
                 self._put(tf.constant(whole, self.dtype))
 

@@ -62,11 +62,20 @@ def test_chaos(number, server, expected):
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("number", range(3))
 def test_chaos_with_parts(number, server, expected):
     """What lies in parts on the ranks (`--shard`) does not die with one of them."""
     run = chaos.execute(chaos.sharded(chaos.plan(number, SEED)), expected, server)
     assert run.died and not run.failures, f"{run}: {run.failures}"
+
+
+@pytest.mark.variants(1)
+def test_a_step_is_made_between_two_deaths(server, expected):
+    """The step of the first evaluation is made for ranks of which one has died since weights were put in parts."""
+    places = {2: ("reducing", 1), 1: ("merging metrics", 1)}
+    deaths = [{"rank": rank, "place": place, "count": at, "delay": 0} for rank, (place, at) in places.items()]
+    run = chaos.execute(chaos.Run(1, 4, deaths, flags=["--shard", "weights", "--shard-copies", "2"]), expected, server)
+    assert run.died == 2 and not run.failures, f"{run}: {run.failures}"
 
 
 def test_chaos_kills():

@@ -118,7 +118,8 @@ def plan(number: int, seed: int) -> Run:
 
 def sharded(run: Run) -> Run:
     """The same run with something in parts on the ranks, of which as many ranks have copies as may die at once."""
-    run.flags = ["--shard", ("state", "gradients")[run.number % 2], "--shard-copies", "3"]
+    kind = ("state", "weights", "gradients")[(run.number + run.number // 3) % 3]  # each with each kind of `chaos_hosts`
+    run.flags = ["--shard", kind, "--shard-copies", "3"]
     return run
 
 
@@ -255,7 +256,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="the number of the first run")
     parser.add_argument("--hosts", action="store_true", help="on 3 emulated hosts with 2 ranks each (needs root)")
-    parser.add_argument("--shard", action="store_true", help="with slots or sums in parts on the ranks")
+    parser.add_argument("--shard", action="store_true", help="with slots, sums or weights in parts on the ranks")
     parser.add_argument("--joins", action="store_true", help="ranks also come (matex-tf join), or are stopped for 5 s")
     options = parser.parse_args()
     import chaos_hosts

@@ -107,7 +107,6 @@ class PartitionedStep:
         self._needs_number = False  # whether the step cannot be traced for any number of rows
         self._rebuilt: dict[str, _Rebuilt] = {}  # by the columns of a batch
         self._last: tuple[Any, _Rebuilt] | None = None
-        self._generation = world.of_job().generation
         self.how = ""
 
     def make(self, data: Any, built_with: one_rank_shapes.Rows, first: int | None = None) -> _Rebuilt:
@@ -117,35 +116,30 @@ class PartitionedStep:
             built_with: for each leaf, the rows with which one rank would build layers; None for any number.
             first: the rows of the batch with which one rank has traced the step first; None if it was with any number.
         """
-        self._follow_the_ranks()
         columns: Any = row_slicing.signature(data)
         if self._needs_number:
             columns = *columns, self._number(built_with)
-        if self._last is not None and self._last[0] == columns:
+        if self._last is not None and self._last[0] == columns and self._last[1].is_current():
             return self._last[1]
-        if str(columns) not in self._rebuilt:
+        made = self._rebuilt.get(str(columns))
+        if made is None:
             spec = whole_batch.spec(data, self._slices)
             why = "" if len(self._rebuilt) < MOST else f"its batches have more than {MOST} different shapes"
             number, traced = self._trace(spec, built_with, first)
-            slots, sums = self._slots(), self._sums()
-            made = _Rebuilt(
-                traced, spec, self._slices, self._ranks, self._counting, why, number, slots, sums, self._by_xla
-            )
-            self._rebuilt[str(columns)] = made
+            made = self._rebuild(traced, spec, why, number)
             made.tell(self._name)
-        made = self._rebuilt[str(columns)]
+        while not made.is_current():  # ranks have died since its variables were put in parts
+            made.renew()
+            self._rebuilt, self._last = {}, None  # others hold the former parts
+            made = self._rebuild(*made.made_of)
+        self._rebuilt[str(columns)] = made
         self._last, self.how = (columns, made), made.how
         return made
 
-    def _follow_the_ranks(self) -> None:
-        """If ranks have died, parts of variables are made for those that are left, and what computes with them."""
-        generation = world.of_job().generation
-        if generation != self._generation:
-            self._generation = generation
-            for made in self._rebuilt.values():
-                made.renew()
-            if any(made.has_parts for made in self._rebuilt.values()):
-                self._rebuilt, self._last = {}, None
+    def _rebuild(self, traced: Any, spec: Any, given_up: str, number: int) -> _Rebuilt:
+        slots, sums = self._slots(), self._sums()
+        given = self._slices, self._ranks, self._counting, slots, sums, self._by_xla
+        return _Rebuilt(traced, spec, given_up, number, *given)
 
     def _number(self, built_with: one_rank_shapes.Rows) -> int:
         """The rows that one rank would trace for; 0: any number."""
@@ -195,6 +189,7 @@ class _Rebuilt:
     """The step for batches of one spec.
 
     Attributes:
+        made_of: what it was made of: `traced`, `spec`, `given_up` and `number` of `__init__`.
         traced: what one rank computes.
         why_whole: what keeps it from being shared out, in words; empty for nothing.
     """
@@ -203,17 +198,23 @@ class _Rebuilt:
         self,
         traced: Any,
         spec: Any,
+        given_up: str,
+        number: int,
         slices: Sequence[bool],
         ranks: Ranks,
         counting: Callable[[], Any] | None,
-        why_whole: str,
-        number: int = 0,
-        slots: Slots | None = None,
-        sums: Sums | None = None,
-        by_xla: bool = False,
+        slots: Slots | None,
+        sums: Sums | None,
+        by_xla: bool,
     ):
-        """Args: number: the rows that it was traced for; 0: any. slots, sums: see `PartitionedStep`."""
-        self.traced, self._slices, self.why_whole, self._slots = traced, slices, why_whole, slots
+        """Args:
+        traced: what one rank computes.
+        given_up: why it is not to be shared out, in words; empty for nothing.
+        number: the rows that it was traced for; 0: any.
+        slots, sums: see `PartitionedStep`.
+        """
+        self.made_of = traced, spec, given_up, number
+        self.traced, self._slices, self.why_whole, self._slots = traced, slices, given_up, slots
         self._sums = sums if sums is not None and sums.handles else None
         self._partitioned: Partitioned | None = None  # stays so for a step that is computed whole
         leaves = tf.nest.flatten(spec)
@@ -261,10 +262,9 @@ class _Rebuilt:
         if line := self._slots.line() if self._slots is not None else "":
             log_once.log(line)
 
-    @property
-    def has_parts(self) -> bool:
-        """Whether variables that it computes with lie in parts."""
-        return self._slots is not None and self._partitioned is not None
+    def is_current(self) -> bool:
+        """Whether it computes with variables in parts as the ranks that there are need them."""
+        return self._slots is None or self._slots.are_current()
 
     def renew(self) -> None:
         """Have parts of variables for the ranks that there are. All ranks come here."""
