@@ -120,14 +120,6 @@ PATCHES = (
     ("comet_ml", "imports.trackers"),
     ("neptune", "imports.trackers"),
     ("mlflow", "imports.trackers"),
-    ("diskcache", "imports.own_writers"),
-    ("keras_tuner", "imports.own_writers"),
-    ("lmdb", "imports.own_writers"),
-    ("netCDF4", "imports.own_writers"),
-    ("optuna", "imports.own_writers"),
-    ("shelve", "imports.own_writers"),
-    ("tables", "imports.own_writers"),
-    ("zarr", "imports.own_writers"),
     ("torch", "imports.other_frameworks"),
     ("jax", "imports.other_frameworks"),
     ("jax", "jax.team"),
@@ -151,6 +143,12 @@ OTHER_BACKENDS = {
     ),
 }
 
+#: Modules by which libraries keep what they open by its path.
+_STORES = (
+    *("dbm", "diskcache", "keras_tuner", "lmdb", "netCDF4", "optuna.storages.journal", "tables"),
+    *("zarr.api.synchronous", "zarr.storage"),
+)
+
 #: The same for what goes on writing when the call has returned.
 FILES = (
     *((module, "files.handles.opened") for module in ("builtins", "pathlib", "gzip", "bz2", "lzma")),
@@ -159,6 +157,8 @@ FILES = (
     ("h5py", "files.handles.hdf5"),
     *((module, "files.handles.processes") for module in ("os", "subprocess")),
     ("os", "files.handles.descriptors"),
+    ("fcntl", "files.handles.locks"),
+    *((module, "files.handles.stores") for module in _STORES),
     ("numpy", "files.handles.memory_maps"),
     *((module, "files.handles.logs") for module in ("logging", "logging.handlers")),
     ("tensorflow", "files.handles.records"),

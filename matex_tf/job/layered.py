@@ -42,12 +42,10 @@ class Mounts:
 
     Attributes:
         refused: why there are none of its own; empty where there are.
-        on_purpose: whether the script is the reason, which shares files among its ranks.
         of_others: whether it is in a user namespace, where files of another owner or group are other ones'.
     """
 
     refused: str = "this process was not started for it"
-    on_purpose: bool = False
     of_others: bool = False
 
 
@@ -88,12 +86,12 @@ def enter_namespace(mark: str = "", ranks: int = 0) -> Mounts:
 def _without(target: Target, files: str) -> Mounts | None:
     """Why a script runs without layers; None where it does not."""
     if target.is_module and target.name.startswith("matex_tf."):
-        return Mounts("its files are those of matex-tf", on_purpose=True)
+        return Mounts("its files are those of matex-tf")
     source = asking.file_of_module(target.name), ""
     if not target.is_module:
         source = target.name if target.is_in_a_file else "", target.text
     if shared := asking.shares_files(*source, perhaps=files == "auto"):
-        return Mounts(f"{shared}, so its ranks may share files on purpose", on_purpose=True)
+        return Mounts(f"{shared}, so its ranks may share files on purpose")
     if files == "auto" and (why := asking.once_is_better(*source)):
         return Mounts(why)
     return None
@@ -101,10 +99,8 @@ def _without(target: Target, files: str) -> Mounts | None:
 
 def begin(world: World, settings: Settings, target: Target, mounts: Mounts) -> None:
     """Put up the layers; or say why there are none. Collective."""
-    from matex_tf.patches.common import active_flag
 
     if settings.files not in _WITH_LAYERS:
-        active_flag.layers().refused = "--files once" if settings.files == "once" else ""
         return
     reason = "groups that join a job share its files" if settings.is_guest else mounts.refused
     reasons = world.allgather(reason, "see whether layers can be had")
@@ -124,8 +120,6 @@ def begin(world: World, settings: Settings, target: Target, mounts: Mounts) -> N
         if layer is not None:
             layer.take_down()
         why = f"{mismatch.name_ranks(failed)}: {reasons[failed[0]]}"
-        if not mounts.on_purpose:
-            active_flag.layers().refused = why
         if world.rank == 0 and settings.notes and settings.files == "private":
             world.log(f"no private layers ({why}): one rank changes files while the others wait, as with --files once")
         return

@@ -37,11 +37,9 @@ class Layers:
     Attributes:
         on: whether each rank has one: what one rank writes no other one waits for, or sees.
         refresh: lets this rank see what the first one has written since.
-        refused: why there are none, if they were asked for.
     """
 
     on = False
-    refused = ""
 
     @staticmethod
     def refresh() -> None:

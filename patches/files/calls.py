@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from matex_tf.patches.files import callers, once
+from matex_tf.patches.files import callers, once, places
 from matex_tf.patches.files.wrapping import wrap
 
 _GONE = (FileNotFoundError,)
@@ -120,7 +120,10 @@ def _once(kind: _Kind, name: str) -> Any:
             return wrapped(*args, **kwargs)
         of = () if instance is None else (instance,)
         call = once.Call(shown, where, once.describe((*of, *args), kwargs), folder)
-        return once.do(call, lambda: wrapped(*args, **kwargs), done_before=kind.done_before)
+        try:
+            return once.do(call, lambda: wrapped(*args, **kwargs), done_before=kind.done_before)
+        finally:
+            places.forget((*of, *args, *kwargs.values()))
 
     return wrapper
 

@@ -10,8 +10,10 @@ Relies on the trackers' documents, see each line.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping
 from types import ModuleType
@@ -19,7 +21,7 @@ from typing import Any
 
 import wrapt
 
-from matex_tf.core import world
+from matex_tf.core import namespaces, world
 from matex_tf.patches.common import active_flag, log_once, wrapping
 from matex_tf.patches.files import callers
 
@@ -91,4 +93,5 @@ def _is_far(uri: str) -> bool:
 def _nowhere() -> str:
     """A store of runs of this rank's own."""
     folder = tempfile.mkdtemp(prefix="matex-mlflow-")
+    atexit.register(namespaces.here_alone(shutil.rmtree), folder, ignore_errors=True)
     return f"sqlite:///{folder}/runs.db"

@@ -30,9 +30,10 @@ said = {}
 """
 
 
-def script():
+def script(names):
     parts = [SCRIPT]
-    for name, (packages, text) in WRITES.items():
+    for name in names:
+        packages, text = WRITES[name]
         if not missing(packages):
             body = textwrap.indent(textwrap.dedent(text).strip(), "    ")
             parts.append(
@@ -42,18 +43,18 @@ def script():
     return "".join([*parts, "import meeting\nmeeting.say(said)\n"])
 
 
-def run(folder, *line):
+def run(folder, *line, names=WRITES):
     """What each rank says, and the bytes of the files of each part."""
     (folder / "script").mkdir()
     (folder / "elsewhere").mkdir()
-    for name in WRITES:
+    for name in names:
         (folder / name).mkdir()
     (folder / "elsewhere" / "meeting.py").write_text(MEETING)
-    (folder / "script" / "script.py").write_text(script())
+    (folder / "script" / "script.py").write_text(script(names))
     job = Job([*line, "script/script.py"], folder, PYTHONPATH=str(folder / "elsewhere")).end(150)
     assert job.code == 0, job.err
     found: dict[str, dict[str, bytes]] = {}
-    for name in WRITES:
+    for name in names:
         place = folder / name
         paths = [path for path in place.rglob("*") if not path.is_dir() or path.is_symlink()]
         found[name] = {str(path.relative_to(place)): path.read_bytes() for path in paths if path.is_file()}
@@ -91,3 +92,26 @@ def test_same_files(runs, name):
     assert Counter(map(general, after[name])) == Counter(map(general, files[name]))
     repeated = {path: text for path, text in files[name].items() if again[name].get(path) == text}
     assert {path: after[name].get(path) for path in repeated} == repeated
+
+
+#: What libraries open by a path (`files.handles.stores`), which is right without layers too.
+STORES = ("shelve", "sqlite3", "netCDF4", "h5py", "HDFStore", "zarr")
+
+
+@pytest.fixture(scope="module")
+def once():
+    """A run of one process, and one of three ranks without layers."""
+    with tempfile.TemporaryDirectory(prefix="matex-layers-test-") as place:
+        one = run(Path(place), sys.executable, names=STORES)
+        yield one, run(Path(place), LAUNCHER, "run", "-n", "3", "--files", "once", names=STORES)
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_stores_of_libraries_without_layers(once, name):
+    """Every rank finds what one process finds, and what is written is written once."""
+    if gone := missing(WRITES[name][0]):
+        pytest.skip(f"the package {gone[0]} is not installed")
+    (one, files, _), (three, after, said) = once
+    assert "own call" not in said
+    assert three[0][name] == three[1][name] == three[2][name] == one[0][name]
+    assert sorted(after[name]) == sorted(files[name])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shelve
 import socket
 import sqlite3
 import subprocess
@@ -121,17 +122,20 @@ def test_who_shares_files_has_none(tmp_path):
 
 
 def test_where_there_can_be_none(tmp_path, can):
-    """Another file system below the working directory: calls are done once, and a library that writes by itself gets a
-    line, which says why."""
+    """Another file system below the working directory: calls are done once, and what a library writes is too. A line
+    says why, if layers were asked for."""
     if os.geteuid():
         pytest.skip("only root can mount")
     (tmp_path / "below").mkdir()
-    (tmp_path / "script.py").write_text("import shelve\nwith open('log', 'a') as log:\n    log.write('once')\n")
-    line = f"mount -t tmpfs none below && exec {LAUNCHER} run -n 2 --files auto script.py"
-    job = Job(["unshare", "-m", "sh", "-c", line], tmp_path).end(100)
-    assert job.code == 0 and (tmp_path / "log").read_text() == "once", job.err
-    assert "shelve is imported, which may write files by itself: every rank writes them" in job.err
-    assert f"other file systems are mounted below {tmp_path}" in job.err
+    text = "import shelve\nwith open('log', 'a') as log:\n    log.write('once')\nwith shelve.open('shelf') as shelf:\n"
+    (tmp_path / "script.py").write_text(text + "    shelf['opened'] = shelf.get('opened', 0) + 1\n")
+    for number, files in enumerate(("auto", "private"), 1):
+        line = f"mount -t tmpfs none below && exec {LAUNCHER} run -n 2 --files {files} script.py"
+        job = Job(["unshare", "-m", "sh", "-c", line], tmp_path).end(100)
+        assert job.code == 0 and (tmp_path / "log").read_text() == "once" * number, job.err
+        with shelve.open(str(tmp_path / "shelf"), "r") as shelf:
+            assert dict(shelf) == {"opened": number}
+    assert f"no private layers (ranks 0-1: other file systems are mounted below {tmp_path})" in job.err
 
 
 #: The first rank dies between two lines of a log, with a file and a database open; what comes after is the next one's.

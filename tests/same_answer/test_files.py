@@ -488,10 +488,30 @@ def test_a_database_of_a_library(ranks, there):
     text = "import os, sqlite3, sys\nsys.path.append(os.path.abspath('site-packages'))\nimport fake_store\n" + (
         "result = [fake_store.add('a.db') for _ in range(3)]\nslow()\nmeet('all have written')\n"
         "os.rename('a.db', 'b.db')\nresult += sqlite3.connect('b.db').execute('select count(*) from runs').fetchone()\n"
+        "result.append(fake_store.add('a.db'))\n"
     )
     before = STORE + "\nadd('a.db')\n" if there else ""
     results, _, said = run(ranks, text, modules=[("site-packages/fake_store", STORE)], before=before, late=1)
-    assert results == [[number + there for number in (1, 2, 3, 3)]] * 3
+    assert results == [[*(number + there for number in (1, 2, 3, 3)), 1]] * 3
+    assert "own" not in said
+
+
+@of_calls_in_common
+def test_a_lock_against_a_second_start(ranks):
+    """Each rank gets the lock of a file that one rank has."""
+    text = """
+        import fcntl
+        locks = [open(f"{mode}.lock", mode) for mode in ("w", "a", "w+")]
+        for lock in locks:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            print("locked", file=lock)
+            meet("all have it")
+            lock.close()
+        result = [open(lock.name).read() for lock in locks]
+        """
+    results, left, said = run(ranks, text)
+    assert results == [["locked\n"] * 3] * 3 and sorted(left) == ["a.lock", "w+.lock", "w.lock"]
     assert "own" not in said
 
 

@@ -170,6 +170,12 @@ def meet():
     world.barrier("wait for what the first has written")
 
 
+def layers():
+    from matex_tf.patches.common import active_flag
+
+    return active_flag.layers().on
+
+
 def say(said):
     everyone = world.allgather(said, "compare what is said")
     if world.rank == 0:

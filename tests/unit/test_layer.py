@@ -11,13 +11,9 @@ from typing import Any
 
 import pytest
 
-from matex_tf.core.world import World
 from matex_tf.job import layered as layers_of_job
 from matex_tf.layer import asking, kernel, places
 from matex_tf.layer.publication import Publication
-from matex_tf.patches.common import active_flag
-from matex_tf.patches.imports import own_writers
-from matex_tf.settings import Settings
 
 #: A process in a folder, whose layer is up as `layer`. To fill in: the user, and what it does.
 PROCESS = """
@@ -368,15 +364,3 @@ def test_files_of_a_colleague(tmp_path, can):
     )
     assert plain["old.txt"][1] == plain["cut"][1] == 1111 and plain["replaced"][1] == plain["twice"][1] == 1234
     assert {"new/moved/kept", "renamed"} <= set(plain) and own == plain
-
-
-@pytest.mark.parametrize("files", ["once", "every-rank"])
-def test_who_is_told_of_libraries_that_write(files, monkeypatch):
-    """With `--files once` every rank writes what a library writes by itself; one that asks for that knows it."""
-    layers, said = active_flag.Layers(), []
-    monkeypatch.setattr(active_flag, "layers", lambda: layers)
-    monkeypatch.setattr(own_writers.log_once, "log", said.append)
-    monkeypatch.setattr(own_writers.wrapping, "is_only_rank", lambda: False)
-    layers_of_job.begin(World(), Settings.read({"files": files}), None, layers_of_job.Mounts())
-    own_writers.install(SimpleNamespace(__name__="optuna"))
-    assert ("every rank writes them" in "".join(said)) is (files == "once")

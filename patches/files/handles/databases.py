@@ -4,25 +4,19 @@ Each rank runs every statement, so each finds what it wrote; what reaches the fi
 are meetings. The copies are made when the connection is, before anybody writes; a database of more than
 `opened.LARGEST_COPY` bytes is not copied but opened by every rank, which is said.
 
-A database that a library opens (SQLAlchemy, and by that Optuna) is a private file from the first time on: ranks meet
-then, and never again, for libraries open and close it when they like.
+A database that a library opens (SQLAlchemy, and by that Optuna) is such a library's store (`stores`).
 
 Relies on: `sqlite3.connect`, `sqlite3.dbapi2`, `Connection.backup`, `commit`, `close`, `executescript`, public.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
-import tempfile
 from types import ModuleType
 from typing import Any
 
-from matex_tf.core import namespaces
-from matex_tf.patches.common import run_state
 from matex_tf.patches.files import callers, once, takeover
-from matex_tf.patches.files.handles import kinds, opened
+from matex_tf.patches.files.handles import kinds, opened, stores
 from matex_tf.patches.files.once import Call
 from matex_tf.patches.files.wrapping import taken, wrap
 
@@ -40,7 +34,7 @@ def _connect(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
     where = callers.caller()
     if not where:
-        return wrapped(_place(wrapped, path), *rest, **named)
+        return wrapped(stores.place("sqlite3", path, False, lambda *paths: _copy(wrapped, *paths)), *rest, **named)
     call = opened.call_of("sqlite3", where, path)
     import sqlite3
 
@@ -81,38 +75,11 @@ def _connect(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     return connection
 
 
-class _OfLibraries:
-    """Of each database that a library has opened, where this rank has it."""
-
-    def __init__(self) -> None:
-        self.places: dict[str, str] = {}
-
-
-def _place(wrapped: Any, path: str) -> str:
-    """Where this rank has a database that a library opens."""
-    places, real = run_state.current().part(_OfLibraries).places, os.path.realpath(path)
-    if real in places or not (where := callers.caller(callers.LIBRARIES)):
-        return places.get(real, path)
-    call = opened.call_of("sqlite3", where, path)
-
-    def elsewhere(size: int) -> str:
-        if size > opened.LARGEST_COPY:
-            opened.log_too_large(path)
-            return path
-        folder = tempfile.mkdtemp(prefix="matex-")
-        atexit.register(namespaces.here_alone(shutil.rmtree), folder, ignore_errors=True)
-        private = os.path.join(folder, os.path.basename(path))
-        if size:
-            copy = wrapped(private)
-            _fill(wrapped, path, copy)
-            copy.close()
-        return private
-
-    found = once.do(call, lambda: path, lambda _: os.path.exists(path) and os.path.getsize(path), elsewhere, lambda: "")
-    places[real] = found or path
-    if found:
-        kinds.meet_after("copy", call)
-    return places[real]
+def _copy(wrapped: Any, path: str, private: str) -> None:
+    if os.path.exists(path):
+        copy = wrapped(private)
+        _fill(wrapped, path, copy)
+        copy.close()
 
 
 def _fill(wrapped: Any, path: str, copy: Any) -> None:

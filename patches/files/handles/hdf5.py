@@ -1,7 +1,7 @@
 """`h5py.File` for writing: the file is real on one rank, and in memory on the others.
 
 HDF5 locks what it writes to, so that every rank but one would fail. Each rank writes as it would, and reads what it has
-written; closing and flushing are meetings.
+written; closing and flushing are meetings. A file that a library opens is such a library's store (`stores`).
 
 Relies on: `h5py.File.__init__`, `close`, `flush`, and the driver "core", public (h5py 3.5 and later).
 """
@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from matex_tf.patches.files import callers, once, takeover
-from matex_tf.patches.files.handles import kinds, opened
+from matex_tf.patches.files.handles import kinds, opened, stores
 from matex_tf.patches.files.once import Call
 from matex_tf.patches.files.wrapping import taken, wrap
 
@@ -29,9 +29,12 @@ def install(module: ModuleType) -> None:
 
 def _open(wrapped: Any, file: Any, args: Any, kwargs: Any) -> Any:
     name, mode, driver, rest, named = taken(args, kwargs, name=None, mode="r", driver=None)
-    where = callers.caller() if driver is None and mode != "r" and isinstance(name, (str, bytes, os.PathLike)) else ""
-    if not where:
+    if driver is not None or not isinstance(name, (str, bytes, os.PathLike)):
         return wrapped(*args, **kwargs)
+    where = callers.caller() if mode != "r" else ""
+    if not where:
+        copying = None if mode == "w" else stores.copy
+        return wrapped(stores.place("h5py.File", os.fsdecode(name), mode == "r", copying), mode, driver, *rest, **named)
     call, shared = opened.call_of("h5py.File", where, name, mode), True
 
     def alone() -> None:

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from matex_tf.patches.common import log_once
-from matex_tf.patches.files import callers, once, takeover
+from matex_tf.patches.files import callers, once, places, takeover
 from matex_tf.patches.files.handles import kinds
 from matex_tf.patches.files.once import Call
 from matex_tf.patches.files.wrapping import taken, wrap
@@ -112,6 +112,7 @@ def open_as(
         raw = kinds.Copy(path, copied, "a" in mode) if "+" in mode else kinds.Sink(path, raw_mode, size)
         return kinds.built(raw, mode, *options, call=call)
 
+    places.forget([path])
     file = once.do(call, act, lambda opened: opened.tell(), elsewhere, alone)
     if isinstance(file, kinds.Meets):
         if copied:
