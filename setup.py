@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 PLOTS = ["matplotlib"]
 YAML = ["pyyaml"]  # blueprints of `matex-tf grow`
 KERAS = "keras>=2.13,!=3.0.*,!=3.1.*,!=3.2.*,<3.17"  # TensorFlow before 2.16 brings Keras 2
-DATA = ["h5py", "netCDF4", "pandas", "pyarrow>=14"]  # what files are read with
+DATA = ["h5py", "netCDF4", "pyarrow>=14"]  # what files are read with
 ADDRESSES = ["aiohttp", "fsspec"]  # DataSet.open("https://…"); a store needs its own package too: s3fs, gcsfs
 STORES = ["h5netcdf", "xarray", "zarr"]
 METRICS = ["prometheus_client"]  # for --metrics

@@ -147,7 +147,7 @@ def test_rows_that_are_refused(tmp_path, rows):
         DataSet.open(tmp_path / "a.npy", rows=rows)
 
 
-@pytest.mark.parametrize(("name", "missing"), [("a.csv", "pandas"), ("a.h5", "h5py"), ("a.parquet", "pyarrow")])
+@pytest.mark.parametrize(("name", "missing"), [("a.csv", "pyarrow"), ("a.h5", "h5py"), ("a.parquet", "pyarrow")])
 def test_a_package_that_is_missing(tmp_path, monkeypatch, name, missing):
     """It is named, with what to install."""
     (tmp_path / "a.csv").write_text("a,b\n1,2\n")

@@ -1,10 +1,9 @@
-"""Rows of CSV text to arrays, by pandas' C engine; and what is wrong with a row, by name."""
+"""Rows of CSV text to arrays, by pyarrow's parser; and what is wrong with a row, by name."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,9 @@ from matex_tf.readers.tables.table import rows_with_gaps
 MISSING = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A",
            "NA", "NULL", "NaN", "None", "n/a", "nan", "null")  # fmt: skip
 
-_WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*")
+#: Text that pyarrow parses at a time, which has a cost for each column as well; and the most that it can.
+_BLOCK_BYTES, _BLOCK_ROWS, _MOST_BYTES = 1 << 20, 1 << 10, (1 << 31) - 1
+
 _NUMBER = re.compile(r"\s*[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|inf|infinity)\s*", re.IGNORECASE)
 
 
@@ -33,78 +34,91 @@ def is_number(text: str) -> bool:
     return _NUMBER.fullmatch(text) is not None
 
 
-def _is_whole(text: str, low: int = -(1 << 63), high: int = (1 << 63) - 1) -> bool:
-    return _WHOLE.fullmatch(text) is not None and len(text) < 4000 and low <= int(text) <= high
+def columns_of(
+    data: bytes,
+    delimiter: str,
+    count: int,
+    types: Mapping[int, str],
+    missing: Sequence[str] = MISSING,
+    keep_blank: bool = False,
+    longest: int = 0,
+) -> dict[int, Any]:
+    """Columns of rows without a header, as Arrow arrays in chunks.
 
+    Args:
+        data: whole rows, in UTF-8.
+        delimiter: one character between fields.
+        count: fields of each row.
+        types: the columns to read, by position, and the Arrow type of each: "float64" or "string".
+        missing: what stands for a missing number; it is null in a column of numbers, and text in one of strings.
+        keep_blank: whether a blank line is a row, of one empty field; else it is no row.
+        longest: bytes of the longest row, if it is known: blocks that stay in the caches are parsed faster.
 
-class _Stream:
-    """Bytes as a file that pandas reads as they are: io.BytesIO it would decode and encode again."""
+    Raises:
+        ValueError: a row has another number of fields, or a field is not of its type.
+    """
+    import pyarrow
+    from pyarrow import csv
 
-    def __init__(self, data: bytes):
-        self._data, self._at = data, 0
-
-    def read(self, count: int = -1) -> bytes:
-        begin = self._at
-        self._at = len(self._data) if count < 0 else min(len(self._data), begin + count)
-        return self._data[begin : self._at]
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self._data.splitlines(keepends=True))
-
-
-def frame(data: bytes, delimiter: str, count: int, **options: Any) -> Any:
-    """A pandas frame of rows without a header, whose columns are called 0, 1, …"""
-    import pandas
-
-    return pandas.read_csv(
-        _Stream(data),
-        sep=delimiter,
-        header=None,
-        names=range(count),
-        index_col=False,
-        engine="c",
-        low_memory=False,
-        **options,
+    blanks = b" \t".replace(delimiter.encode(), b"")
+    if count == 1 and not keep_blank:
+        data = b"\n".join(line for line in data.splitlines() if line.strip(blanks))
+    size = min(len(data), max(_BLOCK_BYTES, longest * _BLOCK_ROWS)) if longest else len(data)
+    read = csv.read_csv(
+        pyarrow.BufferReader(data),
+        csv.ReadOptions(
+            use_threads=False, block_size=min(size + 1, _MOST_BYTES), column_names=list(map(str, range(count)))
+        ),
+        csv.ParseOptions(
+            delimiter=delimiter,
+            newlines_in_values=True,
+            ignore_empty_lines=not keep_blank,
+            invalid_row_handler=lambda row: "error" if row.text.strip(blanks.decode()) else "skip",
+        ),
+        csv.ConvertOptions(
+            column_types={str(column): kind for column, kind in types.items()},
+            include_columns=list(map(str, types)),
+            null_values=missing,
+        ),
     )
+    return {column: read.column(str(column)) for column in types}
+
+
+def _check_text(data: bytes, where: Callable[[int], str]) -> None:
+    """Raises: DataError: it has a NUL byte, or is not UTF-8. Args: where: the row of a byte, in words."""
+    nul = data.find(b"\0")
+    if nul >= 0:
+        raise DataError(f"{where(nul)} has a NUL byte: this is not CSV text in UTF-8, or the file is damaged.")
+    if data.isascii():
+        return
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{where(error.start)} is not UTF-8 ({error.reason}: {data[error.start : error.end].hex(' ')})."
+        ) from None
 
 
 def fields(rows: bytes, delimiter: str, count: int, path: str) -> list[list[str]]:
     """The fields of some rows of a file, as text.
 
+    Args:
+        rows: whole rows, of `count` fields each.
+
     Raises:
-        DataError: it is not UTF-8.
+        DataError: it is not UTF-8, or has NUL bytes.
     """
-    try:
-        rows.decode()
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: the first rows are not UTF-8 ({error.reason}, byte {error.start}).") from None
-    if b"\0" in rows:
-        raise DataError(f"{path}: the first rows have NUL bytes: this is not CSV text in UTF-8.")
+    _check_text(rows, lambda at: f"{path}, in its first rows,")
     try:
         if count > csv_wide.MOST_COLUMNS:
             tokens = QuoteScanner(rows, delimiter.encode())
             wide = csv_wide.Fields(tokens, tokens.starts(), len(rows), count)
-            texts: list[list[str]] = wide.read(range(count), dtype=str, na_filter=False).tolist()
+            texts: list[list[str]] = wide.read(range(count), "string").to_numpy(False).reshape(-1, count).tolist()
             return texts
-        read: list[list[str]] = frame(rows, delimiter, count, dtype=str, na_filter=False).to_numpy(object).tolist()
+        read = columns_of(rows, delimiter, count, dict.fromkeys(range(count), "string"))
     except ValueError as error:
         raise DataError(f"{path}: the first rows are not CSV text ({error}).") from None
-    return read
-
-
-@dataclass
-class Rows:
-    """Some rows of one file, parsed.
-
-    Attributes:
-        x: the inputs, of shape (rows, columns).
-        y: the label columns as pandas understood them by themselves: numbers, or Python's str.
-        facts: about the label columns; rows counted from the first of these.
-    """
-
-    x: np.ndarray
-    y: list[np.ndarray]
-    facts: Facts
+    return [list(row) for row in zip(*(column.to_pylist() for column in read.values()), strict=True)]
 
 
 class Parser:
@@ -118,23 +132,21 @@ class Parser:
 
     def __init__(self, delimiter: str, count: int, chosen: ColumnSelection):
         self.delimiter, self.count, self.chosen = delimiter, count, chosen
-        dtype = chosen.dtype
-        # pandas parses numbers as float64 and makes float32 of them; other sizes are made afterwards.
-        self._dtype = dtype if dtype.kind in "iu" or dtype in (np.float32, np.float64) else np.dtype(np.float64)
-        inputs = set(chosen.x)
-        # A column that is asked for twice is parsed once as a number, and once more as text.
-        self._as_text = len(inputs) + len(chosen.y) > len(chosen.needed)
-        # With NumPy 1 pandas makes 44 of 300 where it is told uint8: short integers are cut to size here.
-        wide = np.dtype(np.int64 if self._dtype.kind in "iu" and self._dtype != np.uint64 else self._dtype)
-        self._given = {column: wide for column in inputs}
+        self._dtype = chosen.dtype
+        self._kind = "string" if self._dtype.kind in "iu" else "float64"
+        self._missing: Sequence[str] = MISSING[:1]  # few files need the others, and each field is compared with all
+        self._types = dict.fromkeys(chosen.x, self._kind) | dict.fromkeys(chosen.y, "string")
 
-    def rows(self, tokens: QuoteScanner, starts: np.ndarray, first: int, stop: int, path: str, number: int) -> Rows:
+    def rows(self, tokens: QuoteScanner, starts: np.ndarray, first: int, stop: int, path: str, number: int) -> Any:
         """Parse rows `first` to `stop` of a piece of text.
 
         Args:
             tokens: of the piece.
             starts: where its rows begin.
             path, number: the file, and which of its rows the first of these is, from 1; for messages.
+
+        Returns:
+            The inputs, of shape (rows, columns); and the text of each label column, an Arrow dictionary array.
 
         Raises:
             DataError: a row has too many or too few fields, has bytes that are no text, or a word where inputs are.
@@ -147,111 +159,43 @@ class Parser:
         def where(at: int) -> str:
             return f"{path}, data row {number + int(np.searchsorted(begins - low, at, side='right')) - 1}"
 
-        self._check_text(data, where)
-        self._check_counts(tokens, begins, high, path, number)
+        _check_text(data, where)
+        x = np.empty((len(begins), len(self.chosen.x)), self._dtype)
+        wide = None
         if self.count > csv_wide.MOST_COLUMNS:
-            return self._wide(csv_wide.Fields(tokens, begins, high, self.count), path, number)
+            self._check_counts(tokens, begins, high, path, number)
+            wide = csv_wide.Fields(tokens, begins, high, self.count)
         try:
-            read = self._frame(data)
-            self._check_sizes(read)
-        except (ValueError, TypeError, OverflowError) as error:
-            self._blame(data, path, number)
+            if wide:
+                x[:] = _inputs(wide.read(self.chosen.x, self._kind, self._missing), self._dtype).reshape(x.shape)
+                labels = [wide.read([column], "string") for column in self.chosen.y]
+            else:
+                longest = int(np.diff(begins, append=high).max())
+                columns = columns_of(data, self.delimiter, self.count, self._types, self._missing, longest=longest)
+                at = 0
+                for chunks in zip(*(columns[column].iterchunks() for column in self.chosen.x), strict=True):
+                    rows = slice(at, at := at + len(chunks[0]))
+                    for place, chunk in enumerate(chunks):
+                        x[rows, place] = _inputs(chunk, self._dtype)
+                if at != len(x):
+                    raise ValueError(f"{at} rows were understood")
+                labels = [columns[column].combine_chunks() for column in self.chosen.y]
+        except ValueError as error:
+            if self._missing != MISSING:
+                self._missing = MISSING
+                return self.rows(tokens, starts, first, stop, path, number)
+            self._check_counts(tokens, begins, high, path, number)
+            if wide:
+                texts = wide.read(self.chosen.x, "string").to_numpy(False).reshape(x.shape)
+            else:
+                columns = columns_of(data, self.delimiter, self.count, dict.fromkeys(self.chosen.x, "string"))
+                texts = zip(*(columns[column].to_pylist() for column in self.chosen.x), strict=True)
+            self._blame(texts, path, number)
             raise DataError(f"{path}, data rows {number} to {number + len(begins) - 1}: {error}") from None
-        if len(read) != len(begins):
-            raise DataError(
-                f"{path}, data rows {number} to {number + len(begins) - 1}: {len(read)} rows were understood."
-            )
-        if self._as_text:
-            labels = self.texts(data)
-        else:
-            plain = [_plain(read.pop(column)) for column in self.chosen.y]
-            texts: list[Any] = self.texts(data) if any(label is None for label in plain) else [None] * len(plain)
-            labels = [text if label is None else label for label, text in zip(plain, texts, strict=True)]
-        x = self._inputs(read)
-        return Rows(x, labels, _facts(labels, self.chosen.y, x))
-
-    def _wide(self, fields: csv_wide.Fields, path: str, number: int) -> Rows:
-        """`rows` where there are very many columns."""
-        labels = [np.asarray(column, object) for column in fields.read(self.chosen.y, dtype=str, na_filter=False).T]
-        try:
-            x = fields.read(self.chosen.x, dtype=next(iter(self._given.values())))
-            limits = np.iinfo(self._dtype) if self._dtype.kind in "iu" else None
-            if limits is not None and x.size and (x.min() < limits.min or x.max() > limits.max):
-                raise OverflowError(f"a number is no {self._dtype}")
-        except (ValueError, TypeError, OverflowError) as error:
-            texts = fields.read(self.chosen.x, dtype=str, na_filter=False)
-            for row, column in np.ndindex(texts.shape):
-                text = str(texts[row, column])
-                if not self._is_input(text):
-                    raise self._no_number(path, number + row, self.chosen.x[column], text) from None
-            raise DataError(f"{path}, data rows {number} to {number + len(texts) - 1}: {error}") from None
-        with np.errstate(over="ignore"):
-            x = x.astype(self.chosen.dtype, copy=False)
-        return Rows(x, labels, _facts(labels, self.chosen.y, x))
-
-    def _frame(self, data: bytes) -> Any:
-        """The rows as a frame, whose inputs are numbers.
-
-        pandas takes half as long again where it is told the dtype of every column. It is told only where it finds
-        something else by itself, so that it takes or refuses each field as it must.
-        """
-        needed = self.chosen.needed
-        if self._dtype.kind == "f":
-            read = frame(data, self.delimiter, self.count, usecols=needed)
-            kinds = read.dtypes
-            if all(isinstance(kinds[i], np.dtype) and kinds[i].kind in "iuf" for i in self._given):
-                return read
-        return frame(data, self.delimiter, self.count, usecols=needed, dtype=self._given)
-
-    def texts(self, data: bytes) -> list[np.ndarray]:
-        """The label columns of rows, as Python's str."""
-        columns = list(self.chosen.y)
-        read = frame(data, self.delimiter, self.count, usecols=sorted(set(columns)), dtype=str, na_filter=False)
-        return [read[column].to_numpy(object) for column in columns]
-
-    def _check_sizes(self, read: Any) -> None:
-        """Raises: OverflowError: a whole number of the inputs does not fit into their dtype."""
-        shorter = [column for column, wide in self._given.items() if wide != self._dtype]
-        if not shorter or not len(read):
-            return
-        values, limits = read[shorter].to_numpy(), np.iinfo(self._dtype)
-        if values.min() < limits.min or values.max() > limits.max:
-            raise OverflowError(f"a number is no {self._dtype}")
-
-    def _inputs(self, read: Any) -> np.ndarray:
-        columns = list(self.chosen.x)
-        if list(read.columns) != columns:
-            read = read[columns]
-        # By way of float64 for integers too, as where pandas knows the dtype: a piece of whole numbers is no exception.
-        values = read.to_numpy(np.float64 if self._dtype.kind == "f" else None)
-        return np.ascontiguousarray(values, dtype=self.chosen.dtype)
-
-    @staticmethod
-    def _check_text(data: bytes, where: Any) -> None:
-        nul = data.find(b"\0")
-        if nul >= 0:
-            raise DataError(f"{where(nul)} has a NUL byte: this is not CSV text in UTF-8, or the file is damaged.")
-        if data.isascii():
-            return
-        try:
-            data.decode()
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{where(error.start)} is not UTF-8 ({error.reason}: {data[error.start : error.end].hex(' ')})."
-            ) from None
+        return x, [label.dictionary_encode() for label in labels]
 
     def _check_counts(self, tokens: QuoteScanner, begins: np.ndarray, end: int, path: str, number: int) -> None:
-        """pandas fills up short rows silently, and where columns are chosen cuts long ones."""
-        if not len(tokens.toggles) and self.count <= 256:
-            # Eight times as fast as to find each delimiter: sums modulo 256, and one sum of all that has to fit.
-            low = int(begins[0])
-            found = tokens.bytes[low:end] == tokens.delimiter
-            sums = np.add.reduceat(found.view(np.uint8), begins - low, dtype=np.uint8)
-            if (sums == self.count - 1).all() and np.count_nonzero(found) == len(begins) * (self.count - 1):
-                return
-        places = tokens.delimiters()
-        bounds = np.searchsorted(places, np.append(begins, end))
-        counts = np.diff(bounds)
+        counts = np.diff(np.searchsorted(tokens.delimiters(), np.append(begins, end)))
         wrong = np.flatnonzero(counts != self.count - 1)
         if len(wrong):
             row = int(wrong[0])
@@ -261,78 +205,106 @@ class Parser:
                 f"{self.count} were expected (separated by {self.delimiter!r})."
             )
 
-    def _blame(self, data: bytes, path: str, number: int) -> None:
+    def _blame(self, texts: Iterable[Iterable[str]], path: str, number: int) -> None:
         """Raises: DataError: naming the first input that is no number of the inputs' dtype."""
-        columns = sorted(set(self.chosen.x))
-        read = frame(data, self.delimiter, self.count, usecols=columns, dtype=str, na_filter=False)
-        worst: tuple[int, int, str] | None = None
-        for column in columns:
-            texts = read[column].tolist()[: worst[0] if worst else None]
-            for row, text in enumerate(texts):
-                if not self._is_input(text):
-                    worst = row, column, text
-                    break
-        if worst is not None:
-            row, column, text = worst
-            raise self._no_number(path, number + row, column, text)
-
-    def _no_number(self, path: str, row: int, column: int, text: str) -> DataError:
-        whole = self._dtype.kind in "iu"
-        what = f"not of type {self._dtype}" if whole and (is_number(text) or is_missing(text)) else "not a number"
-        return DataError(
-            f"{path}, data row {row}: column {self.chosen.names[column]} has {quoted(text)}, which is {what}; "
-            "inputs must be numbers (leave columns out with x=)."
-        )
+        for row, inputs in enumerate(texts, number):
+            for column, text in zip(self.chosen.x, inputs, strict=True):
+                if self._is_input(text):
+                    continue
+                whole = self._dtype.kind in "iu" and (is_number(text) or is_missing(text))
+                what = f"not of type {self._dtype}" if whole else "not a number"
+                raise DataError(
+                    f"{path}, data row {row}: column {self.chosen.names[column]} has {quoted(text)}, which is {what}; "
+                    "inputs must be numbers (leave columns out with x=)."
+                )
 
     def _is_input(self, text: str) -> bool:
-        return self._fits(text) if self._dtype.kind in "iu" else text in MISSING or is_number(text)
-
-    def _fits(self, text: str) -> bool:
+        if self._dtype.kind == "f":
+            return text in MISSING or is_number(text)
         limits = np.iinfo(self._dtype)
-        return _is_whole(text, limits.min, limits.max)
+        return is_number(text) and float(text).is_integer() and limits.min <= float(text) <= limits.max
 
 
-def _plain(column: Any) -> np.ndarray | None:
-    """A label column of a frame as numbers, or as Python's str; None where its text must tell: something is missing."""
-    if not isinstance(column.dtype, np.dtype) or column.dtype.kind not in "iufb":
-        return None if column.hasnans else column.to_numpy(object)
-    values = column.to_numpy()
-    if values.dtype.kind == "f":
-        lacks = np.isnan(values)
-        there = values[~lacks]
-        if lacks.any() and (there == np.floor(there)).all():
-            return None
-    return values
+def _inputs(values: Any, dtype: np.dtype) -> np.ndarray:
+    """A column of inputs. Raises: ValueError: one is not of its dtype."""
+    if values.type == "string":
+        try:
+            values = _numbers(values, dtype)
+        except ValueError:
+            values = _numbers(values, np.dtype(np.float64)).cast(str(dtype))  # 1.0 is a whole number here
+        if values.null_count and dtype.kind in "iu":
+            raise ValueError(f"a number is missing, and the inputs are {dtype}")
+    with np.errstate(over="ignore"):
+        return np.asarray(values.to_numpy(zero_copy_only=False)).astype(dtype, copy=False)
 
 
-def _facts(labels: list[np.ndarray], columns: tuple[int, ...], x: np.ndarray) -> Facts:
-    kind, missing, empty = Kind.INTEGER, None, None
-    for column, values in zip(columns, labels, strict=True):
-        if values.dtype.kind == "b":
-            kind = Kind.WORDS  # "True" and "False"
-        elif values.dtype.kind != "O":
-            kind = max(kind, Kind.INTEGER if values.dtype == np.int64 else Kind.NUMBER)
-        else:
-            lacks = np.fromiter(map(is_missing, values), bool, len(values))
-            there = values[~lacks]
-            if all(map(is_number, there)):
-                kind = max(kind, Kind.INTEGER if all(map(_is_whole, there)) else Kind.NUMBER)
-            else:
-                kind = Kind.WORDS
-            places = np.flatnonzero(lacks)
-            if len(places):
-                missing = min(missing or (len(values), 0), (int(places[0]), column))
-            nothing = next((row for row in places.tolist() if not values[row].strip()), None)
-            if nothing is not None:
-                empty = min(empty or (len(values), 0), (nothing, column))
-    return Facts(kind, missing, empty, rows_with_gaps(x))
+def _numbers(texts: Any, dtype: np.dtype) -> Any:
+    """Text as numbers: an Arrow array of float64, or of an integer dtype, with null for what is missing.
+
+    Raises:
+        ValueError: a text is no such number.
+    """
+    from pyarrow import compute
+
+    try:
+        floats = _cast(texts, "float64")  # which also refuses hexadecimal numbers, as integers may be
+    except ValueError:
+        floats = None
+    if floats is None or compute.any(compute.is_nan(floats)).as_py():
+        texts = compute.if_else(_missing(texts), None, compute.utf8_trim_whitespace(texts))
+        floats = _cast(texts, "float64")
+    if dtype.kind == "f":
+        return floats
+    return _cast(compute.utf8_ltrim(texts, "+"), str(dtype))
 
 
-def as_kind(values: np.ndarray, kind: Kind) -> np.ndarray | None:
-    """A label column as what the whole table has; None: its text is needed for that."""
-    if kind is Kind.WORDS:
-        return values if values.dtype.kind == "O" else None
-    if values.dtype.kind == "O":
-        number = int if kind is Kind.INTEGER else float
-        values = np.array([np.nan if is_missing(text) else number(text) for text in values], kind.dtype)
-    return values.astype(kind.dtype, copy=False)
+def _cast(texts: Any, kind: str) -> Any:
+    """Text as numbers; a few first, since a text that is none takes pyarrow twenty times as long as one that is."""
+    texts[:16].cast(kind)
+    return texts.cast(kind)
+
+
+def _missing(texts: Any, among: Sequence[str] = MISSING) -> Any:
+    """For each text, whether it stands for a missing number, as `is_missing`."""
+    import pyarrow
+    from pyarrow import compute
+
+    blank = compute.equal(compute.utf8_trim_whitespace(texts), "")
+    return compute.or_(blank, compute.is_in(texts, pyarrow.array(among, "string")))
+
+
+def facts(labels: Sequence[Any], columns: tuple[int, ...], x: np.ndarray, start: int) -> Facts:
+    """What is seen of the label columns of some rows.
+
+    Args:
+        labels, x: what `Parser.rows` returns.
+        columns: which columns the labels are.
+        start: the number of the first row.
+    """
+    kind = Kind.INTEGER
+    missing: list[tuple[int, int]] = []
+    empty: list[tuple[int, int]] = []
+    for column, texts in zip(columns, labels, strict=True):
+        own, lacks = _kind(texts.dictionary)
+        kind = max(kind, own)
+        for found, among in ((missing, MISSING), (empty, ("",))):
+            row = _missing(texts.dictionary, among).take(texts.indices).index(True).as_py() if lacks else -1
+            found += [(start + row, column)] if row >= 0 else []
+    return Facts(kind, min(missing, default=None), min(empty, default=None), rows_with_gaps(x))
+
+
+def _kind(texts: Any) -> tuple[Kind, bool]:
+    """What all texts of a column are; and whether some may be missing."""
+    for kind in (Kind.INTEGER, Kind.NUMBER):
+        try:
+            return kind, _numbers(texts, kind.dtype).null_count > 0
+        except ValueError:
+            continue
+    return Kind.WORDS, True
+
+
+def as_kind(texts: Any, kind: Kind) -> np.ndarray:
+    """A label column as what the whole table has. Args: texts: an Arrow dictionary array of strings."""
+    values = texts.dictionary if kind is Kind.WORDS else _numbers(texts.dictionary, kind.dtype)
+    found: np.ndarray = values.to_numpy(zero_copy_only=False).astype(kind.dtype, copy=False)
+    return found[texts.indices.to_numpy()]

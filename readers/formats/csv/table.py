@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from matex_tf.errors import DataError, quoted
 from matex_tf.readers.formats.csv import dialect as csv_dialect
 from matex_tf.readers.formats.csv import scan as csv_scan
 from matex_tf.readers.formats.csv.dialect import Dialect
-from matex_tf.readers.formats.csv.parse import Parser, as_kind
+from matex_tf.readers.formats.csv.parse import Parser, as_kind, facts
 from matex_tf.readers.formats.csv.scan import INDEX_ENTRIES, STEP_BYTES, Index, Part, Piece, QuoteScanner
 from matex_tf.readers.formats.csv.source import KEEP_BYTES, Source
 from matex_tf.readers.safety.limits import room
@@ -34,7 +35,7 @@ from matex_tf.readers.tables.columns import ColumnSelection, Facts, Kind, agree,
 from matex_tf.readers.tables.format import Format
 from matex_tf.readers.tables.table import ReadOptions, Table, all_or_none, library
 
-#: Text that is parsed at a time: its arrays and pandas' copies of them exist at once.
+#: Text that is parsed at a time: its arrays and pyarrow's copies of them exist at once.
 PIECE_BYTES = 8 << 20
 
 _PASS_BYTES = 16 << 20
@@ -42,12 +43,12 @@ _PASS_BYTES = 16 << 20
 
 @dataclass(eq=False)
 class _Kept:
-    """Rows `start` to `stop` that were parsed on opening."""
+    """Rows `start` to `stop` that were parsed on opening; labels are text, in Arrow arrays, until all are known."""
 
     start: int
     stop: int
     x: np.ndarray
-    y: list[np.ndarray]
+    y: list[Any]
 
 
 class CsvTable(Table):
@@ -95,11 +96,10 @@ class CsvTable(Table):
             else:
                 end = stop if kept is None else min(stop, kept.start)
                 for piece in self._index.pieces(start, end, PIECE_BYTES):
-                    parsed, _ = self._parse(piece)
-                    yield self._settled(piece, parsed)
+                    yield self._settled(self._parse(piece))
             start = end
 
-    def _parse(self, piece: Piece) -> tuple[_Kept, Facts]:
+    def _parse(self, piece: Piece) -> _Kept:
         text = self._source.read(piece.file, piece.low, piece.high)
         tokens = QuoteScanner(text, self._delimiter)
         starts = tokens.starts()
@@ -108,18 +108,11 @@ class CsvTable(Table):
             raise DataError(f"{path} changed while it was read.")
         stop = piece.skip + piece.stop - piece.start
         number = self._index.place(piece.start)[1] + 1
-        rows = self._parser.rows(tokens, starts, piece.skip, stop, path, number)
-        return _Kept(piece.start, piece.stop, rows.x, rows.y), rows.facts
+        return _Kept(piece.start, piece.stop, *self._parser.rows(tokens, starts, piece.skip, stop, path, number))
 
-    def _settled(self, piece: Piece, parsed: _Kept) -> _Kept:
+    def _settled(self, parsed: _Kept) -> _Kept:
         """With the labels that the whole table has."""
-        columns = [as_kind(column, self.kind) for column in parsed.y]
-        if any(column is None for column in columns):
-            text = self._source.read(piece.file, piece.low, piece.high)
-            starts = np.append(QuoteScanner(text, self._delimiter).starts(), len(text))
-            stop = piece.skip + piece.stop - piece.start
-            columns = list(self._parser.texts(text[starts[piece.skip] : starts[stop]]))
-        return _Kept(parsed.start, parsed.stop, parsed.x, [column for column in columns if column is not None])
+        return _Kept(parsed.start, parsed.stop, parsed.x, [as_kind(texts, self.kind) for texts in parsed.y])
 
     def prepare(self, ranks: World) -> None:
         """Parse this rank's rows, and find out with the others what labels are. Every rank must come here.
@@ -131,40 +124,32 @@ class CsvTable(Table):
         pieces = list(self._index.pieces(start, stop, PIECE_BYTES))
         keep = sum(piece.high - piece.low for piece in pieces) <= KEEP_BYTES
         parsed: list[_Kept] = []
-        facts: list[Facts] = []
+        seen: list[Facts] = []
         with all_or_none(ranks, "parse the rows of CSV files"):
             for piece in pieces:
-                rows, seen = self._parse(piece)
-                facts.append(_in_whole(seen, piece.start))
+                rows = self._parse(piece)
+                seen.append(facts(rows.y, self._chosen.y, rows.x, piece.start))
                 if keep:
                     parsed.append(rows)
-        everyone = ranks.allgather(_merged(facts), "compare the labels of CSV files")
+        everyone = ranks.allgather(_merged(seen), "compare the labels of CSV files")
         self.kind, lacking = agree(everyone)
-        self.words, self.gaps = self.kind is Kind.WORDS, sum(seen.gaps for seen in everyone)
+        self.words, self.gaps = self.kind is Kind.WORDS, sum(one.gaps for one in everyone)
         if lacking is not None:
             file, row = self._index.place(lacking[0])
             raise DataError(
                 f"{self.paths[file]}, data row {row + 1}: column {self._chosen.names[lacking[1]]} has no label, and "
                 f"the others are {'words' if self.kind is Kind.WORDS else 'integers'}."
             )
-        with all_or_none(ranks, "read the labels of CSV files"):
-            self._kept = [self._settled(piece, rows) for piece, rows in zip(pieces, parsed, strict=False)]
+        self._kept = [self._settled(rows) for rows in parsed]
         self._source.drop_all()
 
 
-def _in_whole(facts: Facts, start: int) -> Facts:
-    def moved(place: tuple[int, int] | None) -> tuple[int, int] | None:
-        return None if place is None else (place[0] + start, place[1])
-
-    return Facts(facts.kind, moved(facts.missing), moved(facts.empty), facts.gaps)
-
-
-def _merged(facts: Sequence[Facts]) -> Facts:
+def _merged(every: Sequence[Facts]) -> Facts:
     """The facts of a rank's pieces as one: ranks gather as little as they need."""
-    kind = max((seen.kind for seen in facts), default=Kind.INTEGER)
-    missing = min((seen.missing for seen in facts if seen.missing is not None), default=None)
-    empty = min((seen.empty for seen in facts if seen.empty is not None), default=None)
-    return Facts(kind, missing, empty, sum(seen.gaps for seen in facts))
+    kind = max((seen.kind for seen in every), default=Kind.INTEGER)
+    missing = min((seen.missing for seen in every if seen.missing is not None), default=None)
+    empty = min((seen.empty for seen in every if seen.empty is not None), default=None)
+    return Facts(kind, missing, empty, sum(seen.gaps for seen in every))
 
 
 def open(paths: Sequence[str], wanted: ReadOptions, ranks: World) -> CsvTable:
@@ -181,7 +166,7 @@ def open(paths: Sequence[str], wanted: ReadOptions, ranks: World) -> CsvTable:
     """
     csv_dialect.check_delimiter(wanted.delimiter)
     with all_or_none(ranks, "open CSV files"):
-        library("pandas", paths[0])
+        library("pyarrow", paths[0])
         source = Source(paths)
         owner = _unpack(source, ranks)
     _compare_sizes(source, ranks)

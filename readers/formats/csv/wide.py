@@ -1,6 +1,6 @@
-"""Rows of CSV text that are so wide that a frame of pandas, with an object for each column, would cost too much.
+"""Rows of CSV text that are so wide that an Arrow table, with an object for each column, would cost too much.
 
-The fields of the rows are put under one another, as one column, which pandas reads at the speed of its text: two rows
+The fields of the rows are put under one another, as one column, which is parsed at the speed of its text: two rows
 of a million columns take as long as a million rows of two.
 """
 
@@ -36,14 +36,17 @@ class Fields:
         self._begins = np.concatenate([begins[:, None], inner + 1], axis=1)
         self._ends = np.concatenate([inner, ends[:, None]], axis=1)
 
-    def read(self, columns: Sequence[int], **options: Any) -> np.ndarray:
-        """Some columns of the rows, as pandas reads the text of their fields; of shape (rows, columns).
+    def read(self, columns: Sequence[int], kind: str, missing: Sequence[str] = ("",)) -> Any:
+        """Some columns of the rows: an Arrow array of rows x columns fields, row after row.
 
         Args:
             columns: by position.
-            options: of `csv_parse.frame`.
+            kind, missing: the Arrow type of all of them, and what stands for a missing number: see `parse.columns_of`.
+
+        Raises:
+            ValueError: a field is not of this type.
         """
-        from matex_tf.readers.formats.csv.parse import frame
+        from matex_tf.readers.formats.csv.parse import columns_of
 
         begins, ends = self._begins[:, columns], self._ends[:, columns]
         lengths = (ends - begins + 1).reshape(-1)
@@ -51,5 +54,4 @@ class Fields:
         places = np.arange(stops[-1] if len(stops) else 0) + np.repeat(begins.reshape(-1) - (stops - lengths), lengths)
         text = self._bytes[places.clip(max=len(self._bytes) - 1)]
         text[stops - 1] = LF
-        read = frame(text.tobytes(), self._delimiter, 1, skip_blank_lines=False, **options)[0].to_numpy()
-        return np.asarray(read).reshape(begins.shape)
+        return columns_of(text.tobytes(), self._delimiter, 1, {0: kind}, missing, keep_blank=True)[0].combine_chunks()
