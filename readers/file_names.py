@@ -19,6 +19,10 @@ DIRECTORIES = {"MNIST": "MNIST_data", "CIFAR10": "CIFAR_data", "CIFAR100": "CIFA
 def expand(path: Any, ranks: World) -> list[str]:
     """The files that a path, a pattern, a directory or a list of these stands for; the same on every rank.
 
+    Args:
+        path: a string, a `Path` or an address, a pattern with `*`, `?` or `[`, a directory, or a sequence of these.
+        ranks: who reads; every rank must call it.
+
     Raises:
         DataError: on every rank: there are none, or other ones on some rank.
     """
@@ -68,7 +72,15 @@ def _deeper(path: str, names: list[str]) -> str:
 
 
 def files_of(name: str, part: str, file: Any, directory: Any, ranks: World) -> list[str]:
-    """The files of one part of a named data set; none where it has no such part."""
+    """The files of one part of a named data set; none where it has no such part.
+
+    Args:
+        name: of the data set, one of `dataset.NAMES`.
+        part: "train", "validation" or "test".
+        file: the file of this part that the script names, seen from `directory`; None finds it.
+        directory: where the files lie; None: the usual one of the data set, or the current one.
+        ranks: who reads; every rank must call it.
+    """
     if file is not None and addresses.is_address(os.fspath(file)):
         return expand(file, ranks)
     if file is not None:

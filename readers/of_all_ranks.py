@@ -39,7 +39,12 @@ def whole(array: np.ndarray, purpose: str) -> np.ndarray:
 
 
 def everyone(value: Any, purpose: str) -> list[Any]:
-    """What each rank has."""
+    """What each rank has.
+
+    Args:
+        value: a picklable object.
+        purpose: what it is for, for messages and for the comparison of ranks; `what` makes it.
+    """
     _check_thread(purpose)
     return world.current().allgather(value, purpose)
 
@@ -53,7 +58,13 @@ def _check_thread(purpose: str) -> None:
 
 
 def of_parts(func: Callable[..., Any], rows: np.ndarray, args: Any, kwargs: Any) -> Any:
-    """A function of what it gives for the rows of each rank: the bits that one rank has."""
+    """A function of what it gives for the rows of each rank: the bits that one rank has.
+
+    Args:
+        func: of NumPy, such as `np.max` or `np.unique`: that of all rows is that of what it gives for each rank's.
+        rows: this rank's, 0 or more.
+        args, kwargs: the other arguments of `func`.
+    """
     mine = func(rows, *args, **kwargs) if len(rows) else None
     parts = [part for part in everyone(mine, what(func.__name__)) if part is not None]
     if not parts:
@@ -62,7 +73,13 @@ def of_parts(func: Callable[..., Any], rows: np.ndarray, args: Any, kwargs: Any)
 
 
 def of_moments(func: Callable[..., Any], rows: np.ndarray, args: Any, kwargs: Any) -> Any:
-    """Mean, variance or standard deviation, from sums in float64."""
+    """Mean, variance or standard deviation, from sums in float64.
+
+    Args:
+        func: of NumPy: mean, std, var, or one of these that leaves out NaN.
+        rows: this rank's, 0 or more.
+        args, kwargs: the other arguments of `func`: axis, keepdims and ddof; others are refused.
+    """
     name = func.__name__
     given = inspect.signature(func).bind(rows, *args, **kwargs)
     if given.arguments.keys() - {"a", "axis", "keepdims", "ddof"}:

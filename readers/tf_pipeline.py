@@ -49,6 +49,11 @@ def batches(shard: Rows, batch_size: int, seed: int | None) -> Iterator[tuple[Ar
     """One epoch: this rank's rows of each global batch, in order, or shuffled where there is a seed.
 
     The rows are read in blocks, and no more than two blocks are held.
+
+    Args:
+        shard: whose rows are read.
+        batch_size: rows of a global batch, of all ranks together.
+        seed: the same on every rank; None: rows come in the order of the files.
     """
     total, step = len(shard), shard.block_rows()
     starts = list(range(0, total, step))

@@ -8,7 +8,12 @@ from typing import Any
 
 
 def fingerprint(what: str, details: Sequence[str]) -> tuple[int, int]:
-    """What ranks compare of a purpose and its details: two checksums of 32 bits."""
+    """What ranks compare of a purpose and its details: two checksums of 32 bits.
+
+    Args:
+        what: the purpose, in words.
+        details: what ranks must have in common, such as names and dtypes.
+    """
     return checksum(what), checksum("\0".join(details))
 
 

@@ -15,12 +15,23 @@ import numpy as np
 
 
 def span(total: int, rank: int, size: int) -> tuple[int, int]:
-    """A rank's contiguous part of `total` rows, first and one past the last; parts differ by one row at most."""
+    """A rank's contiguous part of `total` rows, first and one past the last; parts differ by one row at most.
+
+    Args:
+        total: rows, 0 or more.
+        size: the number of ranks.
+    """
     return rank * total // size, (rank + 1) * total // size
 
 
 def own_span(total: int, rank: int, size: int, virtual: int = 0) -> tuple[int, int]:
-    """A rank's contiguous part of `total` rows, that of its share of so many virtual ranks; 0 for none."""
+    """A rank's contiguous part of `total` rows, that of its share of so many virtual ranks; 0 for none.
+
+    Args:
+        total: rows, 0 or more.
+        size: the number of ranks.
+        virtual: how many virtual ranks `--reproducible` has; 0 without it.
+    """
     if not virtual:
         return span(total, rank, size)
     first, last = span(virtual, rank, size)
@@ -67,7 +78,12 @@ class Interleaving:
         return -(-self.total // batch_size)
 
     def spans(self, batch: int, batch_size: int) -> np.ndarray:
-        """Rows that each rank gives to a batch, counted from its own first row; int64 of shape (ranks, 2)."""
+        """Rows that each rank gives to a batch, counted from its own first row; int64 of shape (ranks, 2).
+
+        Args:
+            batch: its number in the epoch, from 0.
+            batch_size: rows of a global batch.
+        """
         first, last = self.before(batch * batch_size), self.before((batch + 1) * batch_size)
         return np.stack([first, last], axis=1)
 

@@ -20,7 +20,11 @@ class Exchange(Protocol):
     background: Any
 
     def checked_barrier(self, what: int, detail: int) -> bool:
-        """Wait until every rank is here; whether all are about to do the same."""
+        """Wait until every rank is here; whether all are about to do the same.
+
+        Args:
+            what, detail: checksums of 32 bits, see `mismatch.fingerprint`.
+        """
 
     def revoke(self) -> None:
         """Let no rank of this node wait any longer: a rank has died."""
@@ -49,7 +53,14 @@ class Guard(Protocol):
         undo: Callable[[], None] = ...,
         catch_up: Any = ...,
     ) -> tuple[_Result, _Committed]:
-        """Run a piece of work that all survivors complete or none does."""
+        """Run a piece of work that all survivors complete or none does.
+
+        Args:
+            prepare: the rank's own part; may have collectives in it.
+            commit: a collective in which every rank waits for every other, with the same result on each.
+            undo: called before `prepare` runs again.
+            catch_up: given the result of `commit` of another rank, if this one has failed: completes its own part.
+        """
 
     def mark_committed(self) -> None:
         """In a transaction, after its last collective: it counts."""
@@ -61,7 +72,12 @@ class Guard(Protocol):
         """Let a rank come, or come to others; whether it has."""
 
     def leave_guests(self, everyone: Sequence[Any], why: str) -> None:
-        """Leave ranks behind that have come and differ from all that began the job."""
+        """Leave ranks behind that have come and differ from all that began the job.
+
+        Args:
+            everyone: what each rank is about to do, in the order of ranks.
+            why: in words that its last message has.
+        """
 
     def end(self, code: int) -> None:
         """End all ranks at once."""
@@ -88,10 +104,20 @@ class Checkpoints(Protocol):
         """The seed of the job."""
 
     def find(self, fit: int, what: str = ...) -> tuple[Any, Any] | None:
-        """The last one of these."""
+        """The last one of these.
+
+        Args:
+            fit: which `fit` of the job, from 0.
+            what: the state that the checkpoint has.
+        """
 
     def save(self, place: Any, state: Callable[[], Any]) -> None:
-        """Write one in the background."""
+        """Write one in the background.
+
+        Args:
+            place: where the job is, a `faults.checkpoints.Place`; `find` returns it.
+            state: returns what to write, a plain value; called in the background.
+        """
 
     def finish(self) -> None:
         """Wait until all are written."""

@@ -121,6 +121,9 @@ def start(world: World, path: str) -> None:
 def write(world: World, path: str) -> None:
     """End the recording, and write what all ranks recorded to a file, on rank 0. Collective.
 
+    Args:
+        path: of the file, which is overwritten.
+
     Raises:
         MatexError: the file cannot be written; on every rank.
     """

@@ -90,6 +90,11 @@ class StallDetector:
     def check(self, ranks: Sequence[int], seconds: float, doing: str) -> None:
         """To be called now and then by a rank that waits for one of these.
 
+        Args:
+            ranks: those that are waited for.
+            seconds: how long it has waited.
+            doing: the purpose, for messages.
+
         Raises:
             MatexError: that one counts as dead.
         """

@@ -242,6 +242,9 @@ class World:
 
         None where one of them is in `barrier_at`: it will come, and the others meet again for what they were about to
         do.
+
+        Args:
+            what, details: what this rank is about to do, see `barrier`.
         """
         everyone = self._tell(what, details)
         if any(doing.startswith(CALL) for doing, _, _ in everyone):
@@ -286,7 +289,11 @@ class World:
 
     @_guarded
     def broadcast(self, value: Any, what: str, root: int = 0) -> Any:
-        """Give `root`'s value, any picklable object, to every rank."""
+        """Give `root`'s value, any picklable object, to every rank.
+
+        Args:
+            what: the purpose, see `barrier`.
+        """
         if self._comm is None:
             return value
         with self._lock:
@@ -295,7 +302,12 @@ class World:
 
     @_guarded
     def broadcast_array(self, array: np.ndarray, root: int = 0) -> np.ndarray:
-        """Give `root`'s array to every rank; shape and dtype are the same on all (a `barrier` must have checked)."""
+        """Give `root`'s array to every rank; shape and dtype are the same on all (a `barrier` must have checked).
+
+        Args:
+            array: of any dtype without objects; on other ranks than `root` only its shape and dtype count.
+            root: a rank of this world.
+        """
         if self._comm is None:
             return array
         buffer = np.array(array, order="C")
@@ -307,7 +319,11 @@ class World:
 
     @_guarded
     def allgather(self, value: Any, what: str) -> list[Any]:
-        """Every rank's value, any picklable object, in the order of ranks, on every rank."""
+        """Every rank's value, any picklable object, in the order of ranks, on every rank.
+
+        Args:
+            what: the purpose, see `barrier`.
+        """
         if self._comm is None:
             return [value]
         with self._lock:
@@ -337,7 +353,11 @@ class World:
             return self._comm.allgather(value)
 
     def scatter(self, values: Sequence[Any] | None, what: str, root: int = 0) -> Any:
-        """Give each rank its own of `root`'s values, one picklable object (below 2 GB) for each; others pass None."""
+        """Give each rank its own of `root`'s values, one picklable object (below 2 GB) for each; others pass None.
+
+        Args:
+            what: the purpose, see `barrier`.
+        """
         if self._comm is None:
             assert values is not None
             return values[0]
@@ -347,7 +367,12 @@ class World:
 
     @_guarded
     def allgather_rows(self, array: np.ndarray, what: str) -> np.ndarray:
-        """Join arrays along the first axis, in the order of ranks; rows may differ between ranks, the rest may not."""
+        """Join arrays along the first axis, in the order of ranks; rows may differ between ranks, the rest may not.
+
+        Args:
+            array: of any dtype and one dimension or more; of (rows, …).
+            what: the purpose, see `barrier`.
+        """
         if self._comm is None:
             return array
         array = np.ascontiguousarray(array)
@@ -511,6 +536,10 @@ class World:
         """A world of the ranks that give the same color, as `split` has it. Every rank must call it.
 
         It is a part of this one, and goes on as it is where ranks of other colors die.
+
+        Args:
+            color: 0 or more.
+            key: the order of the ranks in it; by rank where that is equal.
         """
         comm = None if self._comm is None else self._comm.split(color, key)
         world = World(comm, self.host)

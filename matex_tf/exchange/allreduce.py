@@ -162,7 +162,14 @@ class Channel(CheckedBarrier):
         detail: int,
         coding: CompressionState | None = None,
     ) -> np.ndarray | None:
-        """Sum a small bucket over all ranks; its sums lie in no memory that is shared."""
+        """Sum a small bucket over all ranks; its sums lie in no memory that is shared.
+
+        Args:
+            bucket: of at most `small` bytes.
+            arrays: its tensors, in the order of its members; may be `Weighted`.
+            what, detail: checksums that all ranks must have in common, see `World.barrier`.
+            coding: how it is encoded between nodes; None: not at all.
+        """
         with self._lock:
             try:
                 return self._add_up_everywhere(bucket, arrays, what, detail, coding)

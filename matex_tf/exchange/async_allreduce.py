@@ -106,6 +106,9 @@ class AsyncAllreducer:
 def of(world: World, plan: BucketPlan) -> AsyncAllreducer:
     """The background of a world; made at the first call, once the ranks have found that they all mean to exchange.
 
+    Args:
+        plan: what is to be exchanged, for the comparison of ranks.
+
     Raises:
         RanksDisagree: on every rank.
     """

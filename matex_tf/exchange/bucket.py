@@ -46,6 +46,10 @@ class Bucket:
     def pieces(self, base: int, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
         """What of each tensor lies in elements `start` to `stop` of the bucket.
 
+        Args:
+            base: an element of the bucket, from which the last number of each piece counts.
+            start, stop: elements of the bucket, gaps between tensors included.
+
         Yields:
             The tensor's place in `members`, first and last element of it, and where that starts after element `base`
             of the bucket.
@@ -107,7 +111,11 @@ def _padded(shape: tuple[int, ...], dtype: np.dtype) -> int:
 
 
 def empty(size: int, dtype: np.dtype) -> np.ndarray:
-    """A flat array that starts where TensorFlow takes it without a copy."""
+    """A flat array that starts where TensorFlow takes it without a copy.
+
+    Args:
+        size: elements.
+    """
     memory = np.empty(size * dtype.itemsize + ALIGNMENT, np.uint8)
     start = -memory.__array_interface__["data"][0] % ALIGNMENT
     return memory[start : start + size * dtype.itemsize].view(dtype)
@@ -134,7 +142,13 @@ class EmptyArrays:
 
 
 def slice_of(size: int, count: int, number: int, itemsize: int) -> slice:
-    """One of `count` slices that start on whole cache lines."""
+    """One of `count` slices that start on whole cache lines.
+
+    Args:
+        size: elements of the whole.
+        number: which slice, from 0.
+        itemsize: bytes of an element.
+    """
     step = max(1, ALIGNMENT // itemsize)
     lines = -(-size // step)
     return slice(min(size, number * lines // count * step), min(size, (number + 1) * lines // count * step))

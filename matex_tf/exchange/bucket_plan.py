@@ -87,7 +87,12 @@ class BucketPlan:
         return self.root[self.offsets[number] : self.offsets[number] + self.buckets[number].nbytes]
 
     def results(self, number: int, total: np.ndarray) -> list[np.ndarray]:
-        """The tensors of a bucket, as read-only views of its sums."""
+        """The tensors of a bucket, as read-only views of its sums.
+
+        Args:
+            number: of the bucket.
+            total: its sums, flat, as the bucket lays its tensors out. It becomes read-only.
+        """
         total.setflags(write=False)
         if len(self._parts[number]) == 1:
             ((start, stop, shape),) = self._parts[number]
@@ -119,7 +124,12 @@ class BucketPlan:
 
 
 def check_dtypes(dtypes: Sequence[str], labels: Sequence[str]) -> None:
-    """Raise MatexError, naming the tensor, for a dtype that ranks cannot add up."""
+    """Raise MatexError, naming the tensor, for a dtype that ranks cannot add up.
+
+    Args:
+        dtypes: by name, one of each tensor.
+        labels: what messages call the tensors.
+    """
     for dtype, label in zip(dtypes, labels, strict=True):
         if dtype not in SUMMED_AS:
             raise MatexError(

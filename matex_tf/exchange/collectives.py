@@ -36,7 +36,12 @@ class Collectives:
         return _reduced(self._parts(array), how).reshape(array.shape)
 
     def reduce_scatter(self, array: np.ndarray, how: str) -> np.ndarray:
-        """Reduce arrays over all ranks; each gets its own rows of the result, the first ranks one more if need be."""
+        """Reduce arrays over all ranks; each gets its own rows of the result, the first ranks one more if need be.
+
+        Args:
+            array: (rows, …), of the same shape and dtype on every rank.
+            how: see `reduce`.
+        """
         rows = len(array)
         splits = [rows // self._size + (rank < rows % self._size) for rank in range(self._size)]
         mine, _ = self.alltoall(array, splits)
@@ -50,13 +55,23 @@ class Collectives:
         return self._comm.allgather_rows(np.ascontiguousarray(array))
 
     def alltoall(self, array: np.ndarray, splits: Sequence[int]) -> tuple[np.ndarray, list[int]]:
-        """Each rank gives `splits[r]` of its rows to rank r; what it receives, and the rows from each rank."""
+        """Each rank gives `splits[r]` of its rows to rank r; what it receives, and the rows from each rank.
+
+        Args:
+            array: (rows, …), of the same dtype and shape of rows on every rank.
+            splits: one number of rows for each rank, 0 or more; their sum is `len(array)`.
+        """
         if self._comm is None:
             return array, list(splits)
         return self._comm.alltoall_rows(np.ascontiguousarray(array), splits)
 
     def broadcast(self, array: np.ndarray, root: int) -> np.ndarray:
-        """`root`'s array, of the same shape and dtype on every rank."""
+        """`root`'s array, of the same shape and dtype on every rank.
+
+        Args:
+            array: it is not changed: the result is another array.
+            root: a rank of the world.
+        """
         if self._comm is None:
             return array
         result = np.array(array, order="C")
@@ -64,7 +79,12 @@ class Collectives:
         return result
 
     def broadcast_object(self, value: Any, root: int) -> Any:
-        """`root`'s value, any picklable object."""
+        """`root`'s value, any picklable object.
+
+        Args:
+            value: on other ranks than `root` it is not looked at.
+            root: a rank of the world.
+        """
         return value if self._comm is None else self._comm.bcast(value, root)
 
     def allgather_object(self, value: Any) -> list[Any]:

@@ -34,6 +34,11 @@ _NAMED = "_matex_tf_sums"  # of a graph: how often each bucket was exchanged in 
 def sum_over_ranks(tensors: Sequence[tf.Tensor], what: str, labels: Sequence[str]) -> list[tf.Tensor]:
     """Sum each tensor over all ranks, see `tf_op.sum_over_ranks`.
 
+    Args:
+        tensors: dense gradients; of a dtype that Horovod does not sum, ranks sum them by `tf_op`.
+        what: the purpose, see `World.barrier`.
+        labels: a name for each tensor, the same on every rank.
+
     Raises:
         MissingPackage: on every rank, when this is traced: Horovod cannot be used on some of them.
     """

@@ -22,6 +22,11 @@ def note_product(product: tf.Tensor, tensor: tf.Tensor, weight: tf.Tensor) -> No
     """Say of a tensor of a graph that it is `multiply_no_nan(tensor, weight)`, weight a scalar.
 
     The product is not computed where nobody but the exchange wants it.
+
+    Args:
+        product: of the shape and dtype of `tensor`.
+        tensor: a gradient, of any shape.
+        weight: of the dtype of `tensor`: this rank's part of the batch.
     """
     if not tf.executing_eagerly() and tensor.dtype in (tf.float32, tf.float64):
         setattr(product, _PRODUCT, (tensor, weight))

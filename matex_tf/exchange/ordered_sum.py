@@ -25,6 +25,10 @@ from matex_tf.exchange.node.reduction import add_up
 def branches(first: int, last: int, virtual: int) -> list[tuple[int, int]]:
     """The largest branches of the tree over `virtual` leaves that lie between two leaves.
 
+    Args:
+        first, last: the first leaf, and one past the last.
+        virtual: how many leaves the tree has.
+
     Returns:
         The first leaf of each, and one past its last; in their order.
     """
@@ -66,7 +70,11 @@ class OrderedSum:
         return self._by_branches(world, own)
 
     def every(self, world: World, values: np.ndarray) -> np.ndarray:
-        """What each virtual rank has: (virtual ranks of this rank, n) to (all virtual ranks, n). Collective."""
+        """What each virtual rank has: (virtual ranks of this rank, n) to (all virtual ranks, n). Collective.
+
+        Args:
+            values: of a dtype that is summed as itself.
+        """
         if world.is_single:
             return values
         first, last = span(self._virtual, world.rank, world.size)

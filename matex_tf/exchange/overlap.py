@@ -50,7 +50,12 @@ class BucketQueue:
         return self._left == 0 or self.error is not None
 
     def post(self, number: int, arrays: Sequence[np.ndarray]) -> None:
-        """Give a bucket's tensors; they must not change until its sums are there."""
+        """Give a bucket's tensors; they must not change until its sums are there.
+
+        Args:
+            number: of the bucket.
+            arrays: in the order of its members; may be `Weighted`.
+        """
         self.given[number] = arrays
         self._posted[number].set()
 
@@ -73,7 +78,12 @@ class BucketQueue:
         return None if self.error else arrays
 
     def done(self, number: int, sums: list[np.ndarray]) -> None:
-        """A bucket's sums are there."""
+        """A bucket's sums are there.
+
+        Args:
+            number: of the bucket.
+            sums: in the order of its members.
+        """
         self._sums[number] = sums
         with self._lock:
             self._left -= 1
@@ -107,6 +117,11 @@ class ExchangeThreads:
         """Give the tensors of one bucket; the first bucket of a plan that is posted begins its exchange.
 
         Plans begin in the same order on every rank.
+
+        Args:
+            plan: the same on every rank.
+            number: of the bucket.
+            arrays: in the order of its members; they must not change until `collect` has returned.
         """
         with self._lock:
             job = self._jobs.get(id(plan))
@@ -122,6 +137,9 @@ class ExchangeThreads:
     def collect(self, plan: BucketPlan, number: int) -> list[np.ndarray]:
         """Wait for the sums of one bucket, which was posted before.
 
+        Args:
+            plan, number: as they were given to `post`.
+
         Raises:
             MatexError: what the exchange raised.
         """
@@ -131,7 +149,11 @@ class ExchangeThreads:
 
 
 def threads_of(group: ProcessGroup, count: int) -> ExchangeThreads:
-    """The threads of a process group, started when they are first needed."""
+    """The threads of a process group, started when they are first needed.
+
+    Args:
+        count: how many threads, if none has been started.
+    """
     if group.threads is None or group.threads.count != count:
         if group.threads is not None:
             group.threads.stop()

@@ -133,7 +133,11 @@ class ProcessGroup:
             chunk = max(SMALLEST_CHUNK, chunk // 4 // ALIGNMENT * ALIGNMENT)
 
     def checked_barrier(self, what: int, detail: int) -> bool:
-        """Wait until every rank is here; whether all are about to do the same. For `World.barrier`."""
+        """Wait until every rank is here; whether all are about to do the same. For `World.barrier`.
+
+        Args:
+            what, detail: checksums of 32 bits, see `mismatch.fingerprint`.
+        """
         self._channel.doing = self._world.location or "a meeting"
         return self._channel.wait(what, detail)[0]
 
@@ -342,6 +346,10 @@ class ProcessGroup:
 def of(world: World, plan: BucketPlan, make: Callable[[World], ProcessGroup] = ProcessGroup) -> ProcessGroup:
     """The process group of a world; made at the first call, once the ranks have found that they all mean to exchange.
 
+    Args:
+        plan: what is to be exchanged, for the comparison of ranks.
+        make: makes the group of a world that has none.
+
     Raises:
         RanksDisagree: on every rank.
     """
@@ -370,7 +378,12 @@ def sum_arrays(world: World, arrays: Sequence[np.ndarray], what: str, labels: Se
 
 
 def sum_planned(world: World, plan: BucketPlan, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Sum each array over all ranks, by a plan."""
+    """Sum each array over all ranks, by a plan.
+
+    Args:
+        plan: of these arrays, the same on every rank; `BucketPlan.of` makes it.
+        arrays: may be `Weighted`.
+    """
     group = of(world, plan)
     if len(arrays) == 1:
         return group.sum(plan, 0, arrays)

@@ -308,6 +308,11 @@ def allgather_slices(slices: tf.IndexedSlices, what: str, label: str) -> tf.Inde
     So are the rows of one index where TensorFlow has made the indices of a batch distinct (a sparse batch times a
     matrix does, and `embedding_lookup_sparse`): one rank has each once. That is seen in a graph; what is run eagerly is
     known by `note_distinct`.
+
+    Args:
+        slices: of any dtype in `SUMMED_AS`; ranks may have different numbers of rows.
+        what: the purpose, see `World.barrier`.
+        label: the name of the variable.
     """
     return allgather_slices_of([slices], what, label)
 
@@ -316,6 +321,10 @@ def allgather_slices_of(given: Sequence[tf.IndexedSlices], what: str, label: str
     """Add up the sparse gradients of the virtual ranks of all ranks; without virtual ranks, of the ranks.
 
     With virtual ranks the sum of values is that of `OrderedSum`.
+
+    Args:
+        given: those of each virtual rank of this rank; a single one without virtual ranks.
+        what, label: see `allgather_slices`.
     """
     slices = given[0]
     known_as_distinct = [_made_distinct(own.indices) for own in given]

@@ -68,6 +68,11 @@ def by_content(path: str) -> Format:
 def open_table(paths: Sequence[str], format: str | None, options: ReadOptions, ranks: World) -> Table:
     """Open files as one table. Every rank calls it with the same arguments.
 
+    Args:
+        paths: files or addresses.
+        format: a name that a `Format` has; None finds it by the content of each file.
+        ranks: who reads.
+
     Raises:
         DataError: on every rank: a file is not there on some rank, has no known format, or has not what is wanted.
     """

@@ -91,6 +91,11 @@ def open_xarray(given: Any, wanted: ReadOptions, ranks: World) -> Table:
 
     xarray reads what is asked for: open it with `chunks=None` from a file or a store, on every rank.
 
+    Args:
+        given: an `xarray.Dataset`, the same on every rank.
+        wanted: see `ReadOptions`; variables are named.
+        ranks: who reads.
+
     Raises:
         DataError: on every rank: it has not what is wanted.
     """

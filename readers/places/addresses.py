@@ -38,6 +38,10 @@ def is_address(path: str) -> bool:
 def open(path: str, buffered: bool = False) -> BinaryIO:
     """A file for reading, at an address or on a disk; what is buffered reads ahead.
 
+    Args:
+        path: an address such as "s3://bucket/data.csv", or a path.
+        buffered: whether many small reads come one after the other.
+
     Raises:
         OSError: of a file on a disk.
         DataError: there is nothing at the address, or it cannot be read in parts.

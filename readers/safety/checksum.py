@@ -6,7 +6,12 @@ _POLYNOMIAL = 0xEDB88320
 
 
 def joined(first: int, second: int, length: int) -> int:
-    """The checksum of bytes of which the ends are known: of the first part, and of the second with its length."""
+    """The checksum of bytes of which the ends are known: of the first part, and of the second with its length.
+
+    Args:
+        first, second: CRC-32, of both parts.
+        length: bytes of the second part.
+    """
     return _product(_shift(length), first) ^ second
 
 

@@ -27,7 +27,12 @@ _DEEPEST = 16  # virtual datasets of virtual datasets
 
 @contextlib.contextmanager
 def opened(h5py: Any, path: str) -> Iterator[Any]:
-    """An HDF5 file, on a disk or at an address."""
+    """An HDF5 file, on a disk or at an address.
+
+    Args:
+        h5py: the module, which the caller has imported.
+        path: an address or a path.
+    """
     if addresses.is_address(path):
         with addresses.open(path, buffered=True) as ranges, h5py.File(ranges, "r") as file:
             yield file

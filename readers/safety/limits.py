@@ -40,6 +40,10 @@ def unpacks_to_too_much(what: str, length: int) -> DataError:
 def room(path: str, rows: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """An array for rows of a file, of shape (rows, *shape), not filled.
 
+    Args:
+        path: of the file, for messages.
+        shape: of a row.
+
     Raises:
         DataError: the machine has less memory than it would take.
     """

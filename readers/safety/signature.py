@@ -28,5 +28,10 @@ def is_hdf5(path: str) -> bool:
 
 
 def looks_like_hdf5(path: str, head: bytes) -> bool:
-    """Whether it is HDF5, where its first bytes are known: a classic NetCDF file is not searched."""
+    """Whether it is HDF5, where its first bytes are known: a classic NetCDF file is not searched.
+
+    Args:
+        path: an address or a path; it is opened unless `head` is that of a classic NetCDF file.
+        head: the first bytes of the file, three or more.
+    """
     return head[:3] != b"CDF" and is_hdf5(path)

@@ -110,7 +110,15 @@ class ArrayFile(ABC):
         """
 
     def take_note(self, name: str, storage: Storage) -> None:
-        """Take what is known of where a column is stored. Raises: DataError: its rows are not all there."""
+        """Take what is known of where a column is stored.
+
+        Args:
+            name: of the column.
+            storage: of which the note becomes one of the table, and the files are watched.
+
+        Raises:
+            DataError: its rows are not all there.
+        """
         if storage.fault:
             raise DataError(f"{self.path}: {self.kind} {shortened(name)} {storage.fault}.")
         known = {file.path for file in self.everything}
@@ -123,11 +131,20 @@ class ArrayFile(ABC):
         """Read rows `start` to `stop` of some columns into arrays of `stop - start` rows, casting to their dtypes.
 
         May raise anything: what it raises becomes a DataError.
+
+        Args:
+            out: one array for each column, of shape (stop - start, *column.shape).
+            start, stop: rows of this file.
         """
 
 
 def pieces(column: Column, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Ranges of bounded size that make up a range of rows, ending where chunks end."""
+    """Ranges of bounded size that make up a range of rows, ending where chunks end.
+
+    Args:
+        column: whose chunks are not split: a chunk is unpacked as a whole.
+        start, stop: rows.
+    """
     step = min(max(1, column.step), max(1, column.rows))
     rows = max(step, PIECE_BYTES // column.row_bytes // step * step)
     while start < stop:
@@ -144,7 +161,12 @@ def fill_each(
     stop: int,
     read: Callable[[Column, int, int], np.ndarray],
 ) -> None:
-    """`ArrayFile.fill` for a format in which columns do not share what is read."""
+    """`ArrayFile.fill` for a format in which columns do not share what is read.
+
+    Args:
+        columns, out, start, stop: see `ArrayFile.fill`.
+        read: (column, low, high) gives these rows of a column, of any dtype that can be cast.
+    """
     for column, array in zip(columns, out, strict=True):
         for low, high in pieces(column, start, stop):
             got = read(column, low, high)
@@ -243,6 +265,10 @@ def read_columns(
 ) -> list[np.ndarray]:
     """Rows of some columns of a file, which must not have changed since it was opened.
 
+    Args:
+        dtypes: of the arrays that are returned.
+        rows: how many rows the table has.
+
     Raises:
         DataError: it has, cannot be read, or there are no such rows.
     """
@@ -260,7 +286,15 @@ def read_columns(
 
 
 def check_plausible(path: str, kind: str, column: Column, length: int) -> None:
-    """Raises: DataError: the column is larger than a file of `length` bytes can hold, however well it is packed."""
+    """Refuse a column that is larger than its file can hold, however well it is packed.
+
+    Args:
+        path, kind: of the file, and what its format calls a column, for messages.
+        length: bytes of the file.
+
+    Raises:
+        DataError: it is larger.
+    """
     promised = column.rows * column.row_bytes
     if promised > most_claimed(length):
         raise DataError(

@@ -72,7 +72,12 @@ class ColumnSelection:
         return {column: place for place, column in enumerate(self.needed)}
 
     def labels(self, columns: Sequence[np.ndarray], rows: int, kind: Kind) -> np.ndarray | None:
-        """Label columns as one array: (rows,), or (rows, columns) where there are several; None without labels."""
+        """Label columns as one array: (rows,), or (rows, columns) where there are several; None without labels.
+
+        Args:
+            columns: one array of shape (rows,) for each label column.
+            kind: what the labels of the whole table are, which gives their dtype.
+        """
         if not self.y:
             return None
         if len(columns) == 1:
@@ -81,10 +86,6 @@ class ColumnSelection:
         for position, column in enumerate(columns):
             together[:, position] = column
         return together
-
-    def empty_labels(self, kind: Kind) -> np.ndarray | None:
-        """Labels of no rows."""
-        return self.labels([np.empty(0, kind.dtype)] * len(self.y), 0, kind)
 
 
 def choose(

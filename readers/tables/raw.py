@@ -193,6 +193,9 @@ def check_whole(table: Table, ranks: World) -> None:
     A packed one is unpacked to its end by one rank of each node. Of one that is not packed and has a checksum each rank
     sums up a part.
 
+    Args:
+        ranks: who reads; they divide the work.
+
     Raises:
         DataError: on every rank: an array is not whole, or is not what was written.
     """
@@ -246,7 +249,15 @@ def _unpack_whole(place: Place) -> None:
 
 
 def compare_length(place: Place, length: int) -> None:
-    """Raises: DataError: a file, or what it unpacks to, is shorter or longer than its header says."""
+    """Compare the length of a file, or of what it unpacks to, with what its header says.
+
+    Args:
+        place: of its array, as the header has it.
+        length: bytes.
+
+    Raises:
+        DataError: it is shorter or longer.
+    """
     due = place.offset + place.bytes
     if length != due:
         raise DataError(f"{place.path} has {length} bytes, and its header, shape {place.shape}, makes {due}.")

@@ -82,6 +82,9 @@ class Table(ABC):
 
         Dtypes and the shapes of rows are the same for every range, an empty one included.
 
+        Args:
+            start, stop: rows, counted over all files: 0 <= start <= stop <= `rows`.
+
         Raises:
             DataError: the files cannot be read, have changed since they were opened, or hold something else.
         """
@@ -143,7 +146,11 @@ def rows_with_gaps(arrays: Arrays) -> int:
 
 
 def take_rows(arrays: Arrays | None, rows: Any) -> Arrays | None:
-    """Some rows of inputs or labels, by a slice or by numbers."""
+    """Some rows of inputs or labels, by a slice or by numbers.
+
+    Args:
+        rows: a slice, or integers of shape (n,).
+    """
     if isinstance(arrays, tuple):
         return tuple(array[rows] for array in arrays)
     return None if arrays is None else arrays[rows]
@@ -209,7 +216,12 @@ class FileStamp:
 
 
 def unreadable(path: str, error: OSError) -> DataError:
-    """The system's refusal to open or read a file, as a DataError."""
+    """The system's refusal to open or read a file, as a DataError.
+
+    Args:
+        path: of the file.
+        error: its type, or its `strerror`, gives the reason.
+    """
     reasons = {
         FileNotFoundError: "there is no such file",
         PermissionError: "this user may not read it",
@@ -249,6 +261,10 @@ def all_or_none(ranks: World, what: str) -> Iterator[None]:
 
 def library(name: str, path: str) -> Any:
     """Import the library that a format is read with.
+
+    Args:
+        name: the module to import.
+        path: of the file that needs it, for messages.
 
     Raises:
         MissingPackage: it is not installed, or cannot be loaded.

@@ -19,7 +19,15 @@ def native(dtype: np.dtype) -> np.dtype:
 
 
 def decode(array: np.ndarray, what: str) -> np.ndarray:
-    """Bytes to text, by UTF-8. Raises: DataError: they are no UTF-8; `what` names the array."""
+    """Bytes to text, by UTF-8.
+
+    Args:
+        array: of dtype "S", of any shape.
+        what: names the array in messages.
+
+    Raises:
+        DataError: they are no UTF-8.
+    """
     try:
         return np.char.decode(array, "utf-8").astype(native(array.dtype))
     except UnicodeDecodeError as error:
@@ -27,7 +35,15 @@ def decode(array: np.ndarray, what: str) -> np.ndarray:
 
 
 def read_exactly(file: Any, place: int, count: int) -> np.ndarray:
-    """Bytes of an open file, uint8 of shape (count,). Raises: DataError: the file ends before."""
+    """Bytes of an open file, uint8 of shape (count,).
+
+    Args:
+        file: opened for reading bytes, with `seek` and `readinto`.
+        place: of the first byte in the file.
+
+    Raises:
+        DataError: the file ends before.
+    """
     got = np.empty(count, np.uint8)
     view, done = got.data, 0
     file.seek(place)

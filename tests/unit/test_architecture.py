@@ -280,6 +280,40 @@ def test_public_functions_say_what_they_take():
     assert not wrong
 
 
+#: Rooms in which every public function says what it takes, and those of a `Format`, which says so for all formats.
+SAID, BY_FORMAT = ("readers.", "core.", "exchange.", "strategies."), {"open", "guess_can_open"}
+
+
+def unsaid(name, node):
+    """The public functions of a module or a class that do not say what two or more arguments are."""
+    if not isinstance(node, ast.Module | ast.ClassDef) or getattr(node, "name", "").startswith("_"):
+        return
+    for one in node.body:
+        if not isinstance(one, ast.FunctionDef) or one.name.startswith("_") or one.name in BY_FORMAT:
+            continue
+        given = {arg.arg for arg in (*one.args.args, *one.args.kwonlyargs)} - {"self", "cls"}
+        said = ast.get_docstring(one)  # a method without one has that of its base class
+        named = set(re.findall(r"`(\w+)", said or ""))
+        if said and len(given) > 1 and not ("Args:" in said or "see `" in said or given <= named):
+            yield f"{name} {one.name}"
+
+
+def test_rooms_that_say_what_functions_take():
+    """Args for two arguments or more, unless the docstring names them all, or where they are said."""
+    rooms = [(name, node) for name, node in defined() if name.startswith(SAID) and "._" not in name]
+    assert len(rooms) > 100
+    assert not [one for name, node in rooms for one in unsaid(name, node)]
+
+
+def test_a_function_that_does_not_say_is_seen():
+    """The test itself."""
+    told = (
+        'def f(a, b):\n    """Does it.\n\n    Args:\n        a: one.\n    """\ndef g(a, b):\n    """`a` and `b`."""\n'
+    )
+    assert not list(unsaid("m", ast.parse(told)))
+    assert list(unsaid("m", ast.parse('def f(a, b):\n    """Does `a`."""\n'))) == ["m f"]
+
+
 def test_the_loop_of_fit_knows_few():
     """What a feature does in `fit` is a part of a step, or a hook of its own: the loop does not import it."""
     assert len(imported(modules()["patches.fit.trainer"])) <= 12

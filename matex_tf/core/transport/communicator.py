@@ -92,15 +92,29 @@ class Communicator(ABC):
 
     @abstractmethod
     def allreduce(self, array: np.ndarray, total: np.ndarray) -> None:
-        """Sum an array over all ranks; `total` may be the same array. The result is the same on every rank."""
+        """Sum an array over all ranks; `total` may be the same array. The result is the same on every rank.
+
+        Args:
+            array: of the same shape and dtype on every rank; integers, float32, float64 or complex numbers.
+            total: of that shape and dtype, for the result.
+        """
 
     @abstractmethod
     def bcast(self, value: Any, root: int = 0) -> Any:
-        """`root`'s value, any picklable object, on every rank."""
+        """`root`'s value, any picklable object, on every rank.
+
+        Args:
+            value: on other ranks than `root` it is not looked at.
+            root: a rank of this communicator.
+        """
 
     @abstractmethod
     def bcast_array(self, array: np.ndarray, root: int = 0) -> None:
-        """Overwrite an array by `root`'s, of the same shape and dtype."""
+        """Overwrite an array by `root`'s, of the same shape and dtype.
+
+        Args:
+            array: contiguous; on `root` it stays as it is.
+        """
 
     @abstractmethod
     def allgather(self, value: Any) -> list[Any]:
@@ -112,7 +126,12 @@ class Communicator(ABC):
 
     @abstractmethod
     def scatter(self, values: Sequence[Any] | None, root: int = 0) -> Any:
-        """This rank's own of `root`'s values, one picklable object for each rank; the others pass None."""
+        """This rank's own of `root`'s values, one picklable object for each rank; the others pass None.
+
+        Args:
+            values: on `root` one for each rank, in the order of ranks.
+            root: a rank of this communicator.
+        """
 
     @abstractmethod
     def allgather_rows(self, array: np.ndarray) -> tuple[np.ndarray, list[int]]:
@@ -124,7 +143,12 @@ class Communicator(ABC):
 
     @abstractmethod
     def alltoall_rows(self, array: np.ndarray, splits: Sequence[int]) -> tuple[np.ndarray, list[int]]:
-        """Give `splits[r]` rows of an array to rank r; what this rank receives, and the rows from each rank."""
+        """Give `splits[r]` rows of an array to rank r; what this rank receives, and the rows from each rank.
+
+        Args:
+            array: of any dtype without objects; of the same dtype and shape of rows on all ranks.
+            splits: one number of rows for each rank, 0 or more; their sum is `len(array)`.
+        """
 
     @abstractmethod
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
@@ -153,15 +177,30 @@ class Communicator(ABC):
         wait(self.ibarrier())
 
     def send(self, data: np.ndarray, to: int) -> None:
-        """Send an array, of any dtype and length, and wait until it may change."""
+        """Send an array, of any dtype and length, and wait until it may change.
+
+        Args:
+            data: contiguous.
+            to: a rank of this communicator.
+        """
         wait_all([self.isend(message, to, 0) for message in messages_of(data)])
 
     def recv(self, data: np.ndarray, source: int) -> None:
-        """Receive what a rank sends by `send` or `sendrecv`: as many bytes."""
+        """Receive what a rank sends by `send` or `sendrecv`: as many bytes.
+
+        Args:
+            data: overwritten; contiguous.
+            source: a rank of this communicator.
+        """
         wait_all([self.irecv(message, source, 0) for message in messages_of(data)])
 
     def sendrecv(self, data: np.ndarray, to: int, received: np.ndarray, source: int) -> None:
-        """Both at once."""
+        """Send an array to one rank and receive one from another, at the same time.
+
+        Args:
+            data, to: see `send`.
+            received, source: see `recv`.
+        """
         receives = [self.irecv(message, source, 0) for message in messages_of(received)]
         wait_all([*receives, *(self.isend(message, to, 0) for message in messages_of(data))])
 

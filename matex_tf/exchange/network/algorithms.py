@@ -33,10 +33,21 @@ class Peers(Protocol):
     size: int
 
     def send(self, data: np.ndarray, to: int, tag: int) -> list[Request]:
-        """Start to send a flat array, which must not change until that is complete."""
+        """Start to send a flat array, which must not change until that is complete.
+
+        Args:
+            to: a rank, 0 to `size` - 1.
+            tag: of the message; `receive` must name it.
+        """
 
     def receive(self, data: np.ndarray, source: int, tag: int) -> list[Request]:
-        """Start to receive as many bytes."""
+        """Start to receive as many bytes.
+
+        Args:
+            data: flat and contiguous; overwritten.
+            source: a rank, 0 to `size` - 1.
+            tag: what the sender has named.
+        """
 
 
 def select_algorithm(nbytes: int, size: int, as_tree: bool = False) -> Callable[[Peers, np.ndarray, int], Steps]:
@@ -52,7 +63,13 @@ def select_algorithm(nbytes: int, size: int, as_tree: bool = False) -> Callable[
 
 def ring(lane: Peers, data: np.ndarray, tag: int) -> Steps:
     """Each of n slices goes round twice: once to gather the sum, once to spread it. 2 (n-1)/n of the bytes, 2 (n-1)
-    messages in a row."""
+    messages in a row.
+
+    Args:
+        lane: the ranks that take part.
+        data: flat, of the same size and dtype on every rank; overwritten by the sum.
+        tag: of all messages of this sum.
+    """
     size, rank = lane.size, lane.rank
     slices = np.array_split(data, size)
     received = np.empty(slices[0].size, data.dtype)
@@ -68,7 +85,11 @@ def ring(lane: Peers, data: np.ndarray, tag: int) -> Steps:
 
 
 def doubling(lane: Peers, data: np.ndarray, tag: int) -> Steps:
-    """Recursive doubling: everyone swaps everything with a partner, at distance 1, 2, 4 … log2(n) messages in a row."""
+    """Recursive doubling: everyone swaps everything with a partner, at distance 1, 2, 4 … log2(n) messages in a row.
+
+    Args:
+        lane, data, tag: see `ring`.
+    """
     received = np.empty_like(data)
     place = yield from _fold(lane, data, received, tag)
     if place is not None:
@@ -84,7 +105,11 @@ def doubling(lane: Peers, data: np.ndarray, tag: int) -> Steps:
 
 def rabenseifner(lane: Peers, data: np.ndarray, tag: int) -> Steps:
     """Rabenseifner: halves are swapped until each rank has the sum of one n-th, then come back the same way.
-    2 (n-1)/n of the bytes, 2 log2(n) messages in a row."""
+    2 (n-1)/n of the bytes, 2 log2(n) messages in a row.
+
+    Args:
+        lane, data, tag: see `ring`.
+    """
     received = np.empty_like(data)
     place = yield from _fold(lane, data, received, tag)
     if place is not None:
@@ -136,6 +161,11 @@ def largest_power(size: int) -> int:
 
 
 def add(total: np.ndarray, part: np.ndarray) -> None:
-    """Add an array to another one; an infinite gradient is the optimizer's business."""
+    """Add an array to another one; an infinite gradient is the optimizer's business.
+
+    Args:
+        total: overwritten by the sum.
+        part: of the same shape and dtype.
+    """
     with np.errstate(all="ignore"):
         np.add(total, part, out=total)

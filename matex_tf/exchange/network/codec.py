@@ -58,10 +58,20 @@ class Codec(Protocol):
         """
 
     def decode(self, wire: np.ndarray, values: np.ndarray) -> None:
-        """Read `values`, of any float dtype, from `wire`."""
+        """Read `values`, of any float dtype, from `wire`.
+
+        Args:
+            wire: uint8, as `encode` has written it.
+            values: flat and contiguous; overwritten.
+        """
 
     def add(self, wire: np.ndarray, total: np.ndarray) -> None:
-        """Add what `wire` says to `total`, of any float dtype; short floats are added in float32 and rounded once."""
+        """Add what `wire` says to `total`, of any float dtype; short floats are added in float32 and rounded once.
+
+        Args:
+            wire: uint8, as `encode` has written it.
+            total: flat and contiguous, of as many numbers as were encoded.
+        """
 
 
 class _Pieces:

@@ -26,7 +26,12 @@ class CompressionState:
         self.residuals: dict[int, np.ndarray] | None = {} if feedback else None
 
     def residual(self, chunk: int, size: int) -> np.ndarray | None:
-        """What is left over of a chunk, zeros at first."""
+        """What is left over of a chunk, zeros at first.
+
+        Args:
+            chunk: the first element of the chunk in the bucket.
+            size: elements of this rank's part of it.
+        """
         if self.residuals is None:
             return None
         if chunk not in self.residuals:

@@ -126,11 +126,23 @@ class Lane:
             wait_until(lambda: len(self._under_way) <= most, self.progress)
 
     def send(self, data: np.ndarray, to: int, tag: int) -> list[Request]:
-        """Start to send, in messages of `MESSAGE_BYTES` and one of the rest."""
+        """Start to send, in messages of `MESSAGE_BYTES` and one of the rest.
+
+        Args:
+            data: flat and contiguous; it must not change until that is complete.
+            to: a rank of the lane.
+            tag: of all these messages; `receive` must name it.
+        """
         return [self.comm.isend(message, to, tag) for message in messages_of(data)]
 
     def receive(self, data: np.ndarray, source: int, tag: int) -> list[Request]:
-        """Start to receive as many bytes, or fewer where all of them fit one message."""
+        """Start to receive as many bytes, or fewer where all of them fit one message.
+
+        Args:
+            data: flat and contiguous; overwritten.
+            source: a rank of the lane.
+            tag: what the sender has named.
+        """
         return [self.comm.irecv(message, source, tag) for message in messages_of(data)]
 
     def agree(self, numbers: tuple[int, int], data: np.ndarray | None = None) -> bool:

@@ -133,7 +133,14 @@ def pieces(nbytes: int) -> int:
 
 
 def swap(lane: Peers, mine: np.ndarray, theirs: np.ndarray, to: int, source: int, tag: int) -> Steps:
-    """Send a flat array to one rank and receive another of the same size from another."""
+    """Send a flat array to one rank and receive another of the same size from another.
+
+    Args:
+        lane: the ranks that take part.
+        mine: what is sent; it must not change until that is complete.
+        theirs: overwritten by what is received; contiguous.
+        tag: of all these messages.
+    """
     step, on_their_way = PIECE // mine.itemsize, []
     for low in range(0, pieces(mine.nbytes) * step, step):
         here = slice(low, low + step)

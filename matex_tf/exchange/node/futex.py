@@ -63,6 +63,10 @@ def oversubscribed(ranks: int, threads: int = 1) -> bool:
     """Whether `ranks` processes of this node with so many busy threads each have more of them than cores.
 
     A rank that is bound to cores of its own (by mpirun or Slurm) sees only those, and is not oversubscribed.
+
+    Args:
+        ranks: processes on this node.
+        threads: of each of them that compute at the same time.
     """
     mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     everyone = os.cpu_count() or 1
@@ -92,7 +96,12 @@ class Counters:
         self._spin = YIELD_SECONDS if oversubscribed else SPIN_SECONDS
 
     def set(self, index: int, value: int) -> None:
-        """Set a counter, after everything that was written before, and wake who waits for it."""
+        """Set a counter, after everything that was written before, and wake who waits for it.
+
+        Args:
+            index: which counter.
+            value: counted modulo 2**32.
+        """
         if not _ordered:
             with _order:
                 pass
@@ -105,6 +114,10 @@ class Counters:
 
         Who goes to sleep until such a counter is `value` leaves `value` in one of two words, in turn: nobody waits for
         a value that is two away. To wake nobody takes the system longer than a small sum takes.
+
+        Args:
+            index: which counter.
+            value: one more than it is; counted modulo 2**32.
         """
         value &= _WRAP
         if _futex is None or not _ordered:
@@ -124,14 +137,24 @@ class Counters:
                 _futex(self._address + 4 * index, _WAKE, _EVERYONE, None)
 
     def reached(self, index: int, target: int) -> bool:
-        """Whether a counter has reached `target`."""
+        """Whether a counter has reached `target`.
+
+        Args:
+            index: which counter.
+            target: counted modulo 2**32.
+        """
         if (self._words[index] - target) & _WRAP < _HALF:
             self._seen()
             return True
         return False
 
     def all_reached(self, indices: Sequence[int], target: int) -> bool:
-        """Whether each of these counters has reached `target`."""
+        """Whether each of these counters has reached `target`.
+
+        Args:
+            indices: which counters.
+            target: counted modulo 2**32.
+        """
         words = self._words
         for index in indices:
             if (words[index] - target) & _WRAP >= _HALF:
@@ -140,7 +163,12 @@ class Counters:
         return True
 
     def each_reached(self, counters: np.ndarray, target: int) -> bool:
-        """Whether all counters of an array of uint32 have reached `target`, in a time that hardly grows with them."""
+        """Whether all counters of an array of uint32 have reached `target`, in a time that hardly grows with them.
+
+        Args:
+            counters: any shape; views of the shared memory.
+            target: counted modulo 2**32.
+        """
         if bool((counters - np.uint32(target & _WRAP) < _HALF).all()):
             self._seen()
             return True

@@ -33,7 +33,12 @@ class Weighted(list[np.ndarray]):
 
 
 def put(array: np.ndarray, factor: np.generic | None, place: np.ndarray) -> None:
-    """Write an array times its factor; as in `tf.math.multiply_no_nan`, what counts nothing is 0, whatever it is."""
+    """Write an array times its factor; as in `tf.math.multiply_no_nan`, what counts nothing is 0, whatever it is.
+
+    Args:
+        factor: a scalar of the dtype of `array`; None: 1.
+        place: of the shape of `array`; overwritten.
+    """
     if factor is None:
         place[...] = array
     elif factor:
@@ -43,5 +48,10 @@ def put(array: np.ndarray, factor: np.generic | None, place: np.ndarray) -> None
 
 
 def some(arrays: Sequence[np.ndarray], places: Sequence[int]) -> Sequence[np.ndarray]:
-    """The arrays at these places, with their factors where they have some."""
+    """The arrays at these places, with their factors where they have some.
+
+    Args:
+        arrays: a sequence, or a `Weighted`, of which the result is one as well.
+        places: positions in it, from 0.
+    """
     return arrays.some(places) if isinstance(arrays, Weighted) else [arrays[place] for place in places]

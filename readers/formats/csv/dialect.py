@@ -71,7 +71,13 @@ def find(read: Read, begin: int, size: int, wanted: ReadOptions, path: str) -> D
 
 
 def first_row(read: Read, file: int, begin: int, size: int, delimiter: str, path: str) -> list[str]:
-    """The fields of a file's first row; none where it has no row."""
+    """The fields of a file's first row; none where it has no row.
+
+    Args:
+        read: of the text, see `scan.Read`.
+        begin, size: the text's first byte, and the one after its last.
+        path: of the file, for messages.
+    """
 
     def this(_: int, low: int, high: int) -> bytes:
         return read(file, low, high)

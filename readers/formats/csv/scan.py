@@ -156,7 +156,12 @@ class Part:
 
 
 def plan(sizes: Sequence[int], rank: int, size: int) -> list[tuple[int, int, int]]:
-    """A rank's share of all bytes of the files: (file, low, high), in order. Files of size 0 are left out."""
+    """A rank's share of all bytes of the files: (file, low, high), in order. Files of size 0 are left out.
+
+    Args:
+        sizes: bytes of each file's text.
+        size: the number of ranks.
+    """
     first, last = span(sum(sizes), rank, size)
     shares, begin = [], 0
     for file, count in enumerate(sizes):
@@ -168,7 +173,12 @@ def plan(sizes: Sequence[int], rank: int, size: int) -> list[tuple[int, int, int
 
 
 def behind_newline(read: Read, file: int, at: int, begin: int, size: int) -> int:
-    """The first byte from `at` on that is after a newline; `begin` for 0, and the size where there is no more."""
+    """The first byte from `at` on that is after a newline; `begin` for 0, and the size where there is no more.
+
+    Args:
+        at: a byte of the text.
+        begin, size: the text's first byte, and the one after its last.
+    """
     if at <= 0:
         return begin
     at, window = at - 1, 4 << 10
@@ -308,7 +318,12 @@ class Index:
         return file, row - int(self._begins[file])
 
     def pieces(self, start: int, stop: int, size: int) -> Iterator[Piece]:
-        """Rows `start` to `stop` of the whole, in pieces of some `size` bytes."""
+        """Rows `start` to `stop` of the whole, in pieces of some `size` bytes.
+
+        Args:
+            start, stop: rows, counted over all files.
+            size: bytes; a piece has more if its rows are longer than the index is fine.
+        """
         for file, begin in enumerate(self._begins[:-1].tolist()):
             rows, places, records = self._rows[file], self._bytes[file], self.records[file]
             to_whole = begin - self._header

@@ -52,6 +52,10 @@ class Source:
     def read(self, file: int, low: int, high: int) -> bytes:
         """Bytes `low` to `high` of a file's text.
 
+        Args:
+            file: its place in `paths`.
+            low, high: bytes of the text, which of a gzip file is what it unpacks to.
+
         Raises:
             DataError: the file cannot be read, has changed, or is gzip and cannot be unpacked.
         """
@@ -67,13 +71,14 @@ class Source:
         return len(_BOM) if self.read(file, 0, min(len(_BOM), self.sizes[file])) == _BOM else 0
 
     def keep(self, file: int, low: int, text: bytes) -> None:
-        """Hold text in memory, which begins at `low`, so that it is not read again."""
+        """Hold text in memory, which begins at `low`, so that it is not read again.
+
+        Args:
+            file: its place in `paths`.
+            low: the byte of the file's text at which this begins.
+        """
         self._kept[file].append((low, text))
         self._kept[file].sort(key=lambda kept: kept[0])
-
-    def drop(self, file: int, below: int) -> None:
-        """Let go of kept text of a file below a byte."""
-        self._kept[file] = [(low, text) for low, text in self._kept[file] if low + len(text) > below]
 
     def drop_all(self) -> None:
         """Let go of all kept text, of what was unpacked too."""

@@ -224,7 +224,7 @@ def _find_rows(source: Source, owner: dict[int, int], dialect: Dialect, ranks: W
     parts: list[Part] = []
     most = settings.current().csv_line_mb << 20
     with all_or_none(ranks, "find the rows of CSV files"):
-        parts = own_parts(source, owner, ranks.rank, ranks.size)
+        parts = _own_parts(source, owner, ranks.rank, ranks.size)
         for part in parts:
             with _line_errors(source.paths[part.file]):
                 part.outside = csv_scan.scan(source.read, part, delimiter, False, step, most)
@@ -260,7 +260,7 @@ def _line_errors(path: str) -> Iterator[None]:
         raise csv_dialect.too_long(f"{path} has a line that begins at byte {error.place} and does not end") from None
 
 
-def own_parts(source: Source, owner: dict[int, int], rank: int, size: int) -> list[Part]:
+def _own_parts(source: Source, owner: dict[int, int], rank: int, size: int) -> list[Part]:
     """The parts of the files' text that a rank scans; kept from the first read on, where they are not too large."""
     plain = [0 if file in owner else count for file, count in enumerate(source.sizes)]
     parts = []

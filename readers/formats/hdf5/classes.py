@@ -115,6 +115,9 @@ class ClassInterleaving:
     def sorted(self, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rows `low[c]` to `high[c]` of every class c, in the table's order.
 
+        Args:
+            low, high: int64 of shape (classes,).
+
         Returns:
             The class of each row, int64; and its position among these rows when class follows class, int64.
         """

@@ -155,6 +155,9 @@ class _Header:
 def parse(path: str, length: int) -> list[NetcdfVariable]:
     """The variables of a classic file of `length` bytes.
 
+    Args:
+        length: bytes of the file; a header that promises more is damaged.
+
     Raises:
         DataError: the header is damaged, or variables lie on one another.
     """
@@ -198,6 +201,10 @@ def _check_places(header: _Header, variables: Sequence[NetcdfVariable], first: i
 
 def read_rows(path: str, variables: Sequence[NetcdfVariable], start: int, stop: int) -> Any:
     """Rows of several variables, in pieces.
+
+    Args:
+        variables: of this file, as `parse` gives them.
+        start, stop: rows of the leading dimension, the same for all.
 
     Yields:
         The number of the variable, the first row of the piece, and the rows, in the file's byte order.

@@ -69,7 +69,12 @@ class Packing:
 
     @classmethod
     def of(cls, dtype: np.dtype, attributes: Mapping[str, Any]) -> Packing:
-        """From a variable's type and attributes."""
+        """From a variable's type and attributes.
+
+        Args:
+            dtype: of the values in the file.
+            attributes: of the variable, such as `scale_factor`, `_FillValue` and `_Unsigned`.
+        """
         stored = dtype.newbyteorder("=")
         if stored.kind == "i" and str(attributes.get("_Unsigned", "")).lower() == "true":
             stored = np.dtype(f"u{stored.itemsize}")

@@ -103,7 +103,13 @@ class Variable(Column):
         return self.but(dtype=np.dtype(np.float64)) if floats and self.packing.unwritten is not None else self
 
     def unpack(self, raw: np.ndarray, path: str, row: int) -> np.ndarray:
-        """What stands in the file as what is handed out; `row` is the first one's number."""
+        """What stands in the file as what is handed out; `row` is the first one's number.
+
+        Args:
+            raw: (rows, …), as the file has them.
+            path: of the file, for messages.
+            row: the number of the first row in the file, for messages.
+        """
         if raw.dtype.kind == "S":
             joined = np.ascontiguousarray(raw).view(f"S{max(1, raw.shape[-1])}")[..., 0] if raw.ndim > 1 else raw
             return decode(joined, f"{path}: {self.name}")
